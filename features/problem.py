@@ -1,0 +1,131 @@
+"""What a formula may ask of a convolution problem: one `Conv`, or columns of many (`ConvColumns`)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+SIZE_COLUMNS = (
+    "n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups",
+)  # fmt: skip
+"""The problem columns of a dataset, in order: input n, c, h, w; output channels k; filter r × s; and so on."""
+
+SHAPE_COLUMNS = tuple(name for name in SIZE_COLUMNS if name != "n")
+"""A problem's *shape*: everything but the batch. Folds keep a shape together."""
+
+DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
+DTYPES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
+"""Element type → bytes per element."""
+MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
+"""cudnnMathType_t, by the field's short names; ``default`` may use TF32 for fp32 data on compute capability ≥ 8.0."""
+LAYOUTS = ("NCHW", "NHWC")
+
+
+class Problem(Protocol):
+    """A convolution problem as the formulas see it: every attribute is a number, or an array of one common length."""
+
+    n: Any
+    c: Any
+    h: Any
+    w: Any
+    k: Any
+    r: Any
+    s: Any
+    pad_h: Any
+    pad_w: Any
+    stride_h: Any
+    stride_w: Any
+    dilation_h: Any
+    dilation_w: Any
+    groups: Any
+
+    @property
+    def itemsize(self) -> Any:
+        """Bytes per element."""
+        ...
+
+    @property
+    def is_bwd_data(self) -> Any:
+        """True where the input's gradient is computed."""
+        ...
+
+    @property
+    def is_bwd_filter(self) -> Any:
+        """True where the filter's gradient is computed."""
+        ...
+
+    @property
+    def is_nhwc(self) -> Any:
+        """True where the channels lie innermost."""
+        ...
+
+    @property
+    def uses_tensor_cores(self) -> Any:
+        """True where the math type lets matrix units run."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConvColumns:
+    """Columns of many problems: int64 sizes of one length, and flags derived from the text columns.
+
+    Sizes are widened to int64 before any product, so narrow integer columns cannot overflow.
+    """
+
+    n: np.ndarray
+    c: np.ndarray
+    h: np.ndarray
+    w: np.ndarray
+    k: np.ndarray
+    r: np.ndarray
+    s: np.ndarray
+    pad_h: np.ndarray
+    pad_w: np.ndarray
+    stride_h: np.ndarray
+    stride_w: np.ndarray
+    dilation_h: np.ndarray
+    dilation_w: np.ndarray
+    groups: np.ndarray
+    itemsize: np.ndarray
+    is_bwd_data: np.ndarray
+    is_bwd_filter: np.ndarray
+    is_nhwc: np.ndarray
+    uses_tensor_cores: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        sizes: Sequence[Any],
+        *,
+        dtype: Any = "fp32",
+        math: Any = "fma",
+        layout: Any = "NCHW",
+        direction: Any = "fwd",
+    ) -> "ConvColumns":
+        """Columns from 14 sequences of sizes in the order of `SIZE_COLUMNS` and four text columns (or constants)."""
+        columns = [np.asarray(size).astype(np.int64) for size in sizes]
+        length = len(columns[0])
+
+        def text(values: Any) -> np.ndarray:
+            return np.broadcast_to(np.asarray(values, dtype=object), (length,))
+
+        dtypes, directions, maths, layouts = text(dtype), text(direction), text(math), text(layout)
+        itemsize = np.full(length, 4, dtype=np.int64)
+        for name, size in DTYPES.items():
+            itemsize[dtypes == name] = size
+        return cls(
+            *columns,
+            itemsize=itemsize,
+            is_bwd_data=directions == "bwd_data",
+            is_bwd_filter=directions == "bwd_filter",
+            is_nhwc=layouts == "NHWC",
+            uses_tensor_cores=(maths != "fma") & ((dtypes != "fp32") | (maths != "tensor_op")) & (dtypes != "fp64"),
+        )
+
+    def __len__(self) -> int:
+        return len(self.n)
+
+    def take(self, index: np.ndarray) -> "ConvColumns":
+        """The rows that ``index`` (positions or a mask) selects."""
+        return ConvColumns(*(getattr(self, name)[index] for name in self.__slots__))

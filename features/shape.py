@@ -1,0 +1,81 @@
+"""Sizes that follow from a convolution problem: output, implicit-GEMM shape, FLOPs, bytes.
+
+Every function takes a `Problem` of numbers or of arrays and returns the same kind.
+"""
+
+from features.elementwise import Number, where
+from features.problem import Problem
+
+
+def output_size(size: Number, filter_size: Number, pad: Number, stride: Number, dilation: Number) -> Number:
+    """Elements along one output dimension: ⌊(size + 2·pad − (dilation·(filter − 1) + 1)) / stride⌋ + 1.
+
+    Source: cuDNN API reference, cudnnGetConvolution2dForwardOutputDim.
+    """
+    return (size + 2 * pad - (dilation * (filter_size - 1) + 1)) // stride + 1
+
+
+def out_h(p: Problem) -> Number:
+    """Output height P, in elements."""
+    return output_size(p.h, p.r, p.pad_h, p.stride_h, p.dilation_h)
+
+
+def out_w(p: Problem) -> Number:
+    """Output width Q, in elements."""
+    return output_size(p.w, p.s, p.pad_w, p.stride_w, p.dilation_w)
+
+
+def flops(p: Problem) -> Number:
+    """Floating-point operations of the direct algorithm, 2 per multiply-add: 2·N·K·P·Q·(C/groups)·R·S.
+
+    The same for all three directions (each pairs every input, filter and output element once).
+    """
+    return 2 * p.n * p.k * out_h(p) * out_w(p) * (p.c // p.groups) * p.r * p.s
+
+
+def input_bytes(p: Problem) -> Number:
+    """Bytes of the input tensor (n, c, h, w)."""
+    return p.n * p.c * p.h * p.w * p.itemsize
+
+
+def filter_bytes(p: Problem) -> Number:
+    """Bytes of the filter tensor (k, c/groups, r, s)."""
+    return p.k * (p.c // p.groups) * p.r * p.s * p.itemsize
+
+
+def output_bytes(p: Problem) -> Number:
+    """Bytes of the output tensor (n, k, out_h, out_w)."""
+    return p.n * p.k * out_h(p) * out_w(p) * p.itemsize
+
+
+def tensor_bytes(p: Problem) -> Number:
+    """Compulsory DRAM traffic in bytes: the three tensors, each touched once."""
+    return input_bytes(p) + filter_bytes(p) + output_bytes(p)
+
+
+def gemm_m(p: Problem) -> Number:
+    """Rows of the implicit GEMM of one group: fwd N·P·Q, bwd_data N·H·W, bwd_filter (C/groups)·R·S."""
+    return where(
+        p.is_bwd_filter,
+        (p.c // p.groups) * p.r * p.s,
+        where(p.is_bwd_data, p.n * p.h * p.w, p.n * out_h(p) * out_w(p)),
+    )
+
+
+def gemm_n(p: Problem) -> Number:
+    """Columns of the implicit GEMM of one group: fwd and bwd_filter K/groups, bwd_data C/groups."""
+    return where(p.is_bwd_data, p.c // p.groups, p.k // p.groups)
+
+
+def gemm_k(p: Problem) -> Number:
+    """Reduction length of the implicit GEMM of one group: fwd (C/groups)·R·S, bwd_data (K/groups)·R·S, bwd_filter N·P·Q."""
+    return where(
+        p.is_bwd_filter,
+        p.n * out_h(p) * out_w(p),
+        where(p.is_bwd_data, p.k // p.groups, p.c // p.groups) * p.r * p.s,
+    )
+
+
+def is_depthwise(p: Problem) -> Number:
+    """True where every input channel is its own group (and there is more than one)."""
+    return (p.groups == p.c) & (p.groups > 1)
