@@ -57,14 +57,14 @@ class Conv:
             raise InputError(
                 f"groups {self.groups} does not divide c {self.c} and k {self.k}; both must be multiples of groups"
             )
-        for axis, out, size, filter_size in (
-            ("height", self.out_h, self.h + 2 * self.pad_h, self.dilation_h * (self.r - 1) + 1),
-            ("width", self.out_w, self.w + 2 * self.pad_w, self.dilation_w * (self.s - 1) + 1),
+        for axis, size, filter_size, pad, dilation in (
+            ("height", self.h, self.r, self.pad_h, self.dilation_h),
+            ("width", self.w, self.s, self.pad_w, self.dilation_w),
         ):
-            if out < 1:
+            if not shape.fits(size, filter_size, pad, dilation):
                 raise InputError(
-                    f"the filter's {axis} {filter_size} (dilation included) exceeds the padded input's {size};"
-                    f" enlarge the input or the padding, or shrink the filter"
+                    f"the filter's {axis} {dilation * (filter_size - 1) + 1} (dilation included) exceeds the padded"
+                    f" input's {size + 2 * pad}; enlarge the input or the padding, or shrink the filter"
                 )
 
     @property

@@ -3,7 +3,7 @@
 Every function takes a `Problem` of numbers or of arrays and returns the same kind.
 """
 
-from features.elementwise import Number, where
+from features.elementwise import Number, maximum, where
 from features.problem import Problem
 
 
@@ -15,14 +15,19 @@ def output_size(size: Number, filter_size: Number, pad: Number, stride: Number, 
     return (size + 2 * pad - (dilation * (filter_size - 1) + 1)) // stride + 1
 
 
+def fits(size: Number, filter_size: Number, pad: Number, dilation: Number) -> Number:
+    """True where the filter, dilation included, is no larger than the padded input along that dimension."""
+    return dilation * (filter_size - 1) + 1 <= size + 2 * pad
+
+
 def out_h(p: Problem) -> Number:
-    """Output height P, in elements."""
-    return output_size(p.h, p.r, p.pad_h, p.stride_h, p.dilation_h)
+    """Output height P, in elements; at least 1, as MIOpen takes (and times) problems whose filter does not fit."""
+    return maximum(output_size(p.h, p.r, p.pad_h, p.stride_h, p.dilation_h), 1)
 
 
 def out_w(p: Problem) -> Number:
-    """Output width Q, in elements."""
-    return output_size(p.w, p.s, p.pad_w, p.stride_w, p.dilation_w)
+    """Output width Q, in elements; at least 1."""
+    return maximum(output_size(p.w, p.s, p.pad_w, p.stride_w, p.dilation_w), 1)
 
 
 def flops(p: Problem) -> Number:

@@ -1,0 +1,179 @@
+"""GPUs by name: what their makers specify, from `gpus.toml` and from a user's file named in ``SEER_GPUS``."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from features.errors import InputError, nearest
+
+ENVIRONMENT_VARIABLE = "SEER_GPUS"
+SCHEMA = 1
+BUNDLED = Path(__file__).with_name("gpus.toml")
+_BRANDS = {"nvidia", "amd", "tesla", "geforce", "quadro", "grid", "instinct", "radeon"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU as its maker specifies it; where a board holds two dies, one die (as the driver shows it).
+
+    Peaks are TFLOP/s at the boost clock (2 per multiply-add), dense, accumulating in fp32; 0.0 where there is no
+    such unit. ``compute_capability`` is 0.0 on AMD, where ``architecture`` is the gfx name and an SM is a compute
+    unit. ``fp16_tflops`` is the non-tensor rate. ``checked`` is False where no second source was compared.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    vendor: str
+    architecture: str
+    compute_capability: float
+    sms: int
+    cores_per_sm: int
+    boost_mhz: float
+    fp64_tflops: float
+    fp16_tflops: float
+    fp16_tensor_tflops: float
+    bf16_tensor_tflops: float
+    tf32_tflops: float
+    fp32_matrix_tflops: float
+    dram_gbs: float
+    l2_bytes: int
+    shared_per_sm_bytes: int
+    memory_bytes: int
+    pcie_gbs: float
+    source: str
+    checked: bool = True
+    measured_figures: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def fp32_tflops(self) -> float:
+        """Vector fp32 peak in TFLOP/s: SMs · cores · 2 · boost clock (AMD: no packed or dual issue)."""
+        return self.sms * self.cores_per_sm * 2 * self.boost_mhz / 1e6
+
+    @property
+    def measured(self) -> Mapping[str, float]:
+        """Measured figures by name (each name ends in its unit), apart from the specification."""
+        return dict(self.measured_figures)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields and ``fp32_tflops`` as plain JSON values."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "measured_figures"}
+        return values | {
+            "aliases": list(self.aliases),
+            "fp32_tflops": self.fp32_tflops,
+            "measured": dict(self.measured_figures),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """GPUs that can be asked for by name or alias. ``with_file`` returns a larger one; none changes in place.
+
+    Raises `InputError` where two GPUs claim one name.
+    """
+
+    gpus: tuple[Gpu, ...]
+    architectures: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    _labels: Mapping[str, Gpu] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        labels: dict[str, Gpu] = {}
+        for one in self.gpus:
+            for label in (one.name, *one.aliases):
+                other = labels.setdefault(_key(label), one)
+                if other.name != one.name:
+                    raise InputError(
+                        f"GPU name {label!r} belongs to {other.name} and to {one.name}; rename one of them"
+                    )
+        object.__setattr__(self, "_labels", labels)
+
+    def find(self, name: str) -> Gpu:
+        """The GPU of that name or alias, ignoring case, spaces, dashes, underscores and brand words (Tesla).
+
+        A shortened name counts where it fits one GPU only ("p100-sxm2"). Raises `InputError` with the
+        candidates where it fits several ("a100"), and with the nearest names where it fits none.
+        """
+        found = self._labels.get(_key(name))
+        if found is not None:
+            return found
+        fitting = [
+            one for one in self.gpus if any(_shortens(name, label) for label in (one.name, *one.aliases))
+        ]
+        if len(fitting) == 1:
+            return fitting[0]
+        if fitting:
+            raise InputError(
+                f"GPU {name!r} fits several; give one of: {', '.join(one.name for one in fitting)}"
+            )
+        labels = [label for one in self.gpus for label in (one.name, *one.aliases)]
+        raise InputError(
+            f"GPU {name!r} is unknown{nearest(name, labels)}; `seer gpus` lists the known ones,"
+            f" and a file named in {ENVIRONMENT_VARIABLE} adds others"
+        )
+
+    def with_file(self, path: str | os.PathLike[str]) -> "Registry":
+        """This registry and the GPUs of a TOML file; a row of a known name replaces that GPU."""
+        architectures, added = _read(Path(path), self.architectures)
+        names = {one.name for one in added}
+        return Registry((*(one for one in self.gpus if one.name not in names), *added), architectures)
+
+
+def gpu(name: str) -> Gpu:
+    """The GPU of that name or alias; see `Registry.find`."""
+    return _find(name, os.environ.get(ENVIRONMENT_VARIABLE, ""))
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """All known GPUs: the bundled ones, then those of the file named in ``SEER_GPUS``."""
+    return registry().gpus
+
+
+def registry() -> Registry:
+    """The bundled GPUs together with the file that ``SEER_GPUS`` names, if it is set. Files are read once."""
+    return _registry(os.environ.get(ENVIRONMENT_VARIABLE, ""))
+
+
+def load_gpus(path: str | os.PathLike[str]) -> tuple[Gpu, ...]:
+    """The GPUs of a user's TOML file alone; they may name bundled architectures. Layout: `gpus.toml`.
+
+    Raises `InputError` that names every missing, unknown and ill-typed key.
+    """
+    return _read(Path(path), _registry("").architectures)[1]
+
+
+@lru_cache(maxsize=512)
+def _find(name: str, user_file: str) -> Gpu:
+    return _registry(user_file).find(name)
+
+
+@lru_cache(maxsize=8)
+def _registry(user_file: str) -> Registry:
+    if user_file:
+        return _registry("").with_file(user_file)
+    architectures, rows = _read(BUNDLED, {})
+    return Registry(rows, architectures)
+
+
+def _read(path: Path, known: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Any], tuple[Gpu, ...]]:
+    """Architectures (those of ``known`` included) and GPUs of one TOML file."""
+    from features.gpu_file import read_gpu_file
+
+    architectures, rows = read_gpu_file(path, known, SCHEMA)
+    return architectures, tuple(Gpu(**row) for row in rows)
+
+
+def _tokens(label: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z0-9]+", label.casefold()) if word and word not in _BRANDS]
+
+
+def _key(label: str) -> str:
+    return "".join(_tokens(label)) or label
+
+
+def _shortens(name: str, label: str) -> bool:
+    """True where ``name`` has the first word of ``label`` and no word that ``label`` lacks."""
+    words, of_label = _tokens(name), _tokens(label)
+    return bool(words) and words[0] == of_label[0] and set(words) <= set(of_label)

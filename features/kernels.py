@@ -1,0 +1,118 @@
+"""Known launches of convolution kernels (`kernels.toml`), and the resident blocks per SM of a tile variant."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from features.gpu import Gpu
+from features.kernel_names import KernelName, identify, identify_call
+from features.occupancy import LIMITS, occupancy
+
+__all__ = ["KernelLaunch", "KernelName", "identify", "identify_call", "launches", "resident_blocks"]
+
+BUNDLED = Path(__file__).with_name("kernels.toml")
+
+TITAN_XP_BLOCKS: dict[str, dict[tuple[int, int], float]] = {
+    "IMPLICIT_GEMM": {(32, 32): 8.0, (64, 128): 4.0, (128, 128): 4.0},
+    "IMPLICIT_PRECOMP_GEMM": {(128, 32): 5.0, (128, 64): 4.0, (128, 128): 2.0},
+    "GEMM": {(32, 32): 16.0, (64, 128): 2.0, (128, 128): 2.0},
+    "WINOGRAD": {(0, 0): 2.0},
+    "WINOGRAD_NONFUSED": {(128, 64): 4.0, (128, 128): 2.0},
+}
+"""Resident blocks per SM on a Titan Xp: SEER's B_max (PACT 2021) over its 30 SMs."""
+
+UNKNOWN_BLOCKS = 2.0
+"""For an algorithm of which no launch is known (FFT and its tiling): what a block of half an SM's registers allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLaunch:
+    """One kernel's launch as a trace recorded it: sizes per block, shared memory in bytes.
+
+    ``pattern`` is a part of the kernel's name in lower case; ``algorithm`` is "" for a GEMM that several callers share;
+    ``tensor`` marks tensor-core kernels; ``architectures`` are `Gpu.architecture` names it was seen on.
+    """
+
+    pattern: str
+    algorithm: str
+    direction: str
+    tile_m: int
+    tile_n: int
+    threads: int
+    registers_per_thread: int
+    architectures: tuple[str, ...]
+    source: str
+    static_shared_bytes: int = 0
+    dynamic_shared_bytes: int = 0
+    tensor: bool = False
+
+    def blocks_per_sm(self, compute_capability: float) -> int:
+        """Resident blocks per SM on a compute capability of `occupancy.LIMITS`."""
+        return occupancy(
+            compute_capability,
+            self.threads,
+            self.registers_per_thread,
+            self.static_shared_bytes,
+            self.dynamic_shared_bytes,
+        ).blocks_per_sm
+
+
+def launches(algorithm: str | None = None) -> tuple[KernelLaunch, ...]:
+    """The known launches, all or those of one cuDNN algorithm. The file is read once."""
+    return _launches() if algorithm is None else tuple(one for one in _launches() if one.algorithm == algorithm)
+
+
+def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float:
+    """Resident blocks per SM of an algorithm's tile variant (fp32 FMA, forward) on any GPU. Never raises.
+
+    From the occupancy of a launch seen on the GPU's own architecture, else (compute capability ≥ 7.0) of one seen on
+    another; else the Titan Xp's value, as on AMD: of the nearest tile where this one is not in its table.
+    """
+    return _resident(gpu.architecture, gpu.compute_capability, algorithm, int(tile_m), int(tile_n))
+
+
+@lru_cache(maxsize=4096)
+def _resident(
+    architecture: str, compute_capability: float, algorithm: str, tile_m: int, tile_n: int
+) -> float:
+    if compute_capability in LIMITS and compute_capability >= 7.0:
+        known = [one for one in _launches() if _serves(one, algorithm, tile_m, tile_n)]
+        own = [one for one in known if architecture in one.architectures]
+        blocks = sorted(one.blocks_per_sm(compute_capability) for one in own or known)
+        # The kernels of one tile differ a little in registers: the middle one, never one that cannot run.
+        if blocks and blocks[len(blocks) // 2] > 0:
+            return float(blocks[len(blocks) // 2])
+    table = TITAN_XP_BLOCKS.get(algorithm, {})
+    if not table:
+        return UNKNOWN_BLOCKS
+    return table[min(table, key=lambda tile: (abs(tile[0] * tile[1] - tile_m * tile_n), tile))]
+
+
+def _serves(one: KernelLaunch, algorithm: str, tile_m: int, tile_n: int) -> bool:
+    """True where the launch is a plain fp32 forward kernel of that algorithm's main step and tile."""
+    if one.tensor or one.direction != "fwd" or not one.tile_m:
+        return False
+    if algorithm == "WINOGRAD":
+        return one.algorithm == algorithm
+    # The GEMM inside non-fused Winograd is cuBLAS's, whoever calls it, and its tile is named in either order.
+    if algorithm == "WINOGRAD_NONFUSED":
+        return "gemm" in one.pattern and one.algorithm in (algorithm, "") and {
+            (one.tile_m, one.tile_n),
+            (one.tile_n, one.tile_m),
+        } >= {(tile_m, tile_n)}
+    return one.algorithm == algorithm and (one.tile_m, one.tile_n) == (tile_m, tile_n)
+
+
+@lru_cache(maxsize=1)
+def _launches() -> tuple[KernelLaunch, ...]:
+    import tomllib
+
+    content = tomllib.loads(BUNDLED.read_text(encoding="utf-8"))
+    return tuple(_launch(row, content["source"]) for row in content["launch"])
+
+
+def _launch(row: dict[str, Any], sources: dict[str, str]) -> KernelLaunch:
+    return KernelLaunch(
+        **{**row, "architectures": tuple(row["architectures"]), "source": sources[row["source"]]}
+    )

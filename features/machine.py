@@ -1,0 +1,82 @@
+"""What the formulas need of a GPU, as numbers for one problem or as columns for a table."""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from features.algorithms import Family
+from features.elementwise import Number
+from features.gpu import Gpu
+from features.kernels import resident_blocks
+from features.roofline import peak_tflops
+from features.terms import TILES
+
+FAMILY_KERNEL: dict[Family, str] = {
+    "direct": "IMPLICIT_GEMM",
+    "implicit_gemm": "IMPLICIT_GEMM",
+    "precomp_gemm": "IMPLICIT_PRECOMP_GEMM",
+    "gemm": "GEMM",
+    "fft": "GEMM",
+    "fft_tiling": "GEMM",
+    "winograd": "WINOGRAD",
+    "winograd_nonfused": "WINOGRAD_NONFUSED",
+}
+"""Family → the algorithm whose kernels' resources stand for it (FFT's main stage is a batched GEMM)."""
+
+
+class Machine(NamedTuple):
+    """A GPU as the formulas see it: numbers for one, arrays over rows for many.
+
+    ``peak_tflops`` is that of the problem's element type and math; the rest does not depend on the problem.
+    """
+
+    sms: Number
+    peak_tflops: Number
+    fp32_tflops: Number
+    dram_gbs: Number
+    l2_bytes: Number
+    shared_per_sm_bytes: Number
+    compute_capability: Number
+    cores_per_sm: Number
+    boost_mhz: Number
+    is_amd: Number
+
+
+@cache
+def machine(gpu: Gpu, dtype: str = "fp32", tensor_cores: bool = False) -> Machine:
+    """The numbers of one GPU for an element type and math."""
+    return Machine(
+        float(gpu.sms),
+        peak_tflops(gpu, dtype, tensor_cores),
+        gpu.fp32_tflops,
+        gpu.dram_gbs,
+        float(gpu.l2_bytes),
+        float(gpu.shared_per_sm_bytes),
+        gpu.compute_capability,
+        float(gpu.cores_per_sm),
+        gpu.boost_mhz,
+        float(gpu.vendor == "amd"),
+    )
+
+
+@cache
+def b_max(gpu: Gpu, family: Family) -> tuple[float, float, float]:
+    """B_max, blocks resident on the whole GPU, of the family's small, middle and large tile."""
+    small, middle, large = (
+        max(resident_blocks(gpu, FAMILY_KERNEL[family], tile_m, tile_n), 1.0) * gpu.sms
+        for tile_m, tile_n in TILES[family]
+    )
+    return small, middle, large
+
+
+def machine_columns(keys: list[tuple[Gpu, str, bool]], index: np.ndarray) -> Machine:
+    """Columns over rows: ``keys`` are the distinct (GPU, dtype, tensor cores), ``index`` (rows,) names each row's."""
+    table = np.array([machine(*key) for key in keys], dtype=np.float64)
+    return Machine(*table[index].T)
+
+
+def b_max_columns(gpus: list[Gpu], index: np.ndarray, family: Family) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """B_max of the family's three tiles over rows: ``index`` (rows,) names each row's GPU in ``gpus``."""
+    small, middle, large = np.array([b_max(gpu, family) for gpu in gpus], dtype=np.float64)[index].T
+    return small, middle, large

@@ -1,0 +1,183 @@
+"""Occupancy: how many blocks of a launch are resident on one SM, and on the whole GPU (SEER's B_max).
+
+Source of the formula and of `LIMITS`: NVIDIA's occupancy calculator (cuda_occupancy.h of CUDA 13.0) and the
+CUDA programming guide's technical specifications per compute capability.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from features.elementwise import Number, ceil_div, maximum, minimum, round_up, where
+from features.errors import InputError
+from features.gpu import Gpu
+
+WARP_THREADS = 32
+MAX_THREADS = 1024
+REGISTERS_PER_SM = 65536
+REGISTERS_PER_WARP_UNIT = 256
+NO_LIMIT = -1
+MAX_REGISTERS_PER_THREAD = 255
+
+
+class SmLimits(NamedTuple):
+    """What one SM holds: warps, blocks, shared memory and its allocation rules, register-file partitions."""
+
+    warps: Number
+    blocks: Number
+    shared_bytes: Number
+    optin_bytes: Number
+    reserved_bytes: Number
+    shared_unit_bytes: Number
+    partitions: Number
+    header_partitions: Number
+
+
+def _limits(
+    warps: int, blocks: int, sm_kib: int, optin_kib: int, reserved: int, unit: int, parts: int
+) -> SmLimits:
+    return SmLimits(warps, blocks, sm_kib * 1024, optin_kib * 1024, reserved, unit, parts, parts)
+
+
+LIMITS = {
+    5.2: _limits(64, 32, 96, 48, 0, 256, 4),
+    # The header's register check takes four partitions on all of Pascal, though 6.0 has two.
+    6.0: _limits(64, 32, 64, 48, 0, 256, 2)._replace(header_partitions=4),
+    6.1: _limits(64, 32, 96, 48, 0, 256, 4),
+    7.0: _limits(64, 32, 96, 96, 0, 256, 4),
+    7.5: _limits(32, 16, 64, 64, 0, 256, 4),
+    8.0: _limits(64, 32, 164, 163, 1024, 128, 4),
+    8.6: _limits(48, 16, 100, 99, 1024, 128, 4),
+    8.9: _limits(48, 24, 100, 99, 1024, 128, 4),
+    9.0: _limits(64, 32, 228, 227, 1024, 128, 4),
+    10.0: _limits(64, 32, 228, 227, 1024, 128, 4),
+    12.0: _limits(48, 24, 100, 99, 1024, 128, 4),
+}
+"""Compute capability → limits of one SM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Resident blocks per SM and the four limits behind them (`NO_LIMIT` where a launch uses none of a resource).
+
+    Numbers for a scalar launch, arrays for columns. A launch that cannot run has 0 blocks, and so has the limit
+    that refuses it.
+    """
+
+    blocks_per_sm: Number
+    limit_registers: Number
+    limit_shared: Number
+    limit_warps: Number
+    limit_blocks: Number
+
+    @property
+    def limiting(self) -> Any:
+        """Names of the binding limits (registers, shared, warps, blocks): a tuple, or a list of one per row."""
+        limits = {
+            "registers": self.limit_registers,
+            "shared": self.limit_shared,
+            "warps": self.limit_warps,
+            "blocks": self.limit_blocks,
+        }
+        if isinstance(self.blocks_per_sm, np.ndarray):
+            rows = zip(
+                *(np.broadcast_to(limit, self.blocks_per_sm.shape) for limit in limits.values()), strict=True
+            )
+            return [
+                tuple(name for name, limit in zip(limits, row, strict=True) if limit == blocks)
+                for row, blocks in zip(rows, self.blocks_per_sm, strict=True)
+            ]
+        return tuple(name for name, limit in limits.items() if limit == self.blocks_per_sm)
+
+
+def resident(
+    sm: SmLimits, threads: Number, registers_per_thread: Number, shared_bytes: Number, dynamic_bytes: Number
+) -> Occupancy:
+    """The occupancy formula for numbers or arrays; unchecked inputs, see `occupancy`."""
+    warps = ceil_div(threads, WARP_THREADS)
+    per_warp = round_up(registers_per_thread * WARP_THREADS, REGISTERS_PER_WARP_UNIT)
+    # The register file is split among partitions, and each holds the registers of its own share of the warps.
+    per_block = maximum(round_up(warps, sm.partitions), round_up(warps, sm.header_partitions)) * per_warp
+    by_registers = REGISTERS_PER_SM // sm.partitions // maximum(per_warp, 1) * sm.partitions // warps
+    limit_registers = where(
+        registers_per_thread == 0, NO_LIMIT, where(per_block > REGISTERS_PER_SM, 0, by_registers)
+    )
+    shared = round_up(shared_bytes + dynamic_bytes + sm.reserved_bytes, sm.shared_unit_bytes)
+    limit_shared = where(
+        shared == 0,
+        NO_LIMIT,
+        where(shared > sm.optin_bytes + sm.reserved_bytes, 0, sm.shared_bytes // maximum(shared, 1)),
+    )
+    limit_warps = where(threads > MAX_THREADS, 0, sm.warps // warps)
+    blocks = minimum(limit_warps, sm.blocks)
+    blocks = minimum(blocks, where(limit_registers == NO_LIMIT, sm.blocks, limit_registers))
+    blocks = minimum(blocks, where(limit_shared == NO_LIMIT, sm.blocks, limit_shared))
+    return Occupancy(blocks, limit_registers, limit_shared, limit_warps, sm.blocks)
+
+
+def sm_limits(compute_capability: Number) -> SmLimits:
+    """`LIMITS` of a compute capability, or columns of them. Raises `InputError` for one that is not known."""
+    if not isinstance(compute_capability, np.ndarray):
+        found = LIMITS.get(compute_capability)
+        if found is None:
+            raise InputError(_unknown(compute_capability))
+        return found
+    kinds, row_kind = np.unique(compute_capability, return_inverse=True)
+    table = [sm_limits(kind) for kind in kinds.tolist()]
+    return SmLimits(*(np.array(column, dtype=np.int64)[row_kind] for column in zip(*table, strict=True)))
+
+
+def occupancy(
+    compute_capability: Number,
+    threads: Number,
+    registers_per_thread: Number,
+    shared_bytes: Number,
+    dynamic_shared_bytes: Number = 0,
+) -> Occupancy:
+    """Resident blocks per SM of a launch; a launch that the device refuses has 0.
+
+    ``threads`` is per block, ``shared_bytes`` the static and ``dynamic_shared_bytes`` the dynamic shared memory of
+    a block. Each is a whole number or an array of one common length (``compute_capability`` a float such as 8.6).
+
+    Raises `InputError` for a compute capability outside `LIMITS` (AMD's 0.0 included), fewer than 1 thread, more
+    than 255 registers per thread, or a negative size.
+    """
+    sm = sm_limits(compute_capability)
+    _check("threads", threads, 1, None)
+    _check("registers_per_thread", registers_per_thread, 0, MAX_REGISTERS_PER_THREAD)
+    _check("shared_bytes", shared_bytes, 0, None)
+    _check("dynamic_shared_bytes", dynamic_shared_bytes, 0, None)
+    return resident(sm, threads, registers_per_thread, shared_bytes, dynamic_shared_bytes)
+
+
+def b_max(
+    gpu: Gpu,
+    threads: Number,
+    registers_per_thread: Number,
+    shared_bytes: Number,
+    dynamic_shared_bytes: Number = 0,
+) -> Number:
+    """Blocks that the whole GPU holds at once: resident blocks per SM x SMs (SEER's B_max)."""
+    found = occupancy(
+        gpu.compute_capability, threads, registers_per_thread, shared_bytes, dynamic_shared_bytes
+    )
+    return found.blocks_per_sm * gpu.sms
+
+
+def _unknown(compute_capability: Any) -> str:
+    known = ", ".join(map(str, LIMITS))
+    return (
+        f"compute capability {compute_capability!r} has no occupancy rules here; known (NVIDIA only): {known}"
+    )
+
+
+def _check(name: str, value: Number, least: int, most: int | None) -> None:
+    """Raises `InputError` unless ``value`` (every element of it) lies within the bounds."""
+    array = isinstance(value, np.ndarray)
+    if array and not value.size:
+        return
+    low, high = (value.min(), value.max()) if array else (value, value)
+    if not (low >= least and (most is None or high <= most)):
+        rule = f"at least {least}" if most is None else f"between {least} and {most}"
+        raise InputError(f"{name} is {low if not low >= least else high}; it must be {rule}")

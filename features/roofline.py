@@ -1,0 +1,79 @@
+"""The roofline: the least time that arithmetic and memory traffic allow, and the peaks behind it.
+
+Source: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from features.elementwise import Number, maximum
+from features.gpu import Gpu
+from features.problem import DTYPES
+
+COMPUTE_BOUND = "compute-bound"
+MEMORY_BOUND = "memory-bound"
+
+
+def compute_us(flops: Number, peak_tflops: Number) -> Number:
+    """Time in µs of ``flops`` operations (2 per multiply-add) at a peak in TFLOP/s."""
+    return flops / (peak_tflops * 1e6)
+
+
+def memory_us(dram_bytes: Number, dram_gbs: Number) -> Number:
+    """Time in µs of ``dram_bytes`` at a bandwidth in GB/s (1e9 bytes per second)."""
+    return dram_bytes / (dram_gbs * 1e3)
+
+
+def roofline_us(flops: Number, dram_bytes: Number, peak_tflops: Number, dram_gbs: Number) -> Number:
+    """The larger of compute and memory time, in µs."""
+    return maximum(compute_us(flops, peak_tflops), memory_us(dram_bytes, dram_gbs))
+
+
+def ridge_flops_per_byte(peak_tflops: Number, dram_gbs: Number) -> Number:
+    """The arithmetic intensity (FLOP per DRAM byte) at which compute and memory take equally long."""
+    return peak_tflops * 1e3 / dram_gbs
+
+
+def bound(flops: Number, dram_bytes: Number, peak_tflops: Number, dram_gbs: Number) -> Any:
+    """``compute-bound`` or ``memory-bound`` (on the ridge: compute-bound); an array of them for arrays."""
+    computes = compute_us(flops, peak_tflops) >= memory_us(dram_bytes, dram_gbs)
+    if isinstance(computes, np.ndarray):
+        return np.where(computes, COMPUTE_BOUND, MEMORY_BOUND)
+    return COMPUTE_BOUND if computes else MEMORY_BOUND
+
+
+def peak_tflops(gpu: Gpu, dtype: str, uses_tensor_cores: bool = False) -> float:
+    """The peak in TFLOP/s that data of ``dtype`` can reach on the GPU; see `peak_flops_table`."""
+    return _peaks(gpu)[dtype, bool(uses_tensor_cores)]
+
+
+def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
+    """(dtype, uses tensor cores) → peak in TFLOP/s, for every dtype of `DTYPES`.
+
+    Without tensor cores: fp64 and fp32 vector rates; fp16 the packed rate, but at least fp32's (GPUs with none, or a
+    crippled one, convert to fp32); bf16 as fp32; int8 as fp32.
+    With them: fp16 and bf16 their tensor peaks, fp32 TF32's, else AMD's fp32 matrix peak; int8 twice fp16's (its rate on
+    every generation with integer tensor cores; Volta has none and keeps fp32's). Where a unit is missing the value
+    without tensor cores stands, so that a tensor peak is never below it. fp64 stays at the vector rate.
+    """
+    return dict(_peaks(gpu))
+
+
+@lru_cache(maxsize=256)
+def _peaks(gpu: Gpu) -> dict[tuple[str, bool], float]:
+    fp32 = gpu.fp32_tflops
+    plain = {"fp64": gpu.fp64_tflops, "fp32": fp32, "fp16": max(gpu.fp16_tflops, fp32), "bf16": fp32, "int8": fp32}
+    has_int8 = gpu.architecture != "volta"
+    tensor = {
+        "fp64": 0.0,
+        "fp32": gpu.tf32_tflops or gpu.fp32_matrix_tflops,
+        "fp16": gpu.fp16_tensor_tflops,
+        "bf16": gpu.bf16_tensor_tflops,
+        "int8": 2 * gpu.fp16_tensor_tflops if has_int8 else 0.0,
+    }
+    return {
+        **{(dtype, False): plain[dtype] for dtype in DTYPES},
+        **{(dtype, True): max(plain[dtype], tensor[dtype]) for dtype in DTYPES},
+    }

@@ -1,0 +1,26 @@
+"""The analytical terms of one algorithm on one problem: what a kernel's time is made of.
+
+One function per family, each for a number or an array, all returning the same `KernelTerms`. ``b_max`` is three numbers
+(or arrays): how many blocks of the family's small, middle and large tile the GPU holds at once.
+"""
+
+from features.terms.direct import direct
+from features.terms.fft import fft, fft_tiling
+from features.terms.gemm import explicit_gemm, implicit_gemm, precomp_gemm
+from features.terms.kernel import KernelTerms, Launch
+from features.terms.tiles import TILES
+from features.terms.winograd import winograd, winograd_nonfused
+
+__all__ = ["FAMILY_TERMS", "TILES", "KernelTerms", "Launch"]
+
+FAMILY_TERMS = {
+    "direct": direct,
+    "implicit_gemm": implicit_gemm,
+    "precomp_gemm": precomp_gemm,
+    "gemm": explicit_gemm,
+    "fft": fft,
+    "fft_tiling": fft_tiling,
+    "winograd": winograd,
+    "winograd_nonfused": winograd_nonfused,
+}
+"""Family → function (problem, b_max) → `KernelTerms`."""

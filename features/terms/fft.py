@@ -1,0 +1,61 @@
+"""FFT convolution: whole images, or tiles of 32 × 32 elements.
+
+Transforms are counted as 2.5·F²·log2(F²) operations for a real F × F transform; the pointwise stage is a complex GEMM
+over channels at F·(F/2 + 1) frequencies, 8 operations per complex multiply-add. Source: Mathieu, Henaff & LeCun 2013 §2;
+SEER §2 (width buckets 16 … 256, tiles of 32).
+"""
+
+from typing import Any
+
+from features.elementwise import Number, ceil_div, log2, maximum, where
+from features.problem import Problem
+from features.shape import tensor_bytes
+from features.terms.kernel import KernelTerms, gemm_launch, roles
+from features.terms.tiles import TILES
+
+TILE = 32
+COMPLEX_ITEMS = 2
+
+
+def transform_size(p: Problem) -> Number:
+    """The side F of the whole-image transform: the least of 16, 32, 64, 128, 256 covering the padded input (SEER §2)."""
+    extent = maximum(p.h + 2 * p.pad_h, p.w + 2 * p.pad_w)
+    size = where(extent <= 16, 16, where(extent <= 32, 32, where(extent <= 64, 64, where(extent <= 128, 128, 256))))
+    return where(extent > 256, extent, size)
+
+
+def _terms(p: Problem, side: Number, tiles_per_image: Number, b_max: Any, family: Any) -> KernelTerms:
+    r = roles(p)
+    frequencies = side * (side // 2 + 1)
+    images = p.n * tiles_per_image
+    planes = images * (r.channels_in + r.channels_out) * p.groups + r.channels_in * r.channels_out * p.groups
+    transforms = planes * 2.5 * side * side * 2 * log2(1.0 * side)
+    pointwise = 8 * frequencies * images * r.channels_in * r.channels_out * p.groups
+    workspace = planes * frequencies * COMPLEX_ITEMS * p.itemsize
+    small, middle, large = (
+        gemm_launch(images, r.channels_out, tile_m, tile_n, frequencies * p.groups, slots)
+        for (tile_m, tile_n), slots in zip(TILES[family], b_max, strict=True)
+    )
+    tile_m, tile_n = TILES[family][1]
+    operands = middle.blocks * (tile_m + tile_n) * r.channels_in * COMPLEX_ITEMS * p.itemsize
+    return KernelTerms(
+        pointwise + transforms,
+        tensor_bytes(p) + 2 * workspace,
+        operands,
+        workspace,
+        4 + 0 * p.n,
+        (small, middle, large),
+    )
+
+
+def fft(p: Problem, b_max: Any) -> KernelTerms:
+    """One transform per image and channel."""
+    return _terms(p, transform_size(p), 1, b_max, "fft")
+
+
+def fft_tiling(p: Problem, b_max: Any) -> KernelTerms:
+    """Transforms of 32 × 32 tiles that overlap by the filter: ⌈P/(33 − r)⌉·⌈Q/(33 − s)⌉ tiles per image (SEER §2)."""
+    r = roles(p)
+    fresh_h, fresh_w = maximum(TILE + 1 - p.r, 1), maximum(TILE + 1 - p.s, 1)
+    tiles = ceil_div(r.out_h, fresh_h) * ceil_div(r.out_w, fresh_w)
+    return _terms(p, TILE + 0 * p.n, tiles, b_max, "fft_tiling")

@@ -1,0 +1,161 @@
+"""What a measuring device is: the `Device` protocol and the frozen records that pass through it.
+
+The loop (`surrogate.collect.run`), the log and the merge know devices only by this file, so that a recorded run
+(`surrogate.collect.replay`) or a CPU stands in wherever no GPU is at hand.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Protocol, Self
+
+from features.conv import Conv
+from surrogate.collect.protocol import RepeatPolicy
+
+STATUSES = ("ok", "not_supported", "workspace_too_large", "failed")
+
+
+class DeviceLostError(RuntimeError):
+    """The device answers no more in this process (a sticky CUDA error); only a new process can go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What a run's header tells of its device. Rows are keyed by the first three fields."""
+
+    gpu: str
+    library: str
+    library_version: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions of everything else that can change a time: CUDA runtime, driver, instruments."""
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    """Plain JSON facts: compute capability, SMs, memory, timer, limits; a CPU's measured spec."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Field name → plain JSON value."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; keys of a newer writer are ignored."""
+        return cls(**_known(cls, values))
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of one call: its launch, and its median time over the repeats in µs."""
+
+    kernel_name: str
+    grid_x: int
+    grid_y: int
+    grid_z: int
+    block_x: int
+    block_y: int
+    block_z: int
+    registers_per_thread: int
+    static_shared_bytes: int
+    dynamic_shared_bytes: int
+    time_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One (problem, algorithm) on one device.
+
+    ``times_us`` holds every repeat in the order taken: the sum of kernel times where kernels were seen, else the whole
+    call. ``spans_us`` holds first start to last end of the same repeats, launch gaps included.
+    """
+
+    status: str
+    reason: str = ""
+    times_us: tuple[float, ...] = ()
+    spans_us: tuple[float, ...] = ()
+    timer: str = ""
+    """Instrument behind ``times_us``: ``cupti``, ``events`` or ``wall``."""
+    workspace_bytes: int | None = None
+    deterministic: bool | None = None
+    kernels: tuple[Kernel, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"status {self.status!r} is unknown; known: {', '.join(STATUSES)}")
+        if (self.status == "ok") != bool(self.times_us):
+            raise ValueError(f"a measurement with status {self.status!r} has {len(self.times_us)} times; only ok has any")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; fields at their default are left out, to keep the log small."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        if self.kernels:
+            values["kernels"] = [asdict(kernel) for kernel in self.kernels]
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; keys of a newer writer are ignored."""
+        known = _known(cls, values)
+        for name in ("times_us", "spans_us"):
+            known[name] = tuple(known.get(name, ()))
+        known["kernels"] = tuple(Kernel(**_known(Kernel, kernel)) for kernel in known.get("kernels", ()))
+        return cls(**known)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One entry of the library's own ranking: cuDNN's ``Get…_v7`` order, or what ``Find…Ex`` timed."""
+
+    algorithm: str
+    status: str
+    time_us: float | None = None
+    workspace_bytes: int | None = None
+    deterministic: bool | None = None
+    math: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Field name → plain JSON value, what is None left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; keys of a newer writer are ignored."""
+        return cls(**_known(cls, values))
+
+
+class Device(Protocol):
+    """Something that times convolution algorithms one at a time. Every method may raise `DeviceLostError`."""
+
+    def describe(self) -> DeviceInfo:
+        """Facts for the run's header."""
+        ...
+
+    def candidates(self, conv: Conv) -> tuple[str, ...]:
+        """Every algorithm the library numbers for this direction, supported or not, in its own order."""
+        ...
+
+    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
+        """The library's ranking without measuring, best first; empty where it has none."""
+        ...
+
+    def find(self, conv: Conv) -> tuple[Choice, ...]:
+        """The library's own one-shot timing, fastest first; empty where it has none."""
+        ...
+
+    def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
+        """Our own timing of one algorithm. What goes wrong is a status, not an exception."""
+        ...
+
+    def conditions(self) -> Mapping[str, float]:
+        """Clocks, temperature, power and throttle flags now (see `surrogate.collect.clocks`); empty if unknown."""
+        ...
+
+    def close(self) -> None:
+        """Give the device back. Called once."""
+        ...
+
+
+def choices(entries: Sequence[Mapping[str, Any]]) -> tuple[Choice, ...]:
+    """Choices from their JSON form."""
+    return tuple(Choice.from_dict(entry) for entry in entries)
+
+
+def _known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    names = {f.name for f in fields(cls)}
+    return {name: value for name, value in values.items() if name in names}

@@ -1,0 +1,209 @@
+"""The run's log: append-only JSON lines that survive a kill at any byte.
+
+Line 1 is the header: schema version, device, plan, protocol. Then, for each planned problem (named by its key), a
+``problem`` record (origin, networks, candidates, the library's ranking), one ``measure`` record per algorithm, and a
+``done`` record (Find's result, clocks). Every record is one ``write`` of a whole line, so a killed process loses at most
+the measurement in flight; ``fsync`` follows every `FSYNC_SECONDS`, so a power cut loses little more. A torn last
+line is cut off when the run goes on.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from features.errors import InputError
+from surrogate.collect.device import DeviceInfo
+
+SCHEMA_VERSION = 1
+"""Version of the log's layout. History: 1, the first."""
+FSYNC_SECONDS = 2.0
+HEADER = "seer-collect"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first line: what must agree before a run goes on."""
+
+    device: DeviceInfo
+    plan_digest: str
+    shard: tuple[int, int]
+    description: str = ""
+    seed: int = 0
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    created_s: float = 0.0
+    """Unix time of the run's first start."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON of the first line."""
+        return {
+            "kind": HEADER,
+            "schema": SCHEMA_VERSION,
+            "created_s": self.created_s,
+            "device": self.device.to_dict(),
+            "plan": {
+                "digest": self.plan_digest,
+                "shard": list(self.shard),
+                "description": self.description,
+                "seed": self.seed,
+            },
+            "protocol": dict(self.protocol),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], path: Path) -> Self:
+        """The inverse of `to_dict`; a foreign file or a newer schema raises `InputError`."""
+        if values.get("kind") != HEADER:
+            raise InputError(f"{path}: its first line is no header of a run; a run is what `seer collect -o` writes")
+        if values["schema"] > SCHEMA_VERSION:
+            raise InputError(
+                f"{path}: written with schema {values['schema']}, this release reads up to {SCHEMA_VERSION};"
+                " upgrade seer-surrogate"
+            )
+        plan = values["plan"]
+        first, last = plan["shard"]
+        device = DeviceInfo.from_dict(values["device"])
+        return cls(
+            device, plan["digest"], (first, last), plan.get("description", ""), plan.get("seed", 0),
+            values.get("protocol", {}), values.get("created_s", 0.0),
+        )  # fmt: skip
+
+    def conflict(self, other: "Header") -> str:
+        """Why a run with this header cannot go on as ``other``; empty where it can."""
+        for name, mine, theirs in (
+            ("GPU", self.device.gpu, other.device.gpu),
+            ("library", self.device.library, other.device.library),
+            (f"{self.device.library} version", self.device.library_version, other.device.library_version),
+            ("shard", "/".join(map(str, self.shard)), "/".join(map(str, other.shard))),
+            ("plan", self.plan_digest[:12], other.plan_digest[:12]),
+            ("timing protocol", dict(self.protocol), dict(other.protocol)),
+        ):
+            if mine != theirs:
+                return f"was recorded with {name} {mine}, this is {theirs}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A log as read: its header (None for an empty file), its records, and where the last whole line ends."""
+
+    header: Header | None
+    records: tuple[dict[str, Any], ...]
+    whole_bytes: int
+
+
+def read(path: str | Path) -> Contents:
+    """All whole records of ``path``. A torn last line is left out; anything else unreadable raises `InputError`."""
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such run; `seer collect -o` writes one") from None
+    except OSError as error:
+        raise InputError(f"{path}: not readable ({error.strerror}); give a run written by `seer collect`") from None
+    whole = data.rfind(b"\n") + 1
+    records: list[dict[str, Any]] = []
+    for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict) or "kind" not in record:
+                raise ValueError("not a record")
+        except ValueError as error:
+            raise InputError(
+                f"{path}:{number}: not a record of a run ({error}); only the last line of a killed run may be torn"
+            ) from None
+        records.append(record)
+    if not records:
+        return Contents(None, (), 0)
+    try:
+        return Contents(Header.from_dict(records[0], path), tuple(records[1:]), whole)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: its header is incomplete ({error}); it was not written by `seer collect`") from None
+
+
+class RunLog:
+    """A run's log open for appending; holds the file's lock until closed."""
+
+    def __init__(self, path: str | Path, header: Header) -> None:
+        """Open ``path`` to go on with the run it holds, or to begin one.
+
+        Raises `InputError` where the file is locked by a live run, is no log, or belongs to another device, library
+        version, plan, shard or protocol.
+        """
+        self.path = Path(path)
+        self._file = _open_locked(self.path)
+        try:
+            contents = read(self.path)
+            if contents.header is None:
+                self._refuse_foreign()
+                self.header = header
+                self._file.truncate(0)
+                self.append(header.to_dict())
+                self.sync()
+            else:
+                self.header = contents.header
+                conflict = contents.header.conflict(header)
+                if conflict:
+                    raise InputError(f"{self.path}: {conflict}; give another -o, or repeat the run's own command")
+                self._file.truncate(contents.whole_bytes)
+            self.records = contents.records
+        except BaseException:
+            self._file.close()
+            raise
+        self._synced_s = time.monotonic()
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add one record as one line in one write; now and then force it to the disk."""
+        line = json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        self._file.write(line)
+        if time.monotonic() - self._synced_s > FSYNC_SECONDS:
+            self.sync()
+
+    def sync(self) -> None:
+        """Force everything written so far to the disk."""
+        os.fsync(self._file.fileno())
+        self._synced_s = time.monotonic()
+
+    def close(self) -> None:
+        """Sync, and release the lock."""
+        if not self._file.closed:
+            self.sync()
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    _synced_s: float = 0.0
+
+    def _refuse_foreign(self) -> None:
+        """A file without a whole line is ours only if it is the beginning of a header."""
+        begun = self.path.read_bytes()
+        expected = b'{"kind":"' + HEADER.encode() + b'"'
+        if not (begun.startswith(expected) or expected.startswith(begun)):
+            raise InputError(f"{self.path}: holds something else than a run; give another -o")
+
+
+def _open_locked(path: Path) -> BinaryIO:
+    """``path`` open for unbuffered appending, locked against a second run (where the system knows such locks)."""
+    try:
+        file = path.open("ab", buffering=0)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}); give another -o") from None
+    try:
+        import fcntl
+
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # no such locks on this system: two runs on one log then are the user's own mistake
+        pass
+    except OSError:
+        file.close()
+        raise InputError(f"{path}: another run is writing to it; wait for it, or give another -o") from None
+    return file  # type: ignore[return-value]

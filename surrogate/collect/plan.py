@@ -1,0 +1,177 @@
+"""Plans: which problems to measure, in which order, on which shard, and the digest that names the whole.
+
+The order is that of a hash of (seed, problem): random, so that a run cut short is unbiased; the same on every machine;
+and independent of the order in which the sources list their problems.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from features.conv import Conv
+from features.errors import InputError
+from surrogate.collect.caps import Caps
+
+ANCHOR_SHARE = 0.01
+"""Share of a shard's problems that are anchors; with `ANCHOR_VISITS` visits each they take about 5 % of the run."""
+MAX_ANCHORS = 100
+ANCHOR_VISITS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedProblem:
+    """One problem to measure, and where it came from. ``visit`` counts an anchor's repetitions, else it is 0."""
+
+    conv: Conv
+    origin: str
+    networks: tuple[str, ...] = ()
+    visit: int = 0
+
+    @property
+    def key(self) -> str:
+        """Names the problem with its settings and visit, in one line."""
+        return f"{problem_key(self.conv)} #{self.visit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings every shape of a plan is measured under: their full cross product."""
+
+    dtypes: tuple[str, ...] = ("fp32",)
+    maths: tuple[str, ...] = ("fma",)
+    layouts: tuple[str, ...] = ("NCHW",)
+    directions: tuple[str, ...] = ("fwd",)
+
+    def over(self, problem: PlannedProblem) -> Iterator[PlannedProblem]:
+        """``problem`` under each combination."""
+        for dtype in self.dtypes:
+            for math in self.maths:
+                for layout in self.layouts:
+                    for direction in self.directions:
+                        conv = replace(problem.conv, dtype=dtype, math=math, layout=layout, direction=direction)
+                        yield replace(problem, conv=conv)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An ordered shard of problems, and what is needed to recognise the whole plan again."""
+
+    problems: tuple[PlannedProblem, ...]
+    description: str
+    seed: int = 0
+    shard: tuple[int, int] = (1, 1)
+    digest: str = ""
+    """SHA-256 over the whole plan's problems, seed and caps; the same for each of its shards."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Reason → problems that the caps left out of the whole plan."""
+    caps: Caps = field(default_factory=Caps)
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+
+def problem_key(conv: Conv) -> str:
+    """The canonical text of a problem with its settings, as in ``n1c3h8w8k4r3s3p1u1 fp32 fma NCHW fwd``."""
+    return f"{conv} {conv.dtype} {conv.math} {conv.layout} {conv.direction}"
+
+
+def build(
+    problems: Iterable[PlannedProblem],
+    *,
+    description: str,
+    seed: int = 0,
+    caps: Caps | None = None,
+    settings: Settings | None = None,
+    shard: tuple[int, int] = (1, 1),
+    anchors: Sequence[PlannedProblem] | None = None,
+) -> Plan:
+    """The plan of one shard ``(i, n)`` of ``problems`` under ``settings`` (None keeps each problem's own).
+
+    Anchors are chosen from ``anchors``, or from the plan's own problems, spread over the FLOPs; they are in every
+    shard. Raises `InputError` where the shard is out of range or nothing is left to measure.
+    """
+    caps = caps or Caps()
+    index, count = shard
+    if not 1 <= index <= count:
+        raise InputError(f"shard {index}/{count} is out of range; give i/n with 1 ≤ i ≤ n, as in 2/4")
+    kept, left_out = _within(_unique(_crossed(problems, settings)), caps)
+    if not kept:
+        reasons = ", ".join(f"{n} {reason}" for reason, n in left_out.items()) or "the sources are empty"
+        raise InputError(f"the plan {description!r} holds no problem to measure ({reasons})")
+    pool, _ = _within(_unique(_crossed(anchors or kept, settings)), caps)
+    chosen = spread(pool, min(MAX_ANCHORS, int(len(kept) / count * ANCHOR_SHARE)))
+    ordered = sorted(kept, key=lambda problem: _rank(seed, problem))
+    mine = _with_anchors(ordered[index - 1 :: count], chosen)
+    if not mine:
+        raise InputError(f"shard {index}/{count} of {len(kept)} problems is empty; use at most {len(kept)} shards")
+    digest = _digest(kept, chosen, seed, caps)
+    return Plan(tuple(mine), description, seed, shard, digest, left_out, caps)
+
+
+def spread(problems: Sequence[PlannedProblem], count: int) -> list[PlannedProblem]:
+    """``count`` problems evenly spaced in the order of their FLOPs; the same ones whatever the seed."""
+    ordered = sorted(problems, key=lambda problem: (problem.conv.flops, problem.key))
+    count = min(count, len(ordered))
+    return [ordered[(2 * i + 1) * len(ordered) // (2 * count)] for i in range(count)]
+
+
+def in_hash_order(problems: Iterable[PlannedProblem], seed: int) -> list[PlannedProblem]:
+    """``problems`` in the plan's random order; a prefix of it is a random sample."""
+    return sorted(problems, key=lambda problem: _rank(seed, problem))
+
+
+def _crossed(problems: Iterable[PlannedProblem], settings: Settings | None) -> Iterator[PlannedProblem]:
+    for problem in problems:
+        if settings is None:
+            yield problem
+        else:
+            yield from settings.over(problem)
+
+
+def _unique(problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
+    """Each problem once: the first origin, the networks of all."""
+    found: dict[Conv, PlannedProblem] = {}
+    for problem in problems:
+        known = found.get(problem.conv)
+        if known is None:
+            found[problem.conv] = problem
+        elif not set(problem.networks) <= set(known.networks):
+            found[problem.conv] = replace(known, networks=tuple(dict.fromkeys(known.networks + problem.networks)))
+    return list(found.values())
+
+
+def _within(problems: Iterable[PlannedProblem], caps: Caps) -> tuple[list[PlannedProblem], dict[str, int]]:
+    kept: list[PlannedProblem] = []
+    reasons: Counter[str] = Counter()
+    for problem in problems:
+        reason = caps.reason(problem.conv)
+        if reason:
+            reasons[reason] += 1
+        else:
+            kept.append(problem)
+    return kept, dict(reasons)
+
+
+def _with_anchors(problems: Sequence[PlannedProblem], anchors: Sequence[PlannedProblem]) -> list[PlannedProblem]:
+    """``problems`` with each anchor's visits strewn evenly over the whole length, and nowhere else."""
+    anchored = {anchor.conv for anchor in anchors}
+    placed = [(place, problem) for place, problem in enumerate(problems) if problem.conv not in anchored]
+    for visit in range(ANCHOR_VISITS if anchors else 0):
+        for number, anchor in enumerate(anchors):
+            fraction = (visit + (number + 0.5) / len(anchors)) / ANCHOR_VISITS
+            placed.append((fraction * len(problems), replace(anchor, visit=visit)))
+    return [problem for _, problem in sorted(placed, key=lambda pair: pair[0])]
+
+
+def _rank(seed: int, problem: PlannedProblem) -> bytes:
+    return hashlib.sha256(f"{seed} {problem.key}".encode()).digest()
+
+
+def _digest(
+    problems: Sequence[PlannedProblem], anchors: Sequence[PlannedProblem], seed: int, caps: Caps
+) -> str:
+    lines = [f"seed {seed} workspace {caps.max_workspace_bytes} visits {ANCHOR_VISITS}"]
+    lines += sorted(problem.key for problem in problems)
+    lines += [f"anchor {anchor.key}" for anchor in anchors]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,0 +1,86 @@
+"""How a time is taken and what is said of it: repeats, median, MAD, stability, clocks, drift of the anchors.
+
+Warm once, then 5 repeats; 3 where a call takes over 20 ms, 1 over 100 ms. The time is the median of the repeats; all are
+kept in the log. Pure functions: the devices bring the clock.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+UNSTABLE_MAD = 0.05
+"""A row whose MAD exceeds this share of its median is called unstable (pyperf warns at a like share of the mean)."""
+UNSTABLE_SPREAD = 1.5
+"""… and one whose slowest repeat exceeds its median this many times."""
+SLOW_CLOCK = 0.95
+"""A row taken below this share of the run's median SM clock is flagged."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatPolicy:
+    """How many repeats a call of a given length gets."""
+
+    repeats: int = 5
+    slow_repeats: int = 3
+    slow_us: float = 20_000.0
+    slowest_repeats: int = 1
+    slowest_us: float = 100_000.0
+
+    def repeats_for(self, warm_us: float) -> int:
+        """Repeats for a call whose warm-up took ``warm_us`` µs."""
+        if warm_us > self.slowest_us:
+            return self.slowest_repeats
+        return self.slow_repeats if warm_us > self.slow_us else self.repeats
+
+    def to_dict(self) -> dict[str, Any]:
+        """Field name → value."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the repeats of one measurement say, in µs."""
+
+    median_us: float
+    min_us: float
+    max_us: float
+    mad_us: float
+    repeats: int
+    stable: bool
+    """False where the repeats scatter, or where a single repeat leaves nothing to judge by (`judgeable` is False)."""
+
+    @property
+    def judgeable(self) -> bool:
+        """True where there were at least two repeats."""
+        return self.repeats > 1
+
+
+def summarise(times_us: Sequence[float]) -> Summary:
+    """Median, extremes, median absolute deviation (unscaled) and the verdict; at least one time is needed."""
+    median = statistics.median(times_us)
+    mad = statistics.median(abs(time - median) for time in times_us)
+    stable = len(times_us) > 1 and mad <= UNSTABLE_MAD * median and max(times_us) <= UNSTABLE_SPREAD * median
+    return Summary(median, min(times_us), max(times_us), mad, len(times_us), stable)
+
+
+def slow_clocks(clocks_mhz: Sequence[float | None]) -> list[bool]:
+    """Which rows ran under `SLOW_CLOCK` of the median clock; rows without a clock are not flagged."""
+    known = [clock for clock in clocks_mhz if clock]
+    floor = SLOW_CLOCK * statistics.median(known) if known else 0.0
+    return [bool(clock) and clock < floor for clock in clocks_mhz]
+
+
+def drift(medians_us: Sequence[float]) -> float:
+    """Relative spread of one anchor's visits: slowest / fastest − 1; 0 for a single visit."""
+    return max(medians_us) / min(medians_us) - 1.0
+
+
+def trend(medians_us: Sequence[float]) -> float:
+    """Relative change from an anchor's first visit to its last, in the order visited."""
+    return medians_us[-1] / medians_us[0] - 1.0

@@ -1,0 +1,170 @@
+"""The loop: plan × device × log. It goes on where the log ends, keeps to its own time, and outlives any one failure."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from surrogate.collect.device import Choice, Device, DeviceLostError, Measurement
+from surrogate.collect.log import Header, RunLog
+from surrogate.collect.plan import Plan, PlannedProblem
+from surrogate.collect.protocol import RepeatPolicy
+from surrogate.collect.records import done_record, measure_record, problem_record
+
+Progress = Callable[[int, int, str], None]
+"""Called with problems done, problems in all, and the problem just finished."""
+MAX_LOST_IN_A_ROW = 5
+"""Consecutive measurements that may lose the device before the run gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended: counts of problems (of the whole shard) and of this call's measurements by status."""
+
+    problems_done: int
+    problems_total: int
+    statuses: Mapping[str, int]
+    stopped: str = ""
+    """Why it ended early; empty where the plan is finished."""
+
+    @property
+    def finished(self) -> bool:
+        """True where every planned problem is done."""
+        return self.problems_done == self.problems_total
+
+
+@dataclass(slots=True)
+class _Budget:
+    """The wall-clock budget: no measurement begins that would, at the longest length seen, end too late."""
+
+    end_s: float | None
+    clock: Callable[[], float]
+    longest_s: float = 0.0
+
+    def spent(self) -> bool:
+        return self.end_s is not None and self.clock() + self.longest_s >= self.end_s
+
+    def note(self, began_s: float) -> None:
+        self.longest_s = max(self.longest_s, self.clock() - began_s)
+
+
+@dataclass(slots=True)
+class _State:
+    """What the log already holds, and what this call added."""
+
+    begun: set[str] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
+    measured: dict[str, set[str]] = field(default_factory=dict)
+    statuses: dict[str, int] = field(default_factory=dict)
+    lost_in_a_row: int = 0
+
+
+def header_for(plan: Plan, device: Device, policy: RepeatPolicy) -> Header:
+    """The header under which ``plan`` is measured on ``device``."""
+    protocol = {**policy.to_dict(), "max_workspace_bytes": plan.caps.max_workspace_bytes}
+    info = device.describe()
+    return Header(info, plan.digest, plan.shard, plan.description, plan.seed, protocol, round(time.time(), 3))
+
+
+def run(
+    plan: Plan,
+    device: Device,
+    log: RunLog,
+    *,
+    policy: RepeatPolicy | None = None,
+    minutes: float | None = None,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """Measure what ``log`` does not hold yet of ``plan``, within ``minutes`` of this call.
+
+    Interrupting it (Ctrl-C, SIGTERM, SIGKILL) leaves a log that the same call goes on with.
+    """
+    policy = policy or RepeatPolicy()
+    budget = _Budget(None if minutes is None else clock() + 60.0 * minutes, clock)
+    state = _replayed(log.records)
+    planned = {problem.key for problem in plan.problems}
+    stopped = ""
+    for problem in plan.problems:
+        if problem.key in state.done:
+            continue
+        stopped = _problem(problem, device, log, policy, budget, state)
+        if stopped:
+            break
+        if progress:
+            progress(len(state.done & planned), len(plan), problem.key)
+    log.sync()
+    return Outcome(len(state.done & planned), len(plan), state.statuses, stopped)
+
+
+def _problem(
+    problem: PlannedProblem, device: Device, log: RunLog, policy: RepeatPolicy, budget: _Budget, state: _State
+) -> str:
+    """Measure what is missing of one problem; returns why the run must stop, or nothing."""
+    if budget.spent():
+        return "the time is up"
+    candidates = device.candidates(problem.conv)
+    if problem.key not in state.begun:
+        ranking = _guarded(lambda: device.heuristic(problem.conv))
+        log.append(problem_record(problem, candidates, ranking))
+        state.begun.add(problem.key)
+    measured = state.measured.setdefault(problem.key, set())
+    for algorithm in candidates:
+        if algorithm in measured:
+            continue
+        if budget.spent():
+            return "the time is up"
+        began_s = budget.clock()
+        result = _measured(device, problem, algorithm, policy, state)
+        log.append(measure_record(problem, algorithm, result, time.time()))
+        measured.add(algorithm)
+        state.statuses[result.status] = state.statuses.get(result.status, 0) + 1
+        budget.note(began_s)
+        if state.lost_in_a_row >= MAX_LOST_IN_A_ROW:
+            return f"the device was lost {MAX_LOST_IN_A_ROW} times in a row: {result.reason}"
+    found = _guarded(lambda: device.find(problem.conv))
+    log.append(done_record(problem, found, _conditions(device)))
+    state.done.add(problem.key)
+    return ""
+
+
+def _measured(
+    device: Device, problem: PlannedProblem, algorithm: str, policy: RepeatPolicy, state: _State
+) -> Measurement:
+    """One measurement; a device lost on the way is a failure of this algorithm alone."""
+    try:
+        result = device.measure(problem.conv, algorithm, policy)
+    except DeviceLostError as error:
+        state.lost_in_a_row += 1
+        return Measurement("failed", reason=f"device lost: {error}")
+    state.lost_in_a_row = 0
+    return result
+
+
+def _guarded(ask: Callable[[], Sequence[Choice]]) -> Sequence[Choice]:
+    """The library's own choice, or none where asking for it lost the device."""
+    try:
+        return ask()
+    except DeviceLostError:
+        return ()
+
+
+def _conditions(device: Device) -> Mapping[str, float]:
+    try:
+        return device.conditions()
+    except DeviceLostError:
+        return {}
+
+
+def _replayed(records: Sequence[Mapping[str, Any]]) -> _State:
+    """The state that a log's records leave."""
+    state = _State()
+    for record in records:
+        key = record["problem"]
+        if record["kind"] == "problem":
+            state.begun.add(key)
+        elif record["kind"] == "done":
+            state.done.add(key)
+        elif record["kind"] == "measure":
+            state.measured.setdefault(key, set()).add(record["algorithm"])
+    return state

@@ -1,0 +1,200 @@
+"""A device in a process of its own, so that a sticky CUDA error, a crash or a hang costs one measurement, not the run.
+
+The parent (`WorkerDevice`) and the child (`serve`) exchange JSON lines over the child's standard input and output:
+a request is ``{"call": name, …}``, a reply ``{"result": …}``, ``{"input_error": line}`` or ``{"lost": reason}``. A
+child that said ``lost``, died or kept silent too long is replaced by a fresh one at the next call.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
+
+from features.conv import Conv
+from features.errors import InputError
+from surrogate.collect.device import Choice, Device, DeviceInfo, DeviceLostError, Measurement, choices
+from surrogate.collect.protocol import RepeatPolicy
+
+TIMEOUT_S = 300.0
+"""Silence after which a child is taken for hung. The first call loads libraries; a call measures for seconds at most."""
+
+
+class WorkerDevice:
+    """A `Device` that lives in a child process started by ``command``, and in another one after that was lost."""
+
+    def __init__(self, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
+        self._command = list(command)
+        self._timeout_s = timeout_s
+        self._child: subprocess.Popen[str] | None = None
+        self._info: DeviceInfo | None = None
+        self.starts = 0
+        """Processes started so far."""
+
+    def describe(self) -> DeviceInfo:
+        """The device's facts, asked once."""
+        if self._info is None:
+            self._info = DeviceInfo.from_dict(self._ask("describe"))
+        return self._info
+
+    def candidates(self, conv: Conv) -> tuple[str, ...]:
+        """See `Device.candidates`."""
+        return tuple(self._ask("candidates", conv=conv.to_dict()))
+
+    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
+        """See `Device.heuristic`."""
+        return choices(self._ask("heuristic", conv=conv.to_dict()))
+
+    def find(self, conv: Conv) -> tuple[Choice, ...]:
+        """See `Device.find`."""
+        return choices(self._ask("find", conv=conv.to_dict()))
+
+    def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
+        """See `Device.measure`."""
+        reply = self._ask("measure", conv=conv.to_dict(), algorithm=algorithm, policy=policy.to_dict())
+        return Measurement.from_dict(reply)
+
+    def conditions(self) -> Mapping[str, float]:
+        """See `Device.conditions`."""
+        return self._ask("conditions")
+
+    def close(self) -> None:
+        """End the child: its standard input closes, it gives the device back; after a while it is killed."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        try:
+            child.communicate(timeout=10.0)
+        except (subprocess.TimeoutExpired, OSError, ValueError):
+            child.kill()
+            child.wait()
+
+    def _ask(self, call: str, **arguments: Any) -> Any:
+        child = self._child or self._start()
+        reply = self._exchange(child, json.dumps({"call": call, **arguments}))
+        if "lost" in reply:
+            self._discard(child)
+            raise DeviceLostError(reply["lost"])
+        if "input_error" in reply:
+            raise InputError(reply["input_error"])
+        return reply["result"]
+
+    def _start(self) -> subprocess.Popen[str]:
+        # a session of its own keeps the terminal's Ctrl-C from the child: the parent ends it in order
+        self._child = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True
+        )
+        self.starts += 1
+        return self._child
+
+    def _exchange(self, child: "subprocess.Popen[str]", request: str) -> Mapping[str, Any]:
+        """The child's reply, or ``lost`` with the reason."""
+        assert child.stdin is not None and child.stdout is not None
+        hung = threading.Event()
+
+        def stop() -> None:
+            hung.set()
+            child.kill()
+
+        alarm = threading.Timer(self._timeout_s, stop)
+        alarm.start()
+        try:
+            child.stdin.write(request + "\n")
+            child.stdin.flush()
+            line = child.stdout.readline()
+        except OSError:
+            line = ""
+        finally:
+            alarm.cancel()
+        if line.endswith("\n"):
+            return json.loads(line)
+        if hung.is_set():
+            return {"lost": f"no answer within {self._timeout_s:g} s"}
+        return {"lost": f"the worker process ended ({_exit(child)})"}
+
+    def _discard(self, child: "subprocess.Popen[str]") -> None:
+        self._child = None
+        child.kill()
+        for stream in (child.stdin, child.stdout):
+            if stream:
+                try:
+                    stream.close()
+                except OSError:  # a request that was still buffered for a dead child
+                    pass
+        child.wait()
+
+
+def command_for(device: str, *arguments: str) -> list[str]:
+    """The command that serves the device called ``device`` in `DEVICES`."""
+    return [sys.executable, "-m", "surrogate.collect.worker", device, *arguments]
+
+
+def serve(open_device: Callable[[], Device], requests: TextIO, replies: TextIO) -> None:
+    """Answer requests until they end, or until the device is lost."""
+    device: Device | None = None
+    try:
+        for line in requests:
+            try:
+                device = device or open_device()
+                reply: dict[str, Any] = {"result": _answer(device, json.loads(line))}
+            except InputError as error:
+                reply = {"input_error": str(error)}
+            except DeviceLostError as error:
+                reply = {"lost": str(error)}
+            replies.write(json.dumps(reply) + "\n")
+            replies.flush()
+            if "lost" in reply:
+                return
+    finally:
+        if device is not None:
+            device.close()
+
+
+def _answer(device: Device, request: Mapping[str, Any]) -> Any:
+    call = request["call"]
+    if call == "describe":
+        return device.describe().to_dict()
+    if call == "conditions":
+        return dict(device.conditions())
+    conv = Conv(**request["conv"])
+    if call == "candidates":
+        return list(device.candidates(conv))
+    if call == "heuristic":
+        return [choice.to_dict() for choice in device.heuristic(conv)]
+    if call == "find":
+        return [choice.to_dict() for choice in device.find(conv)]
+    if call == "measure":
+        policy = RepeatPolicy.from_dict(request["policy"])
+        return device.measure(conv, request["algorithm"], policy).to_dict()
+    raise InputError(f"call {call!r} is unknown to the worker")
+
+
+def _exit(child: "subprocess.Popen[str]") -> str:
+    try:
+        code = child.wait(timeout=10.0)
+    except subprocess.TimeoutExpired:
+        return "its output closed"
+    return f"signal {-code}" if code < 0 else f"exit status {code}"
+
+
+def _cudnn(*arguments: str) -> Device:
+    from surrogate.collect.cudnn.device import CudnnDevice
+
+    return CudnnDevice(max_workspace_bytes=int(arguments[0]), max_tensor_bytes=int(arguments[1]))
+
+
+DEVICES: Mapping[str, Callable[..., Device]] = {"cudnn": _cudnn}
+"""Device name → what opens it in the child, given the command's further words."""
+
+
+def main(words: Sequence[str]) -> None:
+    """Serve the device named by ``words``. Whatever a library writes to standard output goes to standard error."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    serve(lambda: DEVICES[words[0]](*words[1:]), sys.stdin, replies)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,117 @@
+"""`Rows`: a checked table with its features, ready for a model. Built once, sliced often."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from features.algorithms import FAMILY_CODE, LIBRARIES, algorithms, family_of
+from features.errors import InputError
+from features.gpu import Gpu, gpu
+from features.machine import machine_columns
+from features.problem import ConvColumns
+from features.table import FEATURE_NAMES, feature_matrix
+from surrogate.dataset.problems import problem_codes, shape_codes, version_number
+from surrogate.dataset.schema import SIZE_COLUMNS
+
+CONTEXT_NAMES = ("library", "library_version")
+COLUMN_NAMES = (*FEATURE_NAMES, *CONTEXT_NAMES)
+"""Columns of `Rows.features`: the physics, then which library of which version measured."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one or several datasets as models and judge see them; every array has one entry per row.
+
+    ``features`` (rows, len(COLUMN_NAMES)) float32; ``roofline_us`` of the problem; ``time_us`` NaN where not measured;
+    ``ok`` True where it was; ``problem`` and ``shape`` are codes; ``order`` the algorithm's place among its library's
+    (ties go to the lowest).
+    """
+
+    frame: pd.DataFrame
+    features: np.ndarray
+    roofline_us: np.ndarray
+    time_us: np.ndarray
+    ok: np.ndarray
+    problem: np.ndarray
+    shape: np.ndarray
+    order: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def take(self, index: np.ndarray) -> "Rows":
+        """The rows at these positions (or where the mask holds)."""
+        return Rows(
+            self.frame.iloc[np.flatnonzero(index) if index.dtype == bool else index],
+            *(getattr(self, name)[index] for name in _ARRAYS),
+        )
+
+    def column(self, name: str) -> np.ndarray:
+        """One feature by name (rows,)."""
+        return self.features[:, COLUMN_NAMES.index(name)]
+
+
+_ARRAYS = ("features", "roofline_us", "time_us", "ok", "problem", "shape", "order")
+
+
+def rows_of(frame: pd.DataFrame) -> Rows:
+    """The features of every row of a normalised frame. Raises `InputError` for an unknown GPU or library."""
+    gpus, gpu_index = _gpus(frame)
+    columns = ConvColumns.of(
+        [frame[name] for name in SIZE_COLUMNS],
+        **{name: frame[name] for name in ("dtype", "math", "layout", "direction")},
+    )
+    machine = _machine(frame, columns, gpus, gpu_index)
+    named, codes, order = _algorithms(frame)
+    matrix, roofline_us = feature_matrix(columns, machine, codes[named], gpus, gpu_index)
+    versions = {v: _version_feature(v) for v in frame["library_version"].unique()}
+    context = np.column_stack(
+        [
+            frame["library"].map({name: i for i, name in enumerate(LIBRARIES)}).to_numpy(dtype=np.float32),
+            frame["library_version"].map(versions).to_numpy(dtype=np.float32),
+        ]
+    )
+    measured = frame["time_us"].to_numpy(dtype=np.float64) if "time_us" in frame else np.full(len(frame), np.nan)
+    status = (frame["status"] == "ok").to_numpy() if "status" in frame else np.isfinite(measured)
+    return Rows(
+        frame,
+        np.hstack([matrix, context]),
+        roofline_us,
+        measured,
+        status & np.isfinite(measured),
+        problem_codes(frame),
+        shape_codes(frame),
+        order[named],
+    )
+
+
+def _gpus(frame: pd.DataFrame) -> tuple[list[Gpu], np.ndarray]:
+    """The distinct GPUs (by registry) and each row's position among them."""
+    names, index = np.unique(frame["gpu"].astype(str).to_numpy(), return_inverse=True)
+    return [gpu(name) for name in names], index
+
+
+def _machine(frame: pd.DataFrame, columns: ConvColumns, gpus: list[Gpu], gpu_index: np.ndarray):  # noqa: ANN202
+    key = pd.DataFrame({"gpu": gpu_index, "dtype": frame["dtype"].to_numpy(), "tensor": columns.uses_tensor_cores})
+    groups = key.groupby(["gpu", "dtype", "tensor"], sort=False)
+    distinct = [(gpus[g], str(dtype), bool(tensor)) for g, dtype, tensor in groups.groups]
+    return machine_columns(distinct, groups.ngroup().to_numpy())
+
+
+def _algorithms(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(rows,) index into the distinct algorithms, and their family codes and order in the library."""
+    groups = frame.groupby(["library", "direction", "algorithm"], sort=False)
+    family, order = [], []
+    for library, direction, name in groups.groups:
+        if library not in LIBRARIES:
+            raise InputError(f"library {library!r} is unknown; known: {', '.join(LIBRARIES)}")
+        known = [a.name for a in algorithms(library, direction)]
+        family.append(FAMILY_CODE[family_of(name, library, direction)])
+        order.append(known.index(name) if name in known else len(known))
+    return groups.ngroup().to_numpy(), np.array(family), np.array(order)
+
+
+def _version_feature(version: str) -> float:
+    """A version as one number: 7.6.4 → 7.0604, so that a threshold separates releases."""
+    return sum(part / 100.0**place for place, part in enumerate(version_number(version)[:3]))

@@ -1,0 +1,148 @@
+"""Who is held out: folds by shape, network, GPU or row, and SEER's own 7-of-10.
+
+A fold is a label per row of the main table; rows of further training tables follow their shapes. All folds are made by
+hashing what is held out with the seed, so they do not depend on the order of rows.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from features.errors import InputError
+from surrogate.dataset.problems import codes
+from surrogate.dataset.schema import SHAPE_COLUMNS
+
+SPLITS = ("shape", "network", "gpu", "random")
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """One round: positions of the rows to train on and to test on, and what is held out."""
+
+    name: str
+    train: np.ndarray
+    test: np.ndarray
+
+
+def shape_names(frame: pd.DataFrame) -> np.ndarray:
+    """A text per row naming its shape (sizes without the batch)."""
+    parts = [frame[column].astype(str) for column in SHAPE_COLUMNS]
+    return np.array(["/".join(row) for row in zip(*parts, strict=True)], dtype=object)
+
+
+def fold_of_names(names: Iterable[str], count: int, seed: int) -> dict[str, int]:
+    """Fold number of each distinct name: sorted by a seeded hash, dealt round in turn (sizes differ by one at most)."""
+
+    def rank(name: str) -> bytes:
+        return hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
+
+    return {name: i % count for i, name in enumerate(sorted(set(names), key=rank))}
+
+
+def folds(by: str, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+    """The rounds of a split; positions count through ``main`` first, then ``also`` (which is never tested).
+
+    ``by``: ``shape`` (no shape of the test rows is in training, whatever its batch, GPU or table), ``network`` (every
+    shape of the held networks leaves training), ``gpu`` (one GPU each), ``random`` (rows; flatters, for comparison).
+    Raises `InputError` for an unknown split, or one that the table cannot carry.
+    """
+    makers: dict[str, Callable[..., list[Fold]]] = {
+        "shape": _by_shape,
+        "network": _by_network,
+        "gpu": _by_gpu,
+        "random": _by_row,
+    }
+    if by not in makers:
+        raise InputError(f"split {by!r} is unknown; known: {', '.join(SPLITS)}")
+    if count < 2:
+        raise InputError(f"{count} fold{'s' * (count != 1)}: at least 2 are needed")
+    return makers[by](main, also, count, seed)
+
+
+def _both(main: pd.DataFrame, also: pd.DataFrame) -> np.ndarray:
+    """Shape names of all rows, main table first."""
+    return np.concatenate([shape_names(main), shape_names(also)]) if len(also) else shape_names(main)
+
+
+def _by_shape(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+    names = _both(main, also)
+    own = names[: len(main)]
+    distinct = len(set(own))
+    if distinct < 2:
+        raise InputError(f"the table has {distinct} distinct shape; a split by shape needs at least 2")
+    fold_of = fold_of_names(own, min(count, distinct), seed)
+    label = np.array([fold_of.get(name, -1) for name in names])
+    return [
+        Fold(str(f), np.flatnonzero(label != f), np.flatnonzero(label[: len(main)] == f))
+        for f in range(min(count, distinct))
+    ]
+
+
+def network_names(frame: pd.DataFrame) -> list[set[str]]:
+    """The networks that each row's problem occurs in (the table separates them by ``,`` or ``;``)."""
+    if "networks" not in frame:
+        return [set() for _ in range(len(frame))]
+    return [set(filter(None, re.split(r"[,;]\s*", text))) if text else set() for text in frame["networks"]]
+
+
+def _by_network(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+    """Networks that share most of their shapes (ResNet-50 v1 and v2) stay apart: each fold holds whole networks."""
+    members = network_names(main)
+    networks = set().union(*members)
+    if len(networks) < 2:
+        raise InputError("a split by network needs a `networks` column that names at least 2 networks")
+    fold_of = fold_of_names(networks, min(count, len(networks)), seed)
+    names = _both(main, also)
+    rounds = []
+    for f in range(min(count, len(networks))):
+        held = {network for network, number in fold_of.items() if number == f}
+        test = np.array([bool(row & held) for row in members])
+        shapes = set(names[: len(main)][test])
+        train = np.array([name not in shapes for name in names])
+        rounds.append(Fold("+".join(sorted(held)), np.flatnonzero(train), np.flatnonzero(test)))
+    return rounds
+
+
+def _by_gpu(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+    del count, seed  # one round per GPU, nothing is drawn
+    gpus = sorted(main["gpu"].unique())
+    if len(gpus) < 2:
+        raise InputError(f"the table has one GPU ({gpus[0]}); a split by gpu needs at least 2")
+    everywhere = np.concatenate([main["gpu"].to_numpy(), also["gpu"].to_numpy()]) if len(also) else main["gpu"].to_numpy()
+    return [
+        Fold(gpu, np.flatnonzero(everywhere != gpu), np.flatnonzero(everywhere[: len(main)] == gpu)) for gpu in gpus
+    ]
+
+
+def _by_row(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+    label = np.random.default_rng(seed).permutation(len(main)) % count
+    extra = np.arange(len(main), len(main) + len(also))
+    return [
+        Fold(str(f), np.concatenate([np.flatnonzero(label != f), extra]), np.flatnonzero(label == f))
+        for f in range(count)
+    ]
+
+
+def seer_split(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """SEER's own 70/30 split of one algorithm's ok rows: (train, test) positions.
+
+    Rows of the GEMM family are sorted by time and the fastest is dropped; the others keep their order. A row trains if
+    its index in that order, counted from 0, is below 7 modulo 10. An interpolation test: neighbours in time lie on both
+    sides. Source: the paper's public repository.
+    """
+    train, test = [], []
+    for code in np.unique(algorithm := codes(frame, ("algorithm",))):
+        rows = np.flatnonzero((algorithm == code) & (frame["status"] == "ok").to_numpy())
+        if len(rows) and frame["algorithm"].iloc[rows[0]] in _GEMM_FAMILY:
+            rows = rows[np.argsort(frame["time_us"].to_numpy()[rows], kind="stable")][1:]
+        index = np.arange(len(rows)) % 10
+        train.append(rows[index < 7])
+        test.append(rows[index >= 7])
+    return np.concatenate(train), np.concatenate(test)
+
+
+_GEMM_FAMILY = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM")

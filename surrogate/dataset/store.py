@@ -1,0 +1,130 @@
+"""Datasets on disk: parquet with the schema's version and the kind of candidate list in its metadata."""
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from features.errors import InputError
+from surrogate.atomic import atomic_path
+from surrogate.dataset.check import check
+from surrogate.dataset.normalise import normalise, require_columns
+from surrogate.dataset.schema import CANDIDATES, PREDICTABLE_COLUMNS, REQUIRED_COLUMNS, SCHEMA_VERSION
+
+METADATA_KEY = b"seer_surrogate"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A checked table: ``frame`` (columns of `surrogate.dataset.schema`), how its candidates were listed, its name.
+
+    ``metadata`` holds what else the file's own metadata says (provenance, the device's description).
+    """
+
+    frame: pd.DataFrame
+    candidates: str = "all"
+    name: str = "dataset"
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def with_frame(self, frame: pd.DataFrame) -> "Dataset":
+        """The same dataset over other rows."""
+        return replace(self, frame=frame.reset_index(drop=True))
+
+
+def read_table(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The raw frame of a parquet file and our metadata in it (empty for a foreign file).
+
+    Raises `InputError` for a missing, unreadable, empty or too new file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; give a parquet dataset, or make one with `seer import` or `seer collect`")
+    try:
+        table = pq.read_table(path)
+        frame = table.to_pandas()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: not a readable parquet file ({reason}); a dataset is parquet") from None
+    if frame.empty:
+        raise InputError(f"{path}: the table has no rows; nothing to work on")
+    stored = (table.schema.metadata or {}).get(METADATA_KEY)
+    return frame, _metadata(stored, path)
+
+
+def _metadata(stored: bytes | None, path: Path) -> dict[str, Any]:
+    if stored is None:
+        return {}
+    try:
+        metadata = json.loads(stored)
+        version = int(metadata["schema"])
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{path}: its metadata is unreadable; write it again with `seer data merge`") from None
+    if version > SCHEMA_VERSION:
+        raise InputError(
+            f"{path}: written with schema {version}, this release reads up to {SCHEMA_VERSION}; upgrade seer-surrogate"
+        )
+    return metadata
+
+
+def read_dataset(path: str | Path, *, candidates: str | None = None, need_times: bool = True) -> Dataset:
+    """A dataset, normalised and checked.
+
+    ``candidates`` overrides what the file says (``all`` where it says nothing). ``need_times=False`` accepts a table
+    of problems without status and time. Raises `InputError` naming the first violation and how many there are.
+    """
+    frame, metadata = read_table(path)
+    require_columns(frame, REQUIRED_COLUMNS if need_times else PREDICTABLE_COLUMNS, str(path))
+    frame = normalise(frame, str(path))
+    violations = check(frame)
+    if violations:
+        more = f" ({len(violations) - 1} more: `seer data check {path}`)" if len(violations) > 1 else ""
+        raise InputError(f"{path}: {violations[0]}{more}")
+    chosen = candidates or metadata.get("candidates", "all")
+    if chosen not in CANDIDATES:
+        raise InputError(f"{path}: candidates {chosen!r} is unknown; known: {', '.join(CANDIDATES)}")
+    return Dataset(frame, chosen, Path(path).name, metadata)
+
+
+def write_dataset(
+    frame: pd.DataFrame,
+    path: str | Path,
+    *,
+    candidates: str = "all",
+    kernels: pd.DataFrame | None = None,
+    metadata: dict[str, Any] | None = None,
+) -> None:
+    """Write a dataset (and ``NAME.kernels.parquet`` beside it) atomically: whole, or not at all.
+
+    ``metadata`` must be JSON; the schema version and ``candidates`` join it.
+    """
+    path = Path(path)
+    described = {**(metadata or {}), "schema": SCHEMA_VERSION, "candidates": candidates}
+    if kernels is not None and len(kernels):
+        write_parquet(kernels, kernels_path(path), described)
+    write_parquet(frame, path, described)
+
+
+def kernels_path(path: str | Path) -> Path:
+    """Where a dataset's kernel table lies: ``NAME.parquet`` → ``NAME.kernels.parquet``."""
+    path = Path(path)
+    return path.with_name(f"{path.stem}.kernels.parquet")
+
+
+def write_parquet(frame: pd.DataFrame, path: Path, metadata: dict[str, Any]) -> None:
+    """One parquet file with our metadata, by a temporary name in the same folder and a rename."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    merged = {**(table.schema.metadata or {}), METADATA_KEY: json.dumps(metadata, sort_keys=True).encode()}
+    with atomic_path(path) as temporary:
+        pq.write_table(table.replace_schema_metadata(merged), temporary, compression="zstd")
+

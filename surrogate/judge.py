@@ -1,0 +1,169 @@
+"""Every metric, once: errors of times, slowdowns of choices, intervals over shapes.
+
+Errors are fractions (0.118 is 11.8 %), slowdowns are ratios of times (1.0 is the best choice).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+WITHIN = 1.10
+"""A pick within this factor of the best counts as right: SEER's own criterion."""
+GMAE_FLOOR = 1e-6
+"""Least relative error that enters a geometric mean, so that an exact prediction does not make it zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeErrors:
+    """Relative errors |predicted / measured − 1| of ``n`` rows: median, mean, 90th percentile, root mean square,
+
+    geometric mean (Lin et al.'s GMAE); and Spearman's rank correlation of predicted and measured times.
+    """
+
+    n: int
+    median_ape: float
+    mape: float
+    p90_ape: float
+    rmspe: float
+    gmae: float
+    spearman: float
+
+
+def time_errors(predicted_us: np.ndarray, measured_us: np.ndarray) -> TimeErrors:
+    """Errors over rows where both times are finite; all NaN (n = 0) where there are none."""
+    usable = np.isfinite(predicted_us) & np.isfinite(measured_us)
+    predicted, measured = predicted_us[usable], measured_us[usable]
+    if not len(measured):
+        return TimeErrors(0, *[float("nan")] * 6)
+    error = np.abs(predicted / measured - 1)
+    return TimeErrors(
+        len(error),
+        float(np.median(error)),
+        float(error.mean()),
+        float(np.quantile(error, 0.9)),
+        float(np.sqrt(np.mean(error**2))),
+        float(np.exp(np.mean(np.log(np.maximum(error, GMAE_FLOOR))))),
+        _spearman(predicted, measured),
+    )
+
+
+def _spearman(a: np.ndarray, b: np.ndarray) -> float:
+    from scipy.stats import rankdata
+
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return float("nan")
+    return float(np.corrcoef(rankdata(a), rankdata(b))[0, 1])
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The candidate rows of judged problems; each array has one entry per row.
+
+    ``problem`` codes 0 … n−1 of the problems; ``time_us`` NaN where not ``ok``; ``order`` breaks ties (lowest first).
+    """
+
+    problem: np.ndarray
+    time_us: np.ndarray
+    ok: np.ndarray
+    order: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """Number of problems."""
+        return int(self.problem.max()) + 1 if len(self.problem) else 0
+
+    def best_us(self) -> np.ndarray:
+        """(problems,) the least ok time."""
+        return self._extreme(np.minimum, np.inf)
+
+    def worst_us(self) -> np.ndarray:
+        """(problems,) the greatest ok time: what an infeasible pick is charged."""
+        return self._extreme(np.maximum, -np.inf)
+
+    def _extreme(self, reduce: np.ufunc, start: float) -> np.ndarray:
+        out = np.full(self.count, start)
+        reduce.at(out, self.problem[self.ok], self.time_us[self.ok])
+        return out
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The picks of one chooser over judged problems; arrays (problems,).
+
+    ``row`` is the picked row's position among the candidates (−1 where the pick is no candidate); an infeasible pick is
+    charged the slowest ok time. ``made`` is False where the chooser has no pick: such problems are not counted.
+    """
+
+    row: np.ndarray
+    slowdown: np.ndarray
+    infeasible: np.ndarray
+    top2_slowdown: np.ndarray
+    made: np.ndarray
+
+
+def choose(candidates: Candidates, score: np.ndarray, allowed: np.ndarray) -> Choice:
+    """Pick, per problem, the allowed row with the least score; ties go to the lowest ``order``.
+
+    ``score`` (rows,) predicted times, NaN is never picked; ``allowed`` (rows,) the chooser's own view of feasibility.
+    Where nothing is allowed the pick is infeasible.
+    """
+    key = np.where(allowed & np.isfinite(score), score, np.inf)
+    ranked = np.lexsort((candidates.order, key, candidates.problem))
+    starts = np.searchsorted(candidates.problem[ranked], np.arange(candidates.count))
+    first = ranked[starts]
+    row = np.where(np.isfinite(key[first]), first, -1)
+    following = np.minimum(starts + 1, len(ranked) - 1)
+    has_second = (candidates.problem[ranked[following]] == np.arange(candidates.count)) & np.isfinite(
+        key[ranked[following]]
+    )
+    second = np.where(has_second, ranked[following], row)
+    scored = np.isfinite(score)
+    made = np.zeros(candidates.count, dtype=bool)
+    made[candidates.problem[scored]] = True
+    return _charged(candidates, row, second, made)
+
+
+def choose_rows(candidates: Candidates, row: np.ndarray, made: np.ndarray) -> Choice:
+    """A chooser whose picks are known: ``row`` (problems,) positions among the candidates, −1 for none of them."""
+    return _charged(candidates, row, row, made)
+
+
+def _charged(candidates: Candidates, row: np.ndarray, second: np.ndarray, made: np.ndarray) -> Choice:
+    best, worst = candidates.best_us(), candidates.worst_us()
+
+    def cost(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        feasible = (rows >= 0) & candidates.ok[rows]
+        return np.where(feasible, candidates.time_us[rows], worst), feasible
+
+    picked, feasible = cost(row)
+    fallback, _ = cost(second)
+    return Choice(row, picked / best, ~feasible, np.minimum(picked, fallback) / best, made)
+
+
+def resample_weights(groups: int, draws: int, seed: int) -> np.ndarray:
+    """(draws, groups) counts of a bootstrap: each draw picks ``groups`` groups with replacement."""
+    return np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=draws)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its 95 % interval."""
+
+    low: float
+    mid: float
+    high: float
+
+
+def shape_interval(values: np.ndarray, shape: np.ndarray, weights: np.ndarray, *, macro: bool) -> Interval:
+    """Mean of ``values`` (problems,) with a 95 % interval by bootstrap over shapes.
+
+    ``shape`` codes 0 … S−1; ``weights`` (draws, S) from `resample_weights`. ``macro`` gives every shape equal weight
+    (mean of its problems' mean); otherwise every problem counts once.
+    """
+    counts = np.bincount(shape, minlength=weights.shape[1]).astype(float)
+    sums = np.bincount(shape, weights=values, minlength=weights.shape[1])
+    if macro:
+        sums, counts = sums / counts, np.ones_like(counts)
+    draws = (weights @ sums) / (weights @ counts)
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return Interval(float(low), float(sums.sum() / counts.sum()), float(high))

@@ -1,0 +1,26 @@
+"""Tables to fitted models: the `Model` protocol and one file per model."""
+
+from features.errors import InputError, nearest
+from surrogate.models.base import Model
+from surrogate.models.boosted import BoostedDims, BoostedTerms
+from surrogate.models.linear import LinearDims, LinearTerms
+from surrogate.models.roofline import Roofline
+from surrogate.models.single import AlwaysBestSingle
+from surrogate.models.support import Support
+
+MODELS: dict[str, type[Model]] = {
+    cls.name: cls for cls in (AlwaysBestSingle, Roofline, LinearDims, LinearTerms, BoostedDims, BoostedTerms)
+}
+"""Name → class of every model, in the order that reports list them."""
+
+DEFAULT_MODEL = "boosted-terms"
+
+
+def model_class(name: str) -> type[Model]:
+    """The class of that name. Raises `InputError` with the nearest names."""
+    if name not in MODELS:
+        raise InputError(f"model {name!r} is unknown; known: {', '.join(MODELS)}{nearest(name, MODELS)}")
+    return MODELS[name]
+
+
+__all__ = ["DEFAULT_MODEL", "MODELS", "Model", "Support", "model_class"]

@@ -1,0 +1,118 @@
+"""`boosted-dims` and `boosted-terms`: gradient-boosted trees on log(time / roofline time)."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from features.errors import InputError
+from surrogate.dataset.rows import Rows
+from surrogate.models.columns import DIMS, TERMS, candidate_names, select, vocabulary
+
+
+class _Boosted:
+    """One XGBoost booster for all algorithms and devices; the candidate is a categorical column."""
+
+    name: ClassVar[str]
+    predicts_time: ClassVar[bool] = True
+    columns: ClassVar[tuple[str, ...]]
+    DEFAULTS: ClassVar[dict[str, Any]] = {
+        "rounds": 600,
+        "learning_rate": 0.05,
+        "max_depth": 8,
+        "min_child_weight": 3.0,
+        "subsample": 0.8,
+        "colsample_bynode": 0.5,
+        "reg_lambda": 1.0,
+        "max_bin": 128,
+    }
+
+    def __init__(self, **params: Any) -> None:
+        self.params: Mapping[str, Any] = {**self.DEFAULTS, **params}
+        self._booster: Any = None
+        self._candidates: dict[str, int] = {}
+
+    def fit(self, rows: Rows, *, seed: int = 0) -> Self:
+        """Squared error on the log of the correction."""
+        import xgboost
+
+        ok = rows.take(rows.ok)
+        if not len(ok):
+            raise InputError(f"{self.name} needs at least one ok row to learn from")
+        fitted = type(self)(**self.params)
+        fitted._candidates = vocabulary(candidate_names(ok))
+        data = xgboost.QuantileDMatrix(
+            fitted._design(ok),
+            label=np.log(ok.time_us / ok.roofline_us),
+            feature_types=fitted._types(),
+            max_bin=self.params["max_bin"],
+            enable_categorical=True,
+        )
+        settings = {key: value for key, value in self.params.items() if key != "rounds"}
+        fitted._booster = xgboost.train(
+            {**settings, "objective": "reg:squarederror", "tree_method": "hist", "seed": seed, "verbosity": 0},
+            data,
+            num_boost_round=self.params["rounds"],
+        )
+        return fitted
+
+    def predict_us(self, rows: Rows) -> np.ndarray:
+        """Times in µs, (rows,)."""
+        log_correction = self._booster.inplace_predict(self._design(rows))
+        return rows.roofline_us * np.exp(log_correction.astype(np.float64))
+
+    def _design(self, rows: Rows) -> np.ndarray:
+        """The columns and, last, the candidate's code (NaN, a missing value to the trees, where it is new)."""
+        names = candidate_names(rows)
+        known, position = np.unique(names, return_inverse=True)
+        codes = np.array([self._candidates.get(str(name), np.nan) for name in known], dtype=np.float32)
+        return np.column_stack([select(rows, self.columns), codes[position]])
+
+    def _types(self) -> list[str]:
+        return ["q"] * len(self.columns) + ["c"]
+
+    def save(self) -> dict[str, bytes]:
+        """The booster as UBJ, the candidates' codes as JSON."""
+        return {
+            "booster.ubj": bytes(self._booster.save_raw("ubj")),
+            "candidates.json": json.dumps(self._candidates, sort_keys=True).encode(),
+        }
+
+    @classmethod
+    def load(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
+        """What `save` wrote."""
+        import xgboost
+
+        model = cls(**params)
+        model._booster = xgboost.Booster()
+        model._booster.load_model(bytearray(files["booster.ubj"]))
+        model._candidates = json.loads(files["candidates.json"])
+        return model
+
+    @staticmethod
+    def space(trial: Any) -> dict[str, Any]:
+        """Depth, rate, rounds, sampling and penalties."""
+        return {
+            "rounds": trial.suggest_int("rounds", 200, 1200, log=True),
+            "learning_rate": trial.suggest_float("learning_rate", 0.02, 0.2, log=True),
+            "max_depth": trial.suggest_int("max_depth", 4, 11),
+            "min_child_weight": trial.suggest_float("min_child_weight", 0.5, 20.0, log=True),
+            "subsample": trial.suggest_float("subsample", 0.5, 1.0),
+            "colsample_bynode": trial.suggest_float("colsample_bynode", 0.2, 1.0),
+            "reg_lambda": trial.suggest_float("reg_lambda", 0.1, 20.0, log=True),
+        }
+
+
+class BoostedDims(_Boosted):
+    """Trees on the raw dimensions."""
+
+    name = "boosted-dims"
+    columns = DIMS
+
+
+class BoostedTerms(_Boosted):
+    """Trees on the dimensions and the analytical terms."""
+
+    name = "boosted-terms"
+    columns = TERMS

@@ -1,0 +1,30 @@
+"""Which columns of `Rows.features` a model sees, and the categorical code of its candidates."""
+
+import numpy as np
+
+from features.table import ALGORITHM_NAMES, DIMENSION_NAMES, MACHINE_NAMES, PROBLEM_NAMES
+from surrogate.dataset.rows import COLUMN_NAMES, CONTEXT_NAMES, Rows
+
+DIMS = (*DIMENSION_NAMES, *MACHINE_NAMES, *CONTEXT_NAMES)
+"""The raw problem and the device: no physics."""
+TERMS = (*DIMENSION_NAMES, *PROBLEM_NAMES, *MACHINE_NAMES, *(n for n in ALGORITHM_NAMES if n != "family"), *CONTEXT_NAMES)
+"""The raw problem, the device, and the analytical terms."""
+
+
+def select(rows: Rows, names: tuple[str, ...]) -> np.ndarray:
+    """(rows, len(names)) float32."""
+    return rows.features[:, [COLUMN_NAMES.index(name) for name in names]]
+
+
+def candidate_names(rows: Rows) -> np.ndarray:
+    """(rows,) text: library, direction and algorithm (and solver, where the table has them) of each row."""
+    frame = rows.frame
+    names = frame["library"].astype(str).str.cat([frame["direction"].astype(str), frame["algorithm"].astype(str)], sep="/")
+    if "solver" in frame:
+        names = names.str.cat(frame["solver"].astype(str), sep="/")
+    return names.to_numpy()
+
+
+def vocabulary(names: np.ndarray) -> dict[str, int]:
+    """Distinct names → code, in sorted order."""
+    return {name: code for code, name in enumerate(sorted(set(names)))}

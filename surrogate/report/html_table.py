@@ -1,0 +1,75 @@
+"""Tables and figures as HTML. Everything that comes from data is escaped here."""
+
+import re
+from html import escape
+
+from surrogate.report.reasons import Reason
+from surrogate.report.style import BAND, INK, PAPER, RULE
+from surrogate.report.tables import Cell, Line, Table
+
+_VARIABLES = {INK: "var(--ink)", PAPER: "var(--paper)", RULE: "var(--rule)", BAND: "var(--band)"}
+
+
+def html_table(table: Table) -> str:
+    """``table`` in a container that scrolls sideways on its own; references are a body of their own."""
+    note = f" <span>{escape(table.note)}</span>" if table.note else ""
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.columns)
+    bodies = [
+        f"<tbody{kind}>{''.join(_line(line) for line in lines)}</tbody>"
+        for kind, lines in (
+            ("", [line for line in table.lines if not line.reference]),
+            (' class="references"', [line for line in table.lines if line.reference]),
+        )
+        if lines
+    ]
+    return _scroll(table.title, f"<caption>{escape(table.title)}{note}</caption>", heads, "\n".join(bodies))
+
+
+def html_reasons(reasons: list[Reason]) -> str:
+    """What was not judged, as a table of model, reason and where."""
+    lines = [
+        f'<tr><th scope="row">{escape(r.model)}</th><td class="text">{escape(r.reason)}</td>'
+        f'<td class="text">{escape(r.where)}</td></tr>'
+        for r in reasons
+    ]
+    heads = "".join(f'<th scope="col">{name}</th>' for name in ("model", "reason", "where"))
+    return _scroll("Not judged", "", heads, f"<tbody>{''.join(lines)}</tbody>")
+
+
+def html_pairs(pairs: list[tuple[str, str]]) -> str:
+    """Names and values, or terms and definitions."""
+    items = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs)
+    return f"<dl>\n{items}\n</dl>"
+
+
+def html_figure(name: str, svg: str, caption: str) -> str:
+    """``svg`` inline: ids made unique on the page, fixed colours replaced by the page's."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", body)
+    for colour, variable in _VARIABLES.items():
+        body = body.replace(colour, variable)
+    body = re.sub(
+        r'<svg [^>]*?(viewBox="[^"]*")[^>]*>',
+        rf'<svg \1 role="img" aria-label="{escape(caption)}">',
+        body,
+        count=1,
+    )
+    return f'<figure id="figure-{name}">\n{body}<figcaption>{escape(caption)}</figcaption>\n</figure>'
+
+
+def _scroll(title: str, caption: str, heads: str, bodies: str) -> str:
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(title)}">\n<table>{caption}\n'
+        f"<thead><tr>{heads}</tr></thead>\n{bodies}\n</table>\n</div>"
+    )
+
+
+def _line(line: Line) -> str:
+    name, *cells = line.cells
+    return f'<tr><th scope="row">{escape(name.text)}</th>{"".join(map(_cell, cells))}</tr>\n'
+
+
+def _cell(cell: Cell) -> str:
+    detail = f"<small>{escape(cell.detail)}</small>" if cell.detail else ""
+    kind = ' class="best"' if cell.best else ""
+    return f"<td{kind}>{escape(cell.text)}{detail}</td>"

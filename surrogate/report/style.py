@@ -1,0 +1,116 @@
+"""How figures look: one theme, one look per model, SVG that is the same bytes for the same input."""
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from surrogate.report.results import Results
+from surrogate.report.rows import REFERENCES, choice_rows, count, time_rows
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, PAPER, RULE, BAND = "#1c1d1f", "#fefefe", "#d4d6da", "#e3e5e9"
+"""Colours the page replaces by its own in dark mode; nothing else may use them."""
+WIDTH_INCHES = 4.4
+"""Narrow, so that a figure scaled to a phone's width keeps its letters legible."""
+MAX_LEARNED = 4
+
+# Okabe and Ito's palette for all kinds of colour vision; markers, dashes and hatches carry the same in grey.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+_MARKERS = ("o", "s", "^", "D")
+_DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
+_HATCHES = ("", "////", "....", "xxxx")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Colour, marker, dashes and hatch of one model in every figure."""
+
+    colour: str
+    marker: str
+    dashes: Any
+    hatch: str
+
+
+_REFERENCE_LOOKS = {
+    "cudnn-heuristic": Look(INK, "x", (0, (1, 1)), "||||"),
+    "always-best-single": Look("#8a8d93", "v", (0, (4, 1, 1, 1, 1, 1)), "----"),
+    "oracle": Look("#8a8d93", "+", "-", "++++"),
+}
+_SETTINGS: dict[str, Any] = {
+    "svg.hashsalt": "seer-surrogate", "svg.fonttype": "none", "text.parse_math": False, "text.usetex": False,
+    "font.family": ["sans-serif"], "font.sans-serif": ["DejaVu Sans"], "font.size": 8.5,
+    "axes.titlesize": 8.5, "axes.titlelocation": "left", "axes.labelsize": 8.5, "legend.fontsize": 8,
+    "xtick.labelsize": 8, "ytick.labelsize": 8, "axes.spines.top": False, "axes.spines.right": False,
+    "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
+    "figure.facecolor": PAPER, "axes.facecolor": PAPER, "legend.frameon": False,
+    "legend.handlelength": 3.2, "axes.grid": True, "grid.color": RULE, "grid.linewidth": 0.6,
+    "axes.axisbelow": True, "hatch.linewidth": 0.6,
+    "lines.linewidth": 1.5, "lines.markersize": 4, "xtick.minor.visible": False, "ytick.minor.visible": False,
+}  # fmt: skip
+
+
+def shown_models(results: Results) -> list[str]:
+    """The models figures draw: the best learned ones and the references other than the oracle, best first."""
+    ranked = dict.fromkeys(row["model"] for row in choice_rows(results) + time_rows(results) if count(row))
+    learned = [model for model in ranked if model not in REFERENCES]
+    return learned[:MAX_LEARNED] + [model for model in REFERENCES[1:] if model in ranked]
+
+
+def looks(models: list[str]) -> dict[str, Look]:
+    """One look per model: references have their own, the others take theirs by rank."""
+    learned = [model for model in models if model not in _REFERENCE_LOOKS]
+    ranked = {
+        m: Look(_COLOURS[i % 4], _MARKERS[i % 4], _DASHES[i % 4], _HATCHES[i % 4])
+        for i, m in enumerate(learned)
+    }
+    return {model: _REFERENCE_LOOKS.get(model) or ranked[model] for model in models}
+
+
+@contextmanager
+def theme() -> Iterator[None]:
+    """Draw inside this: matplotlib's defaults and the settings above, whatever the user's own file says."""
+    import matplotlib.style
+
+    with matplotlib.style.context(["default", _SETTINGS]), warnings.catch_warnings():
+        # A name may hold letters that the measuring font lacks; the SVG keeps them as text.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        yield
+
+
+def blank(
+    height_inches: float, panels: tuple[int, int] = (1, 1), sharex: bool = False, sharey: bool = False
+) -> "tuple[Figure, list[Axes]]":
+    """A figure of rows × columns ``panels`` without pyplot's global state, and its axes row by row."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
+    axes = figure.subplots(*panels, squeeze=False, sharex=sharex, sharey=sharey)
+    return figure, list(axes.ravel())
+
+
+def legend(figure: "Figure", handles: list[Any], names: list[str]) -> None:
+    """One legend below everything, two columns of names cut to what fits."""
+    short = [name if len(name) <= 26 else f"{name[:25]}…" for name in names]
+    drawn = figure.legend(handles, [" "] * len(short), loc="outside lower center", ncols=2)
+    # matplotlib hides labels that begin with an underscore, so the names are set afterwards.
+    for text, name in zip(drawn.get_texts(), short, strict=True):
+        text.set_text(name)
+
+
+def plain_tick(value: float, _position: float = 0) -> str:
+    """A tick's label without powers of ten: ``0.1``, ``1``, ``1,000``."""
+    return f"{value:,.10g}"
+
+
+def svg(figure: "Figure") -> str:
+    """``figure`` as SVG text without dates or program names: same input, same bytes."""
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(buffer, format="svg", metadata=nothing)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"

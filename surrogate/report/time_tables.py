@@ -1,0 +1,61 @@
+"""The time tables: how far predicted times lie from measured ones."""
+
+from surrogate.report.cells import percent, ratio, whole
+from surrogate.report.results import Results, Row
+from surrogate.report.rows import POPULATIONS, best_model, count, number, time_rows, values
+from surrogate.report.tables import Cell, Line, Table, line, sample_note, slice_name
+
+_ERRORS = ("median_ape", "mape", "p90_ape", "rmspe", "gmae")
+_HEADS = ("median %", "mean %", "p90 %", "RMSPE %", "GMAE %")
+_NAMES = {"all": "all rows", "within-2x": "rows within 2× of their problem's best", "best": "the best rows"}
+
+
+def time_table(results: Results, population: str = "all", **fixed: str) -> Table:
+    """Errors of every model on one population of rows; ``fixed`` sets a slice."""
+    rows = [
+        row for row in time_rows(results, population=population, **fixed) if count(row) or row.get("reason")
+    ]
+    best = rows[0]["model"] if rows and number(rows[0], "median_ape") is not None else None
+    lines = tuple(
+        line(
+            row,
+            *_errors(row, row["model"] == best),
+            Cell(ratio(number(row, "spearman"))),
+            Cell(whole(count(row))),
+        )
+        for row in rows
+    )
+    title = f"Time error, {_NAMES.get(population, population)}, {slice_name(rows)}"
+    return Table(title, ("model", *_HEADS, "Spearman", "rows"), lines, sample_note(rows, "rows"))
+
+
+def time_tables(results: Results) -> list[Table]:
+    """One time table per population that was judged."""
+    found = values(results["time_rows"], "population", POPULATIONS)
+    if any(count(row) for row in time_rows(results, population="all")):
+        found.insert(0, "all")
+    return [time_table(results, population) for population in found]
+
+
+def algorithm_table(results: Results) -> Table | None:
+    """Errors of the best model per algorithm or family; None where they were not told apart."""
+    return _of_best(results, "algorithm", "Time error by algorithm")
+
+
+def gpu_time_table(results: Results) -> Table | None:
+    """Errors of the best model per GPU; None where they were not told apart."""
+    return _of_best(results, "gpu", "Time error by GPU")
+
+
+def _of_best(results: Results, key: str, title: str) -> Table | None:
+    model = best_model(results)
+    found = values((row for row in results["time_rows"] if row["model"] == model), key)
+    lines = []
+    for value in found:
+        rows = [row for row in time_rows(results, **{key: value}) if row["model"] == model]
+        lines += [Line((Cell(value), *_errors(row), Cell(whole(count(row))))) for row in rows]
+    return Table(f"{title}, {model}", (key, *_HEADS, "rows"), tuple(lines)) if lines else None
+
+
+def _errors(row: Row, best: bool = False) -> list[Cell]:
+    return [Cell(percent(number(row, key)), best=best and key == "median_ape") for key in _ERRORS]
