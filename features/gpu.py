@@ -20,9 +20,9 @@ _BRANDS = {"nvidia", "amd", "tesla", "geforce", "quadro", "grid", "instinct", "r
 class Gpu:
     """One GPU as its maker specifies it; where a board holds two dies, one die (as the driver shows it).
 
-    Peaks are TFLOP/s at the boost clock (2 per multiply-add), dense, accumulating in fp32; 0.0 where there is no
-    such unit. ``compute_capability`` is 0.0 on AMD, where ``architecture`` is the gfx name and an SM is a compute
-    unit. ``fp16_tflops`` is the non-tensor rate. ``checked`` is False where no second source was compared.
+    Peaks are TFLOP/s at the boost clock (2 per multiply-add), dense, accumulating in fp32; 0.0 where there is
+    no such unit. ``compute_capability`` is 0.0 on AMD, where ``architecture`` is the gfx name and an SM is a
+    compute unit. ``fp16_tflops`` is the non-tensor rate. ``checked`` is False where one source alone stands.
     """
 
     name: str

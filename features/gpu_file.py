@@ -44,7 +44,8 @@ _SHARED = {
 """Keys of an architecture; all are needed."""
 _OWN = {
     "architecture": _TEXT, "aliases": _TEXTS, "sms": _COUNT, "boost_mhz": _POSITIVE,
-    "fp16_tensor_tflops": _AMOUNT, "dram_gbs": _POSITIVE, "l2_mib": _POSITIVE, "memory_gib": _POSITIVE, "source": _TEXT,
+    "fp16_tensor_tflops": _AMOUNT, "dram_gbs": _POSITIVE, "l2_mib": _POSITIVE, "memory_gib": _POSITIVE,
+    "source": _TEXT,
 }  # fmt: skip
 """Keys of a GPU; all are needed."""
 _OPTIONAL = {

@@ -1,4 +1,4 @@
-"""Known launches of convolution kernels (`kernels.toml`), and the resident blocks per SM of a tile variant."""
+"""Known launches of convolution kernels (`kernels.toml`), and resident blocks per SM of a tile variant."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,16 +22,19 @@ TITAN_XP_BLOCKS: dict[str, dict[tuple[int, int], float]] = {
 }
 """Resident blocks per SM on a Titan Xp: SEER's B_max (PACT 2021) over its 30 SMs."""
 
+_SEEN_ON = {"volta": 7.0, "turing": 7.5, "hopper": 9.0}
+"""Compute capability of the architectures in the file: older ones cannot run what was built for these."""
+
 UNKNOWN_BLOCKS = 2.0
-"""For an algorithm of which no launch is known (FFT and its tiling): what a block of half an SM's registers allows."""
+"""For an algorithm without a known launch (FFT and its tiling): blocks of half an SM's registers each."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelLaunch:
     """One kernel's launch as a trace recorded it: sizes per block, shared memory in bytes.
 
-    ``pattern`` is a part of the kernel's name in lower case; ``algorithm`` is "" for a GEMM that several callers share;
-    ``tensor`` marks tensor-core kernels; ``architectures`` are `Gpu.architecture` names it was seen on.
+    ``pattern`` is a part of the kernel's name in lower case; ``algorithm`` is "" for a GEMM that several
+    callers share; ``tensor`` marks tensor-core kernels; ``architectures`` are names as in `Gpu.architecture`.
     """
 
     pattern: str
@@ -60,14 +63,16 @@ class KernelLaunch:
 
 def launches(algorithm: str | None = None) -> tuple[KernelLaunch, ...]:
     """The known launches, all or those of one cuDNN algorithm. The file is read once."""
-    return _launches() if algorithm is None else tuple(one for one in _launches() if one.algorithm == algorithm)
+    return (
+        _launches() if algorithm is None else tuple(one for one in _launches() if one.algorithm == algorithm)
+    )
 
 
 def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float:
     """Resident blocks per SM of an algorithm's tile variant (fp32 FMA, forward) on any GPU. Never raises.
 
-    From the occupancy of a launch seen on the GPU's own architecture, else (compute capability ≥ 7.0) of one seen on
-    another; else the Titan Xp's value, as on AMD: of the nearest tile where this one is not in its table.
+    From the occupancy of a launch seen on the GPU's own architecture, else of one seen on an older one; else
+    the Titan Xp's value (on AMD always): that of the nearest tile where its table lacks this one.
     """
     return _resident(gpu.architecture, gpu.compute_capability, algorithm, int(tile_m), int(tile_n))
 
@@ -76,8 +81,13 @@ def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float
 def _resident(
     architecture: str, compute_capability: float, algorithm: str, tile_m: int, tile_n: int
 ) -> float:
-    if compute_capability in LIMITS and compute_capability >= 7.0:
-        known = [one for one in _launches() if _serves(one, algorithm, tile_m, tile_n)]
+    if compute_capability in LIMITS:
+        known = [
+            one
+            for one in _launches()
+            if _serves(one, algorithm, tile_m, tile_n)
+            and any(_SEEN_ON[seen] <= compute_capability for seen in one.architectures)
+        ]
         own = [one for one in known if architecture in one.architectures]
         blocks = sorted(one.blocks_per_sm(compute_capability) for one in own or known)
         # The kernels of one tile differ a little in registers: the middle one, never one that cannot run.
@@ -90,17 +100,14 @@ def _resident(
 
 
 def _serves(one: KernelLaunch, algorithm: str, tile_m: int, tile_n: int) -> bool:
-    """True where the launch is a plain fp32 forward kernel of that algorithm's main step and tile."""
-    if one.tensor or one.direction != "fwd" or not one.tile_m:
+    """True where the launch is a plain fp32 forward kernel (NCHW) of that algorithm's main step and tile."""
+    if one.tensor or one.direction != "fwd" or not one.tile_m or "nhwc" in one.pattern:
         return False
     if algorithm == "WINOGRAD":
         return one.algorithm == algorithm
     # The GEMM inside non-fused Winograd is cuBLAS's, whoever calls it, and its tile is named in either order.
-    if algorithm == "WINOGRAD_NONFUSED":
-        return "gemm" in one.pattern and one.algorithm in (algorithm, "") and {
-            (one.tile_m, one.tile_n),
-            (one.tile_n, one.tile_m),
-        } >= {(tile_m, tile_n)}
+    if algorithm == "WINOGRAD_NONFUSED" and "gemm" in one.pattern and one.algorithm in (algorithm, ""):
+        return (tile_m, tile_n) in ((one.tile_m, one.tile_n), (one.tile_n, one.tile_m))
     return one.algorithm == algorithm and (one.tile_m, one.tile_n) == (tile_m, tile_n)
 
 

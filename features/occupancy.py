@@ -59,10 +59,10 @@ LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Resident blocks per SM and the four limits behind them (`NO_LIMIT` where a launch uses none of a resource).
+    """Resident blocks per SM and the four limits behind them (`NO_LIMIT` for a resource not used).
 
-    Numbers for a scalar launch, arrays for columns. A launch that cannot run has 0 blocks, and so has the limit
-    that refuses it.
+    Numbers for a scalar launch, arrays for columns. A launch that cannot run has 0 blocks, and 0 stands in
+    the limit that refuses it.
     """
 
     blocks_per_sm: Number
@@ -73,7 +73,7 @@ class Occupancy:
 
     @property
     def limiting(self) -> Any:
-        """Names of the binding limits (registers, shared, warps, blocks): a tuple, or a list of one per row."""
+        """Names of the binding limits (registers, shared, warps, blocks): a tuple, or a list of them."""
         limits = {
             "registers": self.limit_registers,
             "shared": self.limit_shared,
@@ -137,11 +137,11 @@ def occupancy(
 ) -> Occupancy:
     """Resident blocks per SM of a launch; a launch that the device refuses has 0.
 
-    ``threads`` is per block, ``shared_bytes`` the static and ``dynamic_shared_bytes`` the dynamic shared memory of
-    a block. Each is a whole number or an array of one common length (``compute_capability`` a float such as 8.6).
+    ``threads`` is per block, ``shared_bytes`` the static and ``dynamic_shared_bytes`` the dynamic shared
+    memory of a block: whole numbers, or arrays of one common length (``compute_capability`` a float such as 8.6).
 
-    Raises `InputError` for a compute capability outside `LIMITS` (AMD's 0.0 included), fewer than 1 thread, more
-    than 255 registers per thread, or a negative size.
+    Raises `InputError` for a compute capability outside `LIMITS` (AMD's 0.0 included), fewer than 1 thread,
+    more than 255 registers per thread, or a negative size.
     """
     sm = sm_limits(compute_capability)
     _check("threads", threads, 1, None)

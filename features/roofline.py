@@ -52,10 +52,10 @@ def peak_tflops(gpu: Gpu, dtype: str, uses_tensor_cores: bool = False) -> float:
 def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
     """(dtype, uses tensor cores) → peak in TFLOP/s, for every dtype of `DTYPES`.
 
-    Without tensor cores: fp64 and fp32 vector rates; fp16 the packed rate, but at least fp32's (GPUs with none, or a
-    crippled one, convert to fp32); bf16 as fp32; int8 as fp32.
-    With them: fp16 and bf16 their tensor peaks, fp32 TF32's, else AMD's fp32 matrix peak; int8 twice fp16's (its rate on
-    every generation with integer tensor cores; Volta has none and keeps fp32's). Where a unit is missing the value
+    Without tensor cores: fp64 and fp32 vector rates; fp16 the packed rate, but at least fp32's (GPUs without one,
+    or with a slower one, convert to fp32); bf16 and int8 as fp32.
+    With them: fp16 and bf16 their tensor peaks; fp32 TF32's, else AMD's fp32 matrix peak; int8 fp16's (a lower
+    bound: no row lists integer peaks, and Volta's tensor cores have none). Where a unit is missing the value
     without tensor cores stands, so that a tensor peak is never below it. fp64 stays at the vector rate.
     """
     return dict(_peaks(gpu))
@@ -64,14 +64,19 @@ def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
 @lru_cache(maxsize=256)
 def _peaks(gpu: Gpu) -> dict[tuple[str, bool], float]:
     fp32 = gpu.fp32_tflops
-    plain = {"fp64": gpu.fp64_tflops, "fp32": fp32, "fp16": max(gpu.fp16_tflops, fp32), "bf16": fp32, "int8": fp32}
-    has_int8 = gpu.architecture != "volta"
+    plain = {
+        "fp64": gpu.fp64_tflops,
+        "fp32": fp32,
+        "fp16": max(gpu.fp16_tflops, fp32),
+        "bf16": fp32,
+        "int8": fp32,
+    }
     tensor = {
         "fp64": 0.0,
         "fp32": gpu.tf32_tflops or gpu.fp32_matrix_tflops,
         "fp16": gpu.fp16_tensor_tflops,
         "bf16": gpu.bf16_tensor_tflops,
-        "int8": 2 * gpu.fp16_tensor_tflops if has_int8 else 0.0,
+        "int8": 0.0 if gpu.architecture == "volta" else gpu.fp16_tensor_tflops,
     }
     return {
         **{(dtype, False): plain[dtype] for dtype in DTYPES},

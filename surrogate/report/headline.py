@@ -80,10 +80,12 @@ def _paired(row: Row) -> str:
     low, mid, high = row.get("paired_vs_heuristic") or (None, None, None)
     if low is None or mid is None or high is None or any(map(math.isnan, (low, mid, high))):
         return ""
-    span = f"{log_change(mid)} % [{log_change(low)} to {log_change(high)}]"
     if low <= 0 <= high:
-        return f"On the same problems the two cannot be told apart: {span}."
-    return f"On the same problems that is {'less' if mid < 0 else 'more'} time: {span}."
+        span = f"{log_change(mid)} % time, 95 % interval {log_change(low)} to {log_change(high)} %"
+        return f"On the same problems the two cannot be told apart ({span})."
+    near, middle, far = (percent(abs(math.expm1(end))) for end in sorted((low, mid, high), key=abs))
+    word = "less" if mid < 0 else "more"
+    return f"On the same problems its picks take {middle} % {word} time (95 % interval {near} to {far} %)."
 
 
 def _time(model: str, row: Row, said: bool) -> str:

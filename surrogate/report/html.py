@@ -16,7 +16,7 @@ from surrogate.report.tables import Table, choice_table, gpu_table, paired_table
 from surrogate.report.time_tables import algorithm_table, gpu_time_table, time_tables
 
 CSS = resources.files("surrogate.report").joinpath("page.css")
-"""Variables --ink, --paper, --rule and --band in it also colour the figures."""
+"""Its variables --ink, --paper, --rule, --band and --blue also colour the figures."""
 _PAGE = Template("""<!doctype html>
 <html lang="en">
 <head>
@@ -70,9 +70,12 @@ def _sections(
     def drawn(*names: str) -> str:
         return _figures(results, [name for name in names if name in figures], figures)
 
-    tables = [*_choice_tables(results)]
     return [
-        ("choice", "The choice of the algorithm", _join(*tables) + drawn("slowdowns", "gpus")),
+        (
+            "choice",
+            "The choice of the algorithm",
+            _join(*_choice_tables(results)) + drawn("slowdowns", "gpus"),
+        ),
         (
             "parts",
             "By kind of problem and GPU",
@@ -86,7 +89,7 @@ def _sections(
         ),
         ("missing", "What could not be judged", _missing(results, absent)),
         ("data", "The data and the folds", html_pairs(provenance(results))),
-        ("method", "What the figures mean", html_pairs(list(DEFINITIONS))),
+        ("method", "What the figures mean", html_pairs(DEFINITIONS, "terms")),
     ]
 
 

@@ -1,13 +1,20 @@
 """Tables and figures as HTML. Everything that comes from data is escaped here."""
 
 import re
+from collections.abc import Iterable
 from html import escape
 
 from surrogate.report.reasons import Reason
-from surrogate.report.style import BAND, INK, PAPER, RULE
+from surrogate.report.style import BAND, BLUE, INK, PAPER, RULE
 from surrogate.report.tables import Cell, Line, Table
 
-_VARIABLES = {INK: "var(--ink)", PAPER: "var(--paper)", RULE: "var(--rule)", BAND: "var(--band)"}
+_VARIABLES = {
+    INK: "var(--ink)",
+    PAPER: "var(--paper)",
+    RULE: "var(--rule)",
+    BAND: "var(--band)",
+    BLUE: "var(--blue)",
+}
 
 
 def html_table(table: Table) -> str:
@@ -22,7 +29,7 @@ def html_table(table: Table) -> str:
         )
         if lines
     ]
-    return _scroll(table.title, f"<caption>{escape(table.title)}{note}</caption>", heads, "\n".join(bodies))
+    return f"<h3>{escape(table.title)}{note}</h3>\n" + _scroll(table.title, heads, "\n".join(bodies))
 
 
 def html_reasons(reasons: list[Reason]) -> str:
@@ -32,14 +39,14 @@ def html_reasons(reasons: list[Reason]) -> str:
         f'<td class="text">{escape(r.where)}</td></tr>'
         for r in reasons
     ]
-    heads = "".join(f'<th scope="col">{name}</th>' for name in ("model", "reason", "where"))
-    return _scroll("Not judged", "", heads, f"<tbody>{''.join(lines)}</tbody>")
+    heads = "".join(f'<th scope="col" class="text">{name}</th>' for name in ("model", "reason", "where"))
+    return _scroll("Not judged", heads, f"<tbody>{''.join(lines)}</tbody>")
 
 
-def html_pairs(pairs: list[tuple[str, str]]) -> str:
-    """Names and values, or terms and definitions."""
+def html_pairs(pairs: Iterable[tuple[str, str]], kind: str = "facts") -> str:
+    """Names and values (``facts``), or terms and definitions (``terms``: below each other on a phone)."""
     items = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs)
-    return f"<dl>\n{items}\n</dl>"
+    return f'<dl class="{kind}">\n{items}\n</dl>'
 
 
 def html_figure(name: str, svg: str, caption: str) -> str:
@@ -57,9 +64,9 @@ def html_figure(name: str, svg: str, caption: str) -> str:
     return f'<figure id="figure-{name}">\n{body}<figcaption>{escape(caption)}</figcaption>\n</figure>'
 
 
-def _scroll(title: str, caption: str, heads: str, bodies: str) -> str:
+def _scroll(title: str, heads: str, bodies: str) -> str:
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(title)}">\n<table>{caption}\n'
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(title)}">\n<table>\n'
         f"<thead><tr>{heads}</tr></thead>\n{bodies}\n</table>\n</div>"
     )
 

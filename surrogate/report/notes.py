@@ -47,7 +47,7 @@ DEFINITIONS = (
         " slowest algorithm that was.",
     ),
     (
-        "vs heuristic",
+        "change %",
         "Paired: mean over shapes of the log ratio of the model's time to that of cuDNN's own pick,"
         " on the same problems, shown as a change in percent. Below zero the model is faster; an"
         " interval across zero shows no difference.",

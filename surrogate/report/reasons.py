@@ -27,11 +27,13 @@ class Reason:
 
 def reasons(results: Results) -> list[Reason]:
     """Rows with n 0 grouped by model and reason, in the order of the results."""
+    splits = {label(row, "split") for kind in _KINDS for row in results[kind]}
+    keys = [key for key in _KEYS if key != "split" or len(splits) > 1]
     found: dict[tuple[str, str], dict[str, None]] = {}
     for kind, name in _KINDS.items():
         for row in results[kind]:
             if count(row) == 0:
                 reason = row.get("reason") or "no reason was recorded"
-                parts = [label(row, key) for key in _KEYS if label(row, key) != "all"]
+                parts = [label(row, key) for key in keys if label(row, key) != "all"]
                 found.setdefault((row["model"], reason), {})[f"{name}: {', '.join(parts) or 'all'}"] = None
     return [Reason(model, reason, tuple(slices)) for (model, reason), slices in found.items()]

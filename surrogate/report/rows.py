@@ -68,7 +68,7 @@ def time_rows(results: Results, **fixed: str) -> list[Row]:
 def values(rows: Iterable[Row], key: str, order: Sequence[str] = ()) -> list[str]:
     """The values of ``key`` among judged rows but ``all``: those of ``order`` first, the others by name."""
     found = {label(row, key) for row in rows if count(row)} - {"all"}
-    return [v for v in order if v in found] + sorted(found.difference(order))
+    return [v for v in order if v in found] + sorted(found.difference(order), key=str.casefold)
 
 
 def best_model(results: Results) -> str | None:

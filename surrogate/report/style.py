@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, PAPER, RULE, BAND = "#1c1d1f", "#fefefe", "#d4d6da", "#e3e5e9"
-"""Colours the page replaces by its own in dark mode; nothing else may use them."""
+INK, PAPER, RULE, BAND, BLUE = "#1c1d1f", "#fefefe", "#d4d6da", "#c6cad1", "#0072b2"
+"""Colours the page replaces by its own, which differ in dark mode."""
 WIDTH_INCHES = 4.4
 """Narrow, so that a figure scaled to a phone's width keeps its letters legible."""
 MAX_LEARNED = 4
 
 # Okabe and Ito's palette for all kinds of colour vision; markers, dashes and hatches carry the same in grey.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+_COLOURS = (BLUE, "#d55e00", "#009e73", "#cc79a7")
 _MARKERS = ("o", "s", "^", "D")
 _DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 _HATCHES = ("", "////", "....", "xxxx")

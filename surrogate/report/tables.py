@@ -6,6 +6,9 @@ from surrogate.report.cells import UNKNOWN, interval, log_change, ratio, share, 
 from surrogate.report.results import Results, Row
 from surrogate.report.rows import REFERENCES, STRATA, choice_rows, count, label, number, values
 
+HEADS = {"gpu": "GPU"}
+"""Key of the results → a column's head, where it is not the key itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -64,9 +67,8 @@ def paired_table(results: Results, **fixed: str) -> Table:
         span = f"{log_change(low)} to {log_change(high)}" if low is not None and high is not None else UNKNOWN
         infeasible = whole(number(row, "infeasible_picks"))
         hits = share(number(row, "top1"))
-        counts = (whole(count(row)), whole(number(row, "shapes")))
-        lines.append(line(row, *map(Cell, (log_change(mid), span, hits, infeasible, *counts))))
-    columns = ("model", "vs heuristic %", "95 % interval", "best %", "infeasible", "problems", "shapes")
+        lines.append(line(row, *map(Cell, (log_change(mid), span, hits, infeasible, whole(count(row))))))
+    columns = ("model", "change %", "95 % interval", "best %", "infeasible", "problems")
     return Table(f"Paired against cuDNN's heuristic, {slice_name(rows)}", columns, tuple(lines))
 
 
@@ -129,7 +131,7 @@ def _across(results: Results, key: str, found: list[str], title: str) -> Table:
         best = _best(list(rows.values()))
         cells = [Cell(value), Cell(whole(max((count(r, "shapes") for r in rows.values()), default=0)))]
         lines.append(Line((*cells, *(_slowdown(rows.get(model), best) for model in models))))
-    return Table(title, (key, "shapes", *models), tuple(lines))
+    return Table(title, (HEADS.get(key, key), "shapes", *models), tuple(lines))
 
 
 def _slowdown(row: Row | None, best: str | None) -> Cell:

@@ -3,7 +3,7 @@
 from surrogate.report.cells import percent, ratio, whole
 from surrogate.report.results import Results, Row
 from surrogate.report.rows import POPULATIONS, best_model, count, number, time_rows, values
-from surrogate.report.tables import Cell, Line, Table, line, sample_note, slice_name
+from surrogate.report.tables import HEADS, Cell, Line, Table, line, sample_note, slice_name
 
 _ERRORS = ("median_ape", "mape", "p90_ape", "rmspe", "gmae")
 _HEADS = ("median %", "mean %", "p90 %", "RMSPE %", "GMAE %")
@@ -54,7 +54,7 @@ def _of_best(results: Results, key: str, title: str) -> Table | None:
     for value in found:
         rows = [row for row in time_rows(results, **{key: value}) if row["model"] == model]
         lines += [Line((Cell(value), *_errors(row), Cell(whole(count(row))))) for row in rows]
-    return Table(f"{title}, {model}", (key, *_HEADS, "rows"), tuple(lines)) if lines else None
+    return Table(f"{title}, {model}", (HEADS.get(key, key), *_HEADS, "rows"), tuple(lines)) if lines else None
 
 
 def _errors(row: Row, best: bool = False) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""The reference device: seven convolution algorithms on the CPU, as different in method as cuDNN's are on a GPU."""
+"""The reference device: seven convolution algorithms on the CPU, as different in method as cuDNN's."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -27,9 +27,13 @@ ALGORITHMS: Mapping[str, ReferenceAlgorithm] = MappingProxyType(
             ReferenceAlgorithm("FFT_TILING", 5, fft_tiling.buffers, fft_tiling.kernel, rules.fft_tiling),
             ReferenceAlgorithm("WINOGRAD", 6, winograd.fused_buffers, winograd.fused_kernel, rules.winograd),
             ReferenceAlgorithm(
-                "WINOGRAD_NONFUSED", 7, winograd.nonfused_buffers, winograd.nonfused_kernel, rules.winograd_nonfused
+                "WINOGRAD_NONFUSED",
+                7,
+                winograd.nonfused_buffers,
+                winograd.nonfused_kernel,
+                rules.winograd_nonfused,
             ),
         )
     }
 )
-"""Name → algorithm, in the order of cudnnConvolutionFwdAlgo_t (3, DIRECT, is not implemented there either)."""
+"""Name → algorithm, in the order of cudnnConvolutionFwdAlgo_t (3, DIRECT, is in no library)."""

@@ -19,8 +19,9 @@ def _anything(_: Conv) -> None:
 class ReferenceAlgorithm:
     """A forward convolution in float32, NCHW.
 
-    ``name`` and ``number`` are those of cudnnConvolutionFwdAlgo_t. ``buffers`` lists what the kernel allocates beside
-    its operands, ``kernel(x, w, y, conv)`` fills ``y``, ``rule`` names why a problem is not taken.
+    ``name`` and ``number`` are those of cudnnConvolutionFwdAlgo_t. ``buffers`` lists what the kernel
+    allocates beside its operands, ``kernel(x, w, y, conv)`` fills ``y``, ``rule`` names why a problem is
+    not taken.
     """
 
     name: str

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from features.elementwise import ceil_div
-
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -30,7 +28,7 @@ class Block:
 
 
 def block_shape(images: int, rows: int, columns: int, limit: int) -> tuple[int, int, int]:
-    """The largest (images, rows, columns) of at most ``limit`` ≥ 1 positions, filling columns first, then rows."""
+    """The largest (images, rows, columns) of at most ``limit`` ≥ 1 positions: columns first, then rows."""
     if columns >= limit:
         return 1, 1, limit
     if rows * columns > limit:
@@ -47,9 +45,3 @@ def blocks(images: int, rows: int, columns: int, limit: int) -> Iterator[Block]:
                 yield Block(
                     n0, min(n0 + step_n, images), p0, min(p0 + step_p, rows), q0, min(q0 + step_q, columns)
                 )  # fmt: skip
-
-
-def block_count(images: int, rows: int, columns: int, limit: int) -> int:
-    """How many blocks `blocks` yields."""
-    step_n, step_p, step_q = block_shape(images, rows, columns, limit)
-    return ceil_div(images, step_n) * ceil_div(rows, step_p) * ceil_div(columns, step_q)

@@ -1,4 +1,4 @@
-"""The workspace as data: each algorithm lists its buffers once, for the size it reports and for what it allocates."""
+"""The workspace as data: each algorithm lists its buffers once, for reporting and allocating."""
 
 import math
 from collections.abc import Mapping
@@ -38,5 +38,5 @@ def total_bytes(buffers: Buffers) -> int:
 
 
 def part(buffer: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The first elements of a contiguous ``buffer`` as a contiguous array of ``shape`` (a block may be a partial one)."""
+    """The first elements of a contiguous ``buffer`` as an array of ``shape`` (blocks may be partial)."""
     return buffer.reshape(-1)[: math.prod(shape)].reshape(shape)

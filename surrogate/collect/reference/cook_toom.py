@@ -1,9 +1,11 @@
 """Exact transform matrices of Winograd's minimal filtering F(m, r), by Cook and Toom's interpolation.
 
-Sources: Winograd, "Arithmetic Complexity of Computations", 1980; Lavin and Gray, "Fast Algorithms for Convolutional
-Neural Networks", 2015 (the matrices' names); the derivation here is the transposition of Toom-Cook multiplication.
+Sources: Winograd, "Arithmetic Complexity of Computations", 1980; Lavin and Gray, "Fast Algorithms for
+Convolutional Neural Networks", 2015 (the matrices' names); the derivation here is the transposition of
+Toom-Cook multiplication.
 """
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -11,7 +13,7 @@ from functools import cache
 import numpy as np
 
 POINTS = tuple(Fraction(*pair) for pair in ((0, 1), (1, 1), (-1, 1), (1, 2), (-1, 2), (2, 1), (-2, 1)))
-"""Finite interpolation points in order of use: small, exact in binary, in ± pairs, so that rounding stays small."""
+"""Finite interpolation points in order of use: small, exact in binary, in ± pairs: rounding stays small."""
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 
@@ -29,18 +31,17 @@ class Transforms:
 
     def float32(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(Aᵀ, G, Bᵀ) rounded to float32."""
-        to_array = lambda matrix: np.array([[float(value) for value in row] for row in matrix], np.float32)  # noqa: E731
-        return to_array(self.output), to_array(self.filter), to_array(self.input)
+        return _float32(self.output), _float32(self.filter), _float32(self.input)
 
 
 @cache
 def transforms(m: int, r: int) -> Transforms:
     """The transforms of F(m, r), by m + r − 2 finite points and the point at infinity.
 
-    Product of polynomials of degree m − 1 and r − 1: evaluate both at the points, multiply, interpolate. The transposed
-    computation is the correlation, so that Aᵀ and G hold the powers of the points and Bᵀ the Lagrange polynomials.
-    Each Lagrange polynomial's denominator is moved from Bᵀ to G, which the filter pays once.
-    Raises ValueError where the points do not suffice.
+    Product of polynomials of degree m − 1 and r − 1: evaluate both at the points, multiply, interpolate.
+    The transposed computation is the correlation, so that Aᵀ and G hold the powers of the points and Bᵀ the
+    Lagrange polynomials. Each Lagrange polynomial's denominator is moved from Bᵀ to G, which the filter
+    pays once. Raises ValueError where the points do not suffice.
     """
     finite = m + r - 2
     if min(m, r) < 1 or finite > len(POINTS):
@@ -49,7 +50,7 @@ def transforms(m: int, r: int) -> Transforms:
     filter_rows, input_rows = [], []
     for i, point in enumerate(points):
         others = points[:i] + points[i + 1 :]
-        scale = _product(point - other for other in others)
+        scale = math.prod((point - other for other in others), start=Fraction(1))
         filter_rows.append(tuple(value / scale for value in _powers(point, r)))
         input_rows.append((*_monic(others), Fraction(0)))
     filter_rows.append(_unit(r))
@@ -72,13 +73,13 @@ def _monic(roots: tuple[Fraction, ...]) -> tuple[Fraction, ...]:
     """Coefficients of ∏(x − root), lowest power first."""
     coefficients = [Fraction(1)]
     for root in roots:
-        shifted, scaled = [Fraction(0), *coefficients], [*(root * value for value in coefficients), Fraction(0)]
+        shifted, scaled = (
+            [Fraction(0), *coefficients],
+            [*(root * value for value in coefficients), Fraction(0)],
+        )
         coefficients = [high - low for high, low in zip(shifted, scaled, strict=True)]
     return tuple(coefficients)
 
 
-def _product(values) -> Fraction:
-    result = Fraction(1)
-    for value in values:
-        result *= value
-    return result
+def _float32(matrix: Matrix) -> np.ndarray:
+    return np.array([[float(value) for value in row] for row in matrix], np.float32)

@@ -26,7 +26,7 @@ def direct(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
 
 
 def relative_error(y: np.ndarray, reference: np.ndarray) -> float:
-    """‖y − reference‖ / ‖reference‖ (Frobenius norms, in float64); 0 where both are zero, infinite or NaN as it falls.
+    """‖y − reference‖ / ‖reference‖ (Frobenius norms, in float64).
 
     A zero reference gives the norm of ``y`` itself.
     """

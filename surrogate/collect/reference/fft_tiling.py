@@ -1,7 +1,6 @@
 """FFT_TILING: overlap-save with 32×32 tiles, in blocks of tiles, as cuDNN's algorithm 5."""
 
 import numpy as np
-import scipy.fft
 
 from features.conv import Conv
 from surrogate.collect.reference import spectral
@@ -53,12 +52,12 @@ def kernel(x: np.ndarray, w: np.ndarray, y: np.ndarray, conv: Conv) -> None:
 def _correlate(
     strip: np.ndarray, spectrum: np.ndarray, tiling: TileGrid, block: Block, work: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """The outputs of a block's tiles, (step_h, 32, images, rows, columns, k); columns ≥ step_w have wrapped around."""
+    """A block's outputs, (step_h, 32, images, rows, columns, k); columns ≥ step_w have wrapped around."""
     c, k = spectrum.shape[2:]
     tiles = part(work["tiles"], (TILE, TILE, *block.shape, c))
     tiles[...] = np.moveaxis(tile_view(strip, tiling, block), 2, -1)
-    rows = scipy.fft.rfft(tiles.reshape(TILE, TILE, block.size, c), axis=1)
-    frequencies = scipy.fft.fft(rows, axis=0, overwrite_x=True)
+    rows = spectral.rfft(tiles.reshape(TILE, TILE, block.size, c))
+    frequencies = spectral.fft(rows, overwrite=True)
     product = part(work["product"], (TILE, SIZE.frequencies, block.size, k))
     np.matmul(frequencies, spectrum, out=product)
     return spectral.inverse(product, SIZE, tiling.step_h).reshape(tiling.step_h, TILE, *block.shape, k)

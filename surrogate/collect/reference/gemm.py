@@ -1,4 +1,4 @@
-"""GEMM: the whole im2col matrix is written to memory, then multiplied by the filter matrix (one batched GEMM).
+"""GEMM: the whole im2col matrix is written to memory, then multiplied by the filter (one batched GEMM).
 
 Workspace N·C·R·S·P·Q·4 bytes, as cuDNN's algorithm 2.
 """

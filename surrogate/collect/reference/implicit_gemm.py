@@ -1,7 +1,8 @@
 """IMPLICIT_GEMM: for each filter tap a small GEMM on a window of the input, summed in an accumulator tile.
 
-No buffer grows with the problem, so the workspace is 0. The four tiles are the counterpart of a GPU kernel's shared
-memory and registers: fixed in size (at most `TILE_BYTES` together) and held in the core's cache.
+No buffer grows with the problem, so the workspace is 0. The four tiles are the counterpart of a GPU
+kernel's shared memory and registers: fixed in size (at most `TILE_BYTES` together) and held in the core's
+cache.
 """
 
 from collections.abc import Iterator

@@ -1,12 +1,12 @@
-"""IMPLICIT_PRECOMP_GEMM: input offsets are computed once; each block of outputs is one gather and one GEMM over C·R·S.
+"""IMPLICIT_PRECOMP_GEMM: input offsets are computed once; a block of outputs is one gather and one GEMM.
 
-The workspace holds the offsets (R·S × P·Q), the mask of padded positions where there is padding, and one gather tile.
+The workspace holds the offsets (R·S × P·Q), the mask of padded positions where there is padding, and one
+gather tile.
 """
 
 import numpy as np
 
 from features.conv import Conv
-from features.elementwise import ceil_div
 from surrogate.collect.reference.buffers import Buffer, Buffers, part
 
 GATHER_ELEMENTS = 2**18
@@ -19,11 +19,6 @@ def positions_per_block(conv: Conv) -> int:
     """Output positions (of one image) that one GEMM covers."""
     wanted = max(LEAST_POSITIONS, GATHER_ELEMENTS // (conv.c * conv.r * conv.s))
     return min(conv.out_h * conv.out_w, wanted)
-
-
-def block_count(conv: Conv) -> int:
-    """GEMMs per image (and group)."""
-    return ceil_div(conv.out_h * conv.out_w, positions_per_block(conv))
 
 
 def buffers(conv: Conv) -> Buffers:
@@ -62,7 +57,8 @@ def kernel(x: np.ndarray, w: np.ndarray, y: np.ndarray, conv: Conv) -> None:
 def fill_index(conv: Conv, work: dict[str, np.ndarray]) -> None:
     """Fill ``index`` (input offset row·w + column, 0 in the padding) and ``mask`` (True in the padding).
 
-    Both are laid out block by block, (taps, positions of the block) each, so that every block's part is contiguous.
+    Both are laid out block by block, (taps, positions of the block) each, so that every block's part is
+    contiguous.
     """
     taps, outputs, step = conv.r * conv.s, conv.out_h * conv.out_w, positions_per_block(conv)
     tap_row, tap_column = np.divmod(np.arange(taps), conv.s)
@@ -73,16 +69,16 @@ def fill_index(conv: Conv, work: dict[str, np.ndarray]) -> None:
         p, q = np.divmod(np.arange(start, stop), conv.out_w)
         row = np.add.outer(tap_row, p * conv.stride_h, out=part(work["scratch"], shape))
         index = work["index"][here].reshape(shape)
-        if "mask" in work:
-            mask = np.less(row, 0, out=work["mask"][here].reshape(shape))
+        column = np.add.outer(tap_column, q * conv.stride_w, out=index)
+        mask = work["mask"][here].reshape(shape) if "mask" in work else None
+        if mask is not None:
+            np.less(row, 0, out=mask)
             mask |= row >= conv.h
-            column = np.add.outer(tap_column, q * conv.stride_w, out=index)
             mask |= column < 0
             mask |= column >= conv.w
         np.multiply(row, conv.w, out=row)
-        np.add.outer(tap_column, q * conv.stride_w, out=index)
-        np.add(index, row, out=index)
-        if "mask" in work:
+        np.add(column, row, out=index)
+        if mask is not None:
             index[mask] = 0
 
 

@@ -19,7 +19,7 @@ def everywhere(conv: Conv) -> str | None:
 
 
 def fft(conv: Conv) -> str | None:
-    """Whole-image FFT: unit stride and dilation, no groups, filter larger than the padding, at most 256 padded."""
+    """Whole-image FFT: unit stride and dilation, no groups, filter larger than the padding, image ≤ 256."""
     height, width = conv.h + 2 * conv.pad_h, conv.w + 2 * conv.pad_w
     if height > MAX_PADDED or width > MAX_PADDED:
         return f"padded input {height}x{width}: at most {MAX_PADDED} per axis"

@@ -1,4 +1,4 @@
-"""Overlapping input tiles: a grid of tiles, each of which yields ``step_h × step_w`` outputs (stride 1, dilation 1)."""
+"""Overlapping input tiles, each of which yields ``step_h × step_w`` outputs (stride 1, dilation 1)."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from surrogate.collect.reference.blocks import Block, block_shape
 
 @dataclass(frozen=True, slots=True)
 class TileGrid:
-    """Tiles of ``tile_h × tile_w`` inputs that advance by ``step_h × step_w``; ``rows × columns`` of them per image."""
+    """Tiles of ``tile_h × tile_w`` inputs, ``step_h × step_w`` apart; ``rows × columns`` per image."""
 
     tile_h: int
     tile_w: int
@@ -32,7 +32,7 @@ class TileGrid:
         return conv.n * self.rows * self.columns
 
     def strip_shape(self, conv: Conv, block: tuple[int, int, int]) -> tuple[int, int, int, int]:
-        """Shape (images, c, height, width) of the padded input under a block of (images, rows, columns) tiles."""
+        """Shape (images, c, height, width) of the padded input under (images, rows, columns) tiles."""
         images, rows, columns = block
         height = (rows - 1) * self.step_h + self.tile_h
         return images, conv.c, height, (columns - 1) * self.step_w + self.tile_w
@@ -43,7 +43,7 @@ class TileGrid:
 
 
 def fill_strip(x: np.ndarray, conv: Conv, grid: TileGrid, block: Block, strip: np.ndarray) -> None:
-    """Copy the input under ``block`` (in tiles) to ``strip`` (images, c, height, width), with zeros around it."""
+    """Copy the input under ``block`` (in tiles) to ``strip`` (images, c, height, width), zeros around it."""
     top, left = block.p0 * grid.step_h - conv.pad_h, block.q0 * grid.step_w - conv.pad_w
     height, width = strip.shape[2:]
     y0, y1 = max(top, 0), min(top + height, conv.h)

@@ -8,7 +8,7 @@ from surrogate.collect.reference.blocks import Block
 
 
 def inside(start: int, stop: int, offset: int, stride: int, size: int) -> tuple[int, int]:
-    """The part [lo, hi) of the outputs [start, stop) whose input position output·stride + offset lies in [0, size).
+    """The part [lo, hi) of outputs [start, stop) whose input output·stride + offset lies in [0, size).
 
     ``lo <= hi`` always; an empty part is (start, start).
     """
@@ -20,8 +20,8 @@ def inside(start: int, stop: int, offset: int, stride: int, size: int) -> tuple[
 def copy_window(x: np.ndarray, conv: Conv, tap: tuple[int, int], block: Block, out: np.ndarray) -> None:
     """Fill ``out`` with what filter tap (r, s) sees of ``x`` at the block's output positions.
 
-    ``x`` is (images of the whole batch, …, h, w), ``out`` (images of the block, …, rows, columns) with the same axes
-    between; ``out`` may be any strided view.
+    ``x`` is (images of the whole batch, …, h, w), ``out`` (images of the block, …, rows, columns) with the
+    same axes between; ``out`` may be any strided view.
     """
     top = tap[0] * conv.dilation_h - conv.pad_h
     left = tap[1] * conv.dilation_w - conv.pad_w

@@ -1,8 +1,9 @@
 """WINOGRAD and WINOGRAD_NONFUSED: minimal filtering F(m×m, r×r) as batched GEMMs over transformed tiles.
 
-The fused one, F(2×2, 3×3), transforms, multiplies and transforms back one cache-sized block of tiles after the other;
-its workspace is the transformed filter and one block. The other one, F(4×4, 3×3) or F(4×4, 5×5), passes the whole
-tensors through memory in each stage, with fewer multiplications. Source: Lavin and Gray 2015, §4.
+The fused one, F(2×2, 3×3), transforms, multiplies and transforms back one cache-sized block of tiles after
+the other; its workspace is the transformed filter and one block. The other one, F(4×4, 3×3) or F(4×4, 5×5),
+passes the whole tensors through memory in each stage, with fewer multiplications. Source: Lavin and Gray
+2015, §4.
 """
 
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ def _run(x: np.ndarray, w: np.ndarray, y: np.ndarray, plan: Plan) -> None:
 
 
 def _transform(matrix: np.ndarray, source: np.ndarray, half: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """``matrix`` (a × t) applied to both leading axes of ``source`` (t, t, …); the result (a, a, rest) lies in ``out``.
+    """``matrix`` (a × t) applied to both leading axes of ``source`` (t, t, …): (a, a, rest), in ``out``.
 
     ``out`` may be the buffer of ``source``: the first pass has read it all.
     """
@@ -120,7 +121,7 @@ def _transform(matrix: np.ndarray, source: np.ndarray, half: np.ndarray, out: np
 
 
 def _multiply(work: dict[str, np.ndarray], plan: Plan, block: Block) -> np.ndarray:
-    """The t² GEMMs (per group) over channels: (k/groups × c/groups) · (c/groups × tiles); returns (t, t, k, tiles)."""
+    """The t² GEMMs (per group): (k/groups × c/groups) · (c/groups × tiles); gives (t, t, k, tiles)."""
     conv, points = plan.conv, plan.tile**2
     groups, k, c = conv.groups, conv.k // conv.groups, conv.c // conv.groups
     product = part(work["product"], (plan.tile, plan.tile, conv.k, block.size))
@@ -133,7 +134,7 @@ def _multiply(work: dict[str, np.ndarray], plan: Plan, block: Block) -> np.ndarr
 
 
 def _scatter(output: np.ndarray, y: np.ndarray, plan: Plan, block: Block) -> None:
-    """Interleave ``output`` (m, m, k, images, rows, columns) into ``y``, leaving out what lies beyond its edge."""
+    """Interleave ``output`` (m, m, k, images, rows, columns) into ``y``, less what lies beyond its edge."""
     m, (_, _, out_h, out_w) = plan.m, y.shape
     for i in range(m):
         for j in range(m):

@@ -4,7 +4,7 @@ import numpy as np
 
 from surrogate.report.results import Results
 from surrogate.report.rows import REFERENCES, choice_rows, number, values
-from surrogate.report.style import INK, blank, legend, looks, plain_tick, svg, theme
+from surrogate.report.style import INK, PAPER, blank, legend, looks, plain_tick, svg, theme
 
 MAX_GPUS = 16
 FLOOR = 1e-3
@@ -31,9 +31,7 @@ def gpu_figure(results: Results, models: list[str]) -> str | None:
             heights = np.array(places) + (index - (len(models) - 1) / 2) * bar
             style = look[model]
             handles.append(
-                axis.barh(
-                    heights, middle, 0.86 * bar, color=style.colour, hatch=style.hatch, edgecolor="#fdfdfd"
-                )
+                axis.barh(heights, middle, 0.86 * bar, color=style.colour, hatch=style.hatch, edgecolor=PAPER)
             )
             arms = np.maximum([middle - low, high - middle], 0)
             axis.errorbar(middle, heights, xerr=arms, fmt="none", ecolor=INK, elinewidth=0.9, capsize=1.6)

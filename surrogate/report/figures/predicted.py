@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.report.cells import percent, share, time
-from surrogate.report.style import BAND, INK, blank, svg, theme
+from surrogate.report.style import BAND, BLUE, INK, blank, svg, theme
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +15,6 @@ MAX_PANELS = 12
 MAX_POINTS = 400
 """Points drawn per panel; the figures printed in a panel use all of its rows."""
 OTHERS = "others"
-_COLOUR = "#0072b2"
 
 
 def predicted_figure(frame: pd.DataFrame) -> str | None:
@@ -49,7 +48,7 @@ def _panel(axis: "Axes", family: str, rows: pd.DataFrame, low: float, high: floa
     line = np.array([low, high])
     error = (rows["predicted_us"] / rows["time_us"] - 1).abs().to_numpy()
     axis.fill_between(line, 0.9 * line, 1.1 * line, color=BAND, linewidth=0, zorder=1)
-    axis.plot(line, line, color=INK, linewidth=0.7, zorder=2)
+    axis.plot(line, line, color=INK, linewidth=0.4, zorder=2)
     drawn = thinned(rows)
     # A prediction far outside is drawn on the frame rather than left out.
     on_frame = drawn["predicted_us"].clip(low, high)
@@ -57,7 +56,7 @@ def _panel(axis: "Axes", family: str, rows: pd.DataFrame, low: float, high: floa
         drawn["time_us"],
         on_frame,
         ".",
-        color=_COLOUR,
+        color=BLUE,
         alpha=0.55,
         markersize=2.6,
         markeredgewidth=0,

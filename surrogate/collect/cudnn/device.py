@@ -1,0 +1,179 @@
+"""The `cudnn` device: one legacy algorithm = one call, on the current GPU."""
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from features import shape
+from features.conv import Conv
+from features.errors import InputError, nearest
+from surrogate.collect.caps import GPU_CAPS
+from surrogate.collect.clocks import Clocks
+from surrogate.collect.cudnn import abi, enums
+from surrogate.collect.cudnn.activity import Activity, facts, traced
+from surrogate.collect.cudnn.descriptors import Descriptors
+from surrogate.collect.cudnn.directions import DIRECTIONS, Direction, perf_array
+from surrogate.collect.cudnn.gpu import Gpu, GpuFaultError
+from surrogate.collect.cudnn.library import Library
+from surrogate.collect.cudnn.status import SUCCESS, CudnnError, may_be_sticky, status_of
+from surrogate.collect.device import Choice, DeviceInfo, Measurement
+from surrogate.collect.protocol import RepeatPolicy
+
+
+@dataclass(slots=True)
+class _Current:
+    """The problem whose descriptors are set and whose tensors are placed; ``warmed`` are the algorithms run already."""
+
+    conv: Conv
+    direction: Direction
+    pointers: Mapping[str, int]
+    scales: tuple[Any, Any]
+    warmed: set[str]
+
+
+class CudnnDevice:
+    """cuDNN's algorithms on the current GPU: their status, workspace, times and kernels; its heuristic; its Find."""
+
+    def __init__(
+        self,
+        *,
+        max_workspace_bytes: int = GPU_CAPS.max_workspace_bytes,
+        max_tensor_bytes: int = GPU_CAPS.max_tensor_bytes,
+        library: Library | None = None,
+        gpu: Any = None,
+        activity: tuple[Any, str] | None = None,
+        clocks: Any = None,
+    ) -> None:
+        """Raises `InputError` where libcudnn, CuPy or a GPU is missing. The last four arguments are for tests."""
+        self._library = library or Library.load()
+        # CUPTI must be on before the CUDA context exists, or it misses what the context launches first
+        self._activity, self._why_no_activity = activity or Activity.open()
+        self._gpu = gpu or Gpu(max_tensor_bytes, max_workspace_bytes)
+        self._clocks = clocks or Clocks.open(self._gpu.pci_bus_id)
+        self._handle = abi.Handle()
+        try:
+            self._library.check("cudnnCreate", ctypes.byref(self._handle))
+            self._library.check("cudnnSetStream", self._handle, self._gpu.stream)
+            self._descriptors = Descriptors(self._library)
+        except CudnnError as error:
+            raise InputError(f"cuDNN {self._library.version} does not start here: {error}") from None
+        self._current: _Current | None = None
+        self._label = 0
+
+    def describe(self) -> DeviceInfo:
+        """The driver's name of the GPU, cuDNN's version, and everything that could change a time."""
+        versions = {**self._gpu.versions(), "cudnn": self._library.version}
+        driver = self._clocks.driver_version() if self._clocks else ""
+        if driver:
+            versions["driver"] = driver
+        properties = {**self._gpu.properties(), **facts(self._activity, self._why_no_activity)}
+        return DeviceInfo(self._gpu.name, "cudnn", self._library.version, versions, properties)
+
+    def candidates(self, conv: Conv) -> tuple[str, ...]:
+        """Every algorithm of the direction's enumeration."""
+        return tuple(enums.ALGORITHMS[conv.direction])
+
+    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
+        """The order of ``cudnnGetConvolution…Algorithm_v7``; its times (−1) are left out."""
+        count, perf = ctypes.c_int(), perf_array()
+        try:
+            current = self._set(conv)
+            arguments = current.direction.rank_arguments(self._handle, self._descriptors.by_role, count, perf)
+            self._library.check(current.direction.rank_function, *arguments)
+        except (CudnnError, MemoryError):
+            return ()
+        return tuple(_choice(conv, entry) for entry in perf[: count.value])
+
+    def find(self, conv: Conv) -> tuple[Choice, ...]:
+        """What ``cudnnFindConvolution…AlgorithmEx`` times, once each; every algorithm has been warmed before."""
+        count, perf = ctypes.c_int(), perf_array()
+        try:
+            current = self._set(conv)
+            for algorithm in enums.ALGORITHMS[conv.direction]:
+                if algorithm not in current.warmed:
+                    self._warm(current, algorithm)
+            arguments = current.direction.find_arguments(
+                self._handle, self._descriptors.by_role, current.pointers, count, perf, self._workspace()
+            )
+            self._library.check(current.direction.find_function, *arguments)
+            self._gpu.synchronize()
+        except (CudnnError, MemoryError, GpuFaultError):
+            self._settle()
+            return ()
+        return tuple(_choice(conv, entry) for entry in perf[: count.value])
+
+    def conditions(self) -> Mapping[str, float]:
+        """Clocks, temperature, power, throttle reasons."""
+        return self._clocks.sample() if self._clocks else {}
+
+    def close(self) -> None:
+        """Destroy the handle and switch the instruments off."""
+        self._descriptors.close()
+        self._library.call("cudnnDestroy", self._handle)
+        if self._activity:
+            self._activity.close()
+        if self._clocks:
+            self._clocks.close()
+
+    def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
+        """Workspace, warm-up, repeats. Raises `DeviceLostError` after a sticky CUDA error, nothing else."""
+        known = enums.ALGORITHMS[conv.direction]
+        if algorithm not in known:
+            raise InputError(f"algorithm {algorithm!r} is unknown; known: {', '.join(known)}{nearest(algorithm, known)}")
+        deterministic = (conv.direction, algorithm) not in enums.NON_DETERMINISTIC
+        workspace_bytes: int | None = None
+        try:
+            current = self._set(conv)
+            workspace_bytes = self._workspace_bytes(current, algorithm)
+            if workspace_bytes > self._gpu.workspace_bytes:
+                over = f"{workspace_bytes} bytes exceed the limit of {self._gpu.workspace_bytes}"
+                return Measurement("workspace_too_large", over, workspace_bytes=workspace_bytes)
+            return self._timed(current, algorithm, policy, workspace_bytes, deterministic)
+        except CudnnError as error:
+            self._settle(error.code)
+            return Measurement(error.status, str(error), workspace_bytes=workspace_bytes)
+        except (GpuFaultError, MemoryError) as error:
+            self._settle()
+            return Measurement("failed", str(error), workspace_bytes=workspace_bytes)
+
+    def _timed(
+        self, current: _Current, algorithm: str, policy: RepeatPolicy, workspace_bytes: int, deterministic: bool
+    ) -> Measurement:
+        warm_us = self._warm(current, algorithm)
+        if warm_us > policy.slow_us:  # the first call also loads the kernels' code: judge the length by a second one
+            warm_us = self._warm(current, algorithm)
+        labels, events = [], []
+        for _ in range(policy.repeats_for(warm_us)):
+            self._gpu.flush()
+            self._label += 1
+            labels.append(self._label)
+            start = self._gpu.event()
+            self._call(current, algorithm, workspace_bytes, self._label)
+            events.append((start, self._gpu.event()))
+        self._gpu.synchronize()
+        spans_us = tuple(self._gpu.elapsed_us(start, end) for start, end in events)
+        seen = traced(self._activity.collect(labels)) if self._activity else None
+        if seen is None:
+            return Measurement("ok", "", spans_us, spans_us, "events", workspace_bytes, deterministic)
+        return Measurement(
+            "ok", "", seen.times_us, seen.spans_us, "cupti", workspace_bytes, deterministic, seen.kernels
+        )
+
+    def _warm(self, current: _Current, algorithm: str) -> float:
+        """Run once, untraced; the length in µs, or `CudnnError` / `GpuFaultError`. Too large a workspace: skipped."""
+        try:
+            workspace_bytes = self._workspace_bytes(current, algorithm)
+        except CudnnError:
+            current.warmed.add(algorithm)
+            if algorithm in self._ranked:
+                raise
+            return 0.0
+        current.warmed.add(algorithm)
+        if workspace_bytes > self._gpu.workspace_bytes:
+            return 0.0
+        start = self._gpu.event()
+        self._call(current, algorithm, workspace_bytes, 0)
+        end = self._gpu.event()
+        self._gpu.synchronize()
+        return self._gpu.elapsed_us(start, end)

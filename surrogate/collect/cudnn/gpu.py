@@ -1,0 +1,186 @@
+"""The GPU under cuDNN, by CuPy: one arena of memory, one stream, events, an L2 flush, and what is asked of the driver.
+
+All of CuPy is behind this file, so that the device is tested with a stand-in.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from features.errors import InputError
+from surrogate.collect.device import DeviceLostError
+
+FLUSH_BYTES = 256 << 20
+"""Written between repeats: more than any L2 so far holds."""
+POOL_ELEMENTS = (16 << 20) + 4093
+"""Random values made once per element type and copied over the operands; odd, so that rows do not repeat in step."""
+ALIGNMENT = 256
+USABLE = 0.9
+"""Share of the free memory that may be taken: cuDNN itself and the context need the rest."""
+
+
+class GpuFaultError(RuntimeError):
+    """A CUDA error from which the process can go on."""
+
+
+class Gpu:
+    """The current CUDA device. Allocates everything at once; nothing is allocated per problem."""
+
+    def __init__(self, max_tensor_bytes: int, max_workspace_bytes: int, seed: int = 0) -> None:
+        try:
+            import cupy
+        except ImportError:
+            raise InputError(
+                "cuDNN's device needs CuPy, which is not installed; pip install 'seer-surrogate[gpu]'"
+            ) from None
+        self._cupy: Any = cupy
+        self._error: type[Exception] = cupy.cuda.runtime.CUDARuntimeError
+        try:
+            self._properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+            free, _ = cupy.cuda.runtime.memGetInfo()
+            usable = int(USABLE * free) - FLUSH_BYTES - 64 * POOL_ELEMENTS
+            tensors = min(3 * (max_tensor_bytes + ALIGNMENT), usable // 2)
+            self.workspace_bytes = min(max_workspace_bytes, usable - tensors)
+            self._tensors = cupy.empty(tensors, cupy.uint8)
+            self._workspace = cupy.empty(self.workspace_bytes, cupy.uint8)
+            self._flush = cupy.empty(FLUSH_BYTES, cupy.uint8)
+        except (self._error, MemoryError) as error:
+            raise InputError(f"no usable GPU: {_line(error)}; check nvidia-smi and the driver's version") from None
+        self._random = cupy.random.RandomState(seed)
+        self._pools: dict[str, Any] = {}
+        self._filled: tuple[str, int] = ("", 0)
+        self._flushes = 0
+
+    @property
+    def name(self) -> str:
+        """The driver's name, as in ``NVIDIA H200``."""
+        name = self._properties["name"]
+        return name.decode() if isinstance(name, bytes) else str(name)
+
+    @property
+    def pci_bus_id(self) -> str:
+        """As NVML takes it."""
+        return str(self._cupy.cuda.Device().pci_bus_id)
+
+    @property
+    def stream(self) -> int:
+        """cudaStream_t of every call."""
+        return int(self._stream.ptr)
+
+    @property
+    def workspace(self) -> int:
+        """Pointer to `workspace_bytes`."""
+        return int(self._workspace.data.ptr)
+
+    def versions(self) -> dict[str, str]:
+        """Versions of CUDA's runtime, of the CUDA that the driver speaks, and of CuPy."""
+        runtime = self._cupy.cuda.runtime
+        return {
+            "cuda_runtime": _cuda_version(runtime.runtimeGetVersion()),
+            "cuda_driver": _cuda_version(runtime.driverGetVersion()),
+            "cupy": str(self._cupy.__version__),
+        }
+
+    def properties(self) -> dict[str, Any]:
+        """Facts of the GPU for the header; a property that this CUDA no longer tells is left out."""
+        known = self._properties
+        facts = {
+            "compute_capability": f"{known['major']}.{known['minor']}",
+            "sms": known.get("multiProcessorCount"),
+            "memory_bytes": known.get("totalGlobalMem"),
+            "l2_bytes": known.get("l2CacheSize"),
+            "shared_per_sm_bytes": known.get("sharedMemPerMultiprocessor"),
+            "boost_khz": known.get("clockRate"),
+            "workspace_limit_bytes": self.workspace_bytes,
+            "tf32_override": os.environ.get("NVIDIA_TF32_OVERRIDE"),
+        }
+        return {name: value for name, value in facts.items() if value is not None}
+
+    def place(self, sizes_bytes: Sequence[int], dtype: str) -> list[int]:
+        """Device pointers of two operands, filled with random normal values of ``dtype``, and of a result.
+
+        Operands grow from the arena's start and results from its end, so that operands are refilled only where a
+        result lay. Raises `MemoryError` where the arena is too small.
+        """
+        first, second, result = (_round_up(size) for size in sizes_bytes)
+        held = self._tensors.size
+        if first + second + result > held:
+            raise MemoryError(f"the tensors need {first + second + result} bytes, the arena holds {held}")
+        start = int(self._tensors.data.ptr)
+        result_at = (held - result) // ALIGNMENT * ALIGNMENT
+        if first + second > result_at:
+            raise MemoryError(f"the tensors need {first + second + result} bytes, the arena holds {held}")
+        self._fill(first + second, dtype)
+        self._filled = (dtype, min(self._filled[1], result_at))
+        return [start, start + first, start + result_at]
+
+    def event(self) -> Any:
+        """An event recorded on the stream now."""
+        event = self._cupy.cuda.Event()
+        event.record(self._stream)
+        return event
+
+    def elapsed_us(self, start: Any, end: Any) -> float:
+        """Time between two events that have passed, in µs (resolution about 0.5 µs)."""
+        return 1000.0 * float(self._cupy.cuda.get_elapsed_time(start, end))
+
+    def flush(self) -> None:
+        """Write over the L2 cache, with another value each time; asynchronous."""
+        self._flushes += 1
+        self._flush.data.memset_async(self._flushes % 256, FLUSH_BYTES, self._stream)
+
+    def synchronize(self) -> None:
+        """Wait for the stream. `GpuFaultError` after an error that passes, `DeviceLostError` after one that stays."""
+        try:
+            self._stream.synchronize()
+        except self._error as error:
+            self._raise_lost()
+            raise GpuFaultError(_line(error)) from None
+
+    def _raise_lost(self) -> None:
+        """A sticky error is returned by every later call: ask once more."""
+        try:
+            self._cupy.cuda.runtime.deviceSynchronize()
+        except self._error as error:
+            raise DeviceLostError(_line(error)) from None
+
+    def _fill(self, bytes_: int, dtype: str) -> None:
+        filled_dtype, filled = self._filled
+        if filled_dtype != dtype:
+            filled = 0
+        if bytes_ <= filled:
+            return
+        pool = self._pool(dtype)
+        with self._stream:
+            at = filled // pool.size * pool.size
+            while at < bytes_:
+                end = min(at + pool.size, bytes_)
+                self._tensors[at:end] = pool[: end - at]
+                at = end
+        self._filled = (dtype, bytes_)
+
+    def _pool(self, dtype: str) -> Any:
+        """Standard normal values of ``dtype`` as bytes."""
+        if dtype not in self._pools:
+            cupy = self._cupy
+            values = self._random.standard_normal(POOL_ELEMENTS, dtype=cupy.float64 if dtype == "fp64" else cupy.float32)
+            if dtype == "fp16":
+                values = values.astype(cupy.float16)
+            elif dtype == "bf16":  # NumPy has no bfloat16: the upper half of a float32, rounded
+                values = ((values.view(cupy.uint32) + 0x8000) >> 16).astype(cupy.uint16)
+            self._pools[dtype] = values.view(cupy.uint8)
+            cupy.cuda.Device().synchronize()
+        return self._pools[dtype]
+
+
+def _round_up(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _cuda_version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,259 @@
+"""The GPU registry: names and aliases, figures, users' own files, errors of one line."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from features.errors import InputError
+from features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, load_gpus, registry
+
+NAMES_IN_MEASURED_DATA = {
+    "GRID K520": "k520",
+    "Tesla K80": "k80",
+    "Tesla M60": "m60",
+    "NV_M40": "m40",
+    "GeForce GTX TITAN X": "titan-x-maxwell",
+    "NV_TitanX": "titan-x-maxwell",
+    "TITAN X": "titan-x-pascal",
+    "NV_TitanX_Pascal": "titan-x-pascal",
+    "TITAN Xp": "titan-xp",
+    "NV_TitanXp": "titan-xp",
+    "GeForce GTX 1080": "gtx-1080",
+    "GeForce GTX 1080 Ti": "gtx-1080-ti",
+    "NV_1080Ti": "gtx-1080-ti",
+    "Tesla P4": "p4",
+    "NV_P100": "p100-sxm2-16gb",
+    "Tesla P100-PCIE-16GB": "p100-pcie-16gb",
+    "Tesla P100-SXM2-16GB": "p100-sxm2-16gb",
+    "TITAN V": "titan-v",
+    "NV_V100": "v100-sxm2-16gb",
+    "Tesla V100-SXM2-16GB": "v100-sxm2-16gb",
+    "Tesla V100-SXM2-32GB": "v100-sxm2-32gb",
+    "Tesla V100-PCIE-16GB": "v100-pcie-16gb",
+    "Tesla V100-PCIE-32GB": "v100-pcie-32gb",
+    "Tesla V100-DGXS-32GB": "v100-dgxs-32gb",
+    "Tesla T4": "t4",
+    "NV_T4": "t4",
+    "NVIDIA GeForce RTX 2080 Ti": "rtx-2080-ti",
+    "Quadro RTX 6000": "quadro-rtx-6000",
+    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb",
+    "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
+    "NVIDIA A100-PG509-200": "a100-sxm4-40gb",
+    "NVIDIA H100 80GB HBM3": "h100-sxm",
+    "AMD_MI25": "mi25",
+    "AMD_VegaFE": "vega-fe",
+    "AMD Instinct MI100": "mi100",
+    "MI100": "mi100",
+    "MI210": "mi210",
+    "MI300X": "mi300x",
+    "Navi21": "navi21",
+}
+
+MINE = """
+[gpu.my-gpu]
+architecture = "hopper"
+aliases = ["My GPU 9000"]
+sms = 10
+boost_mhz = 1000
+fp16_tensor_tflops = 100
+dram_gbs = 500
+l2_mib = 8
+memory_gib = 16
+source = "its box"
+"""
+
+
+@pytest.mark.parametrize(("alias", "name"), NAMES_IN_MEASURED_DATA.items())
+def test_every_name_of_the_measured_data_is_known(alias: str, name: str) -> None:
+    assert gpu(alias).name == name
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("v100", "v100-sxm2-16gb"),
+        ("V100_SXM2_16GB", "v100-sxm2-16gb"),
+        ("  nvidia h200 ", "h200-sxm"),
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb"),
+        ("p100-sxm2", "p100-sxm2-16gb"),
+        ("RTX4090", "rtx-4090"),
+        ("amd instinct mi250x", "mi250x"),
+    ],
+)
+def test_case_spaces_dashes_and_brands_do_not_matter(alias: str, name: str) -> None:
+    assert gpu(alias).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "candidates"),
+    [
+        ("a100", ["a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm4-40gb", "a100-sxm4-80gb"]),
+        ("P100", ["p100-pcie-12gb", "p100-pcie-16gb", "p100-sxm2-16gb"]),
+        ("h100", ["h100-pcie", "h100-sxm"]),
+        ("v100 pcie", ["v100-pcie-16gb", "v100-pcie-32gb"]),
+    ],
+)
+def test_ambiguous_names_list_their_candidates(name: str, candidates: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        gpu(name)
+    assert str(caught.value) == f"GPU {name!r} fits several; give one of: {', '.join(candidates)}"
+
+
+@pytest.mark.parametrize("name", ["cpu", "IA_KNL7250", "Raspberry_Pi_3", "iPhone_7", "", "nvidia", "sxm"])
+def test_what_is_no_known_gpu_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        gpu(name)
+    assert "unknown" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_slip_names_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"did you mean titan-xp"):
+        gpu("titan-xq")
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "sms", "fp32_tflops", "dram_gbs"),
+    [
+        ("titan-xp", 6.1, 30, 12.15, 547.7),
+        ("p100-sxm2-16gb", 6.0, 56, 10.6, 732),
+        ("v100-sxm2-16gb", 7.0, 80, 15.7, 900),
+        ("t4", 7.5, 40, 8.14, 320),
+        ("a100-pcie-80gb", 8.0, 108, 19.5, 1935),
+        ("a10", 8.6, 72, 31.2, 600),
+        ("l4", 8.9, 58, 30.3, 300),
+        ("h100-pcie", 9.0, 114, 51.2, 2039),
+        ("h200-sxm", 9.0, 132, 66.9, 4800),
+        ("b200", 10.0, 148, 74.5, 8000),
+        ("rtx-5090", 12.0, 170, 104.8, 1792),
+        ("mi210", 0.0, 104, 22.6, 1638.4),
+        ("mi300x", 0.0, 304, 81.7, 5325),
+    ],
+)
+def test_figures_agree_with_the_datasheets(
+    name: str, capability: float, sms: int, fp32_tflops: float, dram_gbs: float
+) -> None:
+    found = gpu(name)
+    assert (found.compute_capability, found.sms, found.dram_gbs) == (capability, sms, dram_gbs)
+    assert found.fp32_tflops == pytest.approx(fp32_tflops, rel=0.005)
+
+
+def test_secondary_peaks() -> None:
+    v100, a100, mi100 = gpu("v100"), gpu("a100-sxm4-40gb"), gpu("mi100")
+    assert v100.fp64_tflops == pytest.approx(7.8, rel=0.01)
+    assert v100.tf32_tflops == 0.0
+    assert a100.tf32_tflops == 156
+    assert a100.fp16_tflops == pytest.approx(78, rel=0.01)
+    assert mi100.fp32_matrix_tflops == pytest.approx(46.1, rel=0.01)
+    assert mi100.bf16_tensor_tflops == pytest.approx(92.3)
+
+
+def test_every_row_is_plausible() -> None:
+    for one in gpus():
+        assert 1 < one.fp32_tflops < 200, one.name
+        assert 100 <= one.dram_gbs <= 8000, one.name
+        assert one.l2_bytes % 2**18 == 0, one.name
+        assert one.fp64_tflops <= one.fp32_tflops * 1.001, one.name
+        assert (one.vendor == "amd") == (one.compute_capability == 0.0) == one.architecture.startswith("gfx")
+        assert one.fp16_tensor_tflops == 0 or one.fp16_tensor_tflops > one.fp32_tflops, one.name
+        assert one.source, one.name
+
+
+def test_find_db_file_names_are_aliases() -> None:
+    assert gpu("gfx90a68") is gpu("MI210")  # hexadecimal 68: 104 compute units
+    assert gpu("gfx1030_36").sms == 2 * 36  # the find-db counts work-group processors
+
+
+def test_specification_and_measurement_stay_apart() -> None:
+    v100 = gpu("v100")
+    assert v100.dram_gbs == 900
+    assert v100.measured["dram_gbs"] == 809
+    assert gpu("t4").measured == {}
+
+
+def test_rows_are_hashable_and_listable() -> None:
+    listed = {one: one.to_dict() for one in gpus()}
+    assert len(listed) == len(gpus())
+    entry = listed[gpu("h200")]
+    assert entry["name"] == "h200-sxm"
+    assert entry["fp32_tflops"] == gpu("h200").fp32_tflops
+    assert "measured_figures" not in entry
+
+
+def test_a_users_file_adds_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE, encoding="utf-8")
+    (alone,) = load_gpus(path)
+    assert alone.fp32_tflops == pytest.approx(10 * 128 * 2 * 1e-3)
+    assert alone.tf32_tflops == 50
+    assert alone.l2_bytes == 8 * 2**20
+    with pytest.raises(InputError):
+        gpu("my-gpu")
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(path))
+    assert gpu("my gpu 9000") == alone
+    assert gpus()[-1] == alone
+    assert gpu("v100").sms == 80
+    assert registry().find("my-gpu") == alone
+
+
+def test_a_users_row_replaces_a_bundled_one(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE.replace("my-gpu", "t4"), encoding="utf-8")
+    larger = registry().with_file(path)
+    assert larger.find("t4").sms == 10
+    assert len(larger.gpus) == len(gpus())
+    assert gpu("t4").sms == 40
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("sms = 10\n", "", "sms is missing"),
+        ("sms = 10", "sms = 10.5", "sms is 10.5, must be a whole number"),
+        ("sms = 10", "sms = true", "sms is True"),
+        ("dram_gbs = 500", "dram_gbs = nan", "dram_gbs is nan"),
+        (
+            "dram_gbs = 500",
+            "dram_gbps = 500",
+            "dram_gbs is missing; dram_gbps is unknown; did you mean dram_gbs?",
+        ),
+        ('"hopper"', '"hoper"', "architecture 'hoper' is unknown; did you mean hopper?"),
+        ("[gpu.my-gpu]", "[gpu.MyGpu]", "lower-case"),
+        ("[gpu.my-gpu]", "schema = 2\n[gpu.my-gpu]", "schema is 2"),
+        ("[gpu.my-gpu]", "[gpus.my-gpu]", "unknown section gpus"),
+        ("[gpu.my-gpu]", "[gpu.my-gpu", "not TOML"),
+    ],
+)
+def test_a_faulty_file_is_refused_in_one_line(tmp_path: Path, old: str, new: str, told: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE.replace(old, new), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_gpus(path)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_faults_of_a_row_are_named_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE.replace("sms = 10\n", "").replace("l2_mib = 8", "l2_mib = -8"), encoding="utf-8")
+    with pytest.raises(InputError, match=r"sms is missing; l2_mib is -8"):
+        load_gpus(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        load_gpus(tmp_path / "none.toml")
+
+
+def test_two_gpus_may_not_share_a_name() -> None:
+    t4 = gpu("t4")
+    with pytest.raises(InputError, match="belongs to t4 and to t5"):
+        Registry((t4, replace(t4, name="t5")), {})
+
+
+def test_importing_reads_no_file() -> None:
+    code = "import sys, features.gpu; sys.exit('tomllib' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

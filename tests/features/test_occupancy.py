@@ -1,0 +1,194 @@
+"""Occupancy against hand-computed answers, a slow simulation of one SM, and NVIDIA's published answers."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.errors import InputError
+from features.gpu import gpu
+from features.occupancy import LIMITS, NO_LIMIT, b_max, occupancy
+
+KNOWN_ANSWERS = Path(__file__).resolve().parents[3] / "shared" / "data" / "occupancy_known_answers.parquet"
+
+LAUNCHES = st.tuples(
+    st.sampled_from(sorted(LIMITS)),
+    st.integers(1, 1024),
+    st.integers(0, 255),
+    st.integers(0, 49152),
+    st.integers(0, 200000),
+)
+
+
+def simulated(cc: float, threads: int, registers: int, static: int, dynamic: int) -> int:
+    """Blocks that fit when they are put on an SM one by one: each warp takes its registers from the partition that has
+    the most room for whole blocks, each block its shared memory, until something runs out."""
+    sm = LIMITS[cc]
+    warps = (threads + 31) // 32
+    units_per_warp = (registers * 32 + 255) // 256
+    shared = static + dynamic + sm.reserved_bytes
+    while shared % sm.shared_unit_bytes:
+        shared += 1
+    if threads > 1024 or shared > sm.optin_bytes + sm.reserved_bytes:
+        return 0
+    for partitions in {sm.partitions, sm.header_partitions}:
+        padded = warps
+        while padded % partitions:
+            padded += 1
+        if padded * units_per_warp > 256:
+            return 0
+    # Every partition holds a whole number of warps; blocks may spread over them freely.
+    warp_slots = sum(
+        (256 // sm.partitions) // units_per_warp if units_per_warp else warps * 1000
+        for _ in range(sm.partitions)
+    )
+    free_shared, free_warps, blocks = sm.shared_bytes, sm.warps, 0
+    while blocks < sm.blocks and free_warps >= warps and warp_slots >= warps and free_shared >= shared:
+        blocks, free_warps, warp_slots, free_shared = (
+            blocks + 1,
+            free_warps - warps,
+            warp_slots - warps,
+            free_shared - shared,
+        )
+    return blocks
+
+
+@pytest.mark.parametrize(
+    ("cc", "threads", "registers", "shared", "dynamic", "blocks", "limiting"),
+    [
+        # 64 warps of 32 registers fill 2048 threads: 8 blocks of 256, registers and warps run out together.
+        (7.0, 256, 32, 0, 0, 8, ("registers", "warps")),
+        # An SGEMM of 128 registers: 65536 / (128·128) = 4 blocks.
+        (7.0, 128, 128, 16384, 0, 4, ("registers",)),
+        # 48 KB of 96 KB: two blocks; on Turing's 64 KB one.
+        (7.0, 256, 126, 49152, 0, 2, ("registers", "shared")),
+        (7.5, 256, 126, 49152, 0, 1, ("shared",)),
+        # 228 KB per SM, 1 KB reserved per block: one block of 226 KB, 32 of the smallest.
+        (9.0, 384, 168, 0, 231424, 1, ("registers", "shared")),
+        (9.0, 32, 16, 0, 0, 32, ("blocks",)),
+        # Half the warps on Turing, 48 on Ampere's GA10x.
+        (7.5, 1024, 32, 0, 0, 1, ("warps",)),
+        (8.6, 1024, 32, 0, 0, 1, ("warps",)),
+        (8.6, 256, 40, 0, 0, 6, ("registers", "warps")),
+        # 1024 threads of 65 registers (72 allocated) exceed the register file: refused.
+        (8.0, 1024, 65, 0, 0, 0, ("registers",)),
+        # More than a block may have: refused.
+        (6.1, 128, 32, 49153, 0, 0, ("shared",)),
+        (7.0, 1025, 16, 0, 0, 0, ("warps",)),
+    ],
+)
+def test_hand_computed(
+    cc: float, threads: int, registers: int, shared: int, dynamic: int, blocks: int, limiting: tuple[str, ...]
+) -> None:
+    found = occupancy(cc, threads, registers, shared, dynamic)
+    assert found.blocks_per_sm == blocks
+    assert found.limiting == limiting
+
+
+def test_no_limit_where_nothing_is_used() -> None:
+    found = occupancy(7.0, 64, 0, 0)
+    assert (found.limit_registers, found.limit_shared) == (NO_LIMIT, NO_LIMIT)
+    assert found.blocks_per_sm == 32
+    assert occupancy(8.0, 64, 0, 0).limit_shared == 164 * 1024 // 1024  # 1 KB is reserved for each block
+
+
+def test_two_thousand_launches_agree_with_a_simulation() -> None:
+    draw = random.Random(20240501)
+    seen = set()
+    for _ in range(2000):
+        launch = (
+            draw.choice(sorted(LIMITS)),
+            draw.choice([draw.randint(1, 1024), 32 * draw.randint(1, 32)]),
+            draw.randint(0, 255),
+            draw.choice([0, draw.randint(0, 49152), 1024 * draw.randint(0, 48)]),
+            draw.choice([0, 0, draw.randint(0, 232448)]),
+        )
+        expected = simulated(*launch)
+        assert occupancy(*launch).blocks_per_sm == expected, launch
+        seen.add(expected)
+    assert len(seen) > 15  # the sample must not be all refusals
+
+
+@given(LAUNCHES)
+def test_any_launch_agrees_with_the_simulation(launch: tuple[float, int, int, int, int]) -> None:
+    assert occupancy(*launch).blocks_per_sm == simulated(*launch)
+
+
+@given(LAUNCHES)
+def test_more_registers_or_memory_never_help(launch: tuple[float, int, int, int, int]) -> None:
+    cc, threads, registers, static, dynamic = launch
+    blocks = occupancy(*launch).blocks_per_sm
+    assert occupancy(cc, threads, min(registers + 8, 255), static, dynamic).blocks_per_sm <= blocks
+    assert occupancy(cc, threads, registers, static, dynamic + 1000).blocks_per_sm <= blocks
+
+
+@given(st.lists(LAUNCHES, min_size=1, max_size=20))
+def test_columns_equal_rows(launches: list[tuple[float, int, int, int, int]]) -> None:
+    columns = [np.array(column) for column in zip(*launches, strict=True)]
+    together = occupancy(*columns)
+    for row, launch in enumerate(launches):
+        alone = occupancy(*launch)
+        assert together.blocks_per_sm[row] == alone.blocks_per_sm
+        assert together.limit_registers[row] == alone.limit_registers
+        assert together.limit_shared[row] == alone.limit_shared
+        assert together.limiting[row] == alone.limiting
+
+
+def test_a_scalar_stays_a_plain_number() -> None:
+    assert type(occupancy(8.0, 256, 64, 0).blocks_per_sm) is int
+
+
+@pytest.mark.parametrize(("capability", "known"), [(0.0, "12.0"), (3.5, "5.2"), (11.0, "10.0")])
+def test_unknown_compute_capability(capability: float, known: str) -> None:
+    with pytest.raises(InputError, match=known):
+        occupancy(capability, 128, 32, 0)
+    with pytest.raises(InputError, match=known):
+        occupancy(np.array([7.0, capability]), 128, 32, 0)
+
+
+@pytest.mark.parametrize(
+    ("launch", "told"),
+    [
+        ((7.0, 0, 32, 0), "threads is 0; it must be at least 1"),
+        ((7.0, 128, 256, 0), "registers_per_thread is 256; it must be between 0 and 255"),
+        ((7.0, 128, 32, -1), "shared_bytes is -1"),
+        ((7.0, 128, 32, 0, -1), "dynamic_shared_bytes is -1"),
+    ],
+)
+def test_impossible_launches_are_refused(launch: tuple[float, int, int, int], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        occupancy(*launch)
+
+
+def test_b_max_counts_the_whole_gpu() -> None:
+    # SEER's GEMM-P 128×64 on a Titan Xp: 4 resident blocks on each of 30 SMs.
+    assert b_max(gpu("titan-xp"), 128, 128, 16384) == 120
+    with pytest.raises(InputError, match="NVIDIA only"):
+        b_max(gpu("mi210"), 128, 128, 16384)
+
+
+@pytest.mark.skipif(not KNOWN_ANSWERS.exists(), reason=f"{KNOWN_ANSWERS.name} of the shared data is not here")
+def test_nvidias_header_on_all_vectors() -> None:
+    import pandas as pd
+
+    known = pd.read_parquet(KNOWN_ANSWERS)
+    found = occupancy(
+        *(
+            known[name].to_numpy()
+            for name in ("cc", "block_threads", "regs_per_thread", "static_smem", "dynamic_smem")
+        )
+    )
+    assert len(known) == 115_920
+    np.testing.assert_array_equal(found.blocks_per_sm, known["max_blocks_per_sm"])
+    np.testing.assert_array_equal(found.limit_registers, known["limit_regs"])
+    np.testing.assert_array_equal(found.limit_shared, known["limit_smem"])
+    np.testing.assert_array_equal(found.limit_warps, known["limit_warps"])
+    np.testing.assert_array_equal(found.limit_blocks, known["limit_blocks"])
+    bits = {"warps": 1, "registers": 2, "shared": 4, "blocks": 8}
+    mask = [sum(bits[name] for name in names) for names in found.limiting]
+    # Bit 16 is the header's barrier limit, which on 12.0 equals the block limit; it is no limit of its own here.
+    np.testing.assert_array_equal(mask, known["limiting"] % 16)
+    assert set(known["cc"][known["limiting"] >= 16]) == {12.0}

@@ -1,0 +1,76 @@
+"""The roofline: known answers, scalars and arrays alike, the choice of a peak."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.gpu import gpu, gpus
+from features.problem import DTYPES
+from features.roofline import bound, peak_flops_table, peak_tflops, ridge_flops_per_byte, roofline_us
+
+AMOUNTS = st.floats(1, 1e15)
+PEAKS = st.floats(0.1, 1e4)
+
+
+def test_known_answers() -> None:
+    # 15.7 TFLOP at 15.7 TFLOP/s is a second; 900 GB at 900 GB/s too.
+    assert roofline_us(15.7e12, 1, 15.7, 900) == pytest.approx(1e6)
+    assert roofline_us(1, 900e9, 15.7, 900) == pytest.approx(1e6)
+    assert ridge_flops_per_byte(19.5, 1555) == pytest.approx(12.54, rel=1e-3)
+
+
+def test_names_of_the_two_sides() -> None:
+    assert bound(1e12, 1e6, 10, 1000) == "compute-bound"
+    assert bound(1e6, 1e9, 10, 1000) == "memory-bound"
+    both = bound(np.array([1e12, 1e6]), np.array([1e6, 1e9]), 10, 1000)
+    assert both.tolist() == ["compute-bound", "memory-bound"]
+
+
+@given(AMOUNTS, AMOUNTS, PEAKS, PEAKS)
+def test_never_faster_than_either_and_equal_for_arrays(
+    flops: float, size: float, peak: float, gbs: float
+) -> None:
+    time_us = roofline_us(flops, size, peak, gbs)
+    assert time_us >= flops / (peak * 1e6)
+    assert time_us >= size / (gbs * 1e3)
+    columns = roofline_us(np.array([flops, flops]), np.array([size, size]), peak, gbs)
+    assert columns.tolist() == [time_us, time_us]
+    intensity = flops / size
+    ridge = ridge_flops_per_byte(peak, gbs)
+    if abs(intensity / ridge - 1) > 1e-9:
+        assert bound(flops, size, peak, gbs) == ("compute-bound" if intensity > ridge else "memory-bound")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tensor", "expected"),
+    [
+        ("a100-sxm4-40gb", "fp32", False, 19.49),
+        ("a100-sxm4-40gb", "fp32", True, 156),
+        ("a100-sxm4-40gb", "fp16", False, 77.97),
+        ("a100-sxm4-40gb", "bf16", True, 312),
+        ("a100-sxm4-40gb", "fp64", True, 9.746),
+        ("v100", "fp32", True, 15.67),  # no TF32
+        ("v100", "fp16", True, 125),
+        ("v100", "bf16", True, 15.67),  # no bfloat16
+        ("v100", "int8", True, 15.67),
+        ("titan-xp", "fp16", False, 12.15),  # its 1/64 fp16 rate is never used
+        ("mi210", "fp32", True, 45.26),  # matrix cores take fp32
+        ("mi100", "bf16", True, 92.3),
+    ],
+)
+def test_the_peak_that_data_can_reach(name: str, dtype: str, tensor: bool, expected: float) -> None:
+    assert peak_tflops(gpu(name), dtype, tensor) == pytest.approx(expected, rel=1e-3)
+
+
+def test_tables_are_whole_and_tensor_cores_never_slow_down() -> None:
+    for one in gpus():
+        table = peak_flops_table(one)
+        assert set(table) == {(dtype, tensor) for dtype in DTYPES for tensor in (False, True)}
+        for dtype in DTYPES:
+            assert table[dtype, True] >= table[dtype, False] > 0, (one.name, dtype)
+
+
+def test_a_table_is_the_callers_own() -> None:
+    peak_flops_table(gpu("t4"))["fp32", False] = 0.0
+    assert peak_tflops(gpu("t4"), "fp32") == pytest.approx(8.14, rel=1e-3)
