@@ -11,8 +11,8 @@ class KernelName:
     """What a kernel's name says.
 
     ``algorithm`` is the cuDNN forward algorithm of the same method, None where only the whole call tells (a
-    GEMM, a layout change). ``tile_m`` × ``tile_n`` is the block's tile of the (implicit) GEMM, 0 where the name
-    has none. ``architecture`` is the generation that the kernel was written for, "" where the name has none.
+    GEMM, a layout change). ``tile_m`` × ``tile_n`` is the block's tile of the (implicit) GEMM, 0 where the
+    name has none. ``architecture`` is the generation that the kernel was written for, else "".
     """
 
     algorithm: str | None
@@ -24,7 +24,8 @@ class KernelName:
 
 _GENERATIONS = {
     "35": "kepler", "50": "maxwell", "52": "maxwell", "60": "pascal", "61": "pascal", "70": "volta",
-    "75": "turing", "80": "ampere", "86": "ampere", "89": "ada", "90": "hopper", "100": "blackwell", "120": "blackwell",
+    "75": "turing", "80": "ampere", "86": "ampere", "89": "ada", "90": "hopper", "100": "blackwell",
+    "120": "blackwell",
 }  # fmt: skip
 _ARCH = r"(?:(?P<arch>kepler|maxwell|pascal|volta|turing|ampere|hopper)_)?(?:fp16_)?"
 _TILE = r"(?P<m>\d+)x(?P<n>\d+)"
@@ -92,7 +93,7 @@ _DECISIVE = (
 def identify_call(kernel_names: Iterable[str]) -> str | None:
     """The algorithm of one library call from the names of all its kernels; None where none of them tells.
 
-    The rarer mark decides: index kernels make an implicit GEMM a precomputed one, transforms make a GEMM Winograd.
+    The rarer mark decides: index kernels make an implicit GEMM a precomputed one, and so on.
     """
     seen = {found.algorithm for found in map(identify, kernel_names) if found}
     return next((algorithm for algorithm in _DECISIVE if algorithm in seen), None)

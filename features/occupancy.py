@@ -138,7 +138,7 @@ def occupancy(
     """Resident blocks per SM of a launch; a launch that the device refuses has 0.
 
     ``threads`` is per block, ``shared_bytes`` the static and ``dynamic_shared_bytes`` the dynamic shared
-    memory of a block: whole numbers, or arrays of one common length (``compute_capability`` a float such as 8.6).
+    memory of a block: whole numbers, or arrays of one common length (``compute_capability`` as in `LIMITS`).
 
     Raises `InputError` for a compute capability outside `LIMITS` (AMD's 0.0 included), fewer than 1 thread,
     more than 255 registers per thread, or a negative size.

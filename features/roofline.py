@@ -52,11 +52,11 @@ def peak_tflops(gpu: Gpu, dtype: str, uses_tensor_cores: bool = False) -> float:
 def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
     """(dtype, uses tensor cores) → peak in TFLOP/s, for every dtype of `DTYPES`.
 
-    Without tensor cores: fp64 and fp32 vector rates; fp16 the packed rate, but at least fp32's (GPUs without one,
-    or with a slower one, convert to fp32); bf16 and int8 as fp32.
-    With them: fp16 and bf16 their tensor peaks; fp32 TF32's, else AMD's fp32 matrix peak; int8 fp16's (a lower
-    bound: no row lists integer peaks, and Volta's tensor cores have none). Where a unit is missing the value
-    without tensor cores stands, so that a tensor peak is never below it. fp64 stays at the vector rate.
+    Without tensor cores: fp64 and fp32 vector rates; fp16 the packed rate, but at least fp32's (GPUs without
+    one, or with a slower one, convert to fp32); bf16 and int8 as fp32.
+    With them: fp16 and bf16 their tensor peaks; fp32 TF32's, else AMD's fp32 matrix peak; int8 fp16's (a
+    lower bound: no row lists integer peaks, and Volta's tensor cores have none). Where a unit is missing the
+    value without tensor cores stands, so that a tensor peak is never below it. fp64 stays at the vector rate.
     """
     return dict(_peaks(gpu))
 

@@ -1,6 +1,7 @@
-"""Which problems a plan may hold: limits on the arithmetic and on the size of a tensor, and the workspace limit."""
+"""Limits on a plan's problems: their arithmetic, the size of a tensor, the workspace."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from features import shape
 from features.conv import Conv
@@ -10,7 +11,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Limits of a plan. FLOPs are 2 per multiply-add; a tensor is the input, the filter or the output alone."""
+    """Limits of a plan. FLOPs are 2 per multiply-add; a tensor is the input, filter or output alone."""
 
     min_flops: float = 1e6
     max_flops: float = 1.5e11
@@ -18,8 +19,8 @@ class Caps:
     max_workspace_bytes: int = 16_000_000_000
 
     def reason(self, conv: Conv) -> str:
-        """Why ``conv`` is left out of a plan, naming the limit without the problem's own figure; empty if it stays."""
-        if max(shape.input_bytes(conv), shape.filter_bytes(conv), shape.output_bytes(conv)) > self.max_tensor_bytes:
+        """Why ``conv`` is left out of a plan, by the limit's figure; empty if it stays."""
+        if max(tensor_sizes_bytes(conv).values()) > self.max_tensor_bytes:
             return f"a tensor over {self.max_tensor_bytes} bytes"
         if conv.flops > self.max_flops:
             return f"over {self.max_flops:g} FLOPs"
@@ -30,3 +31,13 @@ GPU_CAPS = Caps()
 """The protocol's limits for a data-centre GPU."""
 CPU_CAPS = Caps(max_flops=2e9, max_tensor_bytes=GIB // 4, max_workspace_bytes=GIB)
 """Limits under which a CPU core stays within about a second a call."""
+
+
+def tensor_sizes_bytes(conv: Conv) -> dict[str, int]:
+    """Bytes of the input ``x``, the filter ``w`` and the output ``y``."""
+    problem: Any = conv  # the formulas' protocol also admits columns, whose fields may be set
+    return {
+        "x": shape.input_bytes(problem),
+        "w": shape.filter_bytes(problem),
+        "y": shape.output_bytes(problem),
+    }

@@ -1,6 +1,9 @@
-"""Clocks, temperature, power and throttle reasons of an NVIDIA GPU, by NVML. Read only: no clock is ever set."""
+"""Clocks, temperature, power and throttle reasons of an NVIDIA GPU, by NVML. Read only: no clock is ever
+set.
+"""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Self
 
 THROTTLES: Mapping[int, str] = {
@@ -10,11 +13,15 @@ THROTTLES: Mapping[int, str] = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-"""Bit of nvmlClocksEventReasons… (nvml.h) → what slowed the clock. Idle and user settings are no throttling."""
+"""Bit of nvmlClocksEventReasons… (nvml.h) → what slowed the clock. Idle and user settings are no
+throttling.
+"""
 
 
 class Clocks:
-    """NVML's view of one GPU, named by its PCI bus id (``CUDA_VISIBLE_DEVICES`` renumbers CUDA's devices, not NVML's)."""
+    """NVML's view of one GPU, named by its PCI bus id (``CUDA_VISIBLE_DEVICES`` renumbers CUDA's devices,
+    not NVML's).
+    """
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
@@ -24,7 +31,7 @@ class Clocks:
     def open(cls, pci_bus_id: str) -> Self | None:
         """None where NVML or its Python binding (nvidia-ml-py) is missing."""
         try:
-            import pynvml
+            import pynvml  # pyright: ignore[reportMissingImports]
         except ImportError:
             return None
         try:
@@ -64,10 +71,8 @@ class Clocks:
 
     def close(self) -> None:
         """Give NVML back."""
-        try:
+        with suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
-        except self._nvml.NVMLError:
-            pass
 
 
 def throttles(mask: float | None) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """What a measuring device is: the `Device` protocol and the frozen records that pass through it.
 
-The loop (`surrogate.collect.run`), the log and the merge know devices only by this file, so that a recorded run
-(`surrogate.collect.replay`) or a CPU stands in wherever no GPU is at hand.
+The loop (`surrogate.collect.run`), the log and the merge know devices only by this file, so that a recorded
+run (`surrogate.collect.replay`) or a CPU stands in wherever no GPU is at hand.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,8 +61,8 @@ class Kernel:
 class Measurement:
     """One (problem, algorithm) on one device.
 
-    ``times_us`` holds every repeat in the order taken: the sum of kernel times where kernels were seen, else the whole
-    call. ``spans_us`` holds first start to last end of the same repeats, launch gaps included.
+    ``times_us`` holds every repeat in the order taken: the sum of kernel times where kernels were seen, else
+    the whole call. ``spans_us`` holds first start to last end of the same repeats, launch gaps included.
     """
 
     status: str
@@ -79,7 +79,9 @@ class Measurement:
         if self.status not in STATUSES:
             raise ValueError(f"status {self.status!r} is unknown; known: {', '.join(STATUSES)}")
         if (self.status == "ok") != bool(self.times_us):
-            raise ValueError(f"a measurement with status {self.status!r} has {len(self.times_us)} times; only ok has any")
+            raise ValueError(
+                f"a measurement with status {self.status!r} has {len(self.times_us)} times; only ok has any"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; fields at their default are left out, to keep the log small."""
@@ -143,7 +145,9 @@ class Device(Protocol):
         ...
 
     def conditions(self) -> Mapping[str, float]:
-        """Clocks, temperature, power and throttle flags now (see `surrogate.collect.clocks`); empty if unknown."""
+        """Clocks, temperature, power and throttle flags now (see `surrogate.collect.clocks`); empty if
+        unknown.
+        """
         ...
 
     def close(self) -> None:

@@ -1,4 +1,6 @@
-"""SEER's grids: the cross products of sizes that the paper measures (Titan Xp, batch 128, square, fp32 NCHW forward)."""
+"""SEER's grids: the cross products of sizes that the paper measures (Titan Xp, batch 128, square, fp32 NCHW
+forward).
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
@@ -17,7 +19,11 @@ PICK_CHANNELS = (10, 20, 50, 100, 200, 400, 800, 1000)
 
 
 def grid(
-    channels: tuple[int, ...], sizes: tuple[int, ...], filters: tuple[int, ...], strides: tuple[int, ...], pad: int
+    channels: tuple[int, ...],
+    sizes: tuple[int, ...],
+    filters: tuple[int, ...],
+    strides: tuple[int, ...],
+    pad: int,
 ) -> Callable[[], Iterator[Conv]]:
     """A function that yields the cross product input channels × output channels × size × filter × stride."""
 

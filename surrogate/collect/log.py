@@ -1,10 +1,10 @@
 """The run's log: append-only JSON lines that survive a kill at any byte.
 
-Line 1 is the header: schema version, device, plan, protocol. Then, for each planned problem (named by its key), a
-``problem`` record (origin, networks, candidates, the library's ranking), one ``measure`` record per algorithm, and a
-``done`` record (Find's result, clocks). Every record is one ``write`` of a whole line, so a killed process loses at most
-the measurement in flight; ``fsync`` follows every `FSYNC_SECONDS`, so a power cut loses little more. A torn last
-line is cut off when the run goes on.
+Line 1 is the header: schema version, device, plan, protocol. Then, for each planned problem (named by its
+key), a ``problem`` record (origin, networks, candidates, the library's ranking), one ``measure`` record per
+algorithm, and a ``done`` record (Find's result, clocks). Every record is one ``write`` of a whole line, so a
+killed process loses at most the measurement in flight; ``fsync`` follows every `FSYNC_SECONDS`, so a power
+cut loses little more. A torn last line is cut off when the run goes on.
 """
 
 import json
@@ -57,7 +57,9 @@ class Header:
     def from_dict(cls, values: Mapping[str, Any], path: Path) -> Self:
         """The inverse of `to_dict`; a foreign file or a newer schema raises `InputError`."""
         if values.get("kind") != HEADER:
-            raise InputError(f"{path}: its first line is no header of a run; a run is what `seer collect -o` writes")
+            raise InputError(
+                f"{path}: its first line is no header of a run; a run is what `seer collect -o` writes"
+            )
         if values["schema"] > SCHEMA_VERSION:
             raise InputError(
                 f"{path}: written with schema {values['schema']}, this release reads up to {SCHEMA_VERSION};"
@@ -96,14 +98,18 @@ class Contents:
 
 
 def read(path: str | Path) -> Contents:
-    """All whole records of ``path``. A torn last line is left out; anything else unreadable raises `InputError`."""
+    """All whole records of ``path``. A torn last line is left out; anything else unreadable raises
+    `InputError`.
+    """
     path = Path(path)
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"{path}: no such run; `seer collect -o` writes one") from None
     except OSError as error:
-        raise InputError(f"{path}: not readable ({error.strerror}); give a run written by `seer collect`") from None
+        raise InputError(
+            f"{path}: not readable ({error.strerror}); give a run written by `seer collect`"
+        ) from None
     whole = data.rfind(b"\n") + 1
     records: list[dict[str, Any]] = []
     for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
@@ -113,7 +119,8 @@ def read(path: str | Path) -> Contents:
                 raise ValueError("not a record")
         except ValueError as error:
             raise InputError(
-                f"{path}:{number}: not a record of a run ({error}); only the last line of a killed run may be torn"
+                f"{path}:{number}: not a record of a run ({error});"
+                " only the last line of a killed run may be torn"
             ) from None
         records.append(record)
     if not records:
@@ -123,7 +130,9 @@ def read(path: str | Path) -> Contents:
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path}: its header is incomplete ({error}); it was not written by `seer collect`") from None
+        raise InputError(
+            f"{path}: its header is incomplete ({error}); it was not written by `seer collect`"
+        ) from None
 
 
 class RunLog:
@@ -132,8 +141,8 @@ class RunLog:
     def __init__(self, path: str | Path, header: Header) -> None:
         """Open ``path`` to go on with the run it holds, or to begin one.
 
-        Raises `InputError` where the file is locked by a live run, is no log, or belongs to another device, library
-        version, plan, shard or protocol.
+        Raises `InputError` where the file is locked by a live run, is no log, or belongs to another device,
+        library version, plan, shard or protocol.
         """
         self.path = Path(path)
         self._file = _open_locked(self.path)
@@ -149,7 +158,9 @@ class RunLog:
                 self.header = contents.header
                 conflict = contents.header.conflict(header)
                 if conflict:
-                    raise InputError(f"{self.path}: {conflict}; give another -o, or repeat the run's own command")
+                    raise InputError(
+                        f"{self.path}: {conflict}; give another -o, or repeat the run's own command"
+                    )
                 self._file.truncate(contents.whole_bytes)
             self.records = contents.records
         except BaseException:
@@ -192,7 +203,9 @@ class RunLog:
 
 
 def _open_locked(path: Path) -> BinaryIO:
-    """``path`` open for unbuffered appending, locked against a second run (where the system knows such locks)."""
+    """``path`` open for unbuffered appending, locked against a second run (where the system knows such
+    locks).
+    """
     try:
         file = path.open("ab", buffering=0)
     except OSError as error:

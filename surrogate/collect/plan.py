@@ -1,27 +1,32 @@
 """Plans: which problems to measure, in which order, on which shard, and the digest that names the whole.
 
-The order is that of a hash of (seed, problem): random, so that a run cut short is unbiased; the same on every machine;
-and independent of the order in which the sources list their problems.
+The order is that of a hash of (seed, problem): random, so that a run cut short is unbiased; the same on every
+machine; and independent of the order in which the sources list their problems.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from features.conv import Conv
 from features.errors import InputError
 from surrogate.collect.caps import Caps
 
 ANCHOR_SHARE = 0.01
-"""Share of a shard's problems that are anchors; with `ANCHOR_VISITS` visits each they take about 5 % of the run."""
+"""Share of a shard's problems that are anchors; with `ANCHOR_VISITS` visits each they take about 5 % of the
+run.
+"""
 MAX_ANCHORS = 100
 ANCHOR_VISITS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedProblem:
-    """One problem to measure, and where it came from. ``visit`` counts an anchor's repetitions, else it is 0."""
+    """One problem to measure, and where it came from. ``visit`` counts an anchor's repetitions, else it is
+    0.
+    """
 
     conv: Conv
     origin: str
@@ -36,21 +41,24 @@ class PlannedProblem:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings every shape of a plan is measured under: their full cross product."""
+    """The settings of every shape of a plan, in full cross product. Empty: the problem's own."""
 
-    dtypes: tuple[str, ...] = ("fp32",)
-    maths: tuple[str, ...] = ("fma",)
-    layouts: tuple[str, ...] = ("NCHW",)
-    directions: tuple[str, ...] = ("fwd",)
+    dtypes: tuple[str, ...] = ()
+    maths: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ()
+    directions: tuple[str, ...] = ()
 
     def over(self, problem: PlannedProblem) -> Iterator[PlannedProblem]:
         """``problem`` under each combination."""
-        for dtype in self.dtypes:
-            for math in self.maths:
-                for layout in self.layouts:
-                    for direction in self.directions:
-                        conv = replace(problem.conv, dtype=dtype, math=math, layout=layout, direction=direction)
-                        yield replace(problem, conv=conv)
+        own = problem.conv
+        for dtype, math, layout, direction in product(
+            self.dtypes or (own.dtype,),
+            self.maths or (own.math,),
+            self.layouts or (own.layout,),
+            self.directions or (own.direction,),
+        ):
+            conv = replace(own, dtype=dtype, math=math, layout=layout, direction=direction)
+            yield replace(problem, conv=conv)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +94,28 @@ def build(
     shard: tuple[int, int] = (1, 1),
     anchors: Sequence[PlannedProblem] | None = None,
 ) -> Plan:
-    """The plan of one shard ``(i, n)`` of ``problems`` under ``settings`` (None keeps each problem's own).
+    """The plan of one shard ``(i, n)`` of ``problems`` under ``settings``.
 
-    Anchors are chosen from ``anchors``, or from the plan's own problems, spread over the FLOPs; they are in every
-    shard. Raises `InputError` where the shard is out of range or nothing is left to measure.
+    Anchors are chosen from ``anchors``, or from the plan's own problems, spread over the FLOPs; they are in
+    every shard. Raises `InputError` where the shard is out of range or nothing is left to measure.
     """
     caps = caps or Caps()
     index, count = shard
     if not 1 <= index <= count:
         raise InputError(f"shard {index}/{count} is out of range; give i/n with 1 ≤ i ≤ n, as in 2/4")
-    kept, left_out = _within(_unique(_crossed(problems, settings)), caps)
+    settings = settings or Settings()
+    kept, left_out = _within(_unique(under for problem in problems for under in settings.over(problem)), caps)
     if not kept:
         reasons = ", ".join(f"{n} {reason}" for reason, n in left_out.items()) or "the sources are empty"
         raise InputError(f"the plan {description!r} holds no problem to measure ({reasons})")
-    pool, _ = _within(_unique(_crossed(anchors or kept, settings)), caps)
+    pool, _ = _within(_unique(under for problem in anchors or kept for under in settings.over(problem)), caps)
     chosen = spread(pool, min(MAX_ANCHORS, int(len(kept) / count * ANCHOR_SHARE)))
     ordered = sorted(kept, key=lambda problem: _rank(seed, problem))
     mine = _with_anchors(ordered[index - 1 :: count], chosen)
     if not mine:
-        raise InputError(f"shard {index}/{count} of {len(kept)} problems is empty; use at most {len(kept)} shards")
+        raise InputError(
+            f"shard {index}/{count} of {len(kept)} problems is empty; use at most {len(kept)} shards"
+        )
     digest = _digest(kept, chosen, seed, caps)
     return Plan(tuple(mine), description, seed, shard, digest, left_out, caps)
 
@@ -121,14 +132,6 @@ def in_hash_order(problems: Iterable[PlannedProblem], seed: int) -> list[Planned
     return sorted(problems, key=lambda problem: _rank(seed, problem))
 
 
-def _crossed(problems: Iterable[PlannedProblem], settings: Settings | None) -> Iterator[PlannedProblem]:
-    for problem in problems:
-        if settings is None:
-            yield problem
-        else:
-            yield from settings.over(problem)
-
-
 def _unique(problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
     """Each problem once: the first origin, the networks of all."""
     found: dict[Conv, PlannedProblem] = {}
@@ -137,7 +140,9 @@ def _unique(problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
         if known is None:
             found[problem.conv] = problem
         elif not set(problem.networks) <= set(known.networks):
-            found[problem.conv] = replace(known, networks=tuple(dict.fromkeys(known.networks + problem.networks)))
+            found[problem.conv] = replace(
+                known, networks=tuple(dict.fromkeys(known.networks + problem.networks))
+            )
     return list(found.values())
 
 
@@ -153,10 +158,14 @@ def _within(problems: Iterable[PlannedProblem], caps: Caps) -> tuple[list[Planne
     return kept, dict(reasons)
 
 
-def _with_anchors(problems: Sequence[PlannedProblem], anchors: Sequence[PlannedProblem]) -> list[PlannedProblem]:
+def _with_anchors(
+    problems: Sequence[PlannedProblem], anchors: Sequence[PlannedProblem]
+) -> list[PlannedProblem]:
     """``problems`` with each anchor's visits strewn evenly over the whole length, and nowhere else."""
     anchored = {anchor.conv for anchor in anchors}
-    placed = [(place, problem) for place, problem in enumerate(problems) if problem.conv not in anchored]
+    placed = [
+        (float(place), problem) for place, problem in enumerate(problems) if problem.conv not in anchored
+    ]
     for visit in range(ANCHOR_VISITS if anchors else 0):
         for number, anchor in enumerate(anchors):
             fraction = (visit + (number + 0.5) / len(anchors)) / ANCHOR_VISITS

@@ -1,6 +1,8 @@
-"""A user's own list of problems: text (one PROBLEM a line), CSV or JSON lines (problem columns), or SEER's Test-set-II.
+"""A user's own list of problems: text (one PROBLEM a line), CSV or JSON lines (problem columns), or SEER's
+Test-set-II.
 
-Settings columns ``dtype math layout direction`` and ``networks`` (comma-separated) are optional in CSV and JSON lines.
+Settings columns ``dtype math layout direction`` and ``networks`` (comma-separated) are optional in CSV and
+JSON lines.
 """
 
 import csv
@@ -30,7 +32,9 @@ def file_problems(path: str | Path) -> list[PlannedProblem]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise InputError(f"{path}: no such plan file; give a list of problems, one n…c…h…k…r… a line") from None
+        raise InputError(
+            f"{path}: no such plan file; give a list of problems, one n…c…h…k…r… a line"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a readable plan file ({error}); it must be UTF-8 text") from None
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
@@ -70,7 +74,9 @@ def _csv(path: Path, lines: list[tuple[int, str]]) -> Iterator[PlannedProblem]:
             )
     for (number, _), values in zip(lines[1:], rows, strict=True):
         if len(values) != len(header):
-            raise InputError(f"{path}:{number}: {len(values)} values for {len(header)} columns; give one for each")
+            raise InputError(
+                f"{path}:{number}: {len(values)} values for {len(header)} columns; give one for each"
+            )
         row = {name: value.strip() for name, value in zip(header, values, strict=True) if value.strip()}
         yield _row(row, f"{path}:{number}")
 
@@ -86,14 +92,13 @@ def _row(row: Mapping[str, Any], where: str) -> PlannedProblem:
         raise InputError(f"{where}: {', '.join(missing)} missing; a problem needs {', '.join(NEEDED)}")
     try:
         sizes = {name: _whole(name, row[name]) for name in SIZE_COLUMNS if name in row}
-        return PlannedProblem(Conv(**sizes, **settings), "plan", networks)
+        values: dict[str, Any] = {**sizes, **settings}
+        return PlannedProblem(Conv(**values), "plan", networks)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 
 
-def _text(
-    text: str, where: str, settings: dict[str, str], networks: tuple[str, ...] = ()
-) -> PlannedProblem:
+def _text(text: str, where: str, settings: dict[str, str], networks: tuple[str, ...] = ()) -> PlannedProblem:
     try:
         return PlannedProblem(parse(text, **settings), "plan", networks)
     except InputError as error:
@@ -114,7 +119,11 @@ def _json_object(line: str, path: Path, number: int) -> Mapping[str, Any]:
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise InputError(f"{path}:{number}: not JSON ({error}); each line is one object such as {{\"problem\": …}}") from None
+        raise InputError(
+            f'{path}:{number}: not JSON ({error}); each line is one object such as {{"problem": …}}'
+        ) from None
     if not isinstance(value, dict):
-        raise InputError(f"{path}:{number}: {type(value).__name__} came; each line is one object with problem columns")
+        raise InputError(
+            f"{path}:{number}: {type(value).__name__} came; each line is one object with problem columns"
+        )
     return value

@@ -1,7 +1,7 @@
 """How a time is taken and what is said of it: repeats, median, MAD, stability, clocks, drift of the anchors.
 
-Warm once, then 5 repeats; 3 where a call takes over 20 ms, 1 over 100 ms. The time is the median of the repeats; all are
-kept in the log. Pure functions: the devices bring the clock.
+Warm once, then 5 repeats; 3 where a call takes over 20 ms, 1 over 100 ms. The time is the median of the
+repeats; all are kept in the log. Pure functions: the devices bring the clock.
 """
 
 import statistics
@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 UNSTABLE_MAD = 0.05
-"""A row whose MAD exceeds this share of its median is called unstable (pyperf warns at a like share of the mean)."""
+"""A row whose MAD exceeds this share of its median is called unstable (pyperf warns at a like share of the
+mean).
+"""
 UNSTABLE_SPREAD = 1.5
 """… and one whose slowest repeat exceeds its median this many times."""
 SLOW_CLOCK = 0.95
@@ -53,7 +55,9 @@ class Summary:
     mad_us: float
     repeats: int
     stable: bool
-    """False where the repeats scatter, or where a single repeat leaves nothing to judge by (`judgeable` is False)."""
+    """False where the repeats scatter, or where a single repeat leaves nothing to judge by (`judgeable` is
+    False).
+    """
 
     @property
     def judgeable(self) -> bool:

@@ -23,7 +23,9 @@ def problem_record(
     }
 
 
-def measure_record(problem: PlannedProblem, algorithm: str, result: Measurement, at_s: float) -> dict[str, Any]:
+def measure_record(
+    problem: PlannedProblem, algorithm: str, result: Measurement, at_s: float
+) -> dict[str, Any]:
     """One measurement; ``at_s`` is Unix time."""
     return {
         "kind": "measure",

@@ -63,7 +63,9 @@ class ReferenceDevice:
         seed: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``algorithms`` and the CPU's ``spec`` default to the reference library and a measurement of about 2 s."""
+        """``algorithms`` and the CPU's ``spec`` default to the reference library and a measurement of about
+        2 s.
+        """
         if algorithms is None:
             from surrogate.collect.reference import ALGORITHMS
 
@@ -106,7 +108,9 @@ class ReferenceDevice:
         """Nothing to give back."""
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
-        """Warm once, then the policy's repeats, the cache flushed before each. An exception is status ``failed``."""
+        """Warm once, then the policy's repeats, the cache flushed before each. An exception is status
+        ``failed``.
+        """
         if algorithm not in self._algorithms:
             raise InputError(
                 f"algorithm {algorithm!r} is unknown; known: {', '.join(self._algorithms)}"
@@ -143,6 +147,8 @@ class ReferenceDevice:
     def _data(self, conv: Conv) -> tuple[np.ndarray, np.ndarray]:
         if self._inputs.conv != conv:
             x = self._random.standard_normal((conv.n, conv.c, conv.h, conv.w), dtype=np.float32)
-            w = self._random.standard_normal((conv.k, conv.c // conv.groups, conv.r, conv.s), dtype=np.float32)
+            w = self._random.standard_normal(
+                (conv.k, conv.c // conv.groups, conv.r, conv.s), dtype=np.float32
+            )
             self._inputs = _Inputs(conv, x, w)
         return self._inputs.x, self._inputs.w

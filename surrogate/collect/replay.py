@@ -1,4 +1,6 @@
-"""The `replay` device: serves a recorded run again, so that everything above a device is tested without one."""
+"""The `replay` device: serves a recorded run again, so that everything above a device is tested without
+one.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +16,9 @@ from surrogate.collect.records import conv_of, key_without_visit
 
 
 class ReplayDevice:
-    """A device whose every answer was recorded. Of several visits to a problem the first is served, always."""
+    """A device whose every answer was recorded. Of several visits to a problem the first is served,
+    always.
+    """
 
     def __init__(self, path: str | Path) -> None:
         """Raises `InputError` where ``path`` is no run or an empty one."""
@@ -84,7 +88,7 @@ class ReplayDevice:
         key = problem_key(conv)
         if key not in self._problems:
             raise InputError(
-                f"{self.path}: {key} was not recorded ({len(self._problems)} problems are); replay serves recorded"
-                f" problems only{nearest(key, self._problems, count=1)}"
+                f"{self.path}: {key} was not recorded ({len(self._problems)} problems are); "
+                f" replay serves recorded problems only{nearest(key, self._problems, count=1)}"
             )
         return self._problems[key]

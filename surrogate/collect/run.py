@@ -1,4 +1,6 @@
-"""The loop: plan × device × log. It goes on where the log ends, keeps to its own time, and outlives any one failure."""
+"""The loop: plan × device × log. It goes on where the log ends, keeps to its own time, and outlives any one
+failure.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +15,7 @@ from surrogate.collect.records import done_record, measure_record, problem_recor
 
 Progress = Callable[[int, int, str], None]
 """Called with problems done, problems in all, and the problem just finished."""
+TIME_UP = "the time is up"
 MAX_LOST_IN_A_ROW = 5
 """Consecutive measurements that may lose the device before the run gives up."""
 
@@ -31,6 +34,11 @@ class Outcome:
     def finished(self) -> bool:
         """True where every planned problem is done."""
         return self.problems_done == self.problems_total
+
+    @property
+    def time_up(self) -> bool:
+        """True where the run stopped for its budget of time alone."""
+        return self.stopped == TIME_UP
 
 
 @dataclass(slots=True)
@@ -102,7 +110,7 @@ def _problem(
 ) -> str:
     """Measure what is missing of one problem; returns why the run must stop, or nothing."""
     if budget.spent():
-        return "the time is up"
+        return TIME_UP
     candidates = device.candidates(problem.conv)
     if problem.key not in state.begun:
         ranking = _guarded(lambda: device.heuristic(problem.conv))
@@ -113,7 +121,7 @@ def _problem(
         if algorithm in measured:
             continue
         if budget.spent():
-            return "the time is up"
+            return TIME_UP
         began_s = budget.clock()
         result = _measured(device, problem, algorithm, policy, state)
         log.append(measure_record(problem, algorithm, result, time.time()))

@@ -1,8 +1,9 @@
-"""Problems drawn log-uniformly over the whole domain by a Sobol sequence, and the mixture that a campaign measures.
+"""Problems drawn log-uniformly over the whole domain by a Sobol sequence, and the mixture that a campaign
+measures.
 
-Domain: batch 1–256, channels 3–1448, size 4–315, filters 1–11, strides 1–4, padding none, same or full; some problems
-dilated, grouped, depthwise, non-square. The sequence is SciPy's unscrambled one, shifted modulo 1 by the seed
-(Cranley–Patterson), so that a seed gives the same problems with every version.
+Domain: batch 1–256, channels 3–1448, size 4–315, filters 1–11, strides 1–4, padding none, same or full; some
+problems dilated, grouped, depthwise, non-square. The sequence is SciPy's unscrambled one, shifted modulo 1 by
+the seed (Cranley–Patterson), so that a seed gives the same problems with every version.
 """
 
 import math
@@ -38,7 +39,9 @@ MAX_POINTS = 1 << 22
 
 
 def sampled(seed: int, caps: Caps) -> Iterator[Conv]:
-    """Distinct problems within ``caps``, without end until the sequence is exhausted (about 4 million points)."""
+    """Distinct problems within ``caps``, without end until the sequence is exhausted (about 4 million
+    points).
+    """
     seen: set[Conv] = set()
     for point in _points(seed):
         conv = _problem(point)
@@ -48,7 +51,8 @@ def sampled(seed: int, caps: Caps) -> Iterator[Conv]:
 
 
 def mixture(total: int, seed: int, caps: Caps) -> tuple[list[PlannedProblem], list[PlannedProblem]]:
-    """About ``total`` problems in the shares of `MIXTURE`, and the pool from which the plan takes its anchors.
+    """About ``total`` problems in the shares of `MIXTURE`, and the pool from which the plan takes its
+    anchors.
 
     Where the networks or the grids hold fewer than their share, drawn problems make up for them.
     """
@@ -70,7 +74,8 @@ def _points(seed: int) -> Iterator[np.ndarray]:
     shift = np.random.Generator(np.random.PCG64(seed)).random(DIMENSIONS)
     sequence = qmc.Sobol(DIMENSIONS, scramble=False)
     for power in count(10):
-        # the first two blocks are of 1024 points, each later one as long as all before it: Sobol's points stay balanced
+        # the first two blocks are of 1024 points, each later one as long as all before it: Sobol's points
+        # stay balanced
         block = sequence.random_base2(max(power - 1, 10))
         yield from (block + shift) % 1.0
         if 1 << power >= MAX_POINTS:
@@ -94,8 +99,8 @@ def _problem(u: Sequence[float] | np.ndarray) -> Conv | None:
     if h + 2 * _pad(pad, reach_h) <= reach_h or w + 2 * _pad(pad, reach_w) <= reach_w:
         return None
     return Conv(
-        n=_log_uniform(1, 256, u[0]), c=c, h=h, w=w, k=k, r=r, s=s, pad_h=_pad(pad, reach_h), pad_w=_pad(pad, reach_w),
-        stride_h=stride, dilation_h=dilation, groups=groups,
+        n=_log_uniform(1, 256, u[0]), c=c, h=h, w=w, k=k, r=r, s=s, pad_h=_pad(pad, reach_h),
+        pad_w=_pad(pad, reach_w), stride_h=stride, dilation_h=dilation, groups=groups,
     )  # fmt: skip
 
 

@@ -1,8 +1,10 @@
-"""A device in a process of its own, so that a sticky CUDA error, a crash or a hang costs one measurement, not the run.
+"""A device in a process of its own, so that a sticky CUDA error, a crash or a hang costs one measurement, not
+the run.
 
-The parent (`WorkerDevice`) and the child (`serve`) exchange JSON lines over the child's standard input and output:
-a request is ``{"call": name, …}``, a reply ``{"result": …}``, ``{"input_error": line}`` or ``{"lost": reason}``. A
-child that said ``lost``, died or kept silent too long is replaced by a fresh one at the next call.
+The parent (`WorkerDevice`) and the child (`serve`) exchange JSON lines over the child's standard input and
+output: a request is ``{"call": name, …}``, a reply ``{"result": …}``, ``{"input_error": line}`` or ``{"lost":
+reason}``. A child that said ``lost``, died or kept silent too long is replaced by a fresh one at the next
+call.
 """
 
 import json
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 from features.conv import Conv
@@ -19,11 +22,15 @@ from surrogate.collect.device import Choice, Device, DeviceInfo, DeviceLostError
 from surrogate.collect.protocol import RepeatPolicy
 
 TIMEOUT_S = 300.0
-"""Silence after which a child is taken for hung. The first call loads libraries; a call measures for seconds at most."""
+"""Silence after which a child is taken for hung. The first call loads libraries; a call measures for seconds
+at most.
+"""
 
 
 class WorkerDevice:
-    """A `Device` that lives in a child process started by ``command``, and in another one after that was lost."""
+    """A `Device` that lives in a child process started by ``command``, and in another one after that was
+    lost.
+    """
 
     def __init__(self, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
         self._command = list(command)
@@ -84,7 +91,12 @@ class WorkerDevice:
     def _start(self) -> subprocess.Popen[str]:
         # a session of its own keeps the terminal's Ctrl-C from the child: the parent ends it in order
         self._child = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            start_new_session=True,
         )
         self.starts += 1
         return self._child
@@ -119,10 +131,8 @@ class WorkerDevice:
         child.kill()
         for stream in (child.stdin, child.stdout):
             if stream:
-                try:
+                with suppress(OSError):  # a request that was still buffered for a dead child
                     stream.close()
-                except OSError:  # a request that was still buffered for a dead child
-                    pass
         child.wait()
 
 
@@ -143,6 +153,8 @@ def serve(open_device: Callable[[], Device], requests: TextIO, replies: TextIO) 
                 reply = {"input_error": str(error)}
             except DeviceLostError as error:
                 reply = {"lost": str(error)}
+            except Exception as error:  # one failure never ends a run: a fresh process takes over
+                reply = {"lost": f"{type(error).__name__}: {error}"}
             replies.write(json.dumps(reply) + "\n")
             replies.flush()
             if "lost" in reply:
@@ -190,7 +202,9 @@ DEVICES: Mapping[str, Callable[..., Device]] = {"cudnn": _cudnn}
 
 
 def main(words: Sequence[str]) -> None:
-    """Serve the device named by ``words``. Whatever a library writes to standard output goes to standard error."""
+    """Serve the device named by ``words``. Whatever a library writes to standard output goes to standard
+    error.
+    """
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     serve(lambda: DEVICES[words[0]](*words[1:]), sys.stdin, replies)

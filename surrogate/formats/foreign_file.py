@@ -31,7 +31,13 @@ def chunks(
     with raw:
         total = os.fstat(raw.fileno()).st_size
         start = raw.peek(3)[:3]
-        packed = gzip.GzipFile(fileobj=raw) if start[:2] == b"\x1f\x8b" else bz2.BZ2File(raw) if start == b"BZh" else raw
+        packed = (
+            gzip.GzipFile(fileobj=raw)
+            if start[:2] == b"\x1f\x8b"
+            else bz2.BZ2File(raw)
+            if start == b"BZh"
+            else raw
+        )
         while True:
             try:
                 piece = packed.read(_CHUNK)
@@ -42,14 +48,17 @@ def chunks(
             seen += len(piece)
             if seen > max_bytes:
                 raise InputError(
-                    f"{path}: unpacks to more than {max_bytes:,} bytes; raise the limit with --max-bytes if you trust it"
+                    f"{path}: unpacks to more than {max_bytes:,} bytes; raise the limit with --max-bytes if"
+                    " you trust it"
                 )
             if progress:
                 progress(raw.tell(), total)
             yield piece
 
 
-def read_bytes(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None) -> bytes:
+def read_bytes(
+    path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None
+) -> bytes:
     """All unpacked bytes of ``path``; errors as in `chunks`."""
     return b"".join(chunks(path, max_bytes=max_bytes, progress=progress))
 
@@ -59,8 +68,8 @@ def read_lines(
 ) -> Iterator[tuple[int, str]]:
     """(line number from 1, text without its end) of ``path``, never holding more than one line and one piece.
 
-    UTF-8 with or without a mark, or UTF-16 with its mark (as a Windows shell redirects); what does not decode becomes
-    the replacement character, since names of kernels may hold anything.
+    UTF-8 with or without a mark, or UTF-16 with its mark (as a Windows shell redirects); what does not decode
+    becomes the replacement character, since names of kernels may hold anything.
     """
     number, rest, encoding = 0, b"", ""
     for piece in chunks(path, max_bytes=max_bytes, progress=progress):
@@ -74,7 +83,9 @@ def read_lines(
             number += 1
             yield number, _text(line, encoding if number == 1 else "utf-8")
         if len(rest) > MAX_LINE_BYTES:
-            raise InputError(f"{path}, line {number + 1}: longer than {MAX_LINE_BYTES:,} bytes; this is no text file")
+            raise InputError(
+                f"{path}, line {number + 1}: longer than {MAX_LINE_BYTES:,} bytes; this is no text file"
+            )
     if encoding == "utf-16":
         yield from enumerate(rest.decode("utf-16", "replace").splitlines(), 1)
     elif rest:

@@ -20,9 +20,10 @@ KEY_COLUMNS = (
 """The columns that name one dataset row."""
 
 KERNEL_NUMBERS = (
-    "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread", "static_shared_bytes",
-    "dynamic_shared_bytes", "time_us", "blocks", "b_max", "waves", "fp32_instructions", "dram_read_transactions",
-    "dram_write_transactions", "fp32_utilization_pct", "dram_utilization_pct", "achieved_occupancy_pct",
+    "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread",
+    "static_shared_bytes", "dynamic_shared_bytes", "time_us", "blocks", "b_max", "waves", "fp32_instructions",
+    "dram_read_transactions", "dram_write_transactions", "fp32_utilization_pct", "dram_utilization_pct",
+    "achieved_occupancy_pct",
 )  # fmt: skip
 """The numbers of a kernel table, after its key, ``kernel_index`` and ``kernel_name``."""
 
@@ -31,10 +32,10 @@ KERNEL_NUMBERS = (
 class Imported:
     """The content of one or more foreign files.
 
-    ``rows``: dataset rows (`KEY_COLUMNS`, ``status``, ``time_us`` …), or the rows of another ``table``; empty where
-    the files hold kernel launches only. ``kernels``: kernels keyed like the rows (or, for ``launches``, by
-    ``kernel_index`` alone). ``candidates``: ``all`` or ``listed``, as a dataset stores it. ``notes``: what was left
-    out or assumed, one sentence each.
+    ``rows``: dataset rows (`KEY_COLUMNS`, ``status``, ``time_us`` …), or the rows of another ``table``; empty
+    where the files hold kernel launches only. ``kernels``: kernels keyed like the rows (or, for ``launches``,
+    by ``kernel_index`` alone). ``candidates``: ``all`` or ``listed``, as a dataset stores it. ``notes``: what
+    was left out or assumed, one sentence each.
     """
 
     rows: pd.DataFrame
@@ -63,5 +64,6 @@ def cudnn_settings(gpu: str, library_version: str) -> dict[str, Any]:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 row``, ``2 rows``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """``1 row``, ``2 rows``, ``2 launches``."""
+    ending = "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{'' if count == 1 else ending}"

@@ -11,7 +11,9 @@ _README = {4: "WINOGRAD", 5: "WINOGRAD_NONFUSED", 6: "FFT", 7: "FFT_TILING"}
 def algorithm_names(numbering: str) -> tuple[str, ...]:
     """Names of algorithms 0 … 7: cuDNN's enum, or as the original repository's README numbers 4 … 7."""
     if numbering not in NUMBERINGS:
-        raise InputError(f"numbering {numbering!r} is unknown; known: enum, readme{nearest(numbering, NUMBERINGS)}")
+        raise InputError(
+            f"numbering {numbering!r} is unknown; known: enum, readme{nearest(numbering, NUMBERINGS)}"
+        )
     names = {a.enum: a.name for a in algorithms("cudnn", "fwd")}
     if numbering == "readme":
         names.update(_README)
@@ -44,10 +46,11 @@ def square_conv(cells: list[float], where: str) -> Conv:
 
 
 def check_possible(conv: Conv, algorithm: str, where: str) -> None:
-    """Refuse a timed row that its algorithm cannot have run: the other numbering of 4 … 7 is then the likely cause.
+    """Refuse a timed row that its algorithm cannot have run: the other numbering of 4 … 7 is then the likely
+    cause.
 
-    Source: cuDNN API reference, cudnnConvolutionForward: Winograd 3×3 (non-fused also 5×5) stride 1, FFT stride 1 and
-    at most 256 padded elements a side.
+    Source: cuDNN API reference, cudnnConvolutionForward: Winograd 3×3 (non-fused also 5×5) stride 1, FFT
+    stride 1 and at most 256 padded elements a side.
     """
     filters = {"WINOGRAD": (3,), "WINOGRAD_NONFUSED": (3, 5)}
     wrong = (algorithm in filters and (conv.r not in filters[algorithm] or conv.stride_h != 1)) or (

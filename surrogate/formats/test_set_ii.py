@@ -1,8 +1,9 @@
 """SEER's text lists of problems: Test-set-II (real networks' layers) and its ``prof-ops`` files.
 
-How to get one: write it by hand or with a script. The first line is the number of problems; each further line holds,
-separated by blanks, tabs, commas or semicolons: batch, in channels, in width, out channels, out width (0: computed),
-filter width, stride, padding, and in ``prof-ops`` files the algorithm's number (0–7) as a ninth. Square problems only.
+How to get one: write it by hand or with a script. The first line is the number of problems; each further line
+holds, separated by blanks, tabs, commas or semicolons: batch, in channels, in width, out channels, out width
+(0: computed), filter width, stride, padding, and in ``prof-ops`` files the algorithm's number (0–7) as a
+ninth. Square problems only.
 """
 
 import re
@@ -26,14 +27,15 @@ class ListedProblem:
 
 
 def read_test_set_ii(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES) -> list[Conv]:
-    """The problems of ``path`` in its order (fp32, FMA, NCHW, forward). Raises `InputError` naming the line."""
+    """The problems of ``path`` in its order (fp32, FMA, NCHW, fwd). Raises `InputError` naming the line."""
     return [listed.conv for listed in read_listed(path, max_bytes=max_bytes)]
 
 
 def read_listed(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES) -> list[ListedProblem]:
     """As `read_test_set_ii`, with the algorithm of each line.
 
-    The count line may be missing; where it stands it must be right. Blank lines and lines beginning with # are skipped.
+    The count line may be missing; where it stands it must be right. Blank lines and lines beginning with #
+    are skipped.
     """
     declared: int | None = None
     found: list[ListedProblem] = []
@@ -48,16 +50,21 @@ def read_listed(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES) -> list
         else:
             found.append(_listed(values, where))
     if not found:
-        raise InputError(f"{path}: holds no problem; each line needs 8 numbers: batch, C, W, K, out W, filter, stride, pad")
+        raise InputError(
+            f"{path}: holds no problem; each line needs 8 numbers: batch, C, W, K, out W, filter, stride, pad"
+        )
     if declared is not None and declared != len(found):
-        raise InputError(f"{path}: its first line counts {declared}, but {len(found)} problems follow; correct the count")
+        raise InputError(
+            f"{path}: its first line counts {declared}, but {len(found)} problems follow; correct the count"
+        )
     return found
 
 
 def _listed(values: list[int], where: str) -> ListedProblem:
     if len(values) not in (8, 9):
         raise InputError(
-            f"{where}: {len(values)} numbers; 8 are needed: batch, C, W, K, out W, filter, stride, pad (and 9: algorithm)"
+            f"{where}: {len(values)} numbers; 8 are needed: batch, C, W, K, out W, filter, stride, pad (and"
+            " 9: algorithm)"
         )
     code = values[8] if len(values) == 9 else None
     if code is not None and not 0 <= code <= 7:

@@ -18,7 +18,9 @@ _BIFF2_TO_4 = (b"\x09\x00", b"\x09\x02", b"\x09\x04", b"\x09\x08")
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """One sheet: its header's texts and its rows of cells (float, text, or None where empty), widths as they came."""
+    """One sheet: its header's texts and its rows of cells (float, text, or None where empty), widths as they
+    came.
+    """
 
     path: Path
     name: str
@@ -31,7 +33,9 @@ class Sheet:
         return max([len(self.header), *map(len, self.rows)])
 
     def numbers(self, columns: int) -> Iterator[tuple[str, list[float]]]:
-        """(where, the first ``columns`` cells as numbers) of each row; `InputError` names the first cell that is none."""
+        """(where, the first ``columns`` cells as numbers) of each row; `InputError` names the first cell that
+        is none.
+        """
         for index, row in enumerate(self.rows, 2):
             where = f"{self.path}, sheet {self.name!r}, row {index}"
             cells = (*row, *[None] * (columns - len(row)))[:columns]
@@ -41,7 +45,9 @@ class Sheet:
 def read_sheets(
     path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None
 ) -> tuple[Sheet, ...]:
-    """All sheets of a workbook, empty ones left out. Raises `InputError` for anything that is no readable workbook."""
+    """All sheets of a workbook, empty ones left out. Raises `InputError` for anything that is no readable
+    workbook.
+    """
     path = Path(path)
     data = read_bytes(path, max_bytes=max_bytes, progress=progress)
     if data[:8] == _XLS or data[:2] in _BIFF2_TO_4:
@@ -58,10 +64,14 @@ def _xls(path: Path, data: bytes) -> list[tuple[str, list[list[Any]]]]:
     try:
         import xlrd
     except ImportError:
-        raise InputError(f"{path}: reading .xls needs the package xlrd; install it with pip install xlrd") from None
+        raise InputError(
+            f"{path}: reading .xls needs the package xlrd; install it with pip install xlrd"
+        ) from None
     try:
         book = xlrd.open_workbook(file_contents=data, logfile=io.StringIO())
-        return [(sheet.name, [sheet.row_values(i) for i in range(sheet.nrows)]) for sheet in book.sheets()]
+        return [
+            (sheet.name, [list(sheet.row_values(i)) for i in range(sheet.nrows)]) for sheet in book.sheets()
+        ]
     except Exception as error:  # a damaged file makes xlrd raise whatever its parser trips over
         raise InputError(f"{path}: damaged workbook ({_first_line(error)}); save it again as .xls") from None
 
@@ -70,14 +80,21 @@ def _xlsx(path: Path, data: bytes, max_bytes: int) -> list[tuple[str, list[list[
     try:
         import openpyxl
     except ImportError:
-        raise InputError(f"{path}: reading .xlsx needs the package openpyxl; install it, or save the file as .xls") from None
+        raise InputError(
+            f"{path}: reading .xlsx needs the package openpyxl; install it, or save the file as .xls"
+        ) from None
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             unpacked = sum(member.file_size for member in archive.infolist())
         if unpacked > max_bytes:
-            raise InputError(f"{path}: unpacks to {unpacked:,} bytes; raise the limit with --max-bytes if you trust it")
+            raise InputError(
+                f"{path}: unpacks to {unpacked:,} bytes; raise the limit with --max-bytes if you trust it"
+            )
         book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True)
-        return [(sheet.title, [list(row) for row in sheet.iter_rows(values_only=True)]) for sheet in book.worksheets]
+        return [
+            (sheet.title, [list(row) for row in sheet.iter_rows(values_only=True)])
+            for sheet in book.worksheets
+        ]
     except InputError:
         raise
     except Exception as error:  # as above: openpyxl, zipfile and the XML parser each have their own errors

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from surrogate.report.atomic import write_text
+from surrogate.atomic import write_text
 from surrogate.report.results import Results, Row, check_results
 
-_PAIRED = ("paired_low", "paired_mid", "paired_high")
+_ENDS = {2: ("low", "high"), 3: ("low", "mid", "high")}
 _FIRST = (
     "model",
     "split",
@@ -28,7 +28,7 @@ _FIRST = (
 def write_csv(results: Results, directory: Path) -> list[Path]:
     """Write ``time_rows.csv`` and ``choice_rows.csv`` into ``directory``; null is an empty field.
 
-    ``paired_vs_heuristic`` becomes the columns paired_low, paired_mid, paired_high (log differences).
+    An interval becomes columns: ``paired_vs_heuristic`` paired_low, paired_mid, paired_high (in logs).
     """
     check_results(results)
     paths = []
@@ -41,7 +41,8 @@ def write_csv(results: Results, directory: Path) -> list[Path]:
 
 def csv_text(rows: list[Row]) -> str:
     """``rows`` as CSV text: the slice's columns first, the others in the order in which they first occur."""
-    flat = [_flat(row) for row in rows]
+    spread = {key: _ENDS[len(value)] for row in rows for key, value in row.items() if _is_span(value)}
+    flat = [_flat(row, spread) for row in rows]
     seen = dict.fromkeys(key for row in flat for key in row)
     columns = [key for key in _FIRST if key in seen] + [key for key in seen if key not in _FIRST]
     buffer = io.StringIO()
@@ -51,11 +52,18 @@ def csv_text(rows: list[Row]) -> str:
     return buffer.getvalue()
 
 
-def _flat(row: Row) -> Row:
+def _is_span(value: Any) -> bool:
+    return isinstance(value, list) and len(value) in _ENDS
+
+
+def _flat(row: Row, spread: dict[str, tuple[str, ...]]) -> Row:
+    """``row`` with every interval in columns of its own, empty where it is null."""
     flat: Row = {}
     for key, value in row.items():
-        if key == "paired_vs_heuristic":
-            flat.update(zip(_PAIRED, value or (None, None, None), strict=True))
+        if key in spread:
+            ends = value or [None] * len(spread[key])
+            stem = key.removesuffix("_vs_heuristic")
+            flat.update(zip((f"{stem}_{end}" for end in spread[key]), ends, strict=True))
         else:
             flat[key] = value
     return flat

@@ -24,7 +24,7 @@ def headline(results: Results) -> str:
 
 
 def provenance(results: Results) -> list[tuple[str, str]]:
-    """Name and value of everything known about the data and the folds, unknown scalars included."""
+    """Name and value of everything known about the data and the folds, unknown ones included."""
     dataset = results.get("dataset", {})
     known = {key: key for key in ("rows", "problems", "shapes", "gpus", "candidates")}
     known |= {"gpus": "GPUs", "where": "only rows where", "also_train": "also trained on"}
@@ -33,8 +33,18 @@ def provenance(results: Results) -> list[tuple[str, str]]:
     pairs += [(key, value) for key, value in dataset.items() if key not in known and key != "name"]
     pairs += [("folds", _folds(results.get("folds"))), ("seeds", results.get("seeds"))]
     fixed = {"schema", "dataset", "seeds", "folds", "time_rows", "choice_rows"}
-    pairs += [(key, value) for key, value in results.items() if key not in fixed]
+    pairs += [
+        (key, value) for key, value in results.items() if key not in fixed and not isinstance(value, dict)
+    ]
     return [(str(name), plain(value)) for name, value in pairs if value not in (None, [], {}, "")]
+
+
+def settings(results: Results) -> list[tuple[str, str]]:
+    """Model and its hyperparameters, for models that have any."""
+    found = results.get("settings")
+    return (
+        [(model, plain(value)) for model, value in found.items() if value] if isinstance(found, dict) else []
+    )
 
 
 def plain(value: Any) -> str:
@@ -69,11 +79,11 @@ def _choice(row: Row, heuristic: Row) -> str:
     over = f"{shapes:,} shapes, " if shapes else ""
     text = f"The picks of {row['model']} are {percent(slowdown - 1)} % slower than the fastest algorithm"
     text += f" ({over}{stratum} problems{span})"
-    return (
-        f"{text}; those of cuDNN's heuristic are {percent(other - 1)} % slower."
-        if other is not None
-        else f"{text}."
-    )
+    if other is None:
+        return f"{text}."
+    fewer = count(heuristic) < count(row)
+    where = f", on the {count(heuristic):,} of {count(row):,} problems that have one," if fewer else ""
+    return f"{text}; those of cuDNN's heuristic{where} are {percent(other - 1)} % slower."
 
 
 def _paired(row: Row) -> str:

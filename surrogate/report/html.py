@@ -6,14 +6,14 @@ from importlib import resources
 from string import Template
 
 from surrogate.report.figures.predicted import MAX_POINTS
-from surrogate.report.headline import QUESTION, headline, provenance
+from surrogate.report.headline import QUESTION, headline, provenance, settings
 from surrogate.report.html_table import html_figure, html_pairs, html_reasons, html_table
 from surrogate.report.notes import CAPTIONS, DEFINITIONS
 from surrogate.report.reasons import reasons
 from surrogate.report.results import Results
 from surrogate.report.rows import best_model, choice_rows, count
 from surrogate.report.tables import Table, choice_table, gpu_table, paired_table, split_table, stratum_table
-from surrogate.report.time_tables import algorithm_table, gpu_time_table, time_tables
+from surrogate.report.time_tables import part_tables, time_tables
 
 CSS = resources.files("surrogate.report").joinpath("page.css")
 """Its variables --ink, --paper, --rule, --band and --blue also colour the figures."""
@@ -84,11 +84,16 @@ def _sections(
         ("times", "The predicted times", _join(*time_tables(results)) + drawn("predicted", "buckets")),
         (
             "time-parts",
-            "Times by algorithm and GPU",
-            _join(algorithm_table(results), gpu_time_table(results)),
+            "Times by algorithm, problem and GPU",
+            _join(*part_tables(results)),
         ),
         ("missing", "What could not be judged", _missing(results, absent)),
         ("data", "The data and the folds", html_pairs(provenance(results))),
+        (
+            "settings",
+            "The settings of the models",
+            html_pairs(settings(results)) if settings(results) else "",
+        ),
         ("method", "What the figures mean", html_pairs(DEFINITIONS, "terms")),
     ]
 

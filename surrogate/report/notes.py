@@ -76,9 +76,9 @@ DEFINITIONS = (
     ),
     (
         "References",
-        "oracle knows all measured times. cudnn-heuristic is the library's own pick. always-best-"
-        " single takes the one algorithm that is best on the training part. They stand below the rule"
-        " in each table.",
+        "oracle knows all measured times. cudnn-heuristic is the library's own pick."
+        " always-best-single takes the one algorithm that is best on the training part. They stand below the"
+        " rule in each table.",
     ),
 )
 """Term and definition, in the order of the page."""

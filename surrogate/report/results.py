@@ -50,6 +50,10 @@ def read_results(directory: Path) -> Results:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON ({error}); write it again with seer compare") from None
+    if "\\ud" in text.lower() and not _is_text(content):
+        raise InputError(
+            f"{path} holds half a character (a lone surrogate); write it again with seer compare"
+        )
     return check_results(content, str(path))
 
 
@@ -69,6 +73,15 @@ def check_results(results: Any, name: str = "results") -> Results:
         for index, row in enumerate(rows):
             _check_row(row, numbers, f"{name}: {kind}[{index}]")
     return results
+
+
+def _is_text(content: Any) -> bool:
+    """True if every text in ``content`` can be written as UTF-8, which JSON's escapes do not warrant."""
+    try:
+        json.dumps(content, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_schema(schema: Any, name: str) -> None:
@@ -99,4 +112,6 @@ def _check_row(row: Any, numbers: tuple[str, ...], where: str) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < 2**63
+    return value is None or isinstance(value, float)

@@ -27,9 +27,9 @@ TIME: Wanted = {**CHOICE, "stratum": ("all", "ungrouped"), "population": ("all",
 
 
 def number(row: Row, key: str) -> float | None:
-    """``row[key]`` as a float, None where it is missing, null or NaN."""
+    """``row[key]`` as a float, None where it is missing, null or not finite."""
     value = row.get(key)
-    return None if value is None or math.isnan(value) else float(value)
+    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def count(row: Row, key: str = "n") -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from surrogate.report.cells import UNKNOWN, interval, log_change, ratio, share, whole
 from surrogate.report.results import Results, Row
-from surrogate.report.rows import REFERENCES, STRATA, choice_rows, count, label, number, values
+from surrogate.report.rows import HEURISTIC, REFERENCES, STRATA, choice_rows, count, label, number, values
 
 HEADS = {"gpu": "GPU"}
 """Key of the results → a column's head, where it is not the key itself."""
@@ -63,7 +63,8 @@ def paired_table(results: Results, **fixed: str) -> Table:
     rows = choice_rows(results, **fixed)
     lines = []
     for row in rows:
-        low, mid, high = row.get("paired_vs_heuristic") or (None, None, None)
+        # Against itself the heuristic has no difference to show.
+        low, mid, high = (row["model"] != HEURISTIC and row.get("paired_vs_heuristic")) or (None, None, None)
         span = f"{log_change(low)} to {log_change(high)}" if low is not None and high is not None else UNKNOWN
         infeasible = whole(number(row, "infeasible_picks"))
         hits = share(number(row, "top1"))
@@ -108,10 +109,12 @@ def slice_name(rows: list[Row]) -> str:
 
 
 def sample_note(rows: list[Row], what: str = "problems") -> str:
-    """How much the figures rest on: the largest count among the models."""
+    """How much the figures rest on: the largest count, and who covers less of it."""
     n = max((count(row) for row in rows), default=0)
     shapes = max((count(row, "shapes") for row in rows), default=0)
-    return f"{n:,} {what} of {shapes:,} shapes" if shapes else f"{n:,} {what}"
+    words = [f"{n:,} {what} of {shapes:,} shapes" if shapes else f"{n:,} {what}"]
+    words += [f"{row['model']} on {count(row):,}" for row in rows if 0 < count(row) < n]
+    return "; ".join(words)
 
 
 def _best(rows: list[Row]) -> str | None:

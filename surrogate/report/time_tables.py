@@ -2,11 +2,12 @@
 
 from surrogate.report.cells import percent, ratio, whole
 from surrogate.report.results import Results, Row
-from surrogate.report.rows import POPULATIONS, best_model, count, number, time_rows, values
+from surrogate.report.rows import POPULATIONS, STRATA, best_model, count, number, time_rows, values
 from surrogate.report.tables import HEADS, Cell, Line, Table, line, sample_note, slice_name
 
 _ERRORS = ("median_ape", "mape", "p90_ape", "rmspe", "gmae")
 _HEADS = ("median %", "mean %", "p90 %", "RMSPE %", "GMAE %")
+_PARTS = {"algorithm": "algorithm", "stratum": "kind of problem", "gpu": "GPU"}
 _NAMES = {"all": "all rows", "within-2x": "rows within 2× of their problem's best", "best": "the best rows"}
 
 
@@ -37,19 +38,15 @@ def time_tables(results: Results) -> list[Table]:
     return [time_table(results, population) for population in found]
 
 
-def algorithm_table(results: Results) -> Table | None:
-    """Errors of the best model per algorithm or family; None where they were not told apart."""
-    return _of_best(results, "algorithm", "Time error by algorithm")
-
-
-def gpu_time_table(results: Results) -> Table | None:
-    """Errors of the best model per GPU; None where they were not told apart."""
-    return _of_best(results, "gpu", "Time error by GPU")
+def part_tables(results: Results) -> list[Table]:
+    """Errors of the best model per algorithm, kind of problem and GPU, as far as they were told apart."""
+    tables = [_of_best(results, key, f"Time error by {words}") for key, words in _PARTS.items()]
+    return [table for table in tables if table is not None]
 
 
 def _of_best(results: Results, key: str, title: str) -> Table | None:
     model = best_model(results)
-    found = values((row for row in results["time_rows"] if row["model"] == model), key)
+    found = values((row for row in results["time_rows"] if row["model"] == model), key, STRATA)
     lines = []
     for value in found:
         rows = [row for row in time_rows(results, **{key: value}) if row["model"] == model]

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from surrogate.report.atomic import write_text
+from features.errors import InputError
+from surrogate.atomic import write_text
 from surrogate.report.csv_files import write_csv
 from surrogate.report.figures import bucket_figure, gpu_figure, predicted_figure, slowdown_figure
 from surrogate.report.frames import read_choices, read_predictions
@@ -25,15 +26,22 @@ def write_report(directory: Path) -> Path:
     results = read_results(directory)
     figures, absent = draw(results, directory)
     text = page(results, figures, absent)
-    for name in FIGURES:
-        path = directory / "figures" / f"{name}.svg"
-        if name in figures:
-            write_text(path, figures[name])
-        else:
-            path.unlink(missing_ok=True)  # a figure of an earlier run must not pass for this one's
+    _write_figures(directory / "figures", figures)
     write_csv(results, directory)
     write_text(directory / "report.html", text)
     return directory / "report.html"
+
+
+def _write_figures(folder: Path, figures: dict[str, str]) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+        for name in FIGURES:
+            if name not in figures:  # a figure of an earlier run must not pass for this one's
+                (folder / f"{name}.svg").unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written ({error.strerror}); choose another place") from None
+    for name, drawn in figures.items():
+        write_text(folder / f"{name}.svg", drawn)
 
 
 def draw(results: Results, directory: Path) -> tuple[dict[str, str], dict[str, str]]:

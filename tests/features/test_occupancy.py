@@ -24,8 +24,7 @@ LAUNCHES = st.tuples(
 
 
 def simulated(cc: float, threads: int, registers: int, static: int, dynamic: int) -> int:
-    """Blocks that fit when they are put on an SM one by one: each warp takes its registers from the partition that has
-    the most room for whole blocks, each block its shared memory, until something runs out."""
+    """Blocks that fit when put on an SM one by one, until warps, registers or shared memory run out."""
     sm = LIMITS[cc]
     warps = (threads + 31) // 32
     units_per_warp = (registers * 32 + 255) // 256
@@ -189,6 +188,6 @@ def test_nvidias_header_on_all_vectors() -> None:
     np.testing.assert_array_equal(found.limit_blocks, known["limit_blocks"])
     bits = {"warps": 1, "registers": 2, "shared": 4, "blocks": 8}
     mask = [sum(bits[name] for name in names) for names in found.limiting]
-    # Bit 16 is the header's barrier limit, which on 12.0 equals the block limit; it is no limit of its own here.
+    # Bit 16 is the header's barrier limit, which on 12.0 equals the block limit.
     np.testing.assert_array_equal(mask, known["limiting"] % 16)
     assert set(known["cc"][known["limiting"] >= 16]) == {12.0}

@@ -1,6 +1,7 @@
-"""An invented comparison: random but plausible numbers, in the files that `seer compare` writes. Test data only."""
+"""An invented comparison, in the files of `seer compare`: plausible random numbers, test data only."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ SIZES = (
 
 
 def invented_results() -> dict[str, Any]:
-    """A results object with every kind of row: judged, judged without interval, and not judged with a reason."""
+    """A results object with every kind of row: judged, and not judged with a reason."""
     random = np.random.default_rng(20)
     return {
         "schema": 1,
@@ -108,9 +109,9 @@ def _time_rows(random: np.random.Generator) -> list[dict[str, Any]]:
             rows.append({
                 "model": model, "split": "shape", "stratum": "all", "population": population, "gpu": gpu,
                 "direction": "all", "dtype": "all", "math": "all", "algorithm": algorithm,
-                "n": 33_000 if (gpu, algorithm) == ("all", "all") else 8_000, "shapes": 264, "median_ape": error,
-                "mape": 1.6 * error, "p90_ape": 3.5 * error, "rmspe": 3.1 * error, "gmae": 0.8 * error,
-                "spearman": 1 - 0.1 * error,
+                "n": 33_000 if (gpu, algorithm) == ("all", "all") else 8_000, "shapes": 264,
+                "median_ape": error, "mape": 1.6 * error, "p90_ape": 3.5 * error, "rmspe": 3.1 * error,
+                "gmae": 0.8 * error, "spearman": 1 - 0.1 * error,
             })  # fmt: skip
     return rows
 
@@ -162,6 +163,18 @@ def write_folder(directory: Path, results: dict[str, Any], problems: int = 300) 
 def results() -> dict[str, Any]:
     """The invented results, fresh for each test."""
     return invented_results()
+
+
+@pytest.fixture
+def folder_of() -> Callable[..., Path]:
+    """`write_folder`: (directory, results, problems) → the folder."""
+    return write_folder
+
+
+@pytest.fixture
+def choices() -> pd.DataFrame:
+    """The content of choices.parquet."""
+    return invented_frames()[1]
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Kernels behind a call, by CUPTI's activity records (cupti-python; optional).
 
-Each call is bracketed by an external correlation id; CUPTI then tells which kernels it launched. One CUPTI client per
-process: not together with ncu, nsys or torch.profiler.
+Each call is bracketed by an external correlation id; CUPTI then tells which kernels it launched. One CUPTI
+client per process: not together with ncu, nsys or torch.profiler.
 """
 
 import ctypes
@@ -57,7 +57,7 @@ class Activity:
     def open(cls) -> tuple[Self | None, str]:
         """The instrument and nothing, or None and why it is missing."""
         try:
-            from cupti import cupti
+            from cupti import cupti  # pyright: ignore[reportMissingImports]
         except ImportError:
             return None, "cupti-python is not installed"
         try:

@@ -11,7 +11,9 @@ from surrogate.collect.cudnn.library import Library
 
 
 class Descriptors:
-    """Four descriptors made once and set to one problem after another; by role: ``x``, ``w``, ``y``, ``conv``."""
+    """Four descriptors made once and set to one problem after another; by role: ``x``, ``w``, ``y``,
+    ``conv``.
+    """
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -28,7 +30,9 @@ class Descriptors:
         return descriptor
 
     def set(self, conv: Conv) -> None:
-        """Describe ``conv``. A refusal raises `CudnnError`, an element type that is not collected `InputError`."""
+        """Describe ``conv``. A refusal raises `CudnnError`, an element type that is not collected
+        `InputError`.
+        """
         check, by_role = self._library.check, self.by_role
         dtype, layout = enums.data_type(conv.dtype), enums.LAYOUTS[conv.layout]
         compute = enums.data_type(enums.COMPUTE_DTYPES[conv.dtype])
@@ -36,20 +40,33 @@ class Descriptors:
         channels = conv.c // conv.groups
         check("cudnnSetFilter4dDescriptor", by_role["w"], dtype, layout, conv.k, channels, conv.r, conv.s)
         check(
-            "cudnnSetConvolution2dDescriptor", by_role["conv"], conv.pad_h, conv.pad_w, conv.stride_h, conv.stride_w,
-            conv.dilation_h, conv.dilation_w, enums.CROSS_CORRELATION, compute,
-        )  # fmt: skip
+            "cudnnSetConvolution2dDescriptor",
+            by_role["conv"],
+            conv.pad_h,
+            conv.pad_w,
+            conv.stride_h,
+            conv.stride_w,
+            conv.dilation_h,
+            conv.dilation_w,
+            enums.CROSS_CORRELATION,
+            compute,
+        )
         check("cudnnSetConvolutionGroupCount", by_role["conv"], conv.groups)
         check("cudnnSetConvolutionMathType", by_role["conv"], enums.MATHS[conv.math])
-        check("cudnnSetTensor4dDescriptor", by_role["y"], layout, dtype, conv.n, conv.k, conv.out_h, conv.out_w)
+        check(
+            "cudnnSetTensor4dDescriptor", by_role["y"], layout, dtype, conv.n, conv.k, conv.out_h, conv.out_w
+        )
 
     def output_dims(self) -> tuple[int, int, int, int]:
         """The output's n, c, h, w as cuDNN computes them; needs no GPU."""
         dims = [ctypes.c_int() for _ in range(4)]
         self._library.check(
-            "cudnnGetConvolution2dForwardOutputDim", self.by_role["conv"], self.by_role["x"], self.by_role["w"],
+            "cudnnGetConvolution2dForwardOutputDim",
+            self.by_role["conv"],
+            self.by_role["x"],
+            self.by_role["w"],
             *map(ctypes.byref, dims),
-        )  # fmt: skip
+        )
         n, c, h, w = (dim.value for dim in dims)
         return n, c, h, w
 

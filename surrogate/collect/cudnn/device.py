@@ -2,13 +2,13 @@
 
 import ctypes
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from features import shape
 from features.conv import Conv
 from features.errors import InputError, nearest
-from surrogate.collect.caps import GPU_CAPS
+from surrogate.collect.caps import GPU_CAPS, tensor_sizes_bytes
 from surrogate.collect.clocks import Clocks
 from surrogate.collect.cudnn import abi, enums
 from surrogate.collect.cudnn.activity import Activity, facts, traced
@@ -23,7 +23,9 @@ from surrogate.collect.protocol import RepeatPolicy
 
 @dataclass(slots=True)
 class _Current:
-    """The problem whose descriptors are set and whose tensors are placed; ``warmed`` are the algorithms run already."""
+    """The problem whose descriptors are set and whose tensors are placed; ``warmed`` are the algorithms run
+    already.
+    """
 
     conv: Conv
     direction: Direction
@@ -33,7 +35,9 @@ class _Current:
 
 
 class CudnnDevice:
-    """cuDNN's algorithms on the current GPU: their status, workspace, times and kernels; its heuristic; its Find."""
+    """cuDNN's algorithms on the current GPU: their status, workspace, times and kernels; its heuristic; its
+    Find.
+    """
 
     def __init__(
         self,
@@ -45,7 +49,9 @@ class CudnnDevice:
         activity: tuple[Any, str] | None = None,
         clocks: Any = None,
     ) -> None:
-        """Raises `InputError` where libcudnn, CuPy or a GPU is missing. The last four arguments are for tests."""
+        """Raises `InputError` where libcudnn, CuPy or a GPU is missing. The last four arguments are for
+        tests.
+        """
         self._library = library or Library.load()
         # CUPTI must be on before the CUDA context exists, or it misses what the context launches first
         self._activity, self._why_no_activity = activity or Activity.open()
@@ -86,15 +92,16 @@ class CudnnDevice:
         return tuple(_choice(conv, entry) for entry in perf[: count.value])
 
     def find(self, conv: Conv) -> tuple[Choice, ...]:
-        """What ``cudnnFindConvolution…AlgorithmEx`` times, once each; every algorithm has been warmed before."""
+        """What ``cudnnFindConvolution…AlgorithmEx`` times, once each; every algorithm has been warmed
+        before.
+        """
         count, perf = ctypes.c_int(), perf_array()
         try:
             current = self._set(conv)
-            for algorithm in enums.ALGORITHMS[conv.direction]:
-                if algorithm not in current.warmed:
-                    self._warm(current, algorithm)
+            self._warm_rest(current)
+            workspace = (self._gpu.workspace, self._gpu.workspace_bytes)
             arguments = current.direction.find_arguments(
-                self._handle, self._descriptors.by_role, current.pointers, count, perf, self._workspace()
+                self._handle, self._descriptors.by_role, current.pointers, count, perf, workspace
             )
             self._library.check(current.direction.find_function, *arguments)
             self._gpu.synchronize()
@@ -120,11 +127,14 @@ class CudnnDevice:
         """Workspace, warm-up, repeats. Raises `DeviceLostError` after a sticky CUDA error, nothing else."""
         known = enums.ALGORITHMS[conv.direction]
         if algorithm not in known:
-            raise InputError(f"algorithm {algorithm!r} is unknown; known: {', '.join(known)}{nearest(algorithm, known)}")
+            raise InputError(
+                f"algorithm {algorithm!r} is unknown; known: {', '.join(known)}{nearest(algorithm, known)}"
+            )
         deterministic = (conv.direction, algorithm) not in enums.NON_DETERMINISTIC
         workspace_bytes: int | None = None
         try:
             current = self._set(conv)
+            current.warmed.add(algorithm)
             workspace_bytes = self._workspace_bytes(current, algorithm)
             if workspace_bytes > self._gpu.workspace_bytes:
                 over = f"{workspace_bytes} bytes exceed the limit of {self._gpu.workspace_bytes}"
@@ -138,19 +148,27 @@ class CudnnDevice:
             return Measurement("failed", str(error), workspace_bytes=workspace_bytes)
 
     def _timed(
-        self, current: _Current, algorithm: str, policy: RepeatPolicy, workspace_bytes: int, deterministic: bool
+        self,
+        current: _Current,
+        algorithm: str,
+        policy: RepeatPolicy,
+        workspace_bytes: int,
+        deterministic: bool,
     ) -> Measurement:
-        warm_us = self._warm(current, algorithm)
-        if warm_us > policy.slow_us:  # the first call also loads the kernels' code: judge the length by a second one
-            warm_us = self._warm(current, algorithm)
+        warm_us = self._warm(current, algorithm, workspace_bytes)
+        if (
+            warm_us > policy.slow_us
+        ):  # the first call also loads the kernels' code: judge the length by a second one
+            warm_us = self._warm(current, algorithm, workspace_bytes)
         labels, events = [], []
         for _ in range(policy.repeats_for(warm_us)):
             self._gpu.flush()
             self._label += 1
             labels.append(self._label)
-            start = self._gpu.event()
-            self._call(current, algorithm, workspace_bytes, self._label)
-            events.append((start, self._gpu.event()))
+            with self._activity.label(self._label) if self._activity else nullcontext():
+                start = self._gpu.event()
+                self._call(current, algorithm, workspace_bytes)
+                events.append((start, self._gpu.event()))
         self._gpu.synchronize()
         spans_us = tuple(self._gpu.elapsed_us(start, end) for start, end in events)
         seen = traced(self._activity.collect(labels)) if self._activity else None
@@ -160,20 +178,85 @@ class CudnnDevice:
             "ok", "", seen.times_us, seen.spans_us, "cupti", workspace_bytes, deterministic, seen.kernels
         )
 
-    def _warm(self, current: _Current, algorithm: str) -> float:
-        """Run once, untraced; the length in µs, or `CudnnError` / `GpuFaultError`. Too large a workspace: skipped."""
-        try:
-            workspace_bytes = self._workspace_bytes(current, algorithm)
-        except CudnnError:
-            current.warmed.add(algorithm)
-            if algorithm in self._ranked:
-                raise
-            return 0.0
-        current.warmed.add(algorithm)
-        if workspace_bytes > self._gpu.workspace_bytes:
-            return 0.0
+    def _warm(self, current: _Current, algorithm: str, workspace_bytes: int) -> float:
+        """Run once, untraced; the length in µs."""
         start = self._gpu.event()
-        self._call(current, algorithm, workspace_bytes, 0)
+        self._call(current, algorithm, workspace_bytes)
         end = self._gpu.event()
         self._gpu.synchronize()
         return self._gpu.elapsed_us(start, end)
+
+    def _warm_rest(self, current: _Current) -> None:
+        """Run once what has not run on this problem yet in this process (after a restart, say)."""
+        for algorithm in enums.ALGORITHMS[current.conv.direction]:
+            if algorithm in current.warmed:
+                continue
+            current.warmed.add(algorithm)
+            try:
+                workspace_bytes = self._workspace_bytes(current, algorithm)
+                if workspace_bytes <= self._gpu.workspace_bytes:
+                    self._warm(current, algorithm, workspace_bytes)
+            except CudnnError as error:
+                self._settle(error.code)
+            except GpuFaultError:
+                self._settle()
+
+    def _call(self, current: _Current, algorithm: str, workspace_bytes: int) -> None:
+        number = enums.ALGORITHMS[current.conv.direction][algorithm]
+        workspace = (self._gpu.workspace, workspace_bytes)
+        arguments = current.direction.run_arguments(
+            self._handle, self._descriptors.by_role, current.pointers, number, workspace, current.scales
+        )
+        self._library.check(current.direction.run_function, *arguments)
+
+    def _workspace_bytes(self, current: _Current, algorithm: str) -> int:
+        size = ctypes.c_size_t()
+        number = enums.ALGORITHMS[current.conv.direction][algorithm]
+        arguments = current.direction.workspace_arguments(
+            self._handle, self._descriptors.by_role, number, size
+        )
+        self._library.check(current.direction.workspace_function, *arguments)
+        return size.value
+
+    def _set(self, conv: Conv) -> _Current:
+        """Descriptors and tensors of ``conv``, made anew only when the problem changes."""
+        if self._current is not None and self._current.conv == conv:
+            return self._current
+        self._current = None
+        self._descriptors.set(conv)
+        direction = DIRECTIONS[conv.direction]
+        sizes = tensor_sizes_bytes(conv)
+        placed = self._gpu.place([sizes[role] for role in direction.roles], conv.dtype)
+        pointers = dict(zip(direction.roles, placed, strict=True))
+        self._current = _Current(conv, direction, pointers, _scales(conv.dtype), set())
+        return self._current
+
+    def _settle(self, code: int | None = None) -> None:
+        """After a failure, ask CUDA whether it stays (`DeviceLostError`); what passes has been reported
+        already.
+        """
+        if code is not None and not may_be_sticky(code):
+            return
+        try:
+            self._gpu.synchronize()
+        except GpuFaultError:
+            return
+
+
+def _scales(dtype: str) -> tuple[Any, Any]:
+    """References to alpha = 1 and beta = 0: double for fp64, float for everything else."""
+    number = ctypes.c_double if dtype == "fp64" else ctypes.c_float
+    return ctypes.byref(number(1.0)), ctypes.byref(number(0.0))
+
+
+def _choice(conv: Conv, entry: abi.AlgoPerf) -> Choice:
+    """One entry of a ranking; cuDNN's time is in ms, negative where nothing was timed."""
+    timed = entry.status == SUCCESS and entry.time >= 0
+    return Choice(
+        enums.algorithm_name(conv.direction, entry.algo),
+        status_of(entry.status),
+        1000.0 * entry.time if timed else None,
+        int(entry.memory) if entry.status == SUCCESS else None,
+        bool(entry.determinism),
+        enums.math_name(entry.math_type),
+    )

@@ -13,9 +13,11 @@ ENTRIES = 16
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """One direction's functions, and the roles of its two operands and its result (``x`` input, ``w`` filter, ``y`` output).
+    """One direction's functions, and the roles of its two operands and its result (``x`` input, ``w`` filter,
+    ``y`` output).
 
-    Each builds an argument tuple for the function beside it, from descriptors and device pointers named by role.
+    Each builds an argument tuple for the function beside it, from descriptors and device pointers named by
+    role.
     """
 
     name: str
@@ -49,35 +51,77 @@ class Direction:
         """First operand, second operand, result."""
         return self.first, self.second, self.result
 
-    def workspace_arguments(self, handle: Any, d: Mapping[str, Any], algorithm: int, size: Any) -> tuple[Any, ...]:
+    def workspace_arguments(
+        self, handle: Any, d: Mapping[str, Any], algorithm: int, size: Any
+    ) -> tuple[Any, ...]:
         """Arguments of `workspace_function`; ``d`` holds descriptors by role and ``conv``."""
         return handle, d[self.first], d[self.second], d["conv"], d[self.result], algorithm, ctypes.byref(size)
 
     def rank_arguments(self, handle: Any, d: Mapping[str, Any], count: Any, perf: Any) -> tuple[Any, ...]:
         """Arguments of `rank_function`; ``perf`` has room for `ENTRIES`."""
         return (
-            handle, d[self.first], d[self.second], d["conv"], d[self.result], ENTRIES, ctypes.byref(count), perf,
-        )  # fmt: skip
+            handle,
+            d[self.first],
+            d[self.second],
+            d["conv"],
+            d[self.result],
+            ENTRIES,
+            ctypes.byref(count),
+            perf,
+        )
 
     def find_arguments(
-        self, handle: Any, d: Mapping[str, Any], p: Mapping[str, int], count: Any, perf: Any, workspace: tuple[int, int]
+        self,
+        handle: Any,
+        d: Mapping[str, Any],
+        p: Mapping[str, int],
+        count: Any,
+        perf: Any,
+        workspace: tuple[int, int],
     ) -> tuple[Any, ...]:
-        """Arguments of `find_function`; ``p`` holds device pointers by role, ``workspace`` its pointer and bytes."""
+        """Arguments of `find_function`; ``p`` holds device pointers by role, ``workspace`` its pointer and
+        bytes.
+        """
         return (
-            handle, d[self.first], p[self.first], d[self.second], p[self.second], d["conv"], d[self.result],
-            p[self.result], ENTRIES, ctypes.byref(count), perf, *workspace,
-        )  # fmt: skip
+            handle,
+            d[self.first],
+            p[self.first],
+            d[self.second],
+            p[self.second],
+            d["conv"],
+            d[self.result],
+            p[self.result],
+            ENTRIES,
+            ctypes.byref(count),
+            perf,
+            *workspace,
+        )
 
     def run_arguments(
-        self, handle: Any, d: Mapping[str, Any], p: Mapping[str, int], algorithm: int, workspace: tuple[int, int],
+        self,
+        handle: Any,
+        d: Mapping[str, Any],
+        p: Mapping[str, int],
+        algorithm: int,
+        workspace: tuple[int, int],
         scales: tuple[Any, Any],
-    ) -> tuple[Any, ...]:  # fmt: skip
+    ) -> tuple[Any, ...]:
         """Arguments of `run_function`; ``scales`` are references to alpha and beta."""
         alpha, beta = scales
         return (
-            handle, alpha, d[self.first], p[self.first], d[self.second], p[self.second], d["conv"], algorithm,
-            *workspace, beta, d[self.result], p[self.result],
-        )  # fmt: skip
+            handle,
+            alpha,
+            d[self.first],
+            p[self.first],
+            d[self.second],
+            p[self.second],
+            d["conv"],
+            algorithm,
+            *workspace,
+            beta,
+            d[self.result],
+            p[self.result],
+        )
 
 
 DIRECTIONS: Mapping[str, Direction] = {

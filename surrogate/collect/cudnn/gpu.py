@@ -1,4 +1,5 @@
-"""The GPU under cuDNN, by CuPy: one arena of memory, one stream, events, an L2 flush, and what is asked of the driver.
+"""The GPU under cuDNN, by CuPy: one arena of memory, one stream, events, an L2 flush, and what is asked of
+the driver.
 
 All of CuPy is behind this file, so that the device is tested with a stand-in.
 """
@@ -13,7 +14,9 @@ from surrogate.collect.device import DeviceLostError
 FLUSH_BYTES = 256 << 20
 """Written between repeats: more than any L2 so far holds."""
 POOL_ELEMENTS = (16 << 20) + 4093
-"""Random values made once per element type and copied over the operands; odd, so that rows do not repeat in step."""
+"""Random values made once per element type and copied over the operands; odd, so that rows do not repeat in
+step.
+"""
 ALIGNMENT = 256
 USABLE = 0.9
 """Share of the free memory that may be taken: cuDNN itself and the context need the rest."""
@@ -28,7 +31,7 @@ class Gpu:
 
     def __init__(self, max_tensor_bytes: int, max_workspace_bytes: int, seed: int = 0) -> None:
         try:
-            import cupy
+            import cupy  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise InputError(
                 "cuDNN's device needs CuPy, which is not installed; pip install 'seer-surrogate[gpu]'"
@@ -46,7 +49,9 @@ class Gpu:
             self._workspace = cupy.empty(self.workspace_bytes, cupy.uint8)
             self._flush = cupy.empty(FLUSH_BYTES, cupy.uint8)
         except (self._error, MemoryError) as error:
-            raise InputError(f"no usable GPU: {_line(error)}; check nvidia-smi and the driver's version") from None
+            raise InputError(
+                f"no usable GPU: {_line(error)}; check nvidia-smi and the driver's version"
+            ) from None
         self._random = cupy.random.RandomState(seed)
         self._pools: dict[str, Any] = {}
         self._filled: tuple[str, int] = ("", 0)
@@ -100,8 +105,8 @@ class Gpu:
     def place(self, sizes_bytes: Sequence[int], dtype: str) -> list[int]:
         """Device pointers of two operands, filled with random normal values of ``dtype``, and of a result.
 
-        Operands grow from the arena's start and results from its end, so that operands are refilled only where a
-        result lay. Raises `MemoryError` where the arena is too small.
+        Operands grow from the arena's start and results from its end, so that operands are refilled only
+        where a result lay. Raises `MemoryError` where the arena is too small.
         """
         first, second, result = (_round_up(size) for size in sizes_bytes)
         held = self._tensors.size
@@ -131,7 +136,9 @@ class Gpu:
         self._flush.data.memset_async(self._flushes % 256, FLUSH_BYTES, self._stream)
 
     def synchronize(self) -> None:
-        """Wait for the stream. `GpuFaultError` after an error that passes, `DeviceLostError` after one that stays."""
+        """Wait for the stream. `GpuFaultError` after an error that passes, `DeviceLostError` after one that
+        stays.
+        """
         try:
             self._stream.synchronize()
         except self._error as error:
@@ -164,7 +171,9 @@ class Gpu:
         """Standard normal values of ``dtype`` as bytes."""
         if dtype not in self._pools:
             cupy = self._cupy
-            values = self._random.standard_normal(POOL_ELEMENTS, dtype=cupy.float64 if dtype == "fp64" else cupy.float32)
+            values = self._random.standard_normal(
+                POOL_ELEMENTS, dtype=cupy.float64 if dtype == "fp64" else cupy.float32
+            )
             if dtype == "fp16":
                 values = values.astype(cupy.float16)
             elif dtype == "bf16":  # NumPy has no bfloat16: the upper half of a float32, rounded

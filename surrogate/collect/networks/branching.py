@@ -4,7 +4,8 @@ from surrogate.collect.networks.builder import Walk
 
 INCEPTION_V1 = (
     (64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64),
-    (192, 96, 208, 16, 48, 64), (160, 112, 224, 24, 64, 64), (128, 128, 256, 24, 64, 64), (112, 144, 288, 32, 64, 64),
+    (192, 96, 208, 16, 48, 64), (160, 112, 224, 24, 64, 64), (128, 128, 256, 24, 64, 64),
+    (112, 144, 288, 32, 64, 64),
     (256, 160, 320, 32, 128, 128),
     (256, 160, 320, 32, 128, 128), (384, 192, 384, 48, 128, 128),
 )  # fmt: skip
@@ -27,7 +28,9 @@ def inception_v1(walk: Walk) -> None:
 
 
 def densenet121(walk: Walk) -> None:
-    """Huang et al. (2017), table 1, growth 32: each layer is 1×1 to 128 channels, then 3×3 to 32, concatenated."""
+    """Huang et al. (2017), table 1, growth 32: each layer is 1×1 to 128 channels, then 3×3 to 32,
+    concatenated.
+    """
     walk.conv(64, 7, stride=2).pool(3, 2, pad=1)
     for index, count in enumerate((6, 12, 24, 16)):
         for _ in range(count):

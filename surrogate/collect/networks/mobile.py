@@ -2,17 +2,27 @@
 
 from surrogate.collect.networks.builder import Walk
 
-MOBILENET_V2 = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+MOBILENET_V2 = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 """Expansion, channels, blocks, stride: Sandler et al. (2018), table 2."""
 EFFICIENTNET_B0 = (
-    (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5),
-    (6, 320, 1, 1, 3),
+    (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5),
+    (6, 192, 4, 2, 5),    (6, 320, 1, 1, 3),
 )  # fmt: skip
 """Expansion, channels, blocks, stride, filter: Tan and Le (2019), table 1."""
 
 
 def inverted(walk: Walk, expansion: int, channels: int, stride: int, r: int, squeezed: bool) -> None:
-    """1×1 up, depthwise ``r`` × ``r``, 1×1 down; ``squeezed`` adds the two 1×1 layers of squeeze-and-excitation."""
+    """1×1 up, depthwise ``r`` × ``r``, 1×1 down; ``squeezed`` adds the two 1×1 layers of
+    squeeze-and-excitation.
+    """
     wide, narrow = expansion * walk.c, max(1, walk.c // 4)
     if expansion > 1:
         walk.conv(wide, 1)

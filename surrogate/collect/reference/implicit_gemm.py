@@ -16,24 +16,26 @@ from surrogate.collect.reference.buffers import Buffers, part
 from surrogate.collect.reference.window import copy_window
 
 TILE = 256
-"""Channels, output channels and output positions that one tile holds at most."""
+"""Channels and output channels of one tile at most; a tile holds TILE² numbers."""
 TILE_BYTES = 4 * TILE * TILE * 4
 """The four float32 tiles: window, filter, product, accumulator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Groups, output channels and input channels per step (the last two within a group)."""
+    """Groups, output and input channels (both within a group) and output positions per step."""
 
     groups: int
     k: int
     c: int
+    positions: int
 
     @classmethod
     def of(cls, conv: Conv) -> "Tiling":
-        """The tiling of one problem: several groups at once where they are narrow."""
+        """The tiling of one problem: more groups and positions at once where there are few channels."""
         k, c = min(conv.k // conv.groups, TILE), min(conv.c // conv.groups, TILE)
-        return cls(groups=min(conv.groups, max(1, TILE // max(k, c))), k=k, c=c)
+        groups = min(conv.groups, max(1, TILE // max(k, c)))
+        return cls(groups, k, c, positions=TILE * TILE // (groups * max(k, c)))
 
 
 def buffers(conv: Conv) -> Buffers:
@@ -49,7 +51,7 @@ def kernel(x: np.ndarray, w: np.ndarray, y: np.ndarray, conv: Conv) -> None:
     ys = y.reshape(conv.n, groups, k, conv.out_h, conv.out_w)
     tiling = Tiling.of(conv)
     tiles = tuple(np.empty(TILE * TILE, np.float32) for _ in range(4))
-    for block in blocks(conv.n, conv.out_h, conv.out_w, TILE):
+    for block in blocks(conv.n, conv.out_h, conv.out_w, tiling.positions):
         for gs in _steps(groups, tiling.groups):
             for ks in _steps(k, tiling.k):
                 tile = _output_tile(xs[:, gs], ws[gs, ks], conv, block, tiling.c, tiles)

@@ -1,5 +1,6 @@
 """The reference device's own data sheet, measured in under two seconds: a CPU's row beside the GPUs'."""
 
+import importlib
 import os
 import platform
 import time
@@ -99,10 +100,10 @@ def _bytes(size: str) -> int:
 def blas(cores: int) -> tuple[str, str, int]:
     """(name, version, threads) of the BLAS that NumPy calls; ``cores`` stands for an unknown thread count."""
     try:
-        from threadpoolctl import threadpool_info
-    except ImportError:
+        threadpools: Any = importlib.import_module("threadpoolctl")
+    except ImportError:  # it comes with scikit-learn, but nothing here needs it
         return _blas_of_build(cores)
-    found = [pool for pool in threadpool_info() if pool.get("user_api") == "blas"]
+    found = [pool for pool in threadpools.threadpool_info() if pool.get("user_api") == "blas"]
     # SciPy may bring a second BLAS of its own
     own = [pool for pool in found if "numpy" in str(pool.get("filepath", ""))] or found
     if not own:

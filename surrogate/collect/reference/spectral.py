@@ -28,7 +28,7 @@ class Size:
 
 
 def fft(array: np.ndarray, *, n: int | None = None, overwrite: bool = False) -> np.ndarray:
-    """Complex transform along axis 0, to length ``n`` (zeros appended); in place where ``overwrite`` allows it."""
+    """Complex transform along axis 0, zero-padded to length ``n``; ``overwrite`` lets it run in place."""
     return cast(Any, scipy.fft.fft(array, n=n, axis=0, overwrite_x=overwrite))
 
 

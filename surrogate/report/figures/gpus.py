@@ -35,7 +35,7 @@ def gpu_figure(results: Results, models: list[str]) -> str | None:
             )
             arms = np.maximum([middle - low, high - middle], 0)
             axis.errorbar(middle, heights, xerr=arms, fmt="none", ecolor=INK, elinewidth=0.9, capsize=1.6)
-        axis.set_yticks(range(len(excess)), [g if len(g) <= 24 else f"{g[:23]}…" for g in excess])
+        axis.set_yticks(range(len(excess)), [_short(gpu) for gpu in excess])
         axis.invert_yaxis()
         axis.grid(False, axis="y")
         if logarithmic:
@@ -44,6 +44,11 @@ def gpu_figure(results: Results, models: list[str]) -> str | None:
         axis.set_xlabel("slowdown over the best algorithm, %" + (", log scale" if logarithmic else ""))
         legend(figure, handles, models)
         return svg(figure)
+
+
+def _short(gpu: str) -> str:
+    """A GPU's name on two lines, so that the bars keep the width: maker's family, then model."""
+    return "\n".join(part if len(part) <= 22 else f"{part[:21]}…" for part in gpu.split(" ", 1))
 
 
 def _excess(results: Results, gpu: str) -> dict[str, tuple[float, float, float]]:

@@ -41,10 +41,14 @@ def panels(family: pd.Series) -> list[str]:
     """Names of the panels: the largest families, then one for the others where there are too many."""
     counts = family.value_counts()
     names = sorted(counts.index, key=lambda name: (-counts[name], name))
-    return names if len(names) <= MAX_PANELS else [*names[: MAX_PANELS - 1], OTHERS]
+    if len(names) <= MAX_PANELS:
+        return names
+    return [*[name for name in names if name != OTHERS][: MAX_PANELS - 1], OTHERS]
 
 
 def _panel(axis: "Axes", family: str, rows: pd.DataFrame, low: float, high: float) -> None:
+    from matplotlib.ticker import LogLocator
+
     line = np.array([low, high])
     error = (rows["predicted_us"] / rows["time_us"] - 1).abs().to_numpy()
     axis.fill_between(line, 0.9 * line, 1.1 * line, color=BAND, linewidth=0, zorder=1)
@@ -62,7 +66,7 @@ def _panel(axis: "Axes", family: str, rows: pd.DataFrame, low: float, high: floa
         markeredgewidth=0,
         zorder=3,
     )
-    axis.set_title(f"{family if len(family) <= 26 else family[:25] + '…'}")
+    axis.set_title(family if len(family) <= 26 else f"{family[:25]}…")
     middle, inside = float(np.median(error)), float(np.mean(error <= 0.1))
     words = f"{len(rows):,} rows\nmedian {percent(middle)} %\n{share(inside)} % in band"
     axis.text(0.03, 0.97, words, transform=axis.transAxes, va="top", fontsize=7, color=INK)
@@ -70,7 +74,8 @@ def _panel(axis: "Axes", family: str, rows: pd.DataFrame, low: float, high: floa
     for side in (axis.xaxis, axis.yaxis):
         side.set_major_formatter(time)
         side.set_minor_formatter(lambda _value, _position: "")
-        side.set_tick_params(rotation=0)
+        if high < 40 * low:  # less than two powers of ten: label more than those
+            side.set_major_locator(LogLocator(subs=(1, 2, 5)))
 
 
 def thinned(rows: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,212 @@
+"""``seer collect``: measure a plan of problems on a device, into a log that any interruption leaves good."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from surrogate.collect.plan import Plan
+    from surrogate.collect.plan_source import PlanSource
+    from surrogate.collect.run import Outcome
+
+# written out here, so that help needs no numeric library; a test holds them to `features.problem`
+MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
+DTYPES = ("fp32", "fp16", "bf16", "fp64")
+DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
+LAYOUTS = ("NCHW", "NHWC")
+
+
+@click.command(name="collect")
+@click.option(
+    "--device",
+    type=click.Choice(["cudnn", "reference", "replay"]),
+    help="What measures: cuDNN on this GPU, NumPy on this CPU, or a recorded run served again.",
+)
+@click.option(
+    "--plan",
+    "file",
+    metavar="FILE",
+    help="Problems from a file: one PROBLEM a line, CSV or JSON lines with"
+    " problem columns, or SEER's Test-set-II text.",
+)
+@click.option(
+    "--grid",
+    metavar="NAME",
+    help="A grid of the paper: seer (all), seer-gemm, seer-fft, seer-fft-tiling,"
+    " seer-winograd, seer-winograd-nonfused, seer-pick.",
+)
+@click.option("--networks", is_flag=True, help="Distinct layers of well-known networks, batch 1 … 256.")
+@click.option(
+    "--sample",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="N problems: 45 % drawn over the whole domain,"
+    " 25 % of the grids, 25 % of the networks, 5 % anchors.",
+)
+@click.option("--shard", default="1/1", show_default=True, metavar="I/N", help="Measure the I-th of N parts.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Draws the sample and the order.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="M",
+    help="Stop in time for M minutes of wall clock; the same command goes on later.",
+)
+@click.option("--math", multiple=True, type=click.Choice(MATHS), help="Math type; repeat for several. [fma]")
+@click.option(
+    "--dtype", multiple=True, type=click.Choice(DTYPES), help="Element type; repeat for several. [fp32]"
+)
+@click.option("--direction", multiple=True, type=click.Choice(DIRECTIONS), help="Repeat for several. [fwd]")
+@click.option("--layout", multiple=True, type=click.Choice(LAYOUTS), help="Repeat for several. [NCHW]")
+@click.option(
+    "--recording",
+    metavar="RUN.jsonl",
+    help="The run that --device replay serves; also the plan, unless another is named.",
+)
+@click.option(
+    "--heuristic-only",
+    is_flag=True,
+    help="No measuring: cuDNN's own ranking for --gpu, which need not be at hand.",
+)
+@click.option("--gpu", metavar="G", help="The GPU that --heuristic-only asks for.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="RUN.jsonl",
+    help="The log, appended to; an existing one of the same device and plan is gone on with.",
+)
+@click.pass_context
+def command(context: click.Context, **options: Any) -> None:
+    """Measure every algorithm of a plan of convolution problems.
+
+    The log survives a kill at any moment: repeat the same command to go on. Turn logs into a dataset with
+    `seer data merge`.
+
+    Example: seer collect --device cudnn --sample 5000 --minutes 8 -o run.jsonl
+    """
+    from features.errors import InputError
+    from surrogate.collect.device import DeviceLostError
+
+    try:
+        context.exit(_collect(options))
+    except (InputError, DeviceLostError) as error:
+        click.echo(f"seer collect: {error}", err=True)
+        context.exit(2)
+    except OSError as error:
+        click.echo(f"seer collect: {options['output']}: {error.strerror or error}", err=True)
+        context.exit(2)
+    except KeyboardInterrupt:
+        click.echo(f"stopped; the same command goes on with {options['output']}", err=True)
+        context.exit(1)
+
+
+def _collect(options: dict[str, Any]) -> int:
+    """Do what the options say; returns the exit status."""
+    from surrogate.collect.log import RunLog
+    from surrogate.collect.open_device import caps_for, open_device
+    from surrogate.collect.protocol import RepeatPolicy
+    from surrogate.collect.run import header_for, run
+
+    name = _device_name(options)
+    caps = caps_for(name)
+    plan = _source(options).build(caps)
+    _tell_left_out(plan)
+    if options["heuristic_only"]:
+        return _heuristic_only(plan, options)
+    device = open_device(name, recording=options["recording"], caps=caps)
+    try:
+        policy = RepeatPolicy()
+        with RunLog(options["output"], header_for(plan, device, policy)) as log, _bar(len(plan)) as progress:
+            outcome = run(plan, device, log, policy=policy, minutes=options["minutes"], progress=progress)
+    finally:
+        device.close()
+    click.echo(_summary(options["output"], outcome))
+    return _exit_status(outcome)
+
+
+def _device_name(options: dict[str, Any]) -> str:
+    """The device asked for; `InputError` for options that contradict each other."""
+    from features.errors import InputError
+
+    if str(options["output"]).endswith(".parquet"):
+        raise InputError(
+            "-o is a log of JSON lines; give RUN.jsonl, then `seer data merge RUN.jsonl -o DATA.parquet`"
+        )
+    if options["heuristic_only"]:
+        if not options["gpu"]:
+            raise InputError("--heuristic-only needs --gpu G, the GPU to ask about; `seer gpus` lists them")
+        return "cudnn"
+    if options["gpu"]:
+        raise InputError("--gpu goes with --heuristic-only; a device measures on the GPU it has")
+    if not options["device"]:
+        raise InputError("no device is named; give --device cudnn, --device reference or --device replay")
+    if options["recording"] and options["device"] != "replay":
+        raise InputError("--recording goes with --device replay")
+    return options["device"]
+
+
+def _source(options: dict[str, Any]) -> "PlanSource":
+    from surrogate.collect.plan import Settings
+    from surrogate.collect.plan_source import PlanSource, parse_shard
+
+    settings = Settings(options["dtype"], options["math"], options["layout"], options["direction"])
+    named = options["file"], options["grid"], options["networks"] or None, options["sample"]
+    recording = options["recording"] if all(source is None for source in named) else None
+    return PlanSource(
+        options["file"],
+        options["grid"],
+        options["networks"],
+        options["sample"],
+        recording,
+        settings,
+        options["seed"],
+        parse_shard(options["shard"]),
+    )
+
+
+def _tell_left_out(plan: "Plan") -> None:
+    if plan.left_out:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in plan.left_out.items())
+        click.echo(f"left out of the plan: {reasons}", err=True)
+
+
+def _heuristic_only(plan: "Plan", options: dict[str, Any]) -> int:
+    from surrogate.collect.deviceless import collect_heuristic  # pyright: ignore[reportMissingImports]
+
+    with _bar(len(plan)) as progress:
+        collect_heuristic(plan, options["gpu"], options["output"], progress)
+    click.echo(f"{options['output']}: cuDNN's ranking of {len(plan)} problems for {options['gpu']}")
+    return 0
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[int, int, str], None]]:
+    """A progress bar on standard error, silent where that is no terminal."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit="problem", disable=None, dynamic_ncols=True) as bar:
+
+        def progress(done: int, _total: int, problem: str) -> None:
+            bar.set_postfix_str(problem.split(" ")[0], refresh=False)
+            bar.update(done - bar.n)
+
+        yield progress
+
+
+def _summary(output: str, outcome: "Outcome") -> str:
+    counts = (
+        ", ".join(f"{count} {status}" for status, count in sorted(outcome.statuses.items())) or "nothing new"
+    )
+    line = f"{output}: {outcome.problems_done} of {outcome.problems_total} problems done; measured {counts}"
+    return f"{line}; stopped: {outcome.stopped}, the same command goes on" if outcome.stopped else line
+
+
+def _exit_status(outcome: "Outcome") -> int:
+    """1 where the device was lost for good, or nothing at all could run; else 0, also when the time was
+    up.
+    """
+    lost = bool(outcome.stopped) and not outcome.time_up
+    nothing_ran = bool(outcome.statuses) and not outcome.statuses.get("ok")
+    return int(lost or nothing_ran)

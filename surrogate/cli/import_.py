@@ -1,0 +1,106 @@
+"""``seer import``: other people's files as a dataset."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from features.errors import InputError
+from surrogate.formats import FORMATS, Format, Imported
+from surrogate.formats.imported import plural
+
+_HELP = f"""Read other people's measurements and write them as a dataset.
+
+FORMAT says what the files are:
+
+\b
+{chr(10).join(f"  {each.name:<12} {each.summary}" for each in FORMATS.values())}
+
+`seer import FORMAT --how` says how to get such files. Rows of MIOpen are a censored list: only the solvers
+that its database lists are judged. Profiler logs hold launches without problems; they become a kernel table,
+or, with --problems, dataset rows.
+"""
+_NUMBERING = "How SEER's files number algorithms 4–7: cuDNN's enum (default) or the README's."
+_PROBLEMS = (
+    "For profiler logs: SEER's text list of the problems that were run, with the algorithm as ninth number."
+)
+
+
+@click.command(name="import", help=_HELP)
+@click.argument("format_name", metavar="FORMAT", type=click.Choice(list(FORMATS)))
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The parquet file to write.")
+@click.option("--how", is_flag=True, help="Say how to get files of this format, and stop.")
+@click.option("--gpu", help="The GPU they were measured on, where the files do not say it.")
+@click.option("--numbering", type=click.Choice(["enum", "readme"]), help=_NUMBERING)
+@click.option("--library-version", metavar="V", help="The library's version, where the files do not say it.")
+@click.option("--problems", type=click.Path(path_type=Path), help=_PROBLEMS)
+@click.option(
+    "--kernel", metavar="PATTERN", help="With --problems: names of the main kernels, a regular expression."
+)
+@click.option(
+    "--time-unit",
+    type=click.Choice(["us", "ms", "ns"]),
+    help="Unit of lin-csv's kernel_runtime (default us).",
+)
+@click.option(
+    "--max-bytes", type=click.IntRange(min=1), help="Most bytes that one file may unpack to (default 2 GiB)."
+)
+@click.option("--quiet", is_flag=True, help="No progress bar and no notes on standard error.")
+def command(
+    format_name: str, paths: tuple[Path, ...], output: Path | None, how: bool, quiet: bool, **options: Any
+) -> None:
+    """Import PATHS and write them to OUTPUT."""
+    chosen = FORMATS[format_name]
+    if how:
+        click.echo(chosen.how_to_get())
+        return
+    if output is None:
+        raise InputError("no output given; name the parquet file to write with -o DATA.parquet")
+    imported = _read(chosen, paths, options, quiet)
+    written = _write(imported, output)
+    if not quiet:
+        for note in imported.notes:
+            click.echo(f"note: {note}", err=True)
+    for line in written:
+        click.echo(line)
+
+
+def _read(chosen: Format, paths: tuple[Path, ...], options: dict[str, Any], quiet: bool) -> Imported:
+    if quiet:
+        return chosen.read(paths, **options)
+    with _progress_bar(chosen.name) as progress:
+        return chosen.read(paths, progress=progress, **options)
+
+
+@contextmanager
+def _progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar of bytes on standard error, drawn only on a terminal; each file starts it anew."""
+    from tqdm import tqdm
+
+    with tqdm(desc=label, unit="B", unit_scale=True, leave=False, disable=None) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield show
+
+
+def _write(imported: Imported, output: Path) -> list[str]:
+    """Write the dataset (and its kernels), or the one table of another kind; what was written, a line per
+    file.
+    """
+    from surrogate.dataset.store import kernels_path, write_dataset, write_parquet
+
+    if imported.table == "problems":
+        write_dataset(imported.rows, output, candidates=imported.candidates, kernels=imported.kernels)
+        lines = [f"{output}: {plural(len(imported.rows), 'row')}, candidates {imported.candidates}"]
+        if imported.kernels is not None and len(imported.kernels):
+            lines.append(f"{kernels_path(output)}: {plural(len(imported.kernels), 'kernel')}")
+        return lines
+    frame = imported.rows if imported.kernels is None or len(imported.rows) else imported.kernels
+    write_parquet(frame, output, {"schema": 1, "table": imported.table})
+    return [f"{output}: {plural(len(frame), 'row')} of the table {imported.table!r}; no dataset of problems"]

@@ -1,0 +1,84 @@
+"""Other people's files: one reader per foreign format, each imported when it is first used."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from features.errors import InputError, nearest
+from surrogate.formats.imported import Imported
+
+__all__ = ["FORMATS", "Format", "Imported"]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A foreign format: its name on the command line, the module that reads it, what its ``read`` takes and
+    needs.
+    """
+
+    name: str
+    module: str
+    summary: str
+    options: frozenset[str]
+    required: frozenset[str] = frozenset()
+
+    def read(self, paths: Sequence[str | Path], **options: Any) -> Imported:
+        """The content of ``paths``. Raises `InputError` for an option that the format lacks or needs, or a
+        wrong file.
+        """
+        given = {name for name, value in options.items() if value is not None}
+        for name in sorted(given - self.options):
+            known = sorted(self.options - {"progress"})
+            raise InputError(
+                f"{self.name} takes no {_flag(name)}; known:"
+                f" {', '.join(map(_flag, known))}{nearest(name, known)}"
+            )
+        for name in sorted(self.required - given):
+            raise InputError(f"{self.name} files do not say it themselves: give {_flag(name)}")
+        if not paths:
+            raise InputError(f"no {self.name} file given; give at least one path")
+        return self._module().read(paths, **{name: options[name] for name in given})
+
+    def how_to_get(self) -> str:
+        """How a user obtains the files, in sentences (the reader's own documentation)."""
+        return (self._module().__doc__ or "").strip()
+
+    def _module(self) -> Any:
+        return importlib.import_module(f"surrogate.formats.{self.module}")
+
+
+def _flag(option: str) -> str:
+    return "--" + option.replace("_", "-")
+
+
+_ALWAYS = frozenset({"gpu", "max_bytes", "progress"})
+_PROFILER = _ALWAYS | {"library_version", "problems", "kernel", "numbering"}
+_GPU = frozenset({"gpu"})
+_ALL = (
+    Format(
+        "seer-xls", "seer_xls", "SEER's Excel workbooks", _ALWAYS | {"numbering", "library_version"}, _GPU
+    ),
+    Format("nvprof", "nvprof", "nvprof logs: launches and metrics, CSV or text", _PROFILER),
+    Format("ncu", "ncu", "Nsight Compute CSV and .ncu-rep reports", _PROFILER),
+    Format(
+        "miopen", "miopen", "MIOpen find-db, versions 1 and 2, plain or .bz2", _ALWAYS | {"library_version"}
+    ),
+    Format(
+        "cudnn-scope",
+        "cudnn_scope",
+        "google-benchmark JSON of cudnn_scope / dlperf",
+        _ALWAYS | {"library_version"},
+    ),
+    Format(
+        "lin-csv",
+        "lin_csv",
+        "GEMM timings of the recommendation-model notebook",
+        _ALWAYS | {"time_unit"},
+        _GPU,
+    ),
+)
+FORMATS: Mapping[str, Format] = MappingProxyType({each.name: each for each in _ALL})
+"""Name on the command line → format."""

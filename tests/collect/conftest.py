@@ -1,0 +1,91 @@
+"""A device without hardware, and a recorded run of it, for the tests of everything above a device."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from features.conv import Conv
+from surrogate.collect.device import Choice, DeviceInfo, Kernel, Measurement
+from surrogate.collect.log import RunLog
+from surrogate.collect.plan import Plan, PlannedProblem, build
+from surrogate.collect.protocol import RepeatPolicy
+from surrogate.collect.run import header_for, run
+
+ALGORITHMS = ("IMPLICIT_GEMM", "GEMM", "FFT", "WINOGRAD")
+
+
+class FakeDevice:
+    """Times that follow from the problem and the algorithm; each visit is 1 % slower than the one before."""
+
+    def __init__(self, gpu: str = "Fake GPU", version: str = "9.1.0") -> None:
+        self.info = DeviceInfo(gpu, "cudnn", version, {"cuda": "13.0"}, {"sms": 4})
+        self.calls: list[tuple[str, str]] = []
+        self.closed = False
+
+    def describe(self) -> DeviceInfo:
+        return self.info
+
+    def candidates(self, conv: Conv) -> tuple[str, ...]:
+        return ALGORITHMS
+
+    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
+        return (Choice("FFT", "not_supported"), Choice("GEMM", "ok"), Choice("WINOGRAD", "ok"))
+
+    def find(self, conv: Conv) -> tuple[Choice, ...]:
+        return (Choice("WINOGRAD", "ok", 7.5, 128, True, "fma"), Choice("GEMM", "ok", 9.5, 64, True, "fma"))
+
+    def conditions(self) -> Mapping[str, float]:
+        return {"sm_clock_mhz": 1980.0, "throttle_reasons": 0}
+
+    def close(self) -> None:
+        self.closed = True
+
+    def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
+        visits = self.calls.count((str(conv), algorithm))
+        self.calls.append((str(conv), algorithm))
+        if algorithm == "FFT" and conv.r == 1:
+            return Measurement("not_supported", "filter of 1")
+        if algorithm == "FFT" and conv.c > 512:
+            return Measurement("workspace_too_large", "too large", workspace_bytes=1 << 40)
+        seed = hashlib.sha256(f"{conv}{algorithm}".encode()).digest()[0]
+        base = (10.0 + seed) * 1.01**visits
+        times = (base, base + 1.0, base + 2.0, base + 1.0, base + 3.0)
+        kernel = Kernel(f"{algorithm.lower()}_kernel", 8, 2, 1, 128, 1, 1, 96, 1024, 0, base + 1.0)
+        spans = tuple(time + 0.5 for time in times)
+        return Measurement("ok", "", times, spans, "cupti", 64, True, (kernel,))
+
+
+@pytest.fixture
+def fake_device() -> type[FakeDevice]:
+    return FakeDevice
+
+
+@pytest.fixture
+def make_plan() -> Callable[..., Plan]:
+    """A plan of ``count`` problems, some 1×1, with anchors from 200 problems on."""
+
+    def make(count: int, **options: Any) -> Plan:
+        problems = [
+            PlannedProblem(Conv(n=1 + i % 8, c=16 + i, h=28, k=32, r=1 if i % 3 else 3, pad_h=0), "test", ("Net",))
+            for i in range(count)
+        ]
+        return build(problems, description="test", **options)
+
+    return make
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Callable[..., Path]:
+    """Record ``plan`` on a device to a file and return its path."""
+
+    def make(plan: Plan, device: Any = None, name: str = "run.jsonl", **options: Any) -> Path:
+        device = device or FakeDevice()
+        path = tmp_path / name
+        with RunLog(path, header_for(plan, device, RepeatPolicy())) as log:
+            run(plan, device, log, **options)
+        return path
+
+    return make

@@ -1,0 +1,123 @@
+"""The log: headers that must agree, torn tails, locks, foreign files."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from features.errors import InputError
+from surrogate.collect import log
+from surrogate.collect.device import DeviceInfo
+from surrogate.collect.log import Header, RunLog
+
+HEADER = Header(DeviceInfo("GPU", "cudnn", "9.1.0"), "a" * 64, (1, 2), "test", 3, {"repeats": 5}, 12.5)
+RECORD = {"kind": "done", "problem": "p #0", "find": [], "conditions": {}}
+
+
+def begin(path, *records):
+    with RunLog(path, HEADER) as run:
+        for record in records:
+            run.append(record)
+
+
+def test_a_log_reads_back(tmp_path):
+    path = tmp_path / "run.jsonl"
+    begin(path, RECORD, RECORD)
+    contents = log.read(path)
+    assert contents.header == HEADER
+    assert contents.records == (RECORD, RECORD)
+    assert contents.whole_bytes == path.stat().st_size
+    assert all(isinstance(json.loads(line), dict) for line in path.read_text().splitlines())
+
+
+def test_going_on_appends_and_keeps_the_first_header(tmp_path):
+    path = tmp_path / "run.jsonl"
+    begin(path, RECORD)
+    with RunLog(path, replace(HEADER, created_s=99.0)) as run:
+        assert run.records == (RECORD,)
+        assert run.header.created_s == 12.5
+        run.append(RECORD)
+    assert len(log.read(path).records) == 2
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(st.data())
+def test_a_log_cut_at_any_byte_goes_on(tmp_path, data):
+    path = tmp_path / "cut.jsonl"
+    path.unlink(missing_ok=True)
+    begin(path, RECORD, RECORD, RECORD)
+    whole = path.read_bytes()
+    cut = data.draw(st.integers(0, len(whole)))
+    path.write_bytes(whole[:cut])
+    lines = whole[:cut].count(b"\n")
+    with RunLog(path, HEADER) as run:
+        assert len(run.records) == max(lines - 1, 0)
+        for _ in range(3 - len(run.records)):
+            run.append(RECORD)
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"device": DeviceInfo("Other", "cudnn", "9.1.0")}, "GPU GPU, this is Other"),
+        ({"device": DeviceInfo("GPU", "reference", "9.1.0")}, "library cudnn"),
+        ({"device": DeviceInfo("GPU", "cudnn", "9.2.0")}, "cudnn version 9.1.0, this is 9.2.0"),
+        ({"plan_digest": "b" * 64}, "plan aaaaaaaaaaaa"),
+        ({"shard": (2, 2)}, "shard 1/2"),
+        ({"protocol": {"repeats": 3}}, "timing protocol"),
+    ],
+)
+def test_another_run_is_refused_and_left_alone(tmp_path, change, word):
+    path = tmp_path / "run.jsonl"
+    begin(path, RECORD)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=word):
+        RunLog(path, replace(HEADER, **change))
+    assert path.read_bytes() == before
+
+
+def test_a_live_run_keeps_others_out(tmp_path):
+    path = tmp_path / "run.jsonl"
+    with RunLog(path, HEADER), pytest.raises(InputError, match="another run"):
+        RunLog(path, HEADER)
+    RunLog(path, HEADER).close()
+
+
+@pytest.mark.parametrize("content", [b"hello", b"hello\n", b"PAR1\x00\xff", b'{"kind": "other"}\n', b"[1]\n"])
+def test_a_foreign_file_is_refused_and_left_alone(tmp_path, content):
+    path = tmp_path / "notes"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="notes"):
+        RunLog(path, HEADER)
+    assert path.read_bytes() == content
+
+
+def test_damage_in_the_middle_is_named_by_line(tmp_path):
+    path = tmp_path / "run.jsonl"
+    begin(path, RECORD, RECORD)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b'{"kind": "do\n' + lines[2])
+    with pytest.raises(InputError, match=r"run\.jsonl:2: not a record"):
+        log.read(path)
+
+
+def test_a_newer_schema_and_an_incomplete_header(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_text(json.dumps({**HEADER.to_dict(), "schema": 99}) + "\n")
+    with pytest.raises(InputError, match="schema 99.*upgrade"):
+        log.read(path)
+    path.write_text(json.dumps({"kind": log.HEADER, "schema": 1}) + "\n")
+    with pytest.raises(InputError, match="incomplete"):
+        log.read(path)
+
+
+def test_missing_and_unwritable_places(tmp_path):
+    with pytest.raises(InputError, match="no such run"):
+        log.read(tmp_path / "none")
+    with pytest.raises(InputError, match="cannot be written"):
+        RunLog(tmp_path / "no" / "folder" / "run.jsonl", HEADER)
+    with pytest.raises(InputError, match="cannot be written"):
+        RunLog(tmp_path, HEADER)

@@ -1,0 +1,141 @@
+"""Logs → one dataset: its columns, medians over visits, shards, duplicates, clocks, kernels."""
+
+import pandas as pd
+import pytest
+
+from features.errors import InputError
+from features.problem import SIZE_COLUMNS
+from surrogate.collect.device import Choice
+from surrogate.collect.merge import COLUMNS, merge_runs
+from surrogate.dataset.schema import KERNEL_COLUMNS, REQUIRED_COLUMNS, ROW_KEY
+from surrogate.dataset.store import read_dataset, write_dataset
+
+KEY = list(ROW_KEY)
+
+
+def test_rows_hold_the_datasets_columns(make_plan, record):
+    merged = merge_runs([record(make_plan(9))])
+    rows = merged.rows
+    assert tuple(rows.columns) == COLUMNS
+    assert set(REQUIRED_COLUMNS) <= set(COLUMNS)
+    assert len(rows) == 36
+    assert not rows.duplicated(KEY).any()
+    assert merged.candidates == "all"
+    assert (rows[list(SIZE_COLUMNS)].dtypes == "int64").all()
+    assert set(rows.status) == {"ok", "not_supported"}
+    assert rows.time_us.notna().equals(rows.status == "ok")
+    assert set(rows.heuristic_algorithm) == {"GEMM"}  # the first supported one of the ranking
+    assert set(rows.find_time_us[rows.algorithm == "WINOGRAD"]) == {7.5}
+    assert rows.find_time_us[rows.algorithm == "IMPLICIT_GEMM"].isna().all()
+    assert set(rows.reason.dropna()) == {"filter of 1"}
+    assert set(rows.networks) == {"Net"}
+    assert set(rows.origin) == {"test"}
+
+
+def test_times_by_hand(make_plan, record):
+    row = merge_runs([record(make_plan(1))]).rows.iloc[0]
+    base = row.time_us_min
+    assert (row.time_us, row.time_us_max, row.repeats) == (base + 1, base + 3, 5)
+    assert row.time_us_mad == pytest.approx(1.0)
+    assert row.span_us == pytest.approx(base + 1.5)
+    assert row.timer == "cupti"
+
+
+def test_anchors_merge_into_one_row_and_tell_their_drift(make_plan, record):
+    merged = merge_runs([record(make_plan(300))])
+    rows = merged.rows
+    assert len(rows) == 1200
+    anchored = rows[rows.repeats > 5]
+    assert set(anchored.repeats) == {25}
+    assert len(merged.metadata["anchors"]) == len(anchored) > 6
+    for anchor in merged.metadata["anchors"]:
+        assert anchor["visits"] == 5
+        assert 0 < anchor["drift"] == anchor["trend"] < 1.01**4 - 1  # each visit of the fake is 1 % slower
+    row = anchored.iloc[0]
+    base = row.time_us_min
+    assert row.time_us == pytest.approx(base * 1.01**2 + 1)  # the third visit's median
+
+
+def test_shards_make_the_whole(make_plan, record):
+    whole = merge_runs([record(make_plan(40), name="whole")]).rows
+    paths = [record(make_plan(40, shard=(i, 3)), name=f"shard{i}") for i in (1, 2, 3)]
+    parts = merge_runs(paths).rows
+    pd.testing.assert_frame_equal(
+        parts.sort_values(KEY, ignore_index=True), whole.sort_values(KEY, ignore_index=True)
+    )
+
+
+def test_the_same_run_twice_counts_once_but_another_run_counts_too(make_plan, record, tmp_path):
+    path = record(make_plan(5))
+    copy = tmp_path / "copy"
+    copy.write_bytes(path.read_bytes() + path.read_bytes().splitlines(keepends=True)[2])
+    once = merge_runs([path])
+    twice = merge_runs([path, copy])
+    pd.testing.assert_frame_equal(once.rows, twice.rows)
+    assert once.metadata["duplicates_dropped"] == 0
+    assert twice.metadata["duplicates_dropped"] == 21
+    other = tmp_path / "other"
+    text = path.read_text().splitlines(keepends=True)
+    created = text[0].index('"created_s":') + len('"created_s":')
+    other.write_text(text[0][:created] + "9" + text[0][created:] + "".join(text[1:]))
+    assert set(merge_runs([path, other]).rows.repeats) == {0, 10}
+
+
+def test_other_devices_keep_their_own_rows(make_plan, record, fake_device):
+    paths = [
+        record(make_plan(3), fake_device(gpu, version), name=gpu + version)
+        for gpu, version in (("A", "9.1.0"), ("A", "9.2.0"), ("B", "9.1.0"))
+    ]
+    rows = merge_runs(paths).rows
+    assert len(rows) == 3 * 12
+    assert len(rows[["gpu", "library_version"]].drop_duplicates()) == 3
+
+
+def test_slow_clocks_are_flagged(make_plan, record, fake_device):
+    device, clocks = fake_device(), iter([1980.0, 1980.0, 1500.0, 1980.0])
+    device.conditions = lambda: {"sm_clock_mhz": next(clocks)}
+    rows = merge_runs([record(make_plan(4), device)]).rows
+    assert rows.slow_clock.sum() == 4
+    assert set(rows.sm_clock_mhz[rows.slow_clock]) == {1500.0}
+
+
+def test_kernels_are_keyed_like_rows(make_plan, record):
+    merged = merge_runs([record(make_plan(6))])
+    kernels = merged.kernels
+    assert set(kernels.columns) <= set(KERNEL_COLUMNS)
+    assert len(kernels) == (merged.rows.status == "ok").sum()
+    assert set(kernels.blocks) == {16}
+    assert set(kernels.kernel_index) == {0}
+    joined = kernels.merge(merged.rows, on=KEY, suffixes=("_kernel", ""))
+    assert len(joined) == len(kernels)
+    assert (joined.time_us_kernel == joined.time_us).all()
+
+
+def test_finds_of_another_math_type_do_not_count(make_plan, record, fake_device):
+    device = fake_device()
+    device.find = lambda _: (Choice("GEMM", "ok", 3.0, math="tensor_op"), Choice("GEMM", "ok", 4.0, math="fma"))
+    rows = merge_runs([record(make_plan(1), device)]).rows
+    assert list(rows.find_time_us.dropna()) == [4.0]
+
+
+def test_a_merged_run_is_a_dataset(make_plan, record, tmp_path):
+    merged = merge_runs([record(make_plan(250))])
+    path = tmp_path / "data.parquet"
+    write_dataset(
+        merged.rows, path, candidates=merged.candidates, kernels=merged.kernels, metadata=merged.metadata
+    )
+    dataset = read_dataset(path)
+    assert len(dataset) == len(merged.rows)
+    assert dataset.candidates == "all"
+    assert dataset.metadata["runs"][0]["device"]["gpu"] == "Fake GPU"
+    assert (tmp_path / "data.kernels.parquet").is_file()
+
+
+def test_nothing_to_merge_is_told(make_plan, record, tmp_path):
+    path = record(make_plan(2))
+    cut = tmp_path / "cut"
+    cut.write_text(path.read_text().splitlines(keepends=True)[0])
+    with pytest.raises(InputError, match="no measurement to merge"):
+        merge_runs([cut])
+    with pytest.raises(InputError, match="nothing"):
+        merge_runs([])

@@ -1,0 +1,128 @@
+"""Plans: order, shards, anchors, caps, digest."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.conv import Conv
+from features.errors import InputError
+from surrogate.collect.caps import CPU_CAPS, GPU_CAPS, Caps, tensor_sizes_bytes
+from surrogate.collect.plan import ANCHOR_VISITS, PlannedProblem, Settings, build, problem_key, spread
+from surrogate.collect.records import conv_of
+
+
+def problems(count, **sizes):
+    return [PlannedProblem(Conv(n=1, c=8 + i, h=28, k=32, r=3, **sizes), "test") for i in range(count)]
+
+
+@given(st.integers(1, 60), st.integers(1, 7), st.integers(0, 5))
+def test_shards_hold_every_problem_once(count, shards, seed):
+    shards = min(shards, count)
+    plans = [build(problems(count), description="t", seed=seed, shard=(i + 1, shards)) for i in range(shards)]
+    keys = Counter(problem.key for plan in plans for problem in plan.problems)
+    assert set(keys.values()) == {1}
+    assert len(keys) == count
+    assert len({plan.digest for plan in plans}) == 1
+
+
+def test_order_is_a_function_of_the_seed_alone():
+    one = build(problems(50), description="t", seed=1)
+    again = build(problems(50)[::-1], description="other", seed=1)
+    assert one.problems == again.problems
+    assert one.digest == again.digest
+    other = build(problems(50), description="t", seed=2)
+    assert other.problems != one.problems
+    assert sorted(p.key for p in other.problems) == sorted(p.key for p in one.problems)
+    assert other.digest != one.digest
+    assert [p.conv.c for p in one.problems] != sorted(p.conv.c for p in one.problems)
+
+
+def test_anchors_return_throughout_every_shard():
+    plans = [build(problems(1000), description="t", shard=(i, 2)) for i in (1, 2)]
+    for plan in plans:
+        visits = Counter(problem.conv for problem in plan.problems)
+        anchors = {conv for conv, count in visits.items() if count > 1}
+        assert len(anchors) == 5
+        assert {visits[conv] for conv in anchors} == {ANCHOR_VISITS}
+        for conv in anchors:
+            places = [i for i, problem in enumerate(plan.problems) if problem.conv == conv]
+            assert [plan.problems[i].visit for i in places] == list(range(ANCHOR_VISITS))
+            gaps = [b - a for a, b in zip(places, places[1:], strict=False)]
+            assert min(gaps) > len(plan) / 10
+        assert len({problem.key for problem in plan.problems}) == len(plan)
+    first, second = ({p.conv for p in plan.problems if p.visit} for plan in plans)
+    assert first == second
+
+
+def test_small_plans_have_no_anchors():
+    assert all(problem.visit == 0 for problem in build(problems(99), description="t").problems)
+
+
+def test_spread_takes_problems_over_the_whole_range_of_flops():
+    chosen = spread(problems(100), 4)
+    assert [problem.conv.c - 8 for problem in chosen] == [12, 37, 62, 87]
+    assert len(spread(problems(3), 10)) == 3
+
+
+def test_the_same_problem_from_two_sources_counts_once_with_all_networks():
+    conv = Conv(n=1, c=64, h=28, k=32, r=3)
+    listed = [PlannedProblem(conv, "a", ("X",)), PlannedProblem(conv, "b", ("Y", "X"))]
+    plan = build(listed, description="t")
+    assert [(p.origin, p.networks) for p in plan.problems] == [("a", ("X", "Y"))]
+
+
+def test_settings_multiply_and_default_to_the_problems_own():
+    own = [PlannedProblem(Conv(n=1, c=64, h=28, k=32, r=3, dtype="fp16", direction="bwd_data"), "a")]
+    assert [p.conv.dtype for p in build(own, description="t").problems] == ["fp16"]
+    settings = Settings(maths=("fma", "default"), layouts=("NCHW", "NHWC"))
+    convs = {p.conv for p in build(own, description="t", settings=settings).problems}
+    assert {(c.math, c.layout, c.dtype, c.direction) for c in convs} == {
+        (math, layout, "fp16", "bwd_data") for math in ("fma", "default") for layout in ("NCHW", "NHWC")
+    }
+
+
+def test_caps_name_what_they_leave_out():
+    listed = [*problems(3), PlannedProblem(Conv(n=1, c=1, h=4, k=1, r=1), "tiny")]
+    listed.append(PlannedProblem(Conv(n=256, c=1024, h=320, k=1, r=1), "big tensor"))
+    listed.append(PlannedProblem(Conv(n=128, c=512, h=56, k=512, r=3), "long"))
+    plan = build(listed, description="t", caps=GPU_CAPS)
+    assert len(plan) == 3
+    assert plan.left_out == {
+        "under 1e+06 FLOPs": 1, "a tensor over 2147483648 bytes": 1, "over 1.5e+11 FLOPs": 1,
+    }  # fmt: skip
+
+
+def test_caps_at_their_edges():
+    conv = Conv(n=1, c=1, h=1, k=1, r=1)
+    assert tensor_sizes_bytes(conv) == {"x": 4, "w": 4, "y": 4}
+    assert Caps(2, 2, 4).reason(conv) == ""
+    assert Caps(3, 9, 4).reason(conv)
+    assert Caps(0, 1, 4).reason(conv)
+    assert Caps(0, 9, 3).reason(conv)
+    assert CPU_CAPS.max_flops < GPU_CAPS.max_flops
+
+
+@pytest.mark.parametrize("shard", [(0, 1), (2, 1), (-1, 3)])
+def test_a_shard_out_of_range_is_refused(shard):
+    with pytest.raises(InputError, match="i/n"):
+        build(problems(4), description="t", shard=shard)
+
+
+def test_an_empty_plan_or_shard_is_refused():
+    with pytest.raises(InputError, match="no problem to measure"):
+        build([], description="t")
+    with pytest.raises(InputError, match="1 under"):
+        build([PlannedProblem(Conv(n=1, c=1, h=4, k=1, r=1), "tiny")], description="t")
+    with pytest.raises(InputError, match="empty"):
+        build(problems(2), description="t", shard=(3, 3))
+
+
+@given(st.sampled_from(["fp32", "fp16", "bf16", "fp64"]), st.sampled_from(["fwd", "bwd_filter"]), st.integers(0, 3))
+def test_a_key_names_its_problem(dtype, direction, visit):
+    conv = Conv(n=2, c=32, h=17, w=9, k=64, r=3, s=1, pad_h=1, pad_w=0, groups=32, dtype=dtype, direction=direction)
+    problem = replace(PlannedProblem(conv, "t"), visit=visit)
+    assert conv_of(problem.key) == conv
+    assert problem.key == f"{problem_key(conv)} #{visit}"

@@ -1,0 +1,96 @@
+"""Repeats, medians, verdicts, clocks, drift."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surrogate.collect.clocks import Clocks, throttles
+from surrogate.collect.protocol import RepeatPolicy, drift, slow_clocks, summarise, trend
+
+TIMES = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=9)
+
+
+@pytest.mark.parametrize(
+    ("warm_us", "repeats"), [(1, 5), (20_000, 5), (20_001, 3), (100_000, 3), (100_001, 1), (1e9, 1)]
+)
+def test_long_calls_are_repeated_less(warm_us, repeats):
+    assert RepeatPolicy().repeats_for(warm_us) == repeats
+
+
+def test_a_policy_survives_its_dict():
+    policy = RepeatPolicy(repeats=9)
+    assert RepeatPolicy.from_dict(policy.to_dict()) == policy
+
+
+def test_a_summary_by_hand():
+    summary = summarise([10.0, 11.0, 10.5, 30.0, 10.2])
+    assert (summary.median_us, summary.min_us, summary.max_us, summary.repeats) == (10.5, 10.0, 30.0, 5)
+    assert summary.mad_us == pytest.approx(0.5)
+    assert not summary.stable  # one repeat took thrice as long
+    assert summarise([10.0, 10.1, 10.2]).stable
+    assert not summarise([10.0, 12.0, 14.0]).stable  # MAD is a sixth of the median
+    single = summarise([10.0])
+    assert not single.stable
+    assert not single.judgeable
+
+
+@given(TIMES)
+def test_a_summary_lies_within_its_times(times):
+    summary = summarise(times)
+    assert summary.min_us <= summary.median_us <= summary.max_us
+    assert 0 <= summary.mad_us <= summary.max_us - summary.min_us
+
+
+def test_slow_clocks_are_flagged_against_the_median():
+    assert slow_clocks([1980, 1980, 1880, 1980, 1882, None]) == [False, False, True, False, False, False]
+    assert slow_clocks([None, None]) == [False, False]
+
+
+def test_drift_and_trend():
+    assert drift([10.0, 11.0, 10.5]) == pytest.approx(0.1)
+    assert trend([10.0, 11.0, 10.5]) == pytest.approx(0.05)
+    assert drift([4.0]) == 0
+
+
+def test_throttle_reasons_have_names():
+    assert throttles(0x4 | 0x40) == ("power cap", "hardware thermal slowdown")
+    assert throttles(0x1) == throttles(None) == ()  # an idle GPU is not throttled
+
+
+class FakeNvml:
+    """As much of NVML as is asked, on a GPU that tells no power."""
+
+    class NVMLError(Exception):
+        pass
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    closed = False
+
+    def nvmlDeviceGetClockInfo(self, handle, kind):  # noqa: N802
+        return {1: 1980, 2: 3201}[kind]
+
+    def nvmlDeviceGetTemperature(self, handle, kind):  # noqa: N802
+        return 45
+
+    def nvmlDeviceGetPowerUsage(self, handle):  # noqa: N802
+        raise self.NVMLError
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):  # noqa: N802
+        return 4
+
+    def nvmlSystemGetDriverVersion(self):  # noqa: N802
+        return "570.86.15"
+
+    def nvmlShutdown(self):  # noqa: N802
+        self.closed = True
+
+
+def test_clocks_leave_out_what_the_gpu_does_not_tell():
+    nvml = FakeNvml()
+    clocks = Clocks(nvml, object())
+    assert clocks.sample() == {
+        "sm_clock_mhz": 1980, "memory_clock_mhz": 3201, "temperature_c": 45, "throttle_reasons": 4,
+    }  # fmt: skip
+    assert clocks.driver_version() == "570.86.15"
+    clocks.close()
+    assert nvml.closed

@@ -1,0 +1,183 @@
+"""The loop: order, resuming, time budget, lost devices, interruption; and the replay of what was recorded."""
+
+import json
+from collections import Counter
+
+import pandas as pd
+import pytest
+
+from features.conv import Conv
+from features.errors import InputError
+from surrogate.collect import log
+from surrogate.collect.device import DeviceLostError, Measurement
+from surrogate.collect.log import RunLog
+from surrogate.collect.merge import merge_runs
+from surrogate.collect.protocol import RepeatPolicy
+from surrogate.collect.replay import ReplayDevice
+from surrogate.collect.run import MAX_LOST_IN_A_ROW, header_for, run
+
+
+def kinds(path):
+    return [(record["kind"], record["problem"]) for record in log.read(path).records]
+
+
+def test_a_run_measures_every_algorithm_of_every_problem(make_plan, record, fake_device):
+    plan, device, seen = make_plan(6), fake_device(), []
+    path = record(plan, device, progress=lambda *call: seen.append(call))
+    expected = [
+        (kind, problem.key) for problem in plan.problems for kind in ("problem", *["measure"] * 4, "done")
+    ]
+    assert kinds(path) == expected
+    assert seen == [(i + 1, 6, problem.key) for i, problem in enumerate(plan.problems)]
+
+
+def test_a_finished_run_measures_nothing_more(make_plan, record, fake_device):
+    plan = make_plan(4)
+    record(plan)
+    device = fake_device()
+    before = record(plan, device).read_bytes()
+    assert device.calls == []
+    assert record(plan, fake_device()).read_bytes() == before
+
+
+@pytest.mark.parametrize("lines", [1, 2, 4, 6, 7, 11])
+def test_a_cut_run_goes_on_where_it_ended(make_plan, record, fake_device, lines):
+    plan = make_plan(4)
+    path = record(plan)
+    whole = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(whole[:lines]) + whole[lines][:10])
+    device = fake_device()
+    record(plan, device)
+    kept = sum('"kind":"measure"' in line for line in whole[:lines])
+    assert len(device.calls) == 16 - kept
+    assert Counter(kinds(path)) == Counter((r["kind"], r["problem"]) for r in map(json.loads, whole[1:]))
+
+
+class Clock:
+    """A clock that measuring advances."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def slow(device, clock, seconds):
+    """``device`` with measurements that take ``seconds`` by ``clock``."""
+    measure = device.measure
+
+    def slowly(*arguments):
+        clock.now_s += seconds
+        return measure(*arguments)
+
+    device.measure = slowly
+    return device
+
+
+def test_the_budget_is_never_overrun(make_plan, record, fake_device):
+    plan, clock = make_plan(20), Clock()
+    path = record(plan, slow(fake_device(), clock, 7.0), minutes=1.0, clock=clock)
+    assert clock.now_s <= 60.0
+    assert clock.now_s > 60.0 - 2 * 7.0
+    header = header_for(plan, fake_device(), RepeatPolicy())
+    with RunLog(path, header) as again:
+        outcome = run(plan, fake_device(), again)
+    assert outcome.finished
+    assert not outcome.stopped
+
+
+def test_time_up_is_told(make_plan, tmp_path, fake_device):
+    plan, clock, device = make_plan(5), Clock(), fake_device()
+    with RunLog(tmp_path / "run", header_for(plan, device, RepeatPolicy())) as running:
+        outcome = run(plan, slow(device, clock, 20.0), running, minutes=1.0, clock=clock)
+    assert outcome.time_up
+    assert not outcome.finished
+    assert outcome.problems_done < outcome.problems_total == 5
+    assert sum(outcome.statuses.values()) == len(device.calls) == 2
+
+
+def test_a_lost_device_costs_one_measurement(make_plan, record, fake_device):
+    plan, device = make_plan(3), fake_device()
+    measure, lost = device.measure, iter([False, True, False, False] + [False] * 8)
+
+    def fragile(*arguments):
+        if next(lost):
+            raise DeviceLostError("an illegal memory access")
+        return measure(*arguments)
+
+    device.measure = fragile
+    device.find = device.conditions = device.heuristic = lambda *_: (_ for _ in ()).throw(DeviceLostError("gone"))
+    path = record(plan, device)
+    results = [r["result"] for r in log.read(path).records if r["kind"] == "measure"]
+    assert len(results) == 12
+    assert results[1] == {"status": "failed", "reason": "device lost: an illegal memory access"}
+    done = [r for r in log.read(path).records if r["kind"] == "done"]
+    assert done[0]["find"] == []
+    assert done[0]["conditions"] == {}
+
+
+def test_a_device_lost_for_good_stops_the_run(make_plan, tmp_path, fake_device):
+    plan, device = make_plan(5), fake_device()
+    device.measure = lambda *_: (_ for _ in ()).throw(DeviceLostError("no GPU left"))
+    with RunLog(tmp_path / "run", header_for(plan, device, RepeatPolicy())) as running:
+        outcome = run(plan, device, running)
+    assert "no GPU left" in outcome.stopped
+    assert not outcome.time_up
+    assert outcome.statuses == {"failed": MAX_LOST_IN_A_ROW}
+
+
+def test_an_interrupted_run_goes_on(make_plan, record, fake_device):
+    plan = make_plan(5)
+    whole = merge_runs([record(plan, name="whole")]).rows
+    device = fake_device()
+    measure = device.measure
+
+    def interrupted(*arguments):
+        if len(device.calls) == 9:
+            raise KeyboardInterrupt
+        return measure(*arguments)
+
+    device.measure = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        record(plan, device, name="cut")
+    pd.testing.assert_frame_equal(merge_runs([record(plan, name="cut")]).rows, whole)
+
+
+def test_replay_serves_what_was_recorded(make_plan, record):
+    plan = make_plan(200)
+    path = record(plan)
+    device = ReplayDevice(path)
+    assert device.describe().gpu == "Fake GPU"
+    assert {p.conv for p in device.problems()} == {p.conv for p in plan.problems}
+    again = record(plan, device, name="again.jsonl")
+    first, second = (
+        {(r["problem"], r["algorithm"]): r["result"] for r in log.read(p).records if r["kind"] == "measure"}
+        for p in (path, again)
+    )
+    assert first.keys() == second.keys()
+    assert all(first[key] == second[key] for key in first if key[0].endswith("#0"))
+    one_rows, two_rows = (merge_runs([p]).rows for p in (path, again))
+    unvisited = ~one_rows.repeats.gt(5)
+    pd.testing.assert_frame_equal(one_rows[unvisited], two_rows[unvisited])
+
+
+def test_replay_names_a_miss(make_plan, record, tmp_path):
+    device = ReplayDevice(record(make_plan(3)))
+    known = device.problems()[0].conv
+    with pytest.raises(InputError, match="WINOGRADE was not recorded.*did you mean WINOGRAD"):
+        device.measure(known, "WINOGRADE", RepeatPolicy())
+    with pytest.raises(InputError, match=r"was not recorded \(3 problems are\)"):
+        device.candidates(Conv(n=1, c=1, h=5, k=1, r=1))
+    (tmp_path / "empty").touch()
+    with pytest.raises(InputError, match="no measurement"):
+        ReplayDevice(tmp_path / "empty")
+
+
+def test_measurements_are_consistent():
+    with pytest.raises(ValueError, match="only ok has any"):
+        Measurement("ok")
+    with pytest.raises(ValueError, match="only ok has any"):
+        Measurement("failed", times_us=(1.0,))
+    with pytest.raises(ValueError, match="unknown"):
+        Measurement("fine")

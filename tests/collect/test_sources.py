@@ -1,0 +1,153 @@
+"""Where plans come from: SEER's grids, networks, samples, and which of them was asked for."""
+
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from features.errors import InputError
+from features.problem import SIZE_COLUMNS
+from surrogate.collect.caps import CPU_CAPS, GPU_CAPS
+from surrogate.collect.grids import GRIDS, grid_problems
+from surrogate.collect.network_plan import BATCHES, network_problems
+from surrogate.collect.networks import NETWORKS, layers
+from surrogate.collect.plan_source import PlanSource, parse_shard
+from surrogate.collect.sample import mixture, sampled
+
+SEQUENCES = Path(__file__).parents[3] / "shared/data/network_layer_sequences.parquet"
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("seer-gemm", 4320), ("seer-fft", 3072), ("seer-fft-tiling", 2304), ("seer-winograd", 1872),
+        ("seer-winograd-nonfused", 2200), ("seer-pick", 9216),
+    ],
+)  # fmt: skip
+def test_grids_have_the_papers_sizes(name, count):
+    convs = [problem.conv for problem in grid_problems(name)]
+    assert len(convs) == len(set(convs)) == count
+    assert {conv.n for conv in convs} == {128}
+    assert {conv.pad_h for conv in convs} == ({1} if "winograd" in name else {0})
+    if name in ("seer-fft", "seer-fft-tiling", "seer-winograd", "seer-winograd-nonfused"):
+        assert {conv.stride_h for conv in convs} == {1}
+
+
+def test_all_grids_together_and_an_unknown_one():
+    assert len(grid_problems("seer")) == sum(len(grid_problems(name)) for name in GRIDS) == 22984
+    with pytest.raises(InputError, match="did you mean seer-gemm"):
+        grid_problems("seer-gem")
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "gmacs"),
+    [
+        ("AlexNet", 5, 0.656), ("VGG-16", 13, 15.347), ("VGG-19", 16, 19.508), ("Inception-V1", 57, 1.582),
+        ("SqueezeNet-1.1", 26, 0.349), ("ResNet-18", 20, 1.814), ("ResNet-34", 36, 3.663), ("ResNet-50", 53, 4.087),
+        ("ResNeXt-50-32x4d", 53, 4.228), ("DenseNet-121", 120, 2.833), ("MobileNet-v2", 52, 0.300),
+        ("EfficientNet-B0", 81, 0.385),
+    ],
+)  # fmt: skip
+def test_networks_have_the_published_layers_and_arithmetic(name, count, gmacs):
+    """Convolution counts and multiply-adds as published (the dense layers at the end are not counted)."""
+    convs = layers(name)
+    assert len(convs) == count
+    assert sum(conv.flops for conv in convs) / 2e9 == pytest.approx(gmacs, abs=0.0006)
+
+
+def test_every_network_is_tested():
+    assert len(NETWORKS) == 12
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("VGG-16", "VGG16"), ("MobileNet-v2", "MobileNet-v2"), ("Inception-V1", "Inception-v1")]
+)
+def test_layers_occur_in_measured_runs_of_the_network(ours, theirs):
+    """Other people's files of the same network differ in a few layers (a stride moved, a narrower first block)."""
+    if not SEQUENCES.is_file():
+        pytest.skip("needs ../shared/data/network_layer_sequences.parquet")
+    import pandas as pd
+
+    frame = pd.read_parquet(SEQUENCES)
+    frame = frame[(frame.network == theirs) & (frame.batch == 1) & frame.k.notna()]
+    measured = {tuple(int(value) for value in row) for row in frame[list(SIZE_COLUMNS)].itertuples(index=False)}
+    distinct = {conv.sizes for conv in layers(ours)}
+    assert len(distinct & measured) >= 0.8 * len(distinct)
+
+
+def test_network_problems_are_distinct_and_carry_names():
+    found = network_problems()
+    assert len({problem.conv for problem in found}) == len(found) == 247 * len(BATCHES)
+    stem = [problem for problem in found if problem.conv.n == 1 and problem.conv.c == 3 and problem.conv.r == 7]
+    assert [problem.networks for problem in stem] == [
+        ("Inception-V1", "ResNet-18", "ResNet-34", "ResNet-50", "ResNeXt-50-32x4d", "DenseNet-121")
+    ]
+
+
+def test_samples_depend_on_the_seed_alone_and_keep_the_caps():
+    one = list(islice(sampled(7, GPU_CAPS), 400))
+    assert one == list(islice(sampled(7, GPU_CAPS), 400))
+    assert one != list(islice(sampled(8, GPU_CAPS), 400))
+    assert len(set(one)) == 400
+    assert not any(GPU_CAPS.reason(conv) for conv in one)
+
+
+def test_samples_cover_the_domain():
+    convs = list(islice(sampled(0, GPU_CAPS), 3000))
+    assert {conv.r for conv in convs} == {1, 2, 3, 4, 5, 7, 9, 11}
+    assert {conv.stride_h for conv in convs} == {1, 2, 3, 4}
+    assert {conv.dilation_h for conv in convs} >= {1, 2, 3}
+    for values, low, high in (
+        ([conv.n for conv in convs], 1, 256),
+        ([conv.c for conv in convs], 3, 1448 + 16),
+        ([conv.k for conv in convs], 3, 1448 + 16),
+        ([conv.h for conv in convs], 4, 315),
+    ):
+        assert low <= min(values)
+        assert max(values) <= high
+        assert min(values) < 1.5 * low
+        assert max(values) > 0.8 * high
+    share = np.array(
+        [
+            [c.groups > 1, c.groups == c.c > 1, c.h != c.w, c.r != c.s, c.pad_h == 0 and c.r > 1, c.c == 3]
+            for c in convs
+        ]
+    ).mean(axis=0)
+    assert (share > [0.08, 0.05, 0.02, 0.005, 0.08, 0.02]).all()
+    assert (share < [0.22, 0.16, 0.10, 0.05, 0.25, 0.08]).all()
+
+
+@pytest.mark.parametrize("caps", [GPU_CAPS, CPU_CAPS])
+def test_the_mixture_has_its_shares(caps):
+    problems, anchors = mixture(1000, 3, caps)
+    origins = Counter(problem.origin.split()[0] for problem in problems)
+    assert origins == {"sample": 474, "grid": 263, "network": 263}
+    assert len({problem.conv for problem in problems}) > 990
+    assert {anchor.origin for anchor in anchors} == {"network"}
+
+
+def test_a_source_builds_its_plan(tmp_path):
+    plan = PlanSource(sample=300, seed=5).build(CPU_CAPS)
+    assert plan.description == "sample 300"
+    assert {problem.visit for problem in plan.problems} == {0, 1, 2, 3, 4}
+    path = tmp_path / "plan.txt"
+    path.write_text("n1c64h28k32r3\n")
+    assert [str(p.conv) for p in PlanSource(file=path).build(GPU_CAPS).problems] == ["n1c64h28w28k32r3s3p0u1"]
+    assert len(PlanSource(networks=True).build(GPU_CAPS)) > 1500
+    assert len(PlanSource(grid="seer-winograd").build(GPU_CAPS)) > 800
+
+
+def test_one_source_must_be_named():
+    with pytest.raises(InputError, match="none came as the plan"):
+        PlanSource().build(GPU_CAPS)
+    with pytest.raises(InputError, match="grid seer and networks came"):
+        PlanSource(grid="seer", networks=True).build(GPU_CAPS)
+
+
+def test_shards_are_read():
+    assert parse_shard("2/4") == (2, 4)
+    for text in ("2", "a/b", "2/", "1/-3", ""):
+        with pytest.raises(InputError, match="i/n"):
+            parse_shard(text)

@@ -1,0 +1,129 @@
+"""A device in its own process: same answers, a fresh process after a loss, a hang or a crash."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from features.conv import Conv
+from features.errors import InputError
+from surrogate.collect.device import DeviceLostError
+from surrogate.collect.open_device import caps_for, open_device
+from surrogate.collect.protocol import RepeatPolicy
+from surrogate.collect.worker import WorkerDevice, serve
+
+CONV = Conv(n=2, c=3, h=9, k=4, r=3, dtype="fp16", direction="bwd_data")
+POLICY = RepeatPolicy()
+CHILD = """
+import os, sys, time
+from surrogate.collect.device import Choice, DeviceInfo, DeviceLostError, Kernel, Measurement
+from surrogate.collect.worker import serve
+from features.errors import InputError
+
+class Device:
+    def describe(self):
+        return DeviceInfo("GPU", "cudnn", "9.1.0", {"pid": str(os.getpid())})
+    def candidates(self, conv):
+        return ("GEMM", "FFT")
+    def heuristic(self, conv):
+        return (Choice("GEMM", "ok", workspace_bytes=4, math="fma"),)
+    def find(self, conv):
+        raise InputError("no find for " + str(conv))
+    def conditions(self):
+        return {"pid": os.getpid()}
+    def measure(self, conv, algorithm, policy):
+        if algorithm == "LOST":
+            raise DeviceLostError("sticky")
+        if algorithm == "CRASH":
+            os._exit(3)
+        if algorithm == "HANG":
+            time.sleep(60)
+        if algorithm == "BUG":
+            raise TypeError("a bug")
+        kernel = Kernel("k", 1, 2, 3, 4, 5, 6, 7, 8, 9, 1.5)
+        return Measurement("ok", "", (1.0, 2.0), (1.5, 2.5), "cupti", policy.repeats, True, (kernel,))
+    def close(self):
+        pass
+
+serve(Device, sys.stdin, sys.stdout)
+"""
+
+
+@pytest.fixture
+def worker():
+    device = WorkerDevice([sys.executable, "-c", CHILD], timeout_s=20.0)
+    yield device
+    device.close()
+
+
+def test_answers_cross_the_process_unchanged(worker):
+    result = worker.measure(CONV, "GEMM", RepeatPolicy(repeats=9))
+    assert (result.status, result.times_us, result.spans_us) == ("ok", (1.0, 2.0), (1.5, 2.5))
+    assert (result.workspace_bytes, result.deterministic) == (9, True)
+    assert (result.kernels[0].grid_z, result.kernels[0].time_us) == (3, 1.5)
+    assert worker.candidates(CONV) == ("GEMM", "FFT")
+    assert worker.heuristic(CONV)[0].workspace_bytes == 4
+    with pytest.raises(InputError, match="no find for n2c3"):
+        worker.find(CONV)
+    assert worker.describe().gpu == "GPU"
+    assert worker.starts == 1
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "reason"), [("LOST", "sticky"), ("CRASH", "exit status 3"), ("BUG", "TypeError: a bug")]
+)
+def test_a_lost_process_is_replaced_at_the_next_call(worker, algorithm, reason):
+    first = worker.conditions()["pid"]
+    with pytest.raises(DeviceLostError, match=reason):
+        worker.measure(CONV, algorithm, POLICY)
+    assert worker.measure(CONV, "GEMM", POLICY).status == "ok"
+    assert worker.conditions()["pid"] != first
+    assert worker.starts == 2
+
+
+def test_a_hung_process_is_ended():
+    worker = WorkerDevice([sys.executable, "-c", CHILD], timeout_s=2.0)
+    try:
+        with pytest.raises(DeviceLostError, match="no answer within 2 s"):
+            worker.measure(CONV, "HANG", POLICY)
+    finally:
+        worker.close()
+
+
+def test_a_child_that_never_starts_is_a_loss():
+    worker = WorkerDevice([sys.executable, "-c", "raise SystemExit(7)"])
+    with pytest.raises(DeviceLostError, match="exit status 7"):
+        worker.describe()
+    worker.close()
+
+
+def test_an_unknown_call_is_answered():
+    class Nothing:
+        def close(self):
+            pass
+
+    replies = io.StringIO()
+    request = json.dumps({"call": "dance", "conv": CONV.to_dict()}) + "\n"
+    serve(Nothing, io.StringIO(request), replies)  # pyright: ignore[reportArgumentType]
+    assert "dance" in json.loads(replies.getvalue())["input_error"]
+
+
+def test_the_cudnn_worker_tells_what_is_missing(monkeypatch):
+    """Without a GPU (or without its libraries) the child says so in one line."""
+    monkeypatch.setenv("SEER_CUDNN", "no-such-library.so")
+    device = open_device("cudnn")
+    try:
+        with pytest.raises(InputError, match=r"libcudnn was not found \(no-such-library"):
+            device.describe()
+    finally:
+        device.close()
+
+
+def test_devices_by_name():
+    with pytest.raises(InputError, match="--recording"):
+        open_device("replay")
+    with pytest.raises(InputError, match="known: cudnn, reference, replay"):
+        open_device("tpu")
+    assert caps_for("reference").max_flops < caps_for("cudnn").max_flops
+    assert not caps_for("replay").reason(Conv(n=1, c=1, h=1, k=1, r=1))

@@ -1,0 +1,147 @@
+"""Figures: what they compute, that they are well-formed, and that equal input gives equal bytes."""
+
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surrogate.report.figures import bucket_figure, gpu_figure, predicted_figure, slowdown_figure
+from surrogate.report.figures.buckets import bucket_errors
+from surrogate.report.figures.predicted import MAX_PANELS, MAX_POINTS, OTHERS, panels, thinned
+from surrogate.report.figures.slowdowns import exceedance
+from surrogate.report.style import looks, shown_models
+
+
+def _times(rows: int = 200, model: str = "booster") -> pd.DataFrame:
+    random = np.random.default_rng(5)
+    time_us = 10 ** random.uniform(1, 5, rows)
+    predicted = time_us * np.exp(random.normal(0, 0.2, rows))
+    family = random.choice(["GEMM", "FFT"], rows)
+    return pd.DataFrame({"model": model, "family": family, "time_us": time_us, "predicted_us": predicted})
+
+
+def _words(svg: str) -> str:
+    return " ".join(ElementTree.fromstring(svg).itertext())
+
+
+@given(st.lists(st.floats(1, 100), min_size=1), st.lists(st.floats(0, 100), min_size=2))
+def test_exceedance_falls_and_counts(slowdown: list[float], over: list[float]) -> None:
+    share = np.nan_to_num(exceedance(np.array(slowdown), np.sort(over)))
+    assert (np.diff(share) <= 0).all()
+    assert share[0] == pytest.approx(np.mean(np.array(slowdown) > 1 + min(over)))
+
+
+def test_exceedance_known_answer() -> None:
+    assert exceedance(np.array([1.0, 1.05, 1.2, np.inf]), np.array([0.001, 0.1, 5.0])).tolist() == [
+        0.75,
+        0.5,
+        0.25,
+    ]
+    assert np.isnan(exceedance(np.array([1.0]), np.array([0.1]))).all()
+
+
+def test_bucket_errors_known_answer() -> None:
+    frame = pd.DataFrame(
+        {"model": "m", "time_us": [20.0] * 5 + [200.0] * 4, "predicted_us": [22.0] * 5 + [400.0] * 4}
+    )
+    errors = bucket_errors(frame)
+    assert errors.loc[("m", 1), "median"] == pytest.approx(10.0)
+    assert errors["median"].isna().tolist() == [False, True]  # four rows are too few
+
+
+def test_thinning_keeps_the_ends_and_the_limit() -> None:
+    rows = _times(5000)
+    few = thinned(rows)
+    assert len(few) == MAX_POINTS and len(thinned(rows.head(7))) == 7
+    assert few["time_us"].min() == rows["time_us"].min() and few["time_us"].max() == rows["time_us"].max()
+    assert few.equals(thinned(rows.sample(frac=1, random_state=1)))
+
+
+def test_many_families_share_a_panel() -> None:
+    names = panels(pd.Series([f"f{i:02d}" for i in range(30)] + ["f29"]))
+    assert len(names) == MAX_PANELS and names[0] == "f29" and names[-1] == OTHERS
+    assert panels(pd.Series(["a", "b", "b"])) == ["b", "a"]
+
+
+def test_predicted_figure_names_its_families_and_counts_all_rows() -> None:
+    frame = _times(1000)
+    words = _words(predicted_figure(frame) or "")
+    for family, rows in frame.groupby("family"):
+        assert str(family) in words and f"{len(rows)} rows" in words
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_one_row_can_be_drawn(rows: int) -> None:
+    frame = _times(rows)
+    assert predicted_figure(frame) and bucket_figure(frame, ["booster"])
+
+
+def test_extreme_values_can_be_drawn() -> None:
+    frame = _times(20)
+    frame.loc[0, "predicted_us"] = 1e30
+    frame.loc[1, "predicted_us"] = 1e-30
+    assert predicted_figure(frame) and bucket_figure(frame, ["booster"])
+    slowdowns = pd.DataFrame({"model": "a", "slowdown": [1.0, np.inf, 1e9]})
+    assert slowdown_figure(slowdowns, ["a"])
+
+
+def test_nothing_to_draw_is_none() -> None:
+    empty = _times(0)
+    assert predicted_figure(empty) is None
+    assert bucket_figure(empty, ["booster"]) is None
+    assert slowdown_figure(pd.DataFrame({"model": [], "slowdown": []}), ["a"]) is None
+    assert gpu_figure({"choice_rows": [], "time_rows": []}, ["a"]) is None
+
+
+def test_all_picks_perfect_can_be_drawn() -> None:
+    assert slowdown_figure(pd.DataFrame({"model": "a", "slowdown": [1.0] * 9}), ["a"])
+
+
+@pytest.mark.parametrize("name", ["_hidden", "$x_1$", "<b>&\"'", "模型", "x" * 200, ""])
+def test_odd_names_are_drawn_as_they_are(name: str) -> None:
+    svg = slowdown_figure(pd.DataFrame({"model": name, "slowdown": [1.0, 1.5]}), [name])
+    assert svg and name[:25] in _words(svg)
+    assert bucket_figure(_times(50, name), [name]) and predicted_figure(_times(50).assign(family=name))
+
+
+def test_gpu_figure_draws_every_gpu_and_model_but_the_oracle(results: dict[str, Any]) -> None:
+    words = _words(gpu_figure(results, shown_models(results)) or "")
+    assert all(part in words for gpu in results["dataset"]["gpus"] for part in gpu.split(" "))
+    assert "booster" in words and "cudnn-heuristic" in words and "oracle" not in words
+
+
+def test_gpu_figure_without_intervals(results: dict[str, Any]) -> None:
+    for row in results["choice_rows"]:
+        row["ci_low"] = row["ci_high"] = None
+    assert gpu_figure(results, ["booster"])
+
+
+def test_same_input_same_bytes_and_no_dates(results: dict[str, Any], choices: pd.DataFrame) -> None:
+    import matplotlib as mpl
+
+    models = list(choices["model"].unique())
+    first = [slowdown_figure(choices, models), gpu_figure(results, models), predicted_figure(_times())]
+    with mpl.rc_context(
+        {"font.size": 20, "axes.grid": False, "svg.hashsalt": "other"}
+    ):  # a user's own settings
+        again = [slowdown_figure(choices, models), gpu_figure(results, models), predicted_figure(_times())]
+    assert first == again
+    assert all("dc:date" not in (svg or "") and "http://matplotlib" not in (svg or "") for svg in first)
+
+
+def test_looks_differ_in_colour_marker_dashes_and_hatch(results: dict[str, Any]) -> None:
+    chosen = list(looks(shown_models(results)).values())
+    assert len(chosen) == 6
+    for part in ("colour", "marker", "hatch"):
+        assert len({getattr(look, part) for look in chosen}) == len(chosen)
+    assert len({str(look.dashes) for look in chosen}) == len(chosen)
+
+
+def test_shown_models_are_the_best_four_and_two_references(results: dict[str, Any]) -> None:
+    assert shown_models(results) == [
+        "booster", "booster-raw", "nearest", "seer-time-only", "cudnn-heuristic", "always-best-single",
+    ]  # fmt: skip

@@ -1,0 +1,188 @@
+"""`write_report`: the whole folder, and the page in it."""
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from features.errors import InputError
+from surrogate.report import write_report
+from surrogate.report.notes import DEFINITIONS
+
+Make = Callable[..., Path]
+FIGURES = {"slowdowns.svg", "gpus.svg", "predicted.svg", "buckets.svg"}
+_VOID = {"meta", "link", "br", "img"}
+
+
+class _Page(HTMLParser):
+    """Checks that tags close in order; keeps ids, references, text and tag names."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.tags: set[str] = set()
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        given = dict(attrs)
+        self.ids += [given["id"] or ""] if "id" in given else []
+        self.links += [value or "" for key, value in attrs if key in ("href", "src", "xlink:href")]
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in _VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def _page(path: Path) -> _Page:
+    return _Page(path.read_text(encoding="utf-8"))
+
+
+def test_the_folder_is_complete(written: Path) -> None:
+    expected = {"results.json", "predictions.parquet", "choices.parquet", "report.html", "figures"}
+    assert {path.name for path in written.iterdir()} == expected | {"time_rows.csv", "choice_rows.csv"}
+    assert {path.name for path in (written / "figures").iterdir()} == FIGURES
+
+
+def test_the_page_needs_nothing_else(written: Path) -> None:
+    page = _page(written / "report.html")
+    assert "script" not in page.tags and "img" not in page.tags
+    assert all(link.startswith(("#", "data:")) for link in page.links)
+    text = (written / "report.html").read_text(encoding="utf-8")
+    assert "@import" not in text and not re.search(r"url\((?!#)", text)
+
+
+def test_ids_are_unique_and_references_have_their_target(written: Path) -> None:
+    page = _page(written / "report.html")
+    assert len(page.ids) == len(set(page.ids))
+    text = (written / "report.html").read_text(encoding="utf-8")
+    targets = {link[1:] for link in page.links if link.startswith("#")} | set(
+        re.findall(r"url\(#([^)]+)\)", text)
+    )
+    assert targets <= set(page.ids)
+
+
+def test_the_page_says_what_a_reader_needs(written: Path) -> None:
+    words = " ".join(" ".join(_page(written / "report.html").words).split())
+    assert "The picks of booster are" in words
+    assert "invented test data" in words and "41,250" in words and "direction=fwd" in words
+    assert all(term in words and " ".join(text.split()) in words for term, text in DEFINITIONS)
+    assert "needs kernel metrics <b>grid & block</b>" in words  # as text, not as markup
+
+
+def test_figures_take_the_page_colours(written: Path) -> None:
+    text = (written / "report.html").read_text(encoding="utf-8")
+    body = text[text.index("<body>") :]
+    assert "var(--ink)" in body and "#1c1d1f" not in body
+    assert "#1c1d1f" in (written / "figures" / "gpus.svg").read_text(encoding="utf-8")
+
+
+def test_data_is_escaped_everywhere(tmp_path: Path, results: dict[str, Any], folder_of: Make) -> None:
+    evil = "<script>alert('1')</script>\"&"
+    results["dataset"] |= {"name": evil, "gpus": [evil], evil: evil}
+    results["settings"] = {evil: {evil: evil}}
+    for row in results["choice_rows"] + results["time_rows"]:
+        row["reason"] = evil
+        row |= {key: evil for key in list(row) if row[key] in ("booster", "Tesla T4", "grouped", "GEMM")}
+    page = _page(write_report(folder_of(tmp_path, results)))
+    assert "script" not in page.tags
+    assert any(evil in word for word in page.words)
+
+
+def test_same_folder_same_bytes(
+    written: Path, tmp_path: Path, results: dict[str, Any], folder_of: Make
+) -> None:
+    first, again = written / "report.html", write_report(folder_of(tmp_path, results))
+    assert first.read_bytes() == again.read_bytes()
+    for name in FIGURES:
+        one, other = (path.parent / "figures" / name for path in (first, again))
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_without_parquet_files_the_tables_stand(
+    tmp_path: Path, results: dict[str, Any], folder_of: Make
+) -> None:
+    folder = folder_of(tmp_path, results)
+    write_report(folder)
+    (folder / "predictions.parquet").unlink()
+    (folder / "choices.parquet").unlink()
+    words = " ".join(_page(write_report(folder)).words)
+    assert "predictions.parquet is missing" in words and "choices.parquet is missing" in words
+    assert {path.name for path in (folder / "figures").iterdir()} == {"gpus.svg"}  # no stale figure stays
+
+
+def test_a_damaged_parquet_file_leaves_the_earlier_page(
+    tmp_path: Path, results: dict[str, Any], folder_of: Make
+) -> None:
+    folder = folder_of(tmp_path, results)
+    before = write_report(folder).read_bytes()
+    (folder / "choices.parquet").write_bytes(b"")
+    with pytest.raises(InputError, match="not readable"):
+        write_report(folder)
+    assert (folder / "report.html").read_bytes() == before
+    assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
+
+
+def test_a_figures_folder_that_cannot_be_made(
+    tmp_path: Path, results: dict[str, Any], folder_of: Make
+) -> None:
+    folder = folder_of(tmp_path, results)
+    (folder / "figures").write_text("in the way")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_report(folder)
+
+
+def _only(results: dict[str, Any], keep: Any) -> dict[str, Any]:
+    parts = {kind: [row for row in results[kind] if keep(row)] for kind in ("choice_rows", "time_rows")}
+    return {**results, **parts}
+
+
+def _nulled(results: dict[str, Any]) -> dict[str, Any]:
+    names = ("model", "split", "stratum", "gpu", "population", "algorithm")
+    for kind in ("choice_rows", "time_rows"):
+        results[kind] = [{k: v if k in names else None for k, v in row.items()} for row in results[kind]]
+    return results
+
+
+@pytest.mark.parametrize(
+    "thin",
+    [
+        pytest.param(lambda r: _only(r, lambda row: row["model"] == "booster"), id="one model"),
+        pytest.param(lambda r: _only(r, lambda row: row["gpu"] == "Tesla T4"), id="one gpu, no all"),
+        pytest.param(lambda r: _only(r, lambda row: row["model"] != "cudnn-heuristic"), id="no heuristic"),
+        pytest.param(lambda r: _only(r, lambda row: row["model"] == "oracle"), id="references only"),
+        pytest.param(lambda r: _only(r, lambda row: row["model"] == "seer-paper"), id="nothing judged"),
+        pytest.param(lambda r: _only(r, lambda row: False), id="no rows"),
+        pytest.param(_nulled, id="all null"),
+        pytest.param(lambda r: {k: r[k] for k in ("schema", "time_rows", "choice_rows")}, id="no provenance"),
+    ],
+)
+def test_thin_results_make_a_page(
+    tmp_path: Path, results: dict[str, Any], folder_of: Make, thin: Any
+) -> None:
+    page = _page(write_report(folder_of(tmp_path, thin(results), problems=40)))
+    assert any("What the figures mean" in word for word in page.words)
+    assert not any("None" in word or "nan" in word.split() for word in page.words)
+
+
+def test_thousands_of_shapes_keep_the_page_small(
+    tmp_path: Path, results: dict[str, Any], folder_of: Make
+) -> None:
+    path = write_report(folder_of(tmp_path, results, problems=5000))
+    assert path.stat().st_size < 1_500_000
