@@ -36,7 +36,9 @@ class Algorithm:
     implemented: bool = True
 
 
-def _cudnn(direction: str, rows: dict[str, tuple[int, Family]], *, atomic: set[str], never: set[str]) -> list[Algorithm]:
+def _cudnn(
+    direction: str, rows: dict[str, tuple[int, Family]], *, atomic: set[str], never: set[str]
+) -> list[Algorithm]:
     return [
         Algorithm("cudnn", direction, name, family, enum, name not in atomic, name not in never)
         for name, (enum, family) in rows.items()
@@ -98,7 +100,15 @@ _MIOPEN_FAMILIES: dict[str, tuple[int, Family]] = {
     "ImplicitGEMM": (5, "implicit_gemm"),
 }
 
-_REFERENCE = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED")
+_REFERENCE = (
+    "IMPLICIT_GEMM",
+    "IMPLICIT_PRECOMP_GEMM",
+    "GEMM",
+    "FFT",
+    "FFT_TILING",
+    "WINOGRAD",
+    "WINOGRAD_NONFUSED",
+)
 
 ALGORITHMS: tuple[Algorithm, ...] = (
     *_CUDNN,
@@ -107,7 +117,11 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         for direction in DIRECTIONS
         for name, (enum, family) in _MIOPEN_FAMILIES.items()
     ),
-    *(Algorithm("reference", "fwd", a.name, a.family, a.enum) for a in _CUDNN if a.direction == "fwd" and a.name in _REFERENCE),
+    *(
+        Algorithm("reference", "fwd", a.name, a.family, a.enum)
+        for a in _CUDNN
+        if a.direction == "fwd" and a.name in _REFERENCE
+    ),
 )
 """Every algorithm known, by library, direction and enum value."""
 

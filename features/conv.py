@@ -52,7 +52,9 @@ class Conv:
         for name, known in _CHOICES.items():
             value = getattr(self, name)
             if value not in known:
-                raise InputError(f"{name} {value!r} is unknown; known: {', '.join(known)}{nearest(str(value), known)}")
+                raise InputError(
+                    f"{name} {value!r} is unknown; known: {', '.join(known)}{nearest(str(value), known)}"
+                )
         if self.c % self.groups or self.k % self.groups:
             raise InputError(
                 f"groups {self.groups} does not divide c {self.c} and k {self.k}; both must be multiples of groups"
@@ -110,7 +112,11 @@ class Conv:
     @property
     def uses_tensor_cores(self) -> bool:
         """True where the math type lets matrix units run (fp32 data: only TF32, under ``default``)."""
-        return self.math != "fma" and self.dtype != "fp64" and not (self.dtype == "fp32" and self.math == "tensor_op")
+        return (
+            self.math != "fma"
+            and self.dtype != "fp64"
+            and not (self.dtype == "fp32" and self.math == "tensor_op")
+        )
 
     @property
     def sizes(self) -> tuple[int, ...]:

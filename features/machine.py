@@ -76,7 +76,9 @@ def machine_columns(keys: list[tuple[Gpu, str, bool]], index: np.ndarray) -> Mac
     return Machine(*table[index].T)
 
 
-def b_max_columns(gpus: list[Gpu], index: np.ndarray, family: Family) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def b_max_columns(
+    gpus: list[Gpu], index: np.ndarray, family: Family
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """B_max of the family's three tiles over rows: ``index`` (rows,) names each row's GPU in ``gpus``."""
     small, middle, large = np.array([b_max(gpu, family) for gpu in gpus], dtype=np.float64)[index].T
     return small, middle, large

@@ -120,7 +120,9 @@ class ConvColumns:
             is_bwd_data=directions == "bwd_data",
             is_bwd_filter=directions == "bwd_filter",
             is_nhwc=layouts == "NHWC",
-            uses_tensor_cores=(maths != "fma") & ((dtypes != "fp32") | (maths != "tensor_op")) & (dtypes != "fp64"),
+            uses_tensor_cores=(maths != "fma")
+            & ((dtypes != "fp32") | (maths != "tensor_op"))
+            & (dtypes != "fp64"),
         )
 
     def __len__(self) -> int:

@@ -25,19 +25,26 @@ class Rule(NamedTuple):
 UNIT_STRIDE = Rule("stride must be 1", lambda p, cc: (p.stride_h == 1) & (p.stride_w == 1))
 UNIT_DILATION = Rule("dilation must be 1", lambda p, cc: (p.dilation_h == 1) & (p.dilation_w == 1))
 FILTER_OVER_PAD = Rule("the filter must exceed the padding", lambda p, cc: (p.r > p.pad_h) & (p.s > p.pad_w))
-FITS_256 = Rule("the padded input must be at most 256", lambda p, cc: (p.h + 2 * p.pad_h <= 256) & (p.w + 2 * p.pad_w <= 256))
+FITS_256 = Rule(
+    "the padded input must be at most 256",
+    lambda p, cc: (p.h + 2 * p.pad_h <= 256) & (p.w + 2 * p.pad_w <= 256),
+)
 FILTER_32 = Rule("the filter must be at most 32", lambda p, cc: (p.r <= 32) & (p.s <= 32))
 TILED_STRIDE = Rule(
     "stride must be 1, or 2 with a filter above 1×1",
-    lambda p, cc: ((p.stride_h == 1) & (p.stride_w == 1))
-    | ((p.stride_h <= 2) & (p.stride_w <= 2) & (p.r > 1) & (p.s > 1)),
+    lambda p, cc: (
+        ((p.stride_h == 1) & (p.stride_w == 1))
+        | ((p.stride_h <= 2) & (p.stride_w <= 2) & (p.r > 1) & (p.s > 1))
+    ),
 )
 THREE = Rule("the filter must be 3×3", lambda p, cc: (p.r == 3) & (p.s == 3))
 THREE_OR_FIVE = Rule("the filter must be 3×3 or 5×5", lambda p, cc: (p.r == p.s) & ((p.r == 3) | (p.r == 5)))
 THREE_ONLY_HALF = Rule("half precision needs a 3×3 filter", lambda p, cc: (p.itemsize != 2) | (p.r == 3))
 FULL_PRECISION = Rule("the element type must be fp32", lambda p, cc: p.itemsize == 4)
 AT_LEAST_SINGLE = Rule("the element type must be fp32 or fp64", lambda p, cc: p.itemsize >= 4)
-HALF_OR_SINGLE = Rule("the element type must be fp32 or fp16", lambda p, cc: (p.itemsize == 4) | (p.itemsize == 2))
+HALF_OR_SINGLE = Rule(
+    "the element type must be fp32 or fp16", lambda p, cc: (p.itemsize == 4) | (p.itemsize == 2)
+)
 CHANNELS_FIRST = Rule("the layout must be NCHW", lambda p, cc: p.is_nhwc == 0)
 BEFORE_HOPPER = Rule("not on compute capability 9.0 or newer", lambda p, cc: (cc < 9.0) & (p.n > 0))
 UNGROUPED = Rule("groups must be 1", lambda p, cc: p.groups == 1)

@@ -90,7 +90,9 @@ def machine_features(m: Machine) -> tuple[Number, ...]:
     )  # fmt: skip
 
 
-def algorithm_features(p: Problem, m: Machine, base_us: Number, family_code: int, terms: KernelTerms) -> tuple[Number, ...]:
+def algorithm_features(
+    p: Problem, m: Machine, base_us: Number, family_code: int, terms: KernelTerms
+) -> tuple[Number, ...]:
     """`ALGORITHM_NAMES` of one family's terms."""
     work, traffic = flops(p), tensor_bytes(p)
     own_us = roofline_us(1.0 * terms.arithmetic_flops, 1.0 * terms.dram_bytes, m.peak_tflops, m.dram_gbs)

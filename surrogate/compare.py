@@ -61,7 +61,9 @@ class Comparison:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{directory}: cannot be made ({error.strerror}); choose another place") from None
+            raise InputError(
+                f"{directory}: cannot be made ({error.strerror}); choose another place"
+            ) from None
         write_parquet(self.predictions, directory / "predictions.parquet", {"schema": RESULTS_SCHEMA})
         write_parquet(self.choices, directory / "choices.parquet", {"schema": RESULTS_SCHEMA})
         write_text(directory / "folds.csv", self.folds.to_csv(index=False))
@@ -110,7 +112,9 @@ def candidate_frame(frame: pd.DataFrame, candidate: str) -> pd.DataFrame:
     if candidate != "solver":
         raise InputError(f"candidate {candidate!r} is unknown; known: algorithm, solver")
     if "solver" not in frame:
-        raise InputError("candidate solver needs a `solver` column, which this table lacks; use --candidate algorithm")
+        raise InputError(
+            "candidate solver needs a `solver` column, which this table lacks; use --candidate algorithm"
+        )
     return frame
 
 
@@ -118,7 +122,9 @@ def _why_nothing_is_judged(data: Dataset, main: pd.DataFrame) -> str:
     names = sorted(main["algorithm"].unique())
     if len(names) < 2:
         return f"{data.name}: one algorithm only ({names[0]}); a choice needs at least two per problem"
-    hint = "" if data.candidates == "listed" else "; if it lists only some candidates, say --candidates listed"
+    hint = (
+        "" if data.candidates == "listed" else "; if it lists only some candidates, say --candidates listed"
+    )
     return f"{data.name}: no problem has two measured algorithms and none unmeasured{hint}"
 
 
@@ -133,7 +139,12 @@ class _Runs:
 
 
 def _run(
-    rows: Rows, main: pd.DataFrame, rounds: list[list[Fold]], classes: list[type[Model]], tune: str, progress: Progress
+    rows: Rows,
+    main: pd.DataFrame,
+    rounds: list[list[Fold]],
+    classes: list[type[Model]],
+    tune: str,
+    progress: Progress,
 ) -> _Runs:
     newest = newest_version(main)
     predicted: dict[str, list[np.ndarray]] = {cls.name: [] for cls in classes}
@@ -147,7 +158,9 @@ def _run(
         for fold in each:
             train, test = rows.take(fold.train), fold.test[newest[fold.test]]
             if not train.ok.any():
-                raise InputError(f"fold {fold.name}: nothing is left to train on; use fewer folds or more data")
+                raise InputError(
+                    f"fold {fold.name}: nothing is left to train on; use fewer folds or more data"
+                )
             held = rows.take(test)
             feasible[test] = Support.fit(train).supported(held)
             for cls in classes:
@@ -190,7 +203,9 @@ def _judge(
     picks[scorecard.ORACLE] = [scorecard.pick_oracle(judged)]
     reasons = {scorecard.HEURISTIC: f"{data.name} names no heuristic_algorithm"}
     timed = {cls.name: runs.predicted[cls.name] if cls.predicts_time else [] for cls in runs.classes}
-    untimed = {cls.name: "it ranks algorithms and predicts no time" for cls in runs.classes if not cls.predicts_time}
+    untimed = {
+        cls.name: "it ranks algorithms and predicts no time" for cls in runs.classes if not cls.predicts_time
+    }
     measured = np.flatnonzero(tested & newest_version(main) & rows.ok[: len(main)])
     best = pd.Series(rows.time_us[measured]).groupby(rows.problem[measured]).transform("min").to_numpy()
     where = {"split": by, **_common(main.iloc[part])}
@@ -211,7 +226,10 @@ def _judge(
         "choice_rows": [_plain(where | row) for row in scorecard.choice_rows(judged, picks, reasons)],
     }
     return Comparison(
-        results, _predictions(main, rows, rounds, runs), _choices(judged, picks), _fold_table(main, rounds, by)
+        results,
+        _predictions(main, rows, rounds, runs),
+        _choices(judged, picks),
+        _fold_table(main, rounds, by),
     )
 
 
@@ -239,7 +257,9 @@ def _describe(data: Dataset, also_train: Sequence[Dataset], judged: scorecard.Ju
 def _predictions(main: pd.DataFrame, rows: Rows, rounds: list[list[Fold]], runs: _Runs) -> pd.DataFrame:
     """Row-level predictions of every model and seed."""
     family = np.array(FAMILIES)[rows.column("family")[: len(main)].astype(int)]
-    columns = [c for c in (*SETTING_COLUMNS, *SIZE_COLUMNS, "algorithm", "solver", "status", "time_us") if c in main]
+    columns = [
+        c for c in (*SETTING_COLUMNS, *SIZE_COLUMNS, "algorithm", "solver", "status", "time_us") if c in main
+    ]
     parts = []
     for seed, each in enumerate(rounds):
         label = np.full(len(main), "", dtype=object)
@@ -291,7 +311,9 @@ def _fold_table(main: pd.DataFrame, rounds: list[list[Fold]], by: str) -> pd.Dat
             held = main.iloc[fold.test][list(SHAPE_COLUMNS)]
             if by == "random":
                 held = held.assign(row=fold.test)
-            held = held[~pd.Series(names[fold.test], index=held.index).duplicated()] if by != "random" else held
+            held = (
+                held[~pd.Series(names[fold.test], index=held.index).duplicated()] if by != "random" else held
+            )
             parts.append(held.assign(seed=seed, fold=fold.name))
     return pd.concat(parts, ignore_index=True)
 

@@ -43,7 +43,14 @@ class Judged:
     shape: np.ndarray
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, problem: np.ndarray, shape: np.ndarray, order: np.ndarray, stratum: np.ndarray) -> "Judged":
+    def of(
+        cls,
+        frame: pd.DataFrame,
+        problem: np.ndarray,
+        shape: np.ndarray,
+        order: np.ndarray,
+        stratum: np.ndarray,
+    ) -> "Judged":
         """From rows of judged problems only; ``problem`` and ``shape`` are any codes, one per row."""
         names, first, code = np.unique(problem, return_index=True, return_inverse=True)
         del names
@@ -70,7 +77,9 @@ def pick_by_heuristic(judged: Judged) -> Choice:
     if "heuristic_algorithm" in judged.frame:
         named = judged.frame["heuristic_algorithm"].notna().to_numpy()
         made[c.problem[named]] = True
-        hit = np.flatnonzero(named & (judged.frame["heuristic_algorithm"] == judged.frame["algorithm"]).to_numpy())
+        hit = np.flatnonzero(
+            named & (judged.frame["heuristic_algorithm"] == judged.frame["algorithm"]).to_numpy()
+        )
         row[c.problem[hit]] = hit
     return choose_rows(c, row, made)
 
@@ -80,7 +89,9 @@ def pick_oracle(judged: Judged) -> Choice:
     return choose(judged.candidates, judged.candidates.time_us, judged.candidates.ok)
 
 
-def choice_rows(judged: Judged, picks: Mapping[str, list[Choice]], reasons: Mapping[str, str]) -> list[dict[str, Any]]:
+def choice_rows(
+    judged: Judged, picks: Mapping[str, list[Choice]], reasons: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """One row per model × GPU × grouping. Several choices of a model (seeds) are averaged problem by problem, in logs."""
     rows = []
     gpu_of = judged.frame["gpu"].to_numpy()[judged.problem_row]
@@ -94,7 +105,9 @@ def choice_rows(judged: Judged, picks: Mapping[str, list[Choice]], reasons: Mapp
             heuristic = picks[HEURISTIC]
             for model, choices in picks.items():
                 where = {"model": model, "stratum": grouping, "gpu": gpu}
-                rows.append(where | _choice_row(judged, choices, heuristic, part, weights, reasons.get(model, "")))
+                rows.append(
+                    where | _choice_row(judged, choices, heuristic, part, weights, reasons.get(model, ""))
+                )
     return rows
 
 
@@ -129,12 +142,14 @@ def _choice_row(
         "top1": np.mean(slowdown <= 1.0),
         "within_10pct": np.mean(slowdown <= WITHIN),
         "top2_slowdown": np.exp(top2.mean()),
-        "infeasible_picks": int(round(np.mean([choice.infeasible[made].sum() for choice in choices]))),
+        "infeasible_picks": round(float(np.mean([choice.infeasible[made].sum() for choice in choices]))),
         **_paired(judged, choices, heuristic, made),
     }
 
 
-def _paired(judged: Judged, choices: list[Choice], heuristic: list[Choice], made: np.ndarray) -> dict[str, Any]:
+def _paired(
+    judged: Judged, choices: list[Choice], heuristic: list[Choice], made: np.ndarray
+) -> dict[str, Any]:
     """Log slowdown minus the heuristic's on the same problems, with intervals over shapes: macro, and pooled."""
     both = made & heuristic[0].made
     if not both.any():
@@ -173,7 +188,16 @@ def time_rows(
     rows = []
     for model, runs in predictions.items():
         if not runs:
-            rows.append({"model": model, "population": ALL, **parts[0][0], "n": 0, "shapes": 0, "reason": reasons.get(model, "")})
+            rows.append(
+                {
+                    "model": model,
+                    "population": ALL,
+                    **parts[0][0],
+                    "n": 0,
+                    "shapes": 0,
+                    "reason": reasons.get(model, ""),
+                }
+            )
             continue
         for population, factor in WITHIN_FACTOR.items():
             for where, part in parts:
@@ -181,7 +205,9 @@ def time_rows(
                 if len(rows_here):
                     shapes = len(np.unique(shape[rows_here]))
                     errors = _mean_errors([run[rows_here] for run in runs], measured[rows_here])
-                    rows.append({"model": model, "population": population, **where, "shapes": shapes, **errors})
+                    rows.append(
+                        {"model": model, "population": population, **where, "shapes": shapes, **errors}
+                    )
     return rows
 
 
@@ -194,4 +220,3 @@ def _with_all(values: np.ndarray) -> list[str]:
     """``all`` and, where there are several, each distinct value."""
     distinct = sorted(set(values))
     return [ALL, *distinct] if len(distinct) > 1 else [ALL]
-

@@ -20,5 +20,7 @@ def direct(p: Problem, b_max: Any) -> KernelTerms:
         launches.append(launch(rows * columns * count, slots, useful))
     small, middle, large = launches
     tile_h, tile_w = TILES["direct"][1]
-    operands = middle.blocks * r.channels_in * ((tile_h + p.r - 1) * (tile_w + p.s - 1) + p.r * p.s) * p.itemsize
+    operands = (
+        middle.blocks * r.channels_in * ((tile_h + p.r - 1) * (tile_w + p.s - 1) + p.r * p.s) * p.itemsize
+    )
     return KernelTerms(flops(p), tensor_bytes(p), operands, 0 * p.n, 1 + 0 * p.n, (small, middle, large))

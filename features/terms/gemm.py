@@ -57,4 +57,3 @@ def explicit_gemm(p: Problem, b_max: Any) -> KernelTerms:
     return KernelTerms(
         flops(p), tensor_bytes(p) + 2 * columns, operands, im2col_bytes(p), 2 * p.groups, launches
     )
-

@@ -50,9 +50,7 @@ def roles(p: Problem) -> Roles:
     """Channels *per group* and output extents as the direction sees them, in elements."""
     c, k = p.c // p.groups, p.k // p.groups
     back = p.is_bwd_data
-    return Roles(
-        where(back, k, c), where(back, c, k), where(back, p.h, out_h(p)), where(back, p.w, out_w(p))
-    )
+    return Roles(where(back, k, c), where(back, c, k), where(back, p.h, out_h(p)), where(back, p.w, out_w(p)))
 
 
 def launch(blocks: Number, b_max: Number, tile_utilisation: Number) -> Launch:
@@ -61,9 +59,7 @@ def launch(blocks: Number, b_max: Number, tile_utilisation: Number) -> Launch:
     return Launch(blocks, blocks / b_max, blocks / b_max - (full_waves - 1), tile_utilisation)
 
 
-def gemm_launch(
-    m: Number, n: Number, tile_m: int, tile_n: int, count: Number, b_max: Number
-) -> Launch:
+def gemm_launch(m: Number, n: Number, tile_m: int, tile_n: int, count: Number, b_max: Number) -> Launch:
     """``count`` independent m × n GEMMs cut into tile_m × tile_n tiles: ⌈m/t_m⌉·⌈n/t_n⌉·count blocks."""
     rows, columns = ceil_div(m, tile_m), ceil_div(n, tile_n)
     return launch(rows * columns * count, b_max, (m * n) / (rows * columns * (tile_m * tile_n)))

@@ -44,7 +44,12 @@ def winograd(p: Problem, b_max: Any) -> KernelTerms:
     channel_blocks = ceil_div(r.channels_out, 32) * p.groups
     launches = []
     for (images, rows, columns), slots in zip(WINOGRAD_BLOCKS, b_max, strict=True):
-        blocks = ceil_div(p.n, images) * ceil_div(tile_rows, rows) * ceil_div(tile_columns, columns) * channel_blocks
+        blocks = (
+            ceil_div(p.n, images)
+            * ceil_div(tile_rows, rows)
+            * ceil_div(tile_columns, columns)
+            * channel_blocks
+        )
         computed = blocks * (images * rows * columns * 4 * 32)
         launches.append(launch(blocks, slots, p.n * r.out_h * r.out_w * r.channels_out * p.groups / computed))
     small, middle, large = launches

@@ -104,11 +104,11 @@ def build(
     if not 1 <= index <= count:
         raise InputError(f"shard {index}/{count} is out of range; give i/n with 1 ≤ i ≤ n, as in 2/4")
     settings = settings or Settings()
-    kept, left_out = _within(_unique(under for problem in problems for under in settings.over(problem)), caps)
+    kept, left_out = _within(unique(under for problem in problems for under in settings.over(problem)), caps)
     if not kept:
         reasons = ", ".join(f"{n} {reason}" for reason, n in left_out.items()) or "the sources are empty"
         raise InputError(f"the plan {description!r} holds no problem to measure ({reasons})")
-    pool, _ = _within(_unique(under for problem in anchors or kept for under in settings.over(problem)), caps)
+    pool, _ = _within(unique(under for problem in anchors or kept for under in settings.over(problem)), caps)
     chosen = spread(pool, min(MAX_ANCHORS, int(len(kept) / count * ANCHOR_SHARE)))
     ordered = sorted(kept, key=lambda problem: _rank(seed, problem))
     mine = _with_anchors(ordered[index - 1 :: count], chosen)
@@ -132,7 +132,7 @@ def in_hash_order(problems: Iterable[PlannedProblem], seed: int) -> list[Planned
     return sorted(problems, key=lambda problem: _rank(seed, problem))
 
 
-def _unique(problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
+def unique(problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
     """Each problem once: the first origin, the networks of all."""
     found: dict[Conv, PlannedProblem] = {}
     for problem in problems:

@@ -18,7 +18,7 @@ from features.errors import InputError
 from surrogate.collect.caps import Caps
 from surrogate.collect.grids import ALL, grid_problems
 from surrogate.collect.network_plan import network_problems
-from surrogate.collect.plan import PlannedProblem, in_hash_order
+from surrogate.collect.plan import PlannedProblem, in_hash_order, unique
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ def mixture(total: int, seed: int, caps: Caps) -> tuple[list[PlannedProblem], li
     if total < 1:
         raise InputError(f"a sample of {total} problems is empty; give at least 1")
     networks = _within(network_problems(), caps)
-    grids = _within(grid_problems(ALL), caps)
+    grids = unique(_within(grid_problems(ALL), caps))
     scale = total / sum(MIXTURE.values())
     chosen = in_hash_order(networks, seed)[: round(scale * MIXTURE["network"])]
     chosen += in_hash_order(grids, seed)[: round(scale * MIXTURE["grid"])]

@@ -5,7 +5,7 @@ from surrogate.dataset.merge import merge
 from surrogate.dataset.normalise import normalise
 from surrogate.dataset.problems import fastest_solver, judged_rows, problem_codes, shape_codes
 from surrogate.dataset.splits import SPLITS, Fold, folds, seer_split
-from surrogate.dataset.store import Dataset, read_dataset, read_table, write_dataset
+from surrogate.dataset.store import Dataset, read_dataset, read_problems, read_table, write_dataset
 from surrogate.dataset.strata import GROUPINGS, STRATA, strata
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "normalise",
     "problem_codes",
     "read_dataset",
+    "read_problems",
     "read_table",
     "seer_split",
     "shape_codes",

@@ -13,7 +13,13 @@ from features.shape import fits
 from surrogate.dataset.schema import ROW_KEY, SIZE_COLUMNS, STATUSES
 
 Mask = np.ndarray
-_CHOICES = {"direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS, "status": STATUSES}
+_CHOICES = {
+    "direction": DIRECTIONS,
+    "dtype": tuple(DTYPES),
+    "math": MATHS,
+    "layout": LAYOUTS,
+    "status": STATUSES,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +35,20 @@ class Violation:
         return f"row {self.row}: {self.column} is {self.value!r}; {self.rule}"
 
 
-def check(frame: pd.DataFrame) -> list[Violation]:
+def check(frame: pd.DataFrame, *, unique: bool = True) -> list[Violation]:
     """Every violation in a normalised frame (see `surrogate.dataset.normalise`), in the order of rows.
 
-    ``status`` and ``time_us`` are checked where the frame has them.
+    ``status`` and ``time_us`` are checked where the frame has them; ``unique``: a key may stand in one row only.
     """
     found = [
         Violation(int(row), column, _plain(frame[column].iloc[row]), rule)
-        for column, mask, rule in _rules(frame)
+        for column, mask, rule in _rules(frame, unique)
         for row in np.flatnonzero(mask)
     ]
     return sorted(found, key=lambda v: v.row)
 
 
-def _rules(frame: pd.DataFrame) -> Iterator[tuple[str, Mask, str]]:
+def _rules(frame: pd.DataFrame, unique: bool) -> Iterator[tuple[str, Mask, str]]:
     """(column, rows that break the rule, the rule) for each rule."""
     for column in SIZE_COLUMNS:
         least = 0 if column.startswith("pad") else 1
@@ -56,8 +62,9 @@ def _rules(frame: pd.DataFrame) -> Iterator[tuple[str, Mask, str]]:
     yield from _geometry(frame)
     if "status" in frame and "time_us" in frame:
         yield from _times(frame)
-    key = [*ROW_KEY, *(["solver"] if "solver" in frame else [])]
-    yield "algorithm", frame.duplicated(key).to_numpy(), "the same row stands above; one row per key"
+    if unique:
+        key = [*ROW_KEY, *(["solver"] if "solver" in frame else [])]
+        yield "algorithm", frame.duplicated(key).to_numpy(), "the same row stands above; one row per key"
 
 
 def _geometry(frame: pd.DataFrame) -> Iterator[tuple[str, Mask, str]]:
@@ -72,7 +79,10 @@ def _geometry(frame: pd.DataFrame) -> Iterator[tuple[str, Mask, str]]:
     uneven = (p.c % p.groups != 0) | (p.k % p.groups != 0)
     yield "groups", sane & uneven, "it must divide c and k"
     strict = sane & (frame["library"] != "miopen").to_numpy()
-    for column, fit in (("r", fits(p.h, p.r, p.pad_h, p.dilation_h)), ("s", fits(p.w, p.s, p.pad_w, p.dilation_w))):
+    for column, fit in (
+        ("r", fits(p.h, p.r, p.pad_h, p.dilation_h)),
+        ("s", fits(p.w, p.s, p.pad_w, p.dilation_w)),
+    ):
         yield column, strict & ~fit, "the filter (dilation included) exceeds the padded input"
 
 
@@ -80,7 +90,11 @@ def _times(frame: pd.DataFrame) -> Iterator[tuple[str, Mask, str]]:
     ok = (frame["status"] == "ok").to_numpy()
     time_us = frame["time_us"].to_numpy()
     with np.errstate(invalid="ignore"):
-        yield "time_us", ok & ~(np.isfinite(time_us) & (time_us > 0)), "a row with status ok needs a time above 0 µs"
+        yield (
+            "time_us",
+            ok & ~(np.isfinite(time_us) & (time_us > 0)),
+            "a row with status ok needs a time above 0 µs",
+        )
         for column, wrong, rule in (
             ("time_us_min", lambda v: v > time_us, "the least repeat cannot exceed the median"),
             ("time_us_max", lambda v: v < time_us, "the greatest repeat cannot lie below the median"),

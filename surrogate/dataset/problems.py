@@ -32,7 +32,9 @@ def version_number(version: str) -> tuple[int, ...]:
 def newest_version(frame: pd.DataFrame) -> np.ndarray:
     """True for rows whose library version is the newest measured for their (gpu, settings, problem)."""
     versions = frame["library_version"].unique()
-    order = {version: rank for rank, version in enumerate(sorted(versions, key=lambda v: (version_number(v), v)))}
+    order = {
+        version: rank for rank, version in enumerate(sorted(versions, key=lambda v: (version_number(v), v)))
+    }
     rank = frame["library_version"].map(order)
     key = [column for column in PROBLEM_KEY if column != "library_version"]
     newest = rank.groupby([frame[column] for column in key], sort=False).transform("max")

@@ -8,7 +8,7 @@ import pandas as pd
 from features.algorithms import FAMILY_CODE, LIBRARIES, algorithms, family_of
 from features.errors import InputError
 from features.gpu import Gpu, gpu
-from features.machine import machine_columns
+from features.machine import Machine, machine_columns
 from features.problem import ConvColumns
 from features.table import FEATURE_NAMES, feature_matrix
 from surrogate.dataset.problems import problem_codes, shape_codes, version_number
@@ -72,7 +72,9 @@ def rows_of(frame: pd.DataFrame) -> Rows:
             frame["library_version"].map(versions).to_numpy(dtype=np.float32),
         ]
     )
-    measured = frame["time_us"].to_numpy(dtype=np.float64) if "time_us" in frame else np.full(len(frame), np.nan)
+    measured = (
+        frame["time_us"].to_numpy(dtype=np.float64) if "time_us" in frame else np.full(len(frame), np.nan)
+    )
     status = (frame["status"] == "ok").to_numpy() if "status" in frame else np.isfinite(measured)
     return Rows(
         frame,
@@ -92,8 +94,10 @@ def _gpus(frame: pd.DataFrame) -> tuple[list[Gpu], np.ndarray]:
     return [gpu(name) for name in names], index
 
 
-def _machine(frame: pd.DataFrame, columns: ConvColumns, gpus: list[Gpu], gpu_index: np.ndarray):  # noqa: ANN202
-    key = pd.DataFrame({"gpu": gpu_index, "dtype": frame["dtype"].to_numpy(), "tensor": columns.uses_tensor_cores})
+def _machine(frame: pd.DataFrame, columns: ConvColumns, gpus: list[Gpu], gpu_index: np.ndarray) -> Machine:
+    key = pd.DataFrame(
+        {"gpu": gpu_index, "dtype": frame["dtype"].to_numpy(), "tensor": columns.uses_tensor_cores}
+    )
     groups = key.groupby(["gpu", "dtype", "tensor"], sort=False)
     distinct = [(gpus[g], str(dtype), bool(tensor)) for g, dtype, tensor in groups.groups]
     return machine_columns(distinct, groups.ngroup().to_numpy())

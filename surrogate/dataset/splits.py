@@ -112,9 +112,14 @@ def _by_gpu(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> li
     gpus = sorted(main["gpu"].unique())
     if len(gpus) < 2:
         raise InputError(f"the table has one GPU ({gpus[0]}); a split by gpu needs at least 2")
-    everywhere = np.concatenate([main["gpu"].to_numpy(), also["gpu"].to_numpy()]) if len(also) else main["gpu"].to_numpy()
+    everywhere = (
+        np.concatenate([main["gpu"].to_numpy(), also["gpu"].to_numpy()])
+        if len(also)
+        else main["gpu"].to_numpy()
+    )
     return [
-        Fold(gpu, np.flatnonzero(everywhere != gpu), np.flatnonzero(everywhere[: len(main)] == gpu)) for gpu in gpus
+        Fold(gpu, np.flatnonzero(everywhere != gpu), np.flatnonzero(everywhere[: len(main)] == gpu))
+        for gpu in gpus
     ]
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from features.errors import InputError
 from surrogate.atomic import atomic_path
-from surrogate.dataset.check import check
+from surrogate.dataset.check import Violation, check
 from surrogate.dataset.normalise import normalise, require_columns
 from surrogate.dataset.schema import CANDIDATES, PREDICTABLE_COLUMNS, REQUIRED_COLUMNS, SCHEMA_VERSION
 
@@ -46,7 +46,9 @@ def read_table(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"{path}: no such file; give a parquet dataset, or make one with `seer import` or `seer collect`")
+        raise InputError(
+            f"{path}: no such file; give a parquet dataset, or make one with `seer import` or `seer collect`"
+        )
     try:
         table = pq.read_table(path)
         frame = table.to_pandas()
@@ -66,7 +68,9 @@ def _metadata(stored: bytes | None, path: Path) -> dict[str, Any]:
         metadata = json.loads(stored)
         version = int(metadata["schema"])
     except (ValueError, KeyError, TypeError):
-        raise InputError(f"{path}: its metadata is unreadable; write it again with `seer data merge`") from None
+        raise InputError(
+            f"{path}: its metadata is unreadable; write it again with `seer data merge`"
+        ) from None
     if version > SCHEMA_VERSION:
         raise InputError(
             f"{path}: written with schema {version}, this release reads up to {SCHEMA_VERSION}; upgrade seer-surrogate"
@@ -74,23 +78,35 @@ def _metadata(stored: bytes | None, path: Path) -> dict[str, Any]:
     return metadata
 
 
-def read_dataset(path: str | Path, *, candidates: str | None = None, need_times: bool = True) -> Dataset:
+def read_dataset(path: str | Path, *, candidates: str | None = None) -> Dataset:
     """A dataset, normalised and checked.
 
-    ``candidates`` overrides what the file says (``all`` where it says nothing). ``need_times=False`` accepts a table
-    of problems without status and time. Raises `InputError` naming the first violation and how many there are.
+    ``candidates`` overrides what the file says (``all`` where it says nothing). Raises `InputError` naming the first
+    violation and how many there are.
     """
     frame, metadata = read_table(path)
-    require_columns(frame, REQUIRED_COLUMNS if need_times else PREDICTABLE_COLUMNS, str(path))
+    require_columns(frame, REQUIRED_COLUMNS, str(path))
     frame = normalise(frame, str(path))
-    violations = check(frame)
-    if violations:
-        more = f" ({len(violations) - 1} more: `seer data check {path}`)" if len(violations) > 1 else ""
-        raise InputError(f"{path}: {violations[0]}{more}")
+    _refuse(check(frame), path)
     chosen = candidates or metadata.get("candidates", "all")
     if chosen not in CANDIDATES:
         raise InputError(f"{path}: candidates {chosen!r} is unknown; known: {', '.join(CANDIDATES)}")
     return Dataset(frame, chosen, Path(path).name, metadata)
+
+
+def read_problems(path: str | Path) -> pd.DataFrame:
+    """A table of problems to predict, normalised and checked: neither status nor time is looked at, rows may repeat."""
+    frame, _ = read_table(path)
+    require_columns(frame, PREDICTABLE_COLUMNS, str(path))
+    frame = normalise(frame, str(path)).drop(columns=["status", "time_us"], errors="ignore")
+    _refuse(check(frame, unique=False), path)
+    return frame
+
+
+def _refuse(violations: list[Violation], path: str | Path) -> None:
+    if violations:
+        more = f" ({len(violations) - 1} more: `seer data check {path}`)" if len(violations) > 1 else ""
+        raise InputError(f"{path}: {violations[0]}{more}")
 
 
 def write_dataset(
@@ -127,4 +143,3 @@ def write_parquet(frame: pd.DataFrame, path: Path, metadata: dict[str, Any]) -> 
     merged = {**(table.schema.metadata or {}), METADATA_KEY: json.dumps(metadata, sort_keys=True).encode()}
     with atomic_path(path) as temporary:
         pq.write_table(table.replace_schema_metadata(merged), temporary, compression="zstd")
-

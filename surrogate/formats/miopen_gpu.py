@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
-_NAME = re.compile(r"gfx([0-9]{1,2}[0-9a-f]{2})(?:_(\d+)|([0-9a-f]{2,3}))?(?![0-9a-f])", re.IGNORECASE)
+_NAME = re.compile(
+    r"gfx([89][0-9a-f]{2}|1[0-9][0-9a-f]{2})(?:_(\d+)|([0-9a-f]{2,3}))?(?![0-9a-f])", re.IGNORECASE
+)
 _KNOWN = {
     ("gfx900", 56): "Vega 56", ("gfx900", 64): "MI25", ("gfx906", 60): "MI50", ("gfx906", 64): "MI60",
     ("gfx908", 120): "MI100", ("gfx90a", 104): "MI210", ("gfx90a", 110): "MI250", ("gfx942", 304): "MI300X",

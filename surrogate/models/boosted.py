@@ -51,7 +51,13 @@ class _Boosted:
         )
         settings = {key: value for key, value in self.params.items() if key != "rounds"}
         fitted._booster = xgboost.train(
-            {**settings, "objective": "reg:squarederror", "tree_method": "hist", "seed": seed, "verbosity": 0},
+            {
+                **settings,
+                "objective": "reg:squarederror",
+                "tree_method": "hist",
+                "seed": seed,
+                "verbosity": 0,
+            },
             data,
             num_boost_round=self.params["rounds"],
         )

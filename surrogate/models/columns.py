@@ -7,7 +7,13 @@ from surrogate.dataset.rows import COLUMN_NAMES, CONTEXT_NAMES, Rows
 
 DIMS = (*DIMENSION_NAMES, *MACHINE_NAMES, *CONTEXT_NAMES)
 """The raw problem and the device: no physics."""
-TERMS = (*DIMENSION_NAMES, *PROBLEM_NAMES, *MACHINE_NAMES, *(n for n in ALGORITHM_NAMES if n != "family"), *CONTEXT_NAMES)
+TERMS = (
+    *DIMENSION_NAMES,
+    *PROBLEM_NAMES,
+    *MACHINE_NAMES,
+    *(n for n in ALGORITHM_NAMES if n != "family"),
+    *CONTEXT_NAMES,
+)
 """The raw problem, the device, and the analytical terms."""
 
 
@@ -19,7 +25,11 @@ def select(rows: Rows, names: tuple[str, ...]) -> np.ndarray:
 def candidate_names(rows: Rows) -> np.ndarray:
     """(rows,) text: library, direction and algorithm (and solver, where the table has them) of each row."""
     frame = rows.frame
-    names = frame["library"].astype(str).str.cat([frame["direction"].astype(str), frame["algorithm"].astype(str)], sep="/")
+    names = (
+        frame["library"]
+        .astype(str)
+        .str.cat([frame["direction"].astype(str), frame["algorithm"].astype(str)], sep="/")
+    )
     if "solver" in frame:
         names = names.str.cat(frame["solver"].astype(str), sep="/")
     return names.to_numpy()

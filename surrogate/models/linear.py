@@ -47,7 +47,9 @@ class _Linear:
         for name in np.unique(names):
             mine = names == name
             fit = self._fits.get(str(name), self._fits[OVERALL])
-            out[mine] = (x[mine] - fit["mean"]) / fit["scale"] @ np.array(fit["weights"]) + fit["intercept"][0]
+            out[mine] = (x[mine] - fit["mean"]) / fit["scale"] @ np.array(fit["weights"]) + fit["intercept"][
+                0
+            ]
         return np.exp(np.clip(out, -20.0, 40.0))
 
     def _design(self, rows: Rows) -> np.ndarray:

@@ -35,7 +35,12 @@ class AlwaysBestSingle:
         time = pd.Series(np.log(ok.time_us))
         slowdown = (time - time.groupby(ok.problem).transform("min")).to_numpy()
         table = pd.DataFrame(
-            {"setting": _settings(ok.frame), "algorithm": _names(ok.frame), "problem": ok.problem, "slowdown": slowdown}
+            {
+                "setting": _settings(ok.frame),
+                "algorithm": _names(ok.frame),
+                "problem": ok.problem,
+                "slowdown": slowdown,
+            }
         )
         fitted = type(self)(**self.params)
         for setting, part in [("", table), *table.groupby("setting")]:

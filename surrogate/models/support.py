@@ -28,11 +28,16 @@ def signatures(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
         "stride_h": frame["stride_h"],
         "stride_w": frame["stride_w"],
         "dilated": (frame["dilation_h"] > 1) | (frame["dilation_w"] > 1),
-        "grouped": np.select([frame["groups"] == 1, frame["groups"] == frame["c"]], ["no", "depthwise"], "yes"),
+        "grouped": np.select(
+            [frame["groups"] == 1, frame["groups"] == frame["c"]], ["no", "depthwise"], "yes"
+        ),
         "wide_pad": (frame["pad_h"] >= frame["r"]) | (frame["pad_w"] >= frame["s"]),
         "large": (frame["h"] + 2 * frame["pad_h"] > 256) | (frame["w"] + 2 * frame["pad_w"] > 256),
     }
-    columns = [*(frame[c].astype(str) for c in _TEXT), *(pd.Series(v, index=frame.index).astype(str) for v in sizes.values())]
+    columns = [
+        *(frame[c].astype(str) for c in _TEXT),
+        *(pd.Series(v, index=frame.index).astype(str) for v in sizes.values()),
+    ]
     general = columns[0].str.cat(columns[1:], sep="|")
     return general.str.cat([frame["gpu"].astype(str), frame["library_version"].astype(str)], sep="|"), general
 
@@ -77,8 +82,14 @@ class Support:
 def by_rule(frame: pd.DataFrame) -> np.ndarray:
     """(rows,) support as the documentation tells it."""
     result = np.empty(len(frame), dtype=bool)
-    for (library, direction, name, gpu_name), part in frame.groupby(["library", "direction", "algorithm", "gpu"], sort=False):
-        p = ConvColumns.of([part[c] for c in SIZE_COLUMNS], **{c: part[c] for c in ("dtype", "math", "layout", "direction")})
+    for (library, direction, name, gpu_name), part in frame.groupby(
+        ["library", "direction", "algorithm", "gpu"], sort=False
+    ):
+        p = ConvColumns.of(
+            [part[c] for c in SIZE_COLUMNS], **{c: part[c] for c in ("dtype", "math", "layout", "direction")}
+        )
         positions = frame.index.get_indexer(part.index)
-        result[positions] = supported(str(name), p, library=str(library), direction=str(direction), gpu_name=str(gpu_name))
+        result[positions] = supported(
+            str(name), p, library=str(library), direction=str(direction), gpu_name=str(gpu_name)
+        )
     return result

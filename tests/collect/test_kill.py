@@ -52,14 +52,19 @@ def replay(recording, output, kill_after_s=None):
 def interrupted(recording, folder, kills, longest_s):
     """Kill a run ``kills`` times at random moments, let it finish; the number of kills that struck before the end."""
     moments = random.Random(11)
-    struck = sum(not replay(recording, folder / "cut.jsonl", moments.uniform(0, longest_s)) for _ in range(kills))
+    struck = sum(
+        not replay(recording, folder / "cut.jsonl", moments.uniform(0, longest_s)) for _ in range(kills)
+    )
     assert replay(recording, folder / "cut.jsonl")
     return struck
 
 
 @pytest.mark.parametrize(
     ("problems", "kills", "longest_s"),
-    [pytest.param(150, 2, 0.2, id="2-kills"), pytest.param(800, 20, 0.25, id="20-kills", marks=pytest.mark.slow)],
+    [
+        pytest.param(150, 2, 0.2, id="2-kills"),
+        pytest.param(800, 20, 0.25, id="20-kills", marks=pytest.mark.slow),
+    ],
 )
 def test_killed_runs_end_alike(make_plan, record, tmp_path, problems, kills, longest_s):
     recording = record(make_plan(problems), name="recording.jsonl")

@@ -24,7 +24,7 @@ def test_text_with_comments_and_flags(tmp_path):
 
 
 def test_csv_with_settings_and_networks(tmp_path):
-    path = write(tmp_path, "n,c,h,k,r,pad_h,dtype,networks\n1,3,8,4,3,1,fp16,\"A,B\"\n2.0,4,8,4,1,,,\n")
+    path = write(tmp_path, 'n,c,h,k,r,pad_h,dtype,networks\n1,3,8,4,3,1,fp16,"A,B"\n2.0,4,8,4,1,,,\n')
     first, second = file_problems(path)
     assert (str(first.conv), first.conv.dtype, first.networks) == ("n1c3h8w8k4r3s3p1u1", "fp16", ("A", "B"))
     assert (str(second.conv), second.conv.dtype, second.networks) == ("n2c4h8w8k4r1s1p0u1", "fp32", ())

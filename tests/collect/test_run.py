@@ -107,7 +107,9 @@ def test_a_lost_device_costs_one_measurement(make_plan, record, fake_device):
         return measure(*arguments)
 
     device.measure = fragile
-    device.find = device.conditions = device.heuristic = lambda *_: (_ for _ in ()).throw(DeviceLostError("gone"))
+    device.find = device.conditions = device.heuristic = lambda *_: (_ for _ in ()).throw(
+        DeviceLostError("gone")
+    )
     path = record(plan, device)
     results = [r["result"] for r in log.read(path).records if r["kind"] == "measure"]
     assert len(results) == 12
@@ -159,7 +161,10 @@ def test_replay_serves_what_was_recorded(make_plan, record):
     assert all(first[key] == second[key] for key in first if key[0].endswith("#0"))
     one_rows, two_rows = (merge_runs([p]).rows for p in (path, again))
     unvisited = ~one_rows.repeats.gt(5)
-    pd.testing.assert_frame_equal(one_rows[unvisited], two_rows[unvisited])
+    clocks = ["sm_clock_mhz", "slow_clock"]  # of the recorded day only
+    pd.testing.assert_frame_equal(
+        one_rows[unvisited].drop(columns=clocks), two_rows[unvisited].drop(columns=clocks)
+    )
 
 
 def test_replay_names_a_miss(make_plan, record, tmp_path):

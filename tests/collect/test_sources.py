@@ -62,7 +62,7 @@ def test_every_network_is_tested():
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [("VGG-16", "VGG16"), ("MobileNet-v2", "MobileNet-v2"), ("Inception-V1", "Inception-v1")]
+    ("ours", "theirs"), [("VGG-16", "VGG16"), ("MobileNet-v2", "MobileNet-v2"), ("ResNet-34", "ResNet034-v1")]
 )
 def test_layers_occur_in_measured_runs_of_the_network(ours, theirs):
     """Other people's files of the same network differ in a few layers (a stride moved, a narrower first block)."""
@@ -72,7 +72,9 @@ def test_layers_occur_in_measured_runs_of_the_network(ours, theirs):
 
     frame = pd.read_parquet(SEQUENCES)
     frame = frame[(frame.network == theirs) & (frame.batch == 1) & frame.k.notna()]
-    measured = {tuple(int(value) for value in row) for row in frame[list(SIZE_COLUMNS)].itertuples(index=False)}
+    measured = {
+        tuple(int(value) for value in row) for row in frame[list(SIZE_COLUMNS)].itertuples(index=False)
+    }
     distinct = {conv.sizes for conv in layers(ours)}
     assert len(distinct & measured) >= 0.8 * len(distinct)
 
@@ -80,7 +82,9 @@ def test_layers_occur_in_measured_runs_of_the_network(ours, theirs):
 def test_network_problems_are_distinct_and_carry_names():
     found = network_problems()
     assert len({problem.conv for problem in found}) == len(found) == 247 * len(BATCHES)
-    stem = [problem for problem in found if problem.conv.n == 1 and problem.conv.c == 3 and problem.conv.r == 7]
+    stem = [
+        problem for problem in found if problem.conv.n == 1 and problem.conv.c == 3 and problem.conv.r == 7
+    ]
     assert [problem.networks for problem in stem] == [
         ("Inception-V1", "ResNet-18", "ResNet-34", "ResNet-50", "ResNeXt-50-32x4d", "DenseNet-121")
     ]

@@ -1,0 +1,189 @@
+"""A fitted model on disk: a folder of JSON and UBJ files whose hashes are checked before anything parses them."""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from features.errors import InputError
+from features.table import FEATURE_VERSION
+from surrogate.conformal import Widths
+from surrogate.dataset.rows import rows_of
+from surrogate.domain import Domain
+from surrogate.models import Model, Support, model_class
+
+BUNDLE_SCHEMA = 1
+"""Version of the folder's layout. History: 1, the first."""
+INDEX = "bundle.json"
+MAX_FILE_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A fitted model with all that serving it needs: support, interval widths, domain, and its model card."""
+
+    model: Model
+    support: Support
+    widths: Widths
+    domain: Domain
+    candidate: str = "algorithm"
+    card: Mapping[str, Any] = field(default_factory=dict)
+
+    def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Predictions for the rows of a normalised frame, in order and with its index.
+
+        Columns: ``predicted_us``, ``lower_us`` and ``upper_us`` (90 % interval), ``in_domain``, ``supported``.
+        Raises `InputError` for an unknown GPU, or where solvers are chosen and the frame names none.
+        """
+        if self.candidate == "solver" and "solver" not in frame:
+            raise InputError("the bundle chooses among solvers, and the table has no `solver` column; add it")
+        seen = frame if self.candidate == "solver" else frame.drop(columns="solver", errors="ignore")
+        rows = rows_of(seen)
+        predicted = self.model.predict_us(rows)
+        factor = np.exp(self.widths.of(seen))
+        return pd.DataFrame(
+            {
+                "predicted_us": predicted,
+                "lower_us": predicted / factor,
+                "upper_us": predicted * factor,
+                "in_domain": self.domain.contains(seen),
+                "supported": self.support.supported(rows),
+            },
+            index=frame.index,
+        )
+
+    def __repr__(self) -> str:
+        trained = self.card.get("data", {})
+        return (
+            f"Bundle({self.model.name}, {trained.get('rows', '?')} rows, {len(trained.get('gpus', []))} GPUs)"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The model card."""
+        return dict(self.card)
+
+
+def save(bundle: Bundle, path: str | Path) -> None:
+    """Write the folder: complete under a temporary name, then renamed; an older bundle of that name is replaced.
+
+    Raises `InputError` where ``path`` is something other than a bundle or cannot be written.
+    """
+    path = Path(path)
+    if path.exists() and not (path / INDEX).is_file():
+        raise InputError(f"{path}: exists and is no bundle; choose another name, or remove it first")
+    files = {
+        **{f"model/{name}": content for name, content in bundle.model.save().items()},
+        "support.json": bundle.support.to_json(),
+        "widths.json": bundle.widths.to_json(),
+        "domain.json": bundle.domain.to_json(),
+    }
+    index = {
+        "schema": BUNDLE_SCHEMA,
+        "feature_version": FEATURE_VERSION,
+        "model": bundle.model.name,
+        "params": dict(bundle.model.params),
+        "candidate": bundle.candidate,
+        "card": dict(bundle.card),
+        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    }
+    files[INDEX] = json.dumps(index, indent=1, sort_keys=True).encode()
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+    try:
+        for name, content in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(content)
+        folder.chmod(0o755)
+        _replace_folder(folder, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replace_folder(new: Path, path: Path) -> None:
+    """Put ``new`` in the place of ``path``; the old folder goes only after the new one stands."""
+    if not path.exists():
+        new.rename(path)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)) / path.name
+    path.rename(old)
+    new.rename(path)
+    shutil.rmtree(old.parent)
+
+
+def load(path: str | Path) -> Bundle:
+    """The bundle in a folder. Every file's hash is checked before it is parsed; nothing in a bundle executes.
+
+    Raises `InputError` for a missing, newer, truncated or changed bundle.
+    """
+    path = Path(path)
+    index = read_index(path)
+    files = {name: _checked(path, name, digest) for name, digest in index["sha256"].items()}
+    model_files = {n.removeprefix("model/"): c for n, c in files.items() if n.startswith("model/")}
+    try:
+        return Bundle(
+            model_class(index["model"]).load(index["params"], model_files),
+            Support.from_json(files["support.json"]),
+            Widths.from_json(files["widths.json"]),
+            Domain.from_json(files["domain.json"]),
+            index["candidate"],
+            index["card"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path}: the bundle is incomplete ({error}); train it again with `seer train`"
+        ) from None
+
+
+def read_index(path: Path) -> dict[str, Any]:
+    """``bundle.json``, with versions and keys checked."""
+    try:
+        index = json.loads((path / INDEX).read_bytes())
+    except OSError:
+        raise InputError(
+            f"{path}: no bundle there (no {INDEX}); make one with `seer train DATA -o {path}`"
+        ) from None
+    except ValueError:
+        raise InputError(f"{path}: {INDEX} is damaged; train the bundle again with `seer train`") from None
+    keys = {"schema", "feature_version", "model", "params", "candidate", "card", "sha256"}
+    if not isinstance(index, dict) or not keys <= set(index):
+        raise InputError(f"{path}: {INDEX} is incomplete; train the bundle again with `seer train`")
+    if index["schema"] > BUNDLE_SCHEMA:
+        raise InputError(
+            f"{path}: written with bundle schema {index['schema']}, this release reads up to {BUNDLE_SCHEMA};"
+            " upgrade seer-surrogate"
+        )
+    if index["feature_version"] != FEATURE_VERSION:
+        raise InputError(
+            f"{path}: fitted on feature version {index['feature_version']}, this release computes {FEATURE_VERSION};"
+            " train the bundle again with `seer train`"
+        )
+    return index
+
+
+def _checked(path: Path, name: str, digest: str) -> bytes:
+    """A file's content, if it lies inside the folder, is of sane size and has the hash that the index names."""
+    file = (path / name).resolve()
+    if not file.is_relative_to(path.resolve()):
+        raise InputError(f"{path}: {INDEX} names {name!r}, outside the bundle; do not use this bundle")
+    try:
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise InputError(f"{path}: {name} is larger than {MAX_FILE_BYTES} bytes; do not use this bundle")
+        content = file.read_bytes()
+    except OSError:
+        raise InputError(f"{path}: {name} is missing; train the bundle again with `seer train`") from None
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise InputError(
+            f"{path}: {name} differs from its hash in {INDEX}; it is truncated or was changed, do not use it"
+        )
+    return content

@@ -1,0 +1,89 @@
+"""Reading datasets from the command line: several files, filters, the kind of candidate list."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pandas as pd
+
+from features.errors import InputError, nearest
+from surrogate.dataset.merge import merge
+from surrogate.dataset.schema import CANDIDATES
+from surrogate.dataset.store import Dataset, read_dataset
+
+candidates_option = click.option(
+    "--candidates",
+    type=click.Choice(CANDIDATES),
+    help="How the table lists candidates, where the file does not say: all were tried, or a censored list.",
+)
+candidate_option = click.option(
+    "--candidate",
+    type=click.Choice(["algorithm", "solver"]),
+    default="algorithm",
+    show_default=True,
+    help="Choose among algorithms (each with its fastest solver) or among solvers.",
+)
+where_option = click.option(
+    "--where",
+    "where",
+    metavar="COLUMN=VALUE",
+    multiple=True,
+    help="Keep only rows with this value; repeat for more columns, or VALUE,VALUE for either.",
+)
+
+
+def load(path: Path, candidates: str | None = None, where: Sequence[str] = ()) -> Dataset:
+    """A checked dataset with the filters applied; the filters are noted in its metadata."""
+    data = read_dataset(path, candidates=candidates)
+    kept = filtered(data.frame, where, str(path))
+    metadata = {**data.metadata, "where": list(where)}
+    return Dataset(kept, data.candidates, data.name, metadata)
+
+
+def load_all(paths: Sequence[Path], candidates: str | None, where: Sequence[str]) -> Dataset:
+    """Several datasets as one; rows of different candidate lists may train together, the first list's kind counts."""
+    parts = [load(path, candidates, where) for path in paths]
+    if not parts:
+        raise InputError("no dataset given; name at least one parquet file")
+    return merge([Dataset(p.frame, parts[0].candidates, p.name, p.metadata) for p in parts])
+
+
+def filtered(frame: pd.DataFrame, where: Sequence[str], name: str) -> pd.DataFrame:
+    """Rows where every ``COLUMN=VALUE[,VALUE…]`` holds. Raises `InputError` where nothing is left."""
+    for condition in where:
+        column, equals, wanted = condition.partition("=")
+        if not equals:
+            raise InputError(
+                f"--where {condition!r} is not readable; write COLUMN=VALUE, as in --where dtype=fp32"
+            )
+        if column not in frame:
+            raise InputError(
+                f"{name}: no column {column!r} for --where{nearest(column, map(str, frame.columns))}"
+            )
+        values = set(wanted.split(","))
+        text = frame[column].map(_as_text)
+        if not text.isin(values).any():
+            present = ", ".join(sorted(set(text))[:8])
+            raise InputError(f"{name}: --where {condition} leaves no rows; {column} holds {present}")
+        frame = frame[text.isin(values)]
+    return frame.reset_index(drop=True)
+
+
+def _as_text(value: Any) -> str:
+    """A cell as a user would type it: 3.0 in a float column matches 3."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def progress_bar(label: str) -> tuple[Callable[[int, int, str], None], Callable[[], None]]:
+    """(progress callback, close): a bar of steps on standard error, drawn only on a terminal."""
+    from tqdm import tqdm
+
+    bar = tqdm(desc=label, unit="fit", disable=None, leave=False)
+
+    def step(done: int, total: int, text: str) -> None:
+        bar.total = total
+        bar.set_postfix_str(text, refresh=False)
+        bar.update(done - bar.n)
+
+    return step, bar.close

@@ -1,0 +1,217 @@
+"""``seer collect`` as a command: its contract, exit statuses and messages."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS
+from surrogate.cli import collect
+from surrogate.cli.collect import command
+from surrogate.collect import log
+from surrogate.collect.merge import merge_runs
+from surrogate.collect.networks import layers
+
+
+def seer(*words):
+    return CliRunner().invoke(command, [str(word) for word in words])
+
+
+@pytest.fixture
+def recording(make_plan, record):
+    return record(make_plan(12), name="recording.jsonl")
+
+
+def test_choices_are_those_of_a_problem():
+    assert collect.MATHS == MATHS
+    assert set(collect.DTYPES) == set(DTYPES) - {"int8"}
+    assert collect.DIRECTIONS == DIRECTIONS
+    assert collect.LAYOUTS == LAYOUTS
+
+
+def test_a_replay_is_collected_and_repeated(recording, tmp_path):
+    output = tmp_path / "run.jsonl"
+    words = ("--device", "replay", "--recording", recording, "-o", output)
+    result = seer(*words)
+    assert result.exit_code == 0, result.output
+    assert "12 of 12 problems done" in result.stdout
+    assert merge_runs([output]).rows.time_us.notna().sum() > 12
+    before = output.read_bytes()
+    result = seer(*words)
+    assert (result.exit_code, output.read_bytes()) == (0, before)
+    assert "measured nothing new" in result.stdout
+
+
+def test_a_plan_file_and_shards(recording, tmp_path):
+    problems = sorted({str(p["problem"]).split()[0] for p in log.read(recording).records})
+    plan = tmp_path / "plan.txt"
+    plan.write_text("\n".join(problems[:6]))
+    for shard in ("1/2", "2/2"):
+        output = tmp_path / f"{shard[0]}.jsonl"
+        words = (
+            "--device",
+            "replay",
+            "--recording",
+            recording,
+            "--plan",
+            plan,
+            "--shard",
+            shard,
+            "-o",
+            output,
+        )
+        assert seer(*words).exit_code == 0
+    rows = merge_runs([tmp_path / "1.jsonl", tmp_path / "2.jsonl"]).rows
+    assert len(rows) == 24
+
+
+def test_settings_reach_the_plan(tmp_path, recording):
+    result = seer(
+        "--device", "replay", "--recording", recording, "--math", "default", "--dtype", "fp16", "--layout", "NHWC",
+        "--direction", "bwd_data", "-o", tmp_path / "run",
+    )  # fmt: skip
+    assert result.exit_code == 2
+    assert "fp16 default NHWC bwd_data was not recorded" in result.stderr
+
+
+def test_the_reference_device_keeps_its_time(tmp_path, monkeypatch):
+    spec = pytest.importorskip("surrogate.collect.reference.spec", reason="needs the reference algorithms")
+
+    class Spec:
+        def to_dict(self):
+            return {"name": "Test CPU"}
+
+    monkeypatch.setattr(spec, "measure_spec", Spec)
+    output, plan = tmp_path / "run.jsonl", tmp_path / "plan.txt"
+    plan.write_text("\n".join(f"n1c16h{size}k16r3" for size in range(20, 220)))
+    began = time.monotonic()
+    result = seer("--device", "reference", "--plan", plan, "--minutes", 0.01, "-o", output)
+    assert time.monotonic() - began < 5
+    assert result.exit_code == 0, result.output
+    assert "stopped: the time is up, the same command goes on" in result.stdout
+    header = log.read(output).header
+    assert header is not None
+    assert header.device.gpu == "Test CPU"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--sample", "5"), "no device is named"),
+        (("--device", "cudnn"), "none came as the plan"),
+        (("--device", "cudnn", "--sample", "5", "--networks"), "networks and sample 5 came"),
+        (("--device", "cudnn", "--grid", "sear"), "did you mean seer"),
+        (("--device", "cudnn", "--sample", "5", "--shard", "3/2"), "out of range"),
+        (("--device", "cudnn", "--sample", "5", "--gpu", "v100"), "--heuristic-only"),
+        (("--device", "cudnn", "--sample", "5", "--recording", "x"), "--device replay"),
+        (("--device", "replay", "--sample", "5"), "--recording"),
+        (("--heuristic-only", "--sample", "5"), "--gpu"),
+        (("--device", "replay", "--recording", "none.jsonl"), "no such run"),
+    ],
+)
+def test_user_errors_are_one_line_and_exit_2(tmp_path, words, message):
+    result = seer(*words, "-o", tmp_path / "run.jsonl")
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "run.jsonl").exists()
+
+
+def test_the_output_is_a_log(tmp_path, recording):
+    result = seer("--device", "replay", "--recording", recording, "-o", tmp_path / "x.parquet")
+    assert result.exit_code == 2
+    assert "seer data merge" in result.stderr
+    result = seer("--device", "replay", "--recording", recording, "-o", tmp_path / "none" / "run.jsonl")
+    assert result.exit_code == 2
+    assert "cannot be written" in result.stderr
+
+
+def test_another_plan_on_the_same_log_is_refused(recording, tmp_path):
+    output = tmp_path / "run.jsonl"
+    words = ("--device", "replay", "--recording", recording, "-o", output)
+    assert seer(*words).exit_code == 0
+    result = seer(*words, "--seed", "9")
+    assert result.exit_code == 2
+    assert "was recorded with plan" in result.stderr
+
+
+def test_a_run_in_which_nothing_is_supported_exits_1(recording, tmp_path):
+    text = recording.read_text().splitlines()
+    kept = [line for line in text if '"kind":"measure"' not in line or '"not_supported"' in line]
+    only_fft = [line.replace('"IMPLICIT_GEMM","GEMM","FFT","WINOGRAD"', '"FFT"') for line in kept]
+    barren = {line.split('"')[7] for line in only_fft if '"kind":"measure"' in line}
+    chosen = [line for line in only_fft[1:] if line.split('"')[7] in barren]
+    (tmp_path / "barren.jsonl").write_text("\n".join([text[0], *chosen]) + "\n")
+    result = seer(
+        "--device", "replay", "--recording", tmp_path / "barren.jsonl", "-o", tmp_path / "run.jsonl"
+    )
+    assert result.exit_code == 1
+    assert "not_supported" in result.stdout
+
+
+def test_left_out_problems_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEER_CUDNN", "no-such-library.so")
+    plan = tmp_path / "plan.txt"
+    plan.write_text("n1c1h4k1r1\n" + "\n".join(str(conv) for conv in layers("AlexNet")))
+    result = seer("--device", "cudnn", "--plan", plan, "-o", tmp_path / "run.jsonl")
+    assert result.exit_code == 2
+    assert "left out of the plan: 1 under 1e+06 FLOPs" in result.stderr
+    assert "libcudnn was not found" in result.stderr
+
+
+def test_the_deviceless_heuristic_is_called(tmp_path, monkeypatch):
+    calls = []
+
+    class Deviceless:
+        @staticmethod
+        def collect_heuristic(plan, gpu, output, progress):
+            progress(1, len(plan), "p")
+            calls.append((len(plan), gpu, str(output)))
+
+    monkeypatch.setitem(sys.modules, "surrogate.collect.deviceless", Deviceless)  # pyright: ignore[reportArgumentType]
+    output = tmp_path / "run.jsonl"
+    result = seer("--heuristic-only", "--gpu", "h200", "--networks", "-o", output)
+    assert result.exit_code == 0, result.output
+    assert calls == [(calls[0][0], "h200", str(output))]
+    assert calls[0][0] > 1000
+
+
+def test_ctrl_c_leaves_a_run_that_goes_on(recording, tmp_path):
+    script = (
+        "import time\n"
+        "from surrogate.collect.replay import ReplayDevice\n"
+        "measure = ReplayDevice.measure\n"
+        "def slow(*arguments):\n"
+        "    time.sleep(0.2)\n"
+        "    return measure(*arguments)\n"
+        "ReplayDevice.measure = slow\n"
+        "from surrogate.cli.collect import command\n"
+        "command()\n"
+    )
+    output = tmp_path / "run.jsonl"
+    words = ["--device", "replay", "--recording", str(recording), "-o", str(output)]
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, *words], stderr=subprocess.PIPE, text=True, env={**os.environ}
+    )
+    deadline = time.monotonic() + 30
+    while not (output.exists() and output.read_bytes().count(b"\n") > 3) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=30)
+    assert child.returncode == 1
+    assert f"stopped; the same command goes on with {output}" in errors
+    assert "Traceback" not in errors
+    result = seer(*words)
+    assert "12 of 12 problems done" in result.stdout
+
+
+def test_help_tells_of_merging():
+    result = seer("--help")
+    assert result.exit_code == 0
+    assert "seer data merge" in result.stdout
+    assert "--heuristic-only" in result.stdout

@@ -1,0 +1,138 @@
+"""CUPTI's records → kernels per call, with a stand-in for cupti-python."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from surrogate.collect.cudnn.activity import Activity, KernelSpan, facts, span_of, traced
+
+KINDS = SimpleNamespace(CONCURRENT_KERNEL=10, KERNEL=3, EXTERNAL_CORRELATION=39)
+FIELDS = {
+    "kind": 10, "start": 5_000, "end": 9_000, "name": "volta_sgemm", "grid_x": 4, "grid_y": 3, "grid_z": 2,
+    "block_x": 128, "block_y": 1, "block_z": 1, "registers_per_thread": 96, "static_shared_memory": 1024,
+    "dynamic_shared_memory": 16, "correlation_id": 77,
+}  # fmt: skip
+
+
+class FakeCupti:
+    """Delivers its records at the first flush, or only at a forced one."""
+
+    ActivityKind = KINDS
+    ExternalCorrelationKind = SimpleNamespace(CUSTOM0=3)
+
+    def __init__(self, forced_only=False):
+        self.pending, self.stack, self.enabled, self.forced_only = [], [], set(), forced_only
+
+    def activity_register_callbacks(self, requested, completed):
+        assert requested()[1] == 0
+        self.completed = completed
+
+    def activity_enable(self, kind):
+        self.enabled.add(kind)
+
+    def activity_disable(self, kind):
+        self.enabled.remove(kind)
+
+    def activity_push_external_correlation_id(self, kind, number):
+        self.stack.append((kind, number))
+
+    def activity_pop_external_correlation_id(self, kind):
+        return self.stack.pop()[1]
+
+    def activity_flush_all(self, flag):
+        if flag or not self.forced_only:
+            records, self.pending = self.pending, []
+            self.completed(records)
+
+    def activity_get_num_dropped_records(self, context, stream, address):
+        import ctypes
+
+        ctypes.c_size_t.from_address(address).value = 5
+
+    def launch(self, correlation, **changes):
+        if self.stack:
+            label = SimpleNamespace(kind=39, correlation_id=correlation, external_id=self.stack[-1][1])
+            self.pending.append(label)
+        self.pending.append(SimpleNamespace(**{**FIELDS, "correlation_id": correlation, **changes}))
+
+
+@pytest.mark.parametrize("forced_only", [False, True])
+def test_launches_are_found_under_their_label(forced_only):
+    cupti = FakeCupti(forced_only)
+    activity = Activity(cupti)
+    cupti.launch(1, name="warm-up")  # outside any label
+    with activity.label(5):
+        cupti.launch(3, start=20_000, end=21_000, name="second")
+        cupti.launch(2, start=10_000, end=12_000, name="first")
+    with activity.label(6):
+        cupti.launch(4, kind=3)
+    first, second, none = activity.collect([5, 6, 7])
+    assert [span.kernel_name for span in first] == ["first", "second"]
+    assert len(second) == 1
+    assert none == []
+    assert activity.collect([5]) == [[]]
+    assert cupti.stack == []
+    activity.close()
+    assert cupti.enabled == set()
+
+
+def test_the_label_ends_with_an_exception():
+    cupti = FakeCupti()
+    activity = Activity(cupti)
+    with pytest.raises(KeyError), activity.label(1):
+        raise KeyError
+    assert cupti.stack == []
+    assert activity.dropped() == 5
+
+
+def test_a_record_is_copied():
+    assert span_of(SimpleNamespace(**FIELDS)) == KernelSpan(
+        5_000, 9_000, "volta_sgemm", (4, 3, 2), (128, 1, 1), 96, 1024, 16
+    )
+
+
+def test_a_real_record_type_has_the_fields():
+    """A kernel record of cupti-python's own record type; and the names used of its module exist."""
+    cupti = pytest.importorskip("cupti.cupti", reason="needs cupti-python")
+    import numpy as np
+
+    raw = np.zeros(1, dtype=cupti.activity_kernel10_dtype).view(np.recarray)
+    raw.grid_x, raw.registers_per_thread, raw.end = 7, 42, 900
+    span = span_of(raw[0])
+    assert (span.grid, span.registers_per_thread, span.end_ns) == ((7, 0, 0), 42, 900)
+    assert set(FIELDS) <= set(dir(cupti.ActivityKernel10))
+    assert {"correlation_id", "external_id"} <= set(dir(cupti.ActivityExternalCorrelation))
+    assert {"CONCURRENT_KERNEL", "KERNEL", "EXTERNAL_CORRELATION"} <= set(dir(cupti.ActivityKind))
+    assert {name for name in dir(FakeCupti) if name.startswith("activity_")} <= set(dir(cupti))
+
+
+def span(start, end, name="k"):
+    return KernelSpan(start, end, name, (1, 1, 1), (32, 1, 1), 1, 0, 0)
+
+
+def test_sums_spans_and_medians_by_hand():
+    repeats = [
+        [span(0, 10_000, "a"), span(15_000, 20_000, "b")],
+        [span(0, 12_000, "a"), span(13_000, 20_000, "b")],
+        [span(0, 99_000, "c")],  # another engine: its time counts, its kernels do not
+    ]
+    result = traced(repeats)
+    assert result is not None
+    assert result.times_us == (15.0, 19.0, 99.0)
+    assert result.spans_us == (20.0, 20.0, 99.0)
+    assert [(kernel.kernel_name, kernel.time_us) for kernel in result.kernels] == [("a", 11.0), ("b", 6.0)]
+
+
+def test_overlapping_kernels_make_a_shorter_span_than_sum():
+    result = traced([[span(0, 10_000), span(2_000, 8_000)]])
+    assert result is not None
+    assert (result.times_us, result.spans_us) == ((16.0,), (10.0,))
+
+
+@pytest.mark.parametrize("repeats", [[], [[]], [[span(0, 1)], []]])
+def test_missing_records_say_nothing(repeats):
+    assert traced(repeats) is None
+
+
+def test_the_header_tells_the_timer():
+    assert facts(None, "no driver") == {"timer": "events", "cupti_missing": "no driver"}

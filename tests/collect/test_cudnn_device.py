@@ -1,0 +1,302 @@
+"""The cuDNN device over stand-ins for the library, the GPU and CUPTI: every status, warm-up, timers, faults."""
+
+from contextlib import contextmanager
+
+import pytest
+
+from features.conv import Conv
+from features.errors import InputError
+from surrogate.collect.cudnn.activity import KernelSpan
+from surrogate.collect.cudnn.device import CudnnDevice
+from surrogate.collect.cudnn.enums import ALGORITHMS
+from surrogate.collect.cudnn.gpu import GpuFaultError
+from surrogate.collect.cudnn.status import CudnnError
+from surrogate.collect.device import DeviceLostError
+from surrogate.collect.protocol import RepeatPolicy
+
+CONV = Conv(n=2, c=8, h=9, k=4, r=3)
+POLICY = RepeatPolicy()
+
+
+class FakeLibrary:
+    """Answers by function name; ``status`` maps (function, algorithm) to a code, ``length_us`` is a call's time."""
+
+    version = "9.1.0"
+
+    def __init__(self, gpu):
+        self.gpu, self.status, self.workspace, self.length_us, self.calls = gpu, {}, {}, {}, []
+        self.ranking = [(6, 0, -1.0, 0, 1, 3), (1, 0, -1.0, 64, 1, 3), (4, 3000, -1.0, 0, 1, 3)]
+
+    def call(self, name, *arguments):
+        self.calls.append((name, arguments))
+        algorithm = None
+        if name.endswith("WorkspaceSize"):
+            algorithm = arguments[5]
+            arguments[6]._obj.value = self.workspace.get(algorithm, 64)
+        elif name in (
+            "cudnnConvolutionForward",
+            "cudnnConvolutionBackwardData",
+            "cudnnConvolutionBackwardFilter",
+        ):
+            algorithm = arguments[7]
+            self.gpu.now_us += self.length_us.get(algorithm, 100.0)
+        elif name.endswith(("_v7", "AlgorithmEx")):
+            at = 6 if name.endswith("_v7") else 9
+            arguments[at]._obj.value = len(self.ranking)
+            for entry, values in zip(arguments[at + 1], self.ranking, strict=False):
+                entry.algo, entry.status, entry.time, entry.memory, entry.determinism, entry.math_type = (
+                    values
+                )
+        return self.status.get((name, algorithm), 0)
+
+    def check(self, name, *arguments):
+        code = self.call(name, *arguments)
+        if code:
+            raise CudnnError(code, f"{name}: {code}")
+
+    def create(self, kind):
+        return object()
+
+    def runs(self):
+        return [arguments[7] for name, arguments in self.calls if name == "cudnnConvolutionForward"]
+
+
+class FakeGpu:
+    """Events read a clock that calls advance."""
+
+    name, pci_bus_id, stream, workspace, workspace_bytes = "NVIDIA Fake", "0000:01:00.0", 7, 8, 1 << 20
+
+    def __init__(self):
+        self.now_us, self.fault, self.flushes, self.placed = 0.0, None, 0, []
+
+    def versions(self):
+        return {"cuda_runtime": "13.0"}
+
+    def properties(self):
+        return {"sms": 4}
+
+    def place(self, sizes, dtype):
+        if sum(sizes) > 1 << 24:
+            raise MemoryError("the tensors need too much")
+        self.placed.append((list(sizes), dtype))
+        return [100, 200, 300]
+
+    def event(self):
+        return self.now_us
+
+    def elapsed_us(self, start, end):
+        return end - start
+
+    def flush(self):
+        self.flushes += 1
+
+    def synchronize(self):
+        if self.fault:
+            fault, self.fault = self.fault, None
+            raise fault
+
+
+class FakeActivity:
+    """Two kernels of 30 and 40 µs, 5 µs apart, under every label; or none."""
+
+    def __init__(self, kernels=2):
+        self.kernels, self.labels = kernels, []
+
+    @contextmanager
+    def label(self, number):
+        self.labels.append(number)
+        yield
+
+    def collect(self, labels):
+        spans = [
+            KernelSpan(0, 30_000, "first", (4, 1, 1), (128, 1, 1), 96, 0, 512),
+            KernelSpan(35_000, 75_000, "second", (2, 2, 1), (256, 1, 1), 64, 16, 0),
+        ]
+        return [spans[: self.kernels] for _ in labels]
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def parts():
+    gpu = FakeGpu()
+    return FakeLibrary(gpu), gpu
+
+
+def device(parts, activity=None):
+    library, gpu = parts
+    clocks = type(
+        "NoClocks", (), {"sample": lambda _: {"sm_clock_mhz": 1}, "driver_version": lambda _: "570"}
+    )()
+    return CudnnDevice(library=library, gpu=gpu, activity=(activity, "not installed"), clocks=clocks)
+
+
+def test_events_time_the_call_where_cupti_is_missing(parts):
+    result = device(parts).measure(CONV, "GEMM", POLICY)
+    assert (result.status, result.timer, result.times_us) == ("ok", "events", (100.0,) * 5)
+    assert result.spans_us == result.times_us
+    assert (result.workspace_bytes, result.deterministic, result.kernels) == (64, True, ())
+    assert parts[0].runs() == [2] * 6  # one warm-up
+    assert parts[1].flushes == 5
+
+
+def test_kernels_are_summed_where_cupti_sees_them(parts):
+    activity = FakeActivity()
+    result = device(parts, activity).measure(CONV, "WINOGRAD_NONFUSED", POLICY)
+    assert (result.timer, result.times_us, result.spans_us) == ("cupti", (70.0,) * 5, (75.0,) * 5)
+    assert [(k.kernel_name, k.time_us, k.grid_y, k.static_shared_bytes) for k in result.kernels] == [
+        ("first", 30.0, 1, 0), ("second", 40.0, 2, 16),
+    ]  # fmt: skip
+    assert activity.labels == [1, 2, 3, 4, 5]
+
+
+def test_lost_records_fall_back_to_events(parts):
+    result = device(parts, FakeActivity(kernels=0)).measure(CONV, "GEMM", POLICY)
+    assert (result.status, result.timer, result.kernels) == ("ok", "events", ())
+
+
+@pytest.mark.parametrize(("length_us", "runs"), [(100.0, 6), (30_000.0, 5), (200_000.0, 3)])
+def test_long_calls_are_judged_by_a_second_warm_up(parts, length_us, runs):
+    parts[0].length_us[2] = length_us
+    device(parts).measure(CONV, "GEMM", POLICY)
+    assert len(parts[0].runs()) == runs
+
+
+def test_the_first_calls_loading_does_not_cost_repeats(parts):
+    library, gpu = parts
+    lengths = iter([500_000.0] + [100.0] * 9)
+    library.length_us = type("Lengths", (), {"get": lambda *_: next(lengths)})()
+    assert len(device(parts).measure(CONV, "GEMM", POLICY).times_us) == 5
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "status"),
+    [
+        ("cudnnGetConvolutionForwardWorkspaceSize", 3000, "not_supported"),
+        ("cudnnConvolutionForward", 3007, "not_supported"),
+        ("cudnnConvolutionForward", 5000, "failed"),
+        ("cudnnConvolutionForward", 4004, "failed"),
+    ],
+)
+def test_refusals_become_statuses_with_their_reason(parts, function, code, status):
+    parts[0].status[function, 2] = code
+    cudnn = device(parts)
+    result = cudnn.measure(CONV, "GEMM", POLICY)
+    assert (result.status, result.reason) == (status, f"{function}: {code}")
+    assert cudnn.measure(CONV, "FFT", POLICY).status == "ok"
+
+
+def test_a_refused_descriptor_is_a_status_too(parts):
+    parts[0].status["cudnnSetConvolution2dDescriptor", None] = 3000
+    cudnn = device(parts)
+    assert cudnn.measure(CONV, "GEMM", POLICY).status == "not_supported"
+    assert cudnn.heuristic(CONV) == cudnn.find(CONV) == ()
+
+
+def test_too_large_a_workspace_is_not_run(parts):
+    parts[0].workspace[2] = 1 << 21
+    result = device(parts).measure(CONV, "GEMM", POLICY)
+    assert (result.status, result.workspace_bytes) == ("workspace_too_large", 1 << 21)
+    assert parts[0].runs() == []
+
+
+def test_tensors_beyond_the_arena_fail_alone(parts):
+    result = device(parts).measure(CONV.with_batch(60_000), "GEMM", POLICY)
+    assert (result.status, result.reason) == ("failed", "the tensors need too much")
+
+
+def test_a_passing_fault_fails_one_measurement_and_a_sticky_one_loses_the_device(parts):
+    cudnn = device(parts)
+    parts[1].fault = GpuFaultError("out of resources")
+    assert cudnn.measure(CONV, "GEMM", POLICY).reason == "out of resources"
+    assert cudnn.measure(CONV, "GEMM", POLICY).status == "ok"
+    parts[1].fault = DeviceLostError("an illegal memory access")
+    with pytest.raises(DeviceLostError):
+        cudnn.measure(CONV, "GEMM", POLICY)
+
+
+def test_after_an_execution_failure_cuda_is_asked(parts):
+    parts[0].status["cudnnConvolutionForward", 2] = 5000
+    parts[1].fault = DeviceLostError("an illegal memory access")
+    with pytest.raises(DeviceLostError):
+        device(parts).measure(CONV, "GEMM", POLICY)
+
+
+def test_the_ranking_keeps_cudnns_order(parts):
+    ranking = device(parts).heuristic(CONV)
+    assert [(c.algorithm, c.status, c.time_us, c.math) for c in ranking] == [
+        ("WINOGRAD", "ok", None, "fma"), ("IMPLICIT_PRECOMP_GEMM", "ok", None, "fma"),
+        ("FFT", "not_supported", None, "fma"),
+    ]  # fmt: skip
+
+
+def test_find_warms_what_was_not_run_and_reports_microseconds(parts):
+    library, _ = parts
+    library.ranking = [(6, 0, 0.5, 128, 0, 0), (1, 0, 0.75, 64, 1, 3)]
+    library.status["cudnnGetConvolutionForwardWorkspaceSize", 3] = 3000
+    cudnn = device(parts)
+    cudnn.measure(CONV, "GEMM", POLICY)
+    before = len(library.runs())
+    found = cudnn.find(CONV)
+    assert library.runs()[before:] == [0, 1, 4, 5, 6, 7]  # all but GEMM, warmed already, and DIRECT, refused
+    assert [(c.algorithm, c.time_us, c.workspace_bytes, c.deterministic, c.math) for c in found] == [
+        ("WINOGRAD", 500.0, 128, False, "default"), ("IMPLICIT_PRECOMP_GEMM", 750.0, 64, True, "fma"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("direction", "algorithm", "function", "sizes", "deterministic"),
+    [
+        ("fwd", "GEMM", "cudnnConvolutionForward", [5184, 1152, 1568], True),
+        ("bwd_data", "ALGO_0", "cudnnConvolutionBackwardData", [1152, 1568, 5184], False),
+        ("bwd_filter", "ALGO_3", "cudnnConvolutionBackwardFilter", [5184, 1568, 1152], False),
+    ],
+)
+def test_directions_place_their_operands(parts, direction, algorithm, function, sizes, deterministic):
+    conv = Conv(n=2, c=8, h=9, k=4, r=3, direction=direction)
+    cudnn = device(parts)
+    assert cudnn.candidates(conv) == tuple(ALGORITHMS[direction])
+    result = cudnn.measure(conv, algorithm, POLICY)
+    assert result.deterministic is deterministic
+    assert parts[1].placed == [(sizes, "fp32")]
+    arguments = next(arguments for name, arguments in parts[0].calls if name == function)
+    assert (arguments[3], arguments[5], arguments[12]) == (100, 200, 300)
+
+
+def test_one_problems_descriptors_are_set_once(parts):
+    cudnn = device(parts)
+    for algorithm in ("GEMM", "FFT"):
+        cudnn.measure(CONV, algorithm, POLICY)
+    cudnn.measure(CONV.with_batch(3), "GEMM", POLICY)
+    assert len(parts[1].placed) == 2
+
+
+def test_alpha_is_double_for_doubles_alone(parts):
+    cudnn = device(parts)
+    for dtype, size in (("fp64", 8), ("fp32", 4), ("fp16", 4)):
+        cudnn.measure(Conv(n=2, c=8, h=9, k=4, r=3, dtype=dtype), "GEMM", POLICY)
+        alpha, beta = parts[0].calls[-1][1][1], parts[0].calls[-1][1][10]
+        assert (alpha._obj.value, beta._obj.value) == (1.0, 0.0)
+        assert type(alpha._obj).__name__ == ("c_double" if size == 8 else "c_float")
+
+
+def test_the_header(parts):
+    info = device(parts).describe()
+    assert (info.gpu, info.library, info.library_version) == ("NVIDIA Fake", "cudnn", "9.1.0")
+    assert info.versions == {"cuda_runtime": "13.0", "cudnn": "9.1.0", "driver": "570"}
+    assert info.properties == {"sms": 4, "timer": "events", "cupti_missing": "not installed"}
+    assert device(parts, FakeActivity()).describe().properties["timer"] == "cupti"
+
+
+def test_what_cannot_start_is_an_input_error(parts):
+    parts[0].status["cudnnCreate", None] = 1001
+    with pytest.raises(InputError, match="does not start here: cudnnCreate: 1001"):
+        device(parts)
+
+
+def test_unknown_names_are_refused(parts):
+    with pytest.raises(InputError, match="did you mean GEMM"):
+        device(parts).measure(CONV, "GEM", POLICY)
+    with pytest.raises(InputError, match="int8"):
+        device(parts).measure(Conv(n=2, c=8, h=9, k=4, r=3, dtype="int8"), "GEMM", POLICY)

@@ -1,0 +1,194 @@
+"""The GPU's arena over a stand-in for CuPy on NumPy arrays: placement, random operands, faults, missing parts."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from features.errors import InputError
+from surrogate.collect.cudnn import gpu as module
+from surrogate.collect.cudnn.gpu import ALIGNMENT, Gpu, GpuFaultError
+from surrogate.collect.device import DeviceLostError
+
+FREE = 64 << 20
+
+
+class Array(np.ndarray):
+    """An array whose ``data`` has a pointer, as CuPy's have."""
+
+    @property
+    def data(self):
+        return SimpleNamespace(ptr=self.ctypes.data, memset_async=lambda value, size, stream: None)
+
+
+class Stream:
+    ptr, fault = 7, None
+
+    def synchronize(self):
+        if Stream.fault:
+            raise CudaError(Stream.fault)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+
+class CudaError(RuntimeError):
+    pass
+
+
+def device_synchronize():
+    if Stream.fault == "sticky":
+        raise CudaError("an illegal memory access\nwas encountered")
+
+
+def fake_cupy():
+    runtime = SimpleNamespace(
+        CUDARuntimeError=CudaError,
+        getDeviceProperties=lambda _: {
+            "name": b"NVIDIA Fake",
+            "major": 9,
+            "minor": 0,
+            "multiProcessorCount": 132,
+        },
+        memGetInfo=lambda: (FREE, FREE),
+        runtimeGetVersion=lambda: 13000,
+        driverGetVersion=lambda: 12080,
+        deviceSynchronize=device_synchronize,
+    )
+    cuda = SimpleNamespace(
+        runtime=runtime,
+        Device=lambda: SimpleNamespace(id=0, pci_bus_id="0000:01:00.0", synchronize=lambda: None),
+        Stream=lambda non_blocking: Stream(),
+    )
+    return SimpleNamespace(
+        __version__="14.0", cuda=cuda, uint8=np.uint8, uint16=np.uint16, uint32=np.uint32, float16=np.float16,
+        float32=np.float32, float64=np.float64, empty=lambda size, dtype: np.zeros(size, dtype).view(Array),
+        random=SimpleNamespace(
+            RandomState=lambda seed: SimpleNamespace(
+                standard_normal=lambda size, dtype: (
+                    np.random.Generator(np.random.PCG64(seed)).standard_normal(size).astype(dtype).view(Array)
+                )
+            )
+        ),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
+    monkeypatch.setattr(module, "POOL_ELEMENTS", 4093)
+    monkeypatch.setattr(module, "FLUSH_BYTES", 1 << 16)
+    monkeypatch.setattr(Stream, "fault", None)
+
+
+def values(gpu, pointer, count, dtype):
+    """``count`` elements at a device pointer."""
+    start = pointer - gpu._tensors.data.ptr
+    raw = gpu._tensors[start : start + count * np.dtype(dtype).itemsize]
+    return np.asarray(raw).view(dtype).astype(float)
+
+
+def test_memory_is_shared_between_tensors_and_workspace(cupy):
+    small = Gpu(1 << 20, 1 << 20)
+    assert small.workspace_bytes == 1 << 20
+    assert small._tensors.size == 3 * ((1 << 20) + ALIGNMENT)
+    large = Gpu(1 << 30, 1 << 34)
+    assert large.workspace_bytes + large._tensors.size <= 0.9 * FREE
+    assert large.workspace_bytes > 0.4 * 0.9 * FREE
+
+
+def test_operands_and_result_are_aligned_and_apart(cupy):
+    gpu = Gpu(1 << 20, 1 << 20)
+    sizes = (1000, 513, 70_001)
+    first, second, result = gpu.place(sizes, "fp32")
+    base = gpu._tensors.data.ptr
+    assert [(pointer - base) % ALIGNMENT for pointer in (first, second, result)] == [0, 0, 0]
+    assert first + sizes[0] <= second
+    assert second + sizes[1] <= result
+    assert result + sizes[2] <= base + gpu._tensors.size
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numpy_dtype"), [("fp32", np.float32), ("fp64", np.float64), ("fp16", np.float16)]
+)
+def test_operands_are_random_normal(cupy, dtype, numpy_dtype):
+    gpu = Gpu(1 << 20, 1 << 20)
+    first, second, _ = gpu.place((400_000, 400_000, 16), dtype)
+    for pointer in (first, second):
+        found = values(gpu, pointer, 400_000 // np.dtype(numpy_dtype).itemsize, numpy_dtype)
+        assert np.isfinite(found).all()
+        assert abs(found.mean()) < 0.1
+        assert 0.9 < found.std() < 1.1
+
+
+def test_bfloat16_is_the_upper_half_of_float32(cupy):
+    gpu = Gpu(1 << 20, 1 << 20)
+    first, _, _ = gpu.place((8000, 16, 16), "bf16")
+    start = first - gpu._tensors.data.ptr
+    halves = np.asarray(gpu._tensors[start : start + 8000]).view(np.uint16)
+    widened = (halves.astype(np.uint32) << 16).view(np.float32)
+    assert np.isfinite(widened).all()
+    assert 0.9 < widened.std() < 1.1
+
+
+def test_operands_are_filled_again_where_a_result_lay(cupy):
+    gpu = Gpu(1 << 20, 1 << 20)
+    held = gpu._tensors.size
+    _, _, result = gpu.place((1000, 1000, held - 8192), "fp32")
+    start = result - gpu._tensors.data.ptr
+    gpu._tensors[start:] = 0  # what a convolution wrote
+    first, _, _ = gpu.place((held // 2, 1000, 1000), "fp32")
+    assert values(gpu, first, held // 8, np.float32).std() > 0.9
+
+
+def test_another_element_type_fills_anew(cupy):
+    gpu = Gpu(1 << 20, 1 << 20)
+    gpu.place((5000, 16, 16), "fp64")
+    first, _, _ = gpu.place((5000, 16, 16), "fp32")
+    assert 0.9 < values(gpu, first, 1250, np.float32).std() < 1.1
+
+
+def test_too_large_tensors_are_refused(cupy):
+    gpu = Gpu(1 << 20, 1 << 20)
+    with pytest.raises(MemoryError, match="the arena holds"):
+        gpu.place((1 << 21, 1 << 20, 1 << 20), "fp32")
+
+
+def test_faults_that_pass_and_faults_that_stay(cupy, monkeypatch):
+    gpu = Gpu(1 << 20, 1 << 20)
+    gpu.synchronize()
+    monkeypatch.setattr(Stream, "fault", "out of resources")
+    with pytest.raises(GpuFaultError, match="out of resources"):
+        gpu.synchronize()
+    monkeypatch.setattr(Stream, "fault", "sticky")
+    with pytest.raises(DeviceLostError, match="an illegal memory access was encountered"):
+        gpu.synchronize()
+
+
+def test_facts_for_the_header(cupy, monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    gpu = Gpu(1 << 20, 1 << 20)
+    assert gpu.name == "NVIDIA Fake"
+    assert gpu.versions() == {"cuda_runtime": "13.0", "cuda_driver": "12.8", "cupy": "14.0"}
+    assert gpu.properties() == {
+        "compute_capability": "9.0", "sms": 132, "workspace_limit_bytes": 1 << 20, "tf32_override": "0",
+    }  # fmt: skip
+
+
+def test_what_is_missing_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(InputError, match=r"pip install 'seer-surrogate\[gpu\]'"):
+        Gpu(1, 1)
+    cupy = fake_cupy()
+
+    def no_driver(_):
+        raise CudaError("CUDA driver version is insufficient")
+
+    cupy.cuda.runtime.getDeviceProperties = no_driver
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    with pytest.raises(InputError, match="no usable GPU: CUDA driver version"):
+        Gpu(1, 1)

@@ -1,0 +1,206 @@
+"""cuDNN's binary interface: layouts and codes by the header, descriptors by the real library where it is installed."""
+
+import ctypes
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.conv import Conv
+from features.errors import InputError
+from surrogate.collect.cudnn import abi, enums
+from surrogate.collect.cudnn.descriptors import Descriptors
+from surrogate.collect.cudnn.directions import DIRECTIONS, ENTRIES, perf_array
+from surrogate.collect.cudnn.library import Library, candidates
+from surrogate.collect.cudnn.status import CudnnError, may_be_sticky, status_of
+
+
+def load():
+    try:
+        return Library.load(), ""
+    except InputError as error:
+        return None, str(error)
+
+
+LIBRARY, WHY = load()
+needs_cudnn = pytest.mark.skipif(LIBRARY is None, reason=WHY)
+
+
+def header_text():
+    """The installed headers of cuDNN 9 as one text, comments left out; empty where there are none."""
+    folder = Path(LIBRARY.path).parent.parent / "include" if LIBRARY else Path("no-folder")
+    text = "\n".join(path.read_text() for path in sorted(folder.glob("cudnn_*_v9.h")))
+    return re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+
+
+HEADER = header_text()
+needs_header = pytest.mark.skipif(not HEADER, reason="needs the headers of cuDNN 9 beside its library")
+
+
+def test_algo_perf_has_the_headers_layout():
+    """cudnnConvolutionFwdAlgoPerf_t on 64-bit systems: int, int, float, size_t, int, int, int[3]."""
+    offsets = {name: getattr(abi.AlgoPerf, name).offset for name, _ in abi.AlgoPerf._fields_}
+    assert ctypes.sizeof(abi.AlgoPerf) == 48
+    assert offsets == {
+        "algo": 0, "status": 4, "time": 8, "memory": 16, "determinism": 24, "math_type": 28, "reserved": 32,
+    }  # fmt: skip
+    assert ctypes.sizeof(perf_array()) == 48 * ENTRIES
+
+
+def test_status_codes():
+    assert status_of(0) == "ok"
+    assert {status_of(code) for code in (3000, 3007, 3014, 9, 6)} == {"not_supported"}
+    assert {status_of(code) for code in (1001, 2000, 4003, 5000, 1, 3, 4, 8)} == {"failed"}
+    assert [code for code in (0, 3000, 4004, 5000, 5003, 8, 9) if may_be_sticky(code)] == [5000, 5003, 8]
+    assert CudnnError(3002, "shape").status == "not_supported"
+
+
+def test_names_of_numbers():
+    assert enums.algorithm_name("fwd", 6) == "WINOGRAD"
+    assert enums.algorithm_name("bwd_data", 2) == "FFT"
+    assert enums.algorithm_name("bwd_filter", 6) == "FFT_TILING"
+    assert enums.algorithm_name("fwd", 99) == "ALGO_99"
+    assert [enums.math_name(number) for number in (0, 3, 8)] == ["default", "fma", "8"]
+    with pytest.raises(InputError, match="int8"):
+        enums.data_type("int8")
+
+
+def test_roles_of_the_three_directions():
+    assert {name: direction.roles for name, direction in DIRECTIONS.items()} == {
+        "fwd": ("x", "w", "y"), "bwd_data": ("w", "y", "x"), "bwd_filter": ("x", "y", "w"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS.values(), ids=str)
+def test_arguments_match_the_prototypes_in_number(direction):
+    d, p = {"x": 1, "w": 2, "y": 3, "conv": 4}, {"x": 5, "w": 6, "y": 7}
+    count = ctypes.c_int()
+    built = {
+        direction.workspace_function: direction.workspace_arguments(0, d, 1, ctypes.c_size_t()),
+        direction.rank_function: direction.rank_arguments(0, d, count, perf_array()),
+        direction.find_function: direction.find_arguments(0, d, p, count, perf_array(), (8, 9)),
+        direction.run_function: direction.run_arguments(0, d, p, 1, (8, 9), (10, 11)),
+    }
+    for name, arguments in built.items():
+        assert len(arguments) == len(abi.PROTOTYPES[name]), name
+    run = built[direction.run_function]
+    first, second, result = direction.roles
+    assert run == (0, 10, d[first], p[first], d[second], p[second], 4, 1, 8, 9, 11, d[result], p[result])
+
+
+def test_versions_are_read_in_both_numberings():
+    class Functions:
+        def __init__(self, number):
+            self.cudnnGetVersion = lambda: number
+
+    assert [Library(Functions(n), "").version for n in (8907, 8200, 90000, 90100, 91900)] == [
+        "8.9.7", "8.2.0", "9.0.0", "9.1.0", "9.19.0",
+    ]  # fmt: skip
+
+
+def test_the_environment_names_the_library(monkeypatch):
+    monkeypatch.setenv("SEER_CUDNN", "some/where/libcudnn.so")
+    assert candidates() == ["some/where/libcudnn.so"]
+    with pytest.raises(InputError, match="SEER_CUDNN") as caught:
+        Library.load()
+    assert "\n" not in str(caught.value)
+    monkeypatch.delenv("SEER_CUDNN")
+    assert "libcudnn.so.9" in candidates()
+
+
+def c_type(declared):
+    """The ctypes type of a parameter as the header declares it."""
+    text = re.sub(r"\s+", " ", declared.replace("const ", " ")).strip()
+    pointer, name = "*" in text, text.split(" ")[0].rstrip("*")
+    if name.endswith("AlgoPerf_t"):
+        return ctypes.POINTER(abi.AlgoPerf)
+    if name == "void":
+        return ctypes.c_void_p
+    if name.endswith("Descriptor_t") or name in ("cudnnHandle_t", "cudaStream_t"):
+        return ctypes.POINTER(ctypes.c_void_p) if pointer else ctypes.c_void_p
+    plain = ctypes.c_size_t if name == "size_t" else ctypes.c_int  # everything else is int or an enumeration
+    return ctypes.POINTER(plain) if pointer else plain
+
+
+@needs_header
+@pytest.mark.parametrize("name", abi.PROTOTYPES)
+def test_prototypes_agree_with_the_header(name):
+    declared = re.search(rf"\n(?:CUDNN_DEPRECATED )?cudnnStatus_t CUDNNWINAPI\s+{name}\(([^)]*)\);", HEADER)
+    assert declared, name
+    assert abi.PROTOTYPES[name] == tuple(c_type(parameter) for parameter in declared[1].split(","))
+
+
+@needs_header
+def test_enumerations_agree_with_the_header():
+    values = dict(re.findall(r"\b(CUDNN_\w+)(?:\s+CUDNN_DEPRECATED_ENUM)?\s*=\s*(\d+)", HEADER))
+    stems = {"fwd": "FWD", "bwd_data": "BWD_DATA", "bwd_filter": "BWD_FILTER"}
+    for direction, algorithms in enums.ALGORITHMS.items():
+        prefix = f"CUDNN_CONVOLUTION_{stems[direction]}_ALGO_"
+        theirs = {
+            name: int(v) for name, v in values.items() if name.startswith(prefix) and "COUNT" not in name
+        }
+        assert sorted(theirs.values()) == sorted(algorithms.values())
+        for name, number in algorithms.items():
+            suffixes = (name, name.removeprefix("ALGO_"))
+            assert number in {theirs.get(prefix + suffix) for suffix in suffixes}, name
+    for name, number in {
+        "CUDNN_DEFAULT_MATH": enums.MATHS["default"], "CUDNN_TENSOR_OP_MATH": enums.MATHS["tensor_op"],
+        "CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION": enums.MATHS["tensor_op_allow_conversion"],
+        "CUDNN_FMA_MATH": enums.MATHS["fma"], "CUDNN_DATA_FLOAT": enums.DTYPES["fp32"],
+        "CUDNN_DATA_DOUBLE": enums.DTYPES["fp64"], "CUDNN_DATA_HALF": enums.DTYPES["fp16"],
+        "CUDNN_DATA_BFLOAT16": enums.DTYPES["bf16"], "CUDNN_TENSOR_NCHW": enums.LAYOUTS["NCHW"],
+        "CUDNN_TENSOR_NHWC": enums.LAYOUTS["NHWC"], "CUDNN_CROSS_CORRELATION": enums.CROSS_CORRELATION,
+    }.items():  # fmt: skip
+        assert int(values[name]) == number, name
+
+
+@needs_cudnn
+def test_the_library_tells_its_version_and_its_errors():
+    assert LIBRARY is not None
+    assert re.fullmatch(r"[89]\.\d+\.\d+", LIBRARY.version)
+    code = 3000 if LIBRARY.version.startswith("9") else 9
+    assert LIBRARY.reason(code).startswith("CUDNN_STATUS_NOT_SUPPORTED")
+    assert "\n" not in LIBRARY.reason(code)
+
+
+@st.composite
+def convs(draw):
+    groups = draw(st.sampled_from([1, 1, 2, 4]))
+    r, s = draw(st.integers(1, 7)), draw(st.integers(1, 7))
+    dilation_h, dilation_w = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    return Conv(
+        n=draw(st.integers(1, 64)), c=groups * draw(st.integers(1, 40)), k=groups * draw(st.integers(1, 40)),
+        h=draw(st.integers(dilation_h * (r - 1) + 1, 60)), w=draw(st.integers(dilation_w * (s - 1) + 1, 60)), r=r, s=s,
+        pad_h=draw(st.integers(0, 4)), pad_w=draw(st.integers(0, 4)), stride_h=draw(st.integers(1, 4)),
+        stride_w=draw(st.integers(1, 4)), dilation_h=dilation_h, dilation_w=dilation_w, groups=groups,
+        dtype=draw(st.sampled_from(sorted(enums.DTYPES))), math=draw(st.sampled_from(sorted(enums.MATHS))),
+        layout=draw(st.sampled_from(sorted(enums.LAYOUTS))),
+    )  # fmt: skip
+
+
+@needs_cudnn
+@given(convs())
+def test_output_sizes_agree_with_cudnn(conv):
+    assert LIBRARY is not None
+    with Descriptors(LIBRARY) as descriptors:
+        descriptors.set(conv)
+        assert descriptors.output_dims() == (conv.n, conv.k, conv.out_h, conv.out_w)
+        for function, expected in (
+            ("cudnnGetConvolutionMathType", enums.MATHS[conv.math]),
+            ("cudnnGetConvolutionGroupCount", conv.groups),
+        ):
+            value = ctypes.c_int(-1)
+            LIBRARY.check(function, descriptors.by_role["conv"], ctypes.byref(value))
+            assert value.value == expected
+
+
+@needs_cudnn
+def test_a_refusal_carries_cudnns_own_words():
+    assert LIBRARY is not None
+    descriptor = LIBRARY.create("Tensor")
+    with pytest.raises(CudnnError, match="cudnnSetTensor4dDescriptor: CUDNN_STATUS_BAD_PARAM") as caught:
+        LIBRARY.check("cudnnSetTensor4dDescriptor", descriptor, 0, 0, -1, 1, 1, 1)
+    assert caught.value.status == "failed"
+    LIBRARY.check("cudnnDestroyTensorDescriptor", descriptor)

@@ -1,0 +1,137 @@
+"""Shared by all tests: the folder of measured data, random problems, and invented tables (test data, no measurement)."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import assume, settings
+from hypothesis import strategies as st
+
+from features.conv import Conv
+from features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, ConvColumns
+from features.shape import fits
+from features.support import unsupported_reason
+
+settings.register_profile("seer", deadline=None)  # a busy machine is no failure
+settings.load_profile("seer")
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "FFT", "WINOGRAD")
+SPEED = {"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "FFT": 1.3, "WINOGRAD": 0.5}
+NETWORKS = ("AlphaNet", "BetaNet", "AlphaNet, GammaNet", "GammaNet", "")
+
+
+@st.composite
+def _convs(draw: st.DrawFn) -> Conv:
+    """Any valid problem of moderate size, of every dtype, math, layout and direction."""
+    size = {name: draw(st.integers(1, 70)) for name in ("h", "w")}
+    filters = {name: draw(st.integers(1, 7)) for name in ("r", "s")}
+    pads = {name: draw(st.integers(0, 6)) for name in ("pad_h", "pad_w")}
+    steps = {name: draw(st.integers(1, 4)) for name in ("stride_h", "stride_w")}
+    spread = {name: draw(st.integers(1, 3)) for name in ("dilation_h", "dilation_w")}
+    assume(fits(size["h"], filters["r"], pads["pad_h"], spread["dilation_h"]))
+    assume(fits(size["w"], filters["s"], pads["pad_w"], spread["dilation_w"]))
+    groups = draw(st.integers(1, 8))
+    return Conv(
+        n=draw(st.integers(1, 64)),
+        c=groups * draw(st.integers(1, 40)),
+        k=groups * draw(st.integers(1, 40)),
+        groups=groups,
+        dtype=draw(st.sampled_from(list(DTYPES))),
+        math=draw(st.sampled_from(MATHS)),
+        layout=draw(st.sampled_from(LAYOUTS)),
+        direction=draw(st.sampled_from(DIRECTIONS)),
+        **size,
+        **filters,
+        **pads,
+        **steps,
+        **spread,
+    )
+
+
+st.register_type_strategy(Conv, _convs())  # `@given(st.from_type(Conv))` in any test
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real measurements; skips where the machine has none."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("no measured data: ../shared/data is missing beside the project")
+    return SHARED_DATA
+
+
+@pytest.fixture
+def columns_of() -> Callable[[Sequence[Conv]], ConvColumns]:
+    """`ConvColumns` of a list of problems."""
+
+    def make(convs: Sequence[Conv]) -> ConvColumns:
+        sizes = np.array([conv.sizes for conv in convs]).T
+        texts = {
+            name: np.array([getattr(conv, name) for conv in convs], dtype=object)
+            for name in ("dtype", "math", "layout", "direction")
+        }
+        return ConvColumns.of(list(sizes), **texts)
+
+    return make
+
+
+def _shapes(count: int) -> list[Conv]:
+    """Distinct shapes in turn 3×3, 1×1, 1×1 at stride 2, and grouped 3×3."""
+    shapes = []
+    for i in range(count):
+        c, h = 16 * (1 + i // 4), (7, 14, 28, 56)[(i // 4) % 4]
+        kind = i % 4
+        shapes.append(
+            Conv(n=1, c=c, h=h, k=c, r=3, pad_h=1, groups=1 if kind == 0 else c)
+            if kind in (0, 3)
+            else Conv(n=1, c=c, h=h, k=2 * c, r=1, stride_h=kind)
+        )
+    return shapes
+
+
+@pytest.fixture
+def table() -> Callable[..., pd.DataFrame]:
+    """Make an invented dataset: every algorithm of every problem, times that follow from FLOPs and an invented speed."""
+
+    def make(
+        shapes: int = 12,
+        *,
+        batches: Sequence[int] = (1, 8),
+        gpus: Sequence[str] = ("Tesla T4", "TITAN Xp"),
+        algorithms: Sequence[str] = ALGORITHMS,
+        version: str = "7.6.3",
+        noise: float = 0.05,
+        seed: int = 0,
+    ) -> pd.DataFrame:
+        random = np.random.default_rng(seed)
+        rows = []
+        for place, gpu in enumerate(gpus):
+            for i, shape in enumerate(_shapes(shapes)):
+                for batch in batches:
+                    conv = shape.with_batch(batch)
+                    for name in algorithms:
+                        refused = unsupported_reason(name, conv) is not None
+                        launch_us = 5.0 + 20.0 * (name == "FFT")
+                        time_us = launch_us + SPEED[name] * (1 + place) * conv.flops / 2e6
+                        rows.append(
+                            {
+                                "gpu": gpu,
+                                "library": "cudnn",
+                                "library_version": version,
+                                "direction": "fwd",
+                                "dtype": "fp32",
+                                "math": "fma",
+                                "layout": "NCHW",
+                                **dict(zip(SIZE_COLUMNS, conv.sizes, strict=True)),
+                                "algorithm": name,
+                                "status": "not_supported" if refused else "ok",
+                                "time_us": np.nan if refused else time_us * np.exp(noise * random.normal()),
+                                "heuristic_algorithm": algorithms[0],
+                                "networks": NETWORKS[i % len(NETWORKS)],
+                            }
+                        )
+        return pd.DataFrame(rows)
+
+    return make

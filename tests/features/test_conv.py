@@ -1,0 +1,113 @@
+"""`Conv`: defaults, validation with one clear line, identity."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.conv import MAX_SIZE, Conv
+from features.errors import InputError
+
+BASE: dict[str, Any] = {"n": 32, "c": 256, "h": 14, "k": 256, "r": 3}
+CONVS = st.from_type(Conv)
+
+
+def test_widths_follow_heights() -> None:
+    conv = Conv(**BASE, pad_h=1, stride_h=2, dilation_h=3)
+    assert (conv.w, conv.s, conv.pad_w, conv.stride_w, conv.dilation_w) == (14, 3, 1, 2, 3)
+    assert (conv.groups, conv.dtype, conv.math, conv.layout, conv.direction) == (1, "fp32", "fma", "NCHW", "fwd")
+
+
+def test_known_answers() -> None:
+    # ResNet-50's 3×3 at 14×14: 2·32·256·14·14·256·9 operations; 4 bytes · (input 32·256·196 twice, filter 256·256·9).
+    conv = Conv(**BASE, pad_h=1)
+    assert (conv.out_h, conv.out_w) == (14, 14)
+    assert conv.flops == 7_398_752_256
+    assert conv.tensor_bytes == 4 * (2 * 1_605_632 + 589_824)
+    assert conv.itemsize == 4
+    assert conv.sizes == (32, 256, 14, 14, 256, 3, 3, 0 + 1, 1, 1, 1, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"n": 0}, ("n is 0", "between 1 and 2147483647")),
+        ({"c": -3}, ("c is -3",)),
+        ({"pad_h": -1}, ("pad_h is -1", "between 0")),
+        ({"k": MAX_SIZE + 1}, ("k is 2147483648",)),
+        ({"h": 14.5}, ("h is 14.5", "whole number")),
+        ({"h": float("nan")}, ("h is nan", "whole number")),
+        ({"h": float("inf")}, ("h is inf", "whole number")),
+        ({"h": "14"}, ("h is '14'", "whole number")),
+        ({"n": True}, ("n is True", "whole number")),
+        ({"groups": 3}, ("groups 3", "c 256", "k 256", "multiples")),
+        ({"c": 6, "groups": 3}, ("groups 3", "k 256")),
+        ({"r": 15}, ("height 15", "padded input's 14", "enlarge")),
+        ({"h": 30, "w": 14, "s": 15}, ("width 15", "padded input's 14")),
+        ({"dilation_h": 7}, ("height 15", "dilation")),
+        ({"dtype": "fp23"}, ("dtype 'fp23'", "did you mean", "fp32")),
+        ({"math": "tensor"}, ("math 'tensor'", "tensor_op")),
+        ({"layout": "nchw"}, ("layout 'nchw'", "NCHW")),
+        ({"direction": "forward"}, ("direction 'forward'", "fwd")),
+    ],
+)
+def test_bad_input_is_one_clear_line(change: dict[str, Any], words: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        Conv(**(BASE | change))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+def test_padding_lets_a_large_filter_fit() -> None:
+    assert Conv(**(BASE | {"r": 16, "pad_h": 1})).out_h == 1
+    with pytest.raises(InputError):
+        Conv(**(BASE | {"r": 17, "pad_h": 1}))
+
+
+def test_whole_numbers_of_other_types_become_plain_ints() -> None:
+    conv = Conv(n=np.int8(32), c=np.uint8(200), h=14.0, k=np.int64(200), r=np.int16(3))  # type: ignore[arg-type]
+    assert all(type(size) is int for size in conv.sizes)
+    # In int8 or uint8 the product below would overflow.
+    assert conv.flops == 2 * 32 * 200 * 12 * 12 * 200 * 9
+
+
+@given(CONVS)
+def test_equal_hashable_and_rebuilt_from_its_fields(conv: Conv) -> None:
+    twin = Conv(**conv.to_dict())
+    assert twin == conv and hash(twin) == hash(conv) and len({twin, conv}) == 1
+    assert Conv(**dict(sorted(conv.to_dict().items()))) == conv
+
+
+def test_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Conv(**BASE).n = 1  # type: ignore[misc]
+
+
+@given(CONVS, st.integers(1, 512))
+def test_batch_scales_work_and_nothing_else(conv: Conv, batch: int) -> None:
+    other = conv.with_batch(batch)
+    assert other.sizes[1:] == conv.sizes[1:]
+    assert other.flops * conv.n == conv.flops * batch
+    assert other.with_batch(conv.n) == conv
+
+
+@pytest.mark.parametrize(
+    ("dtype", "math", "expected"),
+    [
+        ("fp32", "fma", False),
+        ("fp32", "default", True),  # TF32
+        ("fp32", "tensor_op", False),
+        ("fp32", "tensor_op_allow_conversion", True),
+        ("fp16", "fma", False),
+        ("fp16", "tensor_op", True),
+        ("fp64", "default", False),
+        ("bf16", "default", True),
+        ("int8", "tensor_op", True),
+    ],
+)
+def test_who_uses_tensor_cores(dtype: str, math: str, expected: bool) -> None:
+    assert Conv(**BASE, dtype=dtype, math=math).uses_tensor_cores is expected

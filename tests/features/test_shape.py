@@ -1,0 +1,137 @@
+"""Output size, FLOPs, bytes and implicit-GEMM sizes against enumeration."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.conv import Conv
+from features.problem import ConvColumns
+from features.shape import (
+    filter_bytes,
+    fits,
+    flops,
+    gemm_k,
+    gemm_m,
+    gemm_n,
+    input_bytes,
+    is_depthwise,
+    out_h,
+    out_w,
+    output_bytes,
+    output_size,
+    tensor_bytes,
+)
+
+CONVS = st.from_type(Conv)
+FUNCTIONS = (out_h, out_w, flops, input_bytes, filter_bytes, output_bytes, tensor_bytes, gemm_m, gemm_n, gemm_k, is_depthwise)
+
+
+def _positions(size: int, taps: int, pad: int, stride: int, dilation: int) -> int:
+    """Count, one by one, the places where the whole dilated filter lies inside the padded input."""
+    last_tap = dilation * (taps - 1)
+    return sum(1 for start in range(0, size + 2 * pad, stride) if start + last_tap < size + 2 * pad)
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 9), st.integers(1, 5), st.integers(1, 4))
+def test_output_size_is_the_number_of_filter_positions(size: int, taps: int, pad: int, stride: int, dilation: int) -> None:
+    positions = _positions(size, taps, pad, stride, dilation)
+    assert fits(size, taps, pad, dilation) == (positions > 0)
+    if positions:
+        assert output_size(size, taps, pad, stride, dilation) == positions
+
+
+@pytest.mark.parametrize(
+    ("size", "taps", "pad", "stride", "dilation", "expected"),
+    [(224, 7, 3, 2, 1, 112), (14, 3, 1, 1, 1, 14), (227, 11, 0, 4, 1, 55), (7, 7, 0, 1, 1, 1), (32, 3, 2, 1, 2, 32)],
+)
+def test_output_sizes_of_known_layers(size: int, taps: int, pad: int, stride: int, dilation: int, expected: int) -> None:
+    assert output_size(size, taps, pad, stride, dilation) == expected
+
+
+TINY: dict[str, Any] = {"n": 2, "c": 4, "h": 5, "w": 6, "k": 6, "r": 3, "s": 2}
+
+
+def _multiply_adds(conv: Conv) -> int:
+    """Multiply-adds by walking every output element, input channel of its group and filter tap (padding included)."""
+    per_group = conv.c // conv.groups
+    count = 0
+    for _ in itertools.product(
+        range(conv.n), range(conv.k), range(conv.out_h), range(conv.out_w), range(per_group), range(conv.r), range(conv.s)
+    ):
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"pad_h": 1, "pad_w": 0}, {"stride_h": 2, "stride_w": 1}, {"dilation_h": 2, "dilation_w": 1}, {"groups": 2}],
+)
+def test_flops_are_two_per_counted_multiply_add(change: dict[str, int]) -> None:
+    conv = Conv(**(TINY | change))
+    assert flops(conv) == 2 * _multiply_adds(conv)
+    for direction in ("bwd_data", "bwd_filter"):
+        assert Conv(**(TINY | change), direction=direction).flops == conv.flops
+
+
+@settings(max_examples=30)
+@given(CONVS)
+def test_flops_agree_with_torch(conv: Conv) -> None:
+    pytest.importorskip("torch", reason="torch, whose flop counter is the oracle, is not installed")
+    from torch.utils.flop_counter import conv_flop_count  # type: ignore[import-not-found]
+
+    weight = [conv.k, conv.c // conv.groups, conv.r, conv.s]
+    counted = conv_flop_count(
+        [conv.n, conv.c, conv.h, conv.w], weight, [conv.n, conv.k, conv.out_h, conv.out_w], transposed=False
+    )
+    assert conv.flops == counted
+
+
+@given(CONVS)
+def test_gemm_sizes_multiply_to_the_flops_of_forward_and_filter_gradient(conv: Conv) -> None:
+    product = 2 * gemm_m(conv) * gemm_n(conv) * gemm_k(conv) * conv.groups
+    if conv.direction == "bwd_data":  # its GEMM visits every input pixel, of which strides leave some untouched
+        assert product == 2 * conv.n * conv.h * conv.w * (conv.c // conv.groups) * conv.k * conv.r * conv.s
+    else:
+        assert product == conv.flops
+
+
+def test_gemm_sizes_by_hand() -> None:
+    # n2 c6 h8 w8 k4 r3 p1 g2: P·Q = 64; a group reads 3 channels and makes 2.
+    sizes: dict[str, Any] = {"n": 2, "c": 6, "h": 8, "k": 4, "r": 3, "pad_h": 1, "groups": 2}
+    answers = {"fwd": (128, 2, 27), "bwd_data": (128, 3, 18), "bwd_filter": (27, 2, 128)}
+    for direction, expected in answers.items():
+        conv = Conv(**sizes, direction=direction)
+        assert (gemm_m(conv), gemm_n(conv), gemm_k(conv)) == expected
+
+
+@given(CONVS)
+def test_bytes_are_elements_times_width(conv: Conv) -> None:
+    assert input_bytes(conv) == conv.itemsize * np.prod([conv.n, conv.c, conv.h, conv.w])
+    assert filter_bytes(conv) == conv.itemsize * np.prod([conv.k, conv.c // conv.groups, conv.r, conv.s])
+    assert output_bytes(conv) == conv.itemsize * np.prod([conv.n, conv.k, conv.out_h, conv.out_w])
+    assert tensor_bytes(conv) == input_bytes(conv) + filter_bytes(conv) + output_bytes(conv)
+
+
+@settings(max_examples=30)
+@given(st.lists(CONVS, min_size=1, max_size=6))
+def test_arrays_equal_scalars_exactly(columns_of: Callable[[Sequence[Conv]], ConvColumns], convs: list[Conv]) -> None:
+    columns = columns_of(convs)
+    for function in FUNCTIONS:
+        assert np.asarray(function(columns)).tolist() == [function(conv) for conv in convs], function.__name__
+
+
+def test_depthwise_is_one_channel_per_group() -> None:
+    assert is_depthwise(Conv(n=1, c=8, h=4, k=16, r=3, groups=8))
+    assert not is_depthwise(Conv(n=1, c=8, h=4, k=8, r=3, groups=4))
+    assert not is_depthwise(Conv(n=1, c=1, h=4, k=8, r=3))
+
+
+def test_a_filter_that_does_not_fit_has_one_output() -> None:
+    # As columns only: a `Conv` refuses it, MIOpen's tables hold it (5×5 filter on 3×3 input).
+    p = ConvColumns.of([np.array([v]) for v in (1, 1, 3, 3, 1, 5, 5, 0, 0, 1, 1, 1, 1, 1)])
+    assert out_h(p).tolist() == [1] and out_w(p).tolist() == [1]

@@ -1,0 +1,115 @@
+"""The text form and the flags: both ways, defaults, and errors that name the part at fault."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.conv import Conv
+from features.errors import InputError
+from features.text import EXAMPLE, parse, parse_flags, to_flags
+
+CONVS = st.from_type(Conv)
+
+
+def _settings(conv: Conv) -> dict[str, str]:
+    return {name: getattr(conv, name) for name in ("dtype", "math", "layout", "direction")}
+
+
+@given(CONVS)
+def test_text_round_trip(conv: Conv) -> None:
+    assert parse(str(conv), **_settings(conv)) == conv
+
+
+@given(CONVS)
+def test_flags_round_trip(conv: Conv) -> None:
+    assert parse_flags(to_flags(conv), **_settings(conv)) == conv
+    assert parse(" ".join(to_flags(conv)), **_settings(conv)) == conv
+
+
+@given(st.permutations(["n2", "c8", "h9", "w7", "k4", "r3", "s1", "p2", "q0", "u1", "v2", "l1", "j2", "g4"]))
+def test_order_of_parts_does_not_matter(parts: list[str]) -> None:
+    expected = Conv(
+        n=2, c=8, h=9, w=7, k=4, r=3, s=1, pad_h=2, pad_w=0, stride_h=1, stride_w=2, dilation_h=1, dilation_w=2, groups=4
+    )
+    assert parse("".join(parts)) == expected
+
+
+def test_the_example_and_its_canonical_form() -> None:
+    conv = parse(EXAMPLE)
+    assert conv == Conv(n=32, c=256, h=14, k=256, r=3, pad_h=1)
+    assert str(conv) == "n32c256h14w14k256r3s3p1u1"
+
+
+def test_defaults() -> None:
+    # w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1
+    assert parse("n1c4h9k8r3") == parse("n1c4h9w9k8r3s3p0q0u1v1l1j1g1")
+    assert parse("n1c4h9k8r3p2u2l2") == parse("n1c4h9k8r3p2q2u2v2l2j2")
+    assert parse("  n1c4h9k8r3 \n") == parse("n1c4h9k8r3")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("n1c4h9k4r3p1q0", "n1c4h9w9k4r3s3p1q0u1"),
+        ("n1c4h9k4r3u2v1", "n1c4h9w9k4r3s3p0u2v1"),
+        ("n1c4h9k4r3l2j1", "n1c4h9w9k4r3s3p0u1l2j1"),
+        ("n1c4h9k4r3j2", "n1c4h9w9k4r3s3p0u1l1j2"),
+        ("n1c4h9k4r3g4", "n1c4h9w9k4r3s3p0u1g4"),
+    ],
+)
+def test_only_what_differs_is_written(text: str, expected: str) -> None:
+    assert str(parse(text)) == expected
+
+
+def test_flags_are_those_of_the_field() -> None:
+    words = "-n 32 -c 256 -H 14 -W 28 -k 128 -y 3 -x 5 -p 1 -q 2 -u 2 -v 1 -l 1 -j 1 -g 2".split()
+    assert parse_flags(words) == Conv(
+        n=32, c=256, h=14, w=28, k=128, r=3, s=5, pad_h=1, pad_w=2, stride_h=2, stride_w=1, groups=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ("''", EXAMPLE)),
+        ("resnet", ("'resnet'", EXAMPLE)),
+        ("n32c256h14k256", ("lacks r", EXAMPLE)),
+        ("c256k256", ("lacks n, h, r",)),
+        ("n32c256h14k256r3z7", ("'z'", "known:")),
+        ("n32c256h14k256r3n1", ("'n' stands twice",)),
+        ("n32c256h14k256r3 p1", ("not readable at ' p1'",)),
+        ("n32c256h14k256r", ("not readable at 'r'",)),
+        ("n32c256h14k256r-3", ("not readable at 'r-3'",)),
+        ("n32c256h1.5k256r3", ("not readable at '.5k256r3'",)),
+        ("n0c256h14k256r3", ("n is 0",)),
+        ("-n 32 -c", ("flag without a value",)),
+        ("-n 32 -c x -H 14 -k 8 -y 3", ("-c 'x'", "whole number")),
+        ("-n 32 -c 8 -H 14 -k 8", ("lacks -y",)),
+        ("-n 32 -z 8", ("'-z'", "known: -n")),
+        ("-n 32 -n 32", ("'-n' stands twice",)),
+        ("-n -3 -c 8", ("-n '-3'", "whole number")),
+    ],
+)
+def test_bad_text_is_one_clear_line(text: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        parse(text)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+@given(st.text(alphabet="nchwkrspquvljg0123456789- .", max_size=30))
+def test_any_text_parses_or_is_refused_politely(text: str) -> None:
+    try:
+        conv = parse(text)
+    except InputError as error:
+        assert "\n" not in str(error)
+    else:
+        assert parse(str(conv)) == conv
+
+
+def test_a_number_of_thousands_of_digits_is_refused_politely() -> None:
+    with pytest.raises(InputError):
+        parse("n" + "9" * 5000 + "c1h1k1r1")
+    with pytest.raises(InputError):
+        parse_flags(["-n", "9" * 5000, "-c", "1", "-H", "1", "-k", "1", "-y", "1"])

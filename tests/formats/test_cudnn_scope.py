@@ -1,0 +1,178 @@
+"""cudnn_scope's JSON, both generations."""
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from features.errors import InputError
+from surrogate.formats import FORMATS
+from surrogate.formats.imported import KEY_COLUMNS
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+SECOND = (
+    "LAYER_CUDNN_CONV_FWD_7_FLOAT32__BatchSize_2__42<CUDNN_CONVOLUTION_FWD_ALGO_{}>/input[0]:2/input[1]:64"
+    "/input[2]:28/input[3]:30/filter_count:128/filter_height:3/filter_width:5/pad_height:1/pad_width:2"
+    "/stride_height:2/stride_width:1/dilation_height:1/dilation_width:1/group:4/batch_size:2/manual_time"
+)
+FIRST = (
+    "LAYER_CUDNN_CONV_{}<CUDNN_CONVOLUTION_{}>/W:30/H:28/C:64/N:2/K:128/filter_w(s):5/filter_h(r):3"
+    "/pad_w:2/pad_h:1/wstride:1/hstride:2/manual_time"
+)
+RAN = {
+    "iterations": 100, "real_time": 59000.0, "time_unit": "ns", "workspace_bytes": 4096.0, "advised_time": 0.066,
+    "advised_convolution_algorithm": 6.0, "math_type": 0.0, "gpu_name:Tesla T4": 1e18, "cudnn_version:7.6.3": 2e18,
+}  # fmt: skip
+FAILED = {
+    "error_occurred": True, "error_message": "failed to launch kernel because of CUDNN_STATUS_NOT_SUPPORTED",
+    "real_time": 0.0, "time_unit": "ns",
+}  # fmt: skip
+
+
+def save(folder: Path, *benchmarks: dict[str, Any]) -> Path:
+    path = folder / "scope.json"
+    path.write_text(json.dumps({"context": {"date": "2019"}, "benchmarks": list(benchmarks)}))
+    return path
+
+
+def test_second_generation(tmp_path: Path) -> None:
+    path = save(tmp_path, {"name": SECOND.format("GEMM"), **RAN}, {"name": SECOND.format("DIRECT"), **FAILED})
+    rows = FORMATS["cudnn-scope"].read([path]).rows
+    expected = {
+        "gpu": "Tesla T4", "library": "cudnn", "library_version": "7.6.3", "direction": "fwd", "dtype": "fp32",
+        "math": "fma", "layout": "NCHW", "n": 2, "c": 64, "h": 28, "w": 30, "k": 128, "r": 3, "s": 5, "pad_h": 1,
+        "pad_w": 2, "stride_h": 2, "stride_w": 1, "groups": 4, "algorithm": "GEMM", "status": "ok", "time_us": 59.0,
+        "workspace_bytes": 4096.0, "find_time_us": 66.0, "heuristic_algorithm": "WINOGRAD", "repeats": 1,
+    }  # fmt: skip
+    assert rows.loc[0, list(expected)].to_dict() == expected
+    assert rows.loc[1, ["algorithm", "status", "gpu"]].tolist() == ["DIRECT", "not_supported", "Tesla T4"]
+    assert math.isnan(rows.loc[1, "time_us"])
+
+
+@pytest.mark.parametrize(
+    ("layer", "algorithm", "expected"),
+    [
+        ("FORWARD_HALF_TENSOROP", "FWD_ALGO_GEMM", ("fwd", "fp16", "tensor_op", "GEMM")),
+        ("FORWARD_FLOAT", "FWD_ALGO_FFT_TILING", ("fwd", "fp32", "fma", "FFT_TILING")),
+        ("BACKWARD_DATA_DOUBLE", "BWD_DATA_ALGO_1", ("bwd_data", "fp64", "fma", "ALGO_1")),
+        (
+            "BACKWARD_FILTER_HALF",
+            "BWD_FILTER_ALGO_WINOGRAD_NONFUSED",
+            ("bwd_filter", "fp16", "fma", "WINOGRAD_NONFUSED"),
+        ),
+    ],
+)
+def test_first_generation(tmp_path: Path, layer: str, algorithm: str, expected: tuple[str, ...]) -> None:
+    plain = {key: value for key, value in RAN.items() if ":" not in key}
+    path = save(tmp_path, {"name": FIRST.format(layer, algorithm), **plain})
+    with pytest.raises(InputError, match="names no GPU; .*--gpu"):
+        FORMATS["cudnn-scope"].read([path])
+    rows = FORMATS["cudnn-scope"].read([path], gpu="v100", library_version="7.1").rows
+    assert rows.loc[0, ["direction", "dtype", "math", "algorithm"]].tolist() == list(expected)
+    assert rows.loc[0, ["n", "c", "h", "w", "k", "r", "s", "pad_w", "stride_h"]].tolist() == [
+        2,
+        64,
+        28,
+        30,
+        128,
+        3,
+        5,
+        2,
+        2,
+    ]
+    assert pd.isna(rows.loc[0, "heuristic_algorithm"])
+
+
+def test_repetitions_become_one_row(tmp_path: Path) -> None:
+    name = SECOND.format("GEMM")
+    times = [{"name": name, **RAN, "real_time": t, "time_unit": "us"} for t in (30.0, 10.0, 20.0)]
+    mean = {"name": name, **RAN, "run_type": "aggregate", "real_time": 1.0}
+    imported = FORMATS["cudnn-scope"].read([save(tmp_path, *times, mean, {"name": name, **FAILED})])
+    columns = ["status", "time_us", "time_us_min", "time_us_max", "repeats"]
+    assert imported.rows[columns].values.tolist() == [["ok", 20.0, 10.0, 30.0, 3]]
+    assert "1 benchmark left out" in imported.notes[0]
+
+
+def test_a_file_cut_short_gives_what_it_holds(tmp_path: Path) -> None:
+    path = save(tmp_path, {"name": SECOND.format("GEMM"), **RAN}, {"name": SECOND.format("FFT"), **RAN})
+    path.write_text(path.read_text()[:-60])
+    imported = FORMATS["cudnn-scope"].read([path])
+    assert imported.rows["algorithm"].tolist() == ["GEMM"]
+    assert "cut short" in imported.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "no list 'benchmarks'"),
+        ('{"benchmarks": [{"name": "BM_memcpy/8"}]}', "none of its 1 benchmark is a cuDNN convolution"),
+        ('{"benchmarks": [3]}', "benchmark 1: not a benchmark with a name"),
+        (json.dumps({"benchmarks": [{"name": SECOND.format("GEMM"), "real_time": "x"}]}), "real_time is 'x'"),
+        (
+            json.dumps({"benchmarks": [{"name": SECOND.format("GEMM"), **RAN, "time_unit": "h"}]}),
+            "time unit 'h'",
+        ),
+        (
+            json.dumps({"benchmarks": [{"name": SECOND.format("GEMM").split("/stride")[0], **RAN}]}),
+            "stride_height",
+        ),
+        (
+            json.dumps(
+                {"benchmarks": [{"name": SECOND.format("GEMM").replace("group:4", "group:5"), **RAN}]}
+            ),
+            "groups 5",
+        ),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "scope.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        FORMATS["cudnn-scope"].read([path])
+
+
+@pytest.mark.parametrize(
+    ("sample", "origin", "options", "least", "tolerance"),
+    [
+        ("cudnn_scope_dlperf_v100_sample", "dlperf", {}, 130, 1e-5),
+        (
+            "cudnn_scope_v100_sample",
+            "c3sr_scope",
+            {"gpu": "Tesla V100-PCIE-16GB", "library_version": "7.x(2018-07/08)"},
+            110,
+            0.05,
+        ),
+    ],
+)
+def test_samples_agree_with_the_published_table(
+    sample: str, origin: str, options: dict[str, str], least: int, tolerance: float
+) -> None:
+    """The published table rounds to six digits, and takes the median over more files than the 2018 sample."""
+    path = SHARED / "raw" / f"{sample}.json.gz"
+    if not path.is_file():
+        pytest.skip("../shared/data is missing")
+    rows = FORMATS["cudnn-scope"].read([path], **options).rows
+    published = pd.read_parquet(SHARED / "cudnn_conv_per_algorithm.parquet")
+    both = rows.merge(
+        published[published["origin"] == origin], on=list(KEY_COLUMNS), suffixes=("", "_published")
+    )
+    assert len(both) >= least
+    assert (both["status"] == both["status_published"]).all()
+    ok = both[both["status"] == "ok"]
+    assert len(ok) > 40
+    for column in ("time_us", "workspace_bytes"):
+        assert ((ok[column] - ok[f"{column}_published"]).abs() <= tolerance * ok[f"{column}_published"]).all()
+    assert (ok["heuristic_algorithm"].fillna("") == ok["heuristic_algorithm_published"].fillna("")).all()
+
+
+def test_plain_and_packed_are_the_same(tmp_path: Path) -> None:
+    plain = save(tmp_path, {"name": SECOND.format("GEMM"), **RAN})
+    packed = tmp_path / "scope.json.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    read = FORMATS["cudnn-scope"].read
+    pd.testing.assert_frame_equal(read([plain]).rows, read([packed]).rows)

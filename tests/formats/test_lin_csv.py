@@ -1,0 +1,59 @@
+"""GEMM timings as CSV."""
+
+from pathlib import Path
+
+import pytest
+
+from features.errors import InputError
+from surrogate.formats import FORMATS
+
+HEADER = "kernel_name,kernel_runtime,batch_size,M,N,K"
+ROW = '"volta_sgemm_128x64_nn(float*, int)",345.5,1,1024,1024,2048'
+
+
+def read(folder: Path, *lines: str, **options: str):
+    path = folder / "fully_connected_forward.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return FORMATS["lin-csv"].read([path], **{"gpu": "v100", **options})
+
+
+def test_rows(tmp_path: Path) -> None:
+    imported = read(tmp_path, HEADER + ",run", ROW + ",3", "", "sgemm,2,8,64,32,16,4")
+    assert imported.table == "gemm" and "us" in imported.notes[0]
+    columns = ["operator", "batch", "m", "n", "k", "time_us", "kernel_name", "gpu", "run"]
+    assert imported.rows[columns].values.tolist() == [
+        ["gemm", 1, 1024, 1024, 2048, 345.5, "volta_sgemm_128x64_nn(float*, int)", "v100", "3"],
+        ["gemm", 8, 64, 32, 16, 2.0, "sgemm", "v100", "4"],
+    ]
+
+
+def test_the_unit_is_checked_against_what_a_gpu_can_do(tmp_path: Path) -> None:
+    in_ms, in_ns = ROW.replace("345.5", "0.3455"), "sgemm,345500000,1,2048,2048,2048"
+    with pytest.raises(InputError, match="TFLOP/s; are they in ms"):
+        read(tmp_path, HEADER, in_ms)
+    with pytest.raises(InputError, match="are they in ns"):
+        read(tmp_path, HEADER, in_ns)
+    assert read(tmp_path, HEADER, in_ms, time_unit="ms").rows["time_us"].tolist() == [pytest.approx(345.5)]
+    with pytest.raises(InputError, match="time unit 'min' is unknown"):
+        read(tmp_path, HEADER, ROW, time_unit="min")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            ["kernel_name,kernel_runtim,batch_size,M,N,K", ROW],
+            "column kernel_runtime is missing.*did you mean kernel_runtim",
+        ),
+        ([HEADER], "no rows"),
+        ([], "no rows"),
+        ([HEADER, "a,b,c"], "line 2: 3 values for 6 columns"),
+        ([HEADER, ROW.replace("345.5", "n/a")], "line 2: kernel_runtime is 'n/a'"),
+        ([HEADER, ROW.replace("345.5", "0")], "a time above 0"),
+        ([HEADER, ROW.replace("2048", "2.5")], "K is '2.5'; a whole number"),
+        ([HEADER, ROW.replace("2048", "inf")], "K is 'inf'; a number"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path: Path, lines: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, *lines)

@@ -1,0 +1,168 @@
+"""MIOpen's find-db, both versions, against hand-written lines and against the published tables."""
+
+import bz2
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from features.errors import InputError
+from surrogate.formats import FORMATS
+from surrogate.formats.miopen_gpu import gpu_of_file
+from surrogate.formats.miopen_key import parse_key
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+FORWARD = (
+    "64-56-28-3x5-32-27-14-16-1x2-2x2-1x1-0-NCHW-FP32-F="
+    "ConvA:0.5,1024,miopenConvolutionFwdAlgoImplicitGEMM;ConvB:0.25,0,miopenConvolutionFwdAlgoWinograd"
+)
+OLD = (
+    "8-7-9-3x3-4-14-18-32-1x1-2x2-1x1-0-NHWC-NHWC-NHWC-FP16-B_g4="
+    "miopenConvolutionBwdDataAlgoGEMM:GemmBwd,1.5,72,miopenConvolutionBwdDataAlgoGEMM,<unused>"
+)
+VOLUME = "1-1-1-1-1x4x4-512-1-4-4-128-0x0x0-1x1x1-1x1x1-0-NCDHW-FP32-B=ConvX:0.7,0,miopenConvolutionBwdDataAlgoDirect"
+
+
+def save(folder: Path, *lines: str, name: str = "gfx90a68.HIP.fdb.txt") -> Path:
+    path = folder / name
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_forward_line(tmp_path: Path) -> None:
+    imported = FORMATS["miopen"].read([save(tmp_path, FORWARD, VOLUME)])
+    rows = imported.rows
+    assert imported.candidates == "listed"
+    assert imported.notes == ("gfx90a68.HIP.fdb.txt: 1 line left out: 3-D problems",)
+    assert rows["solver"].tolist() == ["ConvA", "ConvB"]
+    assert rows["algorithm"].tolist() == ["ImplicitGEMM", "Winograd"]
+    assert rows["time_us"].tolist() == [500.0, 250.0]
+    assert rows["workspace_bytes"].tolist() == [1024, 0]
+    expected = {
+        "gpu": "MI210", "num_cu": 104, "library": "miopen", "library_version": "find-db v2", "direction": "fwd",
+        "dtype": "fp32", "layout": "NCHW", "n": 16, "c": 64, "h": 56, "w": 28, "k": 32, "r": 3, "s": 5, "pad_h": 1,
+        "pad_w": 2, "stride_h": 2, "stride_w": 2, "dilation_h": 1, "groups": 1, "out_h": 27, "out_w": 14,
+    }  # fmt: skip
+    assert rows.loc[0, list(expected)].to_dict() == expected
+
+
+def test_backward_line_is_named_by_its_forward_problem(tmp_path: Path) -> None:
+    rows = FORMATS["miopen"].read([save(tmp_path, OLD, name="gfx1030_36.HIP.fdb.txt")]).rows
+    expected = {
+        "gpu": "Navi21", "library_version": "find-db v1", "direction": "bwd_data", "dtype": "fp16", "layout": "NHWC",
+        "n": 32, "c": 4, "h": 14, "w": 18, "k": 8, "out_h": 7, "out_w": 9, "groups": 4, "algorithm": "GEMM",
+        "solver": "GemmBwd", "time_us": 1500.0, "workspace_bytes": 72,
+    }  # fmt: skip
+    assert rows.loc[0, list(expected)].to_dict() == expected
+
+
+def test_layouts_that_differ_are_left_out_and_told(tmp_path: Path) -> None:
+    mixed = FORWARD.replace("NCHW", "NCHW-NCHW-NHWC")
+    assert (key := parse_key(mixed.split("=")[0])) is not None and key.layout == "NCHW-NCHW-NHWC"
+    imported = FORMATS["miopen"].read([save(tmp_path, FORWARD, mixed)])
+    assert len(imported.rows) == 2 and "layout NCHW-NCHW-NHWC" in imported.notes[0]
+
+
+def test_repeated_candidates_count_once(tmp_path: Path) -> None:
+    imported = FORMATS["miopen"].read([save(tmp_path, FORWARD, FORWARD)])
+    assert len(imported.rows) == 2 and "2 repeated rows" in imported.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gfx90a68.HIP.fdb.txt.bz2", ("MI210", 104)),
+        ("gfx90878.HIP.fdb.txt", ("MI100", 120)),
+        ("gfx942130.HIP.fdb.txt", ("MI300X", 304)),
+        ("gfx906_60.OpenCL.fdb.txt", ("MI50", 60)),
+        ("gfx1030_36.HIP.fdb.txt", ("Navi21", 36)),
+        ("gfx90a40.HIP.fdb.txt", ("gfx90a_64", 64)),
+        ("mine.txt", ("", None)),
+    ],
+)
+def test_gpu_by_file_name(name: str, expected: tuple[str, int | None]) -> None:
+    assert gpu_of_file(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("hello", "line 1: 'hello' is no find-db record"),
+        (FORWARD.replace("0.5", "fast"), "candidate 'ConvA:fast"),
+        (FORWARD.replace("1024", "-4"), "candidate 'ConvA:0.5,-4"),
+        (FORWARD.split("=")[0] + "=", "candidate ''"),
+        (VOLUME, "no 2-D problem"),
+        (FORWARD.replace("64-56", "6400000000-56", 1), "sizes go up to"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        FORMATS["miopen"].read([save(tmp_path, line)])
+
+
+def test_a_name_that_tells_no_gpu(tmp_path: Path) -> None:
+    path = save(tmp_path, FORWARD, name="mine.ufdb.txt")
+    with pytest.raises(InputError, match="--gpu"):
+        FORMATS["miopen"].read([path])
+    rows = FORMATS["miopen"].read([path], gpu="mi210", library_version="6.2").rows
+    assert rows["gpu"].unique().tolist() == ["mi210"] and rows["library_version"].unique().tolist() == ["6.2"]
+    assert "num_cu" not in rows
+
+
+def test_packed_file_progress_and_its_bound(tmp_path: Path) -> None:
+    path = tmp_path / "gfx90a68.HIP.fdb.txt.bz2"
+    path.write_bytes(bz2.compress((FORWARD + "\n").encode()))
+    seen: list[tuple[int, int]] = []
+    rows = FORMATS["miopen"].read([path], progress=lambda done, total: seen.append((done, total))).rows
+    assert len(rows) == 2
+    assert seen and seen[-1][0] == seen[-1][1] == path.stat().st_size
+    with pytest.raises(InputError, match="unpacks to more than 100 bytes.*--max-bytes"):
+        FORMATS["miopen"].read([path], max_bytes=100)
+
+
+@pytest.mark.parametrize(
+    ("sample", "table"),
+    [
+        ("miopen_gfx1030_v1_sample.fdb.txt", "miopen_conv_navi21.parquet"),
+        ("miopen_gfx90a68_v2_sample.fdb.txt", "miopen_conv_mi210.parquet"),
+    ],
+)
+def test_samples_agree_with_the_published_tables(sample: str, table: str) -> None:
+    if not (SHARED / table).is_file():
+        pytest.skip("../shared/data is missing")
+    rows = FORMATS["miopen"].read([SHARED / "raw" / sample]).rows
+    sizes = [
+        "n",
+        "c",
+        "h",
+        "w",
+        "k",
+        "r",
+        "s",
+        "pad_h",
+        "pad_w",
+        "stride_h",
+        "stride_w",
+        "dilation_h",
+        "groups",
+    ]
+    key = [
+        "gpu",
+        "library",
+        "library_version",
+        "direction",
+        "layout",
+        "dtype",
+        "math",
+        *sizes,
+        "solver",
+        "casts",
+        "bias",
+    ]
+    values = ["time_us", "workspace_bytes", "out_h", "out_w", "algorithm", "status", "backend", "fdb_version"]
+    published = pd.read_parquet(SHARED / table, columns=[*key, *values])
+    published["layout"] = published["layout"].replace("NHWC-NHWC-NHWC", "NHWC")
+    both = rows.merge(published, on=key, suffixes=("", "_published"))
+    assert len(both) == len(rows) > 300
+    for column in values:
+        assert (both[column] == both[f"{column}_published"]).all(), column

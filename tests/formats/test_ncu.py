@@ -1,0 +1,198 @@
+"""Nsight Compute: both CSV formats, locales, and reports through a stand-in for its module."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from features.errors import InputError
+from surrogate.formats import FORMATS, Imported
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+MESSAGES = """\
+==PROF== Connected to process 6153 (/usr/bin/conv)
+==PROF== Profiling "sgemm" - 0: 0%....50%....100% - 3 passes
+the program says, hello
+==PROF== Disconnected from process 6153
+"""
+WIDE = (
+    MESSAGES
+    + """\
+"ID","Process ID","Kernel Name","Stream","Block Size","Grid Size","Device","CC","gpu__time_duration.sum",\
+"smsp__sass_thread_inst_executed_op_fp32_pred_on.sum","dram__sectors_read.sum","dram__bytes_write.sum",\
+"dram__throughput.avg.pct_of_peak_sustained_elapsed","smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",\
+"sm__warps_active.avg.pct_of_peak_sustained_active","launch__registers_per_thread",\
+"launch__shared_mem_per_block_static","launch__waves_per_multiprocessor","launch__cluster_size"
+"","","","","","","","","us","inst","sector","Mbyte","%","%","%","register/thread","Kbyte/block","",""
+"0","6153","void sgemm<float>(int, float*)","7","(256, 1, 1)","(1024, 2, 1)","0","7.0","1,234.5","1,000,000","2,048",\
+"1.024","61.84","90.5","96.26","128","4.096","6.4","n/a"
+"1","6153","im2col","7","(128, 1, 1)","(10, 1, 1)","0","7.0","5","0","64","0","1","0","50","16","0","0.0625","n/a"
+"""
+)
+LONG_HEADER = '"ID","Process ID","Kernel Name","Stream","Block Size","Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value","Rule Name"'
+LONG_ROW = '"{}","6153","sgemm","7","(256, 1, 1)","(1024, 1, 1)","0","7.5","Some Section","{}","{}","{}"'
+DETAILS = (
+    ("Duration", "msecond", "1.25"),
+    ("DRAM Throughput", "%", "61.84"),
+    ("Registers Per Thread", "register/thread", "32"),
+    ("Dynamic Shared Memory Per Block", "Kbyte/block", "2.048"),
+    ("Block Limit SM", "block", "16"),
+    ("Block Limit Registers", "block", "8"),
+    ("Block Limit Shared Mem", "block", "16"),
+    ("Block Limit Warps", "block", "4"),
+    ("# SMs", "SM", "40"),
+    ("Achieved Occupancy", "%", "96.26"),
+    ("Waves Per SM", "", "6.40"),
+    ("Function Cache Configuration", "", "CachePreferNone"),
+)
+
+
+def long(details: tuple[tuple[str, str, str], ...] = DETAILS, launch: str = "0") -> str:
+    return "\n".join([LONG_HEADER, *(LONG_ROW.format(launch, *detail) for detail in details)]) + "\n"
+
+
+def read(folder: Path, *texts: str, **options: object) -> Imported:
+    paths = []
+    for index, text in enumerate(texts):
+        paths.append(folder / f"export{index}.csv")
+        paths[-1].write_text(text)
+    return FORMATS["ncu"].read(paths, **options)
+
+
+def first(imported: Imported) -> pd.Series:
+    assert imported.table == "launches" and imported.kernels is not None
+    return imported.kernels.iloc[0]
+
+
+def test_wide_format_with_scaled_units(tmp_path: Path) -> None:
+    imported = read(tmp_path, WIDE, gpu="v100-sxm2-16gb")
+    assert imported.kernels is not None and len(imported.kernels) == 2
+    expected = {
+        "gpu": "v100-sxm2-16gb", "kernel_name": "void sgemm<float>(int, float*)", "grid_x": 1024, "grid_y": 2,
+        "block_x": 256, "time_us": 1234.5, "fp32_instructions": 1e6, "dram_read_transactions": 2048,
+        "dram_write_transactions": 32000, "dram_utilization_pct": 61.84, "fp32_utilization_pct": 90.5,
+        "achieved_occupancy_pct": 96.26, "registers_per_thread": 128, "static_shared_bytes": 4096, "blocks": 2048,
+        "b_max": 320, "waves": 7,
+    }  # fmt: skip
+    assert first(imported)[list(expected)].to_dict() == expected
+    assert imported.kernels.loc[1, ["blocks", "b_max", "waves"]].tolist() == [10, 160, 1]
+
+
+def test_long_format(tmp_path: Path) -> None:
+    row = first(read(tmp_path, MESSAGES + long()))
+    expected = {
+        "time_us": 1250, "dram_utilization_pct": 61.84, "registers_per_thread": 32, "dynamic_shared_bytes": 2048,
+        "achieved_occupancy_pct": 96.26, "blocks": 1024, "b_max": 160, "waves": 7,
+    }  # fmt: skip
+    assert row[list(expected)].to_dict() == expected
+
+
+def test_waves_rounded_to_two_digits_give_no_b_max(tmp_path: Path) -> None:
+    row = first(read(tmp_path, long((("Duration", "us", "5.5"), ("Waves Per SM", "", "6.40")))))
+    assert pd.isna(row["b_max"]) and pd.isna(row["waves"])
+
+
+@pytest.mark.parametrize(
+    ("duration", "share"),
+    [("1.234,5", "61,84"), ("1 234,5", "61,84"), ("1'234.5", "61.84"), ("1,234.5", "61.84")],
+)
+def test_thousands_separators_by_locale(tmp_path: Path, duration: str, share: str) -> None:
+    row = first(read(tmp_path, long((("Duration", "us", duration), ("DRAM Throughput", "%", share)))))
+    assert row[["time_us", "dram_utilization_pct"]].tolist() == [1234.5, 61.84]
+
+
+def test_one_pass_groups_are_joined(tmp_path: Path) -> None:
+    times = long((("gpu__time_duration.sum", "ns", "5500"),))
+    counts = long((("dram__sectors_read.sum", "sector", "320"),))
+    imported = read(tmp_path, counts, times)
+    assert imported.kernels is not None and len(imported.kernels) == 1
+    assert first(imported)[["time_us", "dram_read_transactions"]].tolist() == [5.5, 320]
+
+
+def test_problems_make_dataset_rows(tmp_path: Path) -> None:
+    listed = tmp_path / "ops.txt"
+    listed.write_text("1\n8 64 56 128 0 3 1 1 1\n")
+    imported = read(tmp_path, WIDE, problems=listed, kernel="sgemm", gpu="v100", library_version="9.1")
+    assert imported.table == "problems" and imported.kernels is not None
+    assert imported.rows.loc[0, ["n", "algorithm", "time_us", "gpu"]].tolist() == [
+        8,
+        "IMPLICIT_PRECOMP_GEMM",
+        1234.5,
+        "v100",
+    ]
+    assert imported.kernels.loc[0, "b_max"] == 320
+
+
+def test_the_real_export() -> None:
+    path = SHARED / "traces" / "ncu_copy_blocked.csv"
+    if not path.is_file():
+        pytest.skip("../shared/data is missing")
+    row = first(FORMATS["ncu"].read([path], gpu="t4"))
+    expected = {
+        "time_us": 21058.944, "registers_per_thread": 32, "grid_x": 1024, "block_x": 256, "b_max": 160, "waves": 7,
+        "dram_utilization_pct": 61.84, "achieved_occupancy_pct": 96.26,
+    }  # fmt: skip
+    assert row[list(expected)].to_dict() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no header with ID and Kernel Name; export it with ncu --import"),
+        (LONG_HEADER + "\n", "a header without launches"),
+        (MESSAGES, "no header"),
+        ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "line 1: ncu was not permitted.*CAP_SYS_ADMIN"),
+        ("==ERROR== Profiling is not supported on device 0.\n", "not supported on device 0.*newer ncu"),
+        (long((("Duration", "us", "1.5"), ("DRAM Throughput", "%", "61,8"))), "different decimal marks"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, text)
+
+
+class _Metric:
+    def __init__(self, unit: str, value: float) -> None:
+        self.unit, self.as_double = (lambda: unit), (lambda: value)
+
+
+class _Action:
+    metrics = {
+        "gpu__time_duration.sum": _Metric("nsecond", 1234.0), "dram__sectors_read.sum": _Metric("sector", 320.0),
+        "launch__grid_dim_x": _Metric("", 8.0), "launch__grid_dim_y": _Metric("", 2.0),
+        "launch__grid_dim_z": _Metric("", 1.0), "smsp__other.sum": _Metric("", 1.0),
+    }  # fmt: skip
+
+    def name(self) -> str:
+        return "sgemm"
+
+    def metric_names(self) -> list[str]:
+        return list(self.metrics)
+
+    def metric_by_name(self, name: str) -> _Metric:
+        return self.metrics[name]
+
+
+def test_report_through_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = tmp_path / "a.ncu-rep"
+    with pytest.raises(InputError, match="ncu --import a.ncu-rep --csv --page raw"):
+        FORMATS["ncu"].read([report])
+    one = SimpleNamespace(num_actions=lambda: 1, action_by_idx=lambda _: _Action())
+    none = SimpleNamespace(num_actions=lambda: 0)
+    context = SimpleNamespace(num_ranges=lambda: 1, range_by_idx=lambda _: one)
+    monkeypatch.setitem(sys.modules, "ncu_report", SimpleNamespace(load_report=lambda path: context))
+    with pytest.raises(InputError, match="no such file"):
+        FORMATS["ncu"].read([report])
+    report.write_bytes(b"NVR\0")
+    row = first(FORMATS["ncu"].read([report], gpu="h200-sxm"))
+    assert row[["kernel_name", "time_us", "dram_read_transactions", "blocks"]].tolist() == [
+        "sgemm",
+        1.234,
+        320,
+        16,
+    ]
+    context.range_by_idx = lambda _: none
+    with pytest.raises(InputError, match="no profiled kernel"):
+        FORMATS["ncu"].read([report])
