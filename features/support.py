@@ -90,7 +90,7 @@ def unsupported_reason(
     Raises `InputError` for an unknown algorithm.
     """
     algorithm(name, library, direction)
-    capability = _capability(gpu_name)
+    capability = _capability(library, gpu_name)
     for rule in RULES.get((library, direction, name), ()):
         if not rule.holds(problem, capability):
             return rule.reason
@@ -99,12 +99,13 @@ def unsupported_reason(
 
 def supported(name: str, problem: Problem, *, library: str, direction: str, gpu_name: str = "") -> np.ndarray:
     """(rows,) True where every rule holds, for `ConvColumns`."""
-    capability = _capability(gpu_name)
+    capability = _capability(library, gpu_name)
     result = np.ones(len(problem.n), dtype=bool)
     for rule in RULES.get((library, direction, name), ()):
         result &= rule.holds(problem, capability)
     return result
 
 
-def _capability(gpu_name: str) -> float:
-    return gpu(gpu_name).compute_capability if gpu_name else 0.0
+def _capability(library: str, gpu_name: str) -> float:
+    """Only cuDNN's rules ask for it."""
+    return gpu(gpu_name).compute_capability if gpu_name and library == "cudnn" else 0.0

@@ -5,7 +5,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from features.errors import InputError
+from features.gpu import Gpu
 from features.table import FEATURE_VERSION
 from surrogate.conformal import Widths
 from surrogate.dataset.rows import rows_of
@@ -34,18 +35,20 @@ class Bundle:
     widths: Widths
     domain: Domain
     candidate: str = "algorithm"
+    devices: Mapping[str, Gpu] = field(default_factory=dict)
     card: Mapping[str, Any] = field(default_factory=dict)
 
-    def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def predict(self, frame: pd.DataFrame, devices: Mapping[str, Gpu] | None = None) -> pd.DataFrame:
         """Predictions for the rows of a normalised frame, in order and with its index.
 
+        ``devices`` are known beside the registry's GPUs and those the bundle was fitted on.
         Columns: ``predicted_us``, ``lower_us`` and ``upper_us`` (90 % interval), ``in_domain``, ``supported``.
         Raises `InputError` for an unknown GPU, or where solvers are chosen and the frame names none.
         """
         if self.candidate == "solver" and "solver" not in frame:
             raise InputError("the bundle chooses among solvers, and the table has no `solver` column; add it")
         seen = frame if self.candidate == "solver" else frame.drop(columns="solver", errors="ignore")
-        rows = rows_of(seen)
+        rows = rows_of(seen, {**self.devices, **(devices or {})})
         predicted = self.model.predict_us(rows)
         factor = np.exp(self.widths.of(seen))
         return pd.DataFrame(
@@ -90,6 +93,7 @@ def save(bundle: Bundle, path: str | Path) -> None:
         "model": bundle.model.name,
         "params": dict(bundle.model.params),
         "candidate": bundle.candidate,
+        "devices": {name: _gpu_row(gpu) for name, gpu in bundle.devices.items()},
         "card": dict(bundle.card),
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
@@ -135,6 +139,7 @@ def load(path: str | Path) -> Bundle:
             Widths.from_json(files["widths.json"]),
             Domain.from_json(files["domain.json"]),
             index["candidate"],
+            {name: Gpu(**{**row, "aliases": (), "measured_figures": ()}) for name, row in index["devices"].items()},
             index["card"],
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -143,6 +148,11 @@ def load(path: str | Path) -> Bundle:
         raise InputError(
             f"{path}: the bundle is incomplete ({error}); train it again with `seer train`"
         ) from None
+
+
+def _gpu_row(gpu: Gpu) -> dict[str, Any]:
+    """A device's fields as JSON, without names that belong to a registry."""
+    return {f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name not in ("aliases", "measured_figures")}
 
 
 def read_index(path: Path) -> dict[str, Any]:
@@ -155,7 +165,7 @@ def read_index(path: Path) -> dict[str, Any]:
         ) from None
     except ValueError:
         raise InputError(f"{path}: {INDEX} is damaged; train the bundle again with `seer train`") from None
-    keys = {"schema", "feature_version", "model", "params", "candidate", "card", "sha256"}
+    keys = {"schema", "feature_version", "model", "params", "candidate", "devices", "card", "sha256"}
     if not isinstance(index, dict) or not keys <= set(index):
         raise InputError(f"{path}: {INDEX} is incomplete; train the bundle again with `seer train`")
     if index["schema"] > BUNDLE_SCHEMA:

@@ -94,7 +94,8 @@ def compare(
         raise InputError(f"tune {tune!r} is unknown; known: {', '.join(TUNE_TRIALS)}")
     main = candidate_frame(data.frame, candidate)
     also = [candidate_frame(part.frame, candidate) for part in also_train]
-    rows = rows_of(pd.concat([main, *also], ignore_index=True))
+    devices = {name: gpu for part in (*also_train, data) for name, gpu in part.devices.items()}
+    rows = rows_of(pd.concat([main, *also], ignore_index=True), devices)
     others = rows.frame.iloc[len(main) :]
     main = rows.frame.iloc[: len(main)]
     judged = judged_rows(main, data.candidates)

@@ -47,7 +47,7 @@ def train(
         raise InputError(
             f"{model} ranks algorithms and predicts no time; train another model, as {DEFAULT_MODEL}"
         )
-    rows = rows_of(candidate_frame(data.frame, candidate))
+    rows = rows_of(candidate_frame(data.frame, candidate), data.devices)
     if not rows.ok.any():
         raise InputError(f"{data.name}: no row has status ok; there is nothing to learn from")
     total = HELD_OUT_FOLDS + 1 + (trials > 0)
@@ -70,6 +70,7 @@ def train(
         Widths.fit(rows.frame, held, np.where(rows.ok, rows.time_us, np.nan)),
         Domain.of(rows.frame),
         candidate,
+        data.devices,
         _card(data, rows, held, trials, seed),
     )
 
@@ -164,8 +165,9 @@ def evaluate(bundle: Bundle, data: Dataset) -> list[dict[str, Any]]:
     One record per part (seen, unseen) × grouping (all, ungrouped): time errors over ok rows, and the choice figures.
     """
     frame = candidate_frame(data.frame, bundle.candidate)
-    rows = rows_of(frame)
-    predicted = bundle.predict(frame)
+    devices = {**bundle.devices, **data.devices}
+    rows = rows_of(frame, devices)
+    predicted = bundle.predict(frame, devices)
     seen = bundle.domain.seen(frame)
     judged_mask = judged_rows(frame, data.candidates)
     records = []

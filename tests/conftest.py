@@ -62,7 +62,7 @@ def shared_data() -> Path:
     return SHARED_DATA
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def columns_of() -> Callable[[Sequence[Conv]], ConvColumns]:
     """`ConvColumns` of a list of problems."""
 
@@ -91,7 +91,7 @@ def _shapes(count: int) -> list[Conv]:
     return shapes
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def table() -> Callable[..., pd.DataFrame]:
     """Make an invented dataset: every algorithm of every problem, times that follow from FLOPs and an invented speed."""
 

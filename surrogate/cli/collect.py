@@ -1,5 +1,6 @@
 """``seer collect``: measure a plan of problems on a device, into a log that any interruption leaves good."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -109,6 +110,7 @@ def _collect(options: dict[str, Any]) -> int:
     from surrogate.collect.protocol import RepeatPolicy
     from surrogate.collect.run import header_for, run
 
+    began_s = time.monotonic()
     name = _device_name(options)
     caps = caps_for(name)
     plan = _source(options).build(caps)
@@ -118,8 +120,10 @@ def _collect(options: dict[str, Any]) -> int:
     device = open_device(name, recording=options["recording"], caps=caps)
     try:
         policy = RepeatPolicy()
-        with RunLog(options["output"], header_for(plan, device, policy)) as log, _bar(len(plan)) as progress:
-            outcome = run(plan, device, log, policy=policy, minutes=options["minutes"], progress=progress)
+        header = header_for(plan, device, policy)
+        left = options["minutes"] and options["minutes"] - (time.monotonic() - began_s) / 60.0
+        with RunLog(options["output"], header) as log, _bar(len(plan)) as progress:
+            outcome = run(plan, device, log, policy=policy, minutes=left, progress=progress)
     finally:
         device.close()
     click.echo(_summary(options["output"], outcome))

@@ -25,11 +25,11 @@ def command(bundle: Path, data: Path, output: Path) -> None:
     (sizes, device and setting lie within what training saw) and supported (the algorithm is expected to run).
     """
     from surrogate.bundle import load
-    from surrogate.dataset.store import read_problems, read_table, write_parquet
+    from surrogate.dataset.store import devices_in, read_problems, read_table, write_parquet
 
     model = load(bundle)
     original, metadata = read_table(data)
-    predicted = model.predict(read_problems(data))
+    predicted = model.predict(read_problems(data), devices_in(metadata))
     predicted.index = original.index
     out = original.drop(columns=predicted.columns, errors="ignore").join(predicted)
     write_parquet(out, output, {"schema": 1, **metadata})

@@ -16,6 +16,7 @@ import pandas as pd
 from features.errors import InputError
 from features.problem import SIZE_COLUMNS
 from surrogate.collect import log
+from surrogate.collect.clocks import throttles
 from surrogate.collect.device import Measurement, choices
 from surrogate.collect.protocol import Summary, drift, slow_clocks, summarise, trend
 from surrogate.collect.records import conv_of, key_without_visit
@@ -50,6 +51,7 @@ COLUMNS = (
     "deterministic",
     "sm_clock_mhz",
     "slow_clock",
+    "throttled",
     "networks",
     "origin",
     "reason",
@@ -96,6 +98,7 @@ class _Visit:
     at_s: float
     clock_mhz: float | None = None
     slow_clock: bool = False
+    throttled: bool = False
 
 
 @dataclass(slots=True)
@@ -132,7 +135,7 @@ def _gather(header: log.Header, records: Iterable[Mapping[str, Any]], gathered: 
     device = (header.device.gpu, header.device.library, header.device.library_version)
     run = (str(header.created_s), header.plan_digest, *map(str, header.shard), *device)
     by_visit: dict[str, list[_Visit]] = {}
-    clocks: list[tuple[list[_Visit], float | None]] = []
+    clocks: list[tuple[list[_Visit], Mapping[str, float]]] = []
     for record in records:
         visit_key = record["problem"]
         key = key_without_visit(visit_key)
@@ -152,7 +155,7 @@ def _gather(header: log.Header, records: Iterable[Mapping[str, Any]], gathered: 
             for choice in choices(record["find"]):
                 if choice.time_us is not None and choice.math in (None, conv_of(key).math):
                     problem.find_us.setdefault(choice.algorithm, []).append(choice.time_us)
-            clocks.append((by_visit.get(visit_key, []), record["conditions"].get("sm_clock_mhz")))
+            clocks.append((by_visit.get(visit_key, []), record["conditions"]))
     _note_clocks(clocks)
 
 
@@ -164,11 +167,13 @@ def _note_problem(problem: _Problem, record: Mapping[str, Any]) -> None:
         problem.heuristic = ranking[0].algorithm
 
 
-def _note_clocks(clocks: Sequence[tuple[list[_Visit], float | None]]) -> None:
+def _note_clocks(clocks: Sequence[tuple[list[_Visit], Mapping[str, float]]]) -> None:
     """Flag the visits of one run whose clock was low; a problem cut before its clock was sampled has none."""
-    for (visits, clock), slow in zip(clocks, slow_clocks([clock for _, clock in clocks]), strict=True):
+    flags = slow_clocks([conditions.get("sm_clock_mhz") for _, conditions in clocks])
+    for (visits, conditions), slow in zip(clocks, flags, strict=True):
         for visit in visits:
-            visit.clock_mhz, visit.slow_clock = clock, slow
+            visit.clock_mhz, visit.slow_clock = conditions.get("sm_clock_mhz"), slow
+            visit.throttled = bool(throttles(conditions.get("throttle_reasons")))
 
 
 def _row(key: _Key, gathered: _Gathered) -> dict[str, Any]:
@@ -190,6 +195,7 @@ def _row(key: _Key, gathered: _Gathered) -> dict[str, Any]:
         "origin": problem.origin,
         "reason": shown.reason or None,
         "slow_clock": any(visit.slow_clock for visit in visits),
+        "throttled": any(visit.throttled for visit in visits),
     }
     found = problem.find_us.get(key.algorithm)
     if found:
@@ -222,7 +228,7 @@ def _typed(rows: pd.DataFrame) -> pd.DataFrame:
     types = {
         **dict.fromkeys((*SIZE_COLUMNS, "repeats"), "int64"),
         **dict.fromkeys(NUMBER_COLUMNS, "float64"),
-        **dict.fromkeys(("stable", "deterministic", "slow_clock"), "boolean"),
+        **dict.fromkeys(("stable", "deterministic", "slow_clock", "throttled"), "boolean"),
     }
     return rows.astype(types)  # pyright: ignore[reportArgumentType, reportCallIssue]
 

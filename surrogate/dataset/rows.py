@@ -1,6 +1,8 @@
 """`Rows`: a checked table with its features, ready for a model. Built once, sliced often."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -55,9 +57,12 @@ class Rows:
 _ARRAYS = ("features", "roofline_us", "time_us", "ok", "problem", "shape", "order")
 
 
-def rows_of(frame: pd.DataFrame) -> Rows:
-    """The features of every row of a normalised frame. Raises `InputError` for an unknown GPU or library."""
-    gpus, gpu_index = _gpus(frame)
+def rows_of(frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({})) -> Rows:
+    """The features of every row of a normalised frame; ``devices`` are known beside the registry's GPUs.
+
+    Raises `InputError` for an unknown GPU or library.
+    """
+    gpus, gpu_index = _gpus(frame, devices)
     columns = ConvColumns.of(
         [frame[name] for name in SIZE_COLUMNS],
         **{name: frame[name] for name in ("dtype", "math", "layout", "direction")},
@@ -88,10 +93,10 @@ def rows_of(frame: pd.DataFrame) -> Rows:
     )
 
 
-def _gpus(frame: pd.DataFrame) -> tuple[list[Gpu], np.ndarray]:
-    """The distinct GPUs (by registry) and each row's position among them."""
+def _gpus(frame: pd.DataFrame, devices: Mapping[str, Gpu]) -> tuple[list[Gpu], np.ndarray]:
+    """The distinct GPUs and each row's position among them."""
     names, index = np.unique(frame["gpu"].astype(str).to_numpy(), return_inverse=True)
-    return [gpu(name) for name in names], index
+    return [devices.get(name) or gpu(name) for name in names], index
 
 
 def _machine(frame: pd.DataFrame, columns: ConvColumns, gpus: list[Gpu], gpu_index: np.ndarray) -> Machine:

@@ -1,13 +1,16 @@
 """Datasets on disk: parquet with the schema's version and the kind of candidate list in its metadata."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from features.cpu import cpu_device
 from features.errors import InputError
+from features.gpu import Gpu
 from surrogate.atomic import atomic_path
 from surrogate.dataset.check import Violation, check
 from surrogate.dataset.normalise import normalise, require_columns
@@ -28,12 +31,29 @@ class Dataset:
     name: str = "dataset"
     metadata: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def devices(self) -> dict[str, Gpu]:
+        """Devices that the dataset brings with it, by name: CPUs that its own runs measured and described."""
+        return devices_in(self.metadata)
+
     def __len__(self) -> int:
         return len(self.frame)
 
     def with_frame(self, frame: pd.DataFrame) -> "Dataset":
         """The same dataset over other rows."""
         return replace(self, frame=frame.reset_index(drop=True))
+
+
+def devices_in(metadata: Mapping[str, Any]) -> dict[str, Gpu]:
+    """Devices described in a dataset's metadata, also in that of the parts it was merged from."""
+    found: dict[str, Gpu] = {}
+    for part in metadata.get("parts", []):
+        found |= devices_in(part)
+    for run in metadata.get("runs", []):
+        device = run["device"]
+        if device["library"] == "reference":
+            found[device["gpu"]] = cpu_device(device["gpu"], device["properties"])
+    return found
 
 
 def read_table(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:

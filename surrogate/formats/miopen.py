@@ -125,8 +125,8 @@ def _collect(path: Path, max_bytes: int, progress: Progress | None) -> _Collecte
             found.skipped["3-D problems"] += 1
         elif key.dtype not in DTYPES or key.layout not in LAYOUTS:
             found.skipped[f"layout {key.layout}, type {key.dtype} (a mix, or unknown here)"] += 1
-        elif max(key.sizes) > 2**31 - 1:
-            raise InputError(f"{where}: a size of {max(key.sizes)}; sizes go up to {2**31 - 1}")
+        elif key.wrong:
+            raise InputError(f"{where}: {key.wrong}")
         else:
             _add_candidates(found, key, values, where)
     if not found.keys:

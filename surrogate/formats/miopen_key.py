@@ -3,15 +3,18 @@
 import re
 from dataclasses import dataclass
 
+from features.conv import MAX_SIZE
+from features.problem import SIZE_COLUMNS
+
 DIRECTIONS = {"F": "fwd", "B": "bwd_data", "W": "bwd_filter"}
 DTYPES = {"FP32": "fp32", "FP16": "fp16", "BF16": "bf16", "FP64": "fp64", "INT8": "int8"}
 _KEY = re.compile(
-    r"(\d+)-(\d+)-(\d+)-(\d+)x(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)x(\d+)-(\d+)x(\d+)-(\d+)x(\d+)-(\d+)-"
+    r"(\d{1,12})-(\d{1,12})-(\d{1,12})-(\d{1,12})x(\d{1,12})-(\d{1,12})-(\d{1,12})-(\d{1,12})-(\d{1,12})-(\d{1,12})x(\d{1,12})-(\d{1,12})x(\d{1,12})-(\d{1,12})x(\d{1,12})-(\d{1,12})-"
     r"([A-Z]+\w*(?:-[A-Z]+\w*-[A-Z]+\w*)?)-([A-Z]+\d\w*)-([FBW])((?:_[a-z]+\w*?)*)",
     re.ASCII,
 )
 _VOLUME = re.compile(r"(\d+-){4}\d+x\d+x\d+-.*NC?DHWC?-.*", re.ASCII)
-_GROUPS = re.compile(r"_g(\d+)")
+_GROUPS = re.compile(r"_g(\d{1,12})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,24 @@ class Key:
     dtype: str
     direction: str
     casts: str
+
+    @property
+    def wrong(self) -> str:
+        """What no convolution can be: a size out of range, or groups that do not divide the channels; else
+        nothing.
+
+        A filter larger than the padded input is let be: MIOpen takes, and times, such problems.
+        """
+        for name, size in zip(SIZE_COLUMNS, self.sizes, strict=True):
+            least = 0 if name.startswith("pad") else 1
+            if not least <= size <= MAX_SIZE:
+                return f"{name} is {size}; it must be between {least} and {MAX_SIZE}"
+        if max(self.out_h, self.out_w, self.bias) > MAX_SIZE:
+            return f"an output of {self.out_h} × {self.out_w}; sizes go up to {MAX_SIZE}"
+        c, k, groups = self.sizes[1], self.sizes[4], self.sizes[-1]
+        if c % groups or k % groups:
+            return f"groups {groups} does not divide c {c} and k {k}; both must be multiples of groups"
+        return ""
 
 
 def parse_key(text: str) -> Key | None:

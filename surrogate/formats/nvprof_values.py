@@ -71,7 +71,7 @@ def kernel_name(text: str) -> str:
 def _scaled(text: str, unit: str, scales: dict[str, float] | dict[str, int], where: str) -> float:
     match = _QUANTITY.fullmatch(text.strip())
     scale = scales.get(match[2] or unit) if match else None
-    if match is None or scale is None:
+    if match is None or scale is None or not math.isfinite(float(match[1]) * scale):
         shown = text if match and match[2] else f"{text} {unit}".strip()
         raise InputError(f"{where}: {shown[:40]!r}; a number with a unit of {', '.join(scales)} is needed")
     return float(match[1]) * scale

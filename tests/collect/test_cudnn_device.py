@@ -164,7 +164,7 @@ def test_long_calls_are_judged_by_a_second_warm_up(parts, length_us, runs):
 
 
 def test_the_first_calls_loading_does_not_cost_repeats(parts):
-    library, gpu = parts
+    library, _gpu = parts
     lengths = iter([500_000.0] + [100.0] * 9)
     library.length_us = type("Lengths", (), {"get": lambda *_: next(lengths)})()
     assert len(device(parts).measure(CONV, "GEMM", POLICY).times_us) == 5

@@ -107,7 +107,7 @@ def test_damage_in_the_middle_is_named_by_line(tmp_path):
 def test_a_newer_schema_and_an_incomplete_header(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text(json.dumps({**HEADER.to_dict(), "schema": 99}) + "\n")
-    with pytest.raises(InputError, match="schema 99.*upgrade"):
+    with pytest.raises(InputError, match=r"schema 99.*upgrade"):
         log.read(path)
     path.write_text(json.dumps({"kind": log.HEADER, "schema": 1}) + "\n")
     with pytest.raises(InputError, match="incomplete"):

@@ -92,9 +92,11 @@ def test_other_devices_keep_their_own_rows(make_plan, record, fake_device):
 
 
 def test_slow_clocks_are_flagged(make_plan, record, fake_device):
-    device, clocks = fake_device(), iter([1980.0, 1980.0, 1500.0, 1980.0])
-    device.conditions = lambda: {"sm_clock_mhz": next(clocks)}
+    device, clocks = fake_device(), iter([(1980.0, 0), (1980.0, 4), (1500.0, 1), (1980.0, 0)])
+    device.conditions = lambda: dict(zip(("sm_clock_mhz", "throttle_reasons"), next(clocks), strict=True))
     rows = merge_runs([record(make_plan(4), device)]).rows
+    assert rows.throttled.sum() == 4
+    assert not (rows.throttled & rows.slow_clock).any()
     assert rows.slow_clock.sum() == 4
     assert set(rows.sm_clock_mhz[rows.slow_clock]) == {1500.0}
 

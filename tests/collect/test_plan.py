@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -50,7 +51,7 @@ def test_anchors_return_throughout_every_shard():
         for conv in anchors:
             places = [i for i, problem in enumerate(plan.problems) if problem.conv == conv]
             assert [plan.problems[i].visit for i in places] == list(range(ANCHOR_VISITS))
-            gaps = [b - a for a, b in zip(places, places[1:], strict=False)]
+            gaps = [b - a for a, b in pairwise(places)]
             assert min(gaps) > len(plan) / 10
         assert len({problem.key for problem in plan.problems}) == len(plan)
     first, second = ({p.conv for p in plan.problems if p.visit} for plan in plans)

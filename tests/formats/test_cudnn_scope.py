@@ -69,7 +69,7 @@ def test_second_generation(tmp_path: Path) -> None:
 def test_first_generation(tmp_path: Path, layer: str, algorithm: str, expected: tuple[str, ...]) -> None:
     plain = {key: value for key, value in RAN.items() if ":" not in key}
     path = save(tmp_path, {"name": FIRST.format(layer, algorithm), **plain})
-    with pytest.raises(InputError, match="names no GPU; .*--gpu"):
+    with pytest.raises(InputError, match=r"names no GPU; .*--gpu"):
         FORMATS["cudnn-scope"].read([path])
     rows = FORMATS["cudnn-scope"].read([path], gpu="v100", library_version="7.1").rows
     assert rows.loc[0, ["direction", "dtype", "math", "algorithm"]].tolist() == list(expected)

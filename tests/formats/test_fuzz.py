@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from features.errors import InputError
+from surrogate.dataset.check import check
+from surrogate.dataset.normalise import normalise
 from surrogate.formats import FORMATS, Imported
 from surrogate.formats.test_set_ii import read_test_set_ii
 
@@ -79,6 +81,8 @@ def read_or_refuse(name: str, path: Path) -> None:
     else:
         assert isinstance(imported, Imported)
         assert len(imported.rows) or imported.kernels is not None
+        if imported.table == "problems":
+            assert not check(normalise(imported.rows, name))
 
 
 @pytest.mark.parametrize(("name", "good"), TEXTS)

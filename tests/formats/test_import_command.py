@@ -66,7 +66,7 @@ def test_a_wrong_file_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_no_output_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="-o DATA.parquet"):
+    with pytest.raises(InputError, match=r"-o DATA.parquet"):
         run("miopen", tmp_path / "x")
 
 

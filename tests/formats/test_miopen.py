@@ -92,7 +92,10 @@ def test_gpu_by_file_name(name: str, expected: tuple[str, int | None]) -> None:
         (FORWARD.replace("1024", "-4"), "candidate 'ConvA:0.5,-4"),
         (FORWARD.split("=")[0] + "=", "candidate ''"),
         (VOLUME, "no 2-D problem"),
-        (FORWARD.replace("64-56", "6400000000-56", 1), "sizes go up to"),
+        (FORWARD.replace("FP32-F", "FP32-F_g3"), "groups 3 does not divide c 64 and k 32"),
+        (FORWARD.replace("2x2", "0x2"), "stride_h is 0; it must be between 1 and"),
+        (FORWARD.replace("64-56", "9" * 5000 + "-56", 1), "no find-db record"),
+        (FORWARD.replace("64-56", "6400000000-56", 1), "c is 6400000000; it must be between 1 and"),
     ],
 )
 def test_wrong_files_are_refused(tmp_path: Path, line: str, message: str) -> None:
@@ -116,7 +119,7 @@ def test_packed_file_progress_and_its_bound(tmp_path: Path) -> None:
     rows = FORMATS["miopen"].read([path], progress=lambda done, total: seen.append((done, total))).rows
     assert len(rows) == 2
     assert seen and seen[-1][0] == seen[-1][1] == path.stat().st_size
-    with pytest.raises(InputError, match="unpacks to more than 100 bytes.*--max-bytes"):
+    with pytest.raises(InputError, match=r"unpacks to more than 100 bytes.*--max-bytes"):
         FORMATS["miopen"].read([path], max_bytes=100)
 
 

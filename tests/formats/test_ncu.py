@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -31,7 +32,10 @@ WIDE = (
 "1","6153","im2col","7","(128, 1, 1)","(10, 1, 1)","0","7.0","5","0","64","0","1","0","50","16","0","0.0625","n/a"
 """
 )
-LONG_HEADER = '"ID","Process ID","Kernel Name","Stream","Block Size","Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value","Rule Name"'
+LONG_HEADER = (
+    '"ID","Process ID","Kernel Name","Stream","Block Size","Grid Size","Device","CC",'
+    '"Section Name","Metric Name","Metric Unit","Metric Value","Rule Name"'
+)
 LONG_ROW = '"{}","6153","sgemm","7","(256, 1, 1)","(1024, 1, 1)","0","7.5","Some Section","{}","{}","{}"'
 DETAILS = (
     ("Duration", "msecond", "1.25"),
@@ -53,7 +57,7 @@ def long(details: tuple[tuple[str, str, str], ...] = DETAILS, launch: str = "0")
     return "\n".join([LONG_HEADER, *(LONG_ROW.format(launch, *detail) for detail in details)]) + "\n"
 
 
-def read(folder: Path, *texts: str, **options: object) -> Imported:
+def read(folder: Path, *texts: str, **options: Any) -> Imported:
     paths = []
     for index, text in enumerate(texts):
         paths.append(folder / f"export{index}.csv")
@@ -158,26 +162,27 @@ class _Metric:
         self.unit, self.as_double = (lambda: unit), (lambda: value)
 
 
-class _Action:
-    metrics = {
-        "gpu__time_duration.sum": _Metric("nsecond", 1234.0), "dram__sectors_read.sum": _Metric("sector", 320.0),
-        "launch__grid_dim_x": _Metric("", 8.0), "launch__grid_dim_y": _Metric("", 2.0),
-        "launch__grid_dim_z": _Metric("", 1.0), "smsp__other.sum": _Metric("", 1.0),
-    }  # fmt: skip
+_REPORTED = {
+    "gpu__time_duration.sum": _Metric("nsecond", 1234.0), "dram__sectors_read.sum": _Metric("sector", 320.0),
+    "launch__grid_dim_x": _Metric("", 8.0), "launch__grid_dim_y": _Metric("", 2.0),
+    "launch__grid_dim_z": _Metric("", 1.0), "smsp__other.sum": _Metric("", 1.0),
+}  # fmt: skip
 
+
+class _Action:
     def name(self) -> str:
         return "sgemm"
 
     def metric_names(self) -> list[str]:
-        return list(self.metrics)
+        return list(_REPORTED)
 
     def metric_by_name(self, name: str) -> _Metric:
-        return self.metrics[name]
+        return _REPORTED[name]
 
 
 def test_report_through_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = tmp_path / "a.ncu-rep"
-    with pytest.raises(InputError, match="ncu --import a.ncu-rep --csv --page raw"):
+    with pytest.raises(InputError, match=r"ncu --import a.ncu-rep --csv --page raw"):
         FORMATS["ncu"].read([report])
     one = SimpleNamespace(num_actions=lambda: 1, action_by_idx=lambda _: _Action())
     none = SimpleNamespace(num_actions=lambda: 0)

@@ -1,6 +1,7 @@
 """nvprof logs in each of its printed forms."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -68,7 +69,7 @@ Device "TITAN Xp (0)"
 """
 
 
-def read(folder: Path, *texts: str, **options: object) -> Imported:
+def read(folder: Path, *texts: str, **options: Any) -> Imported:
     paths = []
     for index, text in enumerate(texts):
         paths.append(folder / f"log{index}.csv")
@@ -162,7 +163,7 @@ def test_problems_make_dataset_rows(tmp_path: Path) -> None:
         1536,
         4_000_000,
     ]
-    with pytest.raises(InputError, match="1 problem, but run 1 has 2 matching launches; .*--kernel"):
+    with pytest.raises(InputError, match=r"1 problem, but run 1 has 2 matching launches; .*--kernel"):
         read(tmp_path, TRACE, problems=listed)
     with pytest.raises(InputError, match="not a regular expression"):
         read(tmp_path, TRACE, problems=listed, kernel="(")
@@ -195,6 +196,7 @@ def test_two_processes_in_one_file(tmp_path: Path) -> None:
         ("==1== Error: ERR_NVGPUCTRPERM - no permission\n", "not permitted to count.*NVreg"),
         (TRACE.replace("ms,us,,,,,,,,KB,B,MB,GB/s,,,,,,,\n", ""), "no row of units"),
         (TRACE.replace("4.992", "fast"), "line 8: 'fast us'; a number with a unit"),
+        (TRACE.replace(",1.5,2048", ",1.5,1e400"), "line 8: '1e400 B'; a number with a unit"),
         (TRACE.replace(",64,2,1", ",64.5,2,1"), "line 8: '64.5'; a whole number"),
         ("SQLite format 3\0", "nvprof's own database; export it"),
     ],

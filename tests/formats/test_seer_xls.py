@@ -1,6 +1,7 @@
 """SEER's workbooks, written here in every shape that the original writes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xlwt
@@ -21,7 +22,7 @@ A_COUNTS = [2.5e8, 1.2e6, 3.4e5, 240, 46656, 195, 9, 3]
 B_COUNTS = [7.5e8, 2.2e6, 4.4e5, 240, 9216, 39, 4, 10]
 
 
-def save(path: Path, **sheets: list[list[object]]) -> Path:
+def save(path: Path, **sheets: list[list[Any]]) -> Path:
     """An .xls file with the given rows (the first is the header) per sheet."""
     book = xlwt.Workbook()
     for name, rows in sheets.items():
@@ -33,7 +34,7 @@ def save(path: Path, **sheets: list[list[object]]) -> Path:
     return path
 
 
-def read(*paths: Path, **options: object):
+def read(*paths: Path, **options: Any):
     return FORMATS["seer-xls"].read(paths, **{"gpu": "titan-xp", **options})
 
 
@@ -169,7 +170,7 @@ OTHER = ["op_type", *PROBLEM, "run_time", *[f"optional{i}" for i in range(1, 7)]
         ),
     ],
 )
-def test_other_operators(tmp_path: Path, name: str, row: list[object], expected: dict[str, float]) -> None:
+def test_other_operators(tmp_path: Path, name: str, row: list[Any], expected: dict[str, float]) -> None:
     if name == "data_layout":
         row[8] = 0
     path = save(tmp_path / f"Other-ops-{name}.xls", new=[OTHER[: len(row)], row])
@@ -220,7 +221,7 @@ def test_one_sheet_of_conv_1x1_may_be_empty(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_workbooks_are_refused_in_one_line(
-    tmp_path: Path, name: str, sheets: dict[str, list[list[object]]], message: str
+    tmp_path: Path, name: str, sheets: dict[str, list[list[Any]]], message: str
 ) -> None:
     path = save(tmp_path / f"{name}.xls", **sheets)
     with pytest.raises(InputError, match=message) as refused:
@@ -231,7 +232,7 @@ def test_wrong_workbooks_are_refused_in_one_line(
 def test_unknown_numbering_and_mixed_kinds(tmp_path: Path) -> None:
     variant = save(tmp_path / "algo0_32x32.xls", train=[VARIANT, [*A, 0, 5.5, *A_COUNTS]])
     other = save(tmp_path / "Other-ops-conv_1x1.xls", less128=[OTHER[:10], [0, *A, 1.5]])
-    with pytest.raises(InputError, match="numbering 'enums' is unknown.*did you mean enum"):
+    with pytest.raises(InputError, match=r"numbering 'enums' is unknown.*did you mean enum"):
         read(variant, numbering="enums")
     with pytest.raises(InputError, match="by themselves"):
         read(variant, other)

@@ -3,7 +3,7 @@
 Source: SEER (PACT 2021) and its public repository; see `surrogate.models.seer.formulas` for the symbols.
 """
 
-from features.elementwise import Number, ceil_div, maximum
+from features.elementwise import Number, ceil_div
 
 TITAN_XP_B_MAX: dict[str, dict[str, int]] = {
     "IMPLICIT_GEMM": {"32x32": 240, "64x128": 120, "128x128": 120},
@@ -64,7 +64,7 @@ def launched_blocks(
         return winograd_nonfused_blocks(batch, out_width, outputs, filter_width, sizes[1], original=original)
     if not algorithm.startswith("WINOGRAD") and len(sizes) == 2:
         return gemm_blocks(batch, out_width, outputs, sizes[0], sizes[1])
-    return maximum(0 * batch, float("nan"))
+    return 0 * batch + float("nan")
 
 
 def tile_sizes(tile: str) -> tuple[int, ...]:

@@ -1,6 +1,12 @@
 """Least squares on the relative residual: the one fit behind all of SEER's linear formulas."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
+
+from surrogate.models.seer.formulas import Terms, term_matrix
 
 
 def relative_fit(terms: np.ndarray, target: np.ndarray, *, nonnegative: bool = False) -> np.ndarray:
@@ -27,3 +33,34 @@ def relative_fit(terms: np.ndarray, target: np.ndarray, *, nonnegative: bool = F
 def relative_loss(terms: np.ndarray, target: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
     """Squared relative residual of each row, (rows,)."""
     return (terms @ coefficients / target - 1) ** 2
+
+
+@dataclass(frozen=True, slots=True)
+class FormFit:
+    """Fitted coefficients of one form, and the least training target, which stands where the form turns negative.
+
+    Relative least squares can extrapolate below zero; an algorithm must not win for that.
+    """
+
+    coefficients: tuple[float, ...]
+    floor: float
+
+    @classmethod
+    def of(cls, terms: Terms, target: np.ndarray) -> "FormFit":
+        """`relative_fit` of ``target`` (rows,)."""
+        found = relative_fit(term_matrix(terms, len(target)), target)
+        return cls(tuple(found.tolist()), float(target.min()))
+
+    def predict(self, terms: Terms, length: int) -> np.ndarray:
+        """The form's values (length,), all positive."""
+        value = term_matrix(terms, length) @ np.array(self.coefficients)
+        return np.where(value > 0, value, self.floor)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"coefficients": list(self.coefficients), "floor": self.floor}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "FormFit":
+        """What `to_json` returned."""
+        return cls(tuple(data["coefficients"]), data["floor"])

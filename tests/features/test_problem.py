@@ -1,0 +1,59 @@
+"""`ConvColumns`: widened sizes, flags from text, slices."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.conv import Conv
+from features.problem import SHAPE_COLUMNS, SIZE_COLUMNS, ConvColumns
+from features.shape import flops
+
+CONVS = st.from_type(Conv)
+FLAGS = ("itemsize", "is_bwd_data", "is_bwd_filter", "is_nhwc", "uses_tensor_cores")
+
+
+def test_columns_in_their_order() -> None:
+    assert SIZE_COLUMNS == (
+        "n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups",
+    )  # fmt: skip
+    assert set(SIZE_COLUMNS) - set(SHAPE_COLUMNS) == {"n"}
+
+
+@settings(max_examples=40)
+@given(st.lists(CONVS, min_size=1, max_size=8))
+def test_columns_hold_what_the_problems_hold(
+    columns_of: Callable[[Sequence[Conv]], ConvColumns], convs: list[Conv]
+) -> None:
+    columns = columns_of(convs)
+    assert len(columns) == len(convs)
+    for name in (*SIZE_COLUMNS, *FLAGS):
+        assert getattr(columns, name).tolist() == [getattr(conv, name) for conv in convs], name
+
+
+@pytest.mark.parametrize("narrow", [np.int8, np.uint8, np.int16, np.int32])
+def test_narrow_columns_are_widened_before_any_product(narrow: type[np.integer]) -> None:
+    # 2·100·100·100·100·100·9 operations = 1.8e11: beyond int32, let alone int8.
+    sizes = (100, 100, 100, 100, 100, 3, 3, 1, 1, 1, 1, 1, 1, 1)
+    columns = ConvColumns.of([np.array([v, v], dtype=narrow) for v in sizes])
+    assert all(getattr(columns, name).dtype == np.int64 for name in SIZE_COLUMNS)
+    assert flops(columns).tolist() == [180_000_000_000] * 2
+
+
+def test_texts_may_be_constants_lists_or_series() -> None:
+    sizes = [np.array([v, v]) for v in (1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1)]
+    one = ConvColumns.of(sizes, dtype=pd.Series(["fp16", "fp64"]), direction=["fwd", "bwd_data"], layout="NHWC", math="default")
+    assert one.itemsize.tolist() == [2, 8]
+    assert one.is_bwd_data.tolist() == [False, True]
+    assert one.is_nhwc.tolist() == [True, True]
+    assert one.uses_tensor_cores.tolist() == [True, False]
+
+
+def test_take_by_positions_and_by_mask() -> None:
+    columns = ConvColumns.of([np.array([v, v + 1, v + 2]) for v in range(1, 15)])
+    assert columns.take(np.array([2, 0])).c.tolist() == [4, 2]
+    assert columns.take(np.array([False, True, False])).k.tolist() == [6]
+    assert len(columns.take(np.array([], dtype=int))) == 0

@@ -1,0 +1,125 @@
+"""Support rules: by hand, scalar = array, and against the statuses of measured tables."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.algorithms import ALGORITHMS
+from features.conv import Conv
+from features.errors import InputError
+from features.problem import SIZE_COLUMNS, ConvColumns
+from features.support import RULES, supported, unsupported_reason
+
+CONVS = st.from_type(Conv)
+BASE: dict[str, Any] = {"n": 2, "c": 16, "h": 30, "k": 16, "r": 3, "pad_h": 1}
+EVERYWHERE = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM")
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        ({}, set()),
+        ({"stride_h": 2}, {"FFT", "WINOGRAD", "WINOGRAD_NONFUSED"}),
+        ({"stride_h": 3}, {"FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"}),
+        ({"dilation_h": 2}, {"FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"}),
+        ({"r": 5}, {"WINOGRAD"}),
+        ({"r": 7}, {"WINOGRAD", "WINOGRAD_NONFUSED"}),
+        ({"r": 3, "s": 5}, {"WINOGRAD", "WINOGRAD_NONFUSED"}),
+        ({"h": 255}, {"FFT"}),  # 255 + 2 · 1 > 256
+        ({"h": 254}, set()),
+        ({"pad_h": 3}, {"FFT", "FFT_TILING"}),
+        ({"r": 1, "pad_h": 0, "stride_h": 2}, {"FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"}),
+        ({"h": 64, "r": 33}, {"FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"}),
+        ({"dtype": "fp16"}, {"GEMM", "FFT", "FFT_TILING", "WINOGRAD"}),
+        ({"dtype": "fp16", "r": 5}, {"GEMM", "FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"}),
+        ({"layout": "NHWC"}, {"GEMM", "FFT", "FFT_TILING"}),
+    ],
+)
+def test_forward_algorithms_by_hand(change: dict[str, Any], refused: set[str]) -> None:
+    conv = Conv(**(BASE | change))
+    names = [a.name for a in ALGORITHMS if a.library == "cudnn" and a.direction == "fwd"]
+    assert {name for name in names if unsupported_reason(name, conv)} == refused | {"DIRECT"}
+
+
+def test_fused_winograd_is_gone_from_hopper_on() -> None:
+    conv = Conv(**BASE)
+    assert unsupported_reason("WINOGRAD", conv, gpu_name="Tesla V100-SXM2-16GB") is None
+    assert unsupported_reason("WINOGRAD", conv, gpu_name="h200") == "not on compute capability 9.0 or newer"
+    assert unsupported_reason("WINOGRAD_NONFUSED", conv, gpu_name="h200") is None
+
+
+def test_reasons_name_the_rule_and_unknown_names_are_refused() -> None:
+    assert unsupported_reason("FFT", Conv(**BASE, stride_h=2)) == "stride must be 1"
+    assert unsupported_reason("DIRECT", Conv(**BASE)) == "no release implements it"
+    with pytest.raises(InputError, match="did you mean FFT"):
+        unsupported_reason("FFTT", Conv(**BASE))
+
+
+def test_every_rule_belongs_to_a_registered_algorithm() -> None:
+    assert set(RULES) <= {(a.library, a.direction, a.name) for a in ALGORITHMS}
+
+
+@settings(max_examples=50)
+@given(st.lists(CONVS, min_size=1, max_size=5))
+def test_columns_agree_with_single_problems(
+    columns_of: Callable[[Sequence[Conv]], ConvColumns], convs: list[Conv]
+) -> None:
+    columns = columns_of(convs)
+    for library, direction, name in RULES:
+        for gpu_name in ("Tesla T4", "h200"):
+            where = {"library": library, "direction": direction, "gpu_name": gpu_name}
+            single = [unsupported_reason(name, conv, **where) is None for conv in convs]
+            assert supported(name, columns, **where).tolist() == single, (library, direction, name)
+
+
+@pytest.fixture(scope="module")
+def agreement(shared_data: Path) -> pd.DataFrame:
+    """Measured rows with a column ``expected`` (the rules) and ``actual`` (the status)."""
+    frame = pd.read_parquet(shared_data / "cudnn_conv_per_algorithm.parquet")
+    frame["actual"] = frame["status"] == "ok"
+    parts = []
+    for (direction, name, gpu), part in frame.groupby(["direction", "algorithm", "gpu"]):
+        p = ConvColumns.of(
+            [part[c] for c in SIZE_COLUMNS], **{c: part[c] for c in ("dtype", "math", "layout", "direction")}
+        )
+        yes = supported(str(name), p, library="cudnn", direction=str(direction), gpu_name=str(gpu))
+        parts.append(part.assign(expected=yes))
+    return pd.concat(parts)
+
+
+def _odd_tiling(frame: pd.DataFrame) -> np.ndarray:
+    """FFT_TILING of 1×1 at stride 2: taken by some releases and devices, refused by others."""
+    odd = (frame["algorithm"] == "FFT_TILING") & (frame["r"] == 1) & (frame["s"] == 1) & (frame["stride_h"] == 2)
+    return odd.to_numpy()
+
+
+def test_rules_agree_with_measured_forward_statuses(agreement: pd.DataFrame) -> None:
+    part = agreement[(agreement["direction"] == "fwd") & (agreement["dtype"] == "fp32")]
+    part = part[~_odd_tiling(part)]
+    same = part["expected"] == part["actual"]
+    assert len(part) > 25_000
+    assert same.mean() >= 0.99
+    by_algorithm = same.groupby(part["algorithm"]).mean()
+    assert (by_algorithm >= 0.98).all(), by_algorithm.to_dict()
+
+
+def test_the_named_exception_does_vary(agreement: pd.DataFrame) -> None:
+    part = agreement[_odd_tiling(agreement) & (agreement["dtype"] == "fp32") & (agreement["direction"] == "fwd")]
+    assert part["actual"].any() and not part["actual"].all()
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd_data", "bwd_filter"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "fp64"])
+def test_rules_agree_with_measured_statuses_elsewhere(agreement: pd.DataFrame, direction: str, dtype: str) -> None:
+    """Exceptions of cuDNN 7.x of 2018, named: fp64 has FFT_TILING, backward filter has none of it in fp32."""
+    part = agreement[(agreement["direction"] == direction) & (agreement["dtype"] == dtype)]
+    part = part[~_odd_tiling(part)]
+    if dtype == "fp64" or direction == "bwd_filter":
+        part = part[part["algorithm"] != "FFT_TILING"]
+    assert (part["expected"] == part["actual"]).mean() >= 0.97
