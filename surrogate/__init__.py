@@ -1,1 +1,65 @@
-"""SEER Surrogate."""
+"""SEER Surrogate: predict how long a GPU kernel takes without running it.
+
+A prediction is the roofline time of the problem multiplied by a learned correction, and the algorithm with the smallest
+prediction that the caller's limits allow is the pick.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from features.conv import Conv
+    from features.errors import InputError
+    from features.gpu import Gpu, gpu, gpus
+    from surrogate.bundle import Bundle, load, save
+    from surrogate.comparison import Comparison, compare
+    from surrogate.dataset.store import Dataset, read_dataset, write_dataset
+    from surrogate.training import evaluate, train
+
+_HOMES = {
+    "Bundle": "surrogate.bundle",
+    "Comparison": "surrogate.comparison",
+    "Conv": "features.conv",
+    "Dataset": "surrogate.dataset.store",
+    "Gpu": "features.gpu",
+    "InputError": "features.errors",
+    "compare": "surrogate.comparison",
+    "evaluate": "surrogate.training",
+    "gpu": "features.gpu",
+    "gpus": "features.gpu",
+    "load": "surrogate.bundle",
+    "read_dataset": "surrogate.dataset.store",
+    "save": "surrogate.bundle",
+    "train": "surrogate.training",
+    "write_dataset": "surrogate.dataset.store",
+}
+"""Public name → the module that defines it; each is imported when it is first asked for."""
+
+__all__ = [
+    "Bundle",
+    "Comparison",
+    "Conv",
+    "Dataset",
+    "Gpu",
+    "InputError",
+    "compare",
+    "evaluate",
+    "gpu",
+    "gpus",
+    "load",
+    "read_dataset",
+    "save",
+    "train",
+    "write_dataset",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The public name, imported now: ``import surrogate`` itself stays free of pandas and xgboost."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'surrogate' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

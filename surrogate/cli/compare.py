@@ -95,7 +95,7 @@ def command(
     """
     from features.errors import InputError
     from surrogate.cli.datasets import load, progress_bar
-    from surrogate.compare import compare
+    from surrogate.comparison import compare
     from surrogate.report import terminal_summary, write_report
 
     if data is None:

@@ -31,7 +31,7 @@ def command(
     """
     from surrogate.bundle import load
     from surrogate.cli.datasets import load as load_data
-    from surrogate.train import evaluate
+    from surrogate.training import evaluate
 
     records = evaluate(load(bundle), load_data(data, candidates, where))
     if as_json or as_csv:

@@ -52,7 +52,7 @@ def command(
     """
     from surrogate.bundle import save
     from surrogate.cli.datasets import load_all, progress_bar
-    from surrogate.train import train
+    from surrogate.training import train
 
     dataset = load_all(data, candidates, where)
     step, close = progress_bar("train")

@@ -1,6 +1,7 @@
 """The records of a log by kind, and the reading of a problem's key back into the problem."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from features.conv import Conv
@@ -53,6 +54,7 @@ def key_without_visit(key: str) -> str:
     return key.partition(" #")[0]
 
 
+@lru_cache(maxsize=8192)
 def conv_of(key: str) -> Conv:
     """The problem that a key names."""
     text, dtype, math, layout, direction = key_without_visit(key).split(" ")

@@ -2,10 +2,12 @@
 
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 from features.conv import Conv
 from features.errors import InputError
+from surrogate.collect.cudnn.accuracy import decode, forward_error
 from surrogate.collect.cudnn.activity import KernelSpan
 from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.enums import ALGORITHMS
@@ -13,6 +15,7 @@ from surrogate.collect.cudnn.gpu import GpuFaultError
 from surrogate.collect.cudnn.status import CudnnError
 from surrogate.collect.device import DeviceLostError
 from surrogate.collect.protocol import RepeatPolicy
+from surrogate.collect.reference.direct import direct
 
 CONV = Conv(n=2, c=8, h=9, k=4, r=3)
 POLICY = RepeatPolicy()
@@ -129,7 +132,9 @@ def device(parts, activity=None):
     clocks = type(
         "NoClocks", (), {"sample": lambda _: {"sm_clock_mhz": 1}, "driver_version": lambda _: "570"}
     )()
-    return CudnnDevice(library=library, gpu=gpu, activity=(activity, "not installed"), clocks=clocks)
+    return CudnnDevice(
+        library=library, gpu=gpu, activity=(activity, "not installed"), clocks=clocks, self_check=False
+    )
 
 
 def test_events_time_the_call_where_cupti_is_missing(parts):
@@ -287,6 +292,63 @@ def test_the_header(parts):
     assert info.versions == {"cuda_runtime": "13.0", "cudnn": "9.1.0", "driver": "570"}
     assert info.properties == {"sms": 4, "timer": "events", "cupti_missing": "not installed"}
     assert device(parts, FakeActivity()).describe().properties["timer"] == "cupti"
+
+
+def test_the_self_check_tells_the_error_of_every_algorithm_that_runs(parts):
+    library, gpu = parts
+    library.status["cudnnGetConvolutionForwardWorkspaceSize", 3] = 3000
+    library.workspace[4] = 1 << 30
+    gpu.read = lambda pointer, size: np.zeros(size, np.uint8)  # operands and result of zeros: no error
+    info = CudnnDevice(library=library, gpu=gpu, activity=(None, ""), clocks=None).describe()
+    errors = info.properties["relative_errors"]
+    assert set(errors) == {"fma", "default"}
+    assert errors["fma"] == dict.fromkeys(set(ALGORITHMS["fwd"]) - {"DIRECT", "FFT"}, 0.0)
+    assert library.calls[-1][0] == "cudnnConvolutionForward"
+
+
+def test_only_forward_problems_are_checked(parts):
+    with pytest.raises(InputError, match="bwd_data"):
+        device(parts).relative_error(Conv(n=2, c=8, h=9, k=4, r=3, direction="bwd_data"), "ALGO_0")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [("fp64", 1e-12), ("fp32", 1e-6), ("fp16", 1e-3), ("bf16", 1e-2)]
+)
+def test_errors_tell_the_arithmetic(dtype, bound, layout):
+    """Operands and result rounded to the element type, in either layout; 10 mantissa bits show as TF32's 3e-4."""
+    conv = Conv(n=2, c=6, h=9, k=4, r=3, pad_h=1, groups=2, dtype=dtype, layout=layout)
+    rng = np.random.Generator(np.random.PCG64(0))
+    x = stored(rng.standard_normal((2, 6, 9, 9)), dtype)
+    w = stored(rng.standard_normal((4, 3, 3, 3)), dtype)
+    exact = direct(
+        decode(x.view(np.uint8).ravel(), dtype).reshape(x.shape),
+        decode(w.view(np.uint8).ravel(), dtype).reshape(w.shape),
+        conv,
+    )
+    y = stored(exact, dtype)
+    error = forward_error(conv, *(laid_out(array, layout) for array in (x, w, y)))
+    assert error < bound
+    if dtype == "fp32":
+        rounded = [stored(decode(stored(a, "fp32").view(np.uint8).ravel(), "fp32"), "fp16") for a in (x, w)]
+        coarse = direct(
+            rounded[0].astype(float).reshape(x.shape), rounded[1].astype(float).reshape(w.shape), conv
+        )
+        error = forward_error(conv, *(laid_out(array, layout) for array in (x, w, stored(coarse, "fp32"))))
+        assert 1e-4 < error < 1e-3
+
+
+def stored(values, dtype):
+    """``values`` in ``dtype``; bf16 as its 16 bits."""
+    if dtype == "bf16":
+        return ((values.astype(np.float32).view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
+    return values.astype({"fp64": np.float64, "fp32": np.float32, "fp16": np.float16}[dtype])
+
+
+def laid_out(array, layout):
+    """The bytes of an NCHW array in ``layout``."""
+    ordered = array if layout == "NCHW" else array.transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(ordered).view(np.uint8).ravel()
 
 
 def test_what_cannot_start_is_an_input_error(parts):

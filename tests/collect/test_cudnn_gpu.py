@@ -65,7 +65,7 @@ def fake_cupy():
         Stream=lambda non_blocking: Stream(),
     )
     return SimpleNamespace(
-        __version__="14.0", cuda=cuda, uint8=np.uint8, uint16=np.uint16, uint32=np.uint32, float16=np.float16,
+        __version__="14.0", asnumpy=np.asarray, cuda=cuda, uint8=np.uint8, uint16=np.uint16, uint32=np.uint32, float16=np.float16,
         float32=np.float32, float64=np.float64, empty=lambda size, dtype: np.zeros(size, dtype).view(Array),
         random=SimpleNamespace(
             RandomState=lambda seed: SimpleNamespace(
@@ -143,6 +143,14 @@ def test_operands_are_filled_again_where_a_result_lay(cupy):
     gpu._tensors[start:] = 0  # what a convolution wrote
     first, _, _ = gpu.place((held // 2, 1000, 1000), "fp32")
     assert values(gpu, first, held // 8, np.float32).std() > 0.9
+
+
+def test_memory_is_read_back(cupy):
+    gpu = Gpu(1 << 20, 1 << 20)
+    first, second, _ = gpu.place((1024, 1024, 16), "fp32")
+    raw = gpu.read(second, 1024)
+    assert raw.view(np.float32) == pytest.approx(values(gpu, second, 256, np.float32))
+    assert (gpu.read(first, 1024) != raw).any()
 
 
 def test_another_element_type_fills_anew(cupy):

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +47,9 @@ def test_second_generation(tmp_path: Path) -> None:
         "pad_w": 2, "stride_h": 2, "stride_w": 1, "groups": 4, "algorithm": "GEMM", "status": "ok", "time_us": 59.0,
         "workspace_bytes": 4096.0, "find_time_us": 66.0, "heuristic_algorithm": "WINOGRAD", "repeats": 1,
     }  # fmt: skip
-    assert rows.loc[0, list(expected)].to_dict() == expected
-    assert rows.loc[1, ["algorithm", "status", "gpu"]].tolist() == ["DIRECT", "not_supported", "Tesla T4"]
-    assert math.isnan(rows.loc[1, "time_us"])
+    assert rows.iloc[0][list(expected)].to_dict() == expected
+    assert rows.iloc[1][["algorithm", "status", "gpu"]].tolist() == ["DIRECT", "not_supported", "Tesla T4"]
+    assert rows["time_us"].isna().tolist() == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -72,8 +71,8 @@ def test_first_generation(tmp_path: Path, layer: str, algorithm: str, expected: 
     with pytest.raises(InputError, match=r"names no GPU; .*--gpu"):
         FORMATS["cudnn-scope"].read([path])
     rows = FORMATS["cudnn-scope"].read([path], gpu="v100", library_version="7.1").rows
-    assert rows.loc[0, ["direction", "dtype", "math", "algorithm"]].tolist() == list(expected)
-    assert rows.loc[0, ["n", "c", "h", "w", "k", "r", "s", "pad_w", "stride_h"]].tolist() == [
+    assert rows.iloc[0][["direction", "dtype", "math", "algorithm"]].tolist() == list(expected)
+    assert rows.iloc[0][["n", "c", "h", "w", "k", "r", "s", "pad_w", "stride_h"]].tolist() == [
         2,
         64,
         28,
@@ -84,7 +83,7 @@ def test_first_generation(tmp_path: Path, layer: str, algorithm: str, expected: 
         2,
         2,
     ]
-    assert pd.isna(rows.loc[0, "heuristic_algorithm"])
+    assert rows["heuristic_algorithm"].isna().tolist() == [True]
 
 
 def test_repetitions_become_one_row(tmp_path: Path) -> None:
@@ -93,7 +92,7 @@ def test_repetitions_become_one_row(tmp_path: Path) -> None:
     mean = {"name": name, **RAN, "run_type": "aggregate", "real_time": 1.0}
     imported = FORMATS["cudnn-scope"].read([save(tmp_path, *times, mean, {"name": name, **FAILED})])
     columns = ["status", "time_us", "time_us_min", "time_us_max", "repeats"]
-    assert imported.rows[columns].values.tolist() == [["ok", 20.0, 10.0, 30.0, 3]]
+    assert imported.rows[columns].to_numpy().tolist() == [["ok", 20.0, 10.0, 30.0, 3]]
     assert "1 benchmark left out" in imported.notes[0]
 
 

@@ -21,7 +21,7 @@ def test_rows(tmp_path: Path) -> None:
     imported = read(tmp_path, HEADER + ",run", ROW + ",3", "", "sgemm,2,8,64,32,16,4")
     assert imported.table == "gemm" and "us" in imported.notes[0]
     columns = ["operator", "batch", "m", "n", "k", "time_us", "kernel_name", "gpu", "run"]
-    assert imported.rows[columns].values.tolist() == [
+    assert imported.rows[columns].to_numpy().tolist() == [
         ["gemm", 1, 1024, 1024, 2048, 345.5, "volta_sgemm_128x64_nn(float*, int)", "v100", "3"],
         ["gemm", 8, 64, 32, 16, 2.0, "sgemm", "v100", "4"],
     ]

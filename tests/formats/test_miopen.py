@@ -43,7 +43,7 @@ def test_forward_line(tmp_path: Path) -> None:
         "dtype": "fp32", "layout": "NCHW", "n": 16, "c": 64, "h": 56, "w": 28, "k": 32, "r": 3, "s": 5, "pad_h": 1,
         "pad_w": 2, "stride_h": 2, "stride_w": 2, "dilation_h": 1, "groups": 1, "out_h": 27, "out_w": 14,
     }  # fmt: skip
-    assert rows.loc[0, list(expected)].to_dict() == expected
+    assert rows.iloc[0][list(expected)].to_dict() == expected
 
 
 def test_backward_line_is_named_by_its_forward_problem(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_backward_line_is_named_by_its_forward_problem(tmp_path: Path) -> None:
         "n": 32, "c": 4, "h": 14, "w": 18, "k": 8, "out_h": 7, "out_w": 9, "groups": 4, "algorithm": "GEMM",
         "solver": "GemmBwd", "time_us": 1500.0, "workspace_bytes": 72,
     }  # fmt: skip
-    assert rows.loc[0, list(expected)].to_dict() == expected
+    assert rows.iloc[0][list(expected)].to_dict() == expected
 
 
 def test_layouts_that_differ_are_left_out_and_told(tmp_path: Path) -> None:

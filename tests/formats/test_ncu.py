@@ -81,7 +81,7 @@ def test_wide_format_with_scaled_units(tmp_path: Path) -> None:
         "b_max": 320, "waves": 7,
     }  # fmt: skip
     assert first(imported)[list(expected)].to_dict() == expected
-    assert imported.kernels.loc[1, ["blocks", "b_max", "waves"]].tolist() == [10, 160, 1]
+    assert imported.kernels.iloc[1][["blocks", "b_max", "waves"]].tolist() == [10, 160, 1]
 
 
 def test_long_format(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_problems_make_dataset_rows(tmp_path: Path) -> None:
     listed.write_text("1\n8 64 56 128 0 3 1 1 1\n")
     imported = read(tmp_path, WIDE, problems=listed, kernel="sgemm", gpu="v100", library_version="9.1")
     assert imported.table == "problems" and imported.kernels is not None
-    assert imported.rows.loc[0, ["n", "algorithm", "time_us", "gpu"]].tolist() == [
+    assert imported.rows.iloc[0][["n", "algorithm", "time_us", "gpu"]].tolist() == [
         8,
         "IMPLICIT_PRECOMP_GEMM",
         1234.5,

@@ -93,7 +93,7 @@ def test_trace(tmp_path: Path, log: str) -> None:
         "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread", "static_shared_bytes",
         "dynamic_shared_bytes", "time_us", "blocks",
     ]  # fmt: skip
-    assert frame[columns].values.tolist() == [
+    assert frame[columns].to_numpy().tolist() == [
         pytest.approx([64, 2, 1, 256, 1, 1, 16, 1536, 2048, 4.992, 128]),
         pytest.approx([512, 1, 3, 128, 2, 1, 128, 512, 0, 1250.5, 1536]),
     ]
@@ -103,7 +103,7 @@ def test_trace(tmp_path: Path, log: str) -> None:
 def test_units_row_varies_by_file(tmp_path: Path) -> None:
     other = TRACE.replace("ms,us,,,,,,,,KB,B", "s,ms,,,,,,,,B,KB")
     frame = kernels(read(tmp_path, other, gpu="titan-xp"))
-    assert frame.loc[1, ["gpu", "time_us", "static_shared_bytes"]].tolist() == ["titan-xp", 1250500.0, 0.0]
+    assert frame.iloc[1][["gpu", "time_us", "static_shared_bytes"]].tolist() == ["titan-xp", 1250500.0, 0.0]
     assert frame.loc[0, "dynamic_shared_bytes"] == 2048 * 1024
 
 
@@ -158,7 +158,7 @@ def test_problems_make_dataset_rows(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert row[["time_us", "time_us_min", "time_us_max"]].tolist() == [1300.5, 1250.5, 1350.5]
     assert imported.kernels is not None
-    assert imported.kernels.loc[0, ["kernel_index", "blocks", "fp32_instructions"]].tolist() == [
+    assert imported.kernels.iloc[0][["kernel_index", "blocks", "fp32_instructions"]].tolist() == [
         0,
         1536,
         4_000_000,

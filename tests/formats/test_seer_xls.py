@@ -49,10 +49,10 @@ def test_variant_with_the_nineteenth_column(tmp_path: Path) -> None:
     rows, kernels = imported.rows, imported.kernels
     assert rows["time_us"].tolist() == [5500.0, 2250.0]
     assert rows["seer_part"].tolist() == ["train", "test"]
-    assert rows.loc[0, ["gpu", "library", "direction", "dtype", "math", "layout", "algorithm", "status"]].tolist() == [
+    assert rows.iloc[0][["gpu", "library", "direction", "dtype", "math", "layout", "algorithm", "status"]].tolist() == [
         "titan-xp", "cudnn", "fwd", "fp32", "fma", "NCHW", "IMPLICIT_GEMM", "ok",
     ]  # fmt: skip
-    assert rows.loc[0, ["n", "c", "h", "w", "k", "r", "s", "pad_h", "stride_w", "groups"]].tolist() == [
+    assert rows.iloc[0][["n", "c", "h", "w", "k", "r", "s", "pad_h", "stride_w", "groups"]].tolist() == [
         128, 64, 56, 56, 128, 3, 3, 0, 1, 1,
     ]  # fmt: skip
     assert kernels is not None and list(kernels.columns[: len(KERNEL_COLUMNS)]) == list(KERNEL_COLUMNS)
@@ -106,7 +106,7 @@ def test_pre_kernels_add_to_their_algorithms_time(tmp_path: Path) -> None:
     assert any("GEMM" in note and "main kernel" in note for note in alone.notes)
     assert both.rows["time_us"].tolist() == [6250.0] and both.notes == ()
     assert both.kernels is not None
-    assert both.kernels[["kernel_index", "kernel_name", "time_us"]].values.tolist() == [
+    assert both.kernels[["kernel_index", "kernel_name", "time_us"]].to_numpy().tolist() == [
         [0, "algo2_32x32", 5500.0],
         [1, "algo2_pre", 750.0],
     ]

@@ -11,6 +11,7 @@ from features.errors import InputError, nearest
 from surrogate.collect.caps import GPU_CAPS, tensor_sizes_bytes
 from surrogate.collect.clocks import Clocks
 from surrogate.collect.cudnn import abi, enums
+from surrogate.collect.cudnn.accuracy import SELF_CHECK, forward_error
 from surrogate.collect.cudnn.activity import Activity, facts, traced
 from surrogate.collect.cudnn.descriptors import Descriptors
 from surrogate.collect.cudnn.directions import DIRECTIONS, Direction, perf_array
@@ -48,8 +49,9 @@ class CudnnDevice:
         gpu: Any = None,
         activity: tuple[Any, str] | None = None,
         clocks: Any = None,
+        self_check: bool = True,
     ) -> None:
-        """Raises `InputError` where libcudnn, CuPy or a GPU is missing. The last four arguments are for
+        """Raises `InputError` where libcudnn, CuPy or a GPU is missing. The last five arguments are for
         tests.
         """
         self._library = library or Library.load()
@@ -64,6 +66,7 @@ class CudnnDevice:
             self._descriptors = Descriptors(self._library)
         except CudnnError as error:
             raise InputError(f"cuDNN {self._library.version} does not start here: {error}") from None
+        self._self_check = self_check
         self._current: _Current | None = None
         self._label = 0
 
@@ -74,6 +77,8 @@ class CudnnDevice:
         if driver:
             versions["driver"] = driver
         properties = {**self._gpu.properties(), **facts(self._activity, self._why_no_activity)}
+        if self._self_check:
+            properties["relative_errors"] = {math: self._errors(conv) for math, conv in SELF_CHECK.items()}
         return DeviceInfo(self._gpu.name, "cudnn", self._library.version, versions, properties)
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
@@ -122,6 +127,34 @@ class CudnnDevice:
             self._activity.close()
         if self._clocks:
             self._clocks.close()
+
+    def relative_error(self, conv: Conv, algorithm: str) -> float:
+        """Error of one forward run against float64 on the same operands: it tells which arithmetic ran.
+
+        Raises `InputError` for a backward problem, `CudnnError`, `MemoryError` or `GpuFaultError` where it cannot run.
+        """
+        if conv.direction != "fwd":
+            raise InputError(
+                f"direction {conv.direction} cannot be checked; the check is of forward problems"
+            )
+        current = self._set(conv)
+        workspace_bytes = self._workspace_bytes(current, algorithm)
+        if workspace_bytes > self._gpu.workspace_bytes:
+            raise MemoryError(f"the workspace needs {workspace_bytes} bytes")
+        self._warm(current, algorithm, workspace_bytes)
+        sizes = tensor_sizes_bytes(conv)
+        x, w, y = (self._gpu.read(current.pointers[role], sizes[role]) for role in ("x", "w", "y"))
+        return forward_error(conv, x, w, y)
+
+    def _errors(self, conv: Conv) -> dict[str, float]:
+        """Algorithm → relative error on ``conv``, of those that run."""
+        found: dict[str, float] = {}
+        for algorithm in enums.ALGORITHMS[conv.direction]:
+            try:
+                found[algorithm] = self.relative_error(conv, algorithm)
+            except (CudnnError, MemoryError, GpuFaultError):
+                self._settle()
+        return found
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """Workspace, warm-up, repeats. Raises `DeviceLostError` after a sticky CUDA error, nothing else."""

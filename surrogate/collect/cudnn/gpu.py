@@ -8,6 +8,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from features.errors import InputError
 from surrogate.collect.device import DeviceLostError
 
@@ -119,6 +121,11 @@ class Gpu:
         self._fill(first + second, dtype)
         self._filled = (dtype, min(self._filled[1], result_at))
         return [start, start + first, start + result_at]
+
+    def read(self, pointer: int, size_bytes: int) -> np.ndarray:
+        """A copy of ``size_bytes`` bytes of the arena from ``pointer`` on, as uint8 in host memory."""
+        at = pointer - int(self._tensors.data.ptr)
+        return np.array(self._cupy.asnumpy(self._tensors[at : at + size_bytes]))
 
     def event(self) -> Any:
         """An event recorded on the stream now."""

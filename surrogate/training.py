@@ -9,7 +9,7 @@ import pandas as pd
 
 from features.errors import InputError
 from surrogate.bundle import Bundle
-from surrogate.compare import candidate_frame
+from surrogate.comparison import candidate_frame
 from surrogate.conformal import Widths
 from surrogate.dataset.problems import judged_rows
 from surrogate.dataset.rows import Rows, rows_of

@@ -1,0 +1,170 @@
+"""`seer-paper`: SEER as published, from kernel counters: variant, class, instructions, DRAM transactions, waves, time."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+
+from features.errors import InputError
+from surrogate.dataset.rows import Rows
+from surrogate.models.seer import algorithm_fit, fft_fit
+from surrogate.models.seer.algorithm_fit import AlgorithmFit
+from surrogate.models.seer.fft_fit import FftFit
+from surrogate.models.seer.metrics import COUNTERS, METRIC_COLUMNS
+from surrogate.models.seer.sizes import Sizes, feasible, in_domain, sizes_of
+from surrogate.models.seer.tree import Tree
+from surrogate.models.seer.tuned_tree import EVALUATIONS, tuned_tree
+from surrogate.models.seer.variant_fit import Measured
+
+_DEVICE = ["gpu", "library_version", "algorithm"]
+
+
+class SeerPaper:
+    """Per (GPU, library version, algorithm) the fits of the paper's §4; square, ungrouped, undilated fp32 forward only.
+
+    ``evaluations``: trials of each tree's leaf size; ``original_blocks``: predict non-fused Winograd's blocks with the
+    original's slip (see `blocks.winograd_nonfused_blocks`).
+    """
+
+    name: ClassVar[str] = "seer-paper"
+    predicts_time: ClassVar[bool] = True
+    DEFAULTS: ClassVar[dict[str, Any]] = {"evaluations": EVALUATIONS, "original_blocks": False}
+
+    def __init__(self, **params: Any) -> None:
+        self.params: Mapping[str, Any] = {**self.DEFAULTS, **params}
+        self._counted: dict[str, AlgorithmFit] = {}
+        self._fft: dict[str, FftFit] = {}
+        self._tiling_class: dict[str, Tree] = {}
+
+    def fit(self, rows: Rows, *, seed: int = 0) -> Self:
+        """From ok rows with the columns of `metrics.with_kernel_metrics`. Raises `InputError` where they are missing."""
+        frame = _with_metrics(rows.frame, self.name).assign(_ok=rows.ok, time_us=rows.time_us)
+        fitted = type(self)(**self.params)
+        evaluations = int(self.params["evaluations"])
+        for key, algorithm, mine in _parts(frame):
+            part = frame.iloc[mine]
+            if algorithm in fft_fit.ALGORITHMS:
+                ok = part[part["_ok"]]
+                if len(ok):
+                    fitted._fft[key] = FftFit.fit(algorithm, sizes_of(ok), ok["time_us"].to_numpy())
+                classed = part[part["kernel_class"].notna()]
+                if algorithm == "FFT_TILING" and len(classed):
+                    inputs = _tiling_inputs(sizes_of(classed))
+                    bound = classed["kernel_class"].to_numpy(dtype=np.int64)
+                    fitted._tiling_class[key] = tuned_tree(
+                        inputs, bound, classify=True, seed=seed, evaluations=evaluations
+                    )
+                continue
+            counted = part[part["_ok"] & _counted(part)]
+            if len(counted):
+                fitted._counted[key] = AlgorithmFit.fit(
+                    algorithm,
+                    _measured(counted),
+                    counted["variant"].to_numpy(),
+                    counted["other_kernels_us"].fillna(0.0).to_numpy(),
+                    seed,
+                    evaluations,
+                )
+        if not fitted._counted:
+            raise InputError(f"{self.name}: no ok row has the counters of its main kernel; {_SOURCE}")
+        return fitted
+
+    def predict_us(self, rows: Rows) -> np.ndarray:
+        """Times in µs, (rows,); NaN outside SEER's domain, and for a device or variant that training did not hold."""
+        return self._predict(rows)[0]
+
+    def classes(self, rows: Rows) -> np.ndarray:
+        """Class of each row's main kernel, (rows,): `classify.CLASSES` by number, −1 where none (always for FFT)."""
+        return self._predict(rows)[1]
+
+    def _predict(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        time_us, bound = np.full(len(rows), np.nan), np.full(len(rows), -1)
+        for key, _, mine in _parts(rows.frame):
+            sizes = sizes_of(rows.frame.iloc[mine])
+            if key in self._counted:
+                found = self._counted[key].predict(sizes, original_blocks=bool(self.params["original_blocks"]))
+                time_us[mine], bound[mine] = found
+            if key in self._fft:
+                time_us[mine] = self._fft[key].predict_us(sizes)
+            if key in self._tiling_class:
+                bound[mine] = self._tiling_class[key].predict(_tiling_inputs(sizes))
+        return time_us, bound
+
+    def save(self) -> dict[str, bytes]:
+        """Everything as one JSON file."""
+        content = {
+            "counted": {key: fit.to_json() for key, fit in self._counted.items()},
+            "fft": {key: fit.to_json() for key, fit in self._fft.items()},
+            "tiling_class": {key: tree.to_json() for key, tree in self._tiling_class.items()},
+        }
+        return {"seer.json": json.dumps(content, sort_keys=True).encode()}
+
+    @classmethod
+    def load(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
+        """What `save` wrote."""
+        content = json.loads(files["seer.json"])
+        model = cls(**params)
+        model._counted = {key: AlgorithmFit.from_json(fit) for key, fit in content["counted"].items()}
+        model._fft = {key: FftFit.from_json(fit) for key, fit in content["fft"].items()}
+        model._tiling_class = {key: Tree.from_json(tree) for key, tree in content["tiling_class"].items()}
+        return model
+
+    @staticmethod
+    def space(trial: Any) -> dict[str, Any]:
+        """Nothing to tune: the trees tune themselves."""
+        del trial
+        return {}
+
+
+_SOURCE = (
+    "they come from NAME.kernels.parquet beside the dataset, which `seer import seer-xls`, `nvprof` or `ncu` writes"
+)
+
+
+def _with_metrics(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    missing = [column for column in METRIC_COLUMNS if column not in frame]
+    if missing:
+        raise InputError(f"{name} needs kernel metrics, the table lacks {', '.join(missing)}; {_SOURCE}")
+    return frame
+
+
+def _parts(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray]]:
+    """(key, algorithm, positions) of each device's and algorithm's feasible rows within SEER's domain."""
+    known = frame["algorithm"].isin([*algorithm_fit.ALGORITHMS, *fft_fit.ALGORITHMS]).to_numpy()
+    inside = np.flatnonzero(in_domain(frame) & known)
+    groups = frame.iloc[inside].groupby(_DEVICE, sort=True).indices
+    for (gpu, version, algorithm), index in groups.items():
+        mine = inside[index]
+        mine = mine[feasible(algorithm, sizes_of(frame.iloc[mine]))]
+        if len(mine):
+            yield f"{gpu}|{version}|{algorithm}", str(algorithm), mine
+
+
+def _counted(frame: pd.DataFrame) -> np.ndarray:
+    """(rows,) True where the main kernel has all of its counters, at least one block, and a time."""
+    needed = [name for name in COUNTERS if name != "waves"]
+    full = frame[["variant", "kernel_class", *needed]].notna().all(axis=1)
+    return (full & (frame["blocks"] >= 1) & (frame["b_max"] >= 1) & (frame["fp32_instructions"] > 0)).to_numpy()
+
+
+def _measured(frame: pd.DataFrame) -> Measured:
+    """Counters per block. A main kernel without a time of its own takes what the others leave of the row's."""
+    column = {name: frame[name].to_numpy(dtype=np.float64) for name in COUNTERS}
+    left = frame["time_us"] - frame["other_kernels_us"].fillna(0.0)
+    return Measured(
+        sizes_of(frame),
+        column["blocks"],
+        column["b_max"],
+        column["fp32_instructions"] / column["blocks"],
+        column["dram_read_transactions"] / column["blocks"],
+        column["dram_write_transactions"] / column["blocks"],
+        frame["kernel_class"].to_numpy(dtype=np.int64),
+        frame["main_kernel_us"].fillna(left.where(left > 0, frame["time_us"])).to_numpy(dtype=np.float64),
+    )
+
+
+def _tiling_inputs(s: Sizes) -> np.ndarray:
+    """C, K, O, k: what FFT_TILING's class tree sees."""
+    return np.column_stack([s.channels, s.outputs, s.out_width, s.filter_width])
