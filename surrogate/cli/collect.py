@@ -1,5 +1,6 @@
 """``seer collect``: measure a plan of problems on a device, into a log that any interruption leaves good."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
 DTYPES = ("fp32", "fp16", "bf16", "fp64")
 DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
 LAYOUTS = ("NCHW", "NHWC")
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
 
 
 @click.command(name="collect")
@@ -78,8 +81,7 @@ LAYOUTS = ("NCHW", "NHWC")
     metavar="RUN.jsonl",
     help="The log, appended to; an existing one of the same device and plan is gone on with.",
 )
-@click.pass_context
-def command(context: click.Context, **options: Any) -> None:
+def command(**options: Any) -> None:
     """Measure every algorithm of a plan of convolution problems.
 
     The log survives a kill at any moment: repeat the same command to go on. Turn logs into a dataset with
@@ -91,16 +93,17 @@ def command(context: click.Context, **options: Any) -> None:
     from surrogate.collect.device import DeviceLostError
 
     try:
-        context.exit(_collect(options))
+        status = _collect(options)
     except (InputError, DeviceLostError) as error:
         click.echo(f"seer collect: {error}", err=True)
-        context.exit(2)
+        status = 2
     except OSError as error:
         click.echo(f"seer collect: {options['output']}: {error.strerror or error}", err=True)
-        context.exit(2)
+        status = 2
     except KeyboardInterrupt:
         click.echo(f"stopped; the same command goes on with {options['output']}", err=True)
-        context.exit(1)
+        status = INTERRUPTED
+    sys.exit(status)
 
 
 def _collect(options: dict[str, Any]) -> int:
@@ -148,6 +151,8 @@ def _device_name(options: dict[str, Any]) -> str:
         raise InputError("no device is named; give --device cudnn, --device reference or --device replay")
     if options["recording"] and options["device"] != "replay":
         raise InputError("--recording goes with --device replay")
+    if options["device"] == "replay" and not options["recording"]:
+        raise InputError("device replay serves a recorded run; name it by --recording RUN.jsonl")
     return options["device"]
 
 
@@ -208,9 +213,7 @@ def _summary(output: str, outcome: "Outcome") -> str:
 
 
 def _exit_status(outcome: "Outcome") -> int:
-    """1 where the device was lost for good, or nothing at all could run; else 0, also when the time was
-    up.
-    """
+    """1 where the device was lost for good, or nothing at all could run; else 0, also when the time was up."""
     lost = bool(outcome.stopped) and not outcome.time_up
     nothing_ran = bool(outcome.statuses) and not outcome.statuses.get("ok")
     return int(lost or nothing_ran)

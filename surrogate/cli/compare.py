@@ -6,12 +6,6 @@ import click
 
 from surrogate.cli.output import output_options
 
-_NO_DATA = (
-    "no DATA given and none is bundled yet; give a parquet dataset: `seer import` reads other people's files,"
-    " `seer collect` measures"
-)
-
-
 @click.command()
 @click.argument("data", required=False, type=click.Path(path_type=Path))
 @click.option(
@@ -90,20 +84,18 @@ def command(
 ) -> None:
     """Fit every model on the training rows of every fold of DATA, predict the held-out rows, judge times and choices.
 
-    DATA is a parquet dataset. Writes results.json, CSV tables, figures and report.html into a folder, and prints the
+    DATA is a parquet dataset; without it, the measured data that ships with the package. Writes results.json, CSV tables, figures and report.html into a folder, and prints the
     summary. `--where` filters DATA and the further training tables alike.
     """
-    from features.errors import InputError
+    from surrogate.bundled import default_dataset
     from surrogate.cli.datasets import load, progress_bar
     from surrogate.comparison import compare
     from surrogate.report import terminal_summary, write_report
 
-    if data is None:
-        raise InputError(_NO_DATA)
     step, close = progress_bar("compare")
     try:
         result = compare(
-            load(data, candidates, where),
+            load(data or default_dataset(), candidates, where),
             [load(path, candidates, where) for path in also_train],
             by=by,
             folds_count=folds_count,

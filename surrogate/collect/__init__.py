@@ -1,3 +1,1 @@
-"""Devices → rows: plans of problems, the devices that measure them, and the crash-safe log of what was
-measured.
-"""
+"""Devices → rows: plans of problems, the devices that measure them, and the crash-safe log of what was measured."""

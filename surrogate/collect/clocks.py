@@ -1,6 +1,4 @@
-"""Clocks, temperature, power and throttle reasons of an NVIDIA GPU, by NVML. Read only: no clock is ever
-set.
-"""
+"""Clocks, temperature, power and throttle reasons of an NVIDIA GPU, by NVML. Read only: no clock is ever set."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,9 +11,7 @@ THROTTLES: Mapping[int, str] = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-"""Bit of nvmlClocksEventReasons… (nvml.h) → what slowed the clock. Idle and user settings are no
-throttling.
-"""
+"""Bit of nvmlClocksEventReasons… (nvml.h) → what slowed the clock. Idle and user settings are no throttling."""
 
 
 class Clocks:

@@ -1,6 +1,4 @@
-"""SEER's grids: the cross products of sizes that the paper measures (Titan Xp, batch 128, square, fp32 NCHW
-forward).
-"""
+"""SEER's grids: the cross products of sizes that the paper measures (batch 128, square, fp32 NCHW forward)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product

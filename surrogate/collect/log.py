@@ -98,9 +98,7 @@ class Contents:
 
 
 def read(path: str | Path) -> Contents:
-    """All whole records of ``path``. A torn last line is left out; anything else unreadable raises
-    `InputError`.
-    """
+    """All whole records of ``path``. A torn last line is left out; anything else unreadable raises `InputError`."""
     path = Path(path)
     try:
         data = path.read_bytes()
@@ -203,9 +201,7 @@ class RunLog:
 
 
 def _open_locked(path: Path) -> BinaryIO:
-    """``path`` open for unbuffered appending, locked against a second run (where the system knows such
-    locks).
-    """
+    """``path`` open for unbuffered appending, locked against a second run (where the system knows such locks)."""
     try:
         file = path.open("ab", buffering=0)
     except OSError as error:

@@ -62,9 +62,7 @@ CANDIDATES = "all"
 
 @dataclass(frozen=True)
 class Merged:
-    """A dataset ready to be stored: rows, kernels (empty where none were seen), JSON metadata, kind of
-    candidates.
-    """
+    """A dataset ready to be stored: rows, kernels (empty where none were seen), JSON metadata, kind of candidates."""
 
     rows: pd.DataFrame
     kernels: pd.DataFrame
@@ -222,9 +220,7 @@ def _times(visits: Sequence[_Visit]) -> dict[str, Any]:
 
 
 def _typed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Sizes and repeats int64, measured numbers float64, verdicts nullable booleans, the rest text or
-    None.
-    """
+    """Sizes and repeats int64, measured numbers float64, verdicts nullable booleans, the rest text or None."""
     types = {
         **dict.fromkeys((*SIZE_COLUMNS, "repeats"), "int64"),
         **dict.fromkeys(NUMBER_COLUMNS, "float64"),
@@ -259,9 +255,7 @@ def _kernels(gathered: _Gathered) -> pd.DataFrame:
 
 
 def _anchors(gathered: _Gathered) -> list[dict[str, Any]]:
-    """Per row with several ok visits: its problem, the visits' spread and their trend, in the order of
-    time.
-    """
+    """Per row with several ok visits: its problem, the visits' spread and their trend, in the order of time."""
     entries: list[dict[str, Any]] = []
     for key, visits in gathered.visits.items():
         ok = sorted((visit for visit in visits if visit.result.status == "ok"), key=lambda visit: visit.at_s)

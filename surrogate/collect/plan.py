@@ -15,18 +15,14 @@ from features.errors import InputError
 from surrogate.collect.caps import Caps
 
 ANCHOR_SHARE = 0.01
-"""Share of a shard's problems that are anchors; with `ANCHOR_VISITS` visits each they take about 5 % of the
-run.
-"""
+"""Share of a shard's problems that are anchors; with `ANCHOR_VISITS` visits each they take about 5 % of the run."""
 MAX_ANCHORS = 100
 ANCHOR_VISITS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedProblem:
-    """One problem to measure, and where it came from. ``visit`` counts an anchor's repetitions, else it is
-    0.
-    """
+    """One problem to measure, and where it came from. ``visit`` counts an anchor's repetitions, else it is 0."""
 
     conv: Conv
     origin: str

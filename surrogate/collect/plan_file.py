@@ -1,5 +1,4 @@
-"""A user's own list of problems: text (one PROBLEM a line), CSV or JSON lines (problem columns), or SEER's
-Test-set-II.
+"""A user's own list of problems: text (one PROBLEM a line), CSV or JSON lines (problem columns), or SEER's Test-set-II.
 
 Settings columns ``dtype math layout direction`` and ``networks`` (comma-separated) are optional in CSV and
 JSON lines.

@@ -13,9 +13,7 @@ from surrogate.collect.plan import Plan, PlannedProblem, Settings, build
 
 @dataclass(frozen=True, slots=True)
 class PlanSource:
-    """What was asked for; exactly one of the first five. ``recording`` plans the problems that a run
-    holds.
-    """
+    """What was asked for; exactly one of the first five. ``recording`` plans the problems that a run holds."""
 
     file: str | Path | None = None
     grid: str | None = None
@@ -27,9 +25,7 @@ class PlanSource:
     shard: tuple[int, int] = (1, 1)
 
     def build(self, caps: Caps) -> Plan:
-        """The plan under ``caps``; `InputError` where none or several sources are named, or nothing is
-        left.
-        """
+        """The plan under ``caps``; `InputError` where none or several sources are named, or nothing is left."""
         named = [
             description
             for description, given in (

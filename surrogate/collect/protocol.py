@@ -10,9 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 UNSTABLE_MAD = 0.05
-"""A row whose MAD exceeds this share of its median is called unstable (pyperf warns at a like share of the
-mean).
-"""
+"""A row whose MAD exceeds this share of its median is called unstable (pyperf warns at a like share of the mean)."""
 UNSTABLE_SPREAD = 1.5
 """… and one whose slowest repeat exceeds its median this many times."""
 SLOW_CLOCK = 0.95
@@ -55,9 +53,7 @@ class Summary:
     mad_us: float
     repeats: int
     stable: bool
-    """False where the repeats scatter, or where a single repeat leaves nothing to judge by (`judgeable` is
-    False).
-    """
+    """False where the repeats scatter, or where a single repeat leaves nothing to judge by (`judgeable` is False)."""
 
     @property
     def judgeable(self) -> bool:

@@ -63,9 +63,7 @@ class ReferenceDevice:
         seed: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``algorithms`` and the CPU's ``spec`` default to the reference library and a measurement of about
-        2 s.
-        """
+        """``algorithms`` and the CPU's ``spec`` default to the reference library and a measurement of about 2 s."""
         if algorithms is None:
             from surrogate.collect.reference import ALGORITHMS
 
@@ -108,9 +106,7 @@ class ReferenceDevice:
         """Nothing to give back."""
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
-        """Warm once, then the policy's repeats, the cache flushed before each. An exception is status
-        ``failed``.
-        """
+        """Warm once, then the policy's repeats, the cache flushed before each. An exception is status ``failed``."""
         if algorithm not in self._algorithms:
             raise InputError(
                 f"algorithm {algorithm!r} is unknown; known: {', '.join(self._algorithms)}"

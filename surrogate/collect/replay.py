@@ -1,6 +1,4 @@
-"""The `replay` device: serves a recorded run again, so that everything above a device is tested without
-one.
-"""
+"""The `replay` device: serves a recorded run again, so that everything above a device is tested without one."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,9 +14,7 @@ from surrogate.collect.records import conv_of, key_without_visit
 
 
 class ReplayDevice:
-    """A device whose every answer was recorded. Of several visits to a problem the first is served,
-    always.
-    """
+    """A device whose every answer was recorded. Of several visits to a problem the first is served, always."""
 
     def __init__(self, path: str | Path) -> None:
         """Raises `InputError` where ``path`` is no run or an empty one."""

@@ -1,6 +1,4 @@
-"""The loop: plan × device × log. It goes on where the log ends, keeps to its own time, and outlives any one
-failure.
-"""
+"""The loop: plan × device × log. It goes on where the log ends, keeps to its own time, and outlives any one failure."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

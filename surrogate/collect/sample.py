@@ -1,5 +1,4 @@
-"""Problems drawn log-uniformly over the whole domain by a Sobol sequence, and the mixture that a campaign
-measures.
+"""Problems drawn log-uniformly over the whole domain by a Sobol sequence, and the mixture that a campaign measures.
 
 Domain: batch 1–256, channels 3–1448, size 4–315, filters 1–11, strides 1–4, padding none, same or full; some
 problems dilated, grouped, depthwise, non-square. The sequence is SciPy's unscrambled one, shifted modulo 1 by
@@ -39,9 +38,7 @@ MAX_POINTS = 1 << 22
 
 
 def sampled(seed: int, caps: Caps) -> Iterator[Conv]:
-    """Distinct problems within ``caps``, without end until the sequence is exhausted (about 4 million
-    points).
-    """
+    """Distinct problems within ``caps``, without end until the sequence is exhausted (about 4 million points)."""
     seen: set[Conv] = set()
     for point in _points(seed):
         conv = _problem(point)
@@ -51,8 +48,7 @@ def sampled(seed: int, caps: Caps) -> Iterator[Conv]:
 
 
 def mixture(total: int, seed: int, caps: Caps) -> tuple[list[PlannedProblem], list[PlannedProblem]]:
-    """About ``total`` problems in the shares of `MIXTURE`, and the pool from which the plan takes its
-    anchors.
+    """About ``total`` problems in the shares of `MIXTURE`, and the pool from which the plan takes its anchors.
 
     Where the networks or the grids hold fewer than their share, drawn problems make up for them.
     """

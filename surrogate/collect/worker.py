@@ -1,5 +1,4 @@
-"""A device in a process of its own, so that a sticky CUDA error, a crash or a hang costs one measurement, not
-the run.
+"""A device in a process of its own, so that a sticky CUDA error, a crash or a hang costs one measurement, not the run.
 
 The parent (`WorkerDevice`) and the child (`serve`) exchange JSON lines over the child's standard input and
 output: a request is ``{"call": name, …}``, a reply ``{"result": …}``, ``{"input_error": line}`` or ``{"lost":
@@ -28,9 +27,7 @@ at most.
 
 
 class WorkerDevice:
-    """A `Device` that lives in a child process started by ``command``, and in another one after that was
-    lost.
-    """
+    """A `Device` that lives in a child process started by ``command``, and in another one after that was lost."""
 
     def __init__(self, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
         self._command = list(command)
@@ -202,9 +199,7 @@ DEVICES: Mapping[str, Callable[..., Device]] = {"cudnn": _cudnn}
 
 
 def main(words: Sequence[str]) -> None:
-    """Serve the device named by ``words``. Whatever a library writes to standard output goes to standard
-    error.
-    """
+    """Serve the device named by ``words``. Whatever a library writes to standard output goes to standard error."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     serve(lambda: DEVICES[words[0]](*words[1:]), sys.stdin, replies)

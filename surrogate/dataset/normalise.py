@@ -56,7 +56,7 @@ def _number(values: pd.Series, column: str, name: str) -> pd.Series:
     except (TypeError, ValueError):
         numbers = pd.to_numeric(values, errors="coerce")
         row = int(np.flatnonzero((numbers.isna() & values.notna()).to_numpy())[0])
-        raise InputError(f"{name}: row {row}: {column} is {values.iloc[row]!r}; a number is needed") from None
+        raise InputError(f"{name}: row {row}: {column} is {values.tolist()[row]!r}; a number is needed") from None
 
 
 def _whole(values: pd.Series, column: str, name: str) -> pd.Series:
@@ -66,5 +66,5 @@ def _whole(values: pd.Series, column: str, name: str) -> pd.Series:
         wrong = ~np.isfinite(numbers) | (numbers != np.floor(numbers)) | (np.abs(numbers) > 2**53)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        raise InputError(f"{name}: row {row}: {column} is {values.iloc[row]!r}; a whole number is needed")
+        raise InputError(f"{name}: row {row}: {column} is {values.tolist()[row]!r}; a whole number is needed")
     return pd.Series(numbers.astype(np.int64), index=values.index)

@@ -1,6 +1,4 @@
-"""Kernel launches matched with the list of problems that the profiled program ran: dataset rows and their
-kernels.
-"""
+"""Kernel launches matched with the list of problems that the profiled program ran, as dataset rows."""
 
 import re
 from pathlib import Path
@@ -36,7 +34,10 @@ def attach(
         raise InputError(
             f"{problems}: its launches have metrics but no times; give the log of a run without metrics too"
         )
-    keys = keys.assign(**cudnn_settings(str(main["gpu"].iloc[0]), library_version))[list(KEY_COLUMNS)]
+    gpu = str(main["gpu"].iloc[0])
+    if not gpu:
+        raise InputError("the launches name no GPU; name it with --gpu")
+    keys = keys.assign(**cudnn_settings(gpu, library_version))[list(KEY_COLUMNS)]
     times = pd.DataFrame(main["time_us"].to_numpy().reshape(-1, len(keys)))
     rows = keys.assign(
         status="ok",

@@ -1,5 +1,6 @@
 """Launches and metrics of several profiler runs, joined into one kernel table."""
 
+import re
 from typing import Any
 
 import pandas as pd
@@ -50,13 +51,18 @@ def launch_table(records: list[Record], gpu: str | None) -> pd.DataFrame:
     the grid's size where no record counts it.
     """
     frame = pd.DataFrame(records)
-    device = frame["device"] if "device" in frame else pd.Series([""] * len(frame))
-    frame["gpu"] = device.astype(str).str.replace(r" \(\d+\)$", "", regex=True) if gpu is None else gpu
+    frame["gpu"] = [_gpu_name(record.get("device", "")) for record in records] if gpu is None else gpu
     if "blocks" not in frame and "grid_x" in frame:
         frame["blocks"] = frame["grid_x"].astype(float) * frame["grid_y"] * frame["grid_z"]
     columns = ["gpu", "run", "kernel_index", "kernel_name", *KERNEL_NUMBERS]
     frame = frame.reindex(columns=[*columns, *(c for c in frame if c not in (*columns, "device"))])
     return frame.astype(dict.fromkeys(KERNEL_NUMBERS, "float64"))
+
+
+def _gpu_name(device: str) -> str:
+    """``TITAN Xp (0)`` → ``TITAN Xp``; nothing for a bare number, which names no GPU."""
+    name = re.sub(r"\s*\(\d+\)$", "", device.strip())
+    return "" if name.isdigit() else name
 
 
 def _agree(run: list[Record], found: list[Record]) -> bool:

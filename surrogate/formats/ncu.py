@@ -1,12 +1,15 @@
 """Nsight Compute's launches and counters: ``ncu --csv`` in both its formats, and ``.ncu-rep`` reports.
 
-How to get them: ``LC_ALL=C ncu --target-processes all --replay-mode kernel --cache-control all
---clock-control none --metrics
-gpu__time_duration.sum,smsp__sass_thread_inst_executed_op_fp32_pred_on.sum,dram__sectors_read.sum,
-dram__sectors_write.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,
-smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active -o REPORT PROGRAM``, then ``ncu --import
-REPORT.ncu-rep --csv --page raw > FILE.csv`` (full digits; ``--page details`` is read too, with what it
-rounds). With a list of the problems that PROGRAM ran (--problems) the launches become dataset rows.
+How to get them:
+
+    LC_ALL=C ncu --target-processes all --cache-control all --clock-control none -o REPORT \\
+        --metrics gpu__time_duration.sum,smsp__sass_thread_inst_executed_op_fp32_pred_on.sum,\\
+    dram__sectors_read.sum,dram__sectors_write.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,\\
+    smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active PROGRAM
+    ncu --import REPORT.ncu-rep --csv --page raw > FILE.csv
+
+The raw page has full digits; ``--page details`` is read too, with what it rounds. With a list of the problems that
+PROGRAM ran (--problems) the launches become dataset rows.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,17 @@
 """nvprof logs: launches with grids and times, and metrics, as CSV or as the aligned text.
 
-How to get them (GPUs before compute capability 8.0): ``nvprof --print-gpu-trace --csv --log-file trace.csv
-PROGRAM`` for times (run it several times: each file is one repeat), and ``nvprof --print-gpu-trace --csv
---metrics inst_fp_32,
-dram_read_transactions,dram_write_transactions,single_precision_fu_utilization,dram_utilization --log-file
-metrics.csv PROGRAM`` for counters; without --csv the text is read as well. Both kinds in one call are joined
-launch by launch. With a list of the problems that PROGRAM ran (--problems) the launches become dataset rows.
+How to get them (GPUs before compute capability 8.0). Times; run it several times, each file is one repeat:
+
+    nvprof --print-gpu-trace --csv --log-file trace.csv PROGRAM
+
+Counters:
+
+    nvprof --print-gpu-trace --csv --log-file metrics.csv \\
+        --metrics inst_fp_32,dram_read_transactions,dram_write_transactions \\
+        --metrics single_precision_fu_utilization,dram_utilization,achieved_occupancy PROGRAM
+
+Without --csv the text is read as well. Both kinds in one call are joined launch by launch. With a list of the
+problems that PROGRAM ran (--problems) the launches become dataset rows.
 """
 
 from collections.abc import Sequence

@@ -190,11 +190,11 @@ def test_ctrl_c_leaves_a_run_that_goes_on(recording, tmp_path):
         "    time.sleep(0.2)\n"
         "    return measure(*arguments)\n"
         "ReplayDevice.measure = slow\n"
-        "from surrogate.cli.collect import command\n"
-        "command()\n"
+        "from surrogate.cli import main\n"
+        "main()\n"
     )
     output = tmp_path / "run.jsonl"
-    words = ["--device", "replay", "--recording", str(recording), "-o", str(output)]
+    words = ["collect", "--device", "replay", "--recording", str(recording), "-o", str(output)]
     child = subprocess.Popen(
         [sys.executable, "-c", script, *words], stderr=subprocess.PIPE, text=True, env={**os.environ}
     )
@@ -203,11 +203,22 @@ def test_ctrl_c_leaves_a_run_that_goes_on(recording, tmp_path):
         time.sleep(0.02)
     child.send_signal(signal.SIGINT)
     _, errors = child.communicate(timeout=30)
-    assert child.returncode == 1
+    assert child.returncode == 130
     assert f"stopped; the same command goes on with {output}" in errors
     assert "Traceback" not in errors
-    result = seer(*words)
+    result = seer(*words[1:])
     assert "12 of 12 problems done" in result.stdout
+
+
+def test_the_exit_status_reaches_the_shell(tmp_path):
+    words = ["collect", "--device", "replay", "-o", str(tmp_path / "run")]
+    child = subprocess.run(
+        [sys.executable, "-c", "from surrogate.cli import main; main()", *words],
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == 2
+    assert child.stderr.startswith("seer collect: device replay serves a recorded run")
 
 
 def test_help_tells_of_merging():

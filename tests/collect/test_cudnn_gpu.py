@@ -65,7 +65,8 @@ def fake_cupy():
         Stream=lambda non_blocking: Stream(),
     )
     return SimpleNamespace(
-        __version__="14.0", asnumpy=np.asarray, cuda=cuda, uint8=np.uint8, uint16=np.uint16, uint32=np.uint32, float16=np.float16,
+        __version__="14.0", asnumpy=np.asarray, cuda=cuda,
+        uint8=np.uint8, uint16=np.uint16, uint32=np.uint32, float16=np.float16,
         float32=np.float32, float64=np.float64, empty=lambda size, dtype: np.zeros(size, dtype).view(Array),
         random=SimpleNamespace(
             RandomState=lambda seed: SimpleNamespace(

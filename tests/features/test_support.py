@@ -117,9 +117,9 @@ def test_the_named_exception_does_vary(agreement: pd.DataFrame) -> None:
 @pytest.mark.parametrize("direction", ["fwd", "bwd_data", "bwd_filter"])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "fp64"])
 def test_rules_agree_with_measured_statuses_elsewhere(agreement: pd.DataFrame, direction: str, dtype: str) -> None:
-    """Exceptions of cuDNN 7.x of 2018, named: fp64 has FFT_TILING, backward filter has none of it in fp32."""
+    """Exceptions of the releases of 2018, named: FFT_TILING runs in fp64, not in the filter gradient."""
     part = agreement[(agreement["direction"] == direction) & (agreement["dtype"] == dtype)]
     part = part[~_odd_tiling(part)]
-    if dtype == "fp64" or direction == "bwd_filter":
+    if dtype == "fp64" or direction != "fwd":
         part = part[part["algorithm"] != "FFT_TILING"]
-    assert (part["expected"] == part["actual"]).mean() >= 0.97
+    assert (part["expected"] == part["actual"]).mean() >= 0.98

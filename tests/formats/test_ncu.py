@@ -127,6 +127,8 @@ def test_problems_make_dataset_rows(tmp_path: Path) -> None:
         "v100",
     ]
     assert imported.kernels.loc[0, "b_max"] == 320
+    with pytest.raises(InputError, match="name no GPU"):
+        read(tmp_path, WIDE, problems=listed, kernel="sgemm")
 
 
 def test_the_real_export() -> None:

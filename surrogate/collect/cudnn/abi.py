@@ -1,6 +1,4 @@
-"""The binary interface: structs and the argument types of every function called (cudnn_cnn.h, cudnn_ops.h,
-8.x and 9.x).
-"""
+"""The binary interface: structs and argument types of every function called (cudnn_cnn.h, cudnn_ops.h)."""
 
 import ctypes
 from collections.abc import Mapping
@@ -75,9 +73,7 @@ PROTOTYPES: Mapping[str, tuple[Any, ...]] = {
 
 
 def declare(library: Any) -> None:
-    """Give every function of ``library`` its types; a function that is missing raises AttributeError with
-    its name.
-    """
+    """Give every function of ``library`` its types; a function that is missing raises AttributeError with its name."""
     for name, argument_types in PROTOTYPES.items():
         function = getattr(library, name)
         function.argtypes = argument_types

@@ -11,9 +11,7 @@ from surrogate.collect.cudnn.library import Library
 
 
 class Descriptors:
-    """Four descriptors made once and set to one problem after another; by role: ``x``, ``w``, ``y``,
-    ``conv``.
-    """
+    """Four descriptors made once and set to one problem after another; by role: ``x``, ``w``, ``y``, ``conv``."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -30,9 +28,7 @@ class Descriptors:
         return descriptor
 
     def set(self, conv: Conv) -> None:
-        """Describe ``conv``. A refusal raises `CudnnError`, an element type that is not collected
-        `InputError`.
-        """
+        """Describe ``conv``. A refusal raises `CudnnError`, an element type that is not collected `InputError`."""
         check, by_role = self._library.check, self.by_role
         dtype, layout = enums.data_type(conv.dtype), enums.LAYOUTS[conv.layout]
         compute = enums.data_type(enums.COMPUTE_DTYPES[conv.dtype])

@@ -24,9 +24,7 @@ from surrogate.collect.protocol import RepeatPolicy
 
 @dataclass(slots=True)
 class _Current:
-    """The problem whose descriptors are set and whose tensors are placed; ``warmed`` are the algorithms run
-    already.
-    """
+    """The problem whose descriptors are set and whose tensors are placed; ``warmed`` are the algorithms run already."""
 
     conv: Conv
     direction: Direction
@@ -36,9 +34,7 @@ class _Current:
 
 
 class CudnnDevice:
-    """cuDNN's algorithms on the current GPU: their status, workspace, times and kernels; its heuristic; its
-    Find.
-    """
+    """cuDNN's algorithms on the current GPU: their status, workspace, times and kernels; its heuristic; its Find."""
 
     def __init__(
         self,
@@ -51,9 +47,7 @@ class CudnnDevice:
         clocks: Any = None,
         self_check: bool = True,
     ) -> None:
-        """Raises `InputError` where libcudnn, CuPy or a GPU is missing. The last five arguments are for
-        tests.
-        """
+        """Raises `InputError` where libcudnn, CuPy or a GPU is missing. The last five arguments are for tests."""
         self._library = library or Library.load()
         # CUPTI must be on before the CUDA context exists, or it misses what the context launches first
         self._activity, self._why_no_activity = activity or Activity.open()
@@ -97,9 +91,7 @@ class CudnnDevice:
         return tuple(_choice(conv, entry) for entry in perf[: count.value])
 
     def find(self, conv: Conv) -> tuple[Choice, ...]:
-        """What ``cudnnFindConvolution…AlgorithmEx`` times, once each; every algorithm has been warmed
-        before.
-        """
+        """What ``cudnnFindConvolution…AlgorithmEx`` times, once each; every algorithm has been warmed before."""
         count, perf = ctypes.c_int(), perf_array()
         try:
             current = self._set(conv)
@@ -265,9 +257,7 @@ class CudnnDevice:
         return self._current
 
     def _settle(self, code: int | None = None) -> None:
-        """After a failure, ask CUDA whether it stays (`DeviceLostError`); what passes has been reported
-        already.
-        """
+        """After a failure, ask CUDA whether it stays (`DeviceLostError`); what passes has been reported already."""
         if code is not None and not may_be_sticky(code):
             return
         try:

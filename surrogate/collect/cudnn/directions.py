@@ -13,11 +13,9 @@ ENTRIES = 16
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """One direction's functions, and the roles of its two operands and its result (``x`` input, ``w`` filter,
-    ``y`` output).
+    """One direction's functions, and the roles of its operands and result: ``x`` input, ``w`` filter, ``y`` output.
 
-    Each builds an argument tuple for the function beside it, from descriptors and device pointers named by
-    role.
+    Each method builds the arguments of the function beside it, from descriptors and device pointers by role.
     """
 
     name: str
@@ -79,9 +77,7 @@ class Direction:
         perf: Any,
         workspace: tuple[int, int],
     ) -> tuple[Any, ...]:
-        """Arguments of `find_function`; ``p`` holds device pointers by role, ``workspace`` its pointer and
-        bytes.
-        """
+        """Arguments of `find_function`; ``p`` holds device pointers by role, ``workspace`` its pointer and bytes."""
         return (
             handle,
             d[self.first],

@@ -1,6 +1,4 @@
-"""cuDNN's enumerations (cudnn_graph.h, cudnn_ops.h and cudnn_cnn.h of 8.x and 9.x), by the project's
-names.
-"""
+"""cuDNN's enumerations (cudnn_graph.h, cudnn_ops.h and cudnn_cnn.h of 8.x and 9.x), by the project's names."""
 
 from collections.abc import Mapping
 
@@ -35,9 +33,7 @@ ALGORITHMS: Mapping[str, Mapping[str, int]] = {
         "FFT_TILING": 6,
     },
 }
-"""cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t. DIRECT and the filter gradient's WINOGRAD were never
-implemented.
-"""
+"""cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t. DIRECT and the filter gradient's WINOGRAD were never implemented."""
 NON_DETERMINISTIC = {("bwd_data", "ALGO_0"), ("bwd_filter", "ALGO_0"), ("bwd_filter", "ALGO_3")}
 """Algorithms that the header marks non-deterministic (they add by atomics)."""
 MATHS = {"default": 0, "tensor_op": 1, "tensor_op_allow_conversion": 2, "fma": 3}
@@ -69,9 +65,7 @@ def math_name(number: int) -> str:
 
 
 def data_type(dtype: str) -> int:
-    """The number of an element type; `InputError` for one that the legacy convolutions are not collected
-    in.
-    """
+    """The number of an element type; `InputError` for one that the legacy convolutions are not collected in."""
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype!r} is not collected with cuDNN; known: {', '.join(DTYPES)}")
     return DTYPES[dtype]

@@ -1,5 +1,4 @@
-"""The GPU under cuDNN, by CuPy: one arena of memory, one stream, events, an L2 flush, and what is asked of
-the driver.
+"""The GPU under cuDNN, by CuPy: one arena of memory, one stream, events, an L2 flush, and what is asked of the driver.
 
 All of CuPy is behind this file, so that the device is tested with a stand-in.
 """
@@ -16,9 +15,7 @@ from surrogate.collect.device import DeviceLostError
 FLUSH_BYTES = 256 << 20
 """Written between repeats: more than any L2 so far holds."""
 POOL_ELEMENTS = (16 << 20) + 4093
-"""Random values made once per element type and copied over the operands; odd, so that rows do not repeat in
-step.
-"""
+"""Random values made once per element type and copied over the operands; odd, so that rows do not repeat in step."""
 ALIGNMENT = 256
 USABLE = 0.9
 """Share of the free memory that may be taken: cuDNN itself and the context need the rest."""
@@ -143,9 +140,7 @@ class Gpu:
         self._flush.data.memset_async(self._flushes % 256, FLUSH_BYTES, self._stream)
 
     def synchronize(self) -> None:
-        """Wait for the stream. `GpuFaultError` after an error that passes, `DeviceLostError` after one that
-        stays.
-        """
+        """Wait for the stream. `GpuFaultError` after an error that passes, `DeviceLostError` after one that stays."""
         try:
             self._stream.synchronize()
         except self._error as error:

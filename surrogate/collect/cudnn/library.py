@@ -16,9 +16,7 @@ MESSAGE_BYTES = 2048
 
 
 def candidates() -> list[str]:
-    """Paths and names to try: the environment's alone, or else NVIDIA's wheels and toolkit, then the
-    loader's own.
-    """
+    """Paths and names to try: the environment's alone, or else NVIDIA's wheels and toolkit, then the loader's own."""
     named = os.environ.get(ENVIRONMENT)
     if named:
         return [named]
@@ -65,9 +63,7 @@ class Library:
 
     @property
     def version(self) -> str:
-        """As in ``9.19.0``. CUDNN_VERSION is major·10000 + minor·100 + patch since 9.0, major·1000 + …
-        before.
-        """
+        """As in ``9.19.0``. CUDNN_VERSION is major·10000 + minor·100 + patch since 9.0, major·1000 + … before."""
         number = self.version_number
         major = number // 10_000 if number >= 90_000 else number // 1000
         rest = number - major * (10_000 if number >= 90_000 else 1000)
@@ -78,9 +74,7 @@ class Library:
         return int(getattr(self._functions, name)(*arguments))
 
     def check(self, name: str, *arguments: Any) -> None:
-        """Call a function that must succeed; another status raises `CudnnError` with the library's own
-        words.
-        """
+        """Call a function that must succeed; another status raises `CudnnError` with the library's own words."""
         code = self.call(name, *arguments)
         if code != SUCCESS:
             raise CudnnError(code, f"{name}: {self.reason(code)}")

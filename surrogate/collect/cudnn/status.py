@@ -21,9 +21,7 @@ class CudnnError(RuntimeError):
 
 
 def status_of(code: int) -> str:
-    """``ok``, ``not_supported`` or ``failed``. cuDNN 9 groups its codes by thousands: 3xxx is not
-    supported.
-    """
+    """``ok``, ``not_supported`` or ``failed``. cuDNN 9 groups its codes by thousands: 3xxx is not supported."""
     if code == SUCCESS:
         return "ok"
     if code // 1000 == 3 or code in V8_NOT_SUPPORTED:

@@ -28,9 +28,7 @@ def inception_v1(walk: Walk) -> None:
 
 
 def densenet121(walk: Walk) -> None:
-    """Huang et al. (2017), table 1, growth 32: each layer is 1×1 to 128 channels, then 3×3 to 32,
-    concatenated.
-    """
+    """Huang et al. (2017), table 1, growth 32: each layer is 1×1 to 128 channels, then 3×3 to 32, concatenated."""
     walk.conv(64, 7, stride=2).pool(3, 2, pad=1)
     for index, count in enumerate((6, 12, 24, 16)):
         for _ in range(count):

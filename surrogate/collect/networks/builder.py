@@ -8,9 +8,7 @@ from features.elementwise import ceil_div
 
 @dataclass(slots=True)
 class Walk:
-    """A square image of ``size`` × ``size`` with ``c`` channels, and the convolutions met so far (batch
-    1).
-    """
+    """A square image of ``size`` × ``size`` with ``c`` channels, and the convolutions met so far (batch 1)."""
 
     size: int = 224
     c: int = 3
@@ -27,15 +25,11 @@ class Walk:
         return self
 
     def pool(self, r: int, stride: int, pad: int = 0, ceil: bool = False) -> "Walk":
-        """A pooling window: only the size changes. ``ceil`` rounds the output size up, as Caffe's networks
-        do.
-        """
+        """A pooling window: only the size changes. ``ceil`` rounds the output size up, as Caffe's networks do."""
         reach = self.size + 2 * pad - r
         self.size = (ceil_div(reach, stride) if ceil else reach // stride) + 1
         return self
 
     def branch(self, size: int | None = None, c: int | None = None) -> "Walk":
-        """A second path from here (or from an image of another size or depth) that notes into the same
-        list.
-        """
+        """A second path from here (or from an image of another size or depth) that notes into the same list."""
         return Walk(size or self.size, c or self.c, self.layers)

@@ -20,9 +20,7 @@ EFFICIENTNET_B0 = (
 
 
 def inverted(walk: Walk, expansion: int, channels: int, stride: int, r: int, squeezed: bool) -> None:
-    """1×1 up, depthwise ``r`` × ``r``, 1×1 down; ``squeezed`` adds the two 1×1 layers of
-    squeeze-and-excitation.
-    """
+    """1×1 up, depthwise ``r`` × ``r``, 1×1 down; ``squeezed`` adds the two 1×1 layers of squeeze-and-excitation."""
     wide, narrow = expansion * walk.c, max(1, walk.c // 4)
     if expansion > 1:
         walk.conv(wide, 1)

@@ -4,9 +4,7 @@ from surrogate.collect.networks.builder import Walk
 
 
 def alexnet(walk: Walk) -> None:
-    """Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014): the one-tower
-    form.
-    """
+    """Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014): the one-tower form."""
     walk.conv(64, 11, stride=4, pad=2).pool(3, 2).conv(192, 5).pool(3, 2)
     walk.conv(384, 3).conv(256, 3).conv(256, 3)
 
@@ -20,9 +18,7 @@ def vgg(walk: Walk, repeats: tuple[int, ...]) -> None:
 
 
 def squeezenet(walk: Walk) -> None:
-    """Iandola et al. (2016), version 1.1: fire modules squeeze by 1×1, then expand by 1×1 and 3×3 side by
-    side.
-    """
+    """Iandola et al. (2016), version 1.1: fire modules squeeze by 1×1, then expand by 1×1 and 3×3 side by side."""
     walk.conv(64, 3, stride=2, pad=0).pool(3, 2, ceil=True)
     for squeeze, expand, pooled in (
         (16, 64, False), (16, 64, True), (32, 128, False), (32, 128, True),

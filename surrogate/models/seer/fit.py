@@ -15,7 +15,7 @@ def relative_fit(terms: np.ndarray, target: np.ndarray, *, nonnegative: bool = F
     ``terms`` (rows, terms), ``target`` (rows,) positive. Rows are divided by their target and columns by their norm
     before solving, since the terms differ by a factor of 1e9; where the rows do not determine the coefficients, the
     least-norm solution (in scaled columns) is returned. ``nonnegative`` keeps every coefficient at or above 0
-    (Lawson & Hanson 1974). Source: SEER's fits (PACT 2021 §4 and its repository).
+    (Lawson & Hanson 1974). Source: SEER's fits (PACT 2021 and its repository).
     """
     relative = terms / target[:, None]
     scale = np.linalg.norm(relative, axis=0)

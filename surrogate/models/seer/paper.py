@@ -22,7 +22,7 @@ _DEVICE = ["gpu", "library_version", "algorithm"]
 
 
 class SeerPaper:
-    """Per (GPU, library version, algorithm) the fits of the paper's §4; square, ungrouped, undilated fp32 forward only.
+    """Per (GPU, library version, algorithm) the fits of the paper (PACT 2021); square, ungrouped, undilated fp32 forward only.
 
     ``evaluations``: trials of each tree's leaf size; ``original_blocks``: predict non-fused Winograd's blocks with the
     original's slip (see `blocks.winograd_nonfused_blocks`).

@@ -34,7 +34,7 @@ def variant_name(algorithm: str, kernel_name: str, tile: Any = None) -> str:
 
 
 def gemm_p_tile(outputs: Number) -> Number:
-    """Position in `GEMM_P_TILES` of GEMM-P's tile by K (SEER §4, measured on cuDNN 7).
+    """Position in `GEMM_P_TILES` of GEMM-P's tile by K (SEER, PACT 2021, measured on cuDNN 7).
 
     128×32 if K ≤ 32 or 64 < K ≤ 96; 128×64 if 32 < K ≤ 64, 128 < K ≤ 192 or 256 < K ≤ 320; else 128×128.
     """

@@ -1,0 +1,132 @@
+"""SEER's terms where nothing was counted: instructions and transactions per block from the problem and the tile.
+
+Each term is divided by the device's peak or bandwidth, so that a coefficient is an efficiency and serves other devices
+too (within one device that changes nothing). Units: 1e6 flops over TFLOP/s, 1e3 sectors over GB/s; coefficients in µs.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from features.algorithms import FAMILIES, Family
+from features.elementwise import ceil_div
+from features.gpu import gpu
+from features.machine import b_max_columns
+from features.problem import SIZE_COLUMNS, ConvColumns
+from features.roofline import compute_us, memory_us
+from features.shape import gemm_k, out_h, out_w
+from features.terms import FAMILY_TERMS, TILES
+from features.terms.kernel import KernelTerms, roles
+from surrogate.dataset.rows import Rows
+from surrogate.models.seer import formulas
+from surrogate.models.seer.classify import roofline_class
+from surrogate.models.seer.fft_fit import BUCKETS
+from surrogate.models.seer.variants import gemm_p_tile
+
+LANES = 32
+SECTOR_BYTES = 32
+FORMS = 3
+FFT_FAMILIES = ("fft", "fft_tiling")
+OUTPUT_EDGES = (32, 64, 128)
+"""K ranges within which one tile is taken to run: K ≤ 32, ≤ 64, ≤ 128, above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analytical:
+    """Terms of one family's rows, by tile: small, middle, large (FFT: the middle one alone).
+
+    ``bound`` (rows,): class by the roofline, or FFT's width bucket; ``span`` (rows,): K range; ``tile`` (rows,): the
+    tile that a rule names, −1 where none does; ``terms[tile]``: the three time forms, each (rows, terms).
+    """
+
+    family: Family
+    bound: np.ndarray
+    span: np.ndarray
+    tile: np.ndarray
+    terms: tuple[tuple[np.ndarray, ...], ...]
+
+    def form(self, bound: int) -> int:
+        """Which of the time forms a class uses: FFT has one only."""
+        return 0 if self.family in FFT_FAMILIES else bound
+
+
+def analytical(rows: Rows, family_code: int) -> Analytical:
+    """The terms of rows that all belong to one family (by `Rows.column("family")`)."""
+    family = FAMILIES[family_code]
+    frame = rows.frame
+    p = ConvColumns.of(
+        [frame[name] for name in SIZE_COLUMNS],
+        **{name: frame[name] for name in ("dtype", "math", "layout", "direction")},
+    )
+    peak, bandwidth = (np.exp2(rows.column(f"log2_{n}").astype(np.float64)) for n in ("peak_tflops", "dram_gbs"))
+    names, index = np.unique(frame["gpu"].astype(str).to_numpy(), return_inverse=True)
+    b_max = b_max_columns([gpu(str(name)) for name in names], index, family)
+    found = FAMILY_TERMS[family](p, b_max)
+    span = np.searchsorted(OUTPUT_EDGES, roles(p).channels_out)
+    if family in FFT_FAMILIES:
+        extent = np.maximum(p.h, p.w)
+        bucket = np.searchsorted(BUCKETS, extent).clip(max=len(BUCKETS) - 1) * (family == "fft")
+        terms = ((_fft_terms(p, family, peak, bandwidth),),)
+        return Analytical(family, bucket, 0 * span, 0 * span, terms)
+    own = compute_us(found.arithmetic_flops, peak), memory_us(found.dram_bytes, bandwidth)
+    bound = roofline_class(*own, found.launches[1].waves)
+    tile = gemm_p_tile(roles(p).channels_out) if family == "precomp_gemm" else np.full(len(rows), -1)
+    terms = tuple(_forms(p, family, found, t, b_max[t], peak, bandwidth) for t in range(len(TILES[family])))
+    return Analytical(family, bound, span, tile, terms)
+
+
+def _forms(
+    p: ConvColumns,
+    family: Family,
+    found: KernelTerms,
+    tile: int,
+    b_max: np.ndarray,
+    peak: np.ndarray,
+    bandwidth: np.ndarray,
+) -> tuple[np.ndarray, ...]:
+    """The compute-bound, memory-bound and under-utilised form with one tile, pre and post kernels' terms joined."""
+    tile_m, tile_n = TILES[family][tile]
+    sector = p.itemsize / SECTOR_BYTES
+    depth = roles(p).channels_in if family.startswith("winograd") else gemm_k(p)
+    if family.startswith("winograd"):
+        instructions = 1.0 * ceil_div(roles(p).channels_in, 8)
+    else:
+        instructions = 1.0 * depth * tile_m * tile_n / LANES
+    reads, writes = (tile_m + tile_n) * depth * sector, tile_m * tile_n * sector
+    w = formulas.waves(found.launches[tile].blocks, b_max)
+    # n, the waves' own term, stays in µs; the others go by the unit that they keep busy.
+    arithmetic, traffic = instructions / (1e6 * peak), 1 / (1e3 * bandwidth)
+    extra = _extra_terms(p, family, bandwidth)
+    return tuple(
+        formulas.term_matrix((*form, *extra), len(p))
+        for form in (
+            formulas.compute_terms(w, b_max, arithmetic),
+            formulas.memory_terms(w, b_max, reads * traffic, writes * traffic),
+            formulas.under_utilised_terms(w, b_max, arithmetic, reads * traffic, writes * traffic),
+        )
+    )
+
+
+def _extra_terms(p: ConvColumns, family: Family, bandwidth: np.ndarray) -> formulas.Terms:
+    """im2col of GEMM, the transforms of non-fused Winograd; nothing for the rest."""
+    area, taps, channels = out_h(p) * out_w(p), p.r * p.s, p.c // p.groups
+    traffic = 1e3 * bandwidth
+    if family == "gemm":
+        return p.n * area * taps * p.c / traffic, p.k * taps * channels / traffic, 1.0
+    if family == "winograd_nonfused":
+        image = p.n * p.c * p.h * p.w / traffic
+        return image, p.k * channels * taps / traffic, p.n * p.k * area / traffic, 1.0
+    return ()
+
+
+def _fft_terms(p: ConvColumns, family: Family, peak: np.ndarray, bandwidth: np.ndarray) -> np.ndarray:
+    """SEER's four terms times N/128 (and groups, and tiles), and a constant for the launches of small batches."""
+    r = roles(p)
+    c, k = r.channels_in, r.channels_out
+    times = p.n / 128 * p.groups
+    if family == "fft_tiling":
+        down, across = (ceil_div(o, np.maximum(formulas.FFT_TILE + 1 - f, 1)) for o, f in ((r.out_h, p.r), (r.out_w, p.s)))
+        times = times * down * across
+    traffic = 1e3 * bandwidth
+    terms = (c * times / traffic, c * k * times / (1e6 * peak), k * times / traffic, times, 1.0)
+    return formulas.term_matrix(terms, len(p))

@@ -1,0 +1,128 @@
+"""`seer-time-only`: SEER's physics where only times were measured, its counters replaced by analytical terms."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+
+from features.algorithms import FAMILIES
+from features.errors import InputError
+from surrogate.dataset.rows import Rows
+from surrogate.models.columns import candidate_names
+from surrogate.models.seer.analytical import Analytical, analytical
+from surrogate.models.seer.classify import UNDER_UTILISED
+from surrogate.models.seer.tile_fit import TileFit
+
+LEAST_US = 0.1
+"""No launch is faster; keeps every prediction positive."""
+
+
+class SeerTimeOnly:
+    """Per (GPU, library version, algorithm) and class the paper's time form, with non-negative coefficients.
+
+    A group with fewer than ``least_rows`` rows takes the fit over the GPU's other versions, else over all GPUs (see
+    `_LEVELS`). Grouped problems, which SEER does not know, are fitted apart.
+    """
+
+    name: ClassVar[str] = "seer-time-only"
+    predicts_time: ClassVar[bool] = True
+    DEFAULTS: ClassVar[dict[str, Any]] = {"least_rows": 8}
+
+    def __init__(self, **params: Any) -> None:
+        self.params: Mapping[str, Any] = {**self.DEFAULTS, **params}
+        self._fits: dict[str, TileFit] = {}
+
+    def fit(self, rows: Rows, *, seed: int = 0) -> Self:
+        """Every level's fits on the ok rows. Raises `InputError` where there is none."""
+        del seed
+        ok = rows.take(rows.ok)
+        if not len(ok):
+            raise InputError(f"{self.name} needs at least one ok row to learn from")
+        fitted = type(self)(**self.params)
+        for part, terms in _families(ok):
+            time_us = ok.time_us[part]
+            for level, least in zip(_levels(ok.take(part), terms), self._least(), strict=True):
+                for key, mine in pd.Series(level).groupby(level).indices.items():
+                    if len(mine) >= least:
+                        form = _form(str(key), terms)
+                        fitted._fits[str(key)] = TileFit.fit(terms, form, np.asarray(mine), time_us[mine])
+        return fitted
+
+    def _least(self) -> list[int]:
+        """Rows that a fit of each level needs."""
+        return [int(self.params["least_rows"])] * (len(_LEVELS) - 1) + [1]
+
+    def predict_us(self, rows: Rows) -> np.ndarray:
+        """Times in µs, (rows,), positive; NaN for an algorithm that training did not hold."""
+        time_us = np.full(len(rows), np.nan)
+        for part, terms in _families(rows):
+            found = np.full(len(part), np.nan)
+            for level in _levels(rows.take(part), terms):
+                open_rows = np.flatnonzero(np.isnan(found))
+                names = level[open_rows]
+                for key in np.unique(names):
+                    if key in self._fits:
+                        mine = open_rows[names == key]
+                        found[mine] = self._fits[key].predict(terms, _form(key, terms), mine)
+            time_us[part] = np.maximum(found, LEAST_US)
+        return time_us
+
+    def save(self) -> dict[str, bytes]:
+        """Every group's coefficients as JSON."""
+        content = {key: fit.to_json() for key, fit in self._fits.items()}
+        return {"fits.json": json.dumps(content, sort_keys=True).encode()}
+
+    @classmethod
+    def load(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
+        """What `save` wrote."""
+        model = cls(**params)
+        model._fits = {key: TileFit.from_json(fit) for key, fit in json.loads(files["fits.json"]).items()}
+        return model
+
+    @staticmethod
+    def space(trial: Any) -> dict[str, Any]:
+        """Rows from which a group gets a fit of its own."""
+        return {"least_rows": trial.suggest_int("least_rows", 6, 40, log=True)}
+
+
+_LEVELS = (
+    ("gpu", "version", "candidate", "grouped", "bound"),
+    ("gpu", "candidate", "grouped", "bound"),
+    ("candidate", "grouped", "bound"),
+    ("gpu", "candidate", "grouped"),
+    ("candidate",),
+)
+"""What names a group, from the closest to the last resort; without ``bound`` the form is the under-utilised one."""
+
+
+def _families(rows: Rows) -> list[tuple[np.ndarray, Analytical]]:
+    """(positions, terms) of each family among the rows."""
+    code = rows.column("family").astype(int)
+    parts = [(np.flatnonzero(code == one), one) for one in range(len(FAMILIES)) if (code == one).any()]
+    return [(part, analytical(rows.take(part), one)) for part, one in parts]
+
+
+def _levels(rows: Rows, terms: Analytical) -> list[np.ndarray]:
+    """(rows,) the group's key, for each of `_LEVELS`."""
+    frame = rows.frame
+    candidate = pd.Series(candidate_names(rows))
+    setting = frame["dtype"].astype(str).str.cat([frame["math"].astype(str), frame["layout"].astype(str)], sep="/")
+    columns = {
+        "gpu": frame["gpu"].astype(str).to_numpy(),
+        "version": frame["library_version"].astype(str).to_numpy(),
+        "candidate": candidate.str.cat(setting.reset_index(drop=True), sep="/").to_numpy(),
+        "grouped": np.where((frame["groups"] > 1).to_numpy(), "grouped", "ungrouped"),
+        "bound": np.char.add("bound", terms.bound.astype(str)),
+    }
+    return [
+        pd.Series("|".join(level), index=range(len(frame))).str.cat([columns[name] for name in level], sep="|").to_numpy()
+        for level in _LEVELS
+    ]
+
+
+def _form(key: str, terms: Analytical) -> int:
+    """The time form of a group: that of the class in its key, else the under-utilised one, the most general."""
+    last = key.rsplit("|", 1)[-1]
+    return terms.form(int(last.removeprefix("bound")) if last.startswith("bound") else UNDER_UTILISED)

@@ -1,0 +1,118 @@
+"""``seer compare`` and ``seer report`` through the entry point."""
+
+import json
+
+import pandas as pd
+import pytest
+
+MODELS = "always-best-single,roofline,linear-dims,linear-terms"
+
+
+def test_compare_writes_results_tables_and_report(seer, dataset, tmp_path):
+    out = tmp_path / "out"
+    result = seer("compare", dataset, "--models", MODELS, "--folds", 4, "-o", out)
+    assert result.code == 0, result.err
+    for name in ("results.json", "predictions.parquet", "choices.parquet", "folds.csv", "report.html", "time_rows.csv"):
+        assert (out / name).is_file(), name
+    results = json.loads((out / "results.json").read_text())
+    assert {row["model"] for row in results["choice_rows"]} == {*MODELS.split(","), "cudnn-heuristic", "oracle"}
+    oracle = [row for row in results["choice_rows"] if row["model"] == "oracle"]
+    assert all(row["slowdown_macro"] == 1.0 for row in oracle)
+    assert "linear-terms" in result.out and str(out / "report.html") in result.out
+
+
+def test_report_draws_the_same_page_again(seer, dataset, tmp_path):
+    out = tmp_path / "out"
+    seer("compare", dataset, "--models", "roofline", "--folds", 2, "-o", out)
+    before = (out / "report.html").read_bytes()
+    (out / "report.html").unlink()
+    assert seer("report", out).code == 0
+    assert (out / "report.html").read_bytes() == before
+
+
+@pytest.mark.parametrize("by", ["shape", "network", "gpu", "random"])
+def test_every_split_runs(seer, dataset, tmp_path, by):
+    result = seer("compare", dataset, "--models", "linear-terms", "--by", by, "--folds", 2, "--json", "-o", tmp_path / "o")
+    assert result.code == 0, result.err
+    assert {row["split"] for row in result.json["choice_rows"]} == {by}
+
+
+def test_json_and_csv_are_whole(seer, dataset, tmp_path):
+    as_json = seer("compare", dataset, "--models", "roofline", "--folds", 2, "--json", "-o", tmp_path / "a").json
+    assert as_json["schema"] == 1 and as_json["dataset"]["candidates"] == "all"
+    as_csv = seer("compare", dataset, "--models", "roofline", "--folds", 2, "--csv", "-o", tmp_path / "b").out
+    assert as_csv.splitlines()[0].startswith("model,stratum,gpu") or "model" in as_csv.splitlines()[0]
+    assert len(as_csv.splitlines()) == len(as_json["choice_rows"]) + 1
+
+
+def test_where_filters_and_is_recorded(seer, dataset, tmp_path):
+    result = seer(
+        "compare", dataset, "--models", "roofline", "--folds", 2, "--where", "gpu=Tesla T4", "--json", "-o", tmp_path / "o"
+    )
+    assert result.json["dataset"]["gpus"] == ["Tesla T4"]
+    assert result.json["dataset"]["where"] == ["gpu=Tesla T4"]
+
+
+def test_seeds_make_different_folds_and_same_seed_same_bits(seer, dataset, tmp_path):
+    for name in ("a", "b"):
+        seer("compare", dataset, "--models", "linear-terms", "--folds", 2, "--seeds", 2, "-o", tmp_path / name)
+    assert (tmp_path / "a/results.json").read_bytes() == (tmp_path / "b/results.json").read_bytes()
+    folds = pd.read_csv(tmp_path / "a/folds.csv")
+    first, second = (folds[folds.seed == seed].set_index(["c", "r", "h"]).fold for seed in (0, 1))
+    assert not first.sort_index().equals(second.sort_index())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.drop(columns="time_us"), "column time_us missing"),
+        (lambda f: f.assign(c=-f.c), "c is -16; it must be between 1"),
+        (lambda f: f.assign(gpu="Tesla V1000"), "is unknown"),
+        (lambda f: f[f.algorithm == "GEMM"], "one algorithm only (GEMM)"),
+        (lambda f: f.assign(r=99), "the filter (dilation included) exceeds the padded input"),
+        (lambda f: f.assign(h=0.5), "h is 0.5; a whole number is needed"),
+        (lambda f: f.iloc[:0], "no rows"),
+    ],
+)
+def test_bad_tables_end_in_one_clear_line(seer, table, tmp_path, change, message):
+    path, out = tmp_path / "bad.parquet", tmp_path / "out"
+    change(table).to_parquet(path)
+    result = seer("compare", path, "--models", "roofline", "-o", out)
+    assert result.code == 2
+    assert message in result.err and result.err.count("\n") == 1 and "Traceback" not in result.err
+    assert not out.exists()
+
+
+def test_unreadable_and_missing_files(seer, tmp_path):
+    (tmp_path / "no.parquet").write_bytes(b"not parquet")
+    assert "not a readable parquet file" in seer("compare", tmp_path / "no.parquet").err
+    missing = seer("compare", tmp_path / "nowhere.parquet")
+    assert missing.code == 2 and "no such file" in missing.err
+
+
+def test_narrow_integer_columns_give_the_same_results(seer, table, tmp_path):
+    sizes = ["n", "c", "h", "w", "k", "r", "s", "pad_h", "groups"]
+    narrow = table[table.c <= 64]
+    narrow.to_parquet(tmp_path / "wide.parquet")
+    narrow.astype(dict.fromkeys(sizes, "int8")).to_parquet(tmp_path / "narrow.parquet")
+    rows = [
+        seer("compare", tmp_path / f"{name}.parquet", "--models", "linear-terms", "--folds", 2, "--json", "-o", tmp_path / name)
+        for name in ("wide", "narrow")
+    ]
+    assert rows[0].json["choice_rows"] == rows[1].json["choice_rows"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--models", "boostd-terms"], "did you mean boosted-terms"),
+        (["--where", "gpus=T4"], "did you mean gpu"),
+        (["--where", "gpu"], "write COLUMN=VALUE"),
+        (["--where", "gpu=none"], "leaves no rows"),
+        (["--candidate", "solver"], "needs a `solver` column"),
+        (["--folds", "1"], "2"),
+    ],
+)
+def test_bad_options_say_the_remedy(seer, dataset, tmp_path, words, message):
+    result = seer("compare", dataset, *words, "-o", tmp_path / "out")
+    assert result.code == 2 and message in result.err

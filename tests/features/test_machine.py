@@ -1,0 +1,50 @@
+"""A GPU as numbers or columns, and B_max per tile."""
+
+import numpy as np
+import pytest
+
+from features.algorithms import FAMILIES
+from features.gpu import gpu, gpus
+from features.machine import FAMILY_KERNEL, b_max, b_max_columns, machine, machine_columns
+
+
+def test_titan_xp_holds_what_seer_lists() -> None:
+    # SEER §2: B_max on 30 SMs.
+    xp = gpu("TITAN Xp")
+    assert b_max(xp, "implicit_gemm") == (240, 120, 120)
+    assert b_max(xp, "precomp_gemm") == (150, 120, 60)
+    assert b_max(xp, "gemm") == (480, 60, 60)
+    assert b_max(xp, "winograd") == (60, 60, 60)
+    assert b_max(xp, "winograd_nonfused")[1:] == (120, 60)
+
+
+def test_numbers_of_one_gpu() -> None:
+    v100 = machine(gpu("Tesla V100-SXM2-16GB"))
+    assert (v100.sms, v100.cores_per_sm, v100.compute_capability, v100.is_amd) == (80, 64, 7.0, 0)
+    assert v100.peak_tflops == v100.fp32_tflops == pytest.approx(15.7, rel=0.01)
+    assert v100.dram_gbs == pytest.approx(900, rel=0.01)
+    half = machine(gpu("Tesla V100-SXM2-16GB"), "fp16", True)
+    assert half.peak_tflops == pytest.approx(125, rel=0.02)
+    assert half._replace(peak_tflops=0) == v100._replace(peak_tflops=0)
+    assert machine(gpu("mi100")).is_amd == 1
+
+
+def test_every_gpu_and_family_has_positive_numbers() -> None:
+    assert set(FAMILY_KERNEL) == set(FAMILIES)
+    for one in gpus():
+        for family in FAMILIES:
+            slots = b_max(one, family)
+            assert len(slots) == 3 and min(slots) >= one.sms, (one.name, family)
+        numbers = machine(one)
+        assert min(numbers.sms, numbers.peak_tflops, numbers.fp32_tflops, numbers.dram_gbs, numbers.l2_bytes) > 0
+
+
+def test_columns_repeat_the_single_numbers() -> None:
+    xp, t4 = gpu("TITAN Xp"), gpu("Tesla T4")
+    keys = [(xp, "fp32", False), (t4, "fp16", True)]
+    columns = machine_columns(keys, np.array([1, 0, 1]))
+    for place, key in enumerate((keys[1], keys[0], keys[1])):
+        assert [float(column[place]) for column in columns] == list(machine(*key))
+    for family in FAMILIES:
+        slots = b_max_columns([xp, t4], np.array([1, 0]), family)
+        assert [[float(s[i]) for s in slots] for i in (0, 1)] == [list(b_max(t4, family)), list(b_max(xp, family))]

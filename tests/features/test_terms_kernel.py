@@ -1,0 +1,109 @@
+"""Launch arithmetic, and what holds for the terms of every family."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.conv import Conv
+from features.elementwise import ceil_div
+from features.problem import ConvColumns
+from features.shape import flops, tensor_bytes
+from features.terms import FAMILY_TERMS
+from features.terms.kernel import KernelTerms, gemm_launch, launch, roles
+
+CONVS = st.from_type(Conv)
+SLOTS = (240.0, 120.0, 60.0)
+
+
+def _flat(terms: KernelTerms) -> list[float]:
+    return [*terms[:-1], *(value for one in terms.launches for value in one)]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "b_max", "waves", "last"),
+    [(240, 240, 1.0, 1.0), (1, 240, 1 / 240, 1 / 240), (241, 240, 241 / 240, 1 / 240), (600, 240, 2.5, 0.5)],
+)
+def test_waves_by_hand(blocks: int, b_max: int, waves: float, last: float) -> None:
+    # SEER §2 item 4: n = ⌈B/B_max⌉, ε = (B − (n−1)·B_max)/B_max.
+    one = launch(blocks, float(b_max), 1.0)
+    assert one.waves == pytest.approx(waves, rel=1e-15)
+    assert one.last_wave_share == pytest.approx(last, rel=1e-12)
+
+
+@given(st.integers(1, 10**8), st.integers(1, 10**4))
+def test_full_waves_and_the_last_make_all_blocks(blocks: int, b_max: int) -> None:
+    one = launch(blocks, float(b_max), 1.0)
+    full = math.ceil(one.waves)
+    assert 0 < one.last_wave_share <= 1
+    assert (full - 1 + one.last_wave_share) * b_max == pytest.approx(blocks, rel=1e-9)
+    assert one.waves == pytest.approx(full - 1 + one.last_wave_share, rel=1e-9)
+
+
+def test_gemm_launch_by_hand() -> None:
+    # 100 × 70 in 32 × 32 tiles: 4 · 3 tiles, 5 GEMMs: 60 blocks; 7000 of 12 · 1024 outputs are useful.
+    one = gemm_launch(100, 70, 32, 32, 5, 40.0)
+    assert (one.blocks, one.waves) == (60, 1.5)
+    assert one.tile_utilisation == pytest.approx(7000 / 12288)
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), st.sampled_from([32, 64, 128]), st.sampled_from([32, 64, 128]))
+def test_tiles_cover_and_waste_less_than_one_row_and_column(m: int, n: int, tile_m: int, tile_n: int) -> None:
+    one = gemm_launch(m, n, tile_m, tile_n, 1, 1.0)
+    computed = one.blocks * tile_m * tile_n
+    assert m * n <= computed < (m + tile_m) * (n + tile_n)
+    assert one.tile_utilisation == pytest.approx(m * n / computed)
+
+
+def test_roles_swap_for_the_data_gradient() -> None:
+    sizes = {"n": 1, "c": 4, "h": 9, "k": 8, "r": 3, "stride_h": 2, "groups": 2}
+    assert roles(Conv(**sizes)) == (2, 4, 4, 4)
+    assert roles(Conv(**sizes, direction="bwd_filter")) == (2, 4, 4, 4)
+    assert roles(Conv(**sizes, direction="bwd_data")) == (4, 2, 9, 9)
+
+
+@pytest.mark.parametrize("family", FAMILY_TERMS)
+@settings(max_examples=40)
+@given(conv=CONVS)
+def test_bounds_that_every_family_keeps(family: str, conv: Conv) -> None:
+    terms = FAMILY_TERMS[family](conv, SLOTS)
+    assert all(math.isfinite(value) for value in _flat(terms))
+    assert terms.arithmetic_flops > 0 and terms.operand_bytes > 0 and terms.kernels >= 1
+    assert terms.dram_bytes >= tensor_bytes(conv)
+    assert (terms.workspace_bytes > 0) == (family not in ("direct", "implicit_gemm"))
+    for one in terms.launches:
+        assert one.blocks >= 1 and one.blocks == int(one.blocks)
+        assert 0 < one.last_wave_share <= 1
+        assert 0 < one.tile_utilisation <= 1
+
+
+@pytest.mark.parametrize("family", ["direct", "implicit_gemm", "precomp_gemm", "gemm"])
+@given(conv=CONVS)
+def test_families_without_transforms_do_the_direct_arithmetic(family: str, conv: Conv) -> None:
+    assert FAMILY_TERMS[family](conv, SLOTS).arithmetic_flops == flops(conv)
+
+
+@pytest.mark.parametrize("family", FAMILY_TERMS)
+@settings(max_examples=25)
+@given(convs=st.lists(CONVS, min_size=1, max_size=5))
+def test_arrays_equal_scalars(
+    columns_of: Callable[[Sequence[Conv]], ConvColumns], family: str, convs: list[Conv]
+) -> None:
+    columns = columns_of(convs)
+    slots = [np.full(len(convs), value) for value in SLOTS]
+    array = np.array([np.broadcast_to(v, len(convs)) for v in _flat(FAMILY_TERMS[family](columns, slots))])
+    single = np.array([_flat(FAMILY_TERMS[family](conv, SLOTS)) for conv in convs]).T
+    np.testing.assert_allclose(array, single, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("family", FAMILY_TERMS)
+@given(conv=CONVS, factor=st.integers(2, 8))
+def test_more_images_never_mean_less_of_anything(family: str, conv: Conv, factor: int) -> None:
+    small, large = (FAMILY_TERMS[family](one, SLOTS) for one in (conv, conv.with_batch(conv.n * factor)))
+    for name in ("arithmetic_flops", "dram_bytes", "workspace_bytes", "kernels"):
+        assert getattr(large, name) >= getattr(small, name), name
+    for one, other in zip(small.launches, large.launches, strict=True):
+        assert other.blocks >= one.blocks and ceil_div(other.waves, 1.0) >= ceil_div(one.waves, 1.0)
