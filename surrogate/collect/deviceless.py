@@ -153,7 +153,5 @@ def _library() -> Library:
     except InputError as error:
         raise InputError(f"the heuristic needs cuDNN: {error}; or {REMEDY}") from None
     if library.version_number < FIRST_VERSION:
-        raise InputError(
-            f"cuDNN {library.version} cannot rank for a GPU that is not there; {REMEDY}"
-        )
+        raise InputError(f"cuDNN {library.version} cannot rank for a GPU that is not there; {REMEDY}")
     return library

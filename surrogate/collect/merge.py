@@ -207,6 +207,7 @@ def _row(key: _Key, gathered: _Gathered) -> dict[str, Any]:
 def _times(visits: Sequence[_Visit]) -> dict[str, Any]:
     """The time columns of visits that are ok."""
     summaries = [summarise(visit.result.times_us) for visit in visits]
+    judged = [summary.stable for summary in summaries if summary.judgeable]
     return {
         "time_us": statistics.median(summary.median_us for summary in summaries),
         "time_us_min": min(summary.min_us for summary in summaries),
@@ -214,7 +215,7 @@ def _times(visits: Sequence[_Visit]) -> dict[str, Any]:
         "time_us_mad": statistics.median(summary.mad_us for summary in summaries),
         "span_us": statistics.median(statistics.median(visit.result.spans_us) for visit in visits),
         "repeats": sum(summary.repeats for summary in summaries),
-        "stable": all(summary.stable for summary in summaries),
+        "stable": all(judged) if judged else None,
         "timer": visits[0].result.timer,
     }
 

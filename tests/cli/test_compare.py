@@ -67,7 +67,7 @@ def test_seeds_make_different_folds_and_same_seed_same_bits(seer, dataset, tmp_p
     [
         (lambda f: f.drop(columns="time_us"), "column time_us missing"),
         (lambda f: f.assign(c=-f.c), "c is -16; it must be between 1"),
-        (lambda f: f.assign(gpu="Tesla V1000"), "is unknown"),
+        (lambda f: f.assign(gpu=f.gpu + "-0x"), "is unknown"),
         (lambda f: f[f.algorithm == "GEMM"], "one algorithm only (GEMM)"),
         (lambda f: f.assign(r=99), "the filter (dilation included) exceeds the padded input"),
         (lambda f: f.assign(h=0.5), "h is 0.5; a whole number is needed"),

@@ -193,6 +193,11 @@ def test_what_is_missing_is_told(monkeypatch):
     with pytest.raises(InputError, match=r"pip install 'seer-surrogate\[gpu\]'"):
         Gpu(1, 1)
     cupy = fake_cupy()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    with pytest.raises(
+        InputError, match="too few to measure with"
+    ):  # the real pools exceed the fake's memory
+        Gpu(1, 1)
 
     def no_driver(_):
         raise CudaError("CUDA driver version is insufficient")

@@ -1,5 +1,7 @@
 """Logs → one dataset: its columns, medians over visits, shards, duplicates, clocks, kernels."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -39,6 +41,20 @@ def test_times_by_hand(make_plan, record):
     assert row.time_us_mad == pytest.approx(1.0)
     assert row.span_us == pytest.approx(base + 1.5)
     assert row.timer == "cupti"
+
+
+def test_a_single_repeat_is_neither_stable_nor_unstable(make_plan, record, fake_device):
+    device = fake_device()
+    measure = device.measure
+
+    def once(conv, algorithm, policy):
+        result = measure(conv, algorithm, policy)
+        return replace(result, times_us=result.times_us[:1], spans_us=result.spans_us[:1])
+
+    device.measure = once
+    rows = merge_runs([record(make_plan(3), device)]).rows
+    assert rows.stable.isna().all()
+    assert merge_runs([record(make_plan(3), name="five")]).rows.stable[rows.status == "ok"].all()
 
 
 def test_anchors_merge_into_one_row_and_tell_their_drift(make_plan, record):

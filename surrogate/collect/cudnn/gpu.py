@@ -16,6 +16,8 @@ FLUSH_BYTES = 256 << 20
 """Written between repeats: more than any L2 so far holds."""
 POOL_ELEMENTS = (16 << 20) + 4093
 """Random values made once per element type and copied over the operands; odd, so that rows do not repeat in step."""
+POOL_BYTES = 32
+"""Memory per random value while the pools of all element types are made."""
 ALIGNMENT = 256
 USABLE = 0.9
 """Share of the free memory that may be taken: cuDNN itself and the context need the rest."""
@@ -41,7 +43,9 @@ class Gpu:
             self._properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
             self._stream = cupy.cuda.Stream(non_blocking=True)
             free, _ = cupy.cuda.runtime.memGetInfo()
-            usable = int(USABLE * free) - FLUSH_BYTES - 64 * POOL_ELEMENTS
+            usable = int(USABLE * free) - FLUSH_BYTES - POOL_BYTES * POOL_ELEMENTS
+            if usable <= 0:
+                raise MemoryError(f"{free} bytes are free, too few to measure with")
             tensors = min(3 * (max_tensor_bytes + ALIGNMENT), usable // 2)
             self.workspace_bytes = min(max_workspace_bytes, usable - tensors)
             self._tensors = cupy.empty(tensors, cupy.uint8)

@@ -108,25 +108,26 @@ def _forms(
 
 
 def _extra_terms(p: ConvColumns, family: Family, bandwidth: np.ndarray) -> formulas.Terms:
-    """im2col of GEMM, the transforms of non-fused Winograd; nothing for the rest."""
+    """im2col of GEMM, the transforms of non-fused Winograd; for the rest only a launch per group of grouped problems."""
     area, taps, channels = out_h(p) * out_w(p), p.r * p.s, p.c // p.groups
     traffic = 1e3 * bandwidth
     if family == "gemm":
-        return p.n * area * taps * p.c / traffic, p.k * taps * channels / traffic, 1.0
+        return p.n * area * taps * p.c / traffic, p.k * taps * channels / traffic, p.groups
     if family == "winograd_nonfused":
         image = p.n * p.c * p.h * p.w / traffic
-        return image, p.k * channels * taps / traffic, p.n * p.k * area / traffic, 1.0
-    return ()
+        return image, p.k * channels * taps / traffic, p.n * p.k * area / traffic, p.groups
+    return (p.groups * (p.groups > 1),)
 
 
 def _fft_terms(p: ConvColumns, family: Family, peak: np.ndarray, bandwidth: np.ndarray) -> np.ndarray:
-    """SEER's four terms times N/128 (and groups, and tiles), and a constant for the launches of small batches."""
+    """SEER's four terms times N/128 (and groups, and tiles); the filters' transform and the launches, which know no N."""
     r = roles(p)
     c, k = r.channels_in, r.channels_out
-    times = p.n / 128 * p.groups
+    images = p.n / 128 * p.groups
     if family == "fft_tiling":
         down, across = (ceil_div(o, np.maximum(formulas.FFT_TILE + 1 - f, 1)) for o, f in ((r.out_h, p.r), (r.out_w, p.s)))
-        times = times * down * across
+        images = images * down * across
     traffic = 1e3 * bandwidth
-    terms = (c * times / traffic, c * k * times / (1e6 * peak), k * times / traffic, times, 1.0)
+    filters = c * k * p.groups / traffic
+    terms = (c * images / traffic, c * k * images / (1e6 * peak), k * images / traffic, images, filters, p.groups)
     return formulas.term_matrix(terms, len(p))
