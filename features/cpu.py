@@ -7,7 +7,7 @@ from features.errors import InputError
 from features.gpu import Gpu
 
 LANES = 16
-"""fp32 lanes of one core, nominal: peak = cores · lanes · 2 · clock, and the clock is chosen to give the measured peak."""
+"""fp32 lanes of one core, nominal: the clock is then chosen so that cores · lanes · 2 · clock is the measured peak."""
 
 
 def cpu_device(name: str, properties: Mapping[str, Any]) -> Gpu:
@@ -20,9 +20,13 @@ def cpu_device(name: str, properties: Mapping[str, Any]) -> Gpu:
         gflops, copy_gbs = float(properties["gemm_gflops"]), float(properties["copy_gbs"])
         cache = int(properties["last_level_cache_bytes"])
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"device {name!r}: its properties lack {error}; collect again with `seer collect`") from None
+        raise InputError(
+            f"device {name!r}: its properties lack {error}; collect again with `seer collect`"
+        ) from None
     if min(cores, gflops, copy_gbs) <= 0:
-        raise InputError(f"device {name!r}: a measured figure is not positive; collect again with `seer collect`")
+        raise InputError(
+            f"device {name!r}: a measured figure is not positive; collect again with `seer collect`"
+        )
     return Gpu(
         name=name,
         aliases=(),

@@ -25,20 +25,75 @@ LAYOUTS = ("NCHW", "NHWC")
 class Problem(Protocol):
     """A convolution problem as the formulas see it: every attribute is a number, or an array of one common length."""
 
-    n: Any
-    c: Any
-    h: Any
-    w: Any
-    k: Any
-    r: Any
-    s: Any
-    pad_h: Any
-    pad_w: Any
-    stride_h: Any
-    stride_w: Any
-    dilation_h: Any
-    dilation_w: Any
-    groups: Any
+    @property
+    def n(self) -> Any:
+        """Batch."""
+        ...
+
+    @property
+    def c(self) -> Any:
+        """Input channels."""
+        ...
+
+    @property
+    def h(self) -> Any:
+        """Input height."""
+        ...
+
+    @property
+    def w(self) -> Any:
+        """Input width."""
+        ...
+
+    @property
+    def k(self) -> Any:
+        """Output channels."""
+        ...
+
+    @property
+    def r(self) -> Any:
+        """Filter height."""
+        ...
+
+    @property
+    def s(self) -> Any:
+        """Filter width."""
+        ...
+
+    @property
+    def pad_h(self) -> Any:
+        """Zeros above and below."""
+        ...
+
+    @property
+    def pad_w(self) -> Any:
+        """Zeros left and right."""
+        ...
+
+    @property
+    def stride_h(self) -> Any:
+        """Vertical stride."""
+        ...
+
+    @property
+    def stride_w(self) -> Any:
+        """Horizontal stride."""
+        ...
+
+    @property
+    def dilation_h(self) -> Any:
+        """Vertical dilation."""
+        ...
+
+    @property
+    def dilation_w(self) -> Any:
+        """Horizontal dilation."""
+        ...
+
+    @property
+    def groups(self) -> Any:
+        """Groups of channels."""
+        ...
 
     @property
     def itemsize(self) -> Any:

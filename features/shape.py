@@ -73,7 +73,7 @@ def gemm_n(p: Problem) -> Number:
 
 
 def gemm_k(p: Problem) -> Number:
-    """Reduction length of the implicit GEMM of one group: fwd (C/groups)·R·S, bwd_data (K/groups)·R·S, bwd_filter N·P·Q."""
+    """Reduction length of one group's GEMM: fwd (C/groups)·R·S, bwd_data (K/groups)·R·S, bwd_filter N·P·Q."""
     return where(
         p.is_bwd_filter,
         p.n * out_h(p) * out_w(p),

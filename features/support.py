@@ -1,7 +1,8 @@
 """Which problems an algorithm accepts, as its library documents it: rules per library, direction and algorithm.
 
-Sources: cuDNN API reference, "supported algorithms" tables of cudnnConvolutionForward / BackwardData / BackwardFilter;
-statuses of cuDNN 7.5 to 7.6.4. Where a release or a device differs, statuses in the data win (surrogate.models.support).
+Sources: cuDNN API reference, "supported algorithms" of cudnnConvolutionForward, BackwardData and BackwardFilter;
+statuses of cuDNN 7.5 to 7.6.4. Where a release or a device differs, statuses in the data win
+(surrogate.models.support).
 """
 
 from collections.abc import Callable

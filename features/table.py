@@ -1,7 +1,7 @@
 """The feature table: names, order, version; one formula serves one problem and a table of them.
 
-Three groups: of the problem, of the machine, of the algorithm on both. Sizes enter as base-2 logarithms, so that a tree's
-threshold means a ratio.
+Three groups: of the problem, of the machine, of the algorithm on both. Sizes enter as base-2 logarithms, so that a
+tree's threshold means a ratio.
 """
 
 from typing import Any, NamedTuple

@@ -139,7 +139,10 @@ def load(path: str | Path) -> Bundle:
             Widths.from_json(files["widths.json"]),
             Domain.from_json(files["domain.json"]),
             index["candidate"],
-            {name: Gpu(**{**row, "aliases": (), "measured_figures": ()}) for name, row in index["devices"].items()},
+            {
+                name: Gpu(**{**row, "aliases": (), "measured_figures": ()})
+                for name, row in index["devices"].items()
+            },
             index["card"],
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -152,7 +155,9 @@ def load(path: str | Path) -> Bundle:
 
 def _gpu_row(gpu: Gpu) -> dict[str, Any]:
     """A device's fields as JSON, without names that belong to a registry."""
-    return {f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name not in ("aliases", "measured_figures")}
+    return {
+        f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name not in ("aliases", "measured_figures")
+    }
 
 
 def read_index(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where a fitted model has seen anything like a row: ranges of the raw dimensions, known devices and settings, shapes."""
+"""Where a fitted model has seen anything like a row: ranges of sizes, known devices and settings, shapes."""
 
 import hashlib
 import json
@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from surrogate.dataset.problems import joined
 from surrogate.dataset.schema import SIZE_COLUMNS
 from surrogate.dataset.splits import shape_names
 
@@ -17,7 +18,7 @@ _SETTINGS = ("gpu", "library", "direction", "dtype", "math", "layout", "algorith
 
 @dataclass(frozen=True)
 class Domain:
-    """``ranges`` size column → [least, greatest] seen; ``settings`` texts seen; ``shapes`` hashes of training shapes."""
+    """``ranges`` size column → (least, greatest) seen; ``settings`` seen; ``shapes`` hashes of training shapes."""
 
     ranges: Mapping[str, tuple[int, int]]
     settings: frozenset[str]
@@ -68,5 +69,4 @@ def shape_hashes(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _settings(frame: pd.DataFrame) -> np.ndarray:
-    columns = [frame[c].astype(str) for c in _SETTINGS]
-    return columns[0].str.cat(columns[1:], sep="|").to_numpy()
+    return joined(frame, _SETTINGS).to_numpy()

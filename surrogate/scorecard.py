@@ -31,7 +31,7 @@ DRAWS = 1000
 
 @dataclass(frozen=True)
 class Judged:
-    """The candidate rows of judged problems: ``frame`` with stratum and shape beside them, ``candidates`` for the picks.
+    """The candidate rows of judged problems: ``frame``, its ``stratum``, and ``candidates`` for the picks.
 
     ``problem_row`` (problems,) is the position of each problem's first row; ``shape`` (problems,) its shape's code.
     """
@@ -92,7 +92,7 @@ def pick_oracle(judged: Judged) -> Choice:
 def choice_rows(
     judged: Judged, picks: Mapping[str, list[Choice]], reasons: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """One row per model × GPU × grouping. Several choices of a model (seeds) are averaged problem by problem, in logs."""
+    """One row per model × GPU × grouping. A model's choices (one per seed) are averaged problem by problem, in logs."""
     rows = []
     gpu_of = judged.frame["gpu"].to_numpy()[judged.problem_row]
     stratum_of = judged.stratum[judged.problem_row]
@@ -175,8 +175,8 @@ def time_rows(
 ) -> list[dict[str, Any]]:
     """One row per model × population × (grouping | GPU | algorithm), over ok rows.
 
-    ``ratio_to_best`` (rows,) time over the problem's best; ``predictions`` model → one array (rows,) in µs per seed, whose
-    metrics are averaged. A model without predictions gets one row with n 0 and its reason.
+    ``ratio_to_best`` (rows,) time over the problem's best; ``predictions`` model → one array (rows,) in µs per seed,
+    whose metrics are averaged. A model without predictions gets one row with n 0 and its reason.
     """
     measured = frame["time_us"].to_numpy(dtype=float)
     shape = shape_codes(frame)

@@ -47,7 +47,7 @@ def train(
         raise InputError(
             f"{model} ranks algorithms and predicts no time; train another model, as {DEFAULT_MODEL}"
         )
-    rows = rows_of(candidate_frame(data.frame, candidate), data.devices)
+    rows = rows_of(candidate_frame(data, candidate), data.devices)
     if not rows.ok.any():
         raise InputError(f"{data.name}: no row has status ok; there is nothing to learn from")
     total = HELD_OUT_FOLDS + 1 + (trials > 0)
@@ -164,7 +164,7 @@ def evaluate(bundle: Bundle, data: Dataset) -> list[dict[str, Any]]:
 
     One record per part (seen, unseen) × grouping (all, ungrouped): time errors over ok rows, and the choice figures.
     """
-    frame = candidate_frame(data.frame, bundle.candidate)
+    frame = candidate_frame(data, bundle.candidate)
     devices = {**bundle.devices, **data.devices}
     rows = rows_of(frame, devices)
     predicted = bundle.predict(frame, devices)

@@ -1,4 +1,4 @@
-"""Shared by all tests: the folder of measured data, random problems, and invented tables (test data, no measurement)."""
+"""Shared by all tests: the folder of measured data, random problems, invented tables (test data, no measurement)."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +19,14 @@ settings.load_profile("seer")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "FFT", "WINOGRAD")
-SPEED = {"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "FFT": 1.3, "WINOGRAD": 0.5}
+SPEED = {
+    "IMPLICIT_GEMM": 1.0,
+    "IMPLICIT_PRECOMP_GEMM": 0.8,
+    "GEMM": 1.1,
+    "FFT": 1.3,
+    "WINOGRAD": 0.5,
+    "WINOGRAD_NONFUSED": 0.6,
+}
 NETWORKS = ("AlphaNet", "BetaNet", "AlphaNet, GammaNet", "GammaNet", "")
 
 
@@ -93,7 +100,7 @@ def _shapes(count: int) -> list[Conv]:
 
 @pytest.fixture(scope="session")
 def table() -> Callable[..., pd.DataFrame]:
-    """Make an invented dataset: every algorithm of every problem, times that follow from FLOPs and an invented speed."""
+    """Make an invented dataset: every algorithm of every problem; times follow from FLOPs and an invented speed."""
 
     def make(
         shapes: int = 12,

@@ -1,8 +1,8 @@
 """FFT convolution: whole images, or tiles of 32 × 32 elements.
 
 Transforms are counted as 2.5·F²·log2(F²) operations for a real F × F transform; the pointwise stage is a complex GEMM
-over channels at F·(F/2 + 1) frequencies, 8 operations per complex multiply-add. Source: Mathieu, Henaff & LeCun 2013 §2;
-SEER §2 (width buckets 16 … 256, tiles of 32).
+over channels at F·(F/2 + 1) frequencies, 8 operations per complex multiply-add. Sources: Mathieu, Henaff & LeCun 2013
+§2; SEER §2 (width buckets 16 … 256, tiles of 32).
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ COMPLEX_ITEMS = 2
 
 
 def transform_size(p: Problem) -> Number:
-    """The side F of the whole-image transform: the least of 16, 32, 64, 128, 256 covering the padded input (SEER §2)."""
+    """The side F of the whole-image transform: the least of 16, 32 … 256 that covers the padded input (SEER §2)."""
     extent = maximum(p.h + 2 * p.pad_h, p.w + 2 * p.pad_w)
     size = where(
         extent <= 16, 16, where(extent <= 32, 32, where(extent <= 64, 64, where(extent <= 128, 128, 256)))

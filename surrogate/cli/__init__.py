@@ -53,9 +53,7 @@ def seer() -> None:
 def main() -> None:
     """Run ``seer``; a user's error is one line on standard error and exit status 2."""
     try:
-        seer.main(prog_name="seer", standalone_mode=False)
-    except click.exceptions.Exit as done:
-        sys.exit(done.exit_code)
+        sys.exit(seer.main(prog_name="seer", standalone_mode=False) or 0)
     except click.Abort:
         click.echo("seer: interrupted", err=True)
         sys.exit(130)

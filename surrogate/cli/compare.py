@@ -6,6 +6,7 @@ import click
 
 from surrogate.cli.output import output_options
 
+
 @click.command()
 @click.argument("data", required=False, type=click.Path(path_type=Path))
 @click.option(
@@ -84,8 +85,9 @@ def command(
 ) -> None:
     """Fit every model on the training rows of every fold of DATA, predict the held-out rows, judge times and choices.
 
-    DATA is a parquet dataset; without it, the measured data that ships with the package. Writes results.json, CSV tables, figures and report.html into a folder, and prints the
-    summary. `--where` filters DATA and the further training tables alike.
+    DATA is a parquet dataset; without it, the measured data that ships with the package. Writes results.json, CSV
+    tables, figures and report.html into a folder, and prints the summary. `--where` filters DATA and the further
+    training tables alike.
     """
     from surrogate.bundled import default_dataset
     from surrogate.cli.datasets import load, progress_bar

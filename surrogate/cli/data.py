@@ -82,5 +82,7 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None
     else:
         result = merged([read_dataset(path, candidates=candidates) for path in paths])
         frame = result.frame
-        write_dataset(frame, output, candidates=result.candidates, metadata=result.metadata)
+        write_dataset(
+            frame, output, candidates=result.candidates, kernels=result.kernels, metadata=result.metadata
+        )
     click.echo(f"{output}: {len(frame)} rows")

@@ -1,6 +1,7 @@
 """Reading datasets from the command line: several files, filters, the kind of candidate list."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def load(path: Path, candidates: str | None = None, where: Sequence[str] = ()) -
     data = read_dataset(path, candidates=candidates)
     kept = filtered(data.frame, where, str(path))
     metadata = {**data.metadata, "where": list(where)}
-    return Dataset(kept, data.candidates, data.name, metadata)
+    return Dataset(kept, data.candidates, data.name, metadata, data.kernels)
 
 
 def load_all(paths: Sequence[Path], candidates: str | None, where: Sequence[str]) -> Dataset:
@@ -46,7 +47,7 @@ def load_all(paths: Sequence[Path], candidates: str | None, where: Sequence[str]
     parts = [load(path, candidates, where) for path in paths]
     if not parts:
         raise InputError("no dataset given; name at least one parquet file")
-    return merge([Dataset(p.frame, parts[0].candidates, p.name, p.metadata) for p in parts])
+    return merge([replace(part, candidates=parts[0].candidates) for part in parts])
 
 
 def filtered(frame: pd.DataFrame, where: Sequence[str], name: str) -> pd.DataFrame:

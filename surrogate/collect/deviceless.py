@@ -11,7 +11,8 @@ from typing import Any
 
 from features.conv import Conv
 from features.errors import InputError
-from features.gpu import Gpu, gpu as gpu_named
+from features.gpu import Gpu
+from features.gpu import gpu as gpu_named
 from surrogate.collect.cudnn.library import Library
 from surrogate.collect.cudnn.status import CudnnError
 from surrogate.collect.device import DeviceInfo
@@ -87,7 +88,7 @@ class Deviceless:
 
     def close(self) -> None:
         """Destroy the device's description."""
-        self._scope.__exit__(None, None, None)
+        self._scope.close()
 
     def _ranked(self, scope: Scope, conv: Conv) -> Iterator[EnginePlan]:
         try:

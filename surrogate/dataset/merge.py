@@ -20,10 +20,12 @@ def merge(parts: list[Dataset]) -> Dataset:
         raise InputError(f"candidate lists differ ({listed}); merge tables of one kind, or set --candidates")
     frame = pd.concat([part.frame for part in parts], ignore_index=True)
     key = [*ROW_KEY, *(["solver"] if "solver" in frame else [])]
+    kernels = [part.kernels for part in parts if part.kernels is not None]
     kept = frame.drop_duplicates(key, keep="last")
     return Dataset(
         kept.reset_index(drop=True),
         parts[0].candidates,
         "+".join(part.name for part in parts),
         {"parts": [{"name": part.name, **part.metadata} for part in parts]},
+        pd.concat(kernels, ignore_index=True) if kernels else None,
     )

@@ -1,6 +1,7 @@
 """From rows to problems: codes of problems and shapes, the newest library version, and which problems can be judged."""
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,13 @@ import pandas as pd
 from surrogate.dataset.schema import PROBLEM_KEY, SHAPE_COLUMNS, SIZE_COLUMNS
 
 
-def codes(frame: pd.DataFrame, columns: tuple[str, ...]) -> np.ndarray:
+def joined(frame: pd.DataFrame, columns: Sequence[str]) -> pd.Series:
+    """One text per row: the values of ``columns`` with ``|`` between them."""
+    texts = [frame[column].astype(str).to_numpy(dtype=object) for column in columns]
+    return pd.Series(["|".join(row) for row in zip(*texts, strict=True)], index=frame.index, dtype=object)
+
+
+def codes(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
     """One int per row, equal where all ``columns`` are equal, numbered from 0 in order of appearance."""
     return frame.groupby(list(columns), sort=False, dropna=False, observed=True).ngroup().to_numpy()
 
@@ -42,7 +49,7 @@ def newest_version(frame: pd.DataFrame) -> np.ndarray:
 
 
 def fully_measured(frame: pd.DataFrame) -> np.ndarray:
-    """True for rows whose problem has a row for every algorithm that its device and settings have in this table.
+    """True for rows whose problem has a row for every algorithm of its device and settings in this table.
 
     This is the rule for ``all`` tables: an algorithm that was tried elsewhere but has no row here is unmeasured.
     """
@@ -53,7 +60,7 @@ def fully_measured(frame: pd.DataFrame) -> np.ndarray:
 
 
 def judged_rows(frame: pd.DataFrame, candidates: str) -> np.ndarray:
-    """True for rows of judged problems: at least two candidates ok and, for ``all``, none unmeasured; newest version."""
+    """True for rows of judged problems: two candidates ok or more, newest version; for ``all``, none unmeasured."""
     ok = (frame["status"] == "ok").astype(int)
     enough = ok.groupby(problem_codes(frame)).transform("sum").to_numpy() >= 2
     judged = enough & newest_version(frame)

@@ -11,7 +11,7 @@ from features.algorithms import FAMILY_CODE, LIBRARIES, algorithms, family_of
 from features.errors import InputError
 from features.gpu import Gpu, gpu
 from features.machine import Machine, machine_columns
-from features.problem import ConvColumns
+from features.problem import DTYPES, ConvColumns
 from features.table import FEATURE_NAMES, feature_matrix
 from surrogate.dataset.problems import problem_codes, shape_codes, version_number
 from surrogate.dataset.schema import SIZE_COLUMNS
@@ -100,25 +100,26 @@ def _gpus(frame: pd.DataFrame, devices: Mapping[str, Gpu]) -> tuple[list[Gpu], n
 
 
 def _machine(frame: pd.DataFrame, columns: ConvColumns, gpus: list[Gpu], gpu_index: np.ndarray) -> Machine:
-    key = pd.DataFrame(
-        {"gpu": gpu_index, "dtype": frame["dtype"].to_numpy(), "tensor": columns.uses_tensor_cores}
-    )
-    groups = key.groupby(["gpu", "dtype", "tensor"], sort=False)
-    distinct = [(gpus[g], str(dtype), bool(tensor)) for g, dtype, tensor in groups.groups]
-    return machine_columns(distinct, groups.ngroup().to_numpy())
+    """Machine columns of all rows, looked up once per distinct (GPU, dtype, tensor cores)."""
+    names = list(DTYPES)
+    dtype_index = frame["dtype"].map({name: i for i, name in enumerate(names)}).to_numpy(dtype=np.int64)
+    code = (gpu_index * len(names) + dtype_index) * 2 + columns.uses_tensor_cores
+    distinct, index = np.unique(code, return_inverse=True)
+    keys = [(gpus[c // 2 // len(names)], names[c // 2 % len(names)], bool(c % 2)) for c in distinct.tolist()]
+    return machine_columns(keys, index)
 
 
 def _algorithms(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(rows,) index into the distinct algorithms, and their family codes and order in the library."""
-    groups = frame.groupby(["library", "direction", "algorithm"], sort=False)
+    key = ["library", "direction", "algorithm"]
     family, order = [], []
-    for library, direction, name in groups.groups:
+    for library, direction, name in frame[key].drop_duplicates().itertuples(index=False, name=None):
         if library not in LIBRARIES:
             raise InputError(f"library {library!r} is unknown; known: {', '.join(LIBRARIES)}")
         known = [a.name for a in algorithms(library, direction)]
         family.append(FAMILY_CODE[family_of(name, library, direction)])
         order.append(known.index(name) if name in known else len(known))
-    return groups.ngroup().to_numpy(), np.array(family), np.array(order)
+    return frame.groupby(key, sort=False).ngroup().to_numpy(), np.array(family), np.array(order)
 
 
 def _version_feature(version: str) -> float:

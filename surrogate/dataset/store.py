@@ -23,13 +23,15 @@ METADATA_KEY = b"seer_surrogate"
 class Dataset:
     """A checked table: ``frame`` (columns of `surrogate.dataset.schema`), how its candidates were listed, its name.
 
-    ``metadata`` holds what else the file's own metadata says (provenance, the device's description).
+    ``metadata`` holds what else the file's own metadata says (provenance, the device's description); ``kernels`` is the
+    kernel table that stands beside the file, if there is one.
     """
 
     frame: pd.DataFrame
     candidates: str = "all"
     name: str = "dataset"
     metadata: dict[str, Any] = field(default_factory=dict)
+    kernels: pd.DataFrame | None = None
 
     @property
     def devices(self) -> dict[str, Gpu]:
@@ -111,7 +113,9 @@ def read_dataset(path: str | Path, *, candidates: str | None = None) -> Dataset:
     chosen = candidates or metadata.get("candidates", "all")
     if chosen not in CANDIDATES:
         raise InputError(f"{path}: candidates {chosen!r} is unknown; known: {', '.join(CANDIDATES)}")
-    return Dataset(frame, chosen, Path(path).name, metadata)
+    beside = kernels_path(path)
+    kernels = read_table(beside)[0] if beside.is_file() else None
+    return Dataset(frame, chosen, Path(path).name, metadata, kernels)
 
 
 def read_problems(path: str | Path) -> pd.DataFrame:

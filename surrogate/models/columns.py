@@ -3,6 +3,7 @@
 import numpy as np
 
 from features.table import ALGORITHM_NAMES, DIMENSION_NAMES, MACHINE_NAMES, PROBLEM_NAMES
+from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import COLUMN_NAMES, CONTEXT_NAMES, Rows
 
 DIMS = (*DIMENSION_NAMES, *MACHINE_NAMES, *CONTEXT_NAMES)
@@ -24,15 +25,8 @@ def select(rows: Rows, names: tuple[str, ...]) -> np.ndarray:
 
 def candidate_names(rows: Rows) -> np.ndarray:
     """(rows,) text: library, direction and algorithm (and solver, where the table has them) of each row."""
-    frame = rows.frame
-    names = (
-        frame["library"]
-        .astype(str)
-        .str.cat([frame["direction"].astype(str), frame["algorithm"].astype(str)], sep="/")
-    )
-    if "solver" in frame:
-        names = names.str.cat(frame["solver"].astype(str), sep="/")
-    return names.to_numpy()
+    parts = ("library", "direction", "algorithm", *(("solver",) if "solver" in rows.frame else ()))
+    return joined(rows.frame, parts).to_numpy()
 
 
 def vocabulary(names: np.ndarray) -> dict[str, int]:

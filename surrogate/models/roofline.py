@@ -1,4 +1,4 @@
-"""`roofline`: every algorithm takes the roofline time of the arithmetic and traffic that it really does. Nothing is fitted."""
+"""`roofline`: every algorithm takes the roofline time of what it really does; nothing is fitted."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self

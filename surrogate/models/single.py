@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from features.errors import InputError
+from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import Rows
 
 _SETTING = ("gpu", "library", "direction", "dtype", "math", "layout")
@@ -78,8 +79,7 @@ class AlwaysBestSingle:
 
 
 def _settings(frame: pd.DataFrame) -> np.ndarray:
-    columns = [frame[c].astype(str) for c in _SETTING]
-    return columns[0].str.cat(columns[1:], sep="|").to_numpy()
+    return joined(frame, _SETTING).to_numpy()
 
 
 def _names(frame: pd.DataFrame) -> np.ndarray:

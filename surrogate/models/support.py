@@ -15,31 +15,25 @@ import pandas as pd
 
 from features.problem import SIZE_COLUMNS, ConvColumns
 from features.support import supported
+from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import Rows
 
-_TEXT = ("library", "direction", "dtype", "math", "layout", "algorithm")
+_TRAITS = (
+    "library", "direction", "dtype", "math", "layout", "algorithm", "r", "s", "stride_h", "stride_w",
+    "dilated", "grouped", "wide_pad", "large",
+)  # fmt: skip
 
 
 def signatures(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """Two texts per row: with (GPU, library version) and without."""
-    sizes = {
-        "r": frame["r"],
-        "s": frame["s"],
-        "stride_h": frame["stride_h"],
-        "stride_w": frame["stride_w"],
-        "dilated": (frame["dilation_h"] > 1) | (frame["dilation_w"] > 1),
-        "grouped": np.select(
-            [frame["groups"] == 1, frame["groups"] == frame["c"]], ["no", "depthwise"], "yes"
-        ),
-        "wide_pad": (frame["pad_h"] >= frame["r"]) | (frame["pad_w"] >= frame["s"]),
-        "large": (frame["h"] + 2 * frame["pad_h"] > 256) | (frame["w"] + 2 * frame["pad_w"] > 256),
-    }
-    columns = [
-        *(frame[c].astype(str) for c in _TEXT),
-        *(pd.Series(v, index=frame.index).astype(str) for v in sizes.values()),
-    ]
-    general = columns[0].str.cat(columns[1:], sep="|")
-    return general.str.cat([frame["gpu"].astype(str), frame["library_version"].astype(str)], sep="|"), general
+    traits = frame.assign(
+        dilated=(frame["dilation_h"] > 1) | (frame["dilation_w"] > 1),
+        grouped=np.select([frame["groups"] == 1, frame["groups"] == frame["c"]], ["no", "depthwise"], "yes"),
+        wide_pad=(frame["pad_h"] >= frame["r"]) | (frame["pad_w"] >= frame["s"]),
+        large=(frame["h"] + 2 * frame["pad_h"] > 256) | (frame["w"] + 2 * frame["pad_w"] > 256),
+    )
+    general = joined(traits, _TRAITS)
+    return general + "|" + joined(frame, ("gpu", "library_version")), general
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,7 @@ class Support:
         known = frame["status"].isin(("ok", "not_supported")).to_numpy()
         exact, general = signatures(frame[known])
         ok = (frame.loc[known, "status"] == "ok").astype(float)
-        return cls(ok.groupby(exact).mean().to_dict(), ok.groupby(general).mean().to_dict())
+        return cls(_share(ok, exact), _share(ok, general))
 
     def supported(self, rows: Rows) -> np.ndarray:
         """(rows,) True where the algorithm is expected to run."""
@@ -77,6 +71,11 @@ class Support:
         """What `to_json` wrote."""
         data = json.loads(content)
         return cls(data["exact"], data["general"])
+
+
+def _share(ok: pd.Series, signature: pd.Series) -> dict[str, float]:
+    """Signature → share of ok rows."""
+    return {str(key): float(share) for key, share in ok.groupby(signature).mean().items()}
 
 
 def by_rule(frame: pd.DataFrame) -> np.ndarray:

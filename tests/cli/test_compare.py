@@ -12,10 +12,21 @@ def test_compare_writes_results_tables_and_report(seer, dataset, tmp_path):
     out = tmp_path / "out"
     result = seer("compare", dataset, "--models", MODELS, "--folds", 4, "-o", out)
     assert result.code == 0, result.err
-    for name in ("results.json", "predictions.parquet", "choices.parquet", "folds.csv", "report.html", "time_rows.csv"):
+    for name in (
+        "results.json",
+        "predictions.parquet",
+        "choices.parquet",
+        "folds.csv",
+        "report.html",
+        "time_rows.csv",
+    ):
         assert (out / name).is_file(), name
     results = json.loads((out / "results.json").read_text())
-    assert {row["model"] for row in results["choice_rows"]} == {*MODELS.split(","), "cudnn-heuristic", "oracle"}
+    assert {row["model"] for row in results["choice_rows"]} == {
+        *MODELS.split(","),
+        "cudnn-heuristic",
+        "oracle",
+    }
     oracle = [row for row in results["choice_rows"] if row["model"] == "oracle"]
     assert all(row["slowdown_macro"] == 1.0 for row in oracle)
     assert "linear-terms" in result.out and str(out / "report.html") in result.out
@@ -32,13 +43,27 @@ def test_report_draws_the_same_page_again(seer, dataset, tmp_path):
 
 @pytest.mark.parametrize("by", ["shape", "network", "gpu", "random"])
 def test_every_split_runs(seer, dataset, tmp_path, by):
-    result = seer("compare", dataset, "--models", "linear-terms", "--by", by, "--folds", 2, "--json", "-o", tmp_path / "o")
+    result = seer(
+        "compare",
+        dataset,
+        "--models",
+        "linear-terms",
+        "--by",
+        by,
+        "--folds",
+        2,
+        "--json",
+        "-o",
+        tmp_path / "o",
+    )
     assert result.code == 0, result.err
     assert {row["split"] for row in result.json["choice_rows"]} == {by}
 
 
 def test_json_and_csv_are_whole(seer, dataset, tmp_path):
-    as_json = seer("compare", dataset, "--models", "roofline", "--folds", 2, "--json", "-o", tmp_path / "a").json
+    as_json = seer(
+        "compare", dataset, "--models", "roofline", "--folds", 2, "--json", "-o", tmp_path / "a"
+    ).json
     assert as_json["schema"] == 1 and as_json["dataset"]["candidates"] == "all"
     as_csv = seer("compare", dataset, "--models", "roofline", "--folds", 2, "--csv", "-o", tmp_path / "b").out
     assert as_csv.splitlines()[0].startswith("model,stratum,gpu") or "model" in as_csv.splitlines()[0]
@@ -47,7 +72,17 @@ def test_json_and_csv_are_whole(seer, dataset, tmp_path):
 
 def test_where_filters_and_is_recorded(seer, dataset, tmp_path):
     result = seer(
-        "compare", dataset, "--models", "roofline", "--folds", 2, "--where", "gpu=Tesla T4", "--json", "-o", tmp_path / "o"
+        "compare",
+        dataset,
+        "--models",
+        "roofline",
+        "--folds",
+        2,
+        "--where",
+        "gpu=Tesla T4",
+        "--json",
+        "-o",
+        tmp_path / "o",
     )
     assert result.json["dataset"]["gpus"] == ["Tesla T4"]
     assert result.json["dataset"]["where"] == ["gpu=Tesla T4"]
@@ -55,7 +90,9 @@ def test_where_filters_and_is_recorded(seer, dataset, tmp_path):
 
 def test_seeds_make_different_folds_and_same_seed_same_bits(seer, dataset, tmp_path):
     for name in ("a", "b"):
-        seer("compare", dataset, "--models", "linear-terms", "--folds", 2, "--seeds", 2, "-o", tmp_path / name)
+        seer(
+            "compare", dataset, "--models", "linear-terms", "--folds", 2, "--seeds", 2, "-o", tmp_path / name
+        )
     assert (tmp_path / "a/results.json").read_bytes() == (tmp_path / "b/results.json").read_bytes()
     folds = pd.read_csv(tmp_path / "a/folds.csv")
     first, second = (folds[folds.seed == seed].set_index(["c", "r", "h"]).fold for seed in (0, 1))
@@ -96,7 +133,17 @@ def test_narrow_integer_columns_give_the_same_results(seer, table, tmp_path):
     narrow.to_parquet(tmp_path / "wide.parquet")
     narrow.astype(dict.fromkeys(sizes, "int8")).to_parquet(tmp_path / "narrow.parquet")
     rows = [
-        seer("compare", tmp_path / f"{name}.parquet", "--models", "linear-terms", "--folds", 2, "--json", "-o", tmp_path / name)
+        seer(
+            "compare",
+            tmp_path / f"{name}.parquet",
+            "--models",
+            "linear-terms",
+            "--folds",
+            2,
+            "--json",
+            "-o",
+            tmp_path / name,
+        )
         for name in ("wide", "narrow")
     ]
     assert rows[0].json["choice_rows"] == rows[1].json["choice_rows"]

@@ -18,13 +18,22 @@ def test_every_command_has_help_that_explains_it(seer, name):
 def test_help_lists_every_command_without_importing_one(seer):
     result = seer("--help")
     assert result.code == 0 and all(name in result.out for name in COMMANDS)
-    code = "import sys, surrogate.cli as c\nsys.argv=['seer','--help']\ntry: c.main()\nexcept SystemExit: pass\nprint('pandas' in sys.modules or 'numpy' in sys.modules)"
+    code = """
+import sys, surrogate.cli
+sys.argv = ["seer", "--help"]
+try:
+    surrogate.cli.main()
+finally:
+    print("numpy" in sys.modules or "pandas" in sys.modules)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_module_entry_point(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "surrogate", "gpus", "t4", "--json"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "surrogate", "gpus", "t4", "--json"], capture_output=True, text=True
+    )
     assert done.returncode == 0 and '"turing"' in done.stdout
 
 
@@ -60,7 +69,12 @@ def test_data_info_counts(seer, dataset):
 def test_data_merge_keeps_every_row_once(seer, table, tmp_path):
     table.iloc[:100].to_parquet(tmp_path / "a.parquet")
     table.iloc[60:].to_parquet(tmp_path / "b.parquet")
-    assert seer("data", "merge", tmp_path / "a.parquet", tmp_path / "b.parquet", "-o", tmp_path / "m.parquet").code == 0
+    assert (
+        seer(
+            "data", "merge", tmp_path / "a.parquet", tmp_path / "b.parquet", "-o", tmp_path / "m.parquet"
+        ).code
+        == 0
+    )
     assert len(pd.read_parquet(tmp_path / "m.parquet")) == len(table)
     mixed = seer("data", "merge", tmp_path / "a.parquet", "run.jsonl", "-o", tmp_path / "n.parquet")
     assert mixed.code == 2 and not (tmp_path / "n.parquet").exists()

@@ -36,7 +36,9 @@ def test_every_gpu_and_family_has_positive_numbers() -> None:
             slots = b_max(one, family)
             assert len(slots) == 3 and min(slots) >= one.sms, (one.name, family)
         numbers = machine(one)
-        assert min(numbers.sms, numbers.peak_tflops, numbers.fp32_tflops, numbers.dram_gbs, numbers.l2_bytes) > 0
+        assert (
+            min(numbers.sms, numbers.peak_tflops, numbers.fp32_tflops, numbers.dram_gbs, numbers.l2_bytes) > 0
+        )
 
 
 def test_columns_repeat_the_single_numbers() -> None:
@@ -47,4 +49,7 @@ def test_columns_repeat_the_single_numbers() -> None:
         assert [float(column[place]) for column in columns] == list(machine(*key))
     for family in FAMILIES:
         slots = b_max_columns([xp, t4], np.array([1, 0]), family)
-        assert [[float(s[i]) for s in slots] for i in (0, 1)] == [list(b_max(t4, family)), list(b_max(xp, family))]
+        assert [[float(s[i]) for s in slots] for i in (0, 1)] == [
+            list(b_max(t4, family)),
+            list(b_max(xp, family)),
+        ]

@@ -18,7 +18,8 @@ FLAGS = ("itemsize", "is_bwd_data", "is_bwd_filter", "is_nhwc", "uses_tensor_cor
 
 def test_columns_in_their_order() -> None:
     assert SIZE_COLUMNS == (
-        "n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups",
+        "n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w", "dilation_h", "dilation_w",
+        "groups",
     )  # fmt: skip
     assert set(SIZE_COLUMNS) - set(SHAPE_COLUMNS) == {"n"}
 
@@ -45,7 +46,9 @@ def test_narrow_columns_are_widened_before_any_product(narrow: type[np.integer])
 
 def test_texts_may_be_constants_lists_or_series() -> None:
     sizes = [np.array([v, v]) for v in (1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 1, 1, 1, 1)]
-    one = ConvColumns.of(sizes, dtype=pd.Series(["fp16", "fp64"]), direction=["fwd", "bwd_data"], layout="NHWC", math="default")
+    one = ConvColumns.of(
+        sizes, dtype=pd.Series(["fp16", "fp64"]), direction=["fwd", "bwd_data"], layout="NHWC", math="default"
+    )
     assert one.itemsize.tolist() == [2, 8]
     assert one.is_bwd_data.tolist() == [False, True]
     assert one.is_nhwc.tolist() == [True, True]

@@ -28,7 +28,19 @@ from features.shape import (
 )
 
 CONVS = st.from_type(Conv)
-FUNCTIONS = (out_h, out_w, flops, input_bytes, filter_bytes, output_bytes, tensor_bytes, gemm_m, gemm_n, gemm_k, is_depthwise)
+FUNCTIONS = (
+    out_h,
+    out_w,
+    flops,
+    input_bytes,
+    filter_bytes,
+    output_bytes,
+    tensor_bytes,
+    gemm_m,
+    gemm_n,
+    gemm_k,
+    is_depthwise,
+)
 
 
 def _positions(size: int, taps: int, pad: int, stride: int, dilation: int) -> int:
@@ -38,7 +50,9 @@ def _positions(size: int, taps: int, pad: int, stride: int, dilation: int) -> in
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 9), st.integers(1, 5), st.integers(1, 4))
-def test_output_size_is_the_number_of_filter_positions(size: int, taps: int, pad: int, stride: int, dilation: int) -> None:
+def test_output_size_is_the_number_of_filter_positions(
+    size: int, taps: int, pad: int, stride: int, dilation: int
+) -> None:
     positions = _positions(size, taps, pad, stride, dilation)
     assert fits(size, taps, pad, dilation) == (positions > 0)
     if positions:
@@ -47,9 +61,17 @@ def test_output_size_is_the_number_of_filter_positions(size: int, taps: int, pad
 
 @pytest.mark.parametrize(
     ("size", "taps", "pad", "stride", "dilation", "expected"),
-    [(224, 7, 3, 2, 1, 112), (14, 3, 1, 1, 1, 14), (227, 11, 0, 4, 1, 55), (7, 7, 0, 1, 1, 1), (32, 3, 2, 1, 2, 32)],
+    [
+        (224, 7, 3, 2, 1, 112),
+        (14, 3, 1, 1, 1, 14),
+        (227, 11, 0, 4, 1, 55),
+        (7, 7, 0, 1, 1, 1),
+        (32, 3, 2, 1, 2, 32),
+    ],
 )
-def test_output_sizes_of_known_layers(size: int, taps: int, pad: int, stride: int, dilation: int, expected: int) -> None:
+def test_output_sizes_of_known_layers(
+    size: int, taps: int, pad: int, stride: int, dilation: int, expected: int
+) -> None:
     assert output_size(size, taps, pad, stride, dilation) == expected
 
 
@@ -61,7 +83,13 @@ def _multiply_adds(conv: Conv) -> int:
     per_group = conv.c // conv.groups
     count = 0
     for _ in itertools.product(
-        range(conv.n), range(conv.k), range(conv.out_h), range(conv.out_w), range(per_group), range(conv.r), range(conv.s)
+        range(conv.n),
+        range(conv.k),
+        range(conv.out_h),
+        range(conv.out_w),
+        range(per_group),
+        range(conv.r),
+        range(conv.s),
     ):
         count += 1
     return count
@@ -69,13 +97,20 @@ def _multiply_adds(conv: Conv) -> int:
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"pad_h": 1, "pad_w": 0}, {"stride_h": 2, "stride_w": 1}, {"dilation_h": 2, "dilation_w": 1}, {"groups": 2}],
+    [
+        {},
+        {"pad_h": 1, "pad_w": 0},
+        {"stride_h": 2, "stride_w": 1},
+        {"dilation_h": 2, "dilation_w": 1},
+        {"groups": 2},
+    ],
 )
 def test_flops_are_two_per_counted_multiply_add(change: dict[str, int]) -> None:
-    conv = Conv(**(TINY | change))
+    sizes: dict[str, Any] = {**TINY, **change}
+    conv = Conv(**sizes)
     assert flops(conv) == 2 * _multiply_adds(conv)
     for direction in ("bwd_data", "bwd_filter"):
-        assert Conv(**(TINY | change), direction=direction).flops == conv.flops
+        assert Conv(**sizes, direction=direction).flops == conv.flops
 
 
 @settings(max_examples=30)
@@ -94,7 +129,9 @@ def test_flops_agree_with_torch(conv: Conv) -> None:
 @given(CONVS)
 def test_gemm_sizes_multiply_to_the_flops_of_forward_and_filter_gradient(conv: Conv) -> None:
     product = 2 * gemm_m(conv) * gemm_n(conv) * gemm_k(conv) * conv.groups
-    if conv.direction == "bwd_data":  # its GEMM visits every input pixel, of which strides leave some untouched
+    if (
+        conv.direction == "bwd_data"
+    ):  # its GEMM visits every input pixel, of which strides leave some untouched
         assert product == 2 * conv.n * conv.h * conv.w * (conv.c // conv.groups) * conv.k * conv.r * conv.s
     else:
         assert product == conv.flops
@@ -119,7 +156,9 @@ def test_bytes_are_elements_times_width(conv: Conv) -> None:
 
 @settings(max_examples=30)
 @given(st.lists(CONVS, min_size=1, max_size=6))
-def test_arrays_equal_scalars_exactly(columns_of: Callable[[Sequence[Conv]], ConvColumns], convs: list[Conv]) -> None:
+def test_arrays_equal_scalars_exactly(
+    columns_of: Callable[[Sequence[Conv]], ConvColumns], convs: list[Conv]
+) -> None:
     columns = columns_of(convs)
     for function in FUNCTIONS:
         assert np.asarray(function(columns)).tolist() == [function(conv) for conv in convs], function.__name__

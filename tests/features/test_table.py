@@ -49,7 +49,7 @@ def _matrix(
 
 def test_names_are_unique_and_in_groups() -> None:
     assert len(set(FEATURE_NAMES)) == len(FEATURE_NAMES)
-    assert FEATURE_NAMES == (*DIMENSION_NAMES, *PROBLEM_NAMES, *MACHINE_NAMES, *ALGORITHM_NAMES)
+    assert (*DIMENSION_NAMES, *PROBLEM_NAMES, *MACHINE_NAMES, *ALGORITHM_NAMES) == FEATURE_NAMES
     assert isinstance(FEATURE_VERSION, int)
 
 
@@ -70,7 +70,11 @@ def test_known_answers() -> None:
     assert row["last_wave_share_small"] == pytest.approx(1568 / 240 - 6)
     assert row["tile_utilisation_small"] == 1
     # 256 columns divide by 32 and 128, 2304 by 8: no padding.
-    assert [row[f"gemm_{name}"] for name in ("n_remainder_32", "n_remainder_128", "k_remainder_8")] == [1, 1, 1]
+    assert [row[f"gemm_{name}"] for name in ("n_remainder_32", "n_remainder_128", "k_remainder_8")] == [
+        1,
+        1,
+        1,
+    ]
 
 
 def test_remainders_are_shares_of_the_padded_length() -> None:
@@ -81,7 +85,9 @@ def test_remainders_are_shares_of_the_padded_length() -> None:
 
 
 @settings(max_examples=60)
-@given(st.lists(st.tuples(CONVS, st.integers(0, 3), st.integers(0, len(FAMILIES) - 1)), min_size=1, max_size=6))
+@given(
+    st.lists(st.tuples(CONVS, st.integers(0, 3), st.integers(0, len(FAMILIES) - 1)), min_size=1, max_size=6)
+)
 def test_a_table_holds_the_single_rows(
     columns_of: Callable[[Sequence[Conv]], ConvColumns], picks: list[tuple[Conv, int, int]]
 ) -> None:
@@ -125,7 +131,9 @@ def test_narrow_integers_give_the_same_features(narrow: type[np.integer]) -> Non
 
 
 @given(CONVS, st.sampled_from(["n", "c", "k", "h", "w"]), st.integers(2, 4), st.integers(0, 3))
-def test_a_larger_problem_never_has_a_smaller_roofline(conv: Conv, name: str, factor: int, place: int) -> None:
+def test_a_larger_problem_never_has_a_smaller_roofline(
+    conv: Conv, name: str, factor: int, place: int
+) -> None:
     larger = Conv(**(conv.to_dict() | {name: getattr(conv, name) * factor}))
     device = machine(GPUS[place], conv.dtype, conv.uses_tensor_cores)
     assert larger.flops >= conv.flops

@@ -15,7 +15,19 @@ SLOTS = (480.0, 480.0, 60.0)
 
 
 @pytest.mark.parametrize(
-    ("extent", "expected"), [(4, 16), (16, 16), (17, 32), (32, 32), (33, 64), (65, 128), (128, 128), (129, 256), (256, 256), (300, 300)]
+    ("extent", "expected"),
+    [
+        (4, 16),
+        (16, 16),
+        (17, 32),
+        (32, 32),
+        (33, 64),
+        (65, 128),
+        (128, 128),
+        (129, 256),
+        (256, 256),
+        (300, 300),
+    ],
 )
 def test_transform_sizes(extent: int, expected: int) -> None:
     assert transform_size(Conv(n=1, c=1, h=extent, k=1, r=1)) == expected

@@ -61,7 +61,7 @@ def test_groups_split_the_gemm_and_multiply_the_launches() -> None:
 
 def test_direct_by_hand() -> None:
     terms = direct(Conv(**SIZES), SLOTS)
-    # One block per image and output channel: the 8 × 8 output fits the least tile, and fills 1/4 and 1/16 of the others.
+    # One block per image and output channel: 8 × 8 outputs fit the least tile and fill 1/4 and 1/16 of the others.
     assert [one.blocks for one in terms.launches] == [16, 16, 16]
     assert [one.tile_utilisation for one in terms.launches] == [1.0, 0.25, 0.0625]
     assert terms.operand_bytes == 16 * 4 * (18 * 18 + 9) * 4

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,9 @@ def test_gemm_launch_by_hand() -> None:
     assert one.tile_utilisation == pytest.approx(7000 / 12288)
 
 
-@given(st.integers(1, 5000), st.integers(1, 5000), st.sampled_from([32, 64, 128]), st.sampled_from([32, 64, 128]))
+@given(
+    st.integers(1, 5000), st.integers(1, 5000), st.sampled_from([32, 64, 128]), st.sampled_from([32, 64, 128])
+)
 def test_tiles_cover_and_waste_less_than_one_row_and_column(m: int, n: int, tile_m: int, tile_n: int) -> None:
     one = gemm_launch(m, n, tile_m, tile_n, 1, 1.0)
     computed = one.blocks * tile_m * tile_n
@@ -59,7 +62,7 @@ def test_tiles_cover_and_waste_less_than_one_row_and_column(m: int, n: int, tile
 
 
 def test_roles_swap_for_the_data_gradient() -> None:
-    sizes = {"n": 1, "c": 4, "h": 9, "k": 8, "r": 3, "stride_h": 2, "groups": 2}
+    sizes: dict[str, Any] = {"n": 1, "c": 4, "h": 9, "k": 8, "r": 3, "stride_h": 2, "groups": 2}
     assert roles(Conv(**sizes)) == (2, 4, 4, 4)
     assert roles(Conv(**sizes, direction="bwd_filter")) == (2, 4, 4, 4)
     assert roles(Conv(**sizes, direction="bwd_data")) == (4, 2, 9, 9)

@@ -82,7 +82,9 @@ def test_same_order_as_the_reference_counts(n: int, c: int, k: int, h: int, pad:
 def test_with_many_channels_the_reference_counts_the_same() -> None:
     conv = Conv(n=32, c=256, h=14, k=256, r=3, pad_h=1)
     assert flop_count(conv, "WINOGRAD") == pytest.approx(winograd(conv, SLOTS).arithmetic_flops, rel=0.05)
-    assert flop_count(conv, "WINOGRAD_NONFUSED") == pytest.approx(winograd_nonfused(conv, SLOTS).arithmetic_flops, rel=0.05)
+    assert flop_count(conv, "WINOGRAD_NONFUSED") == pytest.approx(
+        winograd_nonfused(conv, SLOTS).arithmetic_flops, rel=0.05
+    )
 
 
 def test_larger_filters_are_cut_into_three_by_threes() -> None:

@@ -29,7 +29,20 @@ def test_flags_round_trip(conv: Conv) -> None:
 @given(st.permutations(["n2", "c8", "h9", "w7", "k4", "r3", "s1", "p2", "q0", "u1", "v2", "l1", "j2", "g4"]))
 def test_order_of_parts_does_not_matter(parts: list[str]) -> None:
     expected = Conv(
-        n=2, c=8, h=9, w=7, k=4, r=3, s=1, pad_h=2, pad_w=0, stride_h=1, stride_w=2, dilation_h=1, dilation_w=2, groups=4
+        n=2,
+        c=8,
+        h=9,
+        w=7,
+        k=4,
+        r=3,
+        s=1,
+        pad_h=2,
+        pad_w=0,
+        stride_h=1,
+        stride_w=2,
+        dilation_h=1,
+        dilation_w=2,
+        groups=4,
     )
     assert parse("".join(parts)) == expected
 
@@ -62,8 +75,8 @@ def test_only_what_differs_is_written(text: str, expected: str) -> None:
 
 
 def test_flags_are_those_of_the_field() -> None:
-    words = "-n 32 -c 256 -H 14 -W 28 -k 128 -y 3 -x 5 -p 1 -q 2 -u 2 -v 1 -l 1 -j 1 -g 2".split()
-    assert parse_flags(words) == Conv(
+    words: str = "-n 32 -c 256 -H 14 -W 28 -k 128 -y 3 -x 5 -p 1 -q 2 -u 2 -v 1 -l 1 -j 1 -g 2"
+    assert parse_flags(list(words.split())) == Conv(
         n=32, c=256, h=14, w=28, k=128, r=3, s=5, pad_h=1, pad_w=2, stride_h=2, stride_w=1, groups=2
     )
 

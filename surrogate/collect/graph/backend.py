@@ -66,6 +66,10 @@ class Scope:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Destroy everything made; for a scope that outlives a block."""
         self._made.close()
 
     def make(self, kind: Descriptor) -> Handle:

@@ -109,9 +109,7 @@ def finalized(scope: Scope, plan: EnginePlan, target: Target) -> tuple[Handle, i
 def _described(
     scope: Scope, number: int, engine: Handle, config: Handle, knobs: tuple[tuple[int, int], ...]
 ) -> EnginePlan:
-    numerical = _notes(
-        scope, engine, Attribute.ENGINE_NUMERICAL_NOTES, Kind.NUMERICAL_NOTE, NUMERICAL_NOTES
-    )
+    numerical = _notes(scope, engine, Attribute.ENGINE_NUMERICAL_NOTES, Kind.NUMERICAL_NOTE, NUMERICAL_NOTES)
     behavior = _notes(scope, engine, Attribute.ENGINE_BEHAVIOR_NOTES, Kind.BEHAVIOR_NOTE, BEHAVIOR_NOTES)
     return EnginePlan(number, knobs, numerical, behavior, config)
 

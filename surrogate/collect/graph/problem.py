@@ -51,9 +51,7 @@ def operation_graph(scope: Scope, conv: Conv, handle: Handle | None = None) -> H
 
     Raises `CudnnError` where cuDNN refuses the problem, `InputError` for an element type it is not asked in.
     """
-    tensors = {
-        role: _tensor(scope, UNIQUE_IDS[role], dims, conv) for role, dims in tensor_dims(conv).items()
-    }
+    tensors = {role: _tensor(scope, UNIQUE_IDS[role], dims, conv) for role, dims in tensor_dims(conv).items()}
     operation = OPERATIONS[conv.direction]
     made = scope.make(operation.descriptor)
     scale = Kind.DOUBLE if conv.dtype == "fp64" else Kind.FLOAT

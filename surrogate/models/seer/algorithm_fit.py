@@ -31,7 +31,9 @@ class AlgorithmFit:
     ) -> "AlgorithmFit":
         """From measured rows: ``tiles`` (rows,) names, ``extra_us`` (rows,) time of the other kernels, 0 where none."""
         chooser = Chooser.fit(algorithm, m.sizes, tiles, seed, evaluations)
-        keys = np.array([_key(algorithm, t, int(k)) for t, k in zip(tiles, m.sizes.filter_width, strict=True)])
+        keys = np.array(
+            [_key(algorithm, t, int(k)) for t, k in zip(tiles, m.sizes.filter_width, strict=True)]
+        )
         variants = {}
         for key in np.unique(keys):
             mine = np.flatnonzero(keys == key)

@@ -35,7 +35,7 @@ OUTPUT_EDGES = (32, 64, 128)
 class Analytical:
     """Terms of one family's rows, by tile: small, middle, large (FFT: the middle one alone).
 
-    ``bound`` (rows,): class by the roofline, or FFT's width bucket; ``span`` (rows,): K range; ``tile`` (rows,): the
+    ``bound`` (rows,): class by the roofline, or FFT's bucket (see `_fft_bucket`); ``span`` (rows,): K range; ``tile`` (rows,): the
     tile that a rule names, −1 where none does; ``terms[tile]``: the three time forms, each (rows, terms).
     """
 
@@ -58,16 +58,16 @@ def analytical(rows: Rows, family_code: int) -> Analytical:
         [frame[name] for name in SIZE_COLUMNS],
         **{name: frame[name] for name in ("dtype", "math", "layout", "direction")},
     )
-    peak, bandwidth = (np.exp2(rows.column(f"log2_{n}").astype(np.float64)) for n in ("peak_tflops", "dram_gbs"))
+    peak, bandwidth = (
+        np.exp2(rows.column(f"log2_{n}").astype(np.float64)) for n in ("peak_tflops", "dram_gbs")
+    )
     names, index = np.unique(frame["gpu"].astype(str).to_numpy(), return_inverse=True)
     b_max = b_max_columns([gpu(str(name)) for name in names], index, family)
     found = FAMILY_TERMS[family](p, b_max)
     span = np.searchsorted(OUTPUT_EDGES, roles(p).channels_out)
     if family in FFT_FAMILIES:
-        extent = np.maximum(p.h, p.w)
-        bucket = np.searchsorted(BUCKETS, extent).clip(max=len(BUCKETS) - 1) * (family == "fft")
         terms = ((_fft_terms(p, family, peak, bandwidth),),)
-        return Analytical(family, bucket, 0 * span, 0 * span, terms)
+        return Analytical(family, _fft_bucket(p, family), 0 * span, 0 * span, terms)
     own = compute_us(found.arithmetic_flops, peak), memory_us(found.dram_bytes, bandwidth)
     bound = roofline_class(*own, found.launches[1].waves)
     tile = gemm_p_tile(roles(p).channels_out) if family == "precomp_gemm" else np.full(len(rows), -1)
@@ -119,15 +119,31 @@ def _extra_terms(p: ConvColumns, family: Family, bandwidth: np.ndarray) -> formu
     return (p.groups * (p.groups > 1),)
 
 
+def _fft_bucket(p: ConvColumns, family: Family) -> np.ndarray:
+    """FFT's width bucket. FFT_TILING: 0 for 1×1 filters at stride 1, 1 for larger ones, 2 for strides (SEER has none)."""
+    if family == "fft":
+        return np.searchsorted(BUCKETS, np.maximum(p.h, p.w)).clip(max=len(BUCKETS) - 1)
+    return np.where(np.maximum(p.stride_h, p.stride_w) > 1, 2, np.maximum(p.r, p.s) > 1)
+
+
 def _fft_terms(p: ConvColumns, family: Family, peak: np.ndarray, bandwidth: np.ndarray) -> np.ndarray:
     """SEER's four terms times N/128 (and groups, and tiles); the filters' transform and the launches, which know no N."""
     r = roles(p)
     c, k = r.channels_in, r.channels_out
     images = p.n / 128 * p.groups
     if family == "fft_tiling":
-        down, across = (ceil_div(o, np.maximum(formulas.FFT_TILE + 1 - f, 1)) for o, f in ((r.out_h, p.r), (r.out_w, p.s)))
+        down, across = (
+            ceil_div(o, np.maximum(formulas.FFT_TILE + 1 - f, 1)) for o, f in ((r.out_h, p.r), (r.out_w, p.s))
+        )
         images = images * down * across
     traffic = 1e3 * bandwidth
     filters = c * k * p.groups / traffic
-    terms = (c * images / traffic, c * k * images / (1e6 * peak), k * images / traffic, images, filters, p.groups)
+    terms = (
+        c * images / traffic,
+        c * k * images / (1e6 * peak),
+        k * images / traffic,
+        images,
+        filters,
+        p.groups,
+    )
     return formulas.term_matrix(terms, len(p))

@@ -27,11 +27,19 @@ def winograd_blocks(batch: Number, width: Number, outputs: Number, tile: tuple[i
     """Fused Winograd with tile (b, p, q): ⌈N/b⌉·⌈⌈W/2⌉/p⌉·⌈⌈W/2⌉/q⌉·⌈K/32⌉."""
     images, rows, columns = tile
     across = ceil_div(width, 2)
-    return ceil_div(batch, images) * ceil_div(across, rows) * ceil_div(across, columns) * ceil_div(outputs, 32)
+    return (
+        ceil_div(batch, images) * ceil_div(across, rows) * ceil_div(across, columns) * ceil_div(outputs, 32)
+    )
 
 
 def winograd_nonfused_blocks(
-    batch: Number, out_width: Number, outputs: Number, filter_width: int, tile_n: int, *, original: bool = False
+    batch: Number,
+    out_width: Number,
+    outputs: Number,
+    filter_width: int,
+    tile_n: int,
+    *,
+    original: bool = False,
 ) -> Number:
     """Non-fused Winograd's GEMMs: k = 3: ⌈N·⌈O/4⌉²/128⌉·⌈K/t_n⌉·36; k = 5: ⌈N·⌈O/9⌉²/128⌉·⌈K/t_n⌉·169.
 

@@ -84,7 +84,9 @@ class SeerPaper:
         for key, _, mine in _parts(rows.frame):
             sizes = sizes_of(rows.frame.iloc[mine])
             if key in self._counted:
-                found = self._counted[key].predict(sizes, original_blocks=bool(self.params["original_blocks"]))
+                found = self._counted[key].predict(
+                    sizes, original_blocks=bool(self.params["original_blocks"])
+                )
                 time_us[mine], bound[mine] = found
             if key in self._fft:
                 time_us[mine] = self._fft[key].predict_us(sizes)
@@ -118,9 +120,7 @@ class SeerPaper:
         return {}
 
 
-_SOURCE = (
-    "they come from NAME.kernels.parquet beside the dataset, which `seer import seer-xls`, `nvprof` or `ncu` writes"
-)
+_SOURCE = "they come from NAME.kernels.parquet beside the dataset, which `seer import seer-xls`, `nvprof` or `ncu` writes"
 
 
 def _with_metrics(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -146,7 +146,9 @@ def _counted(frame: pd.DataFrame) -> np.ndarray:
     """(rows,) True where the main kernel has all of its counters, at least one block, and a time."""
     needed = [name for name in COUNTERS if name != "waves"]
     full = frame[["variant", "kernel_class", *needed]].notna().all(axis=1)
-    return (full & (frame["blocks"] >= 1) & (frame["b_max"] >= 1) & (frame["fp32_instructions"] > 0)).to_numpy()
+    return (
+        full & (frame["blocks"] >= 1) & (frame["b_max"] >= 1) & (frame["fp32_instructions"] > 0)
+    ).to_numpy()
 
 
 def _measured(frame: pd.DataFrame) -> Measured:

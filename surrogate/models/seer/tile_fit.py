@@ -10,6 +10,7 @@ from surrogate.models.seer.analytical import OUTPUT_EDGES, Analytical
 from surrogate.models.seer.fit import relative_fit, relative_loss
 
 SPANS = len(OUTPUT_EDGES) + 1
+ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +25,27 @@ class TileFit:
         """From the group's ``rows`` (positions in ``a``) and their times.
 
         Where a rule names the tiles, each tile is fitted on its rows. Elsewhere every tile is fitted on all rows, each K
-        range keeps the tile that fits it best, and the kept tiles are fitted again on their own ranges.
+        range takes the tile that fits it best, and both steps repeat on what each tile got, `ROUNDS` times. A tile with
+        fewer than two rows for each coefficient keeps the fit over all rows.
         """
         candidates = [terms[form][rows] for terms in a.terms]
         span, named = a.span[rows], a.tile[rows]
-        pooled = [relative_fit(terms, time_us, nonnegative=True) for terms in candidates]
-        losses = [relative_loss(x, time_us, c) for x, c in zip(candidates, pooled, strict=True)]
-        best = int(np.argmin([loss.sum() for loss in losses]))
-        tile_of = [
-            int(np.argmin([loss[span == s].sum() for loss in losses])) if (span == s).any() else best
-            for s in range(SPANS)
-        ]
-        tile = np.where(named >= 0, named, np.array(tile_of)[span])
-        coefficients = {}
-        for t, terms in enumerate(candidates):
-            # Too few rows for a tile of its own: the fit over all rows of the group, with that tile's terms.
-            own = tile == t
-            enough = own.sum() >= 2 * terms.shape[1]
-            found = relative_fit(terms[own], time_us[own], nonnegative=True) if enough else pooled[t]
-            coefficients[t] = tuple(found.tolist())
-        return cls(coefficients, tuple(tile_of))
+        fits = pooled = [relative_fit(terms, time_us, nonnegative=True) for terms in candidates]
+        tile_of = np.zeros(SPANS, dtype=int)
+        for _ in range(ROUNDS):
+            losses = [relative_loss(x, time_us, c) for x, c in zip(candidates, fits, strict=True)]
+            sums = np.array([np.bincount(span, loss, minlength=SPANS) for loss in losses])
+            # A range without rows takes what fits the whole group best.
+            sums[:, np.bincount(span, minlength=SPANS) == 0] = sums.sum(axis=1, keepdims=True)
+            tile_of = sums.argmin(axis=0)
+            tile = np.where(named >= 0, named, tile_of[span])
+            fits = [
+                relative_fit(terms[tile == t], time_us[tile == t], nonnegative=True)
+                if (tile == t).sum() >= 2 * terms.shape[1]
+                else pooled[t]
+                for t, terms in enumerate(candidates)
+            ]
+        return cls({t: tuple(fit.tolist()) for t, fit in enumerate(fits)}, tuple(tile_of.tolist()))
 
     def predict(self, a: Analytical, form: int, rows: np.ndarray) -> np.ndarray:
         """Times in µs of the ``rows`` (positions in ``a``), (rows,)."""
@@ -56,7 +58,10 @@ class TileFit:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {"coefficients": {str(t): list(c) for t, c in self.coefficients.items()}, "tile_of": list(self.tile_of)}
+        return {
+            "coefficients": {str(t): list(c) for t, c in self.coefficients.items()},
+            "tile_of": list(self.tile_of),
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "TileFit":

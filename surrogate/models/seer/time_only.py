@@ -23,7 +23,7 @@ class SeerTimeOnly:
     """Per (GPU, library version, algorithm) and class the paper's time form, with non-negative coefficients.
 
     A group with fewer than ``least_rows`` rows takes the fit over the GPU's other versions, else over all GPUs (see
-    `_LEVELS`). Grouped problems, which SEER does not know, are fitted apart.
+    `_LEVELS`). Grouped and depthwise problems, which SEER does not know, are fitted apart.
     """
 
     name: ClassVar[str] = "seer-time-only"
@@ -108,16 +108,24 @@ def _levels(rows: Rows, terms: Analytical) -> list[np.ndarray]:
     """(rows,) the group's key, for each of `_LEVELS`."""
     frame = rows.frame
     candidate = pd.Series(candidate_names(rows))
-    setting = frame["dtype"].astype(str).str.cat([frame["math"].astype(str), frame["layout"].astype(str)], sep="/")
+    setting = (
+        frame["dtype"].astype(str).str.cat([frame["math"].astype(str), frame["layout"].astype(str)], sep="/")
+    )
     columns = {
         "gpu": frame["gpu"].astype(str).to_numpy(),
         "version": frame["library_version"].astype(str).to_numpy(),
         "candidate": candidate.str.cat(setting.reset_index(drop=True), sep="/").to_numpy(),
-        "grouped": np.where((frame["groups"] > 1).to_numpy(), "grouped", "ungrouped"),
+        "grouped": np.select(
+            [(frame["groups"] == 1).to_numpy(), (frame["groups"] == frame["c"]).to_numpy()],
+            ["ungrouped", "depthwise"],
+            "grouped",
+        ),
         "bound": np.char.add("bound", terms.bound.astype(str)),
     }
     return [
-        pd.Series("|".join(level), index=range(len(frame))).str.cat([columns[name] for name in level], sep="|").to_numpy()
+        pd.Series("|".join(level), index=range(len(frame)))
+        .str.cat([columns[name] for name in level], sep="|")
+        .to_numpy()
         for level in _LEVELS
     ]
 

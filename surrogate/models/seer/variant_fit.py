@@ -96,7 +96,9 @@ class VariantFit:
         reads = self.read_tree.predict(dram) * _depth(self.algorithm, sizes)
         writes = self.write_tree.predict(dram)
         b_max = np.full(rows, self.b_max)
-        m = Measured(sizes, blocks, b_max, instructions, reads, writes, self.bound(sizes, blocks), np.zeros(rows))
+        m = Measured(
+            sizes, blocks, b_max, instructions, reads, writes, self.bound(sizes, blocks), np.zeros(rows)
+        )
         time_us = np.empty(rows)
         for bound in np.unique(m.bound):
             mine = m.bound == bound

@@ -1,0 +1,97 @@
+"""Two kinds of figure: dots with intervals by category, and curves; both as SVG text in the report's style."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from surrogate.report.style import blank, legend, looks, plain_tick, svg, theme
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def dots(
+    frame: pd.DataFrame,
+    *,
+    category: str,
+    series: str,
+    value: str,
+    xlabel: str,
+    low: str = "",
+    high: str = "",
+    log: bool = False,
+) -> str | None:
+    """One line per ``category``, on it a marker per ``series`` at ``value``; arms from ``low`` to ``high`` if given.
+
+    Categories and series keep the order in which they first occur. None where nothing is finite.
+    """
+    frame = frame[np.isfinite(frame[value].astype(float))]
+    if frame.empty:
+        return None
+    categories, names = list(dict.fromkeys(frame[category])), list(dict.fromkeys(frame[series]))
+    look = looks(names)
+    with theme():
+        figure, (axis,) = blank(1.0 + len(categories) * (0.12 + 0.12 * len(names)) + 0.1 * len(names))
+        handles = []
+        for place, name in enumerate(names):
+            rows = frame[frame[series] == name]
+            heights = [categories.index(c) + (place - (len(names) - 1) / 2) * 0.7 / len(names) for c in rows[category]]
+            x = rows[value].to_numpy(dtype=float)
+            if low:
+                ends = np.abs(np.nan_to_num(rows[[low, high]].to_numpy(dtype=float).T - x))
+                axis.errorbar(x, heights, xerr=ends, fmt="none", ecolor=look[name].colour, elinewidth=1, capsize=1.6)
+            handles += axis.plot(x, heights, look[name].marker, color=look[name].colour, fillstyle="none")
+        axis.set_yticks(range(len(categories)), [str(c) for c in categories])
+        axis.invert_yaxis()
+        _scale(axis, "x", log)
+        axis.set_xlabel(xlabel + (", log scale" if log else ""))
+        if len(names) > 1:
+            legend(figure, handles, [str(name) for name in names])
+        return svg(figure)
+
+
+def curves(
+    frame: pd.DataFrame,
+    *,
+    x: str,
+    series: str,
+    value: str,
+    panel: str,
+    xlabel: str,
+    ylabel: str,
+    log_x: bool = False,
+    log_y: bool = False,
+) -> str | None:
+    """``value`` over ``x``, a curve per ``series``, a panel per distinct value of ``panel``, one below another."""
+    frame = frame[np.isfinite(frame[value].astype(float))]
+    if frame.empty:
+        return None
+    panels, names = list(dict.fromkeys(frame[panel])), list(dict.fromkeys(frame[series]))
+    look = looks(names)
+    with theme():
+        figure, axes = blank(0.7 + 1.9 * len(panels) + 0.1 * len(names), (len(panels), 1))
+        handles: dict[str, Any] = {}
+        for axis, title in zip(axes, panels, strict=True):
+            for name in names:
+                rows = frame[(frame[series] == name) & (frame[panel] == title)]
+                style = look[name]
+                (handles[name],) = axis.plot(
+                    rows[x].to_numpy(dtype=float), rows[value].to_numpy(dtype=float),
+                    color=style.colour, linestyle=style.dashes, marker=style.marker, fillstyle="none",
+                )  # fmt: skip
+            axis.set_title(str(title))
+            _scale(axis, "x", log_x)
+            _scale(axis, "y", log_y)
+            axis.set_ylabel(ylabel + (",\nlog scale" if log_y else ""))
+        axes[-1].set_xlabel(xlabel + (", log scale" if log_x else ""))
+        legend(figure, list(handles.values()), [str(name) for name in handles])
+        return svg(figure)
+
+
+def _scale(axis: "Axes", side: str, log: bool) -> None:
+    along = axis.xaxis if side == "x" else axis.yaxis
+    if log:
+        axis.set(**{f"{side}scale": "log"})
+        along.set_minor_formatter(lambda _value, _position: "")
+    along.set_major_formatter(plain_tick)

@@ -1,0 +1,93 @@
+"""(e) Learning curves: how many training shapes the models need."""
+
+import numpy as np
+import pandas as pd
+
+from experiments.drawing import curves
+from experiments.effort import Effort
+from experiments.experiment import Experiment, Outcome
+from experiments.held_out import candidate_rows, predict_rounds
+from experiments.script import run_script
+from experiments.sources import LABELS, Sources
+from experiments.verdicts import choice_verdicts, time_verdicts
+from experiments.words import percent, ratio
+from surrogate.dataset.rows import Rows
+from surrogate.dataset.splits import fold_of_names, shape_names
+
+SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
+TEST_FOLDS = 5
+MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
+
+
+def run(sources: Sources, effort: Effort) -> Outcome:
+    """A fifth of the shapes is held out (every fifth in turn, in a full run); nested shares of the others train."""
+    parts = []
+    for source in ("mi210", "cudnn"):
+        data = effort.sample(sources.dataset(source))
+        rows = candidate_rows([data])
+        for share in SHARES:
+            rounds = share_rounds(rows, share, effort.seed)[: 1 if effort.quick else TEST_FOLDS]
+            found = predict_rounds(
+                rows, data.candidates, rounds, effort.timed(*MODELS_SHOWN), effort.seed, effort.tick
+            )
+            times = time_verdicts(found)
+            columns = ["model", "slowdown_macro", "ci_low", "ci_high"]
+            both = times.merge(choice_verdicts(found)[columns], on="model", how="left")
+            shapes = int(np.mean([len(np.unique(rows.shape[inside])) for inside, _ in rounds]))
+            parts.append(both.assign(data=LABELS[source], share=share, training_shapes=shapes))
+    table = pd.concat(parts, ignore_index=True)
+    first = ["data", "share", "training_shapes", "model"]
+    table = table[[*first, *(c for c in table.columns if c not in first)]]
+    return Outcome(table, _figure(table), answer(table))
+
+
+def share_rounds(rows: Rows, share: float, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(train, test) per fold; a smaller share's training shapes are among a larger one's. At least one shape trains."""
+    names = shape_names(rows.frame)
+    fold_of = fold_of_names(names, TEST_FOLDS, seed)
+    place = fold_of_names(names, len(fold_of), seed + 1)
+    rounds = []
+    for fold in range(min(TEST_FOLDS, len(fold_of))):
+        others = sorted((name for name in fold_of if fold_of[name] != fold), key=lambda name: place[name])
+        kept = set(others[: max(1, round(share * len(others)))])
+        inside = np.array([name in kept for name in names])
+        outside = np.array([fold_of[name] == fold for name in names])
+        rounds.append((np.flatnonzero(inside), np.flatnonzero(outside)))
+    return rounds
+
+
+def answer(table: pd.DataFrame) -> str:
+    """Error and slowdown of the best model at a tenth, a half and all of the shapes, per table."""
+    sentences = []
+    for label, part in table.groupby("data", sort=False):
+        last = part[part["share"] == 1.0].sort_values("median_error_pct")
+        best = last["model"].iloc[0]
+        mine = part[part["model"] == best].set_index("share")
+        steps = [
+            f"{int(mine.loc[share, 'training_shapes']):,} shapes {percent(mine.loc[share, 'median_error_pct'])} and"
+            f" {ratio(mine.loc[share, 'slowdown_macro'])}"
+            for share in (0.1, 0.5, 1.0)
+        ]
+        half, full = mine.loc[0.5, "median_error_pct"], mine.loc[1.0, "median_error_pct"]
+        sentences.append(
+            f"{label}, {best}: {', '.join(steps)}; the last doubling takes off {percent(100 * (1 - full / half))} of the error"
+        )
+    return "Median time error and slowdown — " + ". ".join(sentences) + "."
+
+
+def _figure(table: pd.DataFrame) -> str | None:
+    return curves(
+        table, x="training_shapes", series="model", value="median_error_pct", panel="data",
+        xlabel="training shapes", ylabel="median error, %", log_x=True, log_y=True,
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "learning_curve",
+    "How do errors and slowdowns fall with the number of training shapes?",
+    ("mi210", "cudnn"),
+    run,
+)
+
+if __name__ == "__main__":
+    run_script(EXPERIMENT)

@@ -1,0 +1,106 @@
+"""(c) The picker: SEER's 10 % rule and the slowdown, with infeasible picks counted as right and as wrong."""
+
+import numpy as np
+import pandas as pd
+
+from experiments.drawing import dots
+from experiments.effort import Effort
+from experiments.experiment import Experiment, Outcome
+from experiments.held_out import cross_validate
+from experiments.paper_domain import PAPER_BATCH, PAPER_LEAST_US
+from experiments.script import run_script
+from experiments.sources import Sources
+from experiments.verdicts import choice_verdicts, problem_picks
+from experiments.words import interval, percent, ratio
+from surrogate.judge import WITHIN
+from surrogate.scorecard import HEURISTIC
+
+WHOLE, PAPER = "all problems", "paper's pick set"
+
+
+def run(sources: Sources, effort: Effort) -> Outcome:
+    """By shape on the cuDNN table; the partial table trains. Two sets of problems: all, and those the paper would pick."""
+    data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
+    found = cross_validate(
+        data, effort.named(), count=effort.folds, seed=effort.seed, also=[also], tick=effort.tick
+    )
+    picks = problem_picks(found)
+    square = (picks["h"] == picks["w"]) & (picks["groups"] == 1)
+    paper = square & (picks["n"] == PAPER_BATCH) & (picks["best_us"] > PAPER_LEAST_US)
+    verdicts = choice_verdicts(found, stratum="all").set_index("model")
+    table = pd.concat(
+        [error_rates(picks).assign(problems_of=WHOLE), error_rates(picks[paper]).assign(problems_of=PAPER)],
+        ignore_index=True,
+    )
+    whole = table["problems_of"] == WHOLE
+    for column in ("slowdown_macro", "ci_low", "ci_high"):
+        table[column] = np.where(whole, table["model"].map(verdicts[column]), np.nan)
+    table = table[["problems_of", *(c for c in table.columns if c != "problems_of")]]
+    return Outcome(table, _figure(table), answer(table))
+
+
+def error_rates(picks: pd.DataFrame) -> pd.DataFrame:
+    """Per chooser: shares of picks over 10 % slower than the best, an infeasible pick being right (SEER's way) or wrong."""
+    records = []
+    for model, part in picks.groupby("model", sort=False):
+        slow = (part["slowdown"] > WITHIN).to_numpy()
+        infeasible = part["infeasible"].to_numpy(dtype=bool)
+        records.append(
+            {
+                "model": model,
+                "problems": len(part),
+                "shapes": part["shape"].nunique(),
+                "wrong_seer_pct": 100 * (slow & ~infeasible).mean(),
+                "wrong_pct": 100 * (slow | infeasible).mean(),
+                "infeasible_pct": 100 * infeasible.mean(),
+                "slowdown_geomean": np.exp(np.log(part["slowdown"]).mean()),
+                "slowdown_max": part["slowdown"].max(),
+            }
+        )
+    return pd.DataFrame(records, columns=None if records else ["model", "problems"])
+
+
+def answer(table: pd.DataFrame) -> str:
+    """The best model, SEER's and the heuristic by both rules, over all problems."""
+    whole = table[table["problems_of"] == WHOLE].set_index("model")
+    best = whole.drop(index=HEURISTIC, errors="ignore").sort_values("slowdown_macro").index[0]
+    told = []
+    for name in dict.fromkeys([best, "seer-time-only", HEURISTIC]):
+        if name in whole.index:
+            row = whole.loc[name]
+            told.append(
+                f"{name} wrong in {percent(row['wrong_seer_pct'])} by SEER's rule, {percent(row['wrong_pct'])} with"
+                f" infeasible picks counted, slowdown {ratio(row['slowdown_macro'])}"
+                f" {interval(row['ci_low'], row['ci_high'])}"
+            )
+    paper = table[table["problems_of"] == PAPER].set_index("model")
+    tail = (
+        f" In the paper's pick set ({int(paper.loc[best, 'problems'])} problems) {best} is wrong in"
+        f" {percent(paper.loc[best, 'wrong_pct'])}"
+        + (f", the heuristic in {percent(paper.loc[HEURISTIC, 'wrong_pct'])}." if HEURISTIC in paper.index else ".")
+        if best in paper.index
+        else ""
+    )
+    return "; ".join(told) + "." + tail
+
+
+def _figure(table: pd.DataFrame) -> str | None:
+    whole = table[table["problems_of"] == WHOLE]
+    long = pd.concat(
+        [
+            whole.assign(counted="infeasible picks right (SEER)", share=whole["wrong_seer_pct"]),
+            whole.assign(counted="infeasible picks wrong", share=whole["wrong_pct"]),
+        ]
+    )
+    return dots(long, category="model", series="counted", value="share", xlabel="picks over 10 % slower than the best, %")
+
+
+EXPERIMENT = Experiment(
+    "picker",
+    "How often is a pick over 10 % slower than the best, and what does it cost?",
+    ("cudnn", "partial"),
+    run,
+)
+
+if __name__ == "__main__":
+    run_script(EXPERIMENT)

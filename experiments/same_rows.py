@@ -1,0 +1,112 @@
+"""(d) Every model of the registry on the same rows, in the paper's own domain and outside it."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from experiments.drawing import dots
+from experiments.effort import Effort
+from experiments.experiment import Experiment, Outcome
+from experiments.held_out import cross_validate
+from experiments.paper_domain import paper_domain
+from experiments.script import run_script
+from experiments.sources import LABELS, Sources
+from experiments.verdicts import choice_verdicts, refused, time_verdicts
+from experiments.words import interval, percent, ratio
+from surrogate.dataset.store import Dataset
+from surrogate.models import DEFAULT_MODEL
+
+DOMAIN = "cuDNN 7, paper's domain"
+MI210_FOLDS = 5
+PLAIN = {"boosted-terms": "boosted-dims", "linear-terms": "linear-dims"}
+"""Models with the analytical terms → the same without."""
+
+
+def run(sources: Sources, effort: Effort) -> Outcome:
+    """By shape on four tables; choices are judged where all candidates were timed, times everywhere."""
+    parts = []
+    for label, data, also in _tables(sources, effort):
+        count = effort.folds if label.startswith(LABELS["cudnn"]) else min(effort.folds, MI210_FOLDS)
+        found = cross_validate(
+            data, effort.named(), count=count, seed=effort.seed, also=also, tick=effort.tick
+        )
+        times = time_verdicts(found)
+        picks = choice_verdicts(found).drop(columns=["gpu", "stratum"]).rename(columns={"n": "problems"})
+        picks = picks.rename(columns={"shapes": "problem_shapes"})
+        both = picks.merge(times, on="model", how="outer")
+        absent = pd.DataFrame(refused(found.reasons))
+        parts.append(pd.concat([both, absent], ignore_index=True).assign(data=label))
+    table = pd.concat(parts, ignore_index=True)
+    table["n"] = table["n"].fillna(0).astype(int)
+    order = {name: place for place, name in enumerate(effort.named())}
+    table = table.assign(_place=table["model"].map(order).fillna(len(order)))
+    table = table.sort_values("_place", kind="stable").drop(columns="_place")
+    labels = list(dict.fromkeys(part["data"].iloc[0] for part in parts))
+    table = pd.concat([table[table["data"] == label] for label in labels], ignore_index=True)
+    table = table[["data", *(c for c in table.columns if c != "data")]]
+    return Outcome(table, _figure(table), answer(table))
+
+
+def _tables(sources: Sources, effort: Effort) -> Iterator[tuple[str, Dataset, list[Dataset]]]:
+    cudnn, partial = sources.dataset("cudnn"), sources.dataset("partial")
+    domain = paper_domain(cudnn.frame)
+    if len(domain):
+        yield DOMAIN, cudnn.with_frame(domain), []
+    yield LABELS["cudnn"], effort.sample(cudnn), [partial]
+    yield LABELS["mi210"], effort.sample(sources.dataset("mi210")), []
+    yield LABELS["winners"], effort.sample(sources.winners()), []
+
+
+def answer(table: pd.DataFrame) -> str:
+    """Per table the best model by time and by choice, SEER's beside it; then what the terms are worth."""
+    sentences = []
+    for label, part in table[table["n"] > 0].groupby("data", sort=False):
+        times = part.sort_values("median_error_pct").set_index("model")
+        told = f"{label}: {times.index[0]} {percent(times['median_error_pct'].iloc[0])}"
+        if "seer-time-only" in times.index:
+            told += f" (seer-time-only {percent(times.loc['seer-time-only', 'median_error_pct'])})"
+        chosen = part.dropna(subset=["slowdown_macro"]).sort_values("slowdown_macro")
+        if len(chosen):
+            first = chosen.iloc[0]
+            told += (
+                f", best picks {first['model']} {ratio(first['slowdown_macro'])}"
+                f" {interval(first['ci_low'], first['ci_high'])}"
+            )
+        sentences.append(told)
+    gains = _gains(table)
+    absent = sorted(set(table.loc[table["n"] == 0, "model"]) & {"seer-paper"})
+    tail = f" {gains}" if gains else ""
+    if absent:
+        tail += " seer-paper needs kernel counters, which no public table has: nothing here speaks for or against it."
+    return "Median time error by shape — " + "; ".join(sentences) + "." + tail
+
+
+def _gains(table: pd.DataFrame) -> str:
+    """What the terms change for the default model, per table."""
+    plain = PLAIN.get(DEFAULT_MODEL, "")
+    told = []
+    for label, part in table[table["n"] > 0].groupby("data", sort=False):
+        errors = part.set_index("model")["median_error_pct"]
+        if DEFAULT_MODEL in errors.index and plain in errors.index:
+            told.append(f"{label} {percent(errors[plain])} → {percent(errors[DEFAULT_MODEL])}")
+    return f"Terms in the place of raw dimensions ({plain} → {DEFAULT_MODEL}): {', '.join(told)}." if told else ""
+
+
+def _figure(table: pd.DataFrame) -> str | None:
+    shown = table[(table["n"] > 0) & np.isfinite(table["median_error_pct"])]
+    return dots(
+        shown, category="model", series="data", value="median_error_pct", low="error_low_pct", high="error_high_pct",
+        xlabel="median error of the time, %", log=True,
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "same_rows",
+    "Which model predicts and picks best on the same rows, with and without the analytical terms?",
+    ("cudnn", "partial", "mi210", "winners"),
+    run,
+)
+
+if __name__ == "__main__":
+    run_script(EXPERIMENT)

@@ -1,0 +1,98 @@
+"""Where the measurements lie: a folder of parquet files that are read, never copied."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from features.errors import InputError, nearest
+from surrogate.dataset.normalise import normalise
+from surrogate.dataset.store import Dataset, read_dataset, read_table
+
+DEFAULT_FOLDER = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+"""``../shared/data`` beside the project's root."""
+
+FILES: dict[str, tuple[str, str]] = {
+    "cudnn": ("cudnn_conv_per_algorithm.parquet", "all"),
+    "partial": ("cudnn_conv_partial_networks.parquet", "all"),
+    "mi210": ("miopen_conv_mi210.parquet", "listed"),
+    "mi100": ("miopen_conv_mi100.parquet", "listed"),
+    "mi300x": ("miopen_conv_mi300x.parquet", "listed"),
+    "navi21": ("miopen_conv_navi21.parquet", "listed"),
+    "winners": ("conv_best_algorithm_3x3.parquet", "listed"),
+}
+"""Source → file name, and how the file lists candidates where it does not say."""
+
+LABELS = {
+    "cudnn": "cuDNN 7",
+    "mi210": "MI210",
+    "mi100": "MI100",
+    "mi300x": "MI300X",
+    "navi21": "Navi21",
+    "winners": "3×3 winners",
+}
+"""How tables and sentences name a source."""
+
+FORWARD = {"direction": "fwd", "dtype": "fp32", "layout": "NCHW"}
+"""The part that SEER is about, and the one with the most shapes in every source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """``folder`` holds the files of `FILES`; ``others`` puts another dataset in the place of one, by source name.
+
+    Raises `InputError` for an unknown source name.
+    """
+
+    folder: Path = DEFAULT_FOLDER
+    others: Mapping[str, Path] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.others:
+            if name not in FILES:
+                raise InputError(f"source {name!r} is unknown; known: {', '.join(FILES)}{nearest(name, FILES)}")
+
+    def path(self, name: str) -> Path:
+        """The file of a source."""
+        return Path(self.others.get(name, self.folder / FILES[name][0]))
+
+    def missing(self, names: Sequence[str]) -> list[Path]:
+        """The files among ``names`` that are not there."""
+        return [self.path(name) for name in names if not self.path(name).is_file()]
+
+    def dataset(self, name: str, where: Mapping[str, str] = FORWARD) -> Dataset:
+        """A checked dataset, only the rows where every column of ``where`` holds its value.
+
+        Raises `InputError` where the file is missing or damaged, or no row is left.
+        """
+        stated = read_table(self.path(name))[1].get("candidates") if name in self.others else FILES[name][1]
+        data = read_dataset(self.path(name), candidates=stated)
+        frame = data.frame
+        for column, value in where.items():
+            frame = frame[frame[column] == value]
+        if frame.empty:
+            wanted = ", ".join(f"{column}={value}" for column, value in where.items())
+            raise InputError(f"{self.path(name)}: no row has {wanted}; give a table that has some")
+        return data.with_frame(frame)
+
+    def winners(self) -> Dataset:
+        """The table of winners as dataset rows: one ok row, that of the fastest algorithm, per problem."""
+        path = self.path("winners")
+        frame = winner_rows(read_table(path)[0])
+        return Dataset(normalise(frame, str(path)), "listed", path.name)
+
+
+def winner_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Dataset columns for a table that names the winner by kernel: ``algorithm_guess`` and a whole-number version.
+
+    ``…(implicit_convolve_sgemm)``, a kernel that two algorithms share, counts as IMPLICIT_GEMM; version 8902 is 8.9.2.
+    """
+    version = frame["library_version"].astype(int)
+    texts = {"library": "cudnn", "direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW"}
+    return frame.assign(
+        **texts,
+        library_version=[f"{v // 1000}.{v // 100 % 10}.{v % 100}" for v in version],
+        algorithm=frame["algorithm_guess"].str.split(r"[/(]", n=1, regex=True).str[0],
+        status="ok",
+    )

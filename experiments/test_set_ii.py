@@ -1,0 +1,121 @@
+"""(b) Test-set-II: the layers of real networks, every shape of the held networks out of training."""
+
+import numpy as np
+import pandas as pd
+
+from experiments.drawing import dots
+from experiments.effort import Effort
+from experiments.experiment import Experiment, Outcome
+from experiments.held_out import Predictions, cross_validate
+from experiments.script import run_script
+from experiments.sources import Sources
+from experiments.verdicts import problem_picks, time_verdicts
+from experiments.words import percent, ratio
+from surrogate.dataset.splits import network_names
+from surrogate.scorecard import HEURISTIC
+
+QUICK_FOLDS = 4
+EVERY = "all networks"
+
+
+def run(sources: Sources, effort: Effort) -> Outcome:
+    """Folds of whole networks of the cuDNN table; the partial table trains where its shapes are not held out."""
+    data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
+    found = cross_validate(
+        data, effort.named(), by="network", count=QUICK_FOLDS if effort.quick else 10, seed=effort.seed,
+        also=[also], tick=effort.tick,
+    )  # fmt: skip
+    table = by_network(found)
+    return Outcome(table, _figure(table), answer(table))
+
+
+def by_network(found: Predictions) -> pd.DataFrame:
+    """Per network (and over all) and chooser: slowdown of the picks, errors of the times, error of the network's sum."""
+    picks = problem_picks(found)
+    totals = _totals(found, picks)
+    members, row_members = network_names(picks), network_names(found.rows.frame)
+    records = []
+    for network in [EVERY, *sorted(set().union(*members))]:
+        inside = np.array([network == EVERY or network in names for names in members])
+        rows_inside = np.array([network == EVERY or network in names for names in row_members])
+        times = time_verdicts(found, rows_inside).set_index("model")
+        for model, part in picks[inside].groupby("model", sort=False):
+            mine = totals[(totals["model"] == model) & ((totals["network"] == network) | (network == EVERY))]
+            records.append(
+                {
+                    "network": network,
+                    "model": model,
+                    "problems": len(part),
+                    "shapes": part["shape"].nunique(),
+                    "slowdown_geomean": np.exp(np.log(part["slowdown"]).mean()),
+                    "within_10pct": (part["slowdown"] <= 1.1).mean(),
+                    "median_error_pct": times["median_error_pct"].get(model, np.nan),
+                    "total_error_pct": mine["error_pct"].median(),
+                }
+            )
+    return pd.DataFrame(records)
+
+
+def _totals(found: Predictions, picks: pd.DataFrame) -> pd.DataFrame:
+    """Per model, network, GPU and batch: error in percent of the summed least predicted times against the least measured.
+
+    Each shape counts once, so a total is that of the distinct layers with a full measurement.
+    """
+    key = ["model", "network", "gpu", "n"]
+    problem = found.rows.problem
+    parts = []
+    for model in found.time_us:
+        predicted = pd.Series(np.where(found.allowed, found.time_us[model], np.nan))
+        least = predicted.groupby(problem).min()
+        mine = picks[picks["model"] == model]
+        codes = problem[mine["row"].to_numpy(dtype=int)]
+        mine = mine.assign(predicted_us=least.reindex(codes).to_numpy())
+        mine = mine.assign(network=[sorted(names) for names in network_names(mine)]).explode("network")
+        parts.append(mine.dropna(subset=["network", "predicted_us"]))
+    sums = pd.concat(parts).groupby(key, sort=True)[["predicted_us", "best_us"]].sum().reset_index()
+    return sums.assign(error_pct=100 * (sums["predicted_us"] / sums["best_us"] - 1).abs())
+
+
+def answer(table: pd.DataFrame) -> str:
+    """The best learned model against the heuristic over all networks, its totals, and its worst network."""
+    overall = table[table["network"] == EVERY].set_index("model")
+    learned = overall.drop(index=HEURISTIC, errors="ignore").sort_values("slowdown_geomean")
+    best = learned.index[0]
+    single = table[(table["model"] == best) & (table["network"] != EVERY)].sort_values("slowdown_geomean")
+    worst = single.iloc[-1]
+    against = (
+        f" (cuDNN's heuristic {ratio(overall.loc[HEURISTIC, 'slowdown_geomean'])})" if HEURISTIC in overall.index else ""
+    )
+    return (
+        f"With whole networks held out ({len(single)} of them), {best} picks at slowdown"
+        f" {ratio(learned.iloc[0]['slowdown_geomean'])}{against} over {int(learned.iloc[0]['problems']):,} problems; its"
+        f" median time error is {percent(learned.iloc[0]['median_error_pct'])}, the sum of a network's distinct layers is"
+        f" off by {percent(learned.iloc[0]['total_error_pct'])} in the median; worst network {worst['network']}"
+        f" ({ratio(worst['slowdown_geomean'])})."
+    )
+
+
+def _figure(table: pd.DataFrame) -> str | None:
+    best = answer_model(table)
+    shown = table[table["model"].isin([best, "seer-time-only", HEURISTIC])]
+    shown = shown.assign(loss_pct=np.maximum(100 * (shown["slowdown_geomean"] - 1), 0.01))
+    return dots(
+        shown, category="network", series="model", value="loss_pct", xlabel="slowdown over the best algorithm, %", log=True
+    )
+
+
+def answer_model(table: pd.DataFrame) -> str:
+    """The model, other than the heuristic, with the least slowdown over all networks."""
+    overall = table[(table["network"] == EVERY) & (table["model"] != HEURISTIC)]
+    return str(overall.sort_values("slowdown_geomean")["model"].iloc[0])
+
+
+EXPERIMENT = Experiment(
+    "test_set_ii",
+    "Test-set-II: how good are picks and times on the layers of real networks that training never saw?",
+    ("cudnn", "partial"),
+    run,
+)
+
+if __name__ == "__main__":
+    run_script(EXPERIMENT)

@@ -1,0 +1,130 @@
+"""What predictions are worth: errors of times, slowdowns of picks, each with an interval over shapes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.held_out import Predictions
+from surrogate.dataset.problems import judged_rows, newest_version
+from surrogate.dataset.strata import strata
+from surrogate.judge import Choice, resample_weights, time_errors
+from surrogate.models import MODELS
+from surrogate.scorecard import HEURISTIC, Judged, choice_rows, pick_by_heuristic, pick_by_times
+
+DRAWS = 300
+"""Bootstrap draws for the interval of a median error."""
+COLUMNS = (
+    "model", "gpu", "stratum", "n", "shapes", "slowdown_macro", "ci_low", "ci_high", "slowdown_geomean",
+    "slowdown_p95", "within_10pct", "top1", "infeasible_picks",
+)  # fmt: skip
+"""What a choice table keeps of a row of `results.json`."""
+
+
+def time_verdicts(predictions: Predictions, part: np.ndarray | None = None) -> pd.DataFrame:
+    """Per model: errors in percent over tested ok rows of the newest version (and of ``part``, a mask (rows,))."""
+    rows = predictions.rows
+    counted = predictions.tested & rows.ok & newest_version(rows.frame)
+    counted &= True if part is None else part
+    records = []
+    for name, predicted in predictions.time_us.items():
+        if MODELS[name].predicts_time:
+            mine = np.flatnonzero(counted & np.isfinite(predicted))
+            records.append({"model": name, **error_record(predicted[mine], rows.time_us[mine], rows.shape[mine])})
+    return pd.DataFrame(records)
+
+
+def error_record(predicted_us: np.ndarray, measured_us: np.ndarray, shape: np.ndarray) -> dict[str, Any]:
+    """n, shapes, median with its 95 % interval by bootstrap over ``shape`` (codes), p90 and RMSPE, all in percent."""
+    errors = time_errors(predicted_us, measured_us)
+    low, high = median_interval(np.abs(predicted_us / measured_us - 1), shape)
+    return {
+        "n": errors.n,
+        "shapes": len(np.unique(shape)),
+        "median_error_pct": 100 * errors.median_ape,
+        "error_low_pct": 100 * low,
+        "error_high_pct": 100 * high,
+        "p90_error_pct": 100 * errors.p90_ape,
+        "rmspe_pct": 100 * errors.rmspe,
+    }
+
+
+def median_interval(error: np.ndarray, shape: np.ndarray) -> tuple[float, float]:
+    """95 % interval of the median of ``error`` (rows,) by bootstrap over shapes; NaN for no rows."""
+    if not len(error):
+        return float("nan"), float("nan")
+    order = np.argsort(error, kind="stable")
+    names, code = np.unique(shape[order], return_inverse=True)
+    medians = []
+    for counts in resample_weights(len(names), DRAWS, seed=len(names)):
+        below = np.cumsum(counts[code])
+        medians.append(error[order[np.searchsorted(below, below[-1] / 2)]])
+    low, high = np.quantile(medians, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def judged_picks(
+    predictions: Predictions, part: np.ndarray | None = None
+) -> tuple[Judged, dict[str, list[Choice]], np.ndarray] | None:
+    """The judged problems among the tested rows, each model's (and the heuristic's) picks, and the rows' positions.
+
+    None without problems.
+    """
+    rows = predictions.rows
+    mask = predictions.tested & judged_rows(rows.frame, predictions.candidates)
+    mask &= True if part is None else part
+    index = np.flatnonzero(mask)
+    if not len(index):
+        return None
+    frame = rows.frame.iloc[index]
+    judged = Judged.of(frame, rows.problem[index], rows.shape[index], rows.order[index], strata(frame))
+    picks = {
+        name: [pick_by_times(judged, predicted[index], predictions.allowed[index])]
+        for name, predicted in predictions.time_us.items()
+    }
+    return judged, picks | {HEURISTIC: [pick_by_heuristic(judged)]}, index
+
+
+def choice_verdicts(
+    predictions: Predictions, part: np.ndarray | None = None, *, gpu: str = "all", stratum: str = "ungrouped"
+) -> pd.DataFrame:
+    """Per model: slowdown of its picks with its interval, over one stratum and GPU; empty without judged problems."""
+    found = judged_picks(predictions, part)
+    if found is None:
+        return pd.DataFrame(columns=list(COLUMNS))
+    records = [
+        {key: row[key] for key in COLUMNS if key in row}
+        for row in choice_rows(found[0], found[1], {})
+        if row["n"] and row["gpu"] == gpu and row["stratum"] == stratum
+    ]
+    return pd.DataFrame(records, columns=list(COLUMNS))
+
+
+def problem_picks(predictions: Predictions, part: np.ndarray | None = None) -> pd.DataFrame:
+    """One row per judged problem and chooser: its first row's columns, stratum, best_us, slowdown, infeasible, row
+
+    (position among the predictions' rows)."""
+    found = judged_picks(predictions, part)
+    if found is None:
+        return pd.DataFrame(columns=["model", "slowdown", "infeasible", "stratum", "best_us", "shape", "row"])
+    judged, picks, index = found
+    problems = judged.frame.iloc[judged.problem_row].reset_index(drop=True)
+    problems = problems.assign(
+        stratum=judged.stratum[judged.problem_row],
+        best_us=judged.candidates.best_us(),
+        shape=judged.shape,
+        row=index[judged.problem_row],
+    )
+    parts = [
+        problems[choice.made].assign(
+            model=name, slowdown=choice.slowdown[choice.made], infeasible=choice.infeasible[choice.made]
+        )
+        for name, (choice,) in picks.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def refused(reasons: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A row with n 0 and the reason for every model that could not be fitted."""
+    return [{"model": name, "n": 0, "reason": reason} for name, reason in reasons.items()]

@@ -1,0 +1,119 @@
+"""The program that is profiled: each pair once, behind a marker that says which pair follows.
+
+``python -m surrogate.collect.counters.workload PAIRS SECONDS WORKSPACE_BYTES TENSOR_BYTES``. Warm-up runs
+outside the profiled range, so a profiler started with ``--profile-from-start off`` sees markers and the
+pairs' kernels alone.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from surrogate.collect.counters.pairs import Pair, read_pairs
+from surrogate.collect.cudnn.device import CudnnDevice
+from surrogate.collect.device import Measurement
+from surrogate.collect.protocol import RepeatPolicy
+
+MARKER = "seer_marker"
+"""The empty kernel that is launched before each pair, with grid x = the pair's number + 1."""
+_SOURCE = 'extern "C" __global__ void seer_marker() {}'
+
+
+class Profiler(Protocol):
+    """What brackets a profiled call."""
+
+    def profiled(self, number: int, label: str) -> Any:
+        """A context: start profiling, launch the marker of ``number``, open the range ``label``; then stop."""
+        ...
+
+
+class CupyProfiler:
+    """cudaProfilerStart/Stop, the marker kernel and NVTX, all by CuPy."""
+
+    def __init__(self, stream: int) -> None:
+        import cupy  # pyright: ignore[reportMissingImports]
+
+        self._cupy = cupy
+        self._stream = cupy.cuda.ExternalStream(stream)
+        self._marker = cupy.RawKernel(_SOURCE, MARKER)
+        self._marker.compile()
+
+    @contextmanager
+    def profiled(self, number: int, label: str):
+        """See `Profiler`."""
+        cupy = self._cupy
+        cupy.cuda.profiler.start()
+        with self._stream:
+            self._marker((number + 1,), (1,), ())
+        cupy.cuda.nvtx.RangePush(label)
+        try:
+            yield
+        finally:
+            cupy.cuda.nvtx.RangePop()
+            self._stream.synchronize()
+            cupy.cuda.profiler.stop()
+
+
+class ProfiledDevice(CudnnDevice):
+    """cuDNN's device whose timing is one profiled call after the warm-up."""
+
+    profiler: Profiler
+    number: int = 0
+    label: str = ""
+
+    @property
+    def stream(self) -> int:
+        """cudaStream_t of every call."""
+        return self._gpu.stream
+
+    def _timed(
+        self,
+        current: Any,
+        algorithm: str,
+        policy: RepeatPolicy,
+        workspace_bytes: int,
+        deterministic: bool,
+    ) -> Measurement:
+        """Warm up outside the profiled range, then call once inside; the time is the warm-up's, of no use."""
+        warm_us = self._warm(current, algorithm, workspace_bytes)
+        with self.profiler.profiled(self.number, self.label):
+            self._call(current, algorithm, workspace_bytes)
+        return Measurement("ok", "", (warm_us,), (warm_us,), "events", workspace_bytes, deterministic)
+
+
+def run_pairs(pairs: Sequence[Pair], device: Any, seconds: float) -> int:
+    """Run the pairs in order within ``seconds``; returns how many were begun.
+
+    A failure ends its pair alone; a device that is lost ends the process, and later pairs go uncounted.
+    ``device`` has ``measure`` and takes ``number`` and ``label``.
+    """
+    end_s = time.monotonic() + seconds
+    for number, pair in enumerate(pairs):
+        if time.monotonic() >= end_s:
+            return number
+        device.number, device.label = number, pair.key
+        device.measure(pair.conv, pair.algorithm, RepeatPolicy())
+    return len(pairs)
+
+
+def main(words: Sequence[str]) -> None:
+    """Run the list of pairs that ``words`` name."""
+    path, seconds, workspace_bytes, tensor_bytes = words
+    # the profiler is the process's one client of CUPTI, so the device's own instrument stays off
+    device = ProfiledDevice(
+        max_workspace_bytes=int(workspace_bytes),
+        max_tensor_bytes=int(tensor_bytes),
+        activity=(None, "a profiler is attached"),
+    )
+    device.profiler = CupyProfiler(device.stream)
+    try:
+        run_pairs(read_pairs(Path(path)), device, float(seconds))
+    finally:
+        device.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,193 @@
+"""cuDNN's graph engines on the current GPU as a `Device`: candidates ``engine:0`` … with default knobs."""
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from features.conv import Conv
+from features.errors import InputError
+from surrogate.collect.caps import GPU_CAPS, tensor_sizes_bytes
+from surrogate.collect.clocks import Clocks
+from surrogate.collect.cudnn import abi
+from surrogate.collect.cudnn.activity import Activity, facts
+from surrogate.collect.cudnn.gpu import Gpu, GpuFaultError
+from surrogate.collect.cudnn.library import Library
+from surrogate.collect.cudnn.status import CudnnError, may_be_sticky
+from surrogate.collect.device import Choice, DeviceInfo, Measurement
+from surrogate.collect.graph.attributes import Attribute, Descriptor, Kind
+from surrogate.collect.graph.backend import Backend, Handle, Scope
+from surrogate.collect.graph.plans import EnginePlan, Target, engine_count, engine_plan, finalized, ranked
+from surrogate.collect.graph.problem import UNIQUE_IDS, operation_graph
+from surrogate.collect.operators.stopwatch import Stopwatch
+from surrogate.collect.protocol import RepeatPolicy
+
+LIBRARY = "cudnn-graph"
+"""The library's name in a dataset: its candidates are other ones than those of the legacy functions."""
+ROLES: Mapping[str, tuple[str, str, str]] = {
+    "fwd": ("x", "w", "y"),
+    "bwd_data": ("w", "y", "x"),
+    "bwd_filter": ("x", "y", "w"),
+}
+"""Direction → operands and result, as the arena places them."""
+
+
+@dataclass(slots=True)
+class _Current:
+    """The problem whose graph is built and whose tensors are placed."""
+
+    conv: Conv
+    scope: Scope
+    graph: Handle
+    pointers: Mapping[str, int]
+    plans: dict[str, EnginePlan] = field(default_factory=dict)
+
+
+class GraphDevice:
+    """Times of graph engines; the ranking of heuristic mode A as the heuristic; no Find."""
+
+    def __init__(
+        self,
+        *,
+        max_workspace_bytes: int = GPU_CAPS.max_workspace_bytes,
+        max_tensor_bytes: int = GPU_CAPS.max_tensor_bytes,
+        backend: Backend | None = None,
+        gpu: Any = None,
+        activity: tuple[Any, str] | None = None,
+        clocks: Any = None,
+    ) -> None:
+        """Raises `InputError` where libcudnn, CuPy or a GPU is missing. The last four are for tests."""
+        self._backend = backend or Backend(Library.load())
+        self._library = self._backend.library
+        self._activity, self._why_no_activity = activity or Activity.open()
+        self._gpu = gpu or Gpu(max_tensor_bytes, max_workspace_bytes)
+        self._clocks = clocks or Clocks.open(self._gpu.pci_bus_id)
+        self._handle = abi.Handle()
+        try:
+            self._library.check("cudnnCreate", ctypes.byref(self._handle))
+            self._library.check("cudnnSetStream", self._handle, self._gpu.stream)
+        except CudnnError as error:
+            raise InputError(f"cuDNN {self._library.version} does not start here: {error}") from None
+        self._target = Target(handle=self._handle)
+        self._current: _Current | None = None
+        self._stopwatch = Stopwatch(self._gpu, self._activity)
+
+    def describe(self) -> DeviceInfo:
+        """As the legacy device's, under the library name `LIBRARY`."""
+        versions = {**self._gpu.versions(), "cudnn": self._library.version}
+        driver = self._clocks.driver_version() if self._clocks else ""
+        if driver:
+            versions["driver"] = driver
+        properties = {**self._gpu.properties(), **facts(self._activity, self._why_no_activity)}
+        return DeviceInfo(self._gpu.name, LIBRARY, self._library.version, versions, properties)
+
+    def candidates(self, conv: Conv) -> tuple[str, ...]:
+        """The engines that support ``conv`` and its math, by number; none where cuDNN refuses the problem."""
+        try:
+            return tuple(self._set(conv).plans)
+        except (CudnnError, MemoryError):
+            return ()
+
+    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
+        """Mode A's engines, best first, each once (its knobs may differ from the defaults that are timed)."""
+        try:
+            current = self._set(conv)
+            plans = ranked(current.scope, current.graph, "A", self._target)
+            names = dict.fromkeys(plan.algorithm for plan in plans if plan.allowed(conv.dtype, conv.math))
+        except (CudnnError, MemoryError):
+            return ()
+        return tuple(Choice(name, "ok" if name in current.plans else "not_supported") for name in names)
+
+    def find(self, conv: Conv) -> tuple[Choice, ...]:
+        """None: the graph API times nothing itself."""
+        return ()
+
+    def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
+        """Finalise the engine's plan, warm it, time it. Raises `DeviceLostError` after a sticky CUDA error."""
+        workspace_bytes: int | None = None
+        try:
+            current = self._set(conv)
+            if algorithm not in current.plans:
+                return Measurement("not_supported", f"{algorithm} does not support this problem")
+            with Scope(self._backend) as scope:
+                plan = current.plans[algorithm]
+                executable, workspace_bytes = finalized(scope, plan, self._target)
+                if workspace_bytes > self._gpu.workspace_bytes:
+                    over = f"{workspace_bytes} bytes exceed the limit of {self._gpu.workspace_bytes}"
+                    return Measurement("workspace_too_large", over, workspace_bytes=workspace_bytes)
+                pack = self._pack(scope, current)
+                return self._stopwatch.time(
+                    lambda: self._execute(executable, pack), policy, workspace_bytes, plan.deterministic
+                )
+        except CudnnError as error:
+            self._settle(error.code)
+            return Measurement(error.status, str(error), workspace_bytes=workspace_bytes)
+        except (GpuFaultError, MemoryError) as error:
+            self._settle()
+            return Measurement("failed", str(error), workspace_bytes=workspace_bytes)
+
+    def conditions(self) -> Mapping[str, float]:
+        """Clocks, temperature, power, throttle reasons."""
+        return self._clocks.sample() if self._clocks else {}
+
+    def close(self) -> None:
+        """Destroy graph and handle, and switch the instruments off."""
+        self._forget()
+        self._library.call("cudnnDestroy", self._handle)
+        if self._activity:
+            self._activity.close()
+        if self._clocks:
+            self._clocks.close()
+
+    def _set(self, conv: Conv) -> _Current:
+        """The graph of ``conv`` with its engines, built anew only when the problem changes."""
+        if self._current is not None and self._current.conv == conv:
+            return self._current
+        self._forget()
+        scope = Scope(self._backend)
+        try:
+            graph = operation_graph(scope, conv, self._handle)
+            sizes, roles = tensor_sizes_bytes(conv), ROLES[conv.direction]
+            placed = self._gpu.place([sizes[role] for role in roles], conv.dtype)
+            current = _Current(conv, scope, graph, dict(zip(roles, placed, strict=True)))
+            for number in range(engine_count(scope, graph)):
+                self._add_engine(current, number)
+        except BaseException:
+            scope.close()
+            raise
+        self._current = current
+        return current
+
+    def _add_engine(self, current: _Current, number: int) -> None:
+        try:
+            plan = engine_plan(current.scope, current.graph, number, self._target)
+        except CudnnError:  # not supported
+            return
+        if plan.allowed(current.conv.dtype, current.conv.math):
+            current.plans[plan.algorithm] = plan
+
+    def _pack(self, scope: Scope, current: _Current) -> Handle:
+        pack = scope.make(Descriptor.VARIANT_PACK)
+        scope.set(pack, Attribute.PACK_UNIQUE_IDS, Kind.INT64, *UNIQUE_IDS.values())
+        pointers = [current.pointers[role] for role in UNIQUE_IDS]
+        scope.set(pack, Attribute.PACK_POINTERS, Kind.POINTER, *pointers)
+        scope.set(pack, Attribute.PACK_WORKSPACE, Kind.POINTER, self._gpu.workspace)
+        scope.finalize(pack, "the variant pack")
+        return pack
+
+    def _execute(self, plan: Handle, pack: Handle) -> None:
+        self._backend.call("executing the plan", "cudnnBackendExecute", self._handle, plan, pack)
+
+    def _settle(self, code: int | None = None) -> None:
+        """After a failure, ask CUDA whether it stays (`DeviceLostError`)."""
+        if code is not None and not may_be_sticky(code):
+            return
+        try:
+            self._gpu.synchronize()
+        except GpuFaultError:
+            return
+
+    def _forget(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            current.scope.close()

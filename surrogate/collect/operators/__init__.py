@@ -1,0 +1,3 @@
+"""Operators other than convolutions, timed by the same instruments: pooling, batch norm, ReLU, add, layout
+transform, softmax, GEMM, embedding bag.
+"""

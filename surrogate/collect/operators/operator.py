@@ -1,0 +1,102 @@
+"""One operator problem: its kind and its sizes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from features.errors import InputError, nearest
+
+IMAGE = ("n", "c", "h", "w")
+POOL = (*IMAGE, "window", "stride")
+GEMM = ("batch", "m", "n", "k")
+EMBEDDING = ("batch", "rows", "tables", "bag", "dim", "rows_per_block")
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "max_pool": POOL,
+    "max_pool_backward": POOL,
+    "batch_norm": IMAGE,
+    "relu": IMAGE,
+    "add": IMAGE,
+    "layout_transform": IMAGE,
+    "softmax": ("n", "c"),
+    "gemm": GEMM,
+    "embedding_bag": EMBEDDING,
+    "embedding_bag_backward": EMBEDDING,
+}
+"""Kind → the names of its sizes. Everything is fp32 (indices int32), images NCHW."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One problem. ``sizes`` are in the order of `KINDS`. Raises `InputError` for an unknown kind or a bad size.
+
+    gemm: C (batch, m, n) = A (batch, m, k) · B (batch, k, n). max_pool: a square window without padding. An
+    embedding bag sums ``bag`` rows of ``dim`` from each of ``tables`` tables of ``rows``, for ``batch``
+    samples; the backward kinds add the gradient (SGD) into the tables, or spread it over the pooled input.
+    """
+
+    kind: str
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(
+                f"operator {self.kind!r} is unknown; known: {', '.join(KINDS)}{nearest(self.kind, KINDS)}"
+            )
+        names = KINDS[self.kind]
+        if len(self.sizes) != len(names) or min(self.sizes) < 1:
+            raise InputError(
+                f"{self.kind} with sizes {self.sizes}; whole numbers of at least 1 are needed for"
+                f" {', '.join(names)}"
+            )
+        if "window" in names and self["window"] > min(self["h"], self["w"]):
+            raise InputError(f"{self.kind}: window {self['window']} exceeds the image; give a smaller one")
+
+    @classmethod
+    def of(cls, kind: str, **sizes: int) -> "Operator":
+        """By named sizes, as in ``Operator.of("softmax", n=32, c=1000)``."""
+        names = KINDS.get(kind, tuple(sizes))
+        if set(names) != set(sizes):
+            raise InputError(f"{kind} needs {', '.join(names)}; {', '.join(sizes) or 'nothing'} came")
+        return cls(kind, tuple(sizes[name] for name in names))
+
+    def __getitem__(self, name: str) -> int:
+        return self.sizes[KINDS[self.kind].index(name)]
+
+    @property
+    def named(self) -> dict[str, int]:
+        """Size name → size."""
+        return dict(zip(KINDS[self.kind], self.sizes, strict=True))
+
+    @property
+    def key(self) -> str:
+        """Names the problem in one line, as in ``softmax n=32 c=1000``."""
+        return " ".join([self.kind, *(f"{name}={size}" for name, size in self.named.items())])
+
+    @property
+    def pooled(self) -> tuple[int, int]:
+        """Output height and width of a pooling: ⌊(size − window) / stride⌋ + 1."""
+        return tuple((self[axis] - self["window"]) // self["stride"] + 1 for axis in "hw")  # type: ignore[return-value]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all operands and results together, each held once."""
+        return 4 * self._elements()
+
+    def _elements(self) -> int:
+        if self.kind == "gemm":
+            batch, m, n, k = self.sizes
+            return batch * (m * k + k * n + m * n)
+        if self.kind.startswith("embedding"):
+            batch, rows, tables, bag, dim, _ = self.sizes
+            return tables * (rows * dim + batch * bag + batch * dim)
+        held = prod(self.sizes[:4]) if "h" in KINDS[self.kind] else prod(self.sizes)
+        if self.kind.startswith("max_pool"):
+            output = self["n"] * self["c"] * prod(self.pooled)
+            return held + output if self.kind == "max_pool" else 2 * (held + output)
+        return held * (3 if self.kind == "add" else 2)
+
+
+def parse(key: str) -> Operator:
+    """The inverse of `Operator.key`."""
+    kind, *words = key.split(" ")
+    return Operator.of(kind, **{name: int(size) for name, size in (word.split("=") for word in words)})

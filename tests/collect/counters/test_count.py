@@ -1,0 +1,135 @@
+"""Counting from end to end, under programs that write what the profilers would."""
+
+import pandas as pd
+import pytest
+
+from features.errors import InputError
+from surrogate.collect.counters.attribute import KEY, add_counters
+from surrogate.collect.counters.collect import count
+from surrogate.collect.counters.metrics import GROUPS, LAUNCH, ncu_metrics
+from surrogate.collect.counters.tool import Tool, environment, find_tool, permission_denied
+
+
+def program(pairs_file, seconds):
+    """The child is the profilers' business here; its last word names the pairs, as theirs does."""
+    return ["child", str(pairs_file)]
+
+
+def counted(tool, pairs, tmp_path, **options):
+    return count(pairs, tool, tmp_path, seconds=30.0, program=program, **options)
+
+
+def test_ncu_counts_every_kernel_of_every_pair(profiler, pairs, tmp_path):
+    result = counted(Tool("ncu", profiler("ncu")), pairs, tmp_path)
+    assert result.permitted and result.notes == tuple(
+        f"pass {group}: 1 launch of no pair left out" for group in "ABC"
+    )
+    kernels = result.kernels
+    assert len(kernels) == 12 and set(KEY) <= set(kernels)
+    assert kernels.groupby("n")["algorithm"].apply(list).iloc[0] == ["GEMM", "GEMM", "WINOGRAD", "WINOGRAD"]
+    assert kernels["kernel_index"].tolist() == [0, 1] * 6
+    first = kernels.iloc[0]
+    assert first["kernel_name"] == "void gemm_0<float, 128>(float *, int)"
+    assert first["time_us"] == 1234.5
+    assert first["fp32_instructions"] == 1_000_000
+    assert first["fp32_utilization_pct"] == 81.25
+    assert (first["dram_read_transactions"], first["dram_write_transactions"]) == (4963, 2048)
+    assert (first["b_max"], first["waves"], first["registers_per_thread"]) == (264, 1, 128)
+    assert result.seconds_per_kernel is not None and result.seconds_per_kernel > 0
+
+
+def test_a_pair_that_did_not_run_shifts_no_other(profiler, pairs, tmp_path):
+    result = counted(Tool("ncu", profiler("ncu", missing=[0, 3])), pairs, tmp_path)
+    got = {(row.n, row.algorithm) for row in result.kernels.itertuples()}
+    assert got == {(1, "WINOGRAD"), (2, "GEMM"), (3, "GEMM"), (3, "WINOGRAD")}
+    assert all(row.algorithm.lower() in row.kernel_name for row in result.kernels.itertuples())
+
+
+def test_a_pass_that_ran_other_kernels_adds_nothing(profiler, pairs, tmp_path):
+    result = counted(Tool("ncu", profiler("ncu", renamed={"B": "_other"})), pairs, tmp_path)
+    assert result.kernels["fp32_utilization_pct"].notna().all()
+    assert result.kernels["fp32_instructions"].isna().all()
+    assert "pass 2 counted nothing for 12 of 12 kernels" in result.notes
+
+
+def test_a_pass_that_fails_leaves_the_others(profiler, pairs, tmp_path):
+    result = counted(Tool("ncu", profiler("ncu", failing=["B"])), pairs, tmp_path)
+    assert len(result.kernels) == 12 and any("something broke" in note for note in result.notes)
+
+
+def test_a_stale_report_of_an_earlier_try_is_not_read(profiler, pairs, tmp_path):
+    counted(Tool("ncu", profiler("ncu")), pairs, tmp_path)
+    result = counted(Tool("ncu", profiler("ncu", failing=["A", "B", "C"])), pairs, tmp_path)
+    assert result.kernels.empty and any("was not written" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("name", ["ncu", "nvprof"])
+def test_without_permission_there_is_the_remedy(profiler, pairs, tmp_path, name):
+    result = counted(Tool(name, profiler(name, denied=True)), pairs, tmp_path)
+    assert not result.permitted and result.kernels.empty and result.seconds_per_kernel is None
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in result.notes[0] and "CAP_SYS_ADMIN" in result.notes[0]
+
+
+def test_nvprof_joins_metrics_to_its_trace(profiler, pairs, tmp_path):
+    result = counted(Tool("nvprof", profiler("nvprof")), pairs, tmp_path)
+    assert len(result.kernels) == 6 and result.permitted
+    first = result.kernels.iloc[0]
+    assert (first["kernel_name"], first["time_us"], first["grid_x"]) == ("gemm_sgemm", 12.5, 33)
+    assert (first["fp32_utilization_pct"], first["dram_utilization_pct"]) == (80, 30)
+    assert (first["fp32_instructions"], first["achieved_occupancy_pct"]) == (5000, 50)
+    assert first["static_shared_bytes"] == 8192
+
+
+def test_a_profiler_that_is_gone_is_a_note(pairs, tmp_path):
+    result = counted(Tool("ncu", str(tmp_path / "nowhere")), pairs, tmp_path)
+    assert result.kernels.empty and "did not start" in result.notes[0]
+
+
+def test_counters_join_the_runs_kernels_by_key_and_name(profiler, pairs, tmp_path):
+    counters = counted(Tool("ncu", profiler("ncu")), pairs, tmp_path).kernels
+    kernels = counters[[*KEY, "kernel_name"]].assign(
+        gpu="g", library="cudnn", library_version="9", time_us=7.0, registers_per_thread=float("nan")
+    )
+    kernels.loc[3, "kernel_name"] = "another"
+    joined, hits = add_counters(kernels, counters)
+    assert hits == 11 and len(joined) == 12
+    assert joined["time_us"].eq(7.0).all() and joined.loc[0, "counted_time_us"] == 1234.5
+    assert joined.loc[0, "registers_per_thread"] == 128
+    assert pd.isna(joined.loc[3, "fp32_instructions"]) and joined.loc[2, "fp32_instructions"] == 1_000_000
+
+
+def test_each_group_asks_once_and_never_for_the_eight_pass_metric():
+    for group, metrics in GROUPS.items():
+        asked = ncu_metrics(group).split(",")
+        assert len(asked) == len(set(asked)) and set(LAUNCH) <= set(asked) and set(metrics) <= set(asked)
+        assert not any(name.startswith("sm__throughput") for name in asked)
+
+
+def test_the_command_keeps_clocks_and_profiles_from_the_range_on(tmp_path):
+    command = Tool("ncu", "/x/ncu").passes(["python", "-m", "m"], tmp_path)[0].command
+    text = " ".join(command)
+    assert "--clock-control none" in text and "--cache-control all" in text and "--replay-mode kernel" in text
+    assert "--profile-from-start off" in text and command[-3:] == ("python", "-m", "m")
+
+
+@pytest.mark.parametrize(
+    ("capability", "installed", "name"),
+    [(6.1, {"nvprof"}, "nvprof"), (7.0, {"nvprof", "ncu"}, "nvprof"), (7.0, {"ncu"}, "ncu"),
+     (7.5, {"nvprof", "ncu"}, "ncu"), (9.0, {"ncu"}, "ncu")],
+)  # fmt: skip
+def test_the_gpus_own_profiler_is_found(capability, installed, name):
+    assert find_tool(capability, lambda tool: f"/x/{tool}" if tool in installed else None).name == name
+
+
+@pytest.mark.parametrize(("capability", "needed"), [(6.1, "nvprof"), (9.0, "ncu")])
+def test_a_missing_profiler_is_named_with_the_remedy(capability, needed):
+    with pytest.raises(InputError, match=f"{needed} is not on the PATH; install"):
+        find_tool(capability, lambda tool: None)
+
+
+def test_the_childs_locale_is_c_whatever_the_users():
+    assert environment({"LC_ALL": "de_DE.UTF-8", "PATH": "/x"})["LC_ALL"] == "C"
+
+
+def test_permission_is_read_from_the_profilers_words():
+    assert permission_denied("==ERROR== ERR_NVGPUCTRPERM - …") and not permission_denied("==PROF== 1 pass")

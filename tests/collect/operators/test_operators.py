@@ -1,0 +1,333 @@
+"""Operator problems, what they compute, and their loop."""
+
+import ctypes
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.errors import InputError
+from surrogate.collect import log
+from surrogate.collect.cudnn.activity import KernelSpan
+from surrogate.collect.cudnn.status import CudnnError
+from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
+from surrogate.collect.operators.collect import collect_operators, operator_table
+from surrogate.collect.operators.cudnn_calls import KINDS as CUDNN_KINDS
+from surrogate.collect.operators.cudnn_calls import PROTOTYPES, CudnnCalls
+from surrogate.collect.operators.kernels import SOURCE, CupyCalls
+from surrogate.collect.operators.operator import KINDS, Operator, parse
+from surrogate.collect.operators.reference import (
+    LEARNING_RATE,
+    ReferenceOperators,
+    batch_norm,
+    embedding_bag,
+    embedding_bag_backward,
+    max_pool,
+    max_pool_backward,
+    softmax,
+)
+from surrogate.collect.operators.sample import MIN_BYTES, sampled
+from surrogate.collect.operators.stopwatch import Stopwatch
+from surrogate.collect.protocol import RepeatPolicy
+
+SMALL = 1 << 18
+
+
+@given(st.integers(0, 5), st.integers(1, 40))
+def test_samples_are_distinct_within_bytes_and_readable_again(seed, count):
+    operators = sampled(count, seed, SMALL)
+    assert len(set(operators)) == count and operators == sampled(count, seed, SMALL)
+    assert all(MIN_BYTES <= one.bytes <= SMALL and parse(one.key) == one for one in operators)
+
+
+def test_every_kind_is_drawn_alike():
+    kinds = [one.kind for one in sampled(3 * len(KINDS), 0)]
+    assert all(kinds.count(kind) == 3 for kind in KINDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "words"),
+    [
+        ("sotfmax", (1, 2), "did you mean softmax"),
+        ("softmax", (1,), "are needed for n, c"),
+        ("gemm", (1, 0, 3, 4), "at least 1"),
+        ("max_pool", (1, 1, 4, 4, 5, 1), "window 5 exceeds"),
+    ],
+)
+def test_a_wrong_operator_is_refused(kind, sizes, words):
+    with pytest.raises(InputError, match=words):
+        Operator(kind, sizes)
+    with pytest.raises(InputError, match="needs n, c; m came"):
+        Operator.of("softmax", m=1)
+
+
+def test_bytes_hold_every_tensor_once():
+    assert Operator("gemm", (2, 3, 5, 7)).bytes == 4 * 2 * (21 + 35 + 15)
+    assert Operator("add", (1, 2, 3, 4)).bytes == 4 * 72
+    assert Operator("max_pool", (1, 1, 4, 4, 2, 2)).bytes == 4 * (16 + 4)
+    assert Operator("embedding_bag", (8, 10, 3, 4, 16, 4)).bytes == 4 * 3 * (160 + 32 + 128)
+
+
+def test_softmax_and_batch_norm_by_their_definition():
+    x = np.random.default_rng(0).standard_normal((4, 3, 5, 6)).astype(np.float32)
+    flat = x.reshape(4, -1)
+    np.testing.assert_allclose(softmax(flat), np.exp(flat) / np.exp(flat).sum(1, keepdims=True), rtol=1e-5)
+    normal = batch_norm(x)
+    np.testing.assert_allclose(normal.mean((0, 2, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(normal.var((0, 2, 3)), 1, atol=1e-3)
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 9))
+def test_pooling_and_its_gradient_by_loops(window, stride, seed):
+    random = np.random.default_rng(seed)
+    x = random.permutation(2 * 36).reshape(1, 2, 6, 6).astype(np.float32)
+    y = max_pool(x, window, stride)
+    assert y.shape[2:] == Operator("max_pool", (1, 2, 6, 6, window, stride)).pooled
+    gradient = random.standard_normal(y.shape).astype(np.float32)
+    expected = np.zeros_like(x)
+    for c, p, q in np.ndindex(*y.shape[1:]):
+        part = x[0, c, p * stride : p * stride + window, q * stride : q * stride + window]
+        assert y[0, c, p, q] == part.max()
+        row, column = np.unravel_index(part.argmax(), part.shape)
+        expected[0, c, p * stride + row, q * stride + column] += gradient[0, c, p, q]
+    np.testing.assert_allclose(max_pool_backward(x, gradient, window, stride), expected, rtol=1e-6)
+
+
+def test_the_embedding_bag_and_its_gradient_by_loops():
+    random = np.random.default_rng(0)
+    tables = random.standard_normal((2, 7, 5)).astype(np.float32)
+    indices = random.integers(0, 7, (2, 3, 4), dtype=np.int32)
+    sums, slopes = embedding_bag(tables, indices), random.standard_normal((2, 3, 5)).astype(np.float32)
+    expected = tables.copy()
+    for t, b in np.ndindex(2, 3):
+        np.testing.assert_allclose(sums[t, b], sum(tables[t, i] for i in indices[t, b]), rtol=1e-5)
+        for i in indices[t, b]:
+            expected[t, i] -= LEARNING_RATE * slopes[t, b]
+    embedding_bag_backward(tables, indices, slopes)
+    np.testing.assert_allclose(tables, expected, rtol=1e-5)
+
+
+def test_the_reference_runs_every_kind_and_the_table_tells(tmp_path):
+    operators = sampled(len(KINDS), 1, SMALL)
+    path = tmp_path / "run.jsonl"
+    outcome = collect_operators(operators, ReferenceOperators({"cpu": "Fake CPU"}), path)
+    assert outcome.finished and outcome.statuses == {"ok": len(KINDS)}
+    table = operator_table(path)
+    assert set(table["operator"]) == set(KINDS) and (table["time_us"] > 0).all()
+    assert table["gpu"].unique().tolist() == ["Fake CPU"] and table["timer"].unique().tolist() == ["wall"]
+    gemm = table[table["operator"] == "gemm"].iloc[0]
+    assert {"batch", "m", "n", "k"} <= set(gemm.dropna().index)
+
+
+class Fake:
+    """A device with a clock; it is lost at one problem."""
+
+    def __init__(self, lost_at=None):
+        self.seen, self.lost_at, self.now_s = [], lost_at, 0.0
+
+    def describe(self):
+        return DeviceInfo("Fake GPU", "cuda", "9.1.0")
+
+    def measure(self, operator, policy):
+        self.seen.append(operator)
+        self.now_s += 10.0
+        if operator.key == self.lost_at:
+            raise DeviceLostError("sticky")
+        return Measurement("ok", "", (3.0, 1.0, 2.0), (4.0, 4.0, 4.0), "cupti")
+
+    def conditions(self):
+        return {"sm_clock_mhz": 1980.0, "temperature_c": 50.0}
+
+    def close(self):
+        pass
+
+
+def test_the_loop_keeps_to_its_time_and_goes_on(tmp_path):
+    operators, path, device = sampled(8, 0), tmp_path / "run.jsonl", Fake()
+    outcome = collect_operators(operators, device, path, minutes=0.75, clock=lambda: device.now_s)
+    assert outcome.time_up and outcome.problems_done == 4
+    again = Fake()
+    assert collect_operators(operators, again, path).finished and again.seen == operators[4:]
+    assert operator_table(path)["time_us"].tolist() == [2.0] * 8
+
+
+def test_a_lost_device_costs_one_problem(tmp_path):
+    operators, path = sampled(4, 0), tmp_path / "run.jsonl"
+    outcome = collect_operators(operators, Fake(operators[1].key), path)
+    assert outcome.problems_done == 2 and "lost" in outcome.stopped and not outcome.time_up
+    assert collect_operators(operators, Fake(), path).finished
+    assert operator_table(path)["status"].tolist() == ["ok", "failed", "ok", "ok"]
+
+
+def test_another_list_does_not_go_on_with_the_log(tmp_path):
+    path = tmp_path / "run.jsonl"
+    collect_operators(sampled(3, 0), Fake(), path)
+    with pytest.raises(InputError, match="recorded with plan"):
+        collect_operators(sampled(3, 1), Fake(), path)
+    assert len(log.read(path).records) == 3
+
+
+class Clockwork:
+    """Events read a clock that calls advance."""
+
+    def __init__(self):
+        self.now_us, self.flushes = 0.0, 0
+
+    def event(self):
+        return self.now_us
+
+    def elapsed_us(self, start, end):
+        return end - start
+
+    def flush(self):
+        self.flushes += 1
+
+    def synchronize(self):
+        pass
+
+
+@pytest.mark.parametrize(("length_us", "repeats", "warm"), [(100, 5, 1), (30_000, 3, 2), (200_000, 1, 2)])
+def test_the_stopwatch_warms_flushes_and_repeats_by_the_policy(length_us, repeats, warm):
+    gpu, calls = Clockwork(), []
+
+    def call():
+        calls.append(1)
+        gpu.now_us += length_us
+
+    result = Stopwatch(gpu, None).time(call, RepeatPolicy(), 7, True)
+    assert result.times_us == (length_us,) * repeats and result.timer == "events"
+    assert (len(calls), gpu.flushes) == (warm + repeats, repeats) and result.workspace_bytes == 7
+
+
+def test_the_stopwatch_takes_kernel_times_where_they_are_seen():
+    class Activity:
+        def label(self, number):
+            return memoryview(b"")  # any context
+
+        def collect(self, labels):
+            return [[KernelSpan(0, 5000, "k", (1, 1, 1), (32, 1, 1), 8, 0, 0)] for _ in labels]
+
+    gpu = Clockwork()
+    result = Stopwatch(gpu, Activity()).time(lambda: None, RepeatPolicy())
+    assert result.timer == "cupti" and result.times_us == (5.0,) * 5 and result.kernels[0].kernel_name == "k"
+
+
+class Functions:
+    """cuDNN's functions: each call is noted, after ctypes has taken it for the declared types."""
+
+    def __init__(self, code=0):
+        self.calls, self.code = [], code
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            types = PROTOTYPES[name]
+            assert len(arguments) == len(types), name
+            for argument, wanted in zip(arguments, types, strict=True):
+                wanted.from_param(argument)
+            self.calls.append((name, arguments))
+            return self.code
+
+        return call
+
+
+class Library:
+    """Descriptors are numbers; what it is told of tensors is noted."""
+
+    path, version = "libcudnn.so.9", "9.1.0"
+
+    def __init__(self):
+        self.tensors, self.made = [], 0
+
+    def create(self, kind):
+        self.made += 1
+        return ctypes.c_void_p(self.made)
+
+    def check(self, name, *arguments):
+        self.tensors.append(arguments[1:])
+
+    def call(self, name, *arguments):
+        self.made -= 1
+
+    def reason(self, code):
+        return f"STATUS_{code}"
+
+
+def array(shape):
+    return SimpleNamespace(data=SimpleNamespace(ptr=id(shape)), shape=shape)
+
+
+@pytest.mark.parametrize("kind", CUDNN_KINDS)
+def test_every_cudnn_operator_calls_its_function_with_arguments_that_fit(kind):
+    functions, library = Functions(), Library()
+    operator = next(one for one in sampled(60, 0, SMALL) if one.kind == kind)
+    calls = CudnnCalls(library, ctypes.c_void_p(1), functions)
+    prepared = calls.prepare(operator, array)
+    functions.calls.clear()
+    prepared()
+    stem = {"max_pool": "PoolingForward", "max_pool_backward": "PoolingBackward", "relu": "ActivationForward",
+            "batch_norm": "BatchNormalizationForwardTraining", "layout_transform": "TransformTensor",
+            "softmax": "SoftmaxForward"}[kind]  # fmt: skip
+    assert [name for name, _ in functions.calls] == [f"cudnn{stem}"]
+    calls.close()
+    assert library.made == 0
+
+
+def test_the_layout_transform_writes_nhwc():
+    library = Library()
+    CudnnCalls(library, ctypes.c_void_p(1), Functions()).prepare(
+        Operator("layout_transform", (2, 3, 4, 5)), array
+    )
+    assert library.tensors == [(0, 0, 2, 3, 4, 5), (1, 0, 2, 3, 4, 5)]
+
+
+def test_a_refusal_of_cudnn_is_an_error_with_its_status():
+    functions = Functions()
+    prepared = CudnnCalls(Library(), ctypes.c_void_p(1), functions).prepare(
+        Operator("relu", (1, 2, 3, 4)), array
+    )
+    functions.code = 3000
+    with pytest.raises(CudnnError, match="cudnnActivationForward: STATUS_3000"):
+        prepared()
+
+
+class Cupy:
+    """NumPy under CuPy's names, with kernels that note their launches."""
+
+    int32, int64, float32 = np.int32, np.int64, np.float32
+
+    def __init__(self):
+        self.launches, self.random = [], np.random.RandomState(0)
+        self.matmul, self.add = np.matmul, np.add
+
+    def RawModule(self, code):  # noqa: N802
+        def function(name):
+            assert f"void {name}(" in code
+            return lambda grid, block, arguments: self.launches.append((name, grid, block, arguments))
+
+        return SimpleNamespace(get_function=function)
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(CUDNN_KINDS)))
+def test_every_other_operator_runs_its_call(kind):
+    cupy = Cupy()
+    operator = next(one for one in sampled(60, 0, SMALL) if one.kind == kind)
+    made = []
+
+    def empty(shape):
+        made.append(np.ones(shape, np.float32))
+        return made[-1]
+
+    CupyCalls(cupy).prepare(operator, empty)()
+    if kind.startswith("embedding"):
+        ((name, grid, block, arguments),) = cupy.launches
+        samples = operator["batch"] * operator["tables"]
+        assert grid[0] * operator["rows_per_block"] >= samples > (grid[0] - 1) * operator["rows_per_block"]
+        assert block == (32, operator["rows_per_block"]) and arguments[1].dtype == np.int32
+        signature = SOURCE.split(f"void {name}(")[1].split(")")[0]
+        assert len(arguments) == len(signature.split(","))
+    elif kind == "gemm":
+        assert (made[2] == operator["k"]).all() and made[2].shape[-2:] == (operator["m"], operator["n"])
+    else:
+        assert (made[2] == 2).all()

@@ -1,0 +1,93 @@
+"""Codes, newest versions, which problems are judged, and the fastest solver."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.dataset import fastest_solver, judged_rows, problem_codes, shape_codes
+from surrogate.dataset.problems import fully_measured, newest_version, version_number
+
+Table = Callable[..., pd.DataFrame]
+
+
+def test_a_problem_is_device_settings_and_sizes_a_shape_is_sizes_without_batch(table: Table) -> None:
+    frame = table(3, batches=(1, 8), gpus=("Tesla T4", "TITAN Xp"))
+    assert len(set(problem_codes(frame))) == 3 * 2 * 2
+    assert len(set(shape_codes(frame))) == 3
+    assert (frame.groupby(problem_codes(frame)).size() == 4).all()
+    assert problem_codes(frame)[0] == shape_codes(frame)[0] == 0
+
+
+def test_codes_do_not_depend_on_the_values_of_other_rows(table: Table) -> None:
+    frame = table(4)
+    half = frame.iloc[: len(frame) // 2]
+    assert shape_codes(half).tolist() == shape_codes(frame)[: len(half)].tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7.6.4", (7, 6, 4)),
+        ("find-db v2", (2,)),
+        ("7.x(2018-07/08)", (7,)),
+        ("v10.1", (10, 1)),
+        ("unknown", (0,)),
+    ],
+)
+def test_version_numbers(text: str, expected: tuple[int, ...]) -> None:
+    assert version_number(text) == expected
+
+
+def test_the_newest_version_is_found_by_number_per_problem(table: Table) -> None:
+    old, new = table(2, version="7.9.1"), table(1, version="7.10.0")
+    frame = pd.concat([old, new], ignore_index=True)
+    newest = newest_version(frame)
+    shapes = shape_codes(frame)
+    # The first shape was measured with both: as text "7.9.1" would be the newer one.
+    assert newest.tolist() == [
+        (v == "7.10.0") if s == 0 else True for v, s in zip(frame["library_version"], shapes, strict=True)
+    ]
+
+
+def test_a_full_table_needs_every_algorithm(table: Table) -> None:
+    frame = table(3, batches=(1,), gpus=("Tesla T4",))
+    missing = frame.drop(index=[1]).reset_index(drop=True)
+    assert fully_measured(frame).all()
+    assert fully_measured(missing).tolist() == [False] * 3 + [True] * 8
+    assert judged_rows(missing, "all").sum() == 8
+    assert judged_rows(missing, "listed").all()
+
+
+def test_another_device_or_setting_may_have_other_algorithms(table: Table) -> None:
+    frame = pd.concat(
+        [table(2, gpus=("Tesla T4",)), table(2, gpus=("TITAN V",), algorithms=("IMPLICIT_GEMM", "FFT"))]
+    )
+    assert fully_measured(frame.reset_index(drop=True)).all()
+
+
+def test_fewer_than_two_ok_candidates_are_no_choice(table: Table) -> None:
+    frame = table(2, batches=(1,), gpus=("Tesla T4",))
+    frame.loc[:2, "status"] = "failed"  # of the first problem one candidate stays
+    for kind in ("all", "listed"):
+        assert judged_rows(frame, kind).tolist() == [False] * 4 + [True] * 4
+
+
+def test_older_versions_of_a_problem_are_not_judged(table: Table) -> None:
+    frame = pd.concat([table(1, version="7.5"), table(1, version="7.6")], ignore_index=True)
+    judged = judged_rows(frame, "all")
+    assert set(frame["library_version"][judged]) == {"7.6"}
+
+
+def test_fastest_solver_per_algorithm(table: Table) -> None:
+    base = table(1, batches=(1,), gpus=("Tesla T4",)).iloc[[0, 0, 0, 3]]
+    frame = base.assign(
+        solver=["slow", "fast", "broken", "only"],
+        time_us=[9.0, 4.0, 1.0, np.nan],
+        status=["ok", "ok", "failed", "not_supported"],
+    ).reset_index(drop=True)
+    kept = fastest_solver(frame)
+    # A failed solver's time does not count, and an algorithm without an ok solver keeps one row.
+    assert kept["solver"].tolist() == ["fast", "only"]
+    assert fastest_solver(frame.drop(columns="solver")).equals(frame.drop(columns="solver"))

@@ -1,0 +1,168 @@
+"""Who is held out: nothing that is tested may be seen in training."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.errors import InputError
+from surrogate.dataset import SPLITS, folds, seer_split
+from surrogate.dataset.splits import fold_of_names, network_names, shape_names
+
+Table = Callable[..., pd.DataFrame]
+NAMES = st.sets(st.text("abcdef", min_size=1, max_size=6), min_size=1, max_size=40)
+
+
+@given(NAMES, st.integers(2, 10), st.integers(0, 5))
+def test_names_are_dealt_evenly_and_by_themselves(names: set[str], count: int, seed: int) -> None:
+    dealt = fold_of_names(names, count, seed)
+    assert set(dealt) == names and set(dealt.values()) <= set(range(count))
+    sizes = np.bincount(list(dealt.values()), minlength=count)
+    assert sizes.max() - sizes.min() <= 1
+    assert fold_of_names(sorted(names, reverse=True) * 2, count, seed) == dealt
+
+
+def test_seeds_deal_differently() -> None:
+    names = [f"shape{i}" for i in range(30)]
+    assert fold_of_names(names, 5, 0) != fold_of_names(names, 5, 1)
+
+
+@pytest.mark.parametrize("by", SPLITS)
+def test_every_row_is_tested_once_and_never_trained_on_in_its_fold(table: Table, by: str) -> None:
+    main, also = table(12), table(15, gpus=("TITAN V",))
+    main = main[main["networks"].isin(["AlphaNet", "BetaNet", "GammaNet"])].reset_index(drop=True)
+    rounds = folds(by, main, also, 3, 0)
+    tested = np.concatenate([fold.test for fold in rounds])
+    assert sorted(tested) == list(range(len(main)))
+    for fold in rounds:
+        assert len(fold.test) and not set(fold.test) & set(fold.train)
+        assert fold.test.max() < len(main)
+        assert fold.train.max() < len(main) + len(also)
+
+
+@pytest.mark.parametrize("by", ["shape", "network"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_held_shape_is_in_training_whatever_its_batch_gpu_or_table(
+    table: Table, by: str, seed: int
+) -> None:
+    main, also = table(12), table(16, batches=(4, 32), gpus=("TITAN V",))
+    names = np.concatenate([shape_names(main), shape_names(also)])
+    for fold in folds(by, main, also, 4, seed):
+        held = set(names[fold.test])
+        assert held and not held & set(names[fold.train])
+        # Rows of the other table, of shapes that are not held, do train.
+        assert {i for i in range(len(main), len(names)) if names[i] not in held} <= set(fold.train)
+
+
+def test_networks_are_held_whole(table: Table) -> None:
+    main = table(15)
+    members = network_names(main)
+    rounds = folds("network", main, main.iloc[:0], 3, 0)
+    assert sorted(name for fold in rounds for name in fold.name.split("+")) == [
+        "AlphaNet",
+        "BetaNet",
+        "GammaNet",
+    ]
+    for fold in rounds:
+        held = set(fold.name.split("+"))
+        assert {i for i in range(len(main)) if members[i] & held} == set(fold.test)
+        assert not any(members[i] & held for i in fold.train)
+
+
+def test_network_texts() -> None:
+    frame = pd.DataFrame({"networks": ["A,B", "A; C", "", None, "D"]}, dtype=object)
+    assert network_names(frame) == [{"A", "B"}, {"A", "C"}, set(), set(), {"D"}]
+    assert network_names(frame.drop(columns="networks")) == [set()] * 5
+
+
+def test_a_network_column_that_is_nan_throughout_is_refused(table: Table) -> None:
+    """As after joining with a table that has the column: it names no network, which is one clear line."""
+    with pytest.raises(InputError, match="names at least 2 networks"):
+        folds("network", table(3).assign(networks=np.nan), table(1), 2, 0)
+
+
+def test_gpus_are_held_one_by_one_in_every_table(table: Table) -> None:
+    main, also = table(3), table(3, gpus=("TITAN Xp", "TITAN V"))
+    rounds = folds("gpu", main, also, 10, 0)
+    everywhere = pd.concat([main, also])["gpu"].to_numpy()
+    assert [fold.name for fold in rounds] == ["TITAN Xp", "Tesla T4"]
+    for fold in rounds:
+        assert set(everywhere[fold.test]) == {fold.name}
+        assert fold.name not in everywhere[fold.train]
+        assert "TITAN V" in everywhere[fold.train]
+
+
+def test_two_names_of_one_gpu_are_one_gpu(table: Table) -> None:
+    """Registry keys and aliases are the same device: held under one name, it must not train under the other."""
+    main, also = table(3, gpus=("Tesla T4", "TITAN Xp")), table(3, gpus=("t4",))
+    for fold in folds("gpu", main, also, 10, 0):
+        if "T4" in fold.name:
+            assert fold.train.max() < len(main)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 1000))
+def test_folds_do_not_depend_on_the_order_of_rows(table: Table, seed: int) -> None:
+    main = table(8)
+    order = np.random.default_rng(seed).permutation(len(main))
+    mixed = main.iloc[order].reset_index(drop=True)
+    for by in ("shape", "network", "gpu"):
+        for one, other in zip(
+            folds(by, main, main.iloc[:0], 3, 7), folds(by, mixed, mixed.iloc[:0], 3, 7), strict=True
+        ):
+            assert one.name == other.name
+            assert set(one.test) == set(order[other.test]) and set(one.train) == set(order[other.train])
+
+
+def test_random_rows_differ_by_seed_and_repeat_with_it(table: Table) -> None:
+    main = table(6)
+    first, again, other = (
+        folds("random", main, main.iloc[:0], 4, seed)[0].test.tolist() for seed in (0, 0, 1)
+    )
+    assert first == again != other
+
+
+def test_fewer_shapes_than_folds_give_one_fold_each(table: Table) -> None:
+    assert len(folds("shape", table(3), table(3).iloc[:0], 10, 0)) == 3
+
+
+def test_splits_that_cannot_be_made_are_refused(table: Table) -> None:
+    none = table(1).iloc[:0]
+    for by, frame, count, words in (
+        ("batch", table(2), 3, "split 'batch' is unknown; known: shape"),
+        ("shape", table(2), 1, "1 fold: at least 2"),
+        ("shape", table(1), 3, "1 distinct shape"),
+        ("network", table(1), 3, "names at least 2 networks"),
+        ("network", table(3).drop(columns="networks"), 3, "names at least 2 networks"),
+        ("gpu", table(2, gpus=("Tesla T4",)), 3, "one GPU (Tesla T4)"),
+    ):
+        with pytest.raises(InputError) as caught:
+            folds(by, frame, none, count, 0)
+        assert words in str(caught.value)
+
+
+def test_seers_split_by_hand() -> None:
+    # GEMM family: 12 rows with times 12 … 1 stand in falling order; by time the order is rows 11, 10, …, 0. The fastest
+    # (row 11) is dropped; of the rest every index 0–6 of ten trains: rows 10 … 4, then row 0 (index 10); 3, 2, 1 test.
+    # FFT keeps its order and drops none: of 9 rows the first 7 train. A failed row is not counted.
+    times = [*range(12, 0, -1), *range(9, 0, -1), 1.0]
+    names = ["GEMM"] * 12 + ["FFT"] * 9 + ["FFT"]
+    frame = pd.DataFrame(
+        {"algorithm": names, "time_us": np.array(times, float), "status": ["ok"] * 21 + ["failed"]}
+    )
+    train, test = seer_split(frame)
+    assert train.tolist() == [10, 9, 8, 7, 6, 5, 4, 0, 12, 13, 14, 15, 16, 17, 18]
+    assert test.tolist() == [3, 2, 1, 19, 20]
+
+
+def test_seers_split_uses_every_ok_row_but_the_fastest_of_the_gemm_family(table: Table) -> None:
+    frame = table(12)
+    train, test = seer_split(frame)
+    assert not set(train) & set(test)
+    left_out = sorted(set(np.flatnonzero(frame["status"] == "ok")) - set(train) - set(test))
+    gemms = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM")
+    times = (frame["time_us"].where(frame["algorithm"] == name).to_numpy() for name in gemms)
+    assert left_out == sorted(int(np.nanargmin(one)) for one in times)

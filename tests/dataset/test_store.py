@@ -1,0 +1,208 @@
+"""Datasets on disk: round trip, atomicity, and every kind of file that cannot be read."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from features.errors import InputError
+from surrogate.dataset import read_dataset, read_problems, read_table, write_dataset
+from surrogate.dataset.schema import SCHEMA_VERSION
+from surrogate.dataset.store import METADATA_KEY, kernels_path
+
+Table = Callable[..., pd.DataFrame]
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def _refused(path: Path, **options: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        read_dataset(path, **options)
+    message = str(caught.value)
+    assert "\n" not in message and str(path) in message
+    return message
+
+
+def test_round_trip(tmp_path: Path, table: Table) -> None:
+    frame = table(3).assign(colour="blue")
+    write_dataset(
+        frame,
+        tmp_path / "a.parquet",
+        candidates="listed",
+        metadata={"campaign": "invented", "clocks": [1, 2]},
+    )
+    data = read_dataset(tmp_path / "a.parquet")
+    assert data.candidates == "listed" and data.name == "a.parquet" and len(data) == len(frame)
+    assert data.metadata == {
+        "campaign": "invented",
+        "clocks": [1, 2],
+        "schema": SCHEMA_VERSION,
+        "candidates": "listed",
+    }
+    pd.testing.assert_frame_equal(data.frame, frame, check_dtype=False)
+    assert _names(tmp_path) == ["a.parquet"]
+
+
+def test_kernels_lie_beside(tmp_path: Path, table: Table) -> None:
+    kernels = pd.DataFrame({"kernel_name": ["k"], "time_us": [1.0]})
+    write_dataset(table(1), tmp_path / "a.parquet", kernels=kernels)
+    assert kernels_path(tmp_path / "a.parquet").name == "a.kernels.parquet"
+    assert _names(tmp_path) == ["a.kernels.parquet", "a.parquet"]
+    assert pd.read_parquet(tmp_path / "a.kernels.parquet")["kernel_name"].tolist() == ["k"]
+
+
+def test_a_failing_write_leaves_the_old_file(
+    tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.parquet"
+    write_dataset(table(1), path)
+    before = path.read_bytes()
+
+    def half(_: Any, where: Path, **__: Any) -> None:
+        Path(where).write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(pq, "write_table", half)
+    with pytest.raises(OSError, match="disk full"):
+        write_dataset(table(2), path)
+    assert path.read_bytes() == before
+    assert _names(tmp_path) == ["a.parquet"]
+
+
+def test_a_dataset_that_cannot_be_written_leaves_no_new_kernels(tmp_path: Path, table: Table) -> None:
+    """Whole, or not at all: a column of mixed types fails, and its kernel table must not lie there without it."""
+    frame = table(1).assign(mixed=[1, "two", *[3] * (len(table(1)) - 2)])
+    with pytest.raises((InputError, pa.ArrowException)):
+        write_dataset(frame, tmp_path / "a.parquet", kernels=pd.DataFrame({"kernel_name": ["k"]}))
+    assert _names(tmp_path) == []
+
+
+def test_a_missing_folder_is_one_clear_line(tmp_path: Path, table: Table) -> None:
+    with pytest.raises(InputError, match=r"cannot be written \(No such file or directory\)"):
+        write_dataset(table(1), tmp_path / "nowhere" / "a.parquet")
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    assert "no such file" in _refused(tmp_path / "a.parquet")
+    assert "no such file" in _refused(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not parquet at all", b"PAR1" + b"\0" * 50 + b"PAR1"])
+def test_unreadable_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(content)
+    assert "not a readable parquet file" in _refused(path)
+
+
+def test_truncated_file(tmp_path: Path, table: Table) -> None:
+    path = tmp_path / "a.parquet"
+    write_dataset(table(3), path)
+    path.write_bytes(path.read_bytes()[:-100])
+    assert "not a readable parquet file" in _refused(path)
+
+
+def test_empty_table(tmp_path: Path, table: Table) -> None:
+    write_dataset(table(1).iloc[:0], tmp_path / "a.parquet")
+    assert "no rows" in _refused(tmp_path / "a.parquet")
+
+
+def test_missing_column(tmp_path: Path, table: Table) -> None:
+    write_dataset(table(1).drop(columns="time_us"), tmp_path / "a.parquet")
+    assert "column time_us missing" in _refused(tmp_path / "a.parquet")
+
+
+def test_a_table_of_problems_needs_no_times_and_may_repeat_rows(tmp_path: Path, table: Table) -> None:
+    frame = pd.concat([table(1), table(1).iloc[:2]])
+    frame.drop(columns=["status", "time_us"]).to_parquet(tmp_path / "a.parquet")
+    read = read_problems(tmp_path / "a.parquet")
+    assert read["algorithm"].tolist() == frame["algorithm"].tolist() and read["c"].dtype == np.int64
+    frame.assign(time_us=-1.0, status="odd").to_parquet(tmp_path / "b.parquet")
+    assert not {"status", "time_us"} & set(read_problems(tmp_path / "b.parquet"))
+    frame.assign(n=0).to_parquet(tmp_path / "c.parquet")
+    with pytest.raises(InputError, match="row 0: n is 0"):
+        read_problems(tmp_path / "c.parquet")
+
+
+def test_foreign_parquet(tmp_path: Path) -> None:
+    pd.DataFrame({"speed": [1.0], "name": ["x"]}).to_parquet(tmp_path / "a.parquet")
+    assert "columns gpu, library" in _refused(tmp_path / "a.parquet")
+
+
+def test_a_foreign_file_without_our_metadata_is_taken_as_it_is(tmp_path: Path, table: Table) -> None:
+    table(2).to_parquet(tmp_path / "a.parquet")
+    assert read_table(tmp_path / "a.parquet")[1] == {}
+    assert read_dataset(tmp_path / "a.parquet").candidates == "all"
+    assert read_dataset(tmp_path / "a.parquet", candidates="listed").candidates == "listed"
+
+
+def _with_metadata(path: Path, frame: pd.DataFrame, content: bytes) -> Path:
+    made = pa.Table.from_pandas(frame).replace_schema_metadata({METADATA_KEY: content})
+    pq.write_table(made, path)
+    return path
+
+
+def test_a_newer_schema_is_refused_politely(tmp_path: Path, table: Table) -> None:
+    newer = json.dumps({"schema": SCHEMA_VERSION + 1}).encode()
+    message = _refused(_with_metadata(tmp_path / "a.parquet", table(1), newer))
+    assert (
+        f"schema {SCHEMA_VERSION + 1}" in message
+        and f"up to {SCHEMA_VERSION}" in message
+        and "upgrade" in message
+    )
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b'{"schema": "new"}', b"\xff\xfe", b"null"])
+def test_broken_metadata_is_refused(tmp_path: Path, table: Table, content: bytes) -> None:
+    assert "metadata is unreadable" in _refused(_with_metadata(tmp_path / "a.parquet", table(1), content))
+
+
+def test_unknown_candidates(tmp_path: Path, table: Table) -> None:
+    write_dataset(table(1), tmp_path / "a.parquet")
+    assert "candidates 'some' is unknown; known: all, listed" in _refused(
+        tmp_path / "a.parquet", candidates="some"
+    )
+
+
+def test_violations_are_counted_and_the_first_is_named(tmp_path: Path, table: Table) -> None:
+    frame = table(2)
+    frame.loc[[3, 6], "n"] = -1
+    write_dataset(frame, tmp_path / "a.parquet")
+    message = _refused(tmp_path / "a.parquet")
+    assert "row 3: n is -1" in message and "1 more" in message
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path, table: Table) -> None:
+    made = pa.Table.from_pandas(table(1), preserve_index=False)
+    pq.write_table(made.append_column("time_us", made["time_us"]), tmp_path / "a.parquet")
+    _refused(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int32])
+def test_narrow_columns_are_widened(tmp_path: Path, table: Table, kind: type) -> None:
+    frame = table(2)
+    write_dataset(frame.astype({"n": kind, "c": kind, "k": kind}), tmp_path / "a.parquet")
+    read = read_dataset(tmp_path / "a.parquet").frame
+    assert read["c"].dtype == np.int64 and read["c"].tolist() == frame["c"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "candidates"),
+    [
+        ("cudnn_conv_per_algorithm", None),
+        ("cudnn_conv_partial_networks", None),
+        ("miopen_conv_mi300x", "listed"),
+    ],
+)
+def test_measured_tables_are_accepted_as_they_are(
+    shared_data: Path, name: str, candidates: str | None
+) -> None:
+    data = read_dataset(shared_data / f"{name}.parquet", candidates=candidates)
+    assert len(data) > 9000

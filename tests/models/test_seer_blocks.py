@@ -1,0 +1,104 @@
+"""Launched blocks, B_max, and the names of variants."""
+
+import numpy as np
+import pytest
+
+from surrogate.models.seer.blocks import TITAN_XP_B_MAX, launched_blocks, tile_sizes, winograd_nonfused_blocks
+from surrogate.models.seer.classify import kernel_class, roofline_class, shares
+from surrogate.models.seer.variants import GEMM_P_TILES, gemm_p_tile, variant_name
+
+SIZES = {"batch": 128, "width": 56, "outputs": 130, "out_width": 54, "filter_width": 3}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "tile", "blocks"),
+    [
+        ("IMPLICIT_GEMM", "32x32", 11664 * 5),
+        ("IMPLICIT_GEMM", "64x128", 5832 * 2),
+        ("IMPLICIT_PRECOMP_GEMM", "128x32", 2916 * 5),
+        ("GEMM", "128x128", 2916 * 2),
+        ("WINOGRAD", "1x4x8", 128 * 7 * 4 * 5),
+        ("WINOGRAD", "2x2x8", 64 * 14 * 4 * 5),
+        ("WINOGRAD", "4x1x8", 32 * 28 * 4 * 5),
+        ("WINOGRAD_NONFUSED", "128x64", 196 * 3 * 36),
+        ("WINOGRAD_NONFUSED", "128x128", 196 * 2 * 36),
+    ],
+)
+def test_launched_blocks(algorithm: str, tile: str, blocks: int) -> None:
+    assert launched_blocks(algorithm, tile, **SIZES) == blocks
+
+
+def test_five_by_five_filters_and_the_originals_slip() -> None:
+    """⌈128·6²/128⌉ = 36 rows of blocks, 169 GEMMs; the original takes columns of 64 for the 128×128 tile too."""
+    assert winograd_nonfused_blocks(128, 54, 130, 5, 128) == 36 * 2 * 169
+    assert winograd_nonfused_blocks(128, 54, 130, 5, 128, original=True) == 36 * 3 * 169
+
+
+@pytest.mark.parametrize("tile", ["", "some_kernel", "128", "1x2x3x4"])
+def test_a_name_that_is_no_tile_has_no_rule(tile: str) -> None:
+    assert tile_sizes(tile) == ()
+    assert np.isnan(launched_blocks("GEMM", tile, **SIZES))
+
+
+def test_b_max_of_the_titan_xp_is_a_multiple_of_its_sms() -> None:
+    values = [b_max for tiles in TITAN_XP_B_MAX.values() for b_max in tiles.values()]
+    assert len(values) == 14
+    assert all(value % 30 == 0 for value in values)
+
+
+def test_gemm_p_tile_by_outputs() -> None:
+    """Both sides of every edge of the rule."""
+    edges = {
+        1: 0,
+        32: 0,
+        33: 1,
+        64: 1,
+        65: 0,
+        96: 0,
+        97: 2,
+        128: 2,
+        129: 1,
+        192: 1,
+        193: 2,
+        256: 2,
+        257: 1,
+        320: 1,
+        321: 2,
+    }
+    assert [gemm_p_tile(k) for k in edges] == list(edges.values())
+    np.testing.assert_array_equal(gemm_p_tile(np.array(list(edges))), list(edges.values()))
+    assert GEMM_P_TILES == ("128x32", "128x64", "128x128")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kernel", "tile", "expected"),
+    [
+        ("WINOGRAD", "maxwell_scudnn_winograd_128x128_ldg1_ldg4_tile148n_nt", None, "1x4x8"),
+        ("IMPLICIT_PRECOMP_GEMM", "maxwell_scudnn_128x64_relu_interior_nn", float("nan"), "128x64"),
+        ("WINOGRAD_NONFUSED", "maxwell_sgemm_128x64_nn", None, "128x64"),
+        ("GEMM", "algo2_64x128_Titan", "64x128", "64x128"),
+        ("GEMM", "mystery_kernel", None, "mystery_kernel"),
+    ],
+)
+def test_variant_names(algorithm: str, kernel: str, tile: object, expected: str) -> None:
+    assert variant_name(algorithm, kernel, tile) == expected
+
+
+def test_kernel_class_at_its_edges() -> None:
+    fp32, dram = np.array([80, 79.9, 79.9, 100]), np.array([100, 80, 79.9, 0])
+    np.testing.assert_array_equal(kernel_class(fp32, dram), [0, 1, 2, 0])
+    assert [kernel_class(a, b) for a, b in zip(fp32, dram, strict=True)] == [0, 1, 2, 0]
+
+
+def test_roofline_class() -> None:
+    found = roofline_class(np.array([2.0, 2, 1, 9]), np.array([1.0, 2, 2, 1]), np.array([1.0, 5, 5, 0.9]))
+    np.testing.assert_array_equal(found, [0, 0, 1, 2])
+
+
+def test_shares_leave_out_what_has_no_class() -> None:
+    assert shares(np.array([0, 0, 1, -1, -1, 2])) == {
+        "compute-bound": 0.5,
+        "memory-bound": 0.25,
+        "under-utilised": 0.25,
+    }
+    assert set(shares(np.array([-1])).values()) == {0.0}

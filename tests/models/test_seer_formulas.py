@@ -1,0 +1,101 @@
+"""Worked values of SEER's formulas: relative predictions (model / time) of the original's functions."""
+
+import numpy as np
+import pytest
+
+from surrogate.models.seer import formulas as f
+from surrogate.models.seer.blocks import gemm_blocks
+
+N, C, W, K, O = np.array([[128, 64, 56, 128, 54], [128, 256, 14, 512, 12], [128, 16, 112, 32, 108]]).T  # noqa: E741
+FILTER = np.array([3, 3, 5])
+TIME = np.array([5.5, 2.25, 9.75])
+B_MAX = 240
+I = np.array([18432.0, 73728, 12800])  # noqa: E741
+R, WR = np.array([1200.5, 4600.25, 800]), np.array([256.0, 128, 128])
+WAVES = f.waves(gemm_blocks(N, O, K, 32, 32), B_MAX)
+
+UNDER = (1e-8, 2e-10, 0.05, 3e-8)
+FFT = (1e-2, 2e-4, 3e-3, 0.5)
+WORKED = {
+    "compute": (
+        f.compute_terms(WAVES, B_MAX, I), (1e-9, 2e-3), TIME,
+        [0.227748654545455, 0.341375146666667, 0.101440000000000],
+    ),
+    "memory": (
+        f.memory_terms(WAVES, B_MAX, R, WR), (1.5e-8, 3e-3), TIME,
+        [0.1858758109090909, 0.2918370133333333, 0.06691810461538461],
+    ),
+    "under-utilised": (
+        f.under_utilised_terms(WAVES, B_MAX, I, R, WR), UNDER, TIME,
+        [0.2074448872727273, 0.2877187982222222, 0.07407333743589743],
+    ),
+    "fft": (
+        f.fft_terms(C, K), FFT, TIME, [0.5749818181818181, 13.69351111111111, 0.08804102564102564],
+    ),
+    "fft tiling": (
+        f.fft_tiling_terms(C, K, O, FILTER), FFT, TIME, [2.299927272727273, 13.69351111111111, 1.408656410256410],
+    ),
+    "gemm instructions": (
+        f.gemm_instruction_terms(C, FILTER), (32, 100), I, [1.005425347222222, 1.001356336805556, 1.007812500000000],
+    ),
+    "winograd instructions": (
+        f.winograd_instruction_terms(C), (32, 100), I, [0.01931423611111111, 0.01524522569444444, 0.0128125],
+    ),
+    "im2col": (
+        f.im2col_terms(N, C, K, O, FILTER), (1e-9, 2e-7, 0.05), TIME,
+        [0.05086117236363637, 0.1459541902222222, 0.06664172307692308],
+    ),
+    "transforms": (
+        f.transform_terms(N, C, K, W, O, FILTER), (1e-8, 1e-9, 2e-8, 0.05), TIME,
+        [0.2312460334545455, 0.2017617351111111, 0.1296466051282051],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORKED)
+def test_worked_values(name: str) -> None:
+    terms, coefficients, target, expected = WORKED[name]
+    np.testing.assert_allclose(f.weighted_sum(coefficients, terms) / target, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "compute", "memory", "under"),
+    [(240, 0.00322384, 0.001527, 0.025474768), (1, 0.00322384, 0.0015001125, 0.025444893)],
+)
+def test_the_ends_of_the_last_wave(blocks: int, compute: float, memory: float, under: float) -> None:
+    """A full wave and a single block; plain Python numbers."""
+    w = f.waves(blocks, 240)
+    assert w.count == 1
+    found = (
+        f.weighted_sum((1e-9, 2e-3), f.compute_terms(w, 240, 18532)),
+        f.weighted_sum((1.5e-8, 3e-3), f.memory_terms(w, 240, 10, 5)),
+        f.weighted_sum(UNDER, f.under_utilised_terms(w, 240, 18532, 10, 5)),
+    )
+    np.testing.assert_allclose(np.array(found) / 2, [compute, memory, under], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "b_max", "count", "share"),
+    [(1, 240, 1, 1 / 240), (240, 240, 1, 1), (241, 240, 2, 1 / 240), (480, 240, 2, 1)],
+)
+def test_waves(blocks: int, b_max: int, count: int, share: float) -> None:
+    assert f.waves(blocks, b_max) == pytest.approx((count, share))
+
+
+def test_a_number_and_an_array_agree() -> None:
+    for row in range(3):
+        c, k, o, r = (int(column[row]) for column in (C, K, O, FILTER))
+        whole = f.weighted_sum(FFT, f.fft_tiling_terms(C, K, O, FILTER))[row]
+        assert f.weighted_sum(FFT, f.fft_tiling_terms(c, k, o, r)) == whole
+
+
+def test_terms_as_columns() -> None:
+    matrix = f.term_matrix(f.fft_terms(C, K), 3)
+    assert matrix.shape == (3, 4)
+    np.testing.assert_array_equal(matrix[:, 3], 1.0)
+    np.testing.assert_allclose(matrix @ np.array(FFT), f.weighted_sum(FFT, f.fft_terms(C, K)))
+
+
+def test_coefficients_must_match_terms() -> None:
+    with pytest.raises(ValueError, match="2 coefficients for 4 terms"):
+        f.weighted_sum((1.0, 2.0), f.fft_terms(C, K))

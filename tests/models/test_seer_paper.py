@@ -1,0 +1,252 @@
+"""`seer-paper` on rows generated from known coefficients, variants, classes and bounds."""
+
+import json
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from features.errors import InputError
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.schema import KERNEL_NUMBERS, PROBLEM_KEY, SIZE_COLUMNS
+from surrogate.models.seer import SeerPaper, formulas, with_kernel_metrics
+from surrogate.models.seer.blocks import TITAN_XP_B_MAX, launched_blocks
+from surrogate.models.seer.sizes import Sizes, sizes_of
+from surrogate.models.seer.variants import gemm_p_tile
+
+GPU = "TITAN Xp"
+COUNTED = tuple(TITAN_XP_B_MAX)
+SETTING = dict(zip(PROBLEM_KEY[:7], (GPU, "cudnn", "7.6.3", "fwd", "fp32", "fma", "NCHW"), strict=True))
+CLASS_PCT = {0: (90.0, 90.0), 1: (70.0, 80.0), 2: (30.0, 30.0)}
+TIME = {0: (2e-9, 3.0), 1: (4e-7, 20.0), 2: (3e-7, 5e-10, 15.0, 6e-7)}
+"""Class → coefficients of its time form, in µs; multiplied by `factor` of the algorithm, tile and filter."""
+EVALUATIONS = 6
+
+
+def grid(algorithm: str) -> pd.DataFrame:
+    """Square problems of one algorithm, N = 64 or 128."""
+    winograd = algorithm.startswith("WINOGRAD")
+    widths = (3, 5) if algorithm == "WINOGRAD_NONFUSED" else (3,) if winograd else (1, 3, 5)
+    strides = (1,) if winograd or algorithm.startswith("FFT") else (1, 2)
+    records = [
+        dict(zip(SIZE_COLUMNS, (n, c, w, w, k, r, r, 0, 0, u, u, 1, 1, 1), strict=True))
+        for n, c, w, k, r, u in product(
+            (64, 128), (16, 64, 256), (14, 28, 60, 120), (32, 64, 96, 256, 320), widths, strides
+        )
+    ]
+    return pd.DataFrame(records).assign(**SETTING, algorithm=algorithm, status="ok")
+
+
+def tile_of(algorithm: str, s: Sizes) -> np.ndarray:
+    """Tiles by rules that axis-parallel cuts can tell (and GEMM-P's own)."""
+    tiles = np.array(list(TITAN_XP_B_MAX[algorithm]))
+    if algorithm == "IMPLICIT_PRECOMP_GEMM":
+        return tiles[gemm_p_tile(s.outputs)]
+    if len(tiles) == 2:
+        return tiles[(s.outputs > 96).astype(int)]
+    return tiles[np.where(s.width <= 14, 0, np.where(s.outputs <= 64, 1, 2))]
+
+
+def factor(algorithm: str, tile: str, filter_width: int) -> float:
+    """Makes every variant's coefficients its own (non-fused Winograd's: per filter width too)."""
+    return (
+        1
+        + COUNTED.index(algorithm)
+        + len(tile) / 7
+        + (filter_width if algorithm == "WINOGRAD_NONFUSED" else 0)
+    )
+
+
+def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.ndarray]:
+    """(kernel table, time of the whole call in µs) of one algorithm's grid."""
+    s = sizes_of(frame)
+    tiles, rows = tile_of(algorithm, s), len(frame)
+    bound = np.where(s.channels >= 256, 0, np.where(s.width >= 60, 1, 2))
+    winograd = algorithm.startswith("WINOGRAD")
+    table = {name: np.full(rows, np.nan) for name in KERNEL_NUMBERS}
+    extra = np.zeros(rows)
+    for i in range(rows):
+        one = Sizes(*(int(column[i]) for column in s))
+        tile, scale = str(tiles[i]), factor(algorithm, str(tiles[i]), one.filter_width)
+        blocks = launched_blocks(
+            algorithm, tile, batch=one.batch, width=one.width, outputs=one.outputs, out_width=one.out_width,
+            filter_width=one.filter_width,
+        )  # fmt: skip
+        b_max = TITAN_XP_B_MAX[algorithm][tile]
+        depth = one.channels * (1 if winograd else one.filter_width**2)
+        reads = scale * (0.25 + 0.5 * (one.width >= 28) + 0.125 * (one.outputs > 64)) * depth
+        writes = scale * (16.0 + 8 * (one.outputs > 32))
+        instructions = formulas.weighted_sum(
+            (32 * scale, 100.0),
+            formulas.winograd_instruction_terms(one.channels)
+            if winograd
+            else formulas.gemm_instruction_terms(one.channels, one.filter_width),
+        )
+        w = formulas.waves(blocks, b_max)
+        form = (
+            formulas.compute_terms(w, b_max, instructions),
+            formulas.memory_terms(w, b_max, reads, writes),
+            formulas.under_utilised_terms(w, b_max, instructions, reads, writes),
+        )[bound[i]]
+        values = {
+            "time_us": formulas.weighted_sum([scale * c for c in TIME[int(bound[i])]], form),
+            "blocks": blocks, "b_max": b_max, "waves": w.count, "fp32_instructions": instructions * blocks,
+            "dram_read_transactions": reads * blocks, "dram_write_transactions": writes * blocks,
+            "fp32_utilization_pct": CLASS_PCT[int(bound[i])][0], "dram_utilization_pct": CLASS_PCT[int(bound[i])][1],
+        }  # fmt: skip
+        for name, value in values.items():
+            table[name][i] = value
+        extra[i] = extra_us(algorithm, one, scale)
+    key = frame[[*PROBLEM_KEY, "algorithm"]]
+    main = key.assign(kernel_index=0, kernel_name="algo", tile=tiles, **table)
+    if not extra.any():
+        return main, table["time_us"]
+    other = key.assign(kernel_index=1, kernel_name="algo_pre", tile="", time_us=extra)
+    return pd.concat([main, other], ignore_index=True), table["time_us"] + extra
+
+
+def extra_us(algorithm: str, s: Sizes, scale: float) -> float:
+    """Time of the kernels before and after the main one."""
+    if algorithm == "GEMM":
+        return formulas.weighted_sum(
+            (2e-6, 3e-4, 7.0),
+            formulas.im2col_terms(s.batch, s.channels, s.outputs, s.out_width, s.filter_width),
+        )
+    if algorithm == "WINOGRAD_NONFUSED":
+        terms = formulas.transform_terms(s.batch, s.channels, s.outputs, s.width, s.out_width, s.filter_width)
+        return formulas.weighted_sum([scale * c for c in (1e-5, 1e-6, 2e-5, 9.0)], terms)
+    return 0.0
+
+
+def fft_us(algorithm: str, s: Sizes) -> np.ndarray:
+    """FFT by width bucket, FFT_TILING; in proportion to the batch."""
+    if algorithm == "FFT_TILING":
+        terms = formulas.fft_tiling_terms(s.channels, s.outputs, s.out_width, s.filter_width)
+        return formulas.weighted_sum((0.5, 0.02, 0.3, 40.0), terms) * s.batch / 128
+    bucket = np.select([s.width <= 16, s.width <= 32, s.width <= 64], [1.0, 2.0, 4.0], 8.0)
+    return (
+        formulas.weighted_sum((0.5, 0.02, 0.3, 40.0), formulas.fft_terms(s.channels, s.outputs))
+        * bucket
+        * s.batch
+        / 128
+    )
+
+
+@pytest.fixture(scope="module")
+def world() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(dataset rows, kernel table) of all seven algorithms."""
+    frames, kernels = [], []
+    for algorithm in COUNTED:
+        frame = grid(algorithm)
+        table, time_us = kernels_of(frame, algorithm)
+        frames.append(frame.assign(time_us=time_us))
+        kernels.append(table)
+    for algorithm in ("FFT", "FFT_TILING"):
+        frame = grid(algorithm)
+        s = sizes_of(frame)
+        frames.append(frame.assign(time_us=fft_us(algorithm, s)))
+        if algorithm == "FFT_TILING":
+            classes = np.where(s.channels >= 64, 0, 2)
+            kernels.append(
+                frame[[*PROBLEM_KEY, "algorithm"]].assign(
+                    kernel_index=0, kernel_name="c", kernel_class=classes
+                )
+            )
+    return pd.concat(frames, ignore_index=True), pd.concat(kernels, ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def fitted(world: tuple[pd.DataFrame, pd.DataFrame]) -> SeerPaper:
+    return SeerPaper(evaluations=EVALUATIONS).fit(rows_of(with_kernel_metrics(*world)))
+
+
+@pytest.fixture(scope="module")
+def rows(world: tuple[pd.DataFrame, pd.DataFrame]) -> Rows:
+    """The same problems, without any counter."""
+    return rows_of(world[0])
+
+
+@pytest.mark.parametrize("algorithm", [*COUNTED, "FFT", "FFT_TILING"])
+def test_recovers_what_it_was_fitted_on(fitted: SeerPaper, rows: Rows, algorithm: str) -> None:
+    """From the problem alone: variant, blocks, class, instructions, DRAM transactions, waves, time, extra kernels."""
+    mine = rows.take((rows.frame["algorithm"] == algorithm).to_numpy())
+    np.testing.assert_allclose(fitted.predict_us(mine), mine.time_us, rtol=1e-6)
+
+
+def test_recovers_rows_that_it_has_not_seen(world: tuple[pd.DataFrame, pd.DataFrame], rows: Rows) -> None:
+    """A tenth of the grid held out: trees find the very cuts, for rules that lie between grid values."""
+    held = np.random.default_rng(0).random(len(rows)) < 0.1
+    train = rows_of(with_kernel_metrics(*world)).take(~held)
+    test = rows.take(held)
+    ratio = SeerPaper(evaluations=EVALUATIONS).fit(train).predict_us(test) / test.time_us
+    np.testing.assert_allclose(ratio, 1.0, rtol=1e-6)
+
+
+def test_recovers_the_classes(fitted: SeerPaper, rows: Rows) -> None:
+    s, names = sizes_of(rows.frame), rows.frame["algorithm"].to_numpy()
+    expected = np.where(s.channels >= 256, 0, np.where(s.width >= 60, 1, 2))
+    expected = np.where(
+        names == "FFT", -1, np.where(names == "FFT_TILING", np.where(s.channels >= 64, 0, 2), expected)
+    )
+    np.testing.assert_array_equal(fitted.classes(rows), expected)
+
+
+def test_saves_and_loads(fitted: SeerPaper, rows: Rows) -> None:
+    files = fitted.save()
+    json.loads(files["seer.json"])
+    again = SeerPaper.load(fitted.params, files)
+    np.testing.assert_array_equal(again.predict_us(rows), fitted.predict_us(rows))
+    np.testing.assert_array_equal(again.classes(rows), fitted.classes(rows))
+
+
+def test_the_originals_slip_doubles_the_blocks_of_the_large_tile(fitted: SeerPaper, rows: Rows) -> None:
+    slipped = SeerPaper.load({**fitted.params, "original_blocks": True}, fitted.save())
+    mine = rows.take((rows.frame["algorithm"] == "WINOGRAD_NONFUSED").to_numpy())
+    large = (mine.frame["k"] > 96).to_numpy()
+    ratio = slipped.predict_us(mine) / fitted.predict_us(mine)
+    np.testing.assert_allclose(ratio[~large], 1.0)
+    assert (ratio[large] > 1).all()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"groups": 16},
+        {"h": 30},
+        {"dilation_h": 2},
+        {"dtype": "fp16"},
+        {"layout": "NHWC"},
+        {"gpu": "Tesla T4"},
+    ],
+)
+def test_outside_its_domain_it_says_nothing(fitted: SeerPaper, rows: Rows, changes: dict[str, Any]) -> None:
+    frame = rows.frame[rows.frame["algorithm"] == "GEMM"].iloc[:5].reset_index(drop=True)
+    assert np.isfinite(fitted.predict_us(rows_of(frame))).all()
+    assert np.isnan(fitted.predict_us(rows_of(frame.assign(**changes)))).all()
+
+
+@pytest.mark.parametrize(("algorithm", "changes"), [
+    ("WINOGRAD", {"r": 5, "s": 5}), ("WINOGRAD_NONFUSED", {"r": 7, "s": 7}), ("WINOGRAD", {"stride_h": 2, "stride_w": 2}),
+    ("FFT", {"h": 300, "w": 300}), ("FFT_TILING", {"stride_h": 2, "stride_w": 2}), ("DIRECT", {}),
+])  # fmt: skip
+def test_infeasible_rows_get_no_time(
+    fitted: SeerPaper, rows: Rows, algorithm: str, changes: dict[str, Any]
+) -> None:
+    frame = rows.frame.iloc[:3].assign(algorithm=algorithm, **changes).reset_index(drop=True)
+    assert np.isnan(fitted.predict_us(rows_of(frame))).all()
+
+
+def test_a_table_without_kernels_is_refused(rows: Rows) -> None:
+    with pytest.raises(
+        InputError, match=r"needs kernel metrics, the table lacks variant, .*kernels\.parquet"
+    ):
+        SeerPaper().fit(rows)
+
+
+def test_counters_of_no_row_are_refused(world: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    frame, kernels = world
+    bare = with_kernel_metrics(frame, kernels.drop(columns="fp32_instructions"))
+    with pytest.raises(InputError, match="no ok row has the counters"):
+        SeerPaper(evaluations=2).fit(rows_of(bare))

@@ -1,0 +1,147 @@
+"""`seer-time-only`: its terms by hand, its tiles, its fallbacks, and what it reaches on measured data."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from features.algorithms import FAMILY_CODE
+from features.errors import InputError
+from features.gpu import gpu
+from features.machine import b_max
+from surrogate.dataset import normalise
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.splits import fold_of_names, shape_names
+from surrogate.dataset.store import read_dataset
+from surrogate.models.seer import SeerTimeOnly
+from surrogate.models.seer.analytical import Analytical, analytical
+from surrogate.models.seer.tile_fit import TileFit
+
+Table = Callable[..., pd.DataFrame]
+EVERY = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "FFT", "WINOGRAD", "WINOGRAD_NONFUSED")
+
+
+def _rows(frame: pd.DataFrame) -> Rows:
+    return rows_of(normalise(frame, "test"))
+
+
+@pytest.fixture(scope="module")
+def measured(table: Table) -> Rows:
+    """Every algorithm on two GPUs, with noise."""
+    return _with_tiling(table(24, batches=(1, 8, 32), algorithms=EVERY))
+
+
+def _with_tiling(frame: pd.DataFrame) -> Rows:
+    """FFT_TILING joins, with FFT's times."""
+    tiling = frame[frame["algorithm"] == "FFT"].assign(algorithm="FFT_TILING")
+    return _rows(pd.concat([frame, tiling]))
+
+
+def _one(table: Table, algorithm: str, family: str) -> tuple[Analytical, pd.Series]:
+    """Terms of the invented table's first row (1×16×7×7, 16 filters of 3×3, padded) at batch 128."""
+    frame = table(1, batches=(128,), gpus=("TITAN Xp",), algorithms=(algorithm,))
+    return analytical(_rows(frame), FAMILY_CODE[family]), frame.iloc[0]
+
+
+def test_the_gemm_terms_by_hand(table: Table) -> None:
+    """TITAN Xp; tile 64×128: ⌈128·49/64⌉·⌈16/128⌉ = 98 blocks; depth 9·16 = 144."""
+    a, _ = _one(table, "IMPLICIT_GEMM", "implicit_gemm")
+    device, slots = gpu("TITAN Xp"), b_max(gpu("TITAN Xp"), "implicit_gemm")[1]
+    assert slots >= 98, "one wave, the last and only"
+    instructions = 144 * 64 * 128 / 32 / (1e6 * device.fp32_tflops)
+    np.testing.assert_allclose(a.terms[1][0][0], [slots * instructions, 1, 0], rtol=1e-6)
+    moved = 98 * ((64 + 128) * 144 + 64 * 128) * 4 / 32 / (1e3 * device.dram_gbs)
+    np.testing.assert_allclose(a.terms[1][1][0], [moved, 1, 0], rtol=1e-6)
+    assert (a.bound[0], a.span[0], a.tile[0]) == (2, 0, -1)
+
+
+def test_the_fft_terms_go_with_the_batch_but_for_the_filters(table: Table) -> None:
+    frame = table(1, batches=(64, 128), gpus=("TITAN Xp",), algorithms=("FFT",))
+    half, whole = analytical(_rows(frame), FAMILY_CODE["fft"]).terms[0][0]
+    np.testing.assert_allclose(half[:4] * 2, whole[:4])
+    np.testing.assert_array_equal(half[4:], whole[4:])
+    assert whole[3] == 1.0 and whole[5] == 1.0
+
+
+def test_fft_tiling_counts_its_tiles(table: Table) -> None:
+    """At 56×56 outputs and 3×3 filters ⌈56/30⌉² = 4 tiles."""
+    frame = table(1, batches=(128,), algorithms=("FFT",)).assign(algorithm="FFT_TILING", h=56, w=56)
+    assert analytical(_rows(frame), FAMILY_CODE["fft_tiling"]).terms[0][0][0, 3] == 4.0
+
+
+def test_gemm_p_follows_the_rule_of_outputs(table: Table) -> None:
+    frame = table(1, algorithms=("IMPLICIT_PRECOMP_GEMM",)).iloc[[0] * 4].assign(k=[16, 64, 96, 128])
+    found = analytical(_rows(frame.assign(n=[1, 2, 3, 4])), FAMILY_CODE["precomp_gemm"])
+    np.testing.assert_array_equal(found.tile, [0, 1, 0, 2])
+
+
+def test_each_range_of_outputs_gets_the_tile_that_fits() -> None:
+    """Narrow rows were made with tile 0's terms, wide ones with tile 2's: both come back exactly."""
+    random = np.random.default_rng(0)
+    terms = tuple((np.column_stack([random.uniform(50, 100, 80), np.ones(80)]),) for _ in range(3))
+    span = np.repeat([0, 3], 40)
+    time_us = np.where(span == 0, terms[0][0] @ [2.0, 5.0], terms[2][0] @ [2.2, 1.0])
+    a = Analytical("implicit_gemm", 0 * span, span, 0 * span - 1, terms)
+    fit = TileFit.fit(a, 0, np.arange(80), time_us)
+    assert (fit.tile_of[0], fit.tile_of[3]) == (0, 2)
+    np.testing.assert_allclose(fit.predict(a, 0, np.arange(80)), time_us)
+    assert TileFit.from_json(fit.to_json()) == fit
+
+
+def test_times_are_finite_and_positive_everywhere(measured: Rows, table: Table) -> None:
+    fitted = SeerTimeOnly().fit(measured)
+    strange = _with_tiling(
+        table(20, batches=(1, 777), gpus=("Tesla K80", "A100-SXM4-40GB"), algorithms=EVERY, version="9")
+    )
+    for rows in (measured, strange):
+        predicted = fitted.predict_us(rows)
+        assert np.isfinite(predicted).all() and (predicted > 0).all()
+
+
+def test_it_follows_a_measured_table(measured: Rows) -> None:
+    """Times of the invented table are linear in FLOPs, which is in reach of every form."""
+    predicted = SeerTimeOnly().fit(measured).predict_us(measured)[measured.ok]
+    assert np.median(np.abs(predicted / measured.time_us[measured.ok] - 1)) < 0.2
+
+
+def test_a_small_group_takes_the_gpus_other_versions(table: Table) -> None:
+    """Four rows of version 8 do not make a fit: the prediction is that of version 7.6.3's many."""
+    old = table(24, batches=(1, 8), gpus=("Tesla T4",), algorithms=("IMPLICIT_GEMM",))
+    odd = old.iloc[:4].assign(library_version="8.0", time_us=1e6)
+    both = SeerTimeOnly(least_rows=8).fit(_rows(pd.concat([old, odd])))
+    assert not any("|8.0|" in key for key in both._fits)
+    own = SeerTimeOnly(least_rows=2).fit(_rows(pd.concat([old, odd])))
+    asked = _rows(odd)
+    assert np.median(own.predict_us(asked)) > 3 * np.median(both.predict_us(asked))
+
+
+def test_an_unknown_algorithm_has_no_time(table: Table) -> None:
+    fitted = SeerTimeOnly().fit(_rows(table(8, algorithms=("GEMM",))))
+    assert np.isnan(fitted.predict_us(_rows(table(8, algorithms=("FFT",))))).all()
+
+
+def test_saved_and_loaded_it_predicts_the_same(measured: Rows) -> None:
+    fitted = SeerTimeOnly(least_rows=10).fit(measured)
+    again = SeerTimeOnly.load(fitted.params, fitted.save())
+    assert again.params == {"least_rows": 10}
+    np.testing.assert_array_equal(again.predict_us(measured), fitted.predict_us(measured))
+
+
+def test_without_times_there_is_nothing_to_fit(table: Table) -> None:
+    with pytest.raises(InputError, match="at least one ok row"):
+        SeerTimeOnly().fit(_rows(table(2).assign(status="failed", time_us=np.nan)))
+
+
+def test_held_out_shapes_of_measured_data(shared_data: Path) -> None:
+    """Titan Xp, ungrouped fp32 forward, a fifth of the shapes held out."""
+    frame = read_dataset(shared_data / "cudnn_conv_per_algorithm.parquet").frame
+    frame = frame[(frame["gpu"] == "TITAN Xp") & (frame["groups"] == 1) & (frame["dtype"] == "fp32")]
+    rows = rows_of(frame[frame["direction"] == "fwd"].reset_index(drop=True))
+    names = shape_names(rows.frame)
+    fold_of = fold_of_names(names, 5, 0)
+    held = np.array([fold_of[name] == 0 for name in names])
+    test = rows.take(held & rows.ok)
+    predicted = SeerTimeOnly().fit(rows.take(~held)).predict_us(test)
+    assert np.median(np.abs(predicted / test.time_us - 1)) < 0.2
