@@ -187,3 +187,26 @@ def test_errors_of_several_seeds_are_averaged(frame: pd.DataFrame) -> None:
     rows = time_rows(ok, strata(ok), np.ones(len(ok)), {"m": runs}, {})
     row = _row(rows, model="m", population="all", stratum="all", gpu="all", algorithm="all")
     assert row["median_ape"] == pytest.approx(0.2) and row["n"] == 8
+
+
+def test_within_ten_percent_counts_picks_up_to_that_factor(frame: pd.DataFrame) -> None:
+    # Picks at 1.05, 1.2 and 1.0 times the best: two of three are within 10 %, one is the best.
+    near = frame.assign(status="ok", time_us=[10.5, 10, 99, 12, 10, 99, 10, 11, 99])
+    judged = _judged(near)
+    gemm = pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))
+    rows = choice_rows(judged, {"m": [gemm], HEURISTIC: [pick_by_heuristic(judged)]}, {})
+    row = _row(rows, model="m", stratum="all", gpu="all")
+    assert row["within_10pct"] == pytest.approx(2 / 3) and row["top1"] == pytest.approx(1 / 3)
+    assert row["slowdown_p95"] == pytest.approx(1.05 + 0.9 * 0.15) and row["slowdown_max"] == pytest.approx(
+        1.2
+    )
+
+
+def test_rows_without_a_prediction_count_neither_as_rows_nor_as_shapes(frame: pd.DataFrame) -> None:
+    ok = frame[frame["status"] == "ok"].reset_index(drop=True)
+    measured = ok["time_us"].to_numpy()
+    some = np.where(ok["groups"] == 1, measured, NAN)
+    rows = time_rows(ok, strata(ok), np.ones(len(ok)), {"some": [some], "none": [measured * NAN]}, {})
+    part = _row(rows, model="some", population="all", stratum="all", gpu="all", algorithm="all")
+    assert (part["n"], part["shapes"]) == (6, 1)
+    assert all(row["n"] == row["shapes"] == 0 and row["reason"] for row in rows if row["model"] == "none")

@@ -26,8 +26,8 @@ COLUMNS = (
 class Forest:
     """One forest per algorithm over all GPUs, on log time.
 
-    nn-Meter regresses raw latency on phones; over five orders of magnitude that would fit the largest times only, so the
-    forest averages logarithms. Trees are fewer and leaves larger than nn-Meter's (hundreds, 1), for time and space.
+    nn-Meter regresses raw latency on phones; over five orders of magnitude that would fit the largest times only, so
+    the forest averages logarithms. Trees are fewer and leaves larger than nn-Meter's (hundreds, 1), for time and space.
     """
 
     name: ClassVar[str] = "forest"

@@ -1,8 +1,8 @@
 """`li-et-al`: time is linear in operations and traffic, one fit per GPU and algorithm.
 
-Source: Li, Sun, Jog, "Path Forward Beyond Simulators: Fast and Accurate GPU Execution Time Prediction for DNN Workloads"
-(MICRO 2023): linear regression per kernel on operation counts and input / output sizes; for another GPU the slopes are
-scaled by what the hardware offers. Here an algorithm stands for the kernels, and slopes are efficiencies from the start.
+Source: Li, Sun, Jog, "Path Forward Beyond Simulators: Fast and Accurate GPU Execution Time Prediction for DNN
+Workloads" (MICRO 2023): linear regression per kernel on operation counts and input / output sizes; for another GPU the
+slopes are scaled by what the hardware offers. Here an algorithm stands for the kernels, and slopes are efficiencies.
 """
 
 import json
@@ -24,8 +24,8 @@ LEAST_US = 0.1
 class LiEtAl:
     """time = a · FLOPs / peak + b · bytes / bandwidth + c with a, b, c ≥ 0, per (GPU, algorithm, type).
 
-    The paper's ordinary least squares would fit only the largest of five orders of magnitude of times; rows are weighted
-    by 1 / time instead, so that the relative error counts. FLOPs and bytes are the problem's own (direct algorithm,
+    The paper's ordinary least squares would fit only the largest of five orders of magnitude of times; rows are
+    weighted by 1 / time instead, so that the relative error counts. FLOPs and bytes are the problem's own (direct algorithm,
     tensors touched once), as the paper takes them. A GPU with fewer than ``least_rows`` rows of an algorithm takes the
     fit over all GPUs.
     """

@@ -7,6 +7,7 @@ Ba, "Adam" (2015).
 
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -145,11 +146,11 @@ def gradients(layers: Layers, x: np.ndarray, y: np.ndarray) -> Layers:
 def train(
     x: np.ndarray, y: np.ndarray, held: np.ndarray, params: Mapping[str, Any], rng: np.random.Generator
 ) -> Layers:
-    """Adam over shuffled batches; returns the layers of the epoch with the least error on ``held`` rows (last, if none)."""
+    """Adam over shuffled batches; returns the epoch's layers with the least error on ``held`` rows (the last, if none)."""
     widths = [x.shape[1], *[int(params["width"])] * int(params["depth"]), 1]
     layers = [
         (rng.normal(0, np.sqrt(2 / i), (i, o)).astype(np.float32), np.zeros(o, np.float32))
-        for i, o in zip(widths[:-1], widths[1:], strict=True)
+        for i, o in pairwise(widths)
     ]
     own, size, epochs = np.flatnonzero(~held), int(params["batch"]), int(params["epochs"])
     moments = [np.zeros_like(array) for layer in layers for array in layer for _ in (0, 1)]
@@ -173,13 +174,12 @@ def train(
 def adam(
     layers: Layers, slopes: Layers, moments: list[np.ndarray], step: int, rate: float, decay: float
 ) -> Layers:
-    """One step of Adam with decoupled weight decay; ``moments`` (first and second of each array) are updated in place."""
+    """One step of Adam with decoupled weight decay; ``moments`` (first, second of each array) change in place."""
     fast, slow = 0.9, 0.999
     correction = np.sqrt(1 - slow**step) / (1 - fast**step)
     arrays = []
-    for number, (value, slope) in enumerate(
-        (pair for layer, slope in zip(layers, slopes, strict=True) for pair in zip(layer, slope, strict=True))
-    ):
+    pairs = zip((a for layer in layers for a in layer), (a for layer in slopes for a in layer), strict=True)
+    for number, (value, slope) in enumerate(pairs):
         first, second = moments[2 * number], moments[2 * number + 1]
         first += (1 - fast) * (slope - first)
         second += (1 - slow) * (slope * slope - second)

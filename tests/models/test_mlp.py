@@ -51,7 +51,7 @@ def test_gradients_are_those_of_the_loss() -> None:
 
 
 def test_the_first_step_of_adam_moves_by_the_rate() -> None:
-    """Kingma & Ba: whatever its size, the first slope moves a parameter by the rate; decay shrinks weights, not biases."""
+    """Kingma & Ba: whatever its size, the first slope moves a parameter by the rate; decay shrinks weights only."""
     layers = [(np.array([[2.0]], dtype=np.float32), np.array([2.0], dtype=np.float32))]
     slopes = [(np.array([[300.0]]), np.array([-1e-3]))]
     moments = [np.zeros(a.shape) for layer in layers for a in layer for _ in (0, 1)]

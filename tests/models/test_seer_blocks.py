@@ -1,5 +1,7 @@
 """Launched blocks, B_max, and the names of variants."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from surrogate.models.seer.blocks import TITAN_XP_B_MAX, launched_blocks, tile_s
 from surrogate.models.seer.classify import kernel_class, roofline_class, shares
 from surrogate.models.seer.variants import GEMM_P_TILES, gemm_p_tile, variant_name
 
-SIZES = {"batch": 128, "width": 56, "outputs": 130, "out_width": 54, "filter_width": 3}
+SIZES: dict[str, Any] = {"batch": 128, "width": 56, "outputs": 130, "out_width": 54, "filter_width": 3}
 
 
 @pytest.mark.parametrize(

@@ -79,5 +79,5 @@ def test_joining_twice_changes_nothing() -> None:
 
 
 def test_a_table_of_bare_launches_is_refused() -> None:
-    with pytest.raises(InputError, match="kernel table lacks .*algorithm"):
+    with pytest.raises(InputError, match=r"kernel table lacks .*algorithm"):
         with_kernel_metrics(problems("GEMM"), pd.DataFrame({"kernel_name": ["a"], "kernel_index": [0]}))

@@ -228,7 +228,8 @@ def test_outside_its_domain_it_says_nothing(fitted: SeerPaper, rows: Rows, chang
 
 
 @pytest.mark.parametrize(("algorithm", "changes"), [
-    ("WINOGRAD", {"r": 5, "s": 5}), ("WINOGRAD_NONFUSED", {"r": 7, "s": 7}), ("WINOGRAD", {"stride_h": 2, "stride_w": 2}),
+    ("WINOGRAD", {"r": 5, "s": 5}), ("WINOGRAD_NONFUSED", {"r": 7, "s": 7}),
+    ("WINOGRAD", {"stride_h": 2, "stride_w": 2}),
     ("FFT", {"h": 300, "w": 300}), ("FFT_TILING", {"stride_h": 2, "stride_w": 2}), ("DIRECT", {}),
 ])  # fmt: skip
 def test_infeasible_rows_get_no_time(

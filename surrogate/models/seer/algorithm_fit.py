@@ -18,7 +18,7 @@ GEMM, NONFUSED = "GEMM", "WINOGRAD_NONFUSED"
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmFit:
-    """``variants`` and ``extras`` (pre and post kernels) by the variant's key; GEMM has one im2col fit for all tiles."""
+    """``variants`` and ``extras`` (pre and post kernels) by variant key; GEMM has one im2col fit for all tiles."""
 
     algorithm: str
     chooser: Chooser
@@ -66,7 +66,7 @@ class AlgorithmFit:
         return fit.predict(_extra_terms(self.algorithm, sizes), rows) if fit else np.zeros(rows)
 
     def _keys(self, sizes: Sizes) -> np.ndarray:
-        """(rows,) the variant that runs; where it was never measured, the nearest tile that was (of that filter width)."""
+        """(rows,) the variant that runs; where it was never measured, the nearest tile that was (at that width)."""
         chosen, tiles = self.chooser.choose(sizes), self.chooser.tiles
         keys = np.full(len(chosen), "", dtype=object)
         for position in np.unique(chosen):

@@ -35,8 +35,8 @@ OUTPUT_EDGES = (32, 64, 128)
 class Analytical:
     """Terms of one family's rows, by tile: small, middle, large (FFT: the middle one alone).
 
-    ``bound`` (rows,): class by the roofline, or FFT's bucket (see `_fft_bucket`); ``span`` (rows,): K range; ``tile`` (rows,): the
-    tile that a rule names, −1 where none does; ``terms[tile]``: the three time forms, each (rows, terms).
+    ``bound`` (rows,): class by the roofline, or FFT's bucket (see `_fft_bucket`); ``span`` (rows,): K range;
+    ``tile`` (rows,): the tile that a rule names, −1 where none does; ``terms[tile]``: the three time forms, each (rows, terms).
     """
 
     family: Family
@@ -108,7 +108,7 @@ def _forms(
 
 
 def _extra_terms(p: ConvColumns, family: Family, bandwidth: np.ndarray) -> formulas.Terms:
-    """im2col of GEMM, the transforms of non-fused Winograd; for the rest only a launch per group of grouped problems."""
+    """im2col of GEMM, the transforms of non-fused Winograd; for the rest a launch per group of grouped problems."""
     area, taps, channels = out_h(p) * out_w(p), p.r * p.s, p.c // p.groups
     traffic = 1e3 * bandwidth
     if family == "gemm":
@@ -120,14 +120,14 @@ def _extra_terms(p: ConvColumns, family: Family, bandwidth: np.ndarray) -> formu
 
 
 def _fft_bucket(p: ConvColumns, family: Family) -> np.ndarray:
-    """FFT's width bucket. FFT_TILING: 0 for 1×1 filters at stride 1, 1 for larger ones, 2 for strides (SEER has none)."""
+    """FFT's width bucket. FFT_TILING: 0 for 1×1 filters at stride 1, 1 for larger ones, 2 for strides."""
     if family == "fft":
         return np.searchsorted(BUCKETS, np.maximum(p.h, p.w)).clip(max=len(BUCKETS) - 1)
     return np.where(np.maximum(p.stride_h, p.stride_w) > 1, 2, np.maximum(p.r, p.s) > 1)
 
 
 def _fft_terms(p: ConvColumns, family: Family, peak: np.ndarray, bandwidth: np.ndarray) -> np.ndarray:
-    """SEER's four terms times N/128 (and groups, and tiles); the filters' transform and the launches, which know no N."""
+    """SEER's four terms times N/128 (and groups, tiles); the filters' transform and the launches, which know no N."""
     r = roles(p)
     c, k = r.channels_in, r.channels_out
     images = p.n / 128 * p.groups

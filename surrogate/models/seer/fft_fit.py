@@ -18,8 +18,8 @@ ALL_WIDTHS = 0
 
 @dataclass(frozen=True, slots=True)
 class FftFit:
-    """Width bucket (FFT_TILING: one for all) → coefficients. ``batch``: that of the training rows, for SEER has no batch
-    term; other batches are scaled in proportion.
+    """Width bucket (FFT_TILING: one for all) → coefficients. ``batch``: that of the training rows; SEER has no
+    batch term, so other batches are scaled in proportion.
     """
 
     algorithm: str

@@ -1,4 +1,4 @@
-"""`seer-paper`: SEER as published, from kernel counters: variant, class, instructions, DRAM transactions, waves, time."""
+"""`seer-paper`: SEER as published, from kernel counters: variant, class, instructions, DRAM traffic, waves, time."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ _DEVICE = ["gpu", "library_version", "algorithm"]
 
 
 class SeerPaper:
-    """Per (GPU, library version, algorithm) the fits of the paper (PACT 2021); square, ungrouped, undilated fp32 forward only.
+    """Per (GPU, library version, algorithm) the paper's fits (PACT 2021); square, ungrouped, undilated fp32 forward only.
 
     ``evaluations``: trials of each tree's leaf size; ``original_blocks``: predict non-fused Winograd's blocks with the
     original's slip (see `blocks.winograd_nonfused_blocks`).
@@ -39,7 +39,7 @@ class SeerPaper:
         self._tiling_class: dict[str, Tree] = {}
 
     def fit(self, rows: Rows, *, seed: int = 0) -> Self:
-        """From ok rows with the columns of `metrics.with_kernel_metrics`. Raises `InputError` where they are missing."""
+        """From ok rows with the columns of `metrics.with_kernel_metrics`. Raises `InputError` where there are none."""
         frame = _with_metrics(rows.frame, self.name).assign(_ok=rows.ok, time_us=rows.time_us)
         fitted = type(self)(**self.params)
         evaluations = int(self.params["evaluations"])
@@ -120,7 +120,7 @@ class SeerPaper:
         return {}
 
 
-_SOURCE = "they come from NAME.kernels.parquet beside the dataset, which `seer import seer-xls`, `nvprof` or `ncu` writes"
+_SOURCE = "they come from NAME.kernels.parquet beside the dataset, written by `seer import seer-xls`, `nvprof` or `ncu`"
 
 
 def _with_metrics(frame: pd.DataFrame, name: str) -> pd.DataFrame:

@@ -44,7 +44,7 @@ def in_domain(frame: pd.DataFrame) -> np.ndarray:
 
 
 def feasible(algorithm: str, sizes: Sizes) -> np.ndarray:
-    """(rows,) True where SEER lets the algorithm run: WINOGRAD k = 3, non-fused k = 3 or 5, all but GEMMs at stride 1."""
+    """(rows,) True where SEER lets the algorithm run: WINOGRAD k = 3, non-fused 3 or 5, all but GEMMs at stride 1."""
     k, ones = sizes.filter_width, sizes.stride == 1
     if algorithm == "WINOGRAD":
         return ones & (k == 3)

@@ -53,7 +53,7 @@ class Tree:
         return int((self.left != LEAF).sum())
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """The leaf's value of every row of ``x`` (rows, features), (rows,). Compares in float32, as the tree was grown."""
+        """The leaf's value of every row of ``x`` (rows, features), (rows,). Compares in float32, as it was grown."""
         x = x.astype(np.float32)
         node = np.zeros(len(x), dtype=np.int64)
         walking = np.flatnonzero(self.left[node] != LEAF)

@@ -28,7 +28,7 @@ def tuned_tree(
 
 
 def leaf_sizes(rows: int, evaluations: int, seed: int) -> list[int]:
-    """Distinct minimum leaf sizes, ascending: log-uniform over 1 … rows/2, one drawn in each of ``evaluations`` strata."""
+    """Distinct minimum leaf sizes, ascending: log-uniform over 1 … rows/2, one in each of ``evaluations`` strata."""
     most = max(rows / 2, 1.0)
     place = (np.arange(evaluations) + np.random.default_rng(seed).random(evaluations)) / evaluations
     return sorted({int(size) for size in np.exp(place * np.log(most)).clip(1, most)})

@@ -1,4 +1,4 @@
-"""The fit of one kernel variant: class tree, instructions, DRAM trees, time per class, pre and post kernels (SEER, PACT 2021)."""
+"""The fit of one kernel variant: class tree, instructions, DRAM trees, time per class (SEER, PACT 2021)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

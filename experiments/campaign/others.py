@@ -1,0 +1,35 @@
+"""The slice of other operators: measure, write log and table. A lost device ends it; the same command goes on."""
+
+from experiments.campaign.context import Context
+from experiments.campaign.convolutions import SliceReport
+from experiments.campaign.files import pack, unpack, write_parts
+from experiments.campaign.slices import Slice
+from surrogate.collect.operators.collect import collect_operators, operator_table
+from surrogate.collect.operators.sample import MAX_BYTES, sampled
+
+REFERENCE_BYTES = 8 << 20
+"""Largest operator on a CPU: a dry run is to end soon."""
+
+
+def run_operators(one: Slice, context: Context) -> SliceReport:
+    """Measure the drawn operators within the slice's time, going on with its log."""
+    path = context.out / f"{one.stem}.jsonl"
+    unpack(path, context.earlier)
+    count = one.problems if context.problems is None else context.problems
+    operators = sampled(count, context.seed, MAX_BYTES if context.device == "cudnn" else REFERENCE_BYTES)
+    device = context.open_operators()
+    try:
+        outcome = collect_operators(
+            operators, device, path, minutes=context.measuring_minutes, progress=context.progress,
+            clock=context.clock,
+        )  # fmt: skip
+    finally:
+        device.close()
+    report = SliceReport(one.number, one.title, outcome.problems_done, len(operators), dict(outcome.statuses))
+    report.stopped = outcome.stopped
+    table = operator_table(path)
+    if len(table):
+        written = write_parts(table, path.with_suffix(".parquet"), {"table": "operators", "seed": context.seed})
+        report.files += [file.name for file in written]
+    report.files.append(pack(path).name)
+    return report

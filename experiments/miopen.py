@@ -1,0 +1,112 @@
+"""(g) MIOpen on four AMD GPUs, by algorithm and by solver, and MI300X from the other three."""
+
+import numpy as np
+import pandas as pd
+
+from experiments.drawing import dots
+from experiments.effort import Effort
+from experiments.experiment import Experiment, Outcome
+from experiments.held_out import Predictions, candidate_rows, cross_validate, part_of, predict_rounds
+from experiments.script import run_script
+from experiments.sources import LABELS, Sources
+from experiments.verdicts import choice_verdicts, time_verdicts
+from experiments.words import interval, percent, ratio
+from surrogate.dataset.splits import shape_names
+from surrogate.dataset.store import Dataset
+
+GPUS = ("mi210", "mi100", "mi300x", "navi21")
+UNSEEN = "mi300x"
+MODELS_SHOWN = ("always-best-single", "seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
+FOLDS = 5
+BY_SHAPE, KNOWN, NEW = "by shape", "GPU unseen, shape seen elsewhere", "GPU and shape unseen"
+
+
+def run(sources: Sources, effort: Effort) -> Outcome:
+    """Each GPU by itself, by shape, for both kinds of candidate; then MI300X with none of its rows in training."""
+    data = {name: effort.sample(sources.dataset(name)) for name in GPUS}
+    models = effort.named(*MODELS_SHOWN)
+    parts = []
+    for candidate in ("algorithm", "solver"):
+        for name in GPUS:
+            found = cross_validate(
+                data[name], models, count=min(effort.folds, FOLDS), seed=effort.seed, candidate=candidate,
+                tick=effort.tick,
+            )  # fmt: skip
+            parts.append(verdicts(found).assign(gpu=LABELS[name], candidate=candidate, split=BY_SHAPE))
+        for split, found in _unseen(data, candidate, models, effort):
+            parts.append(verdicts(found).assign(gpu=LABELS[UNSEEN], candidate=candidate, split=split))
+    table = pd.concat(parts, ignore_index=True)
+    first = ["gpu", "candidate", "split", "model"]
+    table = table[[*first, *(c for c in table.columns if c not in first)]]
+    return Outcome(table, _figure(table), answer(table))
+
+
+def _unseen(
+    data: dict[str, Dataset], candidate: str, models: tuple[str, ...], effort: Effort
+) -> list[tuple[str, Predictions]]:
+    """MI300X predicted from the others: its shapes that they measured, too, and those that they did not."""
+    others = [data[name] for name in GPUS if name != UNSEEN]
+    rows = candidate_rows([*others, data[UNSEEN]], candidate)
+    held = (rows.frame["gpu"] == data[UNSEEN].frame["gpu"].iloc[0]).to_numpy()
+    inside, outside = np.flatnonzero(~held), np.flatnonzero(held)
+    found = predict_rounds(rows, data[UNSEEN].candidates, [(inside, outside)], models, effort.seed, effort.tick)
+    names = shape_names(rows.frame)
+    seen = np.isin(names[outside], np.unique(names[inside]))
+    return [(label, part_of(found, outside[mask])) for label, mask in ((KNOWN, seen), (NEW, ~seen)) if mask.any()]
+
+
+def verdicts(found: Predictions) -> pd.DataFrame:
+    """Slowdowns and time errors side by side, per model."""
+    columns = ["model", "n", "slowdown_macro", "ci_low", "ci_high", "slowdown_p95", "top1", "infeasible_picks"]
+    picks = choice_verdicts(found)[columns].rename(columns={"n": "problems"})
+    return picks.merge(time_verdicts(found), on="model", how="outer")
+
+
+def answer(table: pd.DataFrame) -> str:
+    """The best model's slowdown per GPU for both kinds of candidate, and on the unseen GPU."""
+    known = table[(table["split"] == BY_SHAPE) & (table["candidate"] == "algorithm")]
+    best = known.groupby("model")["slowdown_macro"].mean().idxmin()
+    mine = table[table["model"] == best]
+    told = []
+    for gpu, part in mine[mine["split"] == BY_SHAPE].groupby("gpu", sort=False):
+        by = part.set_index("candidate")
+        told.append(
+            f"{gpu} {ratio(by.loc['algorithm', 'slowdown_macro'])}"
+            f" {interval(by.loc['algorithm', 'ci_low'], by.loc['algorithm', 'ci_high'])} by algorithm,"
+            f" {ratio(by.loc['solver', 'slowdown_macro'])} by solver"
+        )
+    unseen = mine[(mine["split"] != BY_SHAPE) & (mine["candidate"] == "algorithm")]
+    tail = [
+        f"{row['split']} {ratio(row['slowdown_macro'])} and {percent(row['median_error_pct'])}"
+        for _, row in unseen.iterrows()
+    ]
+    return (
+        f"{best}, by shape: {'; '.join(told)}. MI300X from the other three, slowdown and median time error:"
+        f" {'; '.join(tail) or 'no problem to judge'}."
+    )
+
+
+def _figure(table: pd.DataFrame) -> str | None:
+    shown = table[(table["candidate"] == "algorithm") & (table["model"] != "always-best-single")]
+    own = shown["split"] == BY_SHAPE
+    shown = shown.assign(
+        place=shown["gpu"] + np.where(own, "", np.where(shown["split"] == KNOWN, ",\nGPU unseen", ",\nboth unseen")),
+        loss=np.maximum(100 * (shown["slowdown_macro"] - 1), 0.01),
+        low=np.maximum(100 * (shown["ci_low"] - 1), 0.01),
+        high=np.maximum(100 * (shown["ci_high"] - 1), 0.01),
+    )
+    return dots(
+        shown, category="place", series="model", value="loss", low="low", high="high",
+        xlabel="slowdown over the best algorithm, %", log=True,
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "miopen",
+    "How good are picks on AMD's GPUs, by algorithm and by solver, and on one that training never saw?",
+    GPUS,
+    run,
+)
+
+if __name__ == "__main__":
+    run_script(EXPERIMENT)

@@ -1,0 +1,93 @@
+"""(h) Train on small problems, predict large ones: where trees end and physics must carry on."""
+
+import numpy as np
+import pandas as pd
+
+from experiments.drawing import curves
+from experiments.effort import Effort
+from experiments.experiment import Experiment, Outcome
+from experiments.held_out import candidate_rows, part_of, predict_rounds
+from experiments.script import run_script
+from experiments.sources import LABELS, Sources
+from experiments.verdicts import choice_verdicts, time_verdicts
+from experiments.words import listing, percent, ratio
+from surrogate.dataset.rows import Rows
+from surrogate.dataset.splits import folds
+
+SMALL_SHARE = 0.5
+"""Share of the problems, by FLOPs, that train."""
+STEPS = (1.0, 4.0, 16.0, 64.0, np.inf)
+"""Edges of the classes of test problems: FLOPs over the largest that trained."""
+OUTSIDE, INSIDE = "trained on small problems", "trained on all sizes"
+MODELS_SHOWN = ("roofline", "seer-time-only", "linear-terms", "boosted-terms")
+FOLDS = 3
+
+
+def run(sources: Sources, effort: Effort) -> Outcome:
+    """The same large rows predicted twice: from the small ones alone, and from folds by shape over all sizes."""
+    parts = []
+    for source in ("cudnn", "mi210"):
+        data = effort.sample(sources.dataset(source))
+        rows = candidate_rows([data])
+        excess = excess_flops(rows)
+        small, large = np.flatnonzero(excess <= 1.0), np.flatnonzero(excess > 1.0)
+        by_shape = folds("shape", rows.frame, rows.frame.iloc[:0], FOLDS, effort.seed)
+        # Only large rows are compared, so a fold need not predict its small ones.
+        inner = [(fold.train, fold.test[excess[fold.test] > 1.0]) for fold in by_shape]
+        for training, rounds in ((OUTSIDE, [(small, large)]), (INSIDE, inner)):
+            models = effort.timed(*MODELS_SHOWN)
+            found = predict_rounds(rows, data.candidates, rounds, models, effort.seed, effort.tick)
+            for low, high in zip(STEPS[:-1], STEPS[1:], strict=True):
+                index = np.flatnonzero((excess > low) & (excess <= high))
+                part = part_of(found, index)
+                if len(index) and rows.ok[index].any():
+                    columns = ["model", "n", "slowdown_macro", "ci_low", "ci_high"]
+                    picks = choice_verdicts(part)[columns].rename(columns={"n": "problems"})
+                    both = time_verdicts(part).merge(picks, on="model", how="left")
+                    span = f"{low:g}–{high:g}×" if np.isfinite(high) else f"> {low:g}×"
+                    parts.append(both.assign(data=LABELS[source], training=training, flops_over=span, _at=low))
+    table = pd.concat(parts, ignore_index=True)
+    first = ["data", "training", "flops_over", "model"]
+    drawn = _figure(table)
+    table = table[[*first, *(c for c in table.columns if c not in (*first, "_at"))]]
+    return Outcome(table, drawn, answer(table))
+
+
+def excess_flops(rows: Rows) -> np.ndarray:
+    """(rows,) FLOPs over those of the largest problem that trains (the `SMALL_SHARE` quantile over problems)."""
+    log2_flops = rows.column("log2_flops").astype(float)
+    each = pd.Series(log2_flops).groupby(rows.problem).first()
+    return np.exp2(log2_flops - each.quantile(SMALL_SHARE, interpolation="lower"))
+
+
+def answer(table: pd.DataFrame) -> str:
+    """The farthest class of test problems: the best model, and what the default loses by not having seen any."""
+    sentences = []
+    for label, part in table.groupby("data", sort=False):
+        far = part[part["flops_over"] == part["flops_over"].iloc[-1]]
+        wide = far.pivot_table(index="model", columns="training", values="median_error_pct")
+        best = wide.sort_values(OUTSIDE).index
+        told = [f"{m} {percent(wide.loc[m, OUTSIDE])} (seen: {percent(wide.loc[m, INSIDE])})" for m in best]
+        chosen = far[(far["model"] == best[0]) & (far["training"] == OUTSIDE)]["slowdown_macro"].iloc[0]
+        tail = f", picks of {best[0]} at {ratio(chosen)}" if np.isfinite(chosen) else ""
+        sentences.append(f"{label}, {far['flops_over'].iloc[0]} the largest trained: {listing(told)}{tail}")
+    return "Median error — " + ". ".join(sentences) + "."
+
+
+def _figure(table: pd.DataFrame) -> str | None:
+    shown = table.assign(panel=table["data"] + ", " + table["training"])
+    return curves(
+        shown, x="_at", series="model", value="median_error_pct", panel="panel",
+        xlabel="FLOPs over the largest small problem, at least", ylabel="median error, %", log_x=True, log_y=True,
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "small_to_large",
+    "Do models trained on the smaller half of the problems hold on the larger half?",
+    ("cudnn", "mi210"),
+    run,
+)
+
+if __name__ == "__main__":
+    run_script(EXPERIMENT)

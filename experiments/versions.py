@@ -1,0 +1,139 @@
+"""(i) cuDNN 7.5 → 7.6.4 on V100: what changed, and whether older versions foretell the next."""
+
+import numpy as np
+import pandas as pd
+
+from experiments.drawing import dots
+from experiments.effort import Effort
+from experiments.experiment import Experiment, Outcome
+from experiments.held_out import candidate_rows, part_of, predict_rounds
+from experiments.script import run_script
+from experiments.sources import FORWARD, Sources
+from experiments.verdicts import choice_verdicts, time_verdicts
+from experiments.words import percent, ratio
+from features.errors import InputError
+from features.problem import SIZE_COLUMNS
+from surrogate.dataset.problems import version_number
+
+GPU = "Tesla V100-SXM2-16GB"
+MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-terms")
+OLDER_TIME = "the older version's own measurement"
+CHANGED = 0.05
+"""A row's time changed where it differs by more than this share: ten times the repeats' median spread."""
+
+
+def run(sources: Sources, effort: Effort) -> Outcome:
+    """For each version the change since the one before, and predictions by models that saw older versions alone."""
+    data = sources.dataset("cudnn", {**FORWARD, "gpu": GPU})
+    rows = candidate_rows([data])
+    version = rows.frame["library_version"].to_numpy()
+    known = sorted(set(version), key=version_number)
+    if len(known) < 2:
+        raise InputError(f"{data.name}: one library version on {GPU} ({known[0]}); a change needs at least two")
+    parts = []
+    for older, newer in zip(known[:-1], known[1:], strict=True):
+        place = known.index(newer)
+        train = np.flatnonzero(np.isin(version, known[:place]))
+        test = np.flatnonzero(version == newer)
+        models = effort.timed(*MODELS_SHOWN)
+        found = part_of(
+            predict_rounds(rows, data.candidates, [(train, test)], models, effort.seed, effort.tick), test
+        )
+        both = time_verdicts(found).merge(
+            choice_verdicts(found, stratum="all")[["model", "n", "slowdown_macro", "ci_low", "ci_high"]].rename(
+                columns={"n": "problems"}
+            ),
+            on="model",
+            how="left",
+        )
+        change = changes(rows.frame[version == older], rows.frame[version == newer])
+        overall = change[change["algorithm"] == "all"].iloc[0]
+        own = pd.DataFrame([{"model": OLDER_TIME, "n": overall["pairs"], "median_error_pct": overall["change_pct"]}])
+        parts.append(pd.concat([both, own]).assign(older=older, newer=newer, kind="prediction", algorithm="all"))
+        parts.append(change.assign(older=older, newer=newer, kind="change"))
+    table = pd.concat(parts, ignore_index=True)
+    first = ["kind", "older", "newer", "algorithm", "model"]
+    table = table[[*first, *(c for c in table.columns if c not in first)]]
+    return Outcome(table, _figure(table), answer(table))
+
+
+def changes(older: pd.DataFrame, newer: pd.DataFrame) -> pd.DataFrame:
+    """Per algorithm, and over all, rows measured under both versions: times new over old, and rows gained or lost.
+
+    ``best_changed_pct``: share of problems, measured alike under both, whose fastest algorithm is another one.
+    """
+    key = [*SIZE_COLUMNS, "math", "algorithm"]
+    both = older[[*key, "status", "time_us"]].merge(newer[[*key, "status", "time_us"]], on=key, suffixes=("_old", "_new"))
+    was, now = both["status_old"] == "ok", both["status_new"] == "ok"
+    moved = _best_changed(both, [*SIZE_COLUMNS, "math"])
+    records = []
+    for name in ["all", *sorted(both["algorithm"].unique())]:
+        mine = (both["algorithm"] == name) | (name == "all")
+        pairs = both[mine & was & now]
+        times = (pairs["time_us_new"] / pairs["time_us_old"]).to_numpy(dtype=float)
+        low, middle, high = np.quantile(times, [0.05, 0.5, 0.95]) if len(times) else [np.nan] * 3
+        records.append(
+            {
+                "algorithm": name,
+                "pairs": len(pairs),
+                "ratio_p5": low,
+                "ratio_median": middle,
+                "ratio_p95": high,
+                "change_pct": 100 * np.median(np.abs(times - 1)) if len(times) else np.nan,
+                "changed_pct": 100 * np.mean(np.abs(times - 1) > CHANGED) if len(times) else np.nan,
+                "newly_supported": int((mine & ~was & now).sum()),
+                "no_longer_supported": int((mine & was & ~now).sum()),
+                "best_changed_pct": moved if name == "all" else np.nan,
+            }
+        )
+    return pd.DataFrame(records)
+
+
+def _best_changed(both: pd.DataFrame, problem: list[str]) -> float:
+    """Percent of problems whose fastest algorithm differs; ties go to the first in the alphabet."""
+    ordered = both.sort_values("algorithm", kind="stable")
+    best = {}
+    for side in ("old", "new"):
+        ok = ordered[ordered[f"status_{side}"] == "ok"].sort_values(f"time_us_{side}", kind="stable")
+        best[side] = ok.drop_duplicates(problem).set_index(problem)["algorithm"]
+    pair = pd.concat(best, axis=1, join="inner")
+    return float(100 * (pair["old"] != pair["new"]).mean()) if len(pair) else float("nan")
+
+
+def answer(table: pd.DataFrame) -> str:
+    """The step that changed most, and how the best model and the plain older measurement foretell the newest version."""
+    change = table[(table["kind"] == "change") & (table["algorithm"] == "all")].reset_index(drop=True)
+    most = change.loc[change["changed_pct"].idxmax()]
+    each = table[(table["kind"] == "change") & (table["algorithm"] != "all") & (table["newer"] == most["newer"])]
+    algorithm = each.loc[each["changed_pct"].idxmax()]
+    last = table[(table["kind"] == "prediction") & (table["newer"] == change["newer"].iloc[-1])].set_index("model")
+    learned = last.drop(index=OLDER_TIME).sort_values("median_error_pct")
+    return (
+        f"The largest step is {most['older']} → {most['newer']}: {percent(most['changed_pct'])} of times moved by over"
+        f" {100 * CHANGED:.0f} % (most of all {algorithm['algorithm']}, {percent(algorithm['changed_pct'])}, median ratio"
+        f" {ratio(algorithm['ratio_median'])}) and {percent(most['best_changed_pct'])} of problems have another best"
+        f" algorithm. {change['newer'].iloc[-1]} is foretold from older versions by {learned.index[0]} within"
+        f" {percent(learned.iloc[0]['median_error_pct'])}, picks at {ratio(learned.iloc[0]['slowdown_macro'])}; the last"
+        f" version's own measurements are {percent(last.loc[OLDER_TIME, 'median_error_pct'])} off where they exist."
+    )
+
+
+def _figure(table: pd.DataFrame) -> str | None:
+    steps = table[(table["kind"] == "change") & (table["algorithm"] != "all") & (table["pairs"] > 0)]
+    steps = steps.assign(step=steps["older"] + " → " + steps["newer"])
+    largest = steps.groupby("step", sort=False)["changed_pct"].max().sort_values(ascending=False).index[:3]
+    return dots(
+        steps[steps["step"].isin(list(largest))], category="algorithm", series="step", value="ratio_median",
+        low="ratio_p5", high="ratio_p95", xlabel="time under the newer version over the older's (median, 5–95 %)", log=True,
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "versions",
+    "What changed from cuDNN 7.5 to 7.6.4 on V100, and do older versions foretell newer ones?",
+    ("cudnn",),
+    run,
+)
+
+if __name__ == "__main__":
+    run_script(EXPERIMENT)
