@@ -1,5 +1,6 @@
 """Two kinds of figure: dots with intervals by category, and curves; both as SVG text in the report's style."""
 
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,9 @@ from surrogate.report.style import blank, legend, looks, plain_tick, svg, theme
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+LABEL_WIDTH = 44
+"""Letters of an axis label that fit beside the category names."""
 
 
 def dots(
@@ -36,16 +40,21 @@ def dots(
         handles = []
         for place, name in enumerate(names):
             rows = frame[frame[series] == name]
-            heights = [categories.index(c) + (place - (len(names) - 1) / 2) * 0.7 / len(names) for c in rows[category]]
+            heights = [
+                categories.index(c) + (place - (len(names) - 1) / 2) * 0.7 / len(names)
+                for c in rows[category]
+            ]
             x = rows[value].to_numpy(dtype=float)
             if low:
                 ends = np.abs(np.nan_to_num(rows[[low, high]].to_numpy(dtype=float).T - x))
-                axis.errorbar(x, heights, xerr=ends, fmt="none", ecolor=look[name].colour, elinewidth=1, capsize=1.6)
+                axis.errorbar(
+                    x, heights, xerr=ends, fmt="none", ecolor=look[name].colour, elinewidth=1, capsize=1.6
+                )
             handles += axis.plot(x, heights, look[name].marker, color=look[name].colour, fillstyle="none")
         axis.set_yticks(range(len(categories)), [str(c) for c in categories])
         axis.invert_yaxis()
         _scale(axis, "x", log)
-        axis.set_xlabel(xlabel + (", log scale" if log else ""))
+        axis.set_xlabel(_wrapped(xlabel, log))
         if len(names) > 1:
             legend(figure, handles, [str(name) for name in names])
         return svg(figure)
@@ -84,14 +93,22 @@ def curves(
             _scale(axis, "x", log_x)
             _scale(axis, "y", log_y)
             axis.set_ylabel(ylabel + (",\nlog scale" if log_y else ""))
-        axes[-1].set_xlabel(xlabel + (", log scale" if log_x else ""))
+        axes[-1].set_xlabel(_wrapped(xlabel, log_x))
         legend(figure, list(handles.values()), [str(name) for name in handles])
         return svg(figure)
 
 
+def _wrapped(label: str, log: bool) -> str:
+    """An axis label on as many lines as the figure's width asks for."""
+    return "\n".join(wrap(label + (", log scale" if log else ""), LABEL_WIDTH))
+
+
 def _scale(axis: "Axes", side: str, log: bool) -> None:
+    from matplotlib.ticker import LogLocator
+
     along = axis.xaxis if side == "x" else axis.yaxis
     if log:
         axis.set(**{f"{side}scale": "log"})
+        along.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         along.set_minor_formatter(lambda _value, _position: "")
     along.set_major_formatter(plain_tick)

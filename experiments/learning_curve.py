@@ -70,7 +70,8 @@ def answer(table: pd.DataFrame) -> str:
         ]
         half, full = mine.loc[0.5, "median_error_pct"], mine.loc[1.0, "median_error_pct"]
         sentences.append(
-            f"{label}, {best}: {', '.join(steps)}; the last doubling takes off {percent(100 * (1 - full / half))} of the error"
+            f"{label}, {best}: {', '.join(steps)}; the last doubling takes off"
+            f" {percent(100 * (1 - full / half))} of the error"
         )
     return "Median time error and slowdown — " + ". ".join(sentences) + "."
 

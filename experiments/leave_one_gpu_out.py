@@ -19,12 +19,16 @@ EVERY = "all"
 def run(sources: Sources, effort: Effort) -> Outcome:
     """The cuDNN table, one round per GPU; the partial table's rows of the held GPU stay out, too."""
     data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
-    found = cross_validate(data, effort.named(), by="gpu", count=2, seed=effort.seed, also=[also], tick=effort.tick)
+    found = cross_validate(
+        data, effort.named(), by="gpu", count=2, seed=effort.seed, also=[also], tick=effort.tick
+    )
     gpu_of = found.rows.frame["gpu"].to_numpy()
     parts = []
     for gpu in [EVERY, *sorted(set(gpu_of))]:
         mine = gpu_of == gpu if gpu != EVERY else np.ones(len(gpu_of), dtype=bool)
-        picks = choice_verdicts(found, mine)[["model", "n", "slowdown_macro", "ci_low", "ci_high", "infeasible_picks"]]
+        picks = choice_verdicts(found, mine)[
+            ["model", "n", "slowdown_macro", "ci_low", "ci_high", "infeasible_picks"]
+        ]
         times = time_verdicts(found, mine)
         both = picks.rename(columns={"n": "problems"}).merge(times, on="model", how="outer")
         parts.append(both.assign(gpu=gpu))
@@ -37,12 +41,18 @@ def answer(table: pd.DataFrame) -> str:
     """The best learned picks on unseen GPUs against the heuristic, and the GPUs whose times are worst foretold."""
     overall = table[table["gpu"] == EVERY].set_index("model")
     learned = overall.drop(index=HEURISTIC, errors="ignore")
-    best = learned["slowdown_macro"].idxmin()
-    against = f", cuDNN's heuristic {ratio(overall.loc[HEURISTIC, 'slowdown_macro'])}" if HEURISTIC in overall.index else ""
-    timed = learned["median_error_pct"].idxmin()
+    best = str(learned["slowdown_macro"].idxmin())
+    against = (
+        f", cuDNN's heuristic {ratio(overall.loc[HEURISTIC, 'slowdown_macro'])}"
+        if HEURISTIC in overall.index
+        else ""
+    )
+    timed = str(learned["median_error_pct"].idxmin())
     each = table[(table["model"] == timed) & (table["gpu"] != EVERY)].dropna(subset=["median_error_pct"])
     each = each.sort_values("median_error_pct")
-    worst = [f"{row['gpu']} {percent(row['median_error_pct'])}" for _, row in each.iloc[::-1].head(2).iterrows()]
+    worst = [
+        f"{row['gpu']} {percent(row['median_error_pct'])}" for _, row in each.iloc[::-1].head(2).iterrows()
+    ]
     return (
         f"On a GPU never measured {best} picks best, at slowdown {ratio(learned.loc[best, 'slowdown_macro'])}{against};"
         f" times are best foretold by {timed}, {percent(learned.loc[timed, 'median_error_pct'])} in the median, from"

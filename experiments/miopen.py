@@ -49,15 +49,28 @@ def _unseen(
     rows = candidate_rows([*others, data[UNSEEN]], candidate)
     held = (rows.frame["gpu"] == data[UNSEEN].frame["gpu"].iloc[0]).to_numpy()
     inside, outside = np.flatnonzero(~held), np.flatnonzero(held)
-    found = predict_rounds(rows, data[UNSEEN].candidates, [(inside, outside)], models, effort.seed, effort.tick)
+    found = predict_rounds(
+        rows, data[UNSEEN].candidates, [(inside, outside)], models, effort.seed, effort.tick
+    )
     names = shape_names(rows.frame)
     seen = np.isin(names[outside], np.unique(names[inside]))
-    return [(label, part_of(found, outside[mask])) for label, mask in ((KNOWN, seen), (NEW, ~seen)) if mask.any()]
+    return [
+        (label, part_of(found, outside[mask])) for label, mask in ((KNOWN, seen), (NEW, ~seen)) if mask.any()
+    ]
 
 
 def verdicts(found: Predictions) -> pd.DataFrame:
     """Slowdowns and time errors side by side, per model."""
-    columns = ["model", "n", "slowdown_macro", "ci_low", "ci_high", "slowdown_p95", "top1", "infeasible_picks"]
+    columns = [
+        "model",
+        "n",
+        "slowdown_macro",
+        "ci_low",
+        "ci_high",
+        "slowdown_p95",
+        "top1",
+        "infeasible_picks",
+    ]
     picks = choice_verdicts(found)[columns].rename(columns={"n": "problems"})
     return picks.merge(time_verdicts(found), on="model", how="outer")
 
@@ -90,7 +103,8 @@ def _figure(table: pd.DataFrame) -> str | None:
     shown = table[(table["candidate"] == "algorithm") & (table["model"] != "always-best-single")]
     own = shown["split"] == BY_SHAPE
     shown = shown.assign(
-        place=shown["gpu"] + np.where(own, "", np.where(shown["split"] == KNOWN, ",\nGPU unseen", ",\nboth unseen")),
+        place=shown["gpu"]
+        + np.where(own, "", np.where(shown["split"] == KNOWN, ",\nGPU unseen", ",\nboth unseen")),
         loss=np.maximum(100 * (shown["slowdown_macro"] - 1), 0.01),
         low=np.maximum(100 * (shown["ci_low"] - 1), 0.01),
         high=np.maximum(100 * (shown["ci_high"] - 1), 0.01),

@@ -90,7 +90,11 @@ def _gains(table: pd.DataFrame) -> str:
         errors = part.set_index("model")["median_error_pct"]
         if DEFAULT_MODEL in errors.index and plain in errors.index:
             told.append(f"{label} {percent(errors[plain])} → {percent(errors[DEFAULT_MODEL])}")
-    return f"Terms in the place of raw dimensions ({plain} → {DEFAULT_MODEL}): {', '.join(told)}." if told else ""
+    return (
+        f"Terms in the place of raw dimensions ({plain} → {DEFAULT_MODEL}): {', '.join(told)}."
+        if told
+        else ""
+    )
 
 
 def _figure(table: pd.DataFrame) -> str | None:

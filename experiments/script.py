@@ -33,7 +33,9 @@ def read_sources(folder: Path, use: tuple[str, ...]) -> Sources:
     for text in use:
         name, equals, path = text.partition("=")
         if not equals or not path:
-            raise InputError(f"--use {text!r} is not readable; write NAME=FILE, with NAME one of {', '.join(FILES)}")
+            raise InputError(
+                f"--use {text!r} is not readable; write NAME=FILE, with NAME one of {', '.join(FILES)}"
+            )
         others[name] = Path(path)
     return Sources(folder, others)
 
@@ -54,10 +56,16 @@ def run_script(experiment: Experiment, arguments: list[str] | None = None) -> No
 
     @click.command(help=experiment.question, context_settings={"help_option_names": ["-h", "--help"]})
     @click.option("--quick", is_flag=True, help="Fewer folds, sampled shapes.")
-    @click.option("--data", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, help="Folder of the files.")
-    @click.option("--use", multiple=True, metavar="NAME=FILE", help="Another dataset in the place of a source.")
+    @click.option(
+        "--data", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, help="Folder of the files."
+    )
+    @click.option(
+        "--use", multiple=True, metavar="NAME=FILE", help="Another dataset in the place of a source."
+    )
     @click.option("--seed", default=0, show_default=True, help="Of folds, samples and fits.")
-    @click.option("--out", type=click.Path(path_type=Path), default=HOME, help="Where tables/ and figures/ lie.")
+    @click.option(
+        "--out", type=click.Path(path_type=Path), default=HOME, help="Where tables/ and figures/ lie."
+    )
     def command(quick: bool, data: Path, use: tuple[str, ...], seed: int, out: Path) -> None:
         from tqdm import tqdm
 

@@ -1,5 +1,7 @@
 """(h) Train on small problems, predict large ones: where trees end and physics must carry on."""
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 
@@ -37,7 +39,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         for training, rounds in ((OUTSIDE, [(small, large)]), (INSIDE, inner)):
             models = effort.timed(*MODELS_SHOWN)
             found = predict_rounds(rows, data.candidates, rounds, models, effort.seed, effort.tick)
-            for low, high in zip(STEPS[:-1], STEPS[1:], strict=True):
+            for low, high in pairwise(STEPS):
                 index = np.flatnonzero((excess > low) & (excess <= high))
                 part = part_of(found, index)
                 if len(index) and rows.ok[index].any():
@@ -45,7 +47,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
                     picks = choice_verdicts(part)[columns].rename(columns={"n": "problems"})
                     both = time_verdicts(part).merge(picks, on="model", how="left")
                     span = f"{low:g}–{high:g}×" if np.isfinite(high) else f"> {low:g}×"
-                    parts.append(both.assign(data=LABELS[source], training=training, flops_over=span, _at=low))
+                    parts.append(
+                        both.assign(data=LABELS[source], training=training, flops_over=span, _at=low)
+                    )
     table = pd.concat(parts, ignore_index=True)
     first = ["data", "training", "flops_over", "model"]
     drawn = _figure(table)

@@ -80,12 +80,13 @@ def answer(table: pd.DataFrame) -> str:
     ):
         wide = part.pivot_table(index="model", columns="split", values="median_error_pct")
         wide = wide.sort_values(SHAPE_SPLIT)
-        names = [n for n in dict.fromkeys([wide.index[0], "seer-time-only"]) if n in wide.index]
-        told = [
-            f"{name} {percent(wide.loc[name, SEER_SPLIT])} by SEER's split, {percent(wide.loc[name, SHAPE_SPLIT])} by"
-            f" shape ({wide.loc[name, SHAPE_SPLIT] / wide.loc[name, SEER_SPLIT]:.1f}×)"
-            for name in names
-        ]
+        told = []
+        for name in dict.fromkeys([wide.index[0], "seer-time-only"]):
+            if name in wide.index:
+                seer, shape = float(wide[SEER_SPLIT][name]), float(wide[SHAPE_SPLIT][name])
+                told.append(
+                    f"{name} {percent(seer)} by SEER's split, {percent(shape)} by shape ({shape / seer:.1f}×)"
+                )
         sentences.append(f"{source}, {population}: {'; '.join(told)}")
     return "Median error — " + ". ".join(sentences) + "."
 
@@ -95,7 +96,9 @@ def _figure(table: pd.DataFrame) -> str | None:
     overall = whole[(whole["algorithm"] == "all") & (whole["split"] == SHAPE_SPLIT)]
     best = overall.sort_values("median_error_pct")["model"].iloc[0]
     shown = whole[whole["model"].isin([best, "seer-time-only"])]
-    shown = shown.assign(series=shown["model"] + ", " + shown["split"])
+    shown = shown.assign(
+        series=shown["model"] + shown["split"].map({SEER_SPLIT: ", 7 of 10", SHAPE_SPLIT: ", shape"})
+    )
     return dots(
         shown, category="algorithm", series="series", value="median_error_pct", low="error_low_pct",
         high="error_high_pct", xlabel="median error of the time, %", log=True,

@@ -30,7 +30,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def by_network(found: Predictions) -> pd.DataFrame:
-    """Per network (and over all) and chooser: slowdown of the picks, errors of the times, error of the network's sum."""
+    """Per network (and over all) and chooser: slowdown of the picks, errors of times and of the network's sum."""
     picks = problem_picks(found)
     totals = _totals(found, picks)
     members, row_members = network_names(picks), network_names(found.rows.frame)
@@ -57,7 +57,7 @@ def by_network(found: Predictions) -> pd.DataFrame:
 
 
 def _totals(found: Predictions, picks: pd.DataFrame) -> pd.DataFrame:
-    """Per model, network, GPU and batch: error in percent of the summed least predicted times against the least measured.
+    """Per model, network, GPU and batch: error in percent of the summed least predicted times.
 
     Each shape counts once, so a total is that of the distinct layers with a full measurement.
     """
@@ -70,7 +70,10 @@ def _totals(found: Predictions, picks: pd.DataFrame) -> pd.DataFrame:
         mine = picks[picks["model"] == model]
         codes = problem[mine["row"].to_numpy(dtype=int)]
         mine = mine.assign(predicted_us=least.reindex(codes).to_numpy())
-        mine = mine.assign(network=[sorted(names) for names in network_names(mine)]).explode("network")
+        mine = mine.assign(
+            network=pd.Series([sorted(names) for names in network_names(mine)], index=mine.index)
+        )
+        mine = mine.explode("network")
         parts.append(mine.dropna(subset=["network", "predicted_us"]))
     sums = pd.concat(parts).groupby(key, sort=True)[["predicted_us", "best_us"]].sum().reset_index()
     return sums.assign(error_pct=100 * (sums["predicted_us"] / sums["best_us"] - 1).abs())
@@ -84,14 +87,16 @@ def answer(table: pd.DataFrame) -> str:
     single = table[(table["model"] == best) & (table["network"] != EVERY)].sort_values("slowdown_geomean")
     worst = single.iloc[-1]
     against = (
-        f" (cuDNN's heuristic {ratio(overall.loc[HEURISTIC, 'slowdown_geomean'])})" if HEURISTIC in overall.index else ""
+        f" (cuDNN's heuristic {ratio(overall.loc[HEURISTIC, 'slowdown_geomean'])})"
+        if HEURISTIC in overall.index
+        else ""
     )
     return (
         f"With whole networks held out ({len(single)} of them), {best} picks at slowdown"
-        f" {ratio(learned.iloc[0]['slowdown_geomean'])}{against} over {int(learned.iloc[0]['problems']):,} problems; its"
-        f" median time error is {percent(learned.iloc[0]['median_error_pct'])}, the sum of a network's distinct layers is"
-        f" off by {percent(learned.iloc[0]['total_error_pct'])} in the median; worst network {worst['network']}"
-        f" ({ratio(worst['slowdown_geomean'])})."
+        f" {ratio(learned.iloc[0]['slowdown_geomean'])}{against} over {int(learned.iloc[0]['problems']):,} problems;"
+        f" its median time error is {percent(learned.iloc[0]['median_error_pct'])}, the sum of a network's distinct"
+        f" layers is off by {percent(learned.iloc[0]['total_error_pct'])} in the median; worst network"
+        f" {worst['network']} ({ratio(worst['slowdown_geomean'])})."
     )
 
 
@@ -100,7 +105,12 @@ def _figure(table: pd.DataFrame) -> str | None:
     shown = table[table["model"].isin([best, "seer-time-only", HEURISTIC])]
     shown = shown.assign(loss_pct=np.maximum(100 * (shown["slowdown_geomean"] - 1), 0.01))
     return dots(
-        shown, category="network", series="model", value="loss_pct", xlabel="slowdown over the best algorithm, %", log=True
+        shown,
+        category="network",
+        series="model",
+        value="loss_pct",
+        xlabel="slowdown over the best algorithm, %",
+        log=True,
     )
 
 

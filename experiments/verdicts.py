@@ -31,7 +31,9 @@ def time_verdicts(predictions: Predictions, part: np.ndarray | None = None) -> p
     for name, predicted in predictions.time_us.items():
         if MODELS[name].predicts_time:
             mine = np.flatnonzero(counted & np.isfinite(predicted))
-            records.append({"model": name, **error_record(predicted[mine], rows.time_us[mine], rows.shape[mine])})
+            records.append(
+                {"model": name, **error_record(predicted[mine], rows.time_us[mine], rows.shape[mine])}
+            )
     return pd.DataFrame(records)
 
 

@@ -1,5 +1,7 @@
 """(i) cuDNN 7.5 → 7.6.4 on V100: what changed, and whether older versions foretell the next."""
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 
@@ -29,9 +31,11 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     version = rows.frame["library_version"].to_numpy()
     known = sorted(set(version), key=version_number)
     if len(known) < 2:
-        raise InputError(f"{data.name}: one library version on {GPU} ({known[0]}); a change needs at least two")
+        raise InputError(
+            f"{data.name}: one library version on {GPU} ({known[0]}); a change needs at least two"
+        )
     parts = []
-    for older, newer in zip(known[:-1], known[1:], strict=True):
+    for older, newer in pairwise(known):
         place = known.index(newer)
         train = np.flatnonzero(np.isin(version, known[:place]))
         test = np.flatnonzero(version == newer)
@@ -40,16 +44,20 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             predict_rounds(rows, data.candidates, [(train, test)], models, effort.seed, effort.tick), test
         )
         both = time_verdicts(found).merge(
-            choice_verdicts(found, stratum="all")[["model", "n", "slowdown_macro", "ci_low", "ci_high"]].rename(
-                columns={"n": "problems"}
-            ),
+            choice_verdicts(found, stratum="all")[
+                ["model", "n", "slowdown_macro", "ci_low", "ci_high"]
+            ].rename(columns={"n": "problems"}),
             on="model",
             how="left",
         )
         change = changes(rows.frame[version == older], rows.frame[version == newer])
         overall = change[change["algorithm"] == "all"].iloc[0]
-        own = pd.DataFrame([{"model": OLDER_TIME, "n": overall["pairs"], "median_error_pct": overall["change_pct"]}])
-        parts.append(pd.concat([both, own]).assign(older=older, newer=newer, kind="prediction", algorithm="all"))
+        own = pd.DataFrame(
+            [{"model": OLDER_TIME, "n": overall["pairs"], "median_error_pct": overall["change_pct"]}]
+        )
+        parts.append(
+            pd.concat([both, own]).assign(older=older, newer=newer, kind="prediction", algorithm="all")
+        )
         parts.append(change.assign(older=older, newer=newer, kind="change"))
     table = pd.concat(parts, ignore_index=True)
     first = ["kind", "older", "newer", "algorithm", "model"]
@@ -63,7 +71,9 @@ def changes(older: pd.DataFrame, newer: pd.DataFrame) -> pd.DataFrame:
     ``best_changed_pct``: share of problems, measured alike under both, whose fastest algorithm is another one.
     """
     key = [*SIZE_COLUMNS, "math", "algorithm"]
-    both = older[[*key, "status", "time_us"]].merge(newer[[*key, "status", "time_us"]], on=key, suffixes=("_old", "_new"))
+    both = older[[*key, "status", "time_us"]].merge(
+        newer[[*key, "status", "time_us"]], on=key, suffixes=("_old", "_new")
+    )
     was, now = both["status_old"] == "ok", both["status_new"] == "ok"
     moved = _best_changed(both, [*SIZE_COLUMNS, "math"])
     records = []
@@ -101,20 +111,24 @@ def _best_changed(both: pd.DataFrame, problem: list[str]) -> float:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """The step that changed most, and how the best model and the plain older measurement foretell the newest version."""
+    """The step that changed most, and how the best model and the older measurement foretell the newest version."""
     change = table[(table["kind"] == "change") & (table["algorithm"] == "all")].reset_index(drop=True)
-    most = change.loc[change["changed_pct"].idxmax()]
-    each = table[(table["kind"] == "change") & (table["algorithm"] != "all") & (table["newer"] == most["newer"])]
-    algorithm = each.loc[each["changed_pct"].idxmax()]
-    last = table[(table["kind"] == "prediction") & (table["newer"] == change["newer"].iloc[-1])].set_index("model")
+    most = change.iloc[change["changed_pct"].argmax()]
+    each = table[
+        (table["kind"] == "change") & (table["algorithm"] != "all") & (table["newer"] == most["newer"])
+    ]
+    algorithm = each.iloc[each["changed_pct"].argmax()]
+    last = table[(table["kind"] == "prediction") & (table["newer"] == change["newer"].iloc[-1])].set_index(
+        "model"
+    )
     learned = last.drop(index=OLDER_TIME).sort_values("median_error_pct")
     return (
         f"The largest step is {most['older']} → {most['newer']}: {percent(most['changed_pct'])} of times moved by over"
-        f" {100 * CHANGED:.0f} % (most of all {algorithm['algorithm']}, {percent(algorithm['changed_pct'])}, median ratio"
-        f" {ratio(algorithm['ratio_median'])}) and {percent(most['best_changed_pct'])} of problems have another best"
-        f" algorithm. {change['newer'].iloc[-1]} is foretold from older versions by {learned.index[0]} within"
-        f" {percent(learned.iloc[0]['median_error_pct'])}, picks at {ratio(learned.iloc[0]['slowdown_macro'])}; the last"
-        f" version's own measurements are {percent(last.loc[OLDER_TIME, 'median_error_pct'])} off where they exist."
+        f" {100 * CHANGED:.0f} % (most of all {algorithm['algorithm']}, {percent(algorithm['changed_pct'])}, median"
+        f" ratio {ratio(algorithm['ratio_median'])}) and {percent(most['best_changed_pct'])} of problems have another"
+        f" best algorithm. {change['newer'].iloc[-1]} is foretold from older versions by {learned.index[0]} within"
+        f" {percent(learned.iloc[0]['median_error_pct'])}, picks at {ratio(learned.iloc[0]['slowdown_macro'])}; the"
+        f" last version's own times are {percent(last.loc[OLDER_TIME, 'median_error_pct'])} off where they exist."
     )
 
 
@@ -124,7 +138,8 @@ def _figure(table: pd.DataFrame) -> str | None:
     largest = steps.groupby("step", sort=False)["changed_pct"].max().sort_values(ascending=False).index[:3]
     return dots(
         steps[steps["step"].isin(list(largest))], category="algorithm", series="step", value="ratio_median",
-        low="ratio_p5", high="ratio_p95", xlabel="time under the newer version over the older's (median, 5–95 %)", log=True,
+        low="ratio_p5", high="ratio_p95",
+        xlabel="time under the newer version over the older's (median, 5–95 %)", log=True,
     )  # fmt: skip
 
 

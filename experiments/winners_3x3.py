@@ -42,7 +42,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         majority[fold.test] = _majority(rows, label, fold.train, fold.test)
         fitted = MODELS[model]().fit(rows.take(fold.train), seed=effort.seed)
         guessed = rows.frame.iloc[fold.test].assign(algorithm=np.array(classes)[named[fold.test]])
-        times["class predicted"][fold.test] = fitted.predict_us(rows_of(guessed.reset_index(drop=True), data.devices))
+        times["class predicted"][fold.test] = fitted.predict_us(
+            rows_of(guessed.reset_index(drop=True), data.devices)
+        )
         times["class known"][fold.test] = fitted.predict_us(rows.take(fold.test))
     table = verdicts(rows, label, named, majority, times)
     return Outcome(table, _figure(table), answer(table, model))
@@ -54,7 +56,8 @@ def class_terms(rows: Rows, data: Dataset, classes: list[str]) -> np.ndarray:
     first = rows.features.shape[1] - own - 2  # two context columns follow the algorithm's
     shared = np.delete(rows.features, np.arange(first, first + own), axis=1)
     each = [
-        rows_of(rows.frame.assign(algorithm=name), data.devices).features[:, first : first + own] for name in classes
+        rows_of(rows.frame.assign(algorithm=name), data.devices).features[:, first : first + own]
+        for name in classes
     ]
     return np.hstack([shared, *each])
 
@@ -101,7 +104,9 @@ def verdicts(
         for kind, predicted in times.items():
             errors = error_record(predicted[mine], rows.time_us[mine], rows.shape[mine])
             stem = kind.replace(" ", "_")
-            record |= {f"{stem}_{key}": errors[key] for key in ("median_error_pct", "p90_error_pct", "rmspe_pct")}
+            record |= {
+                f"{stem}_{key}": errors[key] for key in ("median_error_pct", "p90_error_pct", "rmspe_pct")
+            }
         records.append(record)
     return pd.DataFrame(records)
 
@@ -110,7 +115,9 @@ def _share_interval(right: np.ndarray, shape: np.ndarray) -> tuple[float, float]
     from surrogate.judge import resample_weights, shape_interval
 
     names, code = np.unique(shape, return_inverse=True)
-    found = shape_interval(right.astype(float), code, resample_weights(len(names), 1000, len(names)), macro=False)
+    found = shape_interval(
+        right.astype(float), code, resample_weights(len(names), 1000, len(names)), macro=False
+    )
     return found.low, found.high
 
 
@@ -123,8 +130,8 @@ def answer(table: pd.DataFrame, model: str) -> str:
     ]
     return (
         f"The winner's class is named right in {percent(overall['accuracy_pct'])}"
-        f" [{overall['accuracy_low_pct']:.1f}, {overall['accuracy_high_pct']:.1f}] of {int(overall['problems']):,} problems:"
-        f" {listing(each)}; the winner's time is foretold by {model} within"
+        f" [{overall['accuracy_low_pct']:.1f}, {overall['accuracy_high_pct']:.1f}] of {int(overall['problems']):,}"
+        f" problems: {listing(each)}; the winner's time is foretold by {model} within"
         f" {percent(overall['class_predicted_median_error_pct'])} in the median"
         f" ({percent(overall['class_known_median_error_pct'])} had the class been known)."
     )

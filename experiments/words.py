@@ -1,19 +1,26 @@
-"""Numbers in sentences."""
+"""Numbers in sentences. A number may come from any cell of a table."""
 
 import math
+from typing import Any
 
 
-def percent(value: float) -> str:
+def percent(value: Any) -> str:
     """``12.3 %``; ``no figure`` where there is none."""
-    return "no figure" if not math.isfinite(value) else f"{value:.1f} %" if abs(value) < 99.95 else f"{value:,.0f} %"
+    return (
+        "no figure"
+        if not math.isfinite(value)
+        else f"{value:.1f} %"
+        if abs(value) < 99.95
+        else f"{value:,.0f} %"
+    )
 
 
-def ratio(value: float) -> str:
+def ratio(value: Any) -> str:
     """``1.034``; ``no figure`` where there is none."""
     return f"{value:.3f}" if math.isfinite(value) else "no figure"
 
 
-def interval(low: float, high: float) -> str:
+def interval(low: Any, high: Any) -> str:
     """``[1.011, 1.034]``."""
     return f"[{ratio(low)}, {ratio(high)}]"
 

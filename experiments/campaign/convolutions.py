@@ -19,7 +19,7 @@ from surrogate.collect.log import RunLog
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.run import header_for, run
-from surrogate.dataset.store import kernels_path, write_parquet
+from surrogate.dataset.store import kernels_path
 
 PAIRS_PER_SECOND = 4.0
 """Pairs that a second of counting is given; the child stops by itself where they are too many."""
@@ -40,7 +40,9 @@ class SliceReport:
 
     def line(self) -> str:
         """One line for a person."""
-        counts = ", ".join(f"{count} {status}" for status, count in sorted(self.measured.items())) or "nothing new"
+        counts = (
+            ", ".join(f"{count} {status}" for status, count in sorted(self.measured.items())) or "nothing new"
+        )
         text = f"slice {self.number} ({self.title}): {self.done} of {self.planned} problems; {counts}"
         return f"{text}; stopped: {self.stopped}" if self.stopped else text
 
@@ -81,7 +83,9 @@ def _counted(path: Path, context: Context, seconds: float, report: SliceReport) 
     if capability is None:
         report.notes.append("no counters: the device is no GPU")
         return None
-    pairs = stratified(measured_pairs(contents.records), max(1, int(PAIRS_PER_SECOND * seconds)), context.seed)
+    pairs = stratified(
+        measured_pairs(contents.records), max(1, int(PAIRS_PER_SECOND * seconds)), context.seed
+    )
     try:
         tool = context.find_profiler(float(capability))
         with TemporaryDirectory(dir=context.out, prefix=".counters-") as folder:
@@ -111,8 +115,8 @@ def _write_tables(path: Path, counted: Counted | None, report: SliceReport) -> N
             kernels, hits = add_counters(kernels, counted.kernels)
             report.notes.append(f"counters joined to {hits} of {len(kernels)} kernels")
         counters_path = path.with_suffix(".counters.parquet")
-        write_parquet(_with_device(counted.kernels, merged.rows), counters_path, metadata)
-        report.files.append(counters_path.name)
+        counted_rows = _with_device(counted.kernels, merged.rows)
+        report.files += [file.name for file in write_parts(counted_rows, counters_path, metadata)]
     files = write_parts(merged.rows, target, metadata)
     if len(kernels):
         files += write_parts(kernels, kernels_path(target), metadata)

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from surrogate.atomic import atomic_path
+from surrogate.dataset.schema import SCHEMA_VERSION
 from surrogate.dataset.store import write_parquet
 
 MAX_PARQUET_BYTES = 10 * 10**6
@@ -23,7 +24,11 @@ def unpack(log: Path, earlier: Path | None = None) -> None:
     for folder in (log.parent, earlier):
         packed = (folder or log.parent) / f"{log.name}.gz"
         if packed.is_file():
-            with gzip.open(packed, "rb") as source, atomic_path(log) as temporary, temporary.open("wb") as target:
+            with (
+                gzip.open(packed, "rb") as source,
+                atomic_path(log) as temporary,
+                temporary.open("wb") as target,
+            ):
                 shutil.copyfileobj(source, target)
             return
 
@@ -46,6 +51,7 @@ def write_parts(
     frame: pd.DataFrame, path: Path, metadata: dict[str, Any], max_bytes: int = MAX_PARQUET_BYTES
 ) -> list[Path]:
     """``frame`` at ``path``, or in halves (``NAME-1.parquet``, ``NAME-2.parquet`` …) where it is too large."""
+    metadata = {**metadata, "schema": SCHEMA_VERSION}
     write_parquet(frame, path, metadata)
     if path.stat().st_size <= max_bytes or len(frame) < 2:
         return [path]

@@ -29,7 +29,9 @@ def run_operators(one: Slice, context: Context) -> SliceReport:
     report.stopped = outcome.stopped
     table = operator_table(path)
     if len(table):
-        written = write_parts(table, path.with_suffix(".parquet"), {"table": "operators", "seed": context.seed})
+        written = write_parts(
+            table, path.with_suffix(".parquet"), {"table": "operators", "seed": context.seed}
+        )
         report.files += [file.name for file in written]
     report.files.append(pack(path).name)
     return report

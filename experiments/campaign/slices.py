@@ -8,7 +8,7 @@ from features.errors import InputError
 from surrogate.collect.caps import Caps
 from surrogate.collect.grids import ALL, grid_problems
 from surrogate.collect.network_plan import network_problems
-from surrogate.collect.plan import Plan, PlannedProblem, Settings, build, in_hash_order
+from surrogate.collect.plan import Plan, PlannedProblem, Settings, build, in_hash_order, unique
 from surrogate.collect.sample import mixture
 
 
@@ -56,7 +56,9 @@ _ALL = (
     Slice(1, "fp32 FMA NCHW forward", problems=8000),
     Slice(2, "SEER's grids, with counters", source="grid", counters_share=0.45),
     Slice(3, "TF32 NCHW, fp16 and bf16 NHWC forward", settings=(TF32, HALVES), problems=4000),
-    Slice(4, "gradients, fp32 FMA NCHW and fp16 NHWC", settings=(BACKWARD_FP32, BACKWARD_FP16), problems=3000),
+    Slice(
+        4, "gradients, fp32 FMA NCHW and fp16 NHWC", settings=(BACKWARD_FP32, BACKWARD_FP16), problems=3000
+    ),
     Slice(5, "layers of real networks, batch 1 to 256", source="networks", settings=(FP32, FP16)),
     Slice(6, "other operators", Kind.OPERATORS, problems=6000),
     Slice(7, "graph-API engines", Kind.GRAPH, settings=(FP32, FP16), problems=300),
@@ -87,7 +89,8 @@ def plan_of(one: Slice, caps: Caps, seed: int, problems: int | None = None) -> P
         shapes, anchors = mixture(count, seed, caps)
     else:
         source = grid_problems(ALL) if one.source == "grid" else network_problems()
-        shapes = in_hash_order((each for each in source if not caps.reason(each.conv)), seed)
+        within = unique(each for each in source if not caps.reason(each.conv))
+        shapes = in_hash_order(within, seed)
         shapes = shapes[:count] if count else shapes
     expanded = list(_under(shapes, one.settings))
     pool = list(_under(anchors, one.settings)) if anchors else None

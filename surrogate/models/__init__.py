@@ -3,13 +3,30 @@
 from features.errors import InputError, nearest
 from surrogate.models.base import Model
 from surrogate.models.boosted import BoostedDims, BoostedTerms
+from surrogate.models.forest import Forest
+from surrogate.models.li import LiEtAl
 from surrogate.models.linear import LinearDims, LinearTerms
+from surrogate.models.mlp import Mlp
 from surrogate.models.roofline import Roofline
+from surrogate.models.seer import SeerPaper, SeerTimeOnly
 from surrogate.models.single import AlwaysBestSingle
 from surrogate.models.support import Support
 
 MODELS: dict[str, type[Model]] = {
-    cls.name: cls for cls in (AlwaysBestSingle, Roofline, LinearDims, LinearTerms, BoostedDims, BoostedTerms)
+    cls.name: cls
+    for cls in (
+        AlwaysBestSingle,
+        Roofline,
+        LiEtAl,
+        SeerPaper,
+        SeerTimeOnly,
+        Forest,
+        Mlp,
+        LinearDims,
+        LinearTerms,
+        BoostedDims,
+        BoostedTerms,
+    )
 }
 """Name → class of every model, in the order that reports list them."""
 

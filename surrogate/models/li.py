@@ -14,8 +14,8 @@ import pandas as pd
 
 from features.errors import InputError
 from surrogate.dataset.rows import Rows
-from surrogate.models.columns import candidate_names
 from surrogate.models.seer.fit import relative_fit
+from surrogate.models.seer.keys import joined, key_columns
 
 LEAST_US = 0.1
 """No launch is faster; keeps every prediction positive."""
@@ -25,9 +25,9 @@ class LiEtAl:
     """time = a · FLOPs / peak + b · bytes / bandwidth + c with a, b, c ≥ 0, per (GPU, algorithm, type).
 
     The paper's ordinary least squares would fit only the largest of five orders of magnitude of times; rows are
-    weighted by 1 / time instead, so that the relative error counts. FLOPs and bytes are the problem's own (direct algorithm,
-    tensors touched once), as the paper takes them. A GPU with fewer than ``least_rows`` rows of an algorithm takes the
-    fit over all GPUs.
+    weighted by 1 / time instead, so that the relative error counts. FLOPs and bytes are the problem's own (direct
+    algorithm, tensors touched once), as the paper takes them. A GPU with fewer than ``least_rows`` rows of an algorithm
+    takes the fit over all GPUs.
     """
 
     name: ClassVar[str] = "li-et-al"
@@ -92,14 +92,10 @@ def _terms(rows: Rows) -> np.ndarray:
 
 
 def _keys(rows: Rows) -> list[pd.Series]:
-    """Text per row: algorithm, type and math with the kind of grouping and the GPU; without the GPU; without the kind.
+    """Text per row: the candidate with its kind of grouping and the GPU; without the GPU; alone.
 
     Depthwise and grouped problems run kernels of their own, which the paper's kernel table would hold apart.
     """
-    frame = rows.frame
-    setting = [frame[column].astype(str).to_numpy() for column in ("dtype", "math", "layout")]
-    plain = pd.Series(candidate_names(rows)).str.cat(setting, sep="|")
-    depthwise = (frame["groups"] == frame["c"]).to_numpy()
-    kind = np.select([(frame["groups"] == 1).to_numpy(), depthwise], ["ungrouped", "depthwise"], "grouped")
-    general = plain.str.cat(kind, sep="|")
-    return [general.str.cat(frame["gpu"].astype(str).to_numpy(), sep="|"), general, plain]
+    columns = key_columns(rows)
+    levels = (("candidate", "grouping", "gpu"), ("candidate", "grouping"), ("candidate",))
+    return [pd.Series(joined(columns, names)) for names in levels]

@@ -31,6 +31,7 @@ class Mlp:
 
     ``width`` × ``depth`` hidden units (Habitat's 1024 × 8 would take hours on a CPU); Adam with a cosine schedule from
     ``learning_rate``. A tenth of the training *shapes* is held back, and the epoch that does best on it is kept.
+    ``max_steps`` caps ``epochs`` on large tables, so that a fit takes seconds.
     """
 
     name: ClassVar[str] = "mlp"
@@ -39,6 +40,7 @@ class Mlp:
         "width": 128,
         "depth": 3,
         "epochs": 60,
+        "max_steps": 5500,
         "batch": 256,
         "learning_rate": 3e-3,
         "weight_decay": 1e-2,
@@ -146,16 +148,18 @@ def gradients(layers: Layers, x: np.ndarray, y: np.ndarray) -> Layers:
 def train(
     x: np.ndarray, y: np.ndarray, held: np.ndarray, params: Mapping[str, Any], rng: np.random.Generator
 ) -> Layers:
-    """Adam over shuffled batches; returns the epoch's layers with the least error on ``held`` rows (the last, if none)."""
+    """Adam over shuffled batches; returns the layers of the epoch that does best on ``held`` rows (last, if none)."""
     widths = [x.shape[1], *[int(params["width"])] * int(params["depth"]), 1]
     layers = [
         (rng.normal(0, np.sqrt(2 / i), (i, o)).astype(np.float32), np.zeros(o, np.float32))
         for i, o in pairwise(widths)
     ]
-    own, size, epochs = np.flatnonzero(~held), int(params["batch"]), int(params["epochs"])
+    own, size = np.flatnonzero(~held), int(params["batch"])
+    steps_per_epoch = -(-len(own) // size)
+    epochs = min(int(params["epochs"]), max(int(params["max_steps"]) // steps_per_epoch, 1))
     moments = [np.zeros_like(array) for layer in layers for array in layer for _ in (0, 1)]
     best, least, step = layers, np.inf, 0
-    total = epochs * -(-len(own) // size)
+    total = epochs * steps_per_epoch
     for _ in range(epochs):
         order = rng.permutation(own)
         for start in range(0, len(order), size):

@@ -67,7 +67,7 @@ def test_the_epoch_that_does_best_on_held_rows_is_kept() -> None:
     y = x[:, 0] * 3
     held = np.arange(200) < 40
     y[held] *= -1
-    params = {"width": 8, "depth": 1, "batch": 16, "learning_rate": 1e-2, "weight_decay": 0.0}
+    params = {**Mlp.DEFAULTS, "width": 8, "depth": 1, "batch": 16, "learning_rate": 1e-2, "weight_decay": 0.0}
 
     def error(epochs: int) -> float:
         layers = train(x, y, held, {**params, "epochs": epochs}, np.random.default_rng(1))
@@ -75,6 +75,20 @@ def test_the_epoch_that_does_best_on_held_rows_is_kept() -> None:
 
     last = train(x, y, np.zeros(200, dtype=bool), {**params, "epochs": 30}, np.random.default_rng(1))
     assert error(30) < float(np.mean((forward(last, x[held])[-1][:, 0] - y[held]) ** 2))
+
+
+def test_steps_are_capped_on_large_tables() -> None:
+    """Ten steps an epoch: a cap of 20 makes 50 epochs the same as 2."""
+    rng = np.random.default_rng(0)
+    x, held = rng.normal(size=(100, 3)).astype(np.float32), np.zeros(100, dtype=bool)
+    params = {**Mlp.DEFAULTS, "width": 4, "depth": 1, "batch": 10}
+    runs = [
+        train(x, x[:, 0], held, {**params, **settings}, np.random.default_rng(1))
+        for settings in ({"epochs": 50, "max_steps": 20}, {"epochs": 2}, {"epochs": 3})
+    ]
+    capped, two, three = (layers[0][0] for layers in runs)
+    np.testing.assert_array_equal(capped, two)
+    assert (two != three).any()
 
 
 def test_it_learns(rows: Rows, fitted: Mlp) -> None:

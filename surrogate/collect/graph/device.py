@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from features.conv import Conv
@@ -40,7 +40,12 @@ class _Current:
     scope: Scope
     graph: Handle
     pointers: Mapping[str, int]
-    plans: dict[str, EnginePlan] = field(default_factory=dict)
+    engines: Mapping[str, EnginePlan | str]
+    """Every engine by name: its plan, or why it is not to be run."""
+
+    def runs(self, algorithm: str) -> bool:
+        """True for an engine that supports the problem and keeps to its math."""
+        return isinstance(self.engines.get(algorithm), EnginePlan)
 
 
 class GraphDevice:
@@ -82,9 +87,9 @@ class GraphDevice:
         return DeviceInfo(self._gpu.name, LIBRARY, self._library.version, versions, properties)
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
-        """The engines that support ``conv`` and its math, by number; none where cuDNN refuses the problem."""
+        """Every engine that cuDNN numbers for the graph; none where it refuses the problem as a whole."""
         try:
-            return tuple(self._set(conv).plans)
+            return tuple(self._set(conv).engines)
         except (CudnnError, MemoryError):
             return ()
 
@@ -96,7 +101,7 @@ class GraphDevice:
             names = dict.fromkeys(plan.algorithm for plan in plans if plan.allowed(conv.dtype, conv.math))
         except (CudnnError, MemoryError):
             return ()
-        return tuple(Choice(name, "ok" if name in current.plans else "not_supported") for name in names)
+        return tuple(Choice(name, "ok" if current.runs(name) else "not_supported") for name in names)
 
     def find(self, conv: Conv) -> tuple[Choice, ...]:
         """None: the graph API times nothing itself."""
@@ -107,10 +112,10 @@ class GraphDevice:
         workspace_bytes: int | None = None
         try:
             current = self._set(conv)
-            if algorithm not in current.plans:
-                return Measurement("not_supported", f"{algorithm} does not support this problem")
+            plan = current.engines.get(algorithm, f"{algorithm} is no engine of this problem")
+            if isinstance(plan, str):
+                return Measurement("not_supported", plan)
             with Scope(self._backend) as scope:
-                plan = current.plans[algorithm]
                 executable, workspace_bytes = finalized(scope, plan, self._target)
                 if workspace_bytes > self._gpu.workspace_bytes:
                     over = f"{workspace_bytes} bytes exceed the limit of {self._gpu.workspace_bytes}"
@@ -149,22 +154,25 @@ class GraphDevice:
             graph = operation_graph(scope, conv, self._handle)
             sizes, roles = tensor_sizes_bytes(conv), ROLES[conv.direction]
             placed = self._gpu.place([sizes[role] for role in roles], conv.dtype)
-            current = _Current(conv, scope, graph, dict(zip(roles, placed, strict=True)))
-            for number in range(engine_count(scope, graph)):
-                self._add_engine(current, number)
+            engines = {
+                f"engine:{number}": self._engine(scope, graph, number, conv)
+                for number in range(engine_count(scope, graph))
+            }
         except BaseException:
             scope.close()
             raise
-        self._current = current
-        return current
+        self._current = _Current(conv, scope, graph, dict(zip(roles, placed, strict=True)), engines)
+        return self._current
 
-    def _add_engine(self, current: _Current, number: int) -> None:
+    def _engine(self, scope: Scope, graph: Handle, number: int, conv: Conv) -> EnginePlan | str:
+        """Engine ``number``'s plan for the graph of ``conv``, or why it is not to be run."""
         try:
-            plan = engine_plan(current.scope, current.graph, number, self._target)
-        except CudnnError:  # not supported
-            return
-        if plan.allowed(current.conv.dtype, current.conv.math):
-            current.plans[plan.algorithm] = plan
+            plan = engine_plan(scope, graph, number, self._target)
+        except CudnnError as error:
+            return str(error)
+        if not plan.allowed(conv.dtype, conv.math):
+            return f"{' and '.join(plan.numerical)}: math {conv.math} forbids it"
+        return plan
 
     def _pack(self, scope: Scope, current: _Current) -> Handle:
         pack = scope.make(Descriptor.VARIANT_PACK)

@@ -16,7 +16,8 @@ from surrogate.collect.graph.attributes import (
 )
 from surrogate.collect.graph.backend import Handle, Scope
 
-MAX_KNOBS = 64
+MAX_KNOBS = 16
+"""Knobs of one configuration that are read; engines had up to 8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +128,9 @@ def _notes(
 def _knobs(scope: Scope, config: Handle) -> tuple[tuple[int, int], ...]:
     """(knob type, value) of a ranked configuration, by type."""
     try:
-        count = min(scope.count(config, Attribute.CONFIG_KNOB_CHOICES), MAX_KNOBS)
-        made = [scope.make(Descriptor.KNOB_CHOICE) for _ in range(count)]
-        filled = scope.get_into(config, Attribute.CONFIG_KNOB_CHOICES, made) if made else 0
+        # asked for their number alone, cuDNN 9.19 answers 0: room for the most must be given at once
+        made = [scope.make(Descriptor.KNOB_CHOICE) for _ in range(MAX_KNOBS)]
+        filled = scope.get_into(config, Attribute.CONFIG_KNOB_CHOICES, made)
         return tuple(
             sorted(
                 (

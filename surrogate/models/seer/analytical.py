@@ -36,7 +36,8 @@ class Analytical:
     """Terms of one family's rows, by tile: small, middle, large (FFT: the middle one alone).
 
     ``bound`` (rows,): class by the roofline, or FFT's bucket (see `_fft_bucket`); ``span`` (rows,): K range;
-    ``tile`` (rows,): the tile that a rule names, −1 where none does; ``terms[tile]``: the three time forms, each (rows, terms).
+    ``tile`` (rows,): the tile that a rule names, −1 where none does; ``terms[tile]``: the three time forms,
+    each (rows, terms).
     """
 
     family: Family

@@ -1,9 +1,10 @@
 """SEER's formulas: each time or count is a sum of coefficient × term, and these are the terms.
 
 Source: "SEER: A Time Prediction Model for CNNs from GPU Kernel's View" (PACT 2021) and its public fits. Symbols: N
-batch, C input channels, K output channels, W input width, O output width, k filter width; I, R, Wr are FP32 instructions and
-32-byte DRAM reads and writes *per block*. Every function takes numbers or arrays and returns the same kind; a constant
-term is the number 1.0. `weighted_sum` joins terms with coefficients, whose unit is that of the fitted target.
+batch, C input channels, K output channels, W input width, O output width, k filter width; I, R, Wr are FP32
+instructions and 32-byte DRAM reads and writes *per block*. Every function takes numbers or arrays and returns the same
+kind; a constant term is the number 1.0. `weighted_sum` joins terms with coefficients, whose unit is that of the
+fitted target.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ _DEVICE = ["gpu", "library_version", "algorithm"]
 
 
 class SeerPaper:
-    """Per (GPU, library version, algorithm) the paper's fits (PACT 2021); square, ungrouped, undilated fp32 forward only.
+    """Per (GPU, library version, algorithm) the paper's fits (PACT 2021): square, ungrouped, undilated fp32 forward.
 
     ``evaluations``: trials of each tree's leaf size; ``original_blocks``: predict non-fused Winograd's blocks with the
     original's slip (see `blocks.winograd_nonfused_blocks`).
@@ -135,15 +135,16 @@ def _parts(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray]]:
     known = frame["algorithm"].isin([*algorithm_fit.ALGORITHMS, *fft_fit.ALGORITHMS]).to_numpy()
     inside = np.flatnonzero(in_domain(frame) & known)
     groups = frame.iloc[inside].groupby(_DEVICE, sort=True).indices
-    for (gpu, version, algorithm), index in groups.items():
+    for names, index in groups.items():
+        gpu, version, algorithm = map(str, cast(tuple[str, ...], names))
         mine = inside[index]
         mine = mine[feasible(algorithm, sizes_of(frame.iloc[mine]))]
         if len(mine):
-            yield f"{gpu}|{version}|{algorithm}", str(algorithm), mine
+            yield f"{gpu}|{version}|{algorithm}", algorithm, mine
 
 
 def _counted(frame: pd.DataFrame) -> np.ndarray:
-    """(rows,) True where the main kernel has all of its counters, at least one block, and a time."""
+    """(rows,) True where the main kernel has all of its counters, at least one block, and no time of 0."""
     needed = [name for name in COUNTERS if name != "waves"]
     full = frame[["variant", "kernel_class", *needed]].notna().all(axis=1)
     return (

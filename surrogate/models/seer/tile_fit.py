@@ -25,8 +25,8 @@ class TileFit:
         """From the group's ``rows`` (positions in ``a``) and their times.
 
         Where a rule names the tiles, each tile is fitted on its rows. Elsewhere every tile is fitted on all rows, each
-        K range takes the tile that fits it best, and both steps repeat on what each tile got, `ROUNDS` times. A tile with
-        fewer than two rows for each coefficient keeps the fit over all rows.
+        K range takes the tile that fits it best, and both steps repeat on what each tile got, `ROUNDS` times. A tile
+        with fewer than two rows for each coefficient keeps the fit over all rows.
         """
         candidates = [terms[form][rows] for terms in a.terms]
         span, named = a.span[rows], a.tile[rows]

@@ -10,9 +10,9 @@ import pandas as pd
 from features.algorithms import FAMILIES
 from features.errors import InputError
 from surrogate.dataset.rows import Rows
-from surrogate.models.columns import candidate_names
 from surrogate.models.seer.analytical import Analytical, analytical
 from surrogate.models.seer.classify import UNDER_UTILISED
+from surrogate.models.seer.keys import SEPARATOR, joined, key_columns
 from surrogate.models.seer.tile_fit import TileFit
 
 LEAST_US = 0.1
@@ -51,7 +51,7 @@ class SeerTimeOnly:
         return fitted
 
     def _least(self) -> list[int]:
-        """Rows that a fit of each level needs."""
+        """Rows that a fit of each level needs; the last takes what there is."""
         return [int(self.params["least_rows"])] * (len(_LEVELS) - 1) + [1]
 
     def predict_us(self, rows: Rows) -> np.ndarray:
@@ -88,10 +88,10 @@ class SeerTimeOnly:
 
 
 _LEVELS = (
-    ("gpu", "version", "candidate", "grouped", "bound"),
-    ("gpu", "candidate", "grouped", "bound"),
-    ("candidate", "grouped", "bound"),
-    ("gpu", "candidate", "grouped"),
+    ("gpu", "version", "candidate", "grouping", "bound"),
+    ("gpu", "candidate", "grouping", "bound"),
+    ("candidate", "grouping", "bound"),
+    ("gpu", "candidate", "grouping"),
     ("candidate",),
 )
 """What names a group, from the closest to the last resort; without ``bound`` the form is the under-utilised one."""
@@ -106,31 +106,14 @@ def _families(rows: Rows) -> list[tuple[np.ndarray, Analytical]]:
 
 def _levels(rows: Rows, terms: Analytical) -> list[np.ndarray]:
     """(rows,) the group's key, for each of `_LEVELS`."""
-    frame = rows.frame
-    candidate = pd.Series(candidate_names(rows))
-    setting = (
-        frame["dtype"].astype(str).str.cat([frame["math"].astype(str), frame["layout"].astype(str)], sep="/")
-    )
     columns = {
-        "gpu": frame["gpu"].astype(str).to_numpy(),
-        "version": frame["library_version"].astype(str).to_numpy(),
-        "candidate": candidate.str.cat(setting.reset_index(drop=True), sep="/").to_numpy(),
-        "grouped": np.select(
-            [(frame["groups"] == 1).to_numpy(), (frame["groups"] == frame["c"]).to_numpy()],
-            ["ungrouped", "depthwise"],
-            "grouped",
-        ),
-        "bound": np.char.add("bound", terms.bound.astype(str)),
+        **key_columns(rows),
+        "bound": np.array([f"bound{bound}" for bound in terms.bound], dtype=object),
     }
-    return [
-        pd.Series("|".join(level), index=range(len(frame)))
-        .str.cat([columns[name] for name in level], sep="|")
-        .to_numpy()
-        for level in _LEVELS
-    ]
+    return [SEPARATOR.join(level) + SEPARATOR + joined(columns, level) for level in _LEVELS]
 
 
 def _form(key: str, terms: Analytical) -> int:
     """The time form of a group: that of the class in its key, else the under-utilised one, the most general."""
-    last = key.rsplit("|", 1)[-1]
+    last = key.rsplit(SEPARATOR, 1)[-1]
     return terms.form(int(last.removeprefix("bound")) if last.startswith("bound") else UNDER_UTILISED)

@@ -1,4 +1,4 @@
-"""Which variant of an algorithm's main kernel runs: named after a kernel; SEER's rule for GEMM-P, trees for the rest."""
+"""Which variant of an algorithm's main kernel runs: its name; SEER's rule for GEMM-P, trees for the rest."""
 
 import re
 from collections.abc import Mapping

@@ -126,7 +126,8 @@ class FakeCudnn:
                 {Attribute.KNOB_TYPE: [knob], Attribute.KNOB_VALUE: [value]}
                 for knob, value in record.get("knobs", [])
             ]
-        count._obj.value = len(fill)
+        is_knobs = attribute == Attribute.CONFIG_KNOB_CHOICES
+        count._obj.value = min(len(fill), room) if is_knobs else len(fill)  # as cuDNN 9.19 does
         for at in range(min(room, len(fill))):
             self.live[array[at]].update(fill[at])
         return 0

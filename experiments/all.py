@@ -1,0 +1,124 @@
+"""Every experiment, several at a time, each in a process of its own; then the results table of README.md."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from experiments.catalogue import NAMES, experiment
+from experiments.experiment import HOME
+from experiments.readme import Row, update_readme
+from experiments.script import SKIPPED, read_sources
+from experiments.sources import DEFAULT_FOLDER
+from features.errors import InputError, nearest
+
+PROJECT = HOME.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How one experiment's process ended: its exit status, standard output (the answer) and standard error."""
+
+    name: str
+    status: int
+    answer: str
+    complaint: str
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--quick", is_flag=True, help="Fewer folds, sampled shapes.")
+@click.option("--data", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, help="Folder of the files.")
+@click.option("--use", multiple=True, metavar="NAME=FILE", help="Another dataset in the place of a source.")
+@click.option("--only", default="", metavar="A,B", help="These experiments alone.")
+@click.option("--seed", default=0, show_default=True, help="Of folds, samples and fits.")
+@click.option(
+    "--jobs",
+    default=2,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Processes at a time, one core each.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=HOME, help="Where README.md, tables/ and figures/ lie."
+)
+def main(quick: bool, data: Path, use: tuple[str, ...], only: str, seed: int, jobs: int, out: Path) -> None:
+    """Run the experiments; an experiment whose files are missing is skipped in one line.
+
+    Every one runs on one thread, so the same seed gives the same bits whatever --jobs says. Exit status 0; 1 where one
+    was skipped or failed; 2 for a user's error.
+    """
+    try:
+        names = chosen(only)
+        read_sources(data, use)
+    except InputError as error:
+        click.echo(f"experiments: {error}", err=True)
+        sys.exit(2)
+    options = [*(["--quick"] if quick else []), *(["--seed", str(seed)] if seed else [])]
+    places = [
+        "--data",
+        str(data.resolve()),
+        *(word for text in use for word in ("--use", text)),
+        "--out",
+        str(out.resolve()),
+    ]
+    finished = run_all(names, [*options, *places], jobs)
+    rows = []
+    for done in finished:
+        if done.status:
+            lines = done.complaint.strip().splitlines() or [f"{done.name}: exit status {done.status}"]
+            click.echo(lines[-1], err=True)
+            continue
+        command = " ".join([f"python -m experiments.{done.name}", *options])
+        drawn = (out / "figures" / f"{done.name}.svg").is_file()
+        rows.append(Row(done.name, experiment(done.name).question, command, drawn, done.answer))
+        click.echo(f"{done.name}: {done.answer}")
+    try:
+        update_readme(out / "README.md", rows)
+    except InputError as error:
+        click.echo(f"experiments: {error}", err=True)
+        sys.exit(2)
+    sys.exit(SKIPPED if len(rows) < len(names) else 0)
+
+
+def chosen(only: str) -> list[str]:
+    """Names from the text of ``--only``; all for an empty one. Raises `InputError` for an unknown one."""
+    wanted = [name.strip() for name in only.split(",") if name.strip()]
+    for name in wanted:
+        if name not in NAMES:
+            raise InputError(
+                f"experiment {name!r} is unknown; known: {', '.join(NAMES)}{nearest(name, NAMES)}"
+            )
+    return [name for name in NAMES if not wanted or name in wanted]
+
+
+def run_all(names: list[str], options: list[str], jobs: int) -> list[Finished]:
+    """Every experiment's process, ``jobs`` at a time, in the order of ``names``; a bar on standard error."""
+    from tqdm import tqdm
+
+    found: dict[str, Finished] = {}
+    with ThreadPoolExecutor(jobs) as pool, tqdm(total=len(names), unit="experiment", file=sys.stderr) as bar:
+        futures = [pool.submit(_run_one, name, options) for name in names]
+        for future in as_completed(futures):
+            done = future.result()
+            found[done.name] = done
+            bar.set_postfix_str(done.name, refresh=False)
+            bar.update()
+    return [found[name] for name in names]
+
+
+def _run_one(name: str, options: list[str]) -> Finished:
+    done = subprocess.run(
+        [sys.executable, "-m", f"experiments.{name}", *options],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Finished(name, done.returncode, done.stdout.strip(), done.stderr)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m experiments.all")

@@ -1,0 +1,66 @@
+"""The results table of README.md: one row per experiment, between two markers, each row replaced by its own runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.catalogue import NAMES
+from features.errors import InputError
+from surrogate.atomic import write_text
+
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+HEADER = "| question | command | table | figure | answer |"
+RULE = "|---|---|---|---|---|"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One experiment's line: ``command`` as typed, ``figure`` False where nothing was drawn."""
+
+    name: str
+    question: str
+    command: str
+    figure: bool
+    answer: str
+
+    def __str__(self) -> str:
+        drawn = f"[{self.name}.svg](figures/{self.name}.svg)" if self.figure else "none"
+        cells = [
+            self.question,
+            f"`{self.command}`",
+            f"[{self.name}.csv](tables/{self.name}.csv)",
+            drawn,
+            self.answer,
+        ]
+        return f"| {' | '.join(_cell(text) for text in cells)} |"
+
+
+def updated(text: str, rows: list[Row]) -> str:
+    """``text`` with the lines of ``rows`` between the markers; lines of other experiments stay, all in `NAMES`' order.
+
+    Raises `InputError` where the markers are missing or reversed.
+    """
+    begin, end = text.find(BEGIN), text.find(END)
+    if begin < 0 or end < begin:
+        raise InputError(
+            f"README.md lacks the markers {BEGIN} … {END}; put them where the results table belongs"
+        )
+    lines = {
+        name: line
+        for line in text[begin:end].splitlines()
+        for name in NAMES
+        if f"(tables/{name}.csv)" in line
+    }
+    lines |= {row.name: str(row) for row in rows}
+    table = "\n".join([BEGIN, "", HEADER, RULE, *(lines[name] for name in NAMES if name in lines), "", ""])
+    return text[:begin] + table + text[end:]
+
+
+def update_readme(path: Path, rows: list[Row]) -> None:
+    """Rewrite the table in the file, whole or not at all."""
+    if rows:
+        write_text(path, updated(path.read_text(encoding="utf-8"), rows))
+
+
+def _cell(text: str) -> str:
+    """Text that cannot end its cell: pipes escaped, line breaks as blanks."""
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,180 @@
+"""The slices from end to end on a stand-in, and the command on this CPU."""
+
+import json
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from experiments import collect_gpu
+from experiments.campaign import convolutions, numerics, probe
+from experiments.campaign.convolutions import run_convolutions
+from experiments.campaign.others import run_operators
+from experiments.campaign.probe import run_probe, summarised
+from experiments.campaign.slices import SLICES
+from features.errors import InputError
+from features.problem import SIZE_COLUMNS
+from surrogate.collect.counters.collect import Counted
+from surrogate.collect.counters.tool import PERMISSION_REMEDY, Tool
+from surrogate.dataset.store import read_dataset
+
+
+@pytest.mark.parametrize("number", [1, 3, 4, 5, 7])
+def test_a_slice_leaves_a_dataset_its_kernels_and_its_log(context, gpu, number):
+    report = run_convolutions(SLICES[number], context)
+    stem = f"slice-{number}"
+    assert report.files == [f"{stem}.parquet", f"{stem}.kernels.parquet", f"{stem}.jsonl.gz"]
+    assert report.done == report.planned > 0 and gpu.closed == 1
+    dataset = read_dataset(context.out / f"{stem}.parquet")
+    assert dataset.candidates == "all" and set(dataset.frame["status"]) == {"ok", "not_supported"}
+    kernels = pd.read_parquet(context.out / f"{stem}.kernels.parquet")
+    assert len(kernels) == 2 * (dataset.frame["status"] == "ok").sum()
+
+
+def test_a_slice_ends_in_time_and_the_same_call_goes_on(shorter, gpu, clock):
+    first = run_convolutions(SLICES[1], shorter)
+    assert first.stopped == "the time is up" and 0 < first.done < first.planned
+    assert clock.now_s <= 12.0
+    rounds = 0
+    while (again := run_convolutions(SLICES[1], shorter)).stopped:
+        rounds += 1
+        assert rounds < 10
+    assert again.done == again.planned
+    frame = read_dataset(shorter.out / "slice-1.parquet").frame
+    assert not frame.duplicated([*SIZE_COLUMNS, "algorithm"]).any()
+
+
+def counters_of(pairs):
+    """What counting these pairs would give, two kernels each."""
+    rows = [
+        {
+            **pair.conv.to_dict(),
+            "algorithm": pair.algorithm,
+            "kernel_index": at,
+            "kernel_name": f"void {pair.algorithm.lower()}_{at}<float, 128>(float *, int)",
+            "fp32_instructions": 1e6,
+        }
+        for pair in pairs
+        for at in range(2)
+    ]
+    return Counted(pd.DataFrame(rows), (), True, 1.0)
+
+
+def test_counters_are_joined_to_the_slices_kernels(context, gpu, monkeypatch):
+    monkeypatch.setattr(type(context), "find_profiler", lambda self, capability: Tool("ncu", "/x/ncu"))
+    monkeypatch.setattr(convolutions, "count", lambda pairs, *_, **__: counters_of(pairs))
+    report = run_convolutions(SLICES[2], context)
+    assert "slice-2.counters.parquet" in report.files
+    kernels = pd.read_parquet(context.out / "slice-2.kernels.parquet")
+    assert kernels["fp32_instructions"].eq(1e6).all() and len(kernels) == 32
+    assert report.notes == ["counters joined to 32 of 32 kernels"]
+    assert pd.read_parquet(context.out / "slice-2.counters.parquet")["gpu"].eq("Fake GPU").all()
+
+
+def test_without_permission_the_times_remain_with_the_remedy(context, gpu, monkeypatch):
+    monkeypatch.setattr(type(context), "find_profiler", lambda self, capability: Tool("ncu", "/x/ncu"))
+    denied = Counted(notes=(PERMISSION_REMEDY,), permitted=False)
+    monkeypatch.setattr(convolutions, "count", lambda *_, **__: denied)
+    report = run_convolutions(SLICES[2], context)
+    assert report.notes == [PERMISSION_REMEDY] and "slice-2.kernels.parquet" in report.files
+
+
+def test_without_a_profiler_the_times_remain(context, gpu, monkeypatch):
+    def missing(self, capability):
+        raise InputError("ncu is not on the PATH")
+
+    monkeypatch.setattr(type(context), "find_profiler", missing)
+    report = run_convolutions(SLICES[2], context)
+    assert report.notes == ["no counters: ncu is not on the PATH"] and report.done == report.planned
+
+
+def test_the_probe_tells_what_it_can(context, gpu, monkeypatch):
+    monkeypatch.setattr(type(context), "find_profiler", lambda self, capability: Tool("ncu", "/x/ncu"))
+    monkeypatch.setattr(probe, "count", lambda pairs, *_, **__: counters_of(pairs))
+    entries = [
+        {"problem": "p", "dtype": "fp32", "math": "fma", "layout": "NCHW", "algorithm": "GEMM",
+         "relative_error": 3e-4, "events_us": 9.0},
+        {"problem": "p", "dtype": "fp32", "math": "default", "layout": "NCHW", "algorithm": "GEMM",
+         "relative_error": 3e-4, "events_us": 9.0},
+    ]  # fmt: skip
+    monkeypatch.setattr(probe, "numerics", lambda: summarised(entries))
+    report = run_probe(SLICES[0], context)
+    assert report.done == report.planned == 4 and report.notes == []
+    found = json.loads((context.out / "probe.json").read_text())
+    assert found["rate"]["pairs_per_second"] == pytest.approx(1.0)
+    assert found["counters"]["seconds_per_kernel"] == pytest.approx(1 / 24)
+    assert found["numerics"]["beyond"] == entries[:1]  # FMA that errs like TF32 is no FMA
+    assert found["support"]["fp32 fma NCHW fwd"]["3x3"]["FFT"] == "not_supported"
+    text = (context.out / "PROBE.md").read_text()
+    assert "# Probe of Fake GPU" in text and "| FFT | - | - |" in text and "1 of 2 results are beyond" in text
+
+
+def test_a_step_of_the_probe_that_fails_leaves_the_others(context, gpu, monkeypatch):
+    def missing(self, capability):
+        raise InputError("ncu is not on the PATH")
+
+    monkeypatch.setattr(type(context), "find_profiler", missing)
+    monkeypatch.setattr(probe, "numerics", lambda: summarised([]))
+    report = run_probe(SLICES[0], context)
+    assert report.notes == ["counters: ncu is not on the PATH"] and report.done == 3
+    assert "failed: ncu is not on the PATH" in (context.out / "PROBE.md").read_text()
+
+
+def test_the_operators_slice_on_this_cpu(context, monkeypatch):
+    monkeypatch.setattr(
+        "surrogate.collect.reference.spec.measure_spec",
+        lambda: type("S", (), {"to_dict": lambda self: {"cpu": "C"}})(),
+    )
+    report = run_operators(SLICES[6], replace(context, device="reference"))
+    assert report.files == ["slice-6.parquet", "slice-6.jsonl.gz"] and report.measured == {"ok": 8}
+    assert pd.read_parquet(context.out / "slice-6.parquet")["gpu"].eq("C").all()
+
+
+def test_the_spot_check_is_of_fifty_problems_and_tells_fma_from_tf32():
+    convs = numerics.problems()
+    assert len(convs) == len(set(convs)) == 50
+    assert numerics.limit_of("fp32", "fma", "GEMM") < 3e-4 < numerics.limit_of("fp32", "default", "GEMM")
+
+
+def test_the_child_reports_what_runs_and_leaves_out_what_does_not():
+    class Device:
+        def candidates(self, conv):
+            return ("GEMM", "FFT")
+
+        def relative_error(self, conv, algorithm):
+            if algorithm == "FFT":
+                raise MemoryError
+            return 1e-7
+
+        def measure(self, conv, algorithm, policy):
+            return type("M", (), {"times_us": (3.0, 1.0, 2.0)})()
+
+    entries = list(numerics.checked(Device(), numerics.problems()[:2]))
+    assert [(entry["algorithm"], entry["events_us"]) for entry in entries] == [("GEMM", 2.0)] * 2
+
+
+def test_the_command_runs_slices_and_writes_their_summaries(tmp_path, gpu):
+    words = ["--out", str(tmp_path), "--slices", "1,7", "--problems", "4"]
+    result = CliRunner().invoke(collect_gpu.main, words)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("problems") == 2
+    summary = json.loads((tmp_path / "slice-7.json").read_text())
+    assert summary["measured"]["ok"] > 0 and "slice-7.parquet" in summary["files"]
+
+
+def test_a_slice_that_fails_does_not_stop_the_next(tmp_path, gpu, monkeypatch):
+    def broken(one, context):
+        raise InputError("no usable GPU")
+
+    monkeypatch.setitem(collect_gpu.RUNNERS, SLICES[0].kind, broken)
+    result = CliRunner().invoke(
+        collect_gpu.main, ["--out", str(tmp_path), "--slices", "0,1", "--problems", "4"]
+    )
+    assert result.exit_code == 1
+    assert "collect_gpu: slice 0: no usable GPU" in result.stderr and "slice 1 (" in result.stdout
+
+
+def test_a_users_error_is_one_line_and_status_two(tmp_path):
+    result = CliRunner().invoke(collect_gpu.main, ["--out", str(tmp_path), "--slices", "9"])
+    assert result.exit_code == 2 and result.stderr == "collect_gpu: slice 9 is unknown; known: 0 to 7\n"

@@ -1,0 +1,62 @@
+"""Every experiment on invented sources: it runs, says what it found in numbers of its own table, and repeats bit for bit."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import catalogue
+from experiments.effort import Effort
+from experiments.experiment import Experiment
+from experiments.script import one_thread
+from experiments.sources import Sources
+
+LEADING = {
+    "test_set_i": {"data", "population", "algorithm", "model", "split", "median_error_pct", "rmspe_pct"},
+    "test_set_ii": {"network", "model", "problems", "slowdown_geomean", "total_error_pct"},
+    "picker": {"model", "problems", "wrong_seer_pct", "wrong_pct", "slowdown_macro", "ci_low", "ci_high"},
+    "same_rows": {"data", "model", "n", "median_error_pct", "error_low_pct", "slowdown_macro", "ci_low"},
+    "learning_curve": {"data", "share", "training_shapes", "model", "median_error_pct", "slowdown_macro"},
+    "leave_one_gpu_out": {"gpu", "model", "slowdown_macro", "median_error_pct"},
+    "miopen": {"gpu", "candidate", "split", "model", "slowdown_macro", "median_error_pct"},
+    "small_to_large": {"data", "training", "flops_over", "model", "median_error_pct"},
+    "versions": {"kind", "older", "newer", "algorithm", "model", "ratio_median", "best_changed_pct"},
+    "worst_errors": {"gpu", "algorithm", "family", "waves", "predicted_us", "predicted_over_measured", "traits"},
+    "winners_3x3": {"gpu", "accuracy_pct", "majority_pct", "class_predicted_median_error_pct"},
+}
+
+
+@pytest.mark.parametrize("name", catalogue.NAMES)
+def test_runs_and_repeats(name: str, sources: Sources, effort: Effort) -> None:
+    """A table with its columns, a figure of the report's kind, a sentence with numbers; the same again."""
+    experiment: Experiment = catalogue.experiment(name)
+    assert experiment.name == name
+    assert experiment.question.endswith("?")
+    assert experiment.missing(sources) is None
+    with one_thread():
+        first, second = experiment.run(sources, effort), experiment.run(sources, effort)
+    assert LEADING[name] <= set(first.table.columns)
+    assert len(first.table)
+    pd.testing.assert_frame_equal(first.table, second.table, check_exact=True)
+    assert first.figure is not None
+    assert "<svg" in first.figure
+    assert first.figure == second.figure
+    assert first.answer == second.answer
+    assert any(letter.isdigit() for letter in first.answer)
+    assert "nan" not in first.answer.lower()
+
+
+@pytest.mark.parametrize("name", catalogue.NAMES)
+def test_missing_file_is_said_in_one_line(name: str, tmp_path) -> None:
+    """Nothing is invented where the data is not there."""
+    line = catalogue.experiment(name).missing(Sources(tmp_path))
+    assert line is not None
+    assert line.startswith(f"{name}: skipped")
+    assert "\n" not in line
+
+
+def test_the_seed_matters(sources: Sources, effort: Effort) -> None:
+    """Another seed draws other folds, so the same bits do not come from a seed that nothing reads."""
+    run = catalogue.experiment("same_rows").run
+    other = Effort(quick=True, seed=5, models=effort.models)
+    first, second = run(sources, effort).table, run(sources, other).table
+    assert not np.array_equal(first["median_error_pct"].to_numpy(), second["median_error_pct"].to_numpy())
