@@ -126,6 +126,14 @@ def gpu(name: str) -> Gpu:
     return _find(name, os.environ.get(ENVIRONMENT_VARIABLE, ""))
 
 
+def canonical(name: str) -> str:
+    """The registry name of a GPU known under any name; a device that no registry knows keeps its own."""
+    try:
+        return gpu(name).name
+    except InputError:
+        return name
+
+
 def gpus() -> tuple[Gpu, ...]:
     """All known GPUs: the bundled ones, then those of the file named in ``SEER_GPUS``."""
     return registry().gpus

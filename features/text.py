@@ -17,6 +17,7 @@ FLAGS = {
 }  # fmt: skip
 """Flag (as MIOpenDriver names them) → field of `Conv`."""
 REQUIRED = ("n", "c", "h", "k", "r")
+MAX_DIGITS = 10
 EXAMPLE = "n32c256h14w14k256r3s3p1u1"
 
 
@@ -64,6 +65,8 @@ def _add(sizes: dict[str, int], names: dict[str, str], key: str, value: str, tex
         raise InputError(f"{key!r} in problem {text!r} is unknown; known: {' '.join(names)}")
     if names[key] in sizes:
         raise InputError(f"{key!r} stands twice in problem {text!r}; give it once")
+    if len(value) > MAX_DIGITS:
+        raise InputError(f"{key} has {len(value)} digits in a problem; sizes have at most {MAX_DIGITS}")
     sizes[names[key]] = int(value)
 
 

@@ -16,6 +16,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     Raises `InputError` where the folder is missing or not writable.
     """
     path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path}: cannot be written (it is a folder); name a file in it")
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:

@@ -12,14 +12,18 @@ from typing import Self
 import numpy as np
 import pandas as pd
 
+from surrogate.dataset.problems import joined
+
 COVERAGE = 0.90
+ALL = "all"
+"""Key of the width over all rows."""
 LEAST_ROWS = 50
 """Held-out rows that a width of its own needs."""
 
 
 @dataclass(frozen=True)
 class Widths:
-    """Half widths of the interval in log time: key ``gpu|algorithm``, ``|algorithm`` or ``|``."""
+    """Half widths of the interval in log time: key ``gpu|direction|algorithm``, ``direction|algorithm`` or ``all``."""
 
     by_key: Mapping[str, float]
 
@@ -29,7 +33,7 @@ class Widths:
         usable = np.isfinite(predicted_us) & np.isfinite(measured_us)
         error = np.abs(np.log(predicted_us[usable] / measured_us[usable]))
         exact, algorithm = _keys(frame[usable])
-        widths = {"|": _quantile(error)}
+        widths = {ALL: _quantile(error)}
         for keys in (algorithm, exact):
             for key, part in pd.Series(error).groupby(keys):
                 if len(part) >= LEAST_ROWS:
@@ -42,7 +46,7 @@ class Widths:
         return (
             exact.map(self.by_key)
             .fillna(algorithm.map(self.by_key))
-            .fillna(self.by_key["|"])
+            .fillna(self.by_key[ALL])
             .to_numpy(dtype=float)
         )
 
@@ -57,8 +61,10 @@ class Widths:
 
 
 def _keys(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    algorithm = "|" + frame["direction"].astype(str) + "/" + frame["algorithm"].astype(str)
-    return (frame["gpu"].astype(str) + algorithm).to_numpy(), algorithm.to_numpy()
+    return (
+        joined(frame, ("gpu", "direction", "algorithm")).to_numpy(),
+        joined(frame, ("direction", "algorithm")).to_numpy(),
+    )
 
 
 def _quantile(error: np.ndarray) -> float:

@@ -201,7 +201,8 @@ def time_rows(
             continue
         for population, factor in WITHIN_FACTOR.items():
             for where, part in parts:
-                rows_here = np.flatnonzero(part & (ratio_to_best <= factor))
+                known = np.logical_and.reduce([np.isfinite(run) for run in runs])
+                rows_here = np.flatnonzero(part & (ratio_to_best <= factor) & known)
                 if len(rows_here):
                     shapes = len(np.unique(shape[rows_here]))
                     errors = _mean_errors([run[rows_here] for run in runs], measured[rows_here])

@@ -27,6 +27,8 @@ def search(cls: type[Model], rows: Rows, trials: int, seed: int) -> dict[str, An
     probe = optuna.trial.FixedTrial(dict(cls().params))
     if not cls.space(probe):
         return {}
+    if len(set(shape_names(rows.frame[rows.ok]))) < 2:
+        return dict(cls().params)  # nothing could be held out
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
     study.enqueue_trial(cls.space(probe))
     study.optimize(lambda trial: loss(cls(**cls.space(trial)), rows, seed), n_trials=trials)

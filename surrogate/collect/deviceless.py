@@ -152,7 +152,8 @@ def _library() -> Library:
     try:
         library = Library.load()
     except InputError as error:
-        raise InputError(f"the heuristic needs cuDNN: {error}; or {REMEDY}") from None
+        reason = str(error).split(";")[0]
+        raise InputError(f"the heuristic needs cuDNN: {reason}; {REMEDY}") from None
     if library.version_number < FIRST_VERSION:
         raise InputError(f"cuDNN {library.version} cannot rank for a GPU that is not there; {REMEDY}")
     return library

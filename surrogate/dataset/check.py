@@ -13,6 +13,8 @@ from features.shape import fits
 from surrogate.dataset.schema import ROW_KEY, SIZE_COLUMNS, STATUSES
 
 Mask = np.ndarray
+MAX_WORK = 2.0**58
+"""Products of sizes beyond this would not fit the int64 columns that features are computed in."""
 _CHOICES = {
     "direction": DIRECTIONS,
     "dtype": tuple(DTYPES),
@@ -78,6 +80,9 @@ def _geometry(frame: pd.DataFrame) -> Iterator[tuple[str, Mask, str]]:
     p = ConvColumns.of([frame[c].where(sane, 1) for c in SIZE_COLUMNS])
     uneven = (p.c % p.groups != 0) | (p.k % p.groups != 0)
     yield "groups", sane & uneven, "it must divide c and k"
+    with np.errstate(over="ignore"):
+        work = np.prod([sizes[c].to_numpy(dtype=float) for c in ("n", "c", "h", "w", "k", "r", "s")], axis=0)
+    yield "n", sane & (work >= MAX_WORK), f"n·c·h·w·k·r·s must stay below {MAX_WORK:.1e}"
     strict = sane & (frame["library"] != "miopen").to_numpy()
     for column, fit in (
         ("r", fits(p.h, p.r, p.pad_h, p.dilation_h)),

@@ -6,17 +6,30 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from features.gpu import canonical
+
 from surrogate.dataset.schema import PROBLEM_KEY, SHAPE_COLUMNS, SIZE_COLUMNS
 
 
 def joined(frame: pd.DataFrame, columns: Sequence[str]) -> pd.Series:
-    """One text per row: the values of ``columns`` with ``|`` between them."""
-    texts = [frame[column].astype(str).to_numpy(dtype=object) for column in columns]
+    """One text per row: the values of ``columns`` with ``|`` between them; a GPU goes by its registry name."""
+    texts = [
+        device_names(frame) if column == "gpu" else frame[column].astype(str).to_numpy(dtype=object)
+        for column in columns
+    ]
     return pd.Series(["|".join(row) for row in zip(*texts, strict=True)], index=frame.index, dtype=object)
+
+
+def device_names(frame: pd.DataFrame) -> np.ndarray:
+    """(rows,) the registry name of each row's GPU, so that aliases of one GPU are one device."""
+    names = frame["gpu"].astype(str)
+    return names.map({name: canonical(name) for name in names.unique()}).to_numpy(dtype=object)
 
 
 def codes(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
     """One int per row, equal where all ``columns`` are equal, numbered from 0 in order of appearance."""
+    if "gpu" in columns:
+        frame = frame.assign(gpu=device_names(frame))
     return frame.groupby(list(columns), sort=False, dropna=False, observed=True).ngroup().to_numpy()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from features.errors import InputError
-from surrogate.dataset.problems import codes
+from surrogate.dataset.problems import codes, device_names
 from surrogate.dataset.schema import SHAPE_COLUMNS
 
 SPLITS = ("shape", "network", "gpu", "random")
@@ -86,7 +86,8 @@ def network_names(frame: pd.DataFrame) -> list[set[str]]:
     """The networks that each row's problem occurs in (the table separates them by ``,`` or ``;``)."""
     if "networks" not in frame:
         return [set() for _ in range(len(frame))]
-    return [set(filter(None, re.split(r"[,;]\s*", text))) if text else set() for text in frame["networks"]]
+    texts = (text if isinstance(text, str) else "" for text in frame["networks"])
+    return [set(filter(None, re.split(r"[,;]\s*", text))) for text in texts]
 
 
 def _by_network(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
@@ -109,17 +110,13 @@ def _by_network(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -
 
 def _by_gpu(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
     del count, seed  # one round per GPU, nothing is drawn
-    gpus = sorted(main["gpu"].unique())
-    if len(gpus) < 2:
-        raise InputError(f"the table has one GPU ({gpus[0]}); a split by gpu needs at least 2")
-    everywhere = (
-        np.concatenate([main["gpu"].to_numpy(), also["gpu"].to_numpy()])
-        if len(also)
-        else main["gpu"].to_numpy()
-    )
+    here, everywhere = device_names(main), device_names(pd.concat([main, also]))
+    shown = dict(zip(here[::-1], main["gpu"].astype(str).to_numpy()[::-1], strict=True))  # as the table first spells it
+    if len(shown) < 2:
+        raise InputError(f"the table has one GPU ({shown[here[0]]}); a split by gpu needs at least 2")
     return [
-        Fold(gpu, np.flatnonzero(everywhere != gpu), np.flatnonzero(everywhere[: len(main)] == gpu))
-        for gpu in gpus
+        Fold(shown[gpu], np.flatnonzero(everywhere != gpu), np.flatnonzero(here == gpu))
+        for gpu in sorted(shown, key=lambda device: shown[device])
     ]
 
 

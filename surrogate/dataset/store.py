@@ -147,9 +147,13 @@ def write_dataset(
     """
     path = Path(path)
     described = {**(metadata or {}), "schema": SCHEMA_VERSION, "candidates": candidates}
-    if kernels is not None and len(kernels):
-        write_parquet(kernels, kernels_path(path), described)
-    write_parquet(frame, path, described)
+    if kernels is None or kernels.empty:
+        write_parquet(frame, path, described)
+        kernels_path(path).unlink(missing_ok=True)  # an older dataset's kernels are not this one's
+        return
+    with atomic_path(kernels_path(path)) as beside:
+        _write(kernels, beside, described)
+        write_parquet(frame, path, described)
 
 
 def kernels_path(path: str | Path) -> Path:
@@ -160,10 +164,14 @@ def kernels_path(path: str | Path) -> Path:
 
 def write_parquet(frame: pd.DataFrame, path: Path, metadata: dict[str, Any]) -> None:
     """One parquet file with our metadata, by a temporary name in the same folder and a rename."""
+    with atomic_path(path) as temporary:
+        _write(frame, temporary, metadata)
+
+
+def _write(frame: pd.DataFrame, path: Path, metadata: dict[str, Any]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     table = pa.Table.from_pandas(frame, preserve_index=False)
     merged = {**(table.schema.metadata or {}), METADATA_KEY: json.dumps(metadata, sort_keys=True).encode()}
-    with atomic_path(path) as temporary:
-        pq.write_table(table.replace_schema_metadata(merged), temporary, compression="zstd")
+    pq.write_table(table.replace_schema_metadata(merged), path, compression="zstd")

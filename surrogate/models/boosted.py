@@ -135,14 +135,14 @@ def _threads(rows: int) -> int:
 class BoostedDims(_Boosted):
     """Trees on the raw dimensions."""
 
-    name = "boosted-dims"
+    name: ClassVar[str] = "boosted-dims"
     columns = DIMS
 
 
 class BoostedTerms(_Boosted):
     """Trees on the dimensions and the analytical terms."""
 
-    name = "boosted-terms"
+    name: ClassVar[str] = "boosted-terms"
     columns = TERMS
 
     def _base_us(self, rows: Rows) -> np.ndarray:

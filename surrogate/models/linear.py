@@ -75,14 +75,14 @@ class _Linear:
 class LinearDims(_Linear):
     """Ridge on the logarithms of the raw dimensions."""
 
-    name = "linear-dims"
+    name: ClassVar[str] = "linear-dims"
     columns = DIMS
 
 
 class LinearTerms(_Linear):
     """Ridge on the dimensions and the analytical terms."""
 
-    name = "linear-terms"
+    name: ClassVar[str] = "linear-terms"
     columns = TERMS
 
 

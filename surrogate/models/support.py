@@ -45,7 +45,7 @@ class Support:
 
     @classmethod
     def fit(cls, rows: Rows) -> Self:
-        """Count the statuses of the training rows (rows without a status count as ok where they have a time)."""
+        """Count the statuses of the training rows; nothing is learned from rows without one."""
         frame = rows.frame
         if "status" not in frame:
             return cls({}, {})

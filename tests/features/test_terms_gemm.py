@@ -30,12 +30,12 @@ def test_implicit_gemm_by_hand() -> None:
     assert terms.dram_bytes == tensor_bytes(Conv(**SIZES))
 
 
-def test_precomputed_indices_are_one_int_per_channel_and_tap() -> None:
+def test_the_index_buffer_is_three_halves_of_the_output_plane() -> None:
     conv = Conv(**SIZES)
     terms = precomp_gemm(conv, SLOTS)
     assert [one.blocks for one in terms.launches] == [1, 1, 1]
-    assert terms.workspace_bytes == 4 * 9 * 4
-    assert terms.dram_bytes == tensor_bytes(conv) + 2 * 144
+    assert terms.workspace_bytes == 4 * (3 * conv.out_h * conv.out_w // 2 + 2) == 392
+    assert terms.dram_bytes == tensor_bytes(conv) + 2 * 392
     assert terms.kernels == 2
 
 

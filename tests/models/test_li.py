@@ -48,8 +48,8 @@ def test_a_gpu_with_few_rows_takes_the_common_fit(table: Table) -> None:
     many = table(24, gpus=("Tesla T4",), algorithms=("IMPLICIT_GEMM",))
     few = table(2, gpus=("TITAN Xp",), algorithms=("IMPLICIT_GEMM",))
     keys = LiEtAl(least_rows=8).fit(_rows(pd.concat([many, few])))._coefficients
-    assert any("Tesla T4" in key for key in keys)
-    assert not any("TITAN Xp" in key for key in keys)
+    assert any("t4" in key for key in keys)
+    assert not any("titan-xp" in key for key in keys)
 
 
 def test_an_unknown_algorithm_has_no_time(table: Table) -> None:

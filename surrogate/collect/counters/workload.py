@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from surrogate.collect.counters.pairs import Pair, read_pairs
 from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.device import Measurement
+from surrogate.collect.operators.stream import cupy_stream
 from surrogate.collect.protocol import RepeatPolicy
 
 MARKER = "seer_marker"
@@ -37,7 +38,7 @@ class CupyProfiler:
         import cupy  # pyright: ignore[reportMissingImports]
 
         self._cupy = cupy
-        self._stream = cupy.cuda.ExternalStream(stream)
+        self._stream = cupy_stream(cupy, stream)
         self._marker = cupy.RawKernel(_SOURCE, MARKER)
         self._marker.compile()
 

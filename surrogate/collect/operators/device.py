@@ -16,6 +16,7 @@ from surrogate.collect.operators import cudnn_calls
 from surrogate.collect.operators.kernels import CupyCalls
 from surrogate.collect.operators.operator import Operator
 from surrogate.collect.operators.stopwatch import Stopwatch
+from surrogate.collect.operators.stream import cupy_stream
 from surrogate.collect.protocol import RepeatPolicy
 
 ARENA_BYTES = 1 << 20
@@ -54,7 +55,7 @@ class GpuOperators:
         import cupy  # pyright: ignore[reportMissingImports]
 
         self._cupy: Any = cupy
-        self._stream = cupy.cuda.ExternalStream(self._gpu.stream)
+        self._stream = cupy_stream(cupy, self._gpu.stream)
         self._handle = abi.Handle()
         try:
             self._library.check("cudnnCreate", ctypes.byref(self._handle))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows
 from surrogate.models.columns import candidate_names
 
@@ -19,7 +20,7 @@ def key_columns(rows: Rows) -> dict[str, np.ndarray]:
     depthwise = (frame["groups"] == frame["c"]).to_numpy()
     kinds = [(frame["groups"] == 1).to_numpy(), depthwise]
     columns = {
-        "gpu": frame["gpu"],
+        "gpu": device_names(frame),
         "version": frame["library_version"],
         "candidate": candidate_names(rows),
         "grouping": np.select(kinds, ["ungrouped", "depthwise"], "grouped"),

@@ -30,6 +30,7 @@ from surrogate.collect.operators.reference import (
 )
 from surrogate.collect.operators.sample import MIN_BYTES, sampled
 from surrogate.collect.operators.stopwatch import Stopwatch
+from surrogate.collect.operators.stream import cupy_stream
 from surrogate.collect.protocol import RepeatPolicy
 
 SMALL = 1 << 18
@@ -331,3 +332,17 @@ def test_every_other_operator_runs_its_call(kind):
         assert (made[2] == operator["k"]).all() and made[2].shape[-2:] == (operator["m"], operator["n"])
     else:
         assert (made[2] == 2).all()
+
+
+def test_a_borrowed_stream_is_taken_by_either_cupy():
+    class Older:
+        class cuda:  # noqa: N801
+            Stream, ExternalStream = object, staticmethod(lambda pointer: ("external", pointer))
+
+    class Newer:
+        class cuda:  # noqa: N801
+            class Stream:
+                from_external = staticmethod(lambda stream: ("protocol", stream.__cuda_stream__()))
+
+    assert cupy_stream(Older, 7) == ("external", 7)
+    assert cupy_stream(Newer, 7) == ("protocol", (0, 7))

@@ -1,0 +1,69 @@
+"""The results table: rows replaced by their own runs, the others kept, the text around untouched."""
+
+import pytest
+
+from experiments.catalogue import NAMES
+from experiments.experiment import HOME
+from experiments.readme import BEGIN, END, Row, update_readme, updated
+from features.errors import InputError
+
+PAGE = f"# Title\n\n{BEGIN}\n{END}\n\nAfter.\n"
+
+
+def row(name: str, answer: str = "1 %.", figure: bool = True) -> Row:
+    """A row with the given answer."""
+    return Row(name, "How?", f"python -m experiments.{name} --quick", figure, answer)
+
+
+def lines(text: str) -> list[str]:
+    """The table's body."""
+    return [line for line in text.splitlines() if "(tables/" in line]
+
+
+def test_rows_stand_in_the_catalogue_s_order() -> None:
+    """Whatever the order in which runs ended."""
+    text = updated(PAGE, [row("picker"), row("test_set_i")])
+    first, second = lines(text)
+    assert "test_set_i.csv" in first
+    assert "picker.csv" in second
+    assert text.startswith("# Title\n\n")
+    assert text.endswith(f"{END}\n\nAfter.\n")
+
+
+def test_a_run_replaces_its_own_row_alone() -> None:
+    """The other row keeps what its last run said; a second update with the same rows changes nothing."""
+    text = updated(PAGE, [row("picker", "old"), row("versions", "kept")])
+    again = updated(text, [row("picker", "new")])
+    assert "| new |" in lines(again)[0]
+    assert "| kept |" in lines(again)[1]
+    assert updated(again, [row("picker", "new")]) == again
+
+
+def test_an_answer_cannot_break_the_table() -> None:
+    """Pipes are escaped, line breaks become blanks; no figure is said, not linked."""
+    (line,) = lines(updated(PAGE, [row("picker", "a | b\nc", figure=False)]))
+    assert line.endswith("| none | a \\| b c |")
+
+
+@pytest.mark.parametrize("text", ["no markers", f"{END} {BEGIN}"])
+def test_missing_markers_are_an_input_error(text: str) -> None:
+    """Rather than a table in the wrong place."""
+    with pytest.raises(InputError, match="markers"):
+        updated(text, [row("picker")])
+
+
+def test_update_without_rows_leaves_the_file_alone(tmp_path) -> None:
+    """All skipped: the page stays as it was, markers or not."""
+    page = tmp_path / "README.md"
+    page.write_text("as it was")
+    update_readme(page, [])
+    assert page.read_text() == "as it was"
+
+
+def test_the_project_s_page_lists_every_experiment() -> None:
+    """A row, a table and a figure for each name; links lead to files that are there."""
+    text = (HOME / "README.md").read_text(encoding="utf-8")
+    assert len(lines(text)) == len(NAMES)
+    for name in NAMES:
+        assert (HOME / "tables" / f"{name}.csv").is_file()
+        assert (HOME / "figures" / f"{name}.svg").is_file()

@@ -1,0 +1,110 @@
+"""Command lines: answers on standard output, one line for what is wrong, exit statuses; and the training examples."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from experiments import all as everything
+from experiments import train_boosted, train_for_one_gpu, train_linear, train_seer
+from experiments.catalogue import experiment
+from experiments.drawing import curves, dots
+from experiments.effort import Effort
+from experiments.experiment import Outcome, write_outcome
+from experiments.readme import BEGIN, END
+from experiments.script import run_script
+from experiments.sources import Sources
+from features.errors import InputError
+from surrogate import load
+
+
+def test_a_script_says_that_a_file_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line on standard error, exit status 1, nothing written."""
+    with pytest.raises(SystemExit) as ended:
+        run_script(
+            experiment("versions"), ["--quick", "--data", str(tmp_path / "none"), "--out", str(tmp_path)]
+        )
+    assert ended.value.code == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("versions: skipped")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_script_writes_its_table_and_answers(
+    sources: Sources, home: Path, effort: Effort, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same files for the same seed."""
+    arguments = ["--quick", "--data", str(sources.folder), "--out", str(home)]
+    contents = []
+    for _ in range(2):
+        with pytest.raises(SystemExit) as ended:
+            run_script(experiment("versions"), arguments)
+        assert ended.value.code == 0
+        contents.append(
+            [(home / place).read_bytes() for place in ("tables/versions.csv", "figures/versions.svg")]
+        )
+    assert contents[0] == contents[1]
+    assert capsys.readouterr().out.startswith("The largest step is 7.5.0 → 7.6.4")
+
+
+def test_all_runs_processes_and_writes_the_page(sources: Sources, home: Path) -> None:
+    """One experiment in its own process; the command in the row is the one that was run."""
+    (home / "README.md").write_text(f"{BEGIN}\n{END}\n")
+    options = ["--quick", "--only", "worst_errors", "--data", str(sources.folder), "--out", str(home)]
+    done = CliRunner().invoke(everything.main, options)
+    assert done.exit_code == 0, done.output
+    page = (home / "README.md").read_text()
+    assert "`python -m experiments.worst_errors --quick`" in page
+    assert "[worst_errors.svg](figures/worst_errors.svg)" in page
+    assert str(home) not in page
+
+
+def test_all_goes_on_where_files_are_missing(tmp_path: Path) -> None:
+    """Exit status 1 and the reason; the page is left alone."""
+    done = CliRunner().invoke(
+        everything.main, ["--only", "versions", "--data", str(tmp_path), "--out", str(tmp_path)]
+    )
+    assert done.exit_code == 1
+    assert "versions: skipped" in done.output
+
+
+def test_an_unknown_experiment_is_refused(tmp_path: Path) -> None:
+    """Exit status 2 with the nearest name."""
+    done = CliRunner().invoke(everything.main, ["--only", "pickers", "--out", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "did you mean picker" in done.output
+
+
+def test_a_figure_of_an_earlier_run_does_not_stay(tmp_path: Path) -> None:
+    """A run that draws nothing removes it; numbers are written with six digits."""
+    table = pd.DataFrame({"value": [1 / 3]})
+    write_outcome("x", Outcome(table, "<svg/>", ""), tmp_path)
+    assert (tmp_path / "figures" / "x.svg").is_file()
+    write_outcome("x", Outcome(table, None, ""), tmp_path)
+    assert not (tmp_path / "figures" / "x.svg").exists()
+    assert (tmp_path / "tables" / "x.csv").read_text() == "value\n0.333333\n"
+
+
+def test_nothing_finite_draws_nothing() -> None:
+    """Rather than an empty frame."""
+    frame = pd.DataFrame({"a": ["x"], "b": ["y"], "c": [1.0], "v": [float("nan")]})
+    assert dots(frame, category="a", series="b", value="v", xlabel="v") is None
+    assert curves(frame, x="c", series="b", value="v", panel="a", xlabel="c", ylabel="v") is None
+
+
+@pytest.mark.parametrize("script", [train_boosted, train_linear, train_seer])
+def test_training_scripts(script, sources: Sources, effort: Effort, tmp_path: Path, capsys) -> None:
+    """Each leaves a bundle that loads, and says how good it is."""
+    script.main(str(sources.path("cudnn")), str(tmp_path / "bundle"))
+    assert load(tmp_path / "bundle").card["data"]["rows"] > 0
+    assert "%" in capsys.readouterr().out
+
+
+def test_training_for_one_gpu(sources: Sources, effort: Effort, tmp_path: Path, capsys) -> None:
+    """Judged on the others; an unknown GPU is told with those that are there."""
+    train_for_one_gpu.main(str(sources.path("cudnn")), "Tesla T4", str(tmp_path / "bundle"))
+    assert "other GPUs, seen shapes" in capsys.readouterr().out
+    with pytest.raises(InputError, match="it has Tesla T4, Tesla V100"):
+        train_for_one_gpu.main(str(sources.path("cudnn")), "Tesla T5", str(tmp_path / "bundle"))
