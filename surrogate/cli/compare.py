@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from surrogate.cli.options import candidate_option, candidates_option, where_option
 from surrogate.cli.output import output_options
 
 
@@ -41,24 +42,9 @@ from surrogate.cli.output import output_options
     show_default=True,
     help="Search settings inside the training part of every fold: 0, 12 or 60 trials.",
 )
-@click.option(
-    "--candidates",
-    type=click.Choice(["all", "listed"]),
-    help="How DATA lists candidates, where it does not say.",
-)
-@click.option(
-    "--candidate",
-    type=click.Choice(["algorithm", "solver"]),
-    default="algorithm",
-    show_default=True,
-    help="Choose among algorithms (each with its fastest solver) or among solvers.",
-)
-@click.option(
-    "--where",
-    multiple=True,
-    metavar="COLUMN=VALUE",
-    help="Keep only such rows; repeatable; VALUE,VALUE for either.",
-)
+@candidates_option
+@candidate_option
+@where_option
 @click.option(
     "-o",
     "--output",

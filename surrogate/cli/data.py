@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from surrogate.cli.options import candidates_option
 from surrogate.cli.output import output_options, show
 
 
@@ -41,7 +42,7 @@ def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
 
 @command.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--candidates", type=click.Choice(["all", "listed"]), help="How the table lists candidates.")
+@candidates_option
 @output_options
 def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv: bool) -> None:
     """Describe PATHS: rows, problems, shapes and what can be judged, per GPU and setting."""
@@ -61,7 +62,7 @@ def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv:
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The parquet file to write."
 )
-@click.option("--candidates", type=click.Choice(["all", "listed"]), help="How the tables list candidates.")
+@candidates_option
 def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None:
     """Merge datasets (parquet) or collected runs (JSONL) in PATHS into one dataset; a later file's row wins."""
     from features.errors import InputError

@@ -5,33 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import pandas as pd
 
 from features.errors import InputError, nearest
 from surrogate.dataset.merge import merge
-from surrogate.dataset.schema import CANDIDATES
 from surrogate.dataset.store import Dataset, read_dataset
-
-candidates_option = click.option(
-    "--candidates",
-    type=click.Choice(CANDIDATES),
-    help="How the table lists candidates, where the file does not say: all were tried, or a censored list.",
-)
-candidate_option = click.option(
-    "--candidate",
-    type=click.Choice(["algorithm", "solver"]),
-    default="algorithm",
-    show_default=True,
-    help="Choose among algorithms (each with its fastest solver) or among solvers.",
-)
-where_option = click.option(
-    "--where",
-    "where",
-    metavar="COLUMN=VALUE",
-    multiple=True,
-    help="Keep only rows with this value; repeat for more columns, or VALUE,VALUE for either.",
-)
 
 
 def load(path: Path, candidates: str | None = None, where: Sequence[str] = ()) -> Dataset:

@@ -4,23 +4,15 @@ from pathlib import Path
 
 import click
 
+from surrogate.cli.options import candidates_option, where_option
 from surrogate.cli.output import output_options, show
 
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("data", type=click.Path(path_type=Path))
-@click.option(
-    "--candidates",
-    type=click.Choice(["all", "listed"]),
-    help="How DATA lists candidates, where it does not say.",
-)
-@click.option(
-    "--where",
-    multiple=True,
-    metavar="COLUMN=VALUE",
-    help="Keep only such rows; repeatable; VALUE,VALUE for either.",
-)
+@candidates_option
+@where_option
 @output_options
 def command(
     bundle: Path, data: Path, candidates: str | None, where: tuple[str, ...], as_json: bool, as_csv: bool

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from surrogate.cli.options import candidate_option, candidates_option, where_option
+
 
 @click.command()
 @click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -16,24 +18,9 @@ import click
     type=click.IntRange(min=0),
     help="Settings to search first, within the data, held out by shape.",
 )
-@click.option(
-    "--candidate",
-    type=click.Choice(["algorithm", "solver"]),
-    default="algorithm",
-    show_default=True,
-    help="Predict algorithms (each by its fastest solver) or solvers.",
-)
-@click.option(
-    "--candidates",
-    type=click.Choice(["all", "listed"]),
-    help="How DATA lists candidates, where it does not say.",
-)
-@click.option(
-    "--where",
-    multiple=True,
-    metavar="COLUMN=VALUE",
-    help="Keep only such rows; repeatable; VALUE,VALUE for either.",
-)
+@candidate_option
+@candidates_option
+@where_option
 @click.option("--seed", default=0, show_default=True, help="Seed of folds, sampling and search.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle, a folder.")
 def command(

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from features.gpu import canonical
-
 from surrogate.dataset.schema import PROBLEM_KEY, SHAPE_COLUMNS, SIZE_COLUMNS
 
 

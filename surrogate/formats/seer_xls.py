@@ -122,7 +122,7 @@ def _variant_frame(found: dict[str, list[Any]]) -> pd.DataFrame:
 
 
 def _kernels(found: dict[str, list[Any]], settings: dict[str, Any]) -> pd.DataFrame | None:
-    """Main kernels as kernel 0, pre/post kernels and FFT_TILING's classes as kernel 1 of their problem and algorithm."""
+    """Main kernels as kernel 0; pre/post kernels and FFT_TILING's classes as kernel 1."""
     records = [
         _kernel(row, index)
         for kind, index in (("variant", 0), ("class", 1), ("pre", 1))

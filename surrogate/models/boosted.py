@@ -16,7 +16,6 @@ from features.errors import InputError
 from surrogate.dataset.rows import Rows
 from surrogate.models.columns import DIMS, TERMS, candidate_names, select, vocabulary
 
-
 ROWS_PER_THREAD = 4000
 
 

@@ -1,10 +1,13 @@
 """Counting: run the pairs under the profiler, pass by pass, read what it wrote, attribute and join it."""
 
 import importlib.util
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,8 +29,10 @@ from surrogate.collect.counters.tool import (
 from surrogate.formats import ncu, nvprof
 from surrogate.formats.imported import Imported
 
-GRACE_S = 30.0
-"""What a pass may take beyond the child's own budget: start, libraries, the report's writing."""
+START_S = 15.0
+"""What a pass takes beside the child's own loop: the profiler's start, the libraries, the report's writing."""
+GRACE_S = 20.0
+"""How far all passes together may exceed their time before they are stopped."""
 EXPORT_S = 120.0
 MESSAGE_CHARACTERS = 300
 
@@ -70,12 +75,13 @@ def count(
     pairs_file = folder / "pairs.jsonl"
     write_pairs(pairs, pairs_file)
     share_s = seconds / len(tool.passes((), folder))
-    passes = tool.passes(program(pairs_file, max(share_s - GRACE_S / 2, share_s / 2)), folder)
+    passes = tool.passes(program(pairs_file, max(share_s - START_S, share_s / 2)), folder)
     notes: list[str] = []
     tables: list[pd.DataFrame] = []
     try:
         for one in passes:
-            problem = _run(one, share_s + GRACE_S)
+            left_s = began_s + seconds + GRACE_S - time.monotonic()
+            problem = _run(one, min(share_s + GRACE_S, max(left_s, 1.0)))
             notes += [f"pass {one.name}: {problem}"] if problem else []
         for name, read in _readers(tool, passes):
             tables += _attributed(name, read, pairs, notes)
@@ -109,20 +115,33 @@ def _run(one: Pass, timeout_s: float) -> str:
     """
     one.output.unlink(missing_ok=True)
     try:
-        done = subprocess.run(
-            one.command, env=environment(), capture_output=True, text=True, errors="replace",
-            timeout=timeout_s, stdin=subprocess.DEVNULL,
+        # a process group of its own, so that the profiler's child can be stopped with it: it holds the GPU
+        child = subprocess.Popen(
+            one.command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"stopped after {timeout_s:.0f} s"
     except OSError as error:
         return f"{one.command[0]} did not start ({error.strerror})"
-    said = f"{done.stdout}\n{done.stderr}"
+    try:
+        said, _ = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        _stop(child)
+        return f"stopped after {timeout_s:.0f} s"
+    except BaseException:
+        _stop(child)
+        raise
     if permission_denied(said):
         raise PermissionError
-    if done.returncode and not one.output.exists():
-        return f"exit status {done.returncode}: {' '.join(said.split())[-MESSAGE_CHARACTERS:]}"
+    if child.returncode and not one.output.exists():
+        return f"exit status {child.returncode}: {' '.join(said.split())[-MESSAGE_CHARACTERS:]}"
     return ""
+
+
+def _stop(child: "subprocess.Popen[str]") -> None:
+    """Kill the profiler and what it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.communicate()
 
 
 def _readers(tool: Tool, passes: Sequence[Pass]) -> list[tuple[str, Callable[[], Imported]]]:

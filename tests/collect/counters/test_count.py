@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from features.errors import InputError
+from surrogate.collect.counters import collect
 from surrogate.collect.counters.attribute import KEY, add_counters
 from surrogate.collect.counters.collect import count
 from surrogate.collect.counters.metrics import GROUPS, LAUNCH, ncu_metrics
@@ -133,3 +134,13 @@ def test_the_childs_locale_is_c_whatever_the_users():
 
 def test_permission_is_read_from_the_profilers_words():
     assert permission_denied("==ERROR== ERR_NVGPUCTRPERM - …") and not permission_denied("==PROF== 1 pass")
+
+
+def test_a_profiler_that_hangs_is_stopped_within_the_grace(pairs, tmp_path, monkeypatch):
+    monkeypatch.setattr(collect, "GRACE_S", 0.5)
+    path = tmp_path / "ncu"
+    path.write_text("#!/bin/sh\nsleep 60\n")
+    path.chmod(0o755)
+    result = count(pairs, Tool("ncu", str(path)), tmp_path, seconds=0.3, program=program)
+    assert result.kernels.empty and result.seconds < 5.0
+    assert sum("stopped after" in note for note in result.notes) == 3
