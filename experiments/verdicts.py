@@ -20,6 +20,7 @@ COLUMNS = (
     "slowdown_p95", "within_10pct", "top1", "infeasible_picks",
 )  # fmt: skip
 """What a choice table keeps of a row of `results.json`."""
+_TEXTS = COLUMNS[:3]
 
 
 def time_verdicts(predictions: Predictions, part: np.ndarray | None = None) -> pd.DataFrame:
@@ -94,7 +95,7 @@ def choice_verdicts(
     """Per model: slowdown of its picks with its interval, over one stratum and GPU; empty without judged problems."""
     found = judged_picks(predictions, part)
     if found is None:
-        return pd.DataFrame(columns=list(COLUMNS))
+        return pd.DataFrame({key: pd.Series(dtype=object if key in _TEXTS else float) for key in COLUMNS})
     records = [
         {key: row[key] for key in COLUMNS if key in row}
         for row in choice_rows(found[0], found[1], {})

@@ -47,7 +47,7 @@ class Deviceless:
         except CudnnError as error:
             self.close()
             raise InputError(
-                f"cuDNN {self._backend.library.version} cannot describe {gpu.name}: {error}"
+                f"cuDNN {self._backend.library.version} cannot describe {gpu.name} ({error}); {REMEDY}"
             ) from None
 
     def describe(self) -> DeviceInfo:

@@ -54,6 +54,8 @@ class Mlp:
 
     def fit(self, rows: Rows, *, seed: int = 0) -> Self:
         """Train on the ok rows."""
+        from threadpoolctl import threadpool_limits
+
         ok = rows.take(rows.ok)
         if not len(ok):
             raise InputError(f"{self.name} needs at least one ok row to learn from")
@@ -72,7 +74,8 @@ class Mlp:
             held[:] = False
         mean, deviation = fitted._scale["target"]
         target = ((y - mean) / deviation).astype(np.float32)
-        fitted._layers = train(fitted._design(ok), target, held, self.params, np.random.default_rng(seed))
+        with threadpool_limits(1, user_api="blas"):  # its matrices are too small for threads to pay
+            fitted._layers = train(fitted._design(ok), target, held, self.params, np.random.default_rng(seed))
         return fitted
 
     def predict_us(self, rows: Rows) -> np.ndarray:

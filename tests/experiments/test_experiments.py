@@ -45,6 +45,9 @@ def test_runs_and_repeats(name: str, sources: Sources, effort: Effort) -> None:
     assert LEADING[name] <= set(first.table.columns)
     assert len(first.table)
     pd.testing.assert_frame_equal(first.table, second.table, check_exact=True)
+    for title, column in first.table.items():
+        if column.dtype == object:  # numbers there would escape the six digits
+            assert all(isinstance(value, str) for value in column.dropna()), title
     assert first.figure is not None
     assert "<svg" in first.figure
     assert first.figure == second.figure

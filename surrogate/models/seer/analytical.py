@@ -10,7 +10,8 @@ import numpy as np
 
 from features.algorithms import FAMILIES, Family
 from features.elementwise import ceil_div
-from features.gpu import gpu
+from features.errors import InputError
+from features.gpu import Gpu, gpu
 from features.machine import b_max_columns
 from features.problem import SIZE_COLUMNS, ConvColumns
 from features.roofline import compute_us, memory_us
@@ -51,6 +52,13 @@ class Analytical:
         return 0 if self.family in FFT_FAMILIES else bound
 
 
+def _known_gpu(name: str) -> Gpu:
+    try:
+        return gpu(name)
+    except InputError:
+        raise InputError(f"its terms are those of GPU kernels, and {name!r} is no known GPU") from None
+
+
 def analytical(rows: Rows, family_code: int) -> Analytical:
     """The terms of rows that all belong to one family (by `Rows.column("family")`)."""
     family = FAMILIES[family_code]
@@ -63,7 +71,7 @@ def analytical(rows: Rows, family_code: int) -> Analytical:
         np.exp2(rows.column(f"log2_{n}").astype(np.float64)) for n in ("peak_tflops", "dram_gbs")
     )
     names, index = np.unique(frame["gpu"].astype(str).to_numpy(), return_inverse=True)
-    b_max = b_max_columns([gpu(str(name)) for name in names], index, family)
+    b_max = b_max_columns([_known_gpu(str(name)) for name in names], index, family)
     found = FAMILY_TERMS[family](p, b_max)
     span = np.searchsorted(OUTPUT_EDGES, roles(p).channels_out)
     if family in FFT_FAMILIES:

@@ -129,3 +129,12 @@ def test_the_real_library_ranks(real_backend):
     assert entries and entries[0]["status"] == "ok"
     assert all("tensor_core" not in entry.get("notes", ()) for entry in entries)
     assert all(len(knob) == 2 for entry in entries for knob in entry.get("knobs", ()))
+
+
+def test_a_library_that_cannot_load_its_parts_is_one_line_with_the_remedy(backend, fake_cudnn):
+    functions = fake_cudnn.functions()
+    functions.cudnnBackendFinalize = lambda descriptor: 1006
+    broken = type(backend)(backend.library, functions)
+    with pytest.raises(InputError, match=r"9.19.0 cannot describe h200-sxm \(.*STATUS_1006\); pip install"):
+        Deviceless(gpu("h200"), backend=broken)
+    assert fake_cudnn.live == {}
