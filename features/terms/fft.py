@@ -56,8 +56,12 @@ def fft(p: Problem, b_max: Any) -> KernelTerms:
 
 
 def fft_tiling(p: Problem, b_max: Any) -> KernelTerms:
-    """Transforms of 32 × 32 tiles that overlap by the filter: ⌈P/(33 − r)⌉·⌈Q/(33 − s)⌉ tiles per image (SEER §2)."""
-    r = roles(p)
+    """Transforms of 32 × 32 tiles that overlap by the filter: ⌈P/(33 − r)⌉·⌈Q/(33 − s)⌉ tiles per image (SEER §2).
+
+    A transform yields every output, so P and Q are those of stride 1: a strided problem throws most of them away.
+    """
     fresh_h, fresh_w = maximum(TILE + 1 - p.r, 1), maximum(TILE + 1 - p.s, 1)
-    tiles = ceil_div(r.out_h, fresh_h) * ceil_div(r.out_w, fresh_w)
+    dense_h = where(p.is_bwd_data, p.h, maximum(p.h + 2 * p.pad_h - p.r + 1, 1))
+    dense_w = where(p.is_bwd_data, p.w, maximum(p.w + 2 * p.pad_w - p.s + 1, 1))
+    tiles = ceil_div(dense_h, fresh_h) * ceil_div(dense_w, fresh_w)
     return _terms(p, TILE + 0 * p.n, tiles, b_max, "fft_tiling")
