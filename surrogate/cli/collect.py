@@ -182,7 +182,7 @@ def _tell_left_out(plan: "Plan") -> None:
 
 
 def _heuristic_only(plan: "Plan", options: dict[str, Any]) -> int:
-    from surrogate.collect.deviceless import collect_heuristic  # pyright: ignore[reportMissingImports]
+    from surrogate.collect.deviceless import collect_heuristic
 
     with _bar(len(plan)) as progress:
         collect_heuristic(plan, options["gpu"], options["output"], progress)
