@@ -98,7 +98,10 @@ def _judge(
         main.iloc[part], rows.problem[part], rows.shape[part], rows.order[part], stratum[part]
     )
     picks = _picks(judged, runs, part)
-    reasons = {scorecard.HEURISTIC: f"{data.name} names no heuristic_algorithm", **runs.reasons}
+    reasons = {
+        scorecard.HEURISTIC: f"{data.name} names no heuristic_algorithm for these problems",
+        **runs.reasons,
+    }
     where = {"split": by, **_common(main.iloc[part])}
     results = {
         "schema": RESULTS_SCHEMA,

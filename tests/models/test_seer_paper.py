@@ -241,7 +241,7 @@ def test_infeasible_rows_get_no_time(
 
 def test_a_table_without_kernels_is_refused(rows: Rows) -> None:
     with pytest.raises(
-        InputError, match=r"needs kernel metrics, the table lacks variant, .*kernels\.parquet"
+        InputError, match=r"needs kernel metrics, the table lacks variant and .*kernels\.parquet"
     ):
         SeerPaper().fit(rows)
 

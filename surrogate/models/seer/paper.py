@@ -126,7 +126,8 @@ _SOURCE = "they come from NAME.kernels.parquet beside the dataset, written by `s
 def _with_metrics(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     missing = [column for column in METRIC_COLUMNS if column not in frame]
     if missing:
-        raise InputError(f"{name} needs kernel metrics, the table lacks {', '.join(missing)}; {_SOURCE}")
+        some = f"{missing[0]} and {len(missing) - 1} more" if len(missing) > 1 else missing[0]
+        raise InputError(f"{name} needs kernel metrics, the table lacks {some}; {_SOURCE}")
     return frame
 
 
