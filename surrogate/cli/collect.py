@@ -18,6 +18,8 @@ MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
 DTYPES = ("fp32", "fp16", "bf16", "fp64")
 DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
 LAYOUTS = ("NCHW", "NHWC")
+DEFAULT_SAMPLE = 1000
+"""Problems drawn where no plan is named."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 
@@ -47,7 +49,7 @@ INTERRUPTED = 130
     type=click.IntRange(min=1),
     metavar="N",
     help="N problems: 45 % drawn over the whole domain,"
-    " 25 % of the grids, 25 % of the networks, 5 % anchors.",
+    " 25 % of the grids, 25 % of the networks, 5 % anchors. [1000, where no plan is named]",
 )
 @click.option("--shard", default="1/1", show_default=True, metavar="I/N", help="Measure the I-th of N parts.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws the sample and the order.")
@@ -162,12 +164,14 @@ def _source(options: dict[str, Any]) -> "PlanSource":
 
     settings = Settings(options["dtype"], options["math"], options["layout"], options["direction"])
     named = options["file"], options["grid"], options["networks"] or None, options["sample"]
-    recording = options["recording"] if all(source is None for source in named) else None
+    unnamed = all(source is None for source in named)
+    recording = options["recording"] if unnamed else None
+    sample = DEFAULT_SAMPLE if unnamed and recording is None else options["sample"]
     return PlanSource(
         options["file"],
         options["grid"],
         options["networks"],
-        options["sample"],
+        sample,
         recording,
         settings,
         options["seed"],

@@ -69,8 +69,9 @@ class ReferenceDevice:
 
             algorithms = ALGORITHMS
         if spec is None:
-            from surrogate.collect.reference.spec import measure_spec
+            from surrogate.collect.reference.spec import measure_spec, steady_threads
 
+            steady_threads()
             spec = measure_spec().to_dict()
         self._algorithms = algorithms
         self._spec = dict(spec)

@@ -102,7 +102,6 @@ def test_the_reference_device_keeps_its_time(tmp_path, monkeypatch):
     ("words", "message"),
     [
         (("--sample", "5"), "no device is named"),
-        (("--device", "cudnn"), "none came as the plan"),
         (("--device", "cudnn", "--sample", "5", "--networks"), "networks and sample 5 came"),
         (("--device", "cudnn", "--grid", "sear"), "did you mean seer"),
         (("--device", "cudnn", "--sample", "5", "--shard", "3/2"), "out of range"),

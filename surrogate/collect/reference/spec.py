@@ -120,6 +120,14 @@ def _blas_of_build(cores: int) -> tuple[str, str, int]:
     return str(built.get("name", "unknown")), str(built.get("version", "unknown")), threads
 
 
+def steady_threads() -> None:
+    """One BLAS thread from here on, unless the environment names a number: more make small times wander."""
+    if not any(os.environ.get(name) for name in _THREAD_VARIABLES):
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(1, user_api="blas")
+
+
 def gemm_gflops(size: int, seconds: float) -> float:
     """Best rate of a float32 GEMM of ``size``³ in 1e9 flops per second, over about ``seconds``."""
     generator = np.random.default_rng(0)

@@ -64,3 +64,22 @@ def test_rates_count_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spec, "_best_seconds", lambda action, seconds: seconds)
     assert spec.gemm_gflops(100, 0.5) == pytest.approx(2 * 100**3 / 0.5 / 1e9)
     assert spec.copy_gbs(4000, 0.5) == pytest.approx(2 * 4000 / 0.5 / 1e9)
+
+
+def test_one_blas_thread_unless_the_environment_says_otherwise(monkeypatch):
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    from surrogate.collect.reference import spec
+
+    def blas_threads() -> set[int]:
+        return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    with threadpool_limits(2, user_api="blas"):
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+        spec.steady_threads()
+        assert blas_threads() == {2}
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+        spec.steady_threads()
+        assert blas_threads() == {1}
