@@ -42,7 +42,9 @@ class Format:
             raise InputError(f"no {self.name} file given; give at least one path")
         for path in paths:
             if not Path(path).is_file():
-                raise InputError(f"{path}: no such file; `seer import {self.name} --how` says how to get one")
+                raise InputError(
+                    f"{path}: cannot be read (no such file); `seer import {self.name} --how` says how to get one"
+                )
         return self._module().read(paths, **{name: options[name] for name in given})
 
     def how_to_get(self) -> str:

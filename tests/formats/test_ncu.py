@@ -184,6 +184,7 @@ class _Action:
 
 def test_report_through_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = tmp_path / "a.ncu-rep"
+    report.write_bytes(b"NVR\0")
     with pytest.raises(InputError, match=r"ncu --import a.ncu-rep --csv --page raw"):
         FORMATS["ncu"].read([report])
     one = SimpleNamespace(num_actions=lambda: 1, action_by_idx=lambda _: _Action())
@@ -191,8 +192,7 @@ def test_report_through_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     context = SimpleNamespace(num_ranges=lambda: 1, range_by_idx=lambda _: one)
     monkeypatch.setitem(sys.modules, "ncu_report", SimpleNamespace(load_report=lambda path: context))
     with pytest.raises(InputError, match="no such file"):
-        FORMATS["ncu"].read([report])
-    report.write_bytes(b"NVR\0")
+        FORMATS["ncu"].read([tmp_path / "b.ncu-rep"])
     row = first(FORMATS["ncu"].read([report], gpu="h200-sxm"))
     assert row[["kernel_name", "time_us", "dram_read_transactions", "blocks"]].tolist() == [
         "sgemm",
