@@ -7,13 +7,15 @@ pairs' kernels alone.
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from surrogate.collect.counters.pairs import Pair, read_pairs
 from surrogate.collect.cudnn.device import CudnnDevice
+from surrogate.collect.cudnn.gpu import Gpu
+from surrogate.collect.cudnn.stopwatch import Stopwatch
 from surrogate.collect.device import Measurement
 from surrogate.collect.operators.stream import cupy_stream
 from surrogate.collect.protocol import RepeatPolicy
@@ -58,44 +60,40 @@ class CupyProfiler:
             cupy.cuda.profiler.stop()
 
 
-class ProfiledDevice(CudnnDevice):
-    """cuDNN's device whose timing is one profiled call after the warm-up."""
+class ProfiledStopwatch(Stopwatch):
+    """Times by one profiled call after the warm-up: the profiler counts, and the time is of no use."""
 
-    profiler: Profiler
-    number: int = 0
-    label: str = ""
+    def __init__(self, gpu: Any, profiler: Profiler) -> None:
+        super().__init__(gpu, None)
+        self._profiler = profiler
+        self.number = 0
+        self.label = ""
 
-    @property
-    def stream(self) -> int:
-        """cudaStream_t of every call."""
-        return self._gpu.stream
-
-    def _timed(
+    def time(
         self,
-        current: Any,
-        algorithm: str,
+        call: Callable[[], None],
         policy: RepeatPolicy,
-        workspace_bytes: int,
-        deterministic: bool,
+        workspace_bytes: int | None = None,
+        deterministic: bool | None = None,
     ) -> Measurement:
-        """Warm up outside the profiled range, then call once inside; the time is the warm-up's, of no use."""
-        warm_us = self._warm(current, algorithm, workspace_bytes)
-        with self.profiler.profiled(self.number, self.label):
-            self._call(current, algorithm, workspace_bytes)
+        """Warm up outside the profiled range of ``number`` and ``label``, then call once inside."""
+        warm_us = self.warm(call)
+        with self._profiler.profiled(self.number, self.label):
+            call()
         return Measurement("ok", "", (warm_us,), (warm_us,), "events", workspace_bytes, deterministic)
 
 
-def run_pairs(pairs: Sequence[Pair], device: Any, seconds: float) -> int:
+def run_pairs(pairs: Sequence[Pair], device: Any, stopwatch: Any, seconds: float) -> int:
     """Run the pairs in order within ``seconds``; returns how many were begun.
 
-    A failure ends its pair alone; a device that is lost ends the process, and later pairs go uncounted.
-    ``device`` has ``measure`` and takes ``number`` and ``label``.
+    A failure ends its pair alone; a device that is lost ends the process, and later pairs go uncounted. ``device`` has
+    ``measure`` and times by ``stopwatch``, which takes ``number`` and ``label``.
     """
     end_s = time.monotonic() + seconds
     for number, pair in enumerate(pairs):
         if time.monotonic() >= end_s:
             return number
-        device.number, device.label = number, pair.key
+        stopwatch.number, stopwatch.label = number, pair.key
         device.measure(pair.conv, pair.algorithm, RepeatPolicy())
     return len(pairs)
 
@@ -103,15 +101,13 @@ def run_pairs(pairs: Sequence[Pair], device: Any, seconds: float) -> int:
 def main(words: Sequence[str]) -> None:
     """Run the list of pairs that ``words`` name."""
     path, seconds, workspace_bytes, tensor_bytes = words
+    gpu = Gpu(int(tensor_bytes), int(workspace_bytes))
     # the profiler is the process's one client of CUPTI, so the device's own instrument stays off
-    device = ProfiledDevice(
-        max_workspace_bytes=int(workspace_bytes),
-        max_tensor_bytes=int(tensor_bytes),
-        activity=(None, "a profiler is attached"),
-    )
-    device.profiler = CupyProfiler(device.stream)
+    device = CudnnDevice(gpu=gpu, activity=(None, "a profiler is attached"))
+    stopwatch = ProfiledStopwatch(gpu, CupyProfiler(gpu.stream))
+    device.stopwatch = stopwatch
     try:
-        run_pairs(read_pairs(Path(path)), device, float(seconds))
+        run_pairs(read_pairs(Path(path)), device, stopwatch, float(seconds))
     finally:
         device.close()
 

@@ -1,8 +1,7 @@
 """The `cudnn` device: one legacy algorithm = one call, on the current GPU."""
 
 import ctypes
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +11,13 @@ from surrogate.collect.caps import GPU_CAPS, tensor_sizes_bytes
 from surrogate.collect.clocks import Clocks
 from surrogate.collect.cudnn import abi, enums
 from surrogate.collect.cudnn.accuracy import SELF_CHECK, forward_error
-from surrogate.collect.cudnn.activity import Activity, facts, traced
+from surrogate.collect.cudnn.activity import Activity, facts
 from surrogate.collect.cudnn.descriptors import Descriptors
 from surrogate.collect.cudnn.directions import DIRECTIONS, Direction, perf_array
 from surrogate.collect.cudnn.gpu import Gpu, GpuFaultError
 from surrogate.collect.cudnn.library import Library
 from surrogate.collect.cudnn.status import SUCCESS, CudnnError, may_be_sticky, status_of
+from surrogate.collect.cudnn.stopwatch import Stopwatch
 from surrogate.collect.device import Choice, DeviceInfo, Measurement
 from surrogate.collect.protocol import RepeatPolicy
 
@@ -34,7 +34,10 @@ class _Current:
 
 
 class CudnnDevice:
-    """cuDNN's algorithms on the current GPU: their status, workspace, times and kernels; its heuristic; its Find."""
+    """cuDNN's algorithms on the current GPU: their status, workspace, times and kernels; its heuristic; its Find.
+
+    ``stopwatch`` times a call; another one may be put in its place, as the counters do.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class CudnnDevice:
             raise InputError(f"cuDNN {self._library.version} does not start here: {error}") from None
         self._self_check = self_check
         self._current: _Current | None = None
-        self._label = 0
+        self.stopwatch = Stopwatch(self._gpu, self._activity)
 
     def describe(self) -> DeviceInfo:
         """The driver's name of the GPU, cuDNN's version, and everything that could change a time."""
@@ -133,7 +136,7 @@ class CudnnDevice:
         workspace_bytes = self._workspace_bytes(current, algorithm)
         if workspace_bytes > self._gpu.workspace_bytes:
             raise MemoryError(f"the workspace needs {workspace_bytes} bytes")
-        self._warm(current, algorithm, workspace_bytes)
+        self.stopwatch.warm(self._call(current, algorithm, workspace_bytes))
         sizes = tensor_sizes_bytes(conv)
         x, w, y = (self._gpu.read(current.pointers[role], sizes[role]) for role in ("x", "w", "y"))
         return forward_error(conv, x, w, y)
@@ -164,52 +167,14 @@ class CudnnDevice:
             if workspace_bytes > self._gpu.workspace_bytes:
                 over = f"{workspace_bytes} bytes exceed the limit of {self._gpu.workspace_bytes}"
                 return Measurement("workspace_too_large", over, workspace_bytes=workspace_bytes)
-            return self._timed(current, algorithm, policy, workspace_bytes, deterministic)
+            call = self._call(current, algorithm, workspace_bytes)
+            return self.stopwatch.time(call, policy, workspace_bytes, deterministic)
         except CudnnError as error:
             self._settle(error.code)
             return Measurement(error.status, str(error), workspace_bytes=workspace_bytes)
         except (GpuFaultError, MemoryError) as error:
             self._settle()
             return Measurement("failed", str(error), workspace_bytes=workspace_bytes)
-
-    def _timed(
-        self,
-        current: _Current,
-        algorithm: str,
-        policy: RepeatPolicy,
-        workspace_bytes: int,
-        deterministic: bool,
-    ) -> Measurement:
-        warm_us = self._warm(current, algorithm, workspace_bytes)
-        if (
-            warm_us > policy.slow_us
-        ):  # the first call also loads the kernels' code: judge the length by a second one
-            warm_us = self._warm(current, algorithm, workspace_bytes)
-        labels, events = [], []
-        for _ in range(policy.repeats_for(warm_us)):
-            self._gpu.flush()
-            self._label += 1
-            labels.append(self._label)
-            with self._activity.label(self._label) if self._activity else nullcontext():
-                start = self._gpu.event()
-                self._call(current, algorithm, workspace_bytes)
-                events.append((start, self._gpu.event()))
-        self._gpu.synchronize()
-        spans_us = tuple(self._gpu.elapsed_us(start, end) for start, end in events)
-        seen = traced(self._activity.collect(labels)) if self._activity else None
-        if seen is None:
-            return Measurement("ok", "", spans_us, spans_us, "events", workspace_bytes, deterministic)
-        return Measurement(
-            "ok", "", seen.times_us, seen.spans_us, "cupti", workspace_bytes, deterministic, seen.kernels
-        )
-
-    def _warm(self, current: _Current, algorithm: str, workspace_bytes: int) -> float:
-        """Run once, untraced; the length in µs."""
-        start = self._gpu.event()
-        self._call(current, algorithm, workspace_bytes)
-        end = self._gpu.event()
-        self._gpu.synchronize()
-        return self._gpu.elapsed_us(start, end)
 
     def _warm_rest(self, current: _Current) -> None:
         """Run once what has not run on this problem yet in this process (after a restart, say)."""
@@ -220,19 +185,20 @@ class CudnnDevice:
             try:
                 workspace_bytes = self._workspace_bytes(current, algorithm)
                 if workspace_bytes <= self._gpu.workspace_bytes:
-                    self._warm(current, algorithm, workspace_bytes)
+                    self.stopwatch.warm(self._call(current, algorithm, workspace_bytes))
             except CudnnError as error:
                 self._settle(error.code)
             except GpuFaultError:
                 self._settle()
 
-    def _call(self, current: _Current, algorithm: str, workspace_bytes: int) -> None:
+    def _call(self, current: _Current, algorithm: str, workspace_bytes: int) -> Callable[[], None]:
+        """What launches the algorithm once on the current problem."""
         number = enums.ALGORITHMS[current.conv.direction][algorithm]
         workspace = (self._gpu.workspace, workspace_bytes)
         arguments = current.direction.run_arguments(
             self._handle, self._descriptors.by_role, current.pointers, number, workspace, current.scales
         )
-        self._library.check(current.direction.run_function, *arguments)
+        return lambda: self._library.check(current.direction.run_function, *arguments)
 
     def _workspace_bytes(self, current: _Current, algorithm: str) -> int:
         size = ctypes.c_size_t()

@@ -14,12 +14,12 @@ from surrogate.collect.cudnn.activity import Activity, facts
 from surrogate.collect.cudnn.gpu import Gpu, GpuFaultError
 from surrogate.collect.cudnn.library import Library
 from surrogate.collect.cudnn.status import CudnnError, may_be_sticky
+from surrogate.collect.cudnn.stopwatch import Stopwatch
 from surrogate.collect.device import Choice, DeviceInfo, Measurement
 from surrogate.collect.graph.attributes import Attribute, Descriptor, Kind
 from surrogate.collect.graph.backend import Backend, Handle, Scope
 from surrogate.collect.graph.plans import EnginePlan, Target, engine_count, engine_plan, finalized, ranked
 from surrogate.collect.graph.problem import UNIQUE_IDS, operation_graph
-from surrogate.collect.operators.stopwatch import Stopwatch
 from surrogate.collect.protocol import RepeatPolicy
 
 LIBRARY = "cudnn-graph"

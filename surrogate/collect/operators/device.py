@@ -11,11 +11,11 @@ from surrogate.collect.cudnn.activity import Activity, facts
 from surrogate.collect.cudnn.gpu import Gpu, GpuFaultError
 from surrogate.collect.cudnn.library import Library
 from surrogate.collect.cudnn.status import CudnnError, may_be_sticky
+from surrogate.collect.cudnn.stopwatch import Stopwatch
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.collect.operators import cudnn_calls
 from surrogate.collect.operators.kernels import CupyCalls
 from surrogate.collect.operators.operator import Operator
-from surrogate.collect.operators.stopwatch import Stopwatch
 from surrogate.collect.operators.stream import cupy_stream
 from surrogate.collect.protocol import RepeatPolicy
 

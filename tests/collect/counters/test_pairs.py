@@ -19,7 +19,8 @@ from surrogate.collect.counters.pairs import (
     stratum,
     write_pairs,
 )
-from surrogate.collect.counters.workload import ProfiledDevice, run_pairs
+from surrogate.collect.counters.workload import ProfiledStopwatch, run_pairs
+from surrogate.collect.protocol import RepeatPolicy
 
 
 def many(count: int) -> list[Pair]:
@@ -93,13 +94,13 @@ class Recorder:
 
 def test_each_pair_runs_once_under_its_own_number():
     device, pairs = Recorder(), many(2)
-    assert run_pairs(pairs, device, 60.0) == len(pairs)
+    assert run_pairs(pairs, device, device, 60.0) == len(pairs)
     assert device.calls == [(i, pair.key, pair.algorithm) for i, pair in enumerate(pairs)]
 
 
 def test_the_child_keeps_to_its_time():
     device = Recorder()
-    assert run_pairs(many(2), device, 0.0) == 0 and device.calls == []
+    assert run_pairs(many(2), device, device, 0.0) == 0 and device.calls == []
 
 
 def test_only_the_second_call_is_profiled():
@@ -112,12 +113,22 @@ def test_only_the_second_call_is_profiled():
             yield
             events.append(("stop",))
 
-    device = object.__new__(ProfiledDevice)
-    device.profiler, device.number, device.label = Marks(), 4, "pair"
-    device._warm = lambda *_: events.append(("warm",)) or 12.0
-    device._call = lambda *_: events.append(("call",))
-    result = device._timed(None, "GEMM", None, 64, True)
-    assert events == [("warm",), ("start", 4, "pair"), ("call",), ("stop",)] and result.status == "ok"
+    class Silent:
+        """A GPU whose events cost nothing."""
+
+        def event(self):
+            return None
+
+        def synchronize(self):
+            pass
+
+        def elapsed_us(self, start, end):
+            return 12.0
+
+    stopwatch = ProfiledStopwatch(Silent(), Marks())
+    stopwatch.number, stopwatch.label = 4, "pair"
+    result = stopwatch.time(lambda: events.append(("call",)), RepeatPolicy(), 64, True)
+    assert events == [("call",), ("start", 4, "pair"), ("call",), ("stop",)] and result.status == "ok"
 
 
 def test_the_marker_is_the_kernel_that_the_source_names():

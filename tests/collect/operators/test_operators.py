@@ -12,6 +12,7 @@ from features.errors import InputError
 from surrogate.collect import log
 from surrogate.collect.cudnn.activity import KernelSpan
 from surrogate.collect.cudnn.status import CudnnError
+from surrogate.collect.cudnn.stopwatch import Stopwatch
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.operators.collect import collect_operators, operator_table
 from surrogate.collect.operators.cudnn_calls import KINDS as CUDNN_KINDS
@@ -29,7 +30,6 @@ from surrogate.collect.operators.reference import (
     softmax,
 )
 from surrogate.collect.operators.sample import MIN_BYTES, sampled
-from surrogate.collect.operators.stopwatch import Stopwatch
 from surrogate.collect.operators.stream import cupy_stream
 from surrogate.collect.protocol import RepeatPolicy
 

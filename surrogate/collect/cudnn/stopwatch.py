@@ -10,9 +10,7 @@ from surrogate.collect.protocol import RepeatPolicy
 
 
 class Stopwatch:
-    """The instruments of one GPU: ``gpu`` (`surrogate.collect.cudnn.gpu.Gpu`) and CUPTI's ``activity`` or
-    None.
-    """
+    """The instruments of one GPU: ``gpu`` (`surrogate.collect.cudnn.gpu.Gpu`) and CUPTI's ``activity``, if any."""
 
     def __init__(self, gpu: Any, activity: Any) -> None:
         self._gpu = gpu
@@ -27,9 +25,9 @@ class Stopwatch:
         deterministic: bool | None = None,
     ) -> Measurement:
         """Times of ``call``, which launches on the GPU's stream. What it raises passes through."""
-        warm_us = self._warm(call)
-        if warm_us > policy.slow_us:  # the first call also loads the kernels' code
-            warm_us = self._warm(call)
+        warm_us = self.warm(call)
+        if warm_us > policy.slow_us:  # the first call also loads the kernels' code: judge by a second
+            warm_us = self.warm(call)
         labels, events = [], []
         for _ in range(policy.repeats_for(warm_us)):
             self._gpu.flush()
@@ -48,7 +46,8 @@ class Stopwatch:
             "ok", "", seen.times_us, seen.spans_us, "cupti", workspace_bytes, deterministic, seen.kernels
         )
 
-    def _warm(self, call: Callable[[], None]) -> float:
+    def warm(self, call: Callable[[], None]) -> float:
+        """Run once, untraced; the length in µs."""
         start = self._gpu.event()
         call()
         end = self._gpu.event()
