@@ -56,9 +56,10 @@ def updated(text: str, rows: list[Row]) -> str:
 
 
 def update_readme(path: Path, rows: list[Row]) -> None:
-    """Rewrite the table in the file, whole or not at all."""
+    """Rewrite the table in the file, whole or not at all; where there is no file yet, one with the table alone."""
     if rows:
-        write_text(path, updated(path.read_text(encoding="utf-8"), rows))
+        text = path.read_text(encoding="utf-8") if path.is_file() else f"# Results\n\n{BEGIN}\n{END}\n"
+        write_text(path, updated(text, rows))
 
 
 def _cell(text: str) -> str:

@@ -67,3 +67,8 @@ def test_the_project_s_page_lists_every_experiment() -> None:
     for name in NAMES:
         assert (HOME / "tables" / f"{name}.csv").is_file()
         assert (HOME / "figures" / f"{name}.svg").is_file()
+
+
+def test_a_folder_without_a_readme_gets_one_with_the_table(tmp_path) -> None:
+    update_readme(tmp_path / "README.md", [row(NAMES[0])])
+    assert lines((tmp_path / "README.md").read_text(encoding="utf-8")) == [str(row(NAMES[0]))]
