@@ -16,7 +16,8 @@ from surrogate.collect.cudnn.descriptors import Descriptors
 from surrogate.collect.cudnn.directions import DIRECTIONS, Direction, perf_array
 from surrogate.collect.cudnn.gpu import Gpu, GpuFaultError
 from surrogate.collect.cudnn.library import Library
-from surrogate.collect.cudnn.status import SUCCESS, CudnnError, may_be_sticky, status_of
+from surrogate.collect.cudnn.recovery import settle
+from surrogate.collect.cudnn.status import SUCCESS, CudnnError, status_of
 from surrogate.collect.cudnn.stopwatch import Stopwatch
 from surrogate.collect.device import Choice, DeviceInfo, Measurement
 from surrogate.collect.protocol import RepeatPolicy
@@ -106,7 +107,7 @@ class CudnnDevice:
             self._library.check(current.direction.find_function, *arguments)
             self._gpu.synchronize()
         except (CudnnError, MemoryError, GpuFaultError):
-            self._settle()
+            settle(self._gpu)
             return ()
         return tuple(_choice(conv, entry) for entry in perf[: count.value])
 
@@ -148,7 +149,7 @@ class CudnnDevice:
             try:
                 found[algorithm] = self.relative_error(conv, algorithm)
             except (CudnnError, MemoryError, GpuFaultError):
-                self._settle()
+                settle(self._gpu)
         return found
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
@@ -170,10 +171,10 @@ class CudnnDevice:
             call = self._call(current, algorithm, workspace_bytes)
             return self.stopwatch.time(call, policy, workspace_bytes, deterministic)
         except CudnnError as error:
-            self._settle(error.code)
+            settle(self._gpu, error.code)
             return Measurement(error.status, str(error), workspace_bytes=workspace_bytes)
         except (GpuFaultError, MemoryError) as error:
-            self._settle()
+            settle(self._gpu)
             return Measurement("failed", str(error), workspace_bytes=workspace_bytes)
 
     def _warm_rest(self, current: _Current) -> None:
@@ -187,9 +188,9 @@ class CudnnDevice:
                 if workspace_bytes <= self._gpu.workspace_bytes:
                     self.stopwatch.warm(self._call(current, algorithm, workspace_bytes))
             except CudnnError as error:
-                self._settle(error.code)
+                settle(self._gpu, error.code)
             except GpuFaultError:
-                self._settle()
+                settle(self._gpu)
 
     def _call(self, current: _Current, algorithm: str, workspace_bytes: int) -> Callable[[], None]:
         """What launches the algorithm once on the current problem."""
@@ -221,15 +222,6 @@ class CudnnDevice:
         pointers = dict(zip(direction.roles, placed, strict=True))
         self._current = _Current(conv, direction, pointers, _scales(conv.dtype), set())
         return self._current
-
-    def _settle(self, code: int | None = None) -> None:
-        """After a failure, ask CUDA whether it stays (`DeviceLostError`); what passes has been reported already."""
-        if code is not None and not may_be_sticky(code):
-            return
-        try:
-            self._gpu.synchronize()
-        except GpuFaultError:
-            return
 
 
 def _scales(dtype: str) -> tuple[Any, Any]:

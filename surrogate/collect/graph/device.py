@@ -13,7 +13,8 @@ from surrogate.collect.cudnn import abi
 from surrogate.collect.cudnn.activity import Activity, facts
 from surrogate.collect.cudnn.gpu import Gpu, GpuFaultError
 from surrogate.collect.cudnn.library import Library
-from surrogate.collect.cudnn.status import CudnnError, may_be_sticky
+from surrogate.collect.cudnn.recovery import settle
+from surrogate.collect.cudnn.status import CudnnError
 from surrogate.collect.cudnn.stopwatch import Stopwatch
 from surrogate.collect.device import Choice, DeviceInfo, Measurement
 from surrogate.collect.graph.attributes import Attribute, Descriptor, Kind
@@ -125,10 +126,10 @@ class GraphDevice:
                     lambda: self._execute(executable, pack), policy, workspace_bytes, plan.deterministic
                 )
         except CudnnError as error:
-            self._settle(error.code)
+            settle(self._gpu, error.code)
             return Measurement(error.status, str(error), workspace_bytes=workspace_bytes)
         except (GpuFaultError, MemoryError) as error:
-            self._settle()
+            settle(self._gpu)
             return Measurement("failed", str(error), workspace_bytes=workspace_bytes)
 
     def conditions(self) -> Mapping[str, float]:
@@ -185,15 +186,6 @@ class GraphDevice:
 
     def _execute(self, plan: Handle, pack: Handle) -> None:
         self._backend.call("executing the plan", "cudnnBackendExecute", self._handle, plan, pack)
-
-    def _settle(self, code: int | None = None) -> None:
-        """After a failure, ask CUDA whether it stays (`DeviceLostError`)."""
-        if code is not None and not may_be_sticky(code):
-            return
-        try:
-            self._gpu.synchronize()
-        except GpuFaultError:
-            return
 
     def _forget(self) -> None:
         current, self._current = self._current, None

@@ -10,7 +10,8 @@ from surrogate.collect.cudnn import abi
 from surrogate.collect.cudnn.activity import Activity, facts
 from surrogate.collect.cudnn.gpu import Gpu, GpuFaultError
 from surrogate.collect.cudnn.library import Library
-from surrogate.collect.cudnn.status import CudnnError, may_be_sticky
+from surrogate.collect.cudnn.recovery import settle
+from surrogate.collect.cudnn.status import CudnnError
 from surrogate.collect.cudnn.stopwatch import Stopwatch
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.collect.operators import cudnn_calls
@@ -81,11 +82,10 @@ class GpuOperators:
             with self._stream:
                 return self._stopwatch.time(self._prepared(operator), policy)
         except CudnnError as error:
-            if may_be_sticky(error.code):
-                self._settle()
+            settle(self._gpu, error.code)
             return Measurement(error.status, str(error))
         except (GpuFaultError, MemoryError, self._cupy.cuda.runtime.CUDARuntimeError) as error:
-            self._settle()
+            settle(self._gpu)
             return Measurement("failed", " ".join(str(error).split()))
         finally:
             self._cupy.get_default_memory_pool().free_all_blocks()
@@ -109,10 +109,3 @@ class GpuOperators:
 
     def _random(self, shape: tuple[int, ...]) -> Any:
         return self._cupy.random.standard_normal(shape, dtype=self._cupy.float32)
-
-    def _settle(self) -> None:
-        """After a failure, ask CUDA whether it stays (`DeviceLostError`)."""
-        try:
-            self._gpu.synchronize()
-        except GpuFaultError:
-            return
