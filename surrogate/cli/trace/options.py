@@ -1,0 +1,89 @@
+"""What the trace commands share: reading a file, cutting out a part of it, printing its notes."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from surrogate.trace.events import Trace
+    from surrogate.trace.result import Row
+
+_MAX_CELL = 60
+file_argument = click.argument("file", type=click.Path(path_type=Path))
+top_option = click.option("--top", type=click.IntRange(min=1), metavar="K", help="Only the first K rows.")
+gpu_option = click.option(
+    "--gpu", metavar="G", help="The GPU whose peaks count, where the trace names none or another."
+)
+html_option = click.option(
+    "--html", "html", type=click.Path(path_type=Path), help="Also write everything as one HTML file."
+)
+
+
+def part_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose a part of the trace; the command passes them on to `load` as keywords."""
+    for option in (
+        click.option(
+            "--max-bytes", type=click.IntRange(min=1), help="Most bytes a packed trace may unpack to [8 GiB]."
+        ),
+        click.option(
+            "--execution-trace",
+            type=click.Path(path_type=Path),
+            help="A PyTorch execution trace of the same program: adds shapes.",
+        ),
+        click.option("--device", type=click.IntRange(min=0), metavar="N", help="Only this GPU's activities."),
+        click.option("--to", "to_ms", type=float, metavar="MS", help="Only what starts before this time."),
+        click.option(
+            "--from", "from_ms", type=float, metavar="MS", help="Only what starts at this time or later."
+        ),
+        click.option(
+            "--iteration",
+            type=click.IntRange(min=0),
+            multiple=True,
+            metavar="N",
+            help="Only this one; repeatable.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def load(
+    path: Path,
+    *,
+    iteration: Sequence[int] = (),
+    from_ms: float | None = None,
+    to_ms: float | None = None,
+    device: int | None = None,
+    execution_trace: Path | None = None,
+    max_bytes: int | None = None,
+) -> "Trace":
+    """The chosen part of the trace in ``path``; its notes go to standard error, a line each."""
+    from surrogate.trace.events import read_trace, trim, with_execution_trace
+
+    trace = read_trace(path) if max_bytes is None else read_trace(path, max_bytes=max_bytes)
+    if execution_trace is not None:
+        trace = with_execution_trace(trace, execution_trace)
+    for note in trace.notes:
+        click.echo(f"seer: {path}: {note}", err=True)
+    for category, count in sorted(trace.ignored.items()):
+        click.echo(f"seer: {path}: {count:,} events of {category} are not used", err=True)
+    return trim(
+        trace,
+        iterations_kept=iteration or None,
+        from_us=None if from_ms is None else from_ms * 1e3,
+        to_us=None if to_ms is None else to_ms * 1e3,
+        gpu=device,
+    )
+
+
+def shortened(rows: Sequence["Row"]) -> list["Row"]:
+    """Rows with long names cut in the middle, for a terminal; JSON and CSV keep them whole."""
+    return [{key: _short(value) for key, value in row.items()} for row in rows]
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > _MAX_CELL:
+        return f"{value[: _MAX_CELL * 2 // 3]}…{value[-_MAX_CELL // 3 + 1 :]}"
+    return value

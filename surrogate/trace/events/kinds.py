@@ -1,0 +1,82 @@
+"""Codes of what an event is, and the names by which profilers call it."""
+
+import re
+
+OPERATOR, ANNOTATION, STEP, NVTX, FRAME = range(5)
+"""Kinds of a host range: a framework operator, a user's annotation, a profiler step, an NVTX range, a Python frame."""
+RANGE_KINDS = ("operator", "annotation", "step", "nvtx", "frame")
+
+LAUNCH, GRAPH_LAUNCH, COPY_CALL, MEMSET_CALL, SYNC_CALL, RECORD_CALL, WAIT_CALL, MEMORY_CALL, OTHER_CALL = (
+    range(9)
+)
+"""Kinds of a runtime call."""
+CALL_KINDS = (
+    "launch", "graph launch", "copy", "memset", "synchronise", "record event", "wait for event", "memory", "other",
+)  # fmt: skip
+
+KERNEL, COPY, MEMSET, GRAPH = range(4)
+"""Kinds of a device activity; `GRAPH` is a whole CUDA graph that was traced as one activity."""
+ACTIVITY_KINDS = ("kernel", "copy", "memset", "graph")
+
+TO_DEVICE, TO_HOST, ON_DEVICE, PEER, ON_HOST, OTHER_COPY = range(6)
+"""Directions of a copy; -1 for what is no copy."""
+COPY_KINDS = ("host to device", "device to host", "device to device", "peer to peer", "host to host", "other")
+
+SYNC_EVENT, SYNC_STREAM_WAIT, SYNC_STREAM, SYNC_CONTEXT, SYNC_UNKNOWN = range(5)
+"""Kinds of a synchronisation record."""
+SYNC_KINDS = ("event", "stream waits for event", "stream", "context", "unknown")
+
+# First match wins, on the name in lower case: CUDA's runtime and driver API and HIP's.
+_CALLS = (
+    (re.compile(r"graphlaunch"), GRAPH_LAUNCH),
+    (re.compile(r"launch(?!hostfunc)"), LAUNCH),
+    (re.compile(r"memcpy"), COPY_CALL),
+    (re.compile(r"memset"), MEMSET_CALL),
+    (re.compile(r"synchronize"), SYNC_CALL),
+    (re.compile(r"eventrecord"), RECORD_CALL),
+    (re.compile(r"waitevent|waitvalue"), WAIT_CALL),
+    (re.compile(r"malloc|free|hostalloc|memalloc|memcreate|memmap|hostregister"), MEMORY_CALL),
+)
+_COPIES = (("htod", TO_DEVICE), ("dtoh", TO_HOST), ("dtod", ON_DEVICE), ("ptop", PEER), ("htoh", ON_HOST))
+_COPIES_IN_WORDS = (
+    (r"host\W*(?:to|->)\W*device", TO_DEVICE),
+    (r"device\W*(?:to|->)\W*host", TO_HOST),
+    (r"device\W*(?:to|->)\W*device", ON_DEVICE),
+    (r"peer", PEER),
+)
+
+
+def call_kind(name: str) -> int:
+    """The kind of the runtime or driver call of that name."""
+    lower = name.lower()
+    return next((kind for pattern, kind in _CALLS if pattern.search(lower)), OTHER_CALL)
+
+
+def copy_kind(name: str) -> int:
+    """The direction in the name of a copy, such as ``Memcpy HtoD (Pageable -> Device)``."""
+    lower = name.lower()
+    for mark, kind in _COPIES:
+        if mark in lower:
+            return kind
+    return next((kind for pattern, kind in _COPIES_IN_WORDS if re.search(pattern, lower)), OTHER_COPY)
+
+
+def sync_kind(name: str) -> int:
+    """The kind of a synchronisation record by its name, such as ``Stream Wait Event``."""
+    lower = name.lower()
+    if "wait" in lower:
+        return SYNC_STREAM_WAIT
+    for mark, kind in (
+        ("event", SYNC_EVENT),
+        ("stream", SYNC_STREAM),
+        ("context", SYNC_CONTEXT),
+        ("device", SYNC_CONTEXT),
+    ):
+        if mark in lower:
+            return kind
+    return SYNC_UNKNOWN
+
+
+def range_kind(name: str, kind: int) -> int:
+    """``kind``, or `STEP` for the profiler's own range around an iteration."""
+    return STEP if name.startswith("ProfilerStep") else kind

@@ -1,0 +1,218 @@
+"""The events of a trace as columns: one frozen table per kind of event, over shared names, threads and streams."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+"""A column of whole numbers; -1 stands for "not in the trace"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A host thread, by the ids the profiler printed."""
+
+    process: str
+    thread: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A queue of one device. ``process`` is "" where the trace does not say whose it is (PyTorch's never does)."""
+
+    device: int
+    stream: int
+    process: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU as the trace describes it; 0 where it does not."""
+
+    index: int
+    name: str
+    compute_capability: float = 0.0
+    sms: int = 0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timed:
+    """What all tables with a duration share: ``start_ns`` and ``end_ns``, int64, from the trace's origin."""
+
+    start_ns: Ints
+    end_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def time_us(self) -> NDArray[np.float64]:
+        """Durations in µs."""
+        return (self.end_ns - self.start_ns) / 1e3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges(Timed):
+    """Host ranges: operators, annotations, profiler steps, NVTX ranges (`kinds.RANGE_KINDS`), or Python frames.
+
+    ``name``, ``shapes``, ``types``, ``inputs``, ``outputs`` and ``stack`` are indices into the trace's tuples
+    ``names``, ``shapes``, ``types``, ``inputs``, ``shapes`` and ``names``; ``thread`` into ``threads``.
+    ``parent`` is the innermost range of the same thread around this one, ``depth`` the number of those around
+    it. ``sequence`` and ``forward_thread`` are autograd's: a backward operator has the sequence number of its
+    forward operator and a forward thread above 0.
+    """
+
+    name: Ints
+    kind: Ints
+    thread: Ints
+    external_id: Ints
+    sequence: Ints
+    forward_thread: Ints
+    shapes: Ints
+    types: Ints
+    inputs: Ints
+    outputs: Ints
+    stack: Ints
+    parent: Ints
+    depth: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calls(Timed):
+    """CUDA (or HIP) runtime and driver calls. ``range`` is the innermost row of `Trace.ranges` around the call."""
+
+    name: Ints
+    kind: Ints
+    thread: Ints
+    correlation: Ints
+    external_id: Ints
+    range: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Activities(Timed):
+    """Kernels, copies, memsets and graphs on the device (`kinds.ACTIVITY_KINDS`).
+
+    ``call`` is the row of `Trace.calls` that launched it (all kernels of one CUDA graph share theirs), ``range``
+    the innermost row of `Trace.ranges` around that call. ``grid`` and ``block`` have shape (rows, 3), in blocks
+    and threads, 0 where unknown; ``shared_bytes`` is a block's static and dynamic shared memory together.
+    ``graph_node`` is above 0 for a kernel of a CUDA graph. ``bytes`` and ``copy_kind`` belong to copies and memsets.
+    ``occupancy_pct`` is the profiler's own estimate, NaN where it gives none.
+    """
+
+    name: Ints
+    kind: Ints
+    stream: Ints
+    correlation: Ints
+    external_id: Ints
+    grid: Ints
+    block: Ints
+    registers: Ints
+    shared_bytes: Ints
+    bytes: Ints
+    copy_kind: Ints
+    graph_node: Ints
+    occupancy_pct: NDArray[np.float64]
+    call: Ints
+    range: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Syncs(Timed):
+    """Synchronisation records (`kinds.SYNC_KINDS`). ``wait_correlation``: the call that recorded the awaited event."""
+
+    name: Ints
+    kind: Ints
+    stream: Ints
+    correlation: Ints
+    wait_correlation: Ints
+    call: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Allocations:
+    """Allocations (``bytes`` > 0) and frees (< 0). ``device`` is -1 for host memory; ``range`` the range around it."""
+
+    time_ns: Ints
+    bytes: Ints
+    device: Ints
+    address: Ints
+    total_bytes: Ints
+    thread: Ints
+    range: Ints
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Trace:
+    """All events of one trace; every table sorted by start. See `surrogate.trace.events` for the contract."""
+
+    source: str
+    format: str
+    origin_ns: int
+    names: tuple[str, ...]
+    shapes: tuple[Any, ...]
+    types: tuple[tuple[str, ...], ...]
+    inputs: tuple[tuple[str, ...], ...]
+    threads: tuple[Thread, ...]
+    streams: tuple[Stream, ...]
+    devices: tuple[Device, ...]
+    ranges: Ranges
+    frames: Ranges
+    calls: Calls
+    activities: Activities
+    syncs: Syncs
+    allocations: Allocations
+    rank: int | None = None
+    world_size: int | None = None
+    notes: tuple[str, ...] = ()
+    ignored: Mapping[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return (
+            f"Trace({self.source}: {len(self.ranges):,} ranges, {len(self.calls):,} calls,"
+            f" {len(self.activities):,} device activities, {self.span_us / 1e3:.1f} ms)"
+        )
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """Earliest start and latest end of all events, frames left aside, in ns from the origin; (0, 0) if empty."""
+        tables = [t for t in (self.ranges, self.calls, self.activities, self.syncs) if len(t)]
+        if not tables:
+            return (0, 0)
+        return min(int(t.start_ns[0]) for t in tables), max(int(t.end_ns.max()) for t in tables)
+
+    @property
+    def span_us(self) -> float:
+        """From the first start to the last end, in µs."""
+        first, last = self.span_ns
+        return (last - first) / 1e3
+
+    def name_of(self, table: Any, row: int) -> str:
+        """The name in ``row`` of a table of this trace."""
+        return self.names[int(table.name[row])]
+
+    def shapes_of(self, row: int) -> tuple[Any, ...] | None:
+        """Input shapes of a row of ``ranges``, one tuple per argument; None where the trace has none."""
+        found = int(self.ranges.shapes[row])
+        return None if found < 0 else self.shapes[found]
+
+    def device_name(self, device: int) -> str:
+        """The name of the device of that index, "" where the trace has none."""
+        return next((one.name for one in self.devices if one.index == device), "")
+
+
+T = TypeVar("T")
+
+
+def take(table: T, rows: NDArray[Any]) -> T:
+    """The chosen rows (indices or a mask) of a table of columns."""
+    columns = {f.name: getattr(table, f.name)[rows] for f in fields(table)}  # type: ignore[arg-type]
+    return replace(table, **columns)  # type: ignore[type-var]

@@ -1,0 +1,150 @@
+"""``seer trace`` through its entry point, and the HTML page."""
+
+import csv
+import io
+import json
+import sys
+
+import pytest
+
+from surrogate.cli import main
+from surrogate.trace import profile, read_trace
+from surrogate.trace.page import trace_page
+
+
+@pytest.fixture
+def file(make_trace, tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(make_trace(steps=2)))
+    return path
+
+
+@pytest.fixture
+def seer(monkeypatch, capsys):
+    def run(*words):
+        monkeypatch.setattr("sys.argv", ["seer", "trace", *map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_summary(seer, file):
+    code, out, _ = seer("summary", file, "--json")
+    whole = json.loads(out)
+    assert code == 0 and whole["summary"]["kernels"] == 10 and whole["summary"]["batch"] == 8
+    assert {row["type"] for row in whole["types"]} == {"conv2d", "relu", "Optimizer.step#SGD.step", "copy_"}
+    assert whole["copies"][0]["direction"] == "device to host"
+    code, out, _ = seer("summary", file)
+    assert code == 0 and "iteration_ms" in out and "conv2d" in out and "Copies and memsets" in out
+
+
+@pytest.mark.parametrize(("by", "key"), [("layer", "layer"), ("type", "type"), ("copy", "copy")])
+def test_summary_tables(seer, file, by, key):
+    code, out, _ = seer("summary", file, "--by", by, "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0 and key in rows[0] and len(rows) >= 1
+
+
+def test_kernels(seer, file):
+    code, out, _ = seer("kernels", file, "--top", "2", "--json")
+    rows = json.loads(out)
+    assert code == 0 and [row["kernel"] for row in rows] == [
+        "cudnn_wgrad_kernel", "volta_scudnn_128x64_relu_interior_nn_v1",
+    ]  # fmt: skip
+    code, out, _ = seer("kernels", file, "--by", "layer", "--csv", "--iteration", "1")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert {row["kernel"]: row["calls"] for row in rows}["conv2d.0"] == "2"
+    assert "latency-bound" in seer("kernels", file)[1]
+
+
+def test_spans(seer, file):
+    code, out, _ = seer("spans", file, "--level", "kernel", "--json")
+    rows = json.loads(out)
+    assert code == 0 and sum(row["level"] == "kernel" for row in rows) == 12
+    known = {row["id"] for row in rows}
+    assert all(row["parent"] is None or row["parent"] in known for row in rows)
+    assert "ProfilerStep#5" in seer("spans", file)[1]
+
+
+def test_parts_by_time(seer, file):
+    rows = json.loads(seer("kernels", file, "--from", "1", "--to", "1.3", "--json")[1])
+    assert {row["kernel"]: row["calls"] for row in rows} == {
+        "volta_scudnn_128x64_relu_interior_nn_v1": 1, "relu_kernel": 1, "relu_backward_kernel": 1,
+        "cudnn_wgrad_kernel": 1,
+    }  # fmt: skip
+
+
+def test_a_batch_sweep(seer, file, tmp_path):
+    other = tmp_path / "other.json"
+    other.write_text(file.read_text())
+    rows = json.loads(seer("summary", file, other, "--batch", "4", "--batch", "16", "--json")[1])
+    assert [row["batch"] for row in rows] == [4, 16] and [row["best"] for row in rows] == [False, True]
+    assert seer("summary", file, other, "--by", "layer")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--iteration", "7"), ("--device", "9"), ("--from", "9"), ("--gpu", "nonesuch"), ("--max-bytes", "0"),
+     ("--execution-trace", "none.json"), ("--html", "no/such/folder/x.html"), ("--by", "moon")],
+)  # fmt: skip
+def test_mistakes_are_one_line_and_status_2(seer, file, words):
+    code, out, err = seer("summary", file, *words)
+    assert code == 2 and out == "" and err.startswith("seer: ") and err.count("\n") == 1
+
+
+def test_what_was_left_out_is_said(seer, make_trace, tmp_path):
+    trace = make_trace()
+    trace["traceEvents"].append({"ph": "X", "cat": "novel", "name": "n", "ts": 1, "dur": 1})
+    trace["traceEvents"][1]["dur"] = -1
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps(trace))
+    code, _, err = seer("kernels", path)
+    assert code == 0 and "1 events of novel (X) are not used" in err and "usable time" in err
+
+
+def test_one_html_file_with_everything_escaped(seer, make_trace, tmp_path):
+    trace = make_trace()
+    for event in trace["traceEvents"]:
+        if event["name"] == "volta_scudnn_128x64_relu_interior_nn_v1":
+            event["name"] = "evil<script>alert(1)</script>&\"'"
+    path, page = tmp_path / "evil.json", tmp_path / "out.html"
+    path.write_text(json.dumps(trace))
+    assert seer("summary", path, "--html", page)[0] == 0
+    text = page.read_text(encoding="utf-8")
+    assert "<script" not in text and "evil&lt;script&gt;" in text
+    assert "http://" not in text and "https://" not in text and "src=" not in text
+    assert "<svg" in text and "conv2d.0" in text and "Copies and memsets" in text
+
+
+def test_pages_of_real_traces(real):
+    for name in (
+        "vgg13_b128_training_h100.json.gz",
+        "nsys_power_iteration.sqlite",
+        "edge_no_gpu_events.json.gz",
+    ):
+        page = trace_page(profile(real(name)))
+        assert page.startswith("<!doctype html>") and page.count("<table>") == page.count("</table>")
+
+
+def test_help_imports_nothing_heavy(seer, monkeypatch):
+    monkeypatch.delitem(sys.modules, "surrogate.trace.profiling", raising=False)
+    code, out, _ = seer("--help")
+    assert code == 0 and all(name in out for name in ("summary", "kernels", "spans"))
+    assert "surrogate.trace.profiling" not in sys.modules
+
+
+def test_reading_with_a_limit(seer, file, tmp_path):
+    import gzip
+
+    packed = tmp_path / "t.json.gz"
+    packed.write_bytes(gzip.compress(file.read_bytes()))
+    assert seer("kernels", packed)[0] == 0
+    code, _, err = seer("kernels", packed, "--max-bytes", "100")
+    assert code == 2 and "unpacks to more than" in err
+    assert len(read_trace(packed).calls) == 12

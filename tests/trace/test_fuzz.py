@@ -1,0 +1,145 @@
+"""Damaged traces: every reader and analysis either works or refuses in one line."""
+
+import contextlib
+import json
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from features.errors import InputError
+from surrogate.trace import (
+    copy_table,
+    kernel_table,
+    layer_table,
+    profile,
+    read_trace,
+    summary,
+    trace_spans,
+    trim,
+    type_table,
+)  # fmt: skip
+from surrogate.trace.page import trace_page
+
+_ODD = [None, True, -1, 0, 2**63, -(2**70), 1e300, float("nan"), float("inf"), "", "7", "x" * 50, "\ud800", [], [1], {},
+        {"a": 1}, [[8, 3], [[]]], [-5, 2, "a"], 0.5]  # fmt: skip
+
+
+def _mutated(trace, seed):
+    """A few random edits: values of any type in any place, keys lost, events doubled, moved or torn."""
+    draw, events = random.Random(seed), json.loads(json.dumps(trace["traceEvents"]))
+    for _ in range(draw.randint(1, 12)):
+        event = draw.choice(events)
+        if not isinstance(event, dict) or not event:
+            continue
+        inner = event.get("args") if isinstance(event.get("args"), dict) and draw.random() < 0.5 else event
+        if not inner:
+            continue
+        key = draw.choice(sorted(inner, key=str))
+        action = draw.randrange(6)
+        if action == 0:
+            inner.pop(key)
+        elif action == 1:
+            events.append(json.loads(json.dumps(event)))
+        elif action == 2:
+            events[draw.randrange(len(events))] = draw.choice(_ODD)
+        elif action == 3 and isinstance(inner[key], int | float):
+            inner[key] = inner[key] + draw.choice([-1e9, -1000, -50, 0.25, 50, 1000, 1e9])
+        else:
+            inner[key] = draw.choice(_ODD)
+    header = {
+        k: draw.choice(_ODD) if draw.random() < 0.2 else v for k, v in trace.items() if draw.random() < 0.9
+    }
+    return header | {"traceEvents": events}
+
+
+def _analyse(path: Path) -> bool:
+    """Everything a command does; True if the trace was readable."""
+    try:
+        one = profile(read_trace(path))
+    except InputError as error:
+        assert "\n" not in str(error)
+        return False
+    whole = one.total_us
+    assert whole >= 0
+    for table in (layer_table(one), type_table(one)):
+        assert sum(row["total_us"] for row in table) == pytest.approx(whole)
+    json.dumps([summary(one), *kernel_table(one), *copy_table(one), *trace_spans(one.trace).rows()])
+    repr(kernel_table(one)).encode()
+    trace_page(one).encode()
+    with contextlib.suppress(InputError):
+        trim(one.trace, iterations_kept=[0], share=(0.25, 0.75))
+    return True
+
+
+def _fuzz(trace, path, seeds):
+    readable = 0
+    for seed in seeds:
+        path.write_text(json.dumps(_mutated(trace, seed)))
+        readable += _analyse(path)
+    return readable
+
+
+def test_two_hundred_damaged_traces(make_trace, tmp_path):
+    assert _fuzz(make_trace(steps=1), tmp_path / "t.json", range(200)) > 100
+
+
+@pytest.mark.slow
+def test_two_thousand_damaged_traces(make_trace, make_older, tmp_path):
+    seeds = range(1000, 2000)
+    readable = _fuzz(make_trace(steps=2), tmp_path / "t.json", seeds)
+    readable += _fuzz(make_older(make_trace(steps=2)), tmp_path / "t.json", seeds)
+    assert readable > 1000
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_bytes_flipped_or_cut(make_trace, tmp_path, data):
+    raw = bytearray(json.dumps(make_trace(steps=1)).encode())
+    for _ in range(data.draw(st.integers(0, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path / "raw.json"
+    path.write_bytes(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
+    _analyse(path)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_damaged_sqlite(tmp_path, data):
+    path = tmp_path / "x.sqlite"
+    path.unlink(missing_ok=True)
+    columns = [
+        "start",
+        "end",
+        "deviceId",
+        "streamId",
+        "correlationId",
+        "gridX",
+        "globalTid",
+        "nameId",
+        "eventType",
+        "text",
+    ]
+    with sqlite3.connect(path) as connection:
+        for table in (
+            "CUPTI_ACTIVITY_KIND_KERNEL",
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            "NVTX_EVENTS",
+            "StringIds",
+        ):
+            connection.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
+            for _ in range(3):
+                values = data.draw(st.lists(
+                    st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=3).map(
+                        lambda t: t.encode("utf-8", "replace").decode()) | st.binary(max_size=3)
+                    | st.sampled_from([0, 59, 100, 2000]), min_size=10, max_size=10))  # fmt: skip
+                connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * 10)})", values)
+    connection.close()
+    if data.draw(st.booleans()):
+        raw = bytearray(path.read_bytes())
+        raw[data.draw(st.integers(16, len(raw) - 1))] = data.draw(st.integers(0, 255))
+        path.write_bytes(bytes(raw))
+    _analyse(path)

@@ -1,0 +1,140 @@
+"""Iterations: by step, by optimizer, by repetition, or one."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surrogate.trace.events import iteration_of, iterations, kinds, trim
+from surrogate.trace.events.iteration import period
+
+
+def test_profiler_steps(make_trace, read):
+    found = iterations(read(make_trace(steps=3)))
+    assert [(one.label, one.by, one.time_us) for one in found] == [
+        (f"ProfilerStep#{5 + i}", "step", 990.0) for i in range(3)
+    ]
+
+
+def _without(trace, *prefixes):
+    kept = [e for e in trace["traceEvents"] if not e["name"].startswith(prefixes)]
+    return {**trace, "traceEvents": kept}
+
+
+def test_optimizer_steps_bound_iterations(make_trace, read):
+    found = iterations(read(_without(make_trace(steps=3), "ProfilerStep")))
+    assert [one.by for one in found] == ["optimizer"] * 3
+    assert [one.end_ns for one in found] == [490_000, 1_490_000, 2_490_000]
+
+
+def test_repeated_operators(make_trace, read):
+    trace = read(_without(make_trace(steps=4), "ProfilerStep", "Optimizer"))
+    found = iterations(trace)
+    assert [one.by for one in found] == ["repetition"] * 4
+    assert [one.start_ns for one in found] == [0, 1_000_000, 2_000_000, 3_000_000]
+    assert np.bincount(iteration_of(found, trace)[2]).tolist() == [6, 6, 6, 6]
+
+
+def test_repeated_kernels_alone(make_trace, read):
+    trace = make_trace(steps=4)
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("cat") == "kernel"]
+    assert len(iterations(read(trace))) == 4
+
+
+def test_nothing_repeats(make_trace, read):
+    found = iterations(read(_without(make_trace(steps=1), "ProfilerStep")))
+    assert [(one.label, one.by) for one in found] == [("whole trace", "whole")]
+
+
+@given(
+    st.lists(st.integers(0, 50), min_size=2, max_size=12, unique=True), st.integers(3, 6), st.integers(0, 2)
+)
+def test_a_repeated_block_is_found_after_a_prologue(block, times, prologue):
+    sequence = np.array([*range(100, 100 + prologue), *block * times])
+    assert period(sequence) == (prologue, len(block))
+
+
+def test_activities_follow_their_launch_not_their_start(make_trace, read):
+    trace = make_trace(steps=2)
+    late = next(e for e in trace["traceEvents"] if e["name"] == "add_kernel")
+    late["ts"] += 700  # it runs while the next step's host work is under way
+    found = read(trace)
+    of_activity = iteration_of(iterations(found), found)[2]
+    row = [i for i in range(12) if found.name_of(found.activities, i) == "add_kernel"]
+    assert of_activity[row].tolist() == [0, 1]
+
+
+def test_the_real_traces(resnet, real):
+    found = iterations(resnet)
+    assert [one.label for one in found] == [f"ProfilerStep#{i}" for i in range(5, 11)]
+    assert np.bincount(iteration_of(found, resnet)[2]).tolist() == [1516] * 6
+    by_optimizer = iterations(real("resnet_training_2080ti_no_dims.json.gz"))
+    assert len(by_optimizer) == 30 and by_optimizer[0].by == "optimizer"
+    loop = iterations(real("nsys_power_iteration.sqlite"))
+    assert len(loop) == 44 and loop[0].by == "repetition"
+
+
+@pytest.mark.parametrize("part", [{"iterations_kept": [1]}, {"share": (0.5, 1.0)}, {"from_us": 1000.0}])
+def test_the_second_half_by_any_name(make_trace, read, part):
+    trace = trim(read(make_trace(steps=2)), **part)
+    assert (len(trace.ranges), len(trace.calls), len(trace.activities), len(trace.allocations)) == (
+        10,
+        6,
+        6,
+        1,
+    )
+    assert (trace.activities.call >= 0).all() and (trace.activities.range >= 0).all()
+    around = [trace.name_of(trace.ranges, r) for r in trace.activities.range]
+    assert around == ["aten::cudnn_convolution", "aten::relu", "ReluBackward0", "aten::convolution_backward",
+                      "aten::add_", "aten::copy_"]  # fmt: skip
+
+
+def test_trimmed_parts_add_up(resnet):
+    found = iterations(resnet)
+    parts = [trim(resnet, iterations_kept=[i]) for i in range(len(found))]
+    assert sum(len(p.activities) for p in parts) == len(resnet.activities)
+    assert sum(p.activities.time_us.sum() for p in parts) == resnet.activities.time_us.sum()
+
+
+def test_trimming_to_a_gpu(make_trace, read):
+    trace = make_trace(steps=1)
+    for event in trace["traceEvents"]:
+        if event["name"] == "add_kernel":
+            event["args"]["device"] = 1
+    found = trim(read(trace), gpu=1)
+    assert [found.name_of(found.activities, 0)] == ["add_kernel"] and len(found.activities) == 1
+    assert found.name_of(found.ranges, found.activities.range[0]) == "aten::add_"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"iterations_kept": [7]},
+        {"gpu": 3},
+        {"from_us": 5.0, "to_us": 4.0},
+        {"share": (0.5, 2)},
+        {"from_us": 1e9},
+    ],
+)
+def test_what_is_not_there_is_refused(make_trace, read, part):
+    with pytest.raises(ValueError) as error:
+        trim(read(make_trace()), **part)
+    assert "\n" not in str(error.value)
+
+
+@given(st.floats(0, 2500), st.floats(1, 1500))
+def test_any_span_keeps_links_valid(made_once, start, length):
+    try:
+        part = trim(made_once, from_us=start, to_us=start + length)
+    except ValueError:
+        return
+    for links, table in (
+        (part.ranges.parent, part.ranges), (part.calls.range, part.ranges), (part.activities.range, part.ranges),
+        (part.activities.call, part.calls),
+    ):  # fmt: skip
+        assert ((links >= -1) & (links < max(len(table), 1))).all()
+    launched = part.activities.call >= 0
+    assert (
+        part.activities.correlation[launched] == part.calls.correlation[part.activities.call[launched]]
+    ).all()
+    assert (part.calls.kind != kinds.OTHER_CALL).all()

@@ -1,0 +1,227 @@
+"""PyTorch profiler JSON: both generations, missing keys, damage, archives."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from features.errors import InputError
+from surrogate.trace.events import kinds, read_trace, take
+
+
+def test_every_table_is_filled_and_linked(make_trace, read):
+    trace = read(make_trace(steps=2))
+    assert (len(trace.ranges), len(trace.calls), len(trace.activities)) == (20, 12, 12)
+    assert (trace.rank, trace.world_size) == (3, 8)
+    assert trace.devices[0].compute_capability == 7.0 and trace.devices[0].sms == 80
+    launched = [trace.name_of(trace.calls, call) for call in trace.activities.call]
+    assert launched.count("cudaLaunchKernel") == 10 and launched.count("cudaMemcpyAsync") == 2
+    around = {trace.name_of(trace.activities, i): trace.name_of(trace.ranges, r)
+              for i, r in enumerate(trace.activities.range)}  # fmt: skip
+    assert around["volta_scudnn_128x64_relu_interior_nn_v1"] == "aten::cudnn_convolution"
+    assert around["cudnn_wgrad_kernel"] == "aten::convolution_backward"
+    assert around["add_kernel"] == "aten::add_"
+
+
+def test_columns_hold_what_the_file_says(make_trace, read):
+    trace = read(make_trace(steps=1))
+    kernel = int(np.flatnonzero(trace.activities.kind == kinds.KERNEL)[0])
+    row = take(trace.activities, np.array([kernel]))
+    assert row.grid.tolist() == [[160, 1, 1]] and row.block.tolist() == [[256, 1, 1]]
+    assert (row.registers[0], row.shared_bytes[0], row.occupancy_pct[0]) == (32, 4096, 50.0)
+    assert row.time_us.tolist() == [100.0] and row.start_ns.tolist() == [50_000]
+    copy = take(trace.activities, trace.activities.kind == kinds.COPY)
+    assert (copy.bytes[0], copy.copy_kind[0]) == (400_000, kinds.TO_HOST)
+    conv = next(r for r in range(len(trace.ranges)) if trace.name_of(trace.ranges, r) == "aten::conv2d")
+    assert trace.shapes_of(conv)[:2] == ((8, 3, 32, 32), (16, 3, 3, 3))
+    assert trace.types[trace.ranges.types[conv]][0] == "float"
+    assert trace.allocations.bytes.tolist() == [460_800]
+    assert trace.name_of(trace.ranges, trace.allocations.range[0]) == "aten::cudnn_convolution"
+
+
+def test_both_generations_give_the_same_tables(make_trace, make_older, read):
+    new, old = read(make_trace()), read(make_older(make_trace()), "old.json")
+    for table in ("ranges", "calls", "activities"):
+        a, b = getattr(new, table), getattr(old, table)
+        names_a, names_b = [new.names[i] for i in a.name], [old.names[i] for i in b.name]
+        assert names_a == names_b
+        assert a.start_ns.tolist() == b.start_ns.tolist() and a.end_ns.tolist() == b.end_ns.tolist()
+    assert new.activities.call.tolist() == old.activities.call.tolist()
+    assert new.activities.range.tolist() == old.activities.range.tolist()
+    assert new.ranges.parent.tolist() == old.ranges.parent.tolist()
+    assert (
+        [(s.device, s.stream) for s in new.streams] == [(s.device, s.stream) for s in old.streams] == [(0, 7)]
+    )
+
+
+def test_tables_are_sorted_and_times_start_at_zero(make_trace, read):
+    events = make_trace()
+    events["traceEvents"].reverse()
+    trace = read(events)
+    for table in (trace.ranges, trace.calls, trace.activities):
+        assert (np.diff(table.start_ns) >= 0).all()
+    assert trace.span_ns[0] == 0 and trace.origin_ns == 1_700_000_000_000_000_000
+
+
+def test_compressed_and_bare_list_read_alike(make_trace, read, tmp_path):
+    plain = read(make_trace())
+    packed = tmp_path / "t.json.gz"
+    packed.write_bytes(gzip.compress(json.dumps(make_trace()).encode()))
+    bare = tmp_path / "bare.json"
+    bare.write_text(json.dumps(make_trace()["traceEvents"]))
+    for path in (packed, bare):
+        other = read_trace(path)
+        assert len(other.ranges) == len(plain.ranges) and len(other.activities) == len(plain.activities)
+
+
+def test_fractions_of_a_microsecond_survive(read):
+    event = {"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 12.345, "dur": 0.125}
+    later = {**event, "ts": 13.0, "dur": 1}
+    trace = read({"traceEvents": [event, later]})
+    assert trace.ranges.start_ns.tolist() == [0, 655] and trace.ranges.end_ns.tolist() == [125, 1655]
+
+
+@pytest.mark.parametrize(
+    "bad", [{"dur": -5}, {"dur": None}, {"ts": "soon"}, {"ts": 1e300}, {"ts": float("nan")}]
+)
+def test_events_without_a_usable_time_are_left_out_and_said(make_trace, read, bad):
+    trace = make_trace(steps=1)
+    trace["traceEvents"][1] |= bad
+    found = read(trace)
+    assert len(found.ranges) == 9
+    assert any("1 events without a usable time" in note for note in found.notes)
+
+
+def test_missing_keys_do_no_harm(make_trace, read):
+    trace = make_trace(steps=1)
+    for event in trace["traceEvents"]:
+        event.pop("args", None)
+        event.pop("tid", None)
+    found = read({"traceEvents": trace["traceEvents"]})
+    assert len(found.activities) == 6 and (found.activities.call == -1).all()
+    assert found.rank is None and found.devices == ()
+
+
+def test_a_correlation_id_in_the_external_id_is_no_operator(make_trace, read):
+    trace = make_trace(steps=1)
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("cat") != "cuda_runtime"]
+    found = read(trace)
+    kernels = found.activities.kind == kinds.KERNEL
+    assert (found.activities.range[kernels] == -1).all()
+
+
+def test_an_operators_id_links_where_the_call_is_missing(make_trace, make_older, read):
+    trace = make_older(make_trace(steps=1))
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("cat") != "Runtime"]
+    relu = next(e for e in trace["traceEvents"] if e["name"] == "aten::relu")
+    kernel = next(e for e in trace["traceEvents"] if e["name"] == "relu_kernel")
+    kernel["args"]["external id"] = relu["args"]["External id"]
+    found = read(trace)
+    row = next(i for i in range(6) if found.name_of(found.activities, i) == "relu_kernel")
+    assert found.name_of(found.ranges, found.activities.range[row]) == "aten::relu"
+
+
+def test_kernels_of_a_cuda_graph_share_their_launch(read):
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "pid": 1, "tid": 1, "ts": 0, "dur": 5,
+            "args": {"correlation": 9}}  # fmt: skip
+    kernels = [
+        {"ph": "X", "cat": "kernel", "name": f"k{i}", "pid": 0, "tid": 7, "ts": 10 + 5 * i, "dur": 4,
+         "args": {"correlation": 9, "stream": 7, "device": 0, "graph node id": i + 1}} for i in range(3)
+    ]  # fmt: skip
+    trace = read({"traceEvents": [call, *kernels]})
+    assert trace.activities.call.tolist() == [0, 0, 0] and trace.activities.graph_node.tolist() == [1, 2, 3]
+    assert trace.calls.kind.tolist() == [kinds.GRAPH_LAUNCH]
+
+
+def test_processes_with_the_same_correlation_ids_stay_apart(make_trace, read):
+    first, second = make_trace(steps=1), make_trace(steps=1, start=1_700_000_000_005_000)
+    for event in second["traceEvents"]:
+        event["pid"] = 2 if event["pid"] == 1 else 1
+    trace = read({"traceEvents": first["traceEvents"] + second["traceEvents"]})
+    calls = trace.calls.start_ns[trace.activities.call]
+    assert len(set(trace.activities.call.tolist())) == 12
+    assert (trace.activities.start_ns - calls < 1_000_000).all()
+
+
+def test_unknown_categories_are_counted_not_lost(make_trace, read):
+    trace = make_trace(steps=1)
+    trace["traceEvents"] += [{"ph": "X", "cat": "novel", "name": "n", "ts": 1, "dur": 1}] * 3
+    assert read(trace).ignored == {"novel (X)": 3}
+
+
+def test_names_cannot_command_a_terminal(make_trace, read):
+    trace = make_trace(steps=1)
+    trace["traceEvents"][1]["name"] = "aten::\x1b[31mred\ud800"
+    names = read(trace).names
+    assert not any("\x1b" in name or "\ud800" in name for name in names)
+
+
+def test_synchronisation_records(make_trace, read):
+    trace = make_trace(steps=1)
+    trace["traceEvents"].append(
+        {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "pid": 0, "tid": 7, "ts": 1_700_000_000_000_700,
+         "dur": 3, "args": {"stream": 7, "device": 0, "correlation": 106, "wait_on_cuda_event_record_corr_id": 101}}
+    )  # fmt: skip
+    found = read(trace)
+    assert found.syncs.kind.tolist() == [
+        kinds.SYNC_STREAM_WAIT
+    ] and found.syncs.wait_correlation.tolist() == [101]
+    assert found.name_of(found.calls, found.syncs.call[0]) == "cudaMemcpyAsync"
+
+
+def test_a_truncated_file_gives_its_whole_events(make_trace, tmp_path):
+    text = json.dumps(make_trace())
+    path = tmp_path / "cut.json"
+    path.write_text(text[: len(text) * 2 // 3])
+    trace = read_trace(path)
+    assert 0 < len(trace.ranges) < 20
+    assert trace.notes == ("the file ends early; what comes before its end is used",)
+
+
+def test_bad_files_are_refused_in_one_line(make_trace, tmp_path):
+    text = json.dumps(make_trace())
+    packed = gzip.compress(text.encode())
+    cases = {
+        "empty": b"", "text": b"hello", "number": b"12", "no_events": b'{"a": 1}', "no_list": b'{"traceEvents": 3}',
+        "cut.gz": packed[: len(packed) // 2], "deep": b'{"traceEvents": [' + b"[" * 200_000,
+        "long_number": b'{"traceEvents": [{"ts": ' + b"9" * 5000 + b"}]}",
+        "broken": text.replace('"dur": 100', '"dur" 100', 1).encode(), "empty_list": b"[]",
+    }  # fmt: skip
+    for name, content in cases.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(InputError) as error:
+            read_trace(path)
+        assert "\n" not in str(error.value) and name in str(error.value), name
+    with pytest.raises(InputError, match="cannot be read"):
+        read_trace(tmp_path / "missing.json")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_trace(tmp_path)
+
+
+def test_a_decompression_bomb_is_refused(tmp_path):
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 5_000_000))
+    with pytest.raises(InputError, match="unpacks to more than"):
+        read_trace(path, max_bytes=1_000_000)
+
+
+@pytest.mark.parametrize("name", ["edge_no_gpu_events.json.gz", "edge_no_distributed_info.json.gz"])
+def test_real_odd_traces_read(real, name):
+    trace = real(name)
+    assert len(trace.ranges) == 2467 and len(trace.activities) == 0
+
+
+def test_every_activity_of_the_real_resnet_is_linked(resnet, shared_data: Path):
+    with gzip.open(shared_data / "traces" / "resnet50_b32_training_v100.json.gz") as file:
+        events = [e for e in json.load(file)["traceEvents"] if e.get("ph") == "X"]
+    kernels = [e for e in events if e["cat"] in ("Kernel", "Memcpy", "Memset")]
+    assert len(resnet.activities) == len(kernels) == 9096
+    assert resnet.activities.time_us.sum() == sum(e["dur"] for e in kernels)
+    assert (resnet.activities.call >= 0).all() and (resnet.activities.range >= 0).all()
+    # The older Kineto names each kernel's operator itself: an oracle for the attribution by time.
+    own = sorted((e["ts"], e["args"]["correlation"], e["args"]["external id"]) for e in kernels)
+    order = np.lexsort((resnet.activities.correlation, resnet.activities.start_ns))
+    assert resnet.ranges.external_id[resnet.activities.range[order]].tolist() == [i for _, _, i in own]

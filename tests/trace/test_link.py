@@ -1,0 +1,78 @@
+"""Nesting and launch joins against brute force."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surrogate.trace.events.link import launched_by, nest
+
+_intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20), st.integers(0, 1)), max_size=30)
+
+
+def _nest(rows, tolerance=0):
+    start = np.array([a for a, _, _ in rows], dtype=np.int64)
+    end = start + np.array([b for _, b, _ in rows], dtype=np.int64)
+    thread = np.array([t for _, _, t in rows], dtype=np.int64)
+    order = np.full(len(rows), -1)
+    return start, end, thread, *nest(start, end, thread, order, np.ones(len(rows), np.bool_), tolerance)
+
+
+@given(_intervals)
+def test_parents_are_the_latest_begun_intervals_that_include(rows):
+    start, end, thread, parent, _ = _nest(rows)
+    for row in range(len(rows)):
+        around = [
+            r for r in range(len(rows))
+            if r != row and thread[r] == thread[row] and start[r] <= start[row] and end[row] <= end[r]
+            and (start[r], -end[r]) < (start[row], -end[row])
+        ]  # fmt: skip
+        twins = [
+            r
+            for r in range(len(rows))
+            if (start[r], end[r], thread[r]) == (start[row], end[row], thread[row])
+        ]
+        if len(twins) > 1:
+            continue  # equal intervals nest in the order they are listed
+        expected = max((start[r], -end[r]) for r in around) if around else None
+        found = None if parent[row] < 0 else (start[parent[row]], -end[parent[row]])
+        assert found == expected
+
+
+@given(_intervals)
+def test_depth_counts_the_ancestors(rows):
+    *_, parent, depth = _nest(rows)
+    for row in range(len(rows)):
+        count, up = 0, parent[row]
+        while up >= 0:
+            count, up = count + 1, parent[up]
+        assert depth[row] == count
+
+
+def test_rounding_to_whole_microseconds_keeps_a_child_inside():
+    rows = [(0, 10_000, 0), (5_000, 6_000, 0)]
+    assert _nest(rows)[3].tolist() == [-1, -1]
+    assert _nest(rows, tolerance=1000)[3].tolist() == [-1, 0]
+    following = [(0, 10_000, 0), (10_000, 500, 0)]  # begins where the other ends: a sibling
+    assert _nest(following, tolerance=1000)[3].tolist() == [-1, -1]
+
+
+def test_many_staggered_overlaps_take_linear_time():
+    count = 200_000  # quadratic work would take hours
+    start = np.arange(count, dtype=np.int64)
+    parent, _ = nest(start, start + count, np.zeros(count, np.int64), start, np.ones(count, np.bool_), 0)
+    assert (parent == -1).all()
+
+
+def test_a_repeated_correlation_id_means_the_last_call_before():
+    calls = np.array([5, 5, 6])
+    call_starts = np.array([0, 100, 50])
+    activities, starts = np.array([5, 5, 6, 7]), np.array([20, 120, 10, 10])
+    none, process = np.full(4, -1), np.array([0, 0, 0])
+    assert launched_by(activities, starts, calls, call_starts, none, process).tolist() == [0, 1, 2, -1]
+    owner = np.array([1, 1, -1, -1])
+    assert launched_by(activities, starts, calls, call_starts, owner, np.array([0, 1, 0])).tolist() == [
+        1,
+        1,
+        2,
+        -1,
+    ]

@@ -1,0 +1,221 @@
+"""Spans of a trace, the live tracer, leveled experiments."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import surrogate.trace
+from features.errors import InputError
+from surrogate.trace.spans import LEVELS, Tracer, leveled, module_spans, operator_spans, trace_spans
+from surrogate.trace.spans.table import parents_by_inclusion
+
+
+def _named(spans, name):
+    return next(row for row in range(len(spans)) if spans.name[row] == name)
+
+
+def _chain(spans, row):
+    found = []
+    while row >= 0:
+        found.append((LEVELS[spans.level[row]], spans.name[row]))
+        row = int(spans.parent[row])
+    return found
+
+
+def test_a_kernel_leads_up_to_its_iteration(make_trace, read):
+    spans = trace_spans(read(make_trace(steps=1)))
+    assert _chain(spans, _named(spans, "volta_scudnn_128x64_relu_interior_nn_v1")) == [
+        ("kernel", "volta_scudnn_128x64_relu_interior_nn_v1"), ("call", "cudaLaunchKernel"),
+        ("operator", "aten::cudnn_convolution"), ("layer", "conv2d.0"), ("model", "ProfilerStep#5"),
+    ]  # fmt: skip
+    # A backward kernel hangs under the layer of its forward operator, though its thread is another.
+    assert _chain(spans, _named(spans, "cudnn_wgrad_kernel"))[-3:] == [
+        ("operator", "ConvolutionBackward0"), ("layer", "conv2d.0"), ("model", "ProfilerStep#5"),
+    ]  # fmt: skip
+
+
+def test_launch_and_execution_are_two_spans_of_one_correlation(make_trace, read):
+    spans = trace_spans(read(make_trace(steps=1)))
+    kernel = _named(spans, "relu_kernel")
+    call = int(spans.parent[kernel])
+    assert spans.tags[kernel] == spans.tags[call] != {}
+    assert (spans.time_us[call], spans.time_us[kernel]) == (10.0, 20.0)
+    assert spans.track[kernel] == "GPU 0 stream 7" and spans.track[call] == "100"
+
+
+def test_every_span_of_the_real_resnet_has_an_upper_parent(resnet):
+    spans = trace_spans(resnet)
+    held = spans.parent >= 0
+    upper = spans.level[spans.parent[held]]
+    own = spans.level[held]
+    assert ((upper < own) | ((upper == own) & (own == LEVELS.index("operator")))).all()
+    kernels = spans.level == LEVELS.index("kernel")
+    assert kernels.sum() == 9096 and (spans.level[spans.parent[kernels]] == LEVELS.index("call")).all()
+    assert sorted(row for row, _ in spans.depth_first()) == list(range(len(spans)))
+    assert len(spans.rows("layer")) == 6 + int((spans.level == 1).sum())
+
+
+def test_a_live_span_is_recorded_with_its_parent():
+    tracer = Tracer("model", "layer")
+    with tracer.span("model", "net", batch=4), tracer.span("layer", "conv"):
+        time.sleep(0.002)
+    spans = tracer.spans()
+    assert spans.name == ("net", "conv") and spans.parent.tolist() == [-1, 0]
+    assert spans.tags[0] == {"batch": 4} and spans.time_us[0] >= spans.time_us[1] >= 2000
+    tracer.clear()
+    assert len(tracer.spans()) == 0
+
+
+def test_levels_switch_while_running():
+    tracer = Tracer()
+    with tracer.span("layer", "unseen"):
+        tracer.enable("layer", "model")
+    with tracer.span("layer", "seen"), tracer.span("kernel", "off"):
+        tracer.disable("layer")
+    with tracer.span("layer", "unseen"):
+        pass
+    assert tracer.spans().name == ("seen",) and tracer.levels == ("model",)
+    tracer.disable()
+    assert tracer.levels == ()
+    with pytest.raises(InputError, match="did you mean layer"):
+        tracer.enable("layers")
+
+
+def test_a_failing_block_is_recorded_and_raises():
+    tracer = Tracer("layer")
+    with pytest.raises(ZeroDivisionError), tracer.span("layer", "bad"):
+        _ = 1 / 0
+    assert tracer.spans().tags == ({"error": "ZeroDivisionError"},)
+
+
+def test_threads_keep_their_own_stacks():
+    tracer = Tracer("model", "layer", "operator")
+    barrier = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        barrier.wait()
+        for i in range(50):
+            with tracer.span("layer", f"{number}.{i}"), tracer.span("operator", f"{number}.{i}.op"):
+                pass
+
+    with tracer.span("model", "net"):
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    spans = tracer.spans()
+    assert len(spans) == 1 + 8 * 100
+    for row in range(len(spans)):
+        if spans.name[row].endswith(".op"):
+            assert spans.name[int(spans.parent[row])] + ".op" == spans.name[row]
+        elif spans.name[row] != "net":
+            assert spans.name[int(spans.parent[row])] == "net"
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(1, 15), st.integers(0, 1)), max_size=20
+    )
+)
+def test_parents_include_their_children_from_above(rows):
+    level, start, length, thread = (np.array([r[i] for r in rows], dtype=np.int64) for i in range(4))
+    parent = parents_by_inclusion(level, start, start + length, thread)
+    for row, up in enumerate(parent.tolist()):
+        around = [
+            r for r in range(len(rows))
+            if level[r] < level[row] and start[r] <= start[row] and start[row] + length[row] <= start[r] + length[r]
+        ]  # fmt: skip
+        assert (up >= 0) == bool(around) and (up < 0 or up in around)
+        own = [r for r in around if thread[r] == thread[row]]
+        assert up < 0 or not own or thread[up] == thread[row]
+
+
+def test_the_shared_tracer_is_off_until_enabled():
+    with surrogate.trace.span("layer", "x"):
+        pass
+    assert len(surrogate.trace.recorded()) == 0
+    surrogate.trace.enable("layer")
+    try:
+        with surrogate.trace.span("layer", "x"):
+            pass
+        assert surrogate.trace.recorded().name == ("x",)
+    finally:
+        surrogate.trace.disable()
+        surrogate.trace.clear()
+
+
+def test_a_span_that_is_off_reads_no_clock(monkeypatch):
+    tracer = Tracer("model")
+    monkeypatch.setattr("surrogate.trace.spans.live._now", lambda: pytest.fail("the clock was read"))
+    with tracer.span("layer", "x"):
+        pass
+
+
+def test_levels_are_measured_one_deeper_at_a_time():
+    seen = []
+
+    def run(tracer: Tracer) -> None:
+        seen.append(tracer.levels)
+        with tracer.span("model", "net"):
+            for i in range(3):
+                with tracer.span("layer", f"l{i}"):
+                    time.sleep(0.001 * len(tracer.levels))  # a deeper level costs more, as profilers do
+
+    found = leveled(run, ("model", "layer"), repeats=3, warmup=1)
+    assert seen == [("model", "layer"), *[("model",), ("model", "layer")] * 3]
+    rows = found.rows().rows
+    assert [row["level"] for row in rows] == ["model", "layer"] and [row["spans"] for row in rows] == [1, 3]
+    assert rows[0]["overhead_us"] == 0 and rows[1]["overhead_us"] > 2000
+    assert found.of("layer").name[0] == "net" and "overhead_us" in repr(found)
+    with pytest.raises(InputError, match="not measured"):
+        found.of("kernel")
+
+
+@pytest.mark.parametrize(
+    ("levels", "repeats"), [(("layer", "model"), 1), ((), 1), (("model",), 0), (("all",), 1)]
+)
+def test_experiments_that_make_no_sense_are_refused(levels, repeats):
+    with pytest.raises(InputError):
+        leveled(lambda tracer: None, levels, repeats=repeats)
+
+
+def test_a_run_without_the_outer_span_is_refused():
+    with pytest.raises(InputError, match="no span of level 'model'"):
+        leveled(lambda tracer: None, ("model",))
+
+
+def test_a_small_torch_model_level_by_level():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 14 * 14, 10)
+    )
+    image = torch.randn(2, 3, 16, 16)
+
+    def run(tracer: Tracer) -> None:
+        with (
+            torch.no_grad(),
+            module_spans(model, tracer),
+            operator_spans(tracer),
+            tracer.span("model", "net"),
+        ):
+            model(image)
+
+    found = leveled(run, ("model", "layer", "operator"), repeats=5, warmup=2)
+    layers = found.of("layer")
+    assert layers.name == ("net", "0", "1", "2", "3")
+    assert [tags.get("type") for tags in layers.tags[1:]] == ["Conv2d", "ReLU", "Flatten", "Linear"]
+    assert layers.tags[1]["shape"] == (2, 3, 16, 16) and layers.parent.tolist() == [-1, 0, 0, 0, 0]
+    operators = found.of("operator")
+    of_layer = {operators.name[row]: operators.name[operators.parent[row]] for row in range(len(operators))}
+    assert of_layer["aten.convolution.default"] == "0" and of_layer["aten.addmm.default"] == "3"
+    rows = found.rows().rows
+    assert (
+        rows[2]["model_us"] > rows[0]["model_us"] > 0
+    )  # dispatching each operator through Python costs time
+    assert not any(module._forward_hooks for module in model.modules())

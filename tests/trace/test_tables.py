@@ -1,0 +1,272 @@
+"""Layers, kernels, types, copies and the summary: known answers, and totals that equal the trace's own."""
+
+import numpy as np
+import pytest
+
+from features.errors import InputError
+from surrogate.trace.copies import copy_table
+from surrogate.trace.device_time import idle_before_us, union_us
+from surrogate.trace.kernels import GROUPINGS, kernel_table
+from surrogate.trace.layer_times import layer_table, type_table
+from surrogate.trace.layers import BACKWARD, FORWARD, OTHER, find_layers
+from surrogate.trace.overview import batch_sweep, summary
+from surrogate.trace.profiling import profile
+
+CONV_FLOPS = 2 * 8 * 16 * 30 * 30 * 3 * 3 * 3
+CONV_BYTES = 4 * (8 * 3 * 32 * 32 + 16 * 3 * 3 * 3 + 8 * 16 * 30 * 30)
+
+
+@pytest.fixture
+def made(make_trace, read):
+    return profile(read(make_trace(steps=2)))
+
+
+@pytest.fixture(scope="module")
+def of_resnet(resnet):
+    return profile(resnet)
+
+
+def _by(table, key):
+    return {row[key]: row for row in table}
+
+
+def test_backward_kernels_belong_to_their_forward_layer(made):
+    layers = made.layers
+    found = [(made.trace.name_of(made.trace.activities, i), layers.name[layers.of_activity[i]],
+              layers.phase_of_activity[i]) for i in range(6)]  # fmt: skip
+    assert found == [
+        ("volta_scudnn_128x64_relu_interior_nn_v1", "conv2d.0", FORWARD), ("relu_kernel", "relu.0", FORWARD),
+        ("relu_backward_kernel", "relu.0", BACKWARD), ("cudnn_wgrad_kernel", "conv2d.0", BACKWARD),
+        ("add_kernel", "Optimizer.step#SGD.step.0", OTHER),
+        ("Memcpy DtoH (Device -> Pageable)", "copy_.0", FORWARD),
+    ]  # fmt: skip
+
+
+def test_overlapping_layers_of_two_threads_stay_apart(make_trace, read):
+    trace = make_trace(steps=1)
+    again = make_trace(steps=1)["traceEvents"]
+    for event in again:  # the same layers at the same time on another thread, numbered apart
+        event["tid"] = 300 if event.get("cat") in ("cpu_op", "cuda_runtime") else event.get("tid")
+        if "correlation" in event.get("args", {}):
+            event["args"]["correlation"] += 5000
+        if event.get("cat") == "cpu_op":
+            event["args"]["External id"] += 50_000
+            event["args"].pop("Sequence number", None)
+    kept = [e for e in again if e.get("cat") in ("cpu_op", "cuda_runtime", "kernel", "gpu_memcpy")]
+    found = read({**trace, "traceEvents": trace["traceEvents"] + kept})
+    layers = find_layers(found)
+    for row, layer in enumerate(layers.of_activity):
+        thread_of_call = found.calls.thread[found.activities.call[row]]
+        if layers.phase_of_activity[row] == FORWARD:
+            assert found.ranges.thread[layers.row[layer]] == thread_of_call
+    assert layers.name.count("conv2d.0") == layers.name.count("conv2d.1") == 1
+
+
+def test_the_layer_table_by_hand(made):
+    rows = _by(layer_table(made), "layer")
+    conv = rows["conv2d.0"]
+    assert (conv["runs"], conv["total_us"], conv["avg_us"]) == (2, 600.0, 300.0)
+    assert (conv["forward_us"], conv["backward_us"]) == (200.0, 400.0)
+    assert (conv["shape"], conv["kernels"], conv["alloc_mb"]) == ("8x3x32x32", 4, pytest.approx(0.4608))
+    # Forward, and convolution_backward's two products, twice.
+    assert conv["gflop"] == pytest.approx(2 * 3 * CONV_FLOPS / 1e9)
+    assert rows["relu.0"]["total_us"] == 100.0 and rows["copy_.0"]["kernels"] == 0
+    # idle before relu's kernel (150 → 160) and before its backward kernel (180 → 230), each step
+    assert rows["relu.0"]["idle_us"] == 2 * (10 + 50)
+
+
+def test_a_layers_line_in_the_program_and_what_can_be_said_of_the_device(resnet, made):
+    rows = _by(layer_table(profile(resnet)), "layer")
+    assert "resnet.py" in rows["conv2d.0"]["source"]
+    assert _by(layer_table(made), "layer")["conv2d.0"]["source"] is None
+    assert (summary(made)["compute_capability"], summary(made)["sms"]) == (7.0, 80)
+
+
+def test_types_group_the_layers(made):
+    rows = _by(type_table(made), "type")
+    assert rows["conv2d"]["layers"] == 1 and rows["conv2d"]["runs"] == 2
+    assert [row["total_us"] for row in type_table(made)] == sorted(
+        (row["total_us"] for row in type_table(made)), reverse=True
+    )
+
+
+def test_the_kernel_table_by_hand(made):
+    row = _by(kernel_table(made), "kernel")["volta_scudnn_128x64_relu_interior_nn_v1"]
+    assert (row["calls"], row["total_us"], row["avg_us"], row["min_us"], row["max_us"]) == (
+        2,
+        200.0,
+        100.0,
+        100.0,
+        100.0,
+    )
+    assert row["time_pct"] == pytest.approx(100 * 100 / 360)
+    assert row["gflop"] == pytest.approx(2 * CONV_FLOPS / 1e9) and row["dram_mb"] == pytest.approx(
+        2 * CONV_BYTES / 1e6
+    )
+    assert row["tflops"] == pytest.approx(CONV_FLOPS / 100 / 1e6) and row["bound"] == "latency-bound"
+    # 256 threads of 32 registers and 4 KiB shared memory on a V100: 8 blocks of 8 warps fill its 64 warps.
+    assert row["occupancy_pct"] == 100.0 and row["waves"] == pytest.approx(160 / (8 * 80))
+    assert row["limited_by"] == "grid (160 blocks)"
+    assert (row["grid"], row["block"], row["registers"], row["shared_bytes"]) == (
+        "160x1x1",
+        "256x1x1",
+        32,
+        4096,
+    )
+
+
+def test_kernels_by_layer_type_and_model(made):
+    by_layer = _by(kernel_table(made, "layer"), "kernel")
+    assert by_layer["conv2d.0"]["calls"] == 4 and by_layer["conv2d.0"]["total_us"] == 600.0
+    assert _by(kernel_table(made, "type"), "kernel")["relu"]["calls"] == 4
+    (model,) = kernel_table(made, "model").rows
+    assert model["calls"] == 10 and model["total_us"] == 720.0 and model["time_pct"] == 100.0
+    with pytest.raises(InputError, match="did you mean layer"):
+        kernel_table(made, "layers")
+
+
+def test_copies_and_their_share_of_the_link(made):
+    (row,) = copy_table(made).rows
+    assert (row["direction"], row["calls"], row["total_us"], row["total_mb"]) == (
+        "device to host",
+        2,
+        80.0,
+        0.8,
+    )
+    assert row["gbs"] == pytest.approx(10.0)
+    assert row["pcie_pct"] == pytest.approx(100 * 10.0 / made.gpu.pcie_gbs)
+
+
+def test_the_summary_by_hand(made):
+    facts = summary(made)
+    assert (facts["iterations"], facts["iterations_by"], facts["iteration_ms"]) == (2, "step", 0.99)
+    assert (facts["batch"], facts["samples_per_s"]) == (8, pytest.approx(8 / 0.99e-3))
+    assert facts["kernel_ms"] == 0.72 and facts["copy_ms"] == pytest.approx(0.08)
+    assert facts["busy_ms"] == pytest.approx(0.8) and facts["rank"] == 3
+    assert facts["busy_ms"] + facts["idle_ms"] == pytest.approx((1680 - 50) / 1e3)
+    assert facts["gpu"] == "v100-sxm2-16gb" and facts["unattributed_pct"] == 0.0
+
+
+def test_a_batch_sweep_finds_the_smallest_good_batch(make_trace, read):
+    profiles = []
+    for batch, times in ((8, 1.0), (16, 1.2), (32, 2.35)):
+        trace = make_trace(steps=2, start=0)
+        for event in trace["traceEvents"]:
+            if "Input Dims" in event.get("args", {}):
+                dims = event["args"]["Input Dims"]
+                event["args"]["Input Dims"] = [
+                    [batch, *d[1:]] if len(d) == 4 and d[0] == 8 else d for d in dims
+                ]
+            if "dur" in event:
+                event["ts"], event["dur"] = event["ts"] * times, event["dur"] * times
+        profiles.append(profile(read(trace, f"b{batch}.json")))
+    rows = batch_sweep(profiles[::-1]).rows
+    assert [row["batch"] for row in rows] == [8, 16, 32]
+    assert [row["best"] for row in rows] == [False, True, False]  # 32 gains 2 % over 16 only
+    assert [row["batch"] for row in batch_sweep(profiles, [1, 2, 3]).rows] == [1, 2, 3]
+
+
+def test_unions_and_idle_times():
+    start, end = np.array([5, 0, 1, 20]) * 1000, np.array([8, 4, 3, 25]) * 1000
+    assert union_us(start, end) == 12.0
+    assert union_us(start[:0], end[:0]) == 0.0
+
+
+def test_busy_and_idle_add_up_to_the_span(of_resnet):
+    activities = of_resnet.trace.activities
+    span = (activities.end_ns.max() - activities.start_ns.min()) / 1e3
+    busy = union_us(activities.start_ns, activities.end_ns)
+    assert busy + idle_before_us(activities, of_resnet.device_of).sum() == pytest.approx(span)
+
+
+def test_every_kernel_of_the_real_resnet_has_its_operator_and_layer(of_resnet):
+    layers = of_resnet.layers
+    assert (layers.of_activity >= 0).all() and (layers.iteration_of_activity >= 0).all()
+    per_step = [{layers.name[i] for i in np.flatnonzero(layers.iteration == step)} for step in range(6)]
+    assert all(names == per_step[0] for names in per_step[1:])
+    types = _by(type_table(of_resnet), "type")
+    assert (types["conv2d"]["layers"], types["batch_norm"]["layers"], types["relu_"]["layers"]) == (
+        53,
+        53,
+        49,
+    )
+    assert types["max_pool2d"]["layers"] == types["linear"]["layers"] == 1
+
+
+def test_totals_equal_the_traces_own_sums(of_resnet):
+    total = of_resnet.trace.activities.time_us.sum()
+    for table in (layer_table(of_resnet), type_table(of_resnet)):
+        assert sum(row["total_us"] for row in table) == pytest.approx(total, rel=1e-12)
+        assert sum(row["idle_us"] for row in table) == pytest.approx(of_resnet.idle_us.sum(), rel=1e-9)
+    kernels = total - sum(row["total_us"] for row in copy_table(of_resnet))
+    for by in GROUPINGS:
+        table = kernel_table(of_resnet, by)
+        assert sum(row["total_us"] for row in table) == pytest.approx(kernels, rel=1e-12)
+        assert sum(row["calls"] for row in table) == 8772
+        assert sum(row["time_pct"] for row in table) == pytest.approx(100)
+
+
+def test_the_real_resnets_work(of_resnet):
+    """ResNet-50's convolutions have 4.09 G multiply-adds at 224×224; backward twice that, less the first input's."""
+    types = _by(type_table(of_resnet), "type")
+    images = 32 * 6
+    forward = 2 * 4.087e9 * images
+    first_input = 2 * 64 * 112 * 112 * 3 * 7 * 7 * images
+    assert types["conv2d"]["gflop"] * 1e9 == pytest.approx(3 * forward - first_input, rel=2e-3)
+    (model,) = kernel_table(of_resnet, "model").rows
+    assert 0 < model["compute_pct"] < 100 and 0 < model["memory_pct"] < 100
+    for row in kernel_table(of_resnet):
+        # Least traffic cannot beat the memory, but for inputs that an expanded tensor repeats.
+        assert row["memory_pct"] is None or row["memory_pct"] < (100 if row["total_us"] > 1000 else 125)
+        passes_peak = row["compute_pct"] is not None and row["compute_pct"] > 100
+        assert not passes_peak or any(
+            w in row["kernel"] for w in ("winograd", "sgemm")
+        )  # Winograd and its products
+        assert row["occupancy_pct"] is None or 0 < row["occupancy_pct"] <= 100
+
+
+def test_modules_are_layers_where_frames_were_recorded(real):
+    one = profile(real("vgg13_b128_training_h100.json.gz"))
+    types = _by(type_table(one), "type")
+    assert (types["Conv2d"]["layers"], types["Linear"]["layers"], types["MaxPool2d"]["layers"]) == (10, 3, 5)
+    assert sum(row["total_us"] for row in layer_table(one)) == pytest.approx(one.total_us)
+    assert types["Conv2d"]["backward_us"] > types["Conv2d"]["forward_us"] > 0
+    assert summary(one)["unattributed_pct"] == 0.0 and one.gpu is not None and one.gpu.name.startswith("h100")
+
+
+def test_nvtx_ranges_are_layers_where_no_operator_is(real):
+    one = profile(real("nsys_power_iteration.sqlite"))
+    types = _by(type_table(one), "type")
+    assert types["cub::DeviceReduce::Sum"]["runs"] == 565
+    assert types["Copy #"]["runs"] == 44
+    assert sum(row["total_us"] for row in type_table(one)) == pytest.approx(one.total_us)
+
+
+@pytest.mark.parametrize("name", ["edge_no_gpu_events.json.gz", "edge_no_distributed_info.json.gz"])
+def test_a_trace_without_device_events_still_has_layers(real, name):
+    one = profile(real(name))
+    facts = summary(one)
+    assert facts["kernels"] == 0 and facts["busy_pct"] is None
+    assert len(layer_table(one)) > 100 and len(kernel_table(one)) == 0 and len(copy_table(one)) == 0
+
+
+def test_an_unknown_gpu_has_no_bounds_but_takes_a_name(make_trace, read):
+    trace = make_trace()
+    trace["deviceProperties"][0]["name"] = "Imaginary 9000"
+    nameless = profile(read(trace))
+    assert nameless.gpu is None and kernel_table(nameless).rows[0]["bound"] is None
+    assert "not in the registry" in kernel_table(nameless).notes[-1]
+    named = profile(read(trace), gpu="t4")
+    assert (
+        named.gpu is not None
+        and _by(kernel_table(named), "kernel")["relu_kernel"]["bound"] == "latency-bound"
+    )
+    with pytest.raises(InputError):
+        profile(read(trace), gpu="imaginary")
+
+
+def test_results_print_and_convert(made):
+    table = layer_table(made)
+    assert "conv2d.0" in repr(table) and table.to_frame()["total_us"].sum() == pytest.approx(made.total_us)
+    assert table.to_dict()["rows"] == list(table.rows) and len(table.top(2)) == 2
+    assert "<td>conv2d.0</td>" in table._repr_html_()
