@@ -32,3 +32,12 @@ def candidate_names(rows: Rows) -> np.ndarray:
 def vocabulary(names: np.ndarray) -> dict[str, int]:
     """Distinct names → code, in sorted order."""
     return {name: code for code, name in enumerate(sorted(set(names)))}
+
+
+def roofline_base_us(rows: Rows) -> np.ndarray:
+    """(rows,) the time in µs that a learned correction multiplies: the geometric mean of the problem's and the
+
+    algorithm's roofline, which held-out times and choices preferred to either alone.
+    """
+    ratio = rows.column("log2_algorithm_roofline_ratio").astype(np.float64)
+    return rows.roofline_us * np.exp2(0.5 * ratio)
