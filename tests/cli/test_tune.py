@@ -1,0 +1,112 @@
+"""``seer tune`` and ``seer train --params`` / ``--stream`` through the entry point."""
+
+import json
+
+import pytest
+
+
+def test_tune_prints_settings_and_writes_what_train_uses(seer, dataset, tmp_path):
+    best = tmp_path / "best é.json"
+    words = ["--storage", tmp_path / "j", "--model", "linear-terms", "--trials", 6]
+    result = seer("tune", dataset, *words, "-o", best)
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[0].split() == ["setting", "best", "stored", "importance"]
+    assert "stored settings" in result.out and f"seer train --params {best}" in result.out
+    again = seer("tune", dataset, *words, "--json").json
+    written = json.loads(best.read_text())
+    assert written["params"] == again["params"] and written["model"] == "linear-terms"
+    assert again["trials"]["complete"] + again["trials"]["pruned"] == 6
+    assert again["value"] <= again["stored_value"]
+    assert seer("train", dataset, "--params", best, "-o", tmp_path / "b").code == 0
+    card = seer("info", tmp_path / "b", "--json").json
+    assert card["model"] == "linear-terms" and card["params"] == written["params"]
+
+
+def test_csv_has_a_row_per_setting(seer, dataset, tmp_path):
+    words = ["--storage", tmp_path / "j", "--model", "linear-dims", "--trials", 1, "--csv"]
+    lines = seer("tune", dataset, *words).out.splitlines()
+    assert lines == ["setting,best,stored,importance", "alpha,1.0,1.0,"]
+
+
+def test_objectives_and_names_make_studies_apart(seer, dataset, tmp_path):
+    words = ["--storage", tmp_path / "j", "--model", "linear-terms", "--trials", 1, "--json"]
+    names = {seer("tune", dataset, *words, "--objective", each).json["study"] for each in ("time", "choice")}
+    names.add(seer("tune", dataset, *words, "--where", "gpu=Tesla T4").json["study"])
+    assert len(names) == 3 and all(name.startswith("linear-terms-") for name in names)
+    assert seer("tune", dataset, *words, "--study", "mine").json["study"] == "mine"
+    refused = seer("tune", dataset, *words, "--study", "mine", "--seed", 3)
+    assert refused.code == 2 and "another --study name" in refused.err and refused.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--storage", "redis://host"], "scheme 'redis' is unknown"),
+        (["--model", "boosted-term"], "did you mean boosted-terms"),
+        (["--model", "roofline"], "has no settings to tune"),
+        (["--trials", "0"], "0"),
+        (["--timeout", "0"], "0"),
+        (["--candidate", "solver"], "needs a `solver` column"),
+    ],
+)
+def test_bad_options_end_in_one_line(seer, dataset, tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    result = seer("tune", dataset, "--trials", 1, *words)
+    assert result.code == 2 and said in result.err and "Traceback" not in result.err
+
+
+def test_a_timeout_before_the_first_trial_says_so(seer, dataset, tmp_path):
+    result = seer("tune", dataset, "--storage", tmp_path / "j", "--trials", 5, "--timeout", 1e-9)
+    assert result.code == 2 and "no finished trial yet; allow it more time" in result.err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "no JSON"),
+        ("[]", "needs `model` and `params`"),
+        ('{"model": "linear-terms"}', "needs `model` and `params`"),
+        ('{"schema": 99, "model": "linear-terms", "params": {}}', "reads up to 1; upgrade"),
+        ('{"model": "linear-term", "params": {}}', "did you mean linear-terms"),
+        (
+            '{"model": "linear-terms", "params": {"alfa": 1}}',
+            "has no setting 'alfa'; it has alpha; did you mean alpha",
+        ),
+        (
+            '{"model": "linear-terms", "params": {"alpha": "x"}}',
+            "alpha is 'x'; linear-terms needs a value like 1.0",
+        ),
+        ('{"model": "boosted-terms", "params": {"rounds": 1.5}}', "rounds is 1.5"),
+        ('{"model": "boosted-terms", "params": {"rounds": true}}', "rounds is True"),
+    ],
+)
+def test_settings_files_that_cannot_be_used(seer, dataset, tmp_path, content, said):
+    path = tmp_path / "p.json"
+    path.write_text(content)
+    result = seer("train", dataset, "--params", path, "-o", tmp_path / "b")
+    assert result.code == 2 and said in result.err and result.err.count("\n") == 1
+
+
+def test_params_against_other_options(seer, dataset, tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text('{"model": "linear-terms", "params": {"alpha": 2}}')
+    words = ["train", dataset, "--params", path, "-o", tmp_path / "b"]
+    assert "leave --model out" in seer(*words, "--model", "linear-dims").err
+    assert "use one of them" in seer(*words, "--tune", 2).err
+    assert seer(*words, "--model", "linear-terms").code == 0
+    assert "cannot be read" in seer("train", dataset, "--params", tmp_path, "-o", tmp_path / "b").err
+
+
+def test_a_streamed_bundle_predicts_as_any_other(seer, dataset, tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text('{"model": "boosted-terms", "params": {"rounds": 20, "learning_rate": 0.3}}')
+    words = ["train", dataset, "--params", path, "--stream", "--where", "gpu=Tesla T4", "-o", tmp_path / "b"]
+    result = seer(*words)
+    assert result.code == 0, result.err
+    assert "held out by shape" in result.out
+    card = seer("info", tmp_path / "b", "--json").json["card"]
+    assert card["data"]["gpus"] == ["Tesla T4"] and card["data"]["where"] == ["gpu=Tesla T4"]
+    assert seer("evaluate", tmp_path / "b", dataset).code == 0
+    refused = seer("train", dataset, "--stream", "--tune", 3, "-o", tmp_path / "c")
+    assert refused.code == 2 and "search on a part" in refused.err
+    assert seer("train", dataset, "--stream", "--model", "mlp", "-o", tmp_path / "c").code == 2
