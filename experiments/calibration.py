@@ -1,0 +1,201 @@
+"""(m) Calibration: how many measurements on a new GPU its predictions need, planned or at random."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from experiments.drawing import curves
+from experiments.effort import Effort
+from experiments.experiment import Experiment, Outcome
+from experiments.held_out import Predictions, candidate_rows
+from experiments.script import run_script
+from experiments.sources import LABELS, Sources
+from experiments.verdicts import choice_verdicts, time_verdicts
+from experiments.words import percent, ratio
+from surrogate.calibration_plan import POOL, choose_problems
+from surrogate.dataset.problems import device_names, newest_version
+from surrogate.dataset.rows import Rows
+from surrogate.dataset.splits import fold_of_names, shape_names
+from surrogate.models import MODELS, Support
+from surrogate.models.columns import candidate_names
+from surrogate.models.correction import fit_correction
+
+MODEL = "boosted-terms"
+PARAMS = {"rounds": 300, "learning_rate": 0.08}
+COUNTS = (10, 30, 100, 300)
+FOLDS = 5
+"""Parts of a GPU's shapes: each is judged in turn, problems to measure come from the others."""
+ENOUGH = 0.75
+"""A count is judged where every fold leaves at least this share of it to measure: a GPU has 378 problems at most."""
+AMD_SHAPES = 1500
+"""Shapes drawn of each further AMD GPU."""
+EVERY = "all"
+NOTHING, PLANNED, RANDOM = "none", "planned", "random"
+
+
+@dataclass(frozen=True)
+class NewGpu:
+    """One GPU that training left out; arrays (rows,): the model's times, and what is expected to run."""
+
+    data: str
+    gpu: str
+    candidates: str
+    rows: Rows
+    predicted_us: np.ndarray
+    allowed: np.ndarray
+
+
+def run(sources: Sources, effort: Effort) -> Outcome:
+    """Each cuDNN GPU from the eight others and the partial table; MI300X from samples of three others."""
+    records = []
+    for new in (*_cudnn(sources, effort), *_amd(sources, effort)):
+        for count, chosen, predicted in _calibrated(new, effort):
+            records.append({"data": new.data, "gpu": new.gpu, **_verdict(new, count, chosen, predicted)})
+    table = _with_mean(pd.DataFrame(records))
+    return Outcome(table, _figure(table), answer(table))
+
+
+def _cudnn(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
+    data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
+    rows = candidate_rows([data, also])
+    own = np.arange(len(rows)) < len(data)
+    device = device_names(rows.frame)
+    for gpu in sorted(set(device[own])):
+        yield _left_out(LABELS["cudnn"], gpu, "all", rows, device != gpu, own & (device == gpu), effort)
+
+
+def _amd(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
+    drawn = Effort(quick=True, seed=effort.seed, quick_shapes=min(AMD_SHAPES, effort.quick_shapes * 5))
+    data = effort.sample(sources.dataset("mi300x"))
+    others = [drawn.sample(sources.dataset(name)) for name in ("mi210", "mi100", "navi21")]
+    rows = candidate_rows([data, *others])
+    device = device_names(rows.frame)
+    gpu = str(device[0])
+    yield _left_out(LABELS["mi300x"], gpu, data.candidates, rows, device != gpu, device == gpu, effort)
+
+
+def _left_out(
+    data: str, gpu: str, candidates: str, rows: Rows, inside: np.ndarray, outside: np.ndarray, effort: Effort
+) -> NewGpu:
+    effort.tick(gpu)
+    train, test = rows.take(inside), rows.take(outside)
+    test = test.take(newest_version(test.frame))
+    model = MODELS[MODEL](**{**PARAMS, **_few(effort)}).fit(train, seed=effort.seed)
+    return NewGpu(data, gpu, candidates, test, model.predict_us(test), Support.fit(train).supported(test))
+
+
+def _few(effort: Effort) -> dict[str, int]:
+    """A third of the rounds in a quick run."""
+    return {"rounds": 100} if effort.quick else {}
+
+
+def _calibrated(new: NewGpu, effort: Effort) -> Iterator[tuple[int, str, np.ndarray]]:
+    """(problems measured, how they were chosen, times (rows,)); only problems of other shapes were measured."""
+    yield 0, NOTHING, new.predicted_us
+    names = shape_names(new.rows.frame)
+    fold_of = fold_of_names(names, min(FOLDS, effort.folds), effort.seed)
+    fold = np.array([fold_of[name] for name in names])
+    found: dict[tuple[int, str], np.ndarray] = {}
+    for held in np.unique(fold):
+        orders = _orders(new, fold != held, effort.seed)
+        for count in COUNTS:
+            if ENOUGH * count > min(map(len, orders.values())):
+                continue
+            for chosen, order in orders.items():
+                effort.tick(f"{new.gpu}, {count} {chosen}")
+                times = found.setdefault((count, chosen), np.full(len(new.rows), np.nan))
+                times[fold == held] = _corrected(new, order[:count], fold == held, effort.seed)
+    for (count, chosen), times in found.items():
+        if np.isfinite(times).all():  # a fold may have left too few to measure
+            yield count, chosen, times
+
+
+def _orders(new: NewGpu, inside: np.ndarray, seed: int) -> dict[str, Sequence[int]]:
+    """Problems (codes) in the order planned and in a random one; both choose from those that something ran."""
+    pool = np.unique(new.rows.problem[inside & new.rows.ok])
+    mixed = np.random.default_rng(seed).permutation(pool)
+    kept = np.flatnonzero(
+        np.isin(new.rows.problem, mixed[: max(POOL, 2 * max(COUNTS))]) & new.allowed & inside
+    )
+    planned = choose_problems(
+        new.rows.take(kept), new.rows.problem[kept], new.predicted_us[kept], min(max(COUNTS), len(pool))
+    )
+    return {PLANNED: planned, RANDOM: mixed.tolist()}
+
+
+def _corrected(new: NewGpu, problems: Sequence[int], judged: np.ndarray, seed: int) -> np.ndarray:
+    measured = np.flatnonzero(np.isin(new.rows.problem, problems) & new.rows.ok)
+    fitted = fit_correction(new.rows.take(measured), new.predicted_us[measured], seed)
+    part, base_us = new.rows.take(judged), new.predicted_us[judged]
+    return base_us * np.exp(fitted.correction.log_factor(part.features, candidate_names(part), base_us))
+
+
+def _verdict(new: NewGpu, count: int, chosen: str, predicted_us: np.ndarray) -> dict[str, object]:
+    everywhere = np.ones(len(new.rows), dtype=bool)
+    found = Predictions(new.rows, new.candidates, {MODEL: predicted_us}, new.allowed, everywhere, {})
+    times = time_verdicts(found).iloc[0]
+    choices = choice_verdicts(found).set_index("model")
+    slowdown = float(choices["slowdown_macro"].get(MODEL, np.nan))
+    columns = ("n", "shapes", "median_error_pct", "error_low_pct", "error_high_pct")
+    return {"problems": count, "chosen": chosen, **{c: times[c] for c in columns}, "slowdown_macro": slowdown}
+
+
+def _with_mean(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows ``all``: per table, count and choice the mean over the ``gpus`` GPUs that have so many problems."""
+    parts = [table]
+    for data, part in table.groupby("data", sort=False):
+        for (count, chosen), rows in part.groupby(["problems", "chosen"], sort=True):
+            means = rows[["median_error_pct", "slowdown_macro"]].mean()
+            parts.append(
+                pd.DataFrame(
+                    [
+                        {
+                            "data": data, "gpu": EVERY, "problems": count, "chosen": chosen, "n": rows["n"].sum(),
+                            "shapes": rows["shapes"].max(), "gpus": len(rows), **means,
+                        }
+                    ]
+                )
+            )  # fmt: skip
+    return pd.concat(parts, ignore_index=True)
+
+
+def answer(table: pd.DataFrame) -> str:
+    """Error and slowdown by the number of planned problems, and at random in brackets."""
+    sentences = []
+    for data, part in table[table["gpu"] == EVERY].groupby("data", sort=False):
+        steps = []
+        for count, rows in part.groupby("problems", sort=True):
+            by = rows.set_index("chosen").to_dict("index")
+            first = by.get(NOTHING) or by[PLANNED]
+            error, slowdown = percent(first["median_error_pct"]), ratio(first["slowdown_macro"])
+            beside = ""
+            if RANDOM in by:
+                other = by[RANDOM]
+                beside = (
+                    f" (at random {percent(other['median_error_pct'])}, {ratio(other['slowdown_macro'])})"
+                )
+            gpus = f", {int(first['gpus'])} GPUs" if first["gpus"] != part["gpus"].max() else ""
+            steps.append(f"{count} problems{gpus}: {error} and {slowdown}{beside}")
+        sentences.append(f"{data}, median time error and slowdown with {'; '.join(steps)}.")
+    return " ".join(sentences)
+
+
+def _figure(table: pd.DataFrame) -> str | None:
+    drawn = table[(table["gpu"] == EVERY) & (table["problems"] > 0)]
+    return curves(
+        drawn, x="problems", series="chosen", value="median_error_pct", panel="data", log_x=True,
+        xlabel="measured problems on the new GPU", ylabel="median error, %",
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "calibration",
+    "How many measurements does a GPU need that training never saw, and does planning them help?",
+    ("cudnn", "partial", "mi300x", "mi210", "mi100", "navi21"),
+    run,
+)
+
+if __name__ == "__main__":
+    run_script(EXPERIMENT)

@@ -1,0 +1,122 @@
+"""``seer calibrate``: adapt a bundle to a GPU from a few measurements, or choose what to measure for it."""
+
+from pathlib import Path
+
+import click
+
+from surrogate.cli.options import candidates_option, where_option
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("data", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--plan",
+    "count",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="No DATA: choose the N problems to measure on --gpu, for `seer collect --plan`.",
+)
+@click.option("--gpu", metavar="G", help="The GPU that --plan is for.")
+@click.option("--library", default="cudnn", show_default=True, help="The library that --plan is for.")
+@click.option(
+    "--problems",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where --plan chooses: a table or list of problems; by default a sample of all kinds.",
+)
+@candidates_option
+@where_option
+@click.option(
+    "--seed", default=0, show_default=True, help="Of folds, trees, and of the sample to choose from."
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The bundle, or the plan, to write.",
+)
+def command(
+    bundle: Path,
+    data: tuple[Path, ...],
+    count: int | None,
+    gpu: str | None,
+    library: str,
+    problems: Path | None,
+    candidates: str | None,
+    where: tuple[str, ...],
+    seed: int,
+    output: Path,
+) -> None:
+    """Correct the times of BUNDLE on the GPUs of DATA, from at least 10 measured problems each.
+
+    \b
+    seer calibrate BUNDLE --plan 30 --gpu "RTX 4090" -o plan.jsonl
+    seer collect --device cudnn --plan plan.jsonl -o run.jsonl
+    seer data merge run.jsonl -o run.parquet
+    seer calibrate BUNDLE run.parquet -o CALIBRATED
+
+    Times on other GPUs stay as they are. Intervals come from held-out shapes.
+    """
+    from features.errors import InputError
+
+    if count is None:
+        if gpu or problems:
+            raise InputError("--gpu and --problems go with --plan N; DATA names its GPUs itself")
+        if not data:
+            raise InputError("no DATA; give measurements, or --plan N --gpu G to choose what to measure")
+        _calibrate(bundle, data, candidates, where, seed, output)
+    else:
+        if data:
+            raise InputError("--plan chooses problems before anything is measured; leave DATA out")
+        if not gpu:
+            raise InputError("--plan needs --gpu G, the GPU that will measure; `seer gpus` lists them")
+        _plan(bundle, gpu, library, count, problems, seed, output)
+
+
+def _calibrate(
+    path: Path,
+    data: tuple[Path, ...],
+    candidates: str | None,
+    where: tuple[str, ...],
+    seed: int,
+    output: Path,
+) -> None:
+    from surrogate.bundle import load, save
+    from surrogate.calibrate import calibrate
+    from surrogate.cli.datasets import load_all, progress_bar
+
+    fitted, measured = load(path), load_all(data, candidates, where)
+    step, close = progress_bar("calibrate")
+    try:
+        calibrated = calibrate(fitted, measured, seed=seed, progress=step)
+    finally:
+        close()
+    save(calibrated, output)
+    for device in sorted({*calibrated.card["calibration"]}):
+        row = calibrated.card["calibration"][device]
+        click.echo(
+            f"{output}: {device}, {row['problems']} problems of {row['shapes']} shapes; median time error"
+            f" {row['median_ape_before']:.1%} before, {row['median_ape_held_out']:.1%} after, held out by shape"
+            f" ({row['method']})"
+        )
+
+
+def _plan(
+    path: Path, gpu: str, library: str, count: int, problems: Path | None, seed: int, output: Path
+) -> None:
+    from surrogate.bundle import load
+    from surrogate.calibration_plan import plan_calibration, write_plan
+    from surrogate.cli.datasets import progress_bar
+    from surrogate.problem_list import read_planned
+
+    fitted = load(path)
+    step, close = progress_bar("plan")
+    try:
+        given = read_planned(problems) if problems else None
+        chosen = plan_calibration(fitted, gpu, count, given, library=library, seed=seed, progress=step)
+    finally:
+        close()
+    write_plan(chosen, output)
+    click.echo(f"{output}: {len(chosen)} problems; measure them with `seer collect --plan {output}`")

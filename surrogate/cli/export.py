@@ -1,0 +1,66 @@
+"""``seer export``: picks as a table that other programs load."""
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--problems",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Parquet or CSV table, JSON lines, one PROBLEM a line, or SEER's Test-set-II text.",
+)
+@click.option(
+    "--as",
+    "form",
+    required=True,
+    type=click.Choice(["json", "c-header", "miopen-user-db"]),
+    help="JSON; a C99 header with a lookup; MIOpen's user find-db (bundles of MIOpen solvers).",
+)
+@click.option("--gpu", metavar="G", help="The GPU to pick for, where the bundle knows several.")
+@click.option(
+    "--library-version", metavar="V", help="Of the library; by default the newest that the bundle knows."
+)
+@click.option("--workspace-limit", metavar="SIZE", help="Largest workspace, as in 64MiB.")
+@click.option(
+    "--deterministic", is_flag=True, help="Only algorithms whose result is the same bits every time."
+)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write.")
+def command(
+    bundle: Path,
+    problems: Path,
+    form: str,
+    gpu: str | None,
+    library_version: str | None,
+    workspace_limit: str | None,
+    deterministic: bool,
+    output: Path,
+) -> None:
+    """Pick the fastest algorithm of every problem and write the picks as a table.
+
+    Exit status 1 where no problem has a pick within the limits; problems without one are counted.
+    """
+    from surrogate.atomic import write_text
+    from surrogate.export import export, picks_for
+    from surrogate.predictor import load
+    from surrogate.problem_list import read_convs
+    from surrogate.serving.text import parse_bytes
+
+    picks = picks_for(
+        load(bundle, gpu=gpu),
+        read_convs(problems),
+        workspace_limit=parse_bytes(workspace_limit) if workspace_limit else None,
+        deterministic=deterministic,
+        library_version=library_version,
+    )
+    if not picks.feasible:
+        click.echo(f"seer export: none of {len(picks.convs)} problems has a pick within the limits", err=True)
+        sys.exit(1)
+    write_text(output, export(picks, form))
+    left = len(picks.infeasible)
+    click.echo(f"{output}: picks of {len(picks.feasible)} problems" + (f"; {left} have none" if left else ""))

@@ -1,0 +1,76 @@
+"""``seer calibrate`` through the entry point: plan, then calibrate; and what it refuses."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.bundle import save
+from surrogate.collect.plan_file import file_problems
+from surrogate.dataset.store import Dataset
+from surrogate.training import train
+
+NEW = "TITAN Xp"
+
+
+@pytest.fixture(scope="module")
+def bundle(table, tmp_path_factory):
+    """Fitted on the invented table."""
+    path = tmp_path_factory.mktemp("fitted") / "bundle"
+    save(train(Dataset(table), model="linear-terms"), path)
+    return path
+
+
+@pytest.fixture
+def measured(table, tmp_path):
+    """The T4's table, twice as slow, as another GPU's."""
+    path = tmp_path / "new gpu é.parquet"
+    own = table[table["gpu"] == "Tesla T4"]
+    own.assign(gpu=NEW, time_us=own["time_us"] * 2).to_parquet(path)
+    return path
+
+
+def test_calibrating_adapts_the_bundle(seer, bundle, measured, tmp_path):
+    out = tmp_path / "calibrated"
+    result = seer("calibrate", bundle, measured, "-o", out)
+    assert result.code == 0, result.err
+    assert "32 problems of 16 shapes" in result.out and "before" in result.out
+    errors = []
+    for one in (bundle, out):
+        assert seer("predict", "--bundle", one, "--data", measured, "-o", tmp_path / "p.parquet").code == 0
+        frame = pd.read_parquet(tmp_path / "p.parquet").dropna(subset=["time_us"])
+        errors.append(np.median(np.abs(frame["predicted_us"] / frame["time_us"] - 1)))
+    assert errors[1] < 0.5 * errors[0]
+    card = seer("info", out, "--json").json["card"]["calibration"]
+    assert [row["problems"] for row in card.values()] == [32]
+
+
+def test_a_plan_is_one_that_collect_reads(seer, bundle, dataset, tmp_path):
+    out = tmp_path / "plan.jsonl"
+    result = seer("calibrate", bundle, "--plan", 12, "--gpu", NEW, "--problems", dataset, "-o", out)
+    assert result.code == 0, result.err
+    assert "seer collect --plan" in result.out
+    assert len({p.conv for p in file_problems(out)}) == 12
+    run = seer(
+        "collect", "--device", "reference", "--plan", out, "--minutes", "0.0001", "-o", tmp_path / "r.jsonl"
+    )
+    assert run.code == 0, run.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no DATA"),
+        (["--plan", "10"], "needs --gpu"),
+        (["--gpu", "t4"], "go with --plan"),
+        (["DATA", "--plan", "10", "--gpu", "t4"], "leave DATA out"),
+        (["--plan", "10", "--gpu", "t5"], "unknown"),
+        (["--plan", "10", "--gpu", "t4", "--library", "miopen"], "not the bundle's"),
+        (["DATA", "--where", "n=8", "--where", "c=16"], "needs at least 10"),
+    ],
+)
+def test_user_errors_are_one_line(seer, bundle, measured, tmp_path, words, said):
+    words = [measured if word == "DATA" else word for word in words]
+    result = seer("calibrate", bundle, *words, "-o", tmp_path / "out")
+    assert result.code == 2
+    assert said in result.err and result.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()

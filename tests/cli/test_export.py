@@ -1,0 +1,84 @@
+"""``seer export`` through the entry point."""
+
+import json
+
+import pytest
+
+from surrogate.bundle import save
+from surrogate.dataset.store import Dataset
+from surrogate.training import train
+
+
+@pytest.fixture(scope="module")
+def bundle(table, tmp_path_factory):
+    """Fitted on the invented table."""
+    path = tmp_path_factory.mktemp("fitted") / "bundle"
+    save(train(Dataset(table), model="linear-terms"), path)
+    return path
+
+
+def test_every_format(seer, bundle, dataset, tmp_path):
+    """JSON and C from a cuDNN bundle; a find-db is refused in one line."""
+    result = seer(
+        "export", bundle, "--problems", dataset, "--as", "json", "--gpu", "t4", "-o", tmp_path / "p.json"
+    )
+    assert result.code == 0, result.err
+    table = json.loads((tmp_path / "p.json").read_text())
+    assert len(table["picks"]) == 32 and "picks of 32 problems" in result.out
+    result = seer(
+        "export", bundle, "--problems", dataset, "--as", "c-header", "--gpu", "t4", "-o", tmp_path / "p.h"
+    )
+    assert result.code == 0, result.err
+    assert "#ifndef SEER_" in (tmp_path / "p.h").read_text()
+    refused = seer(
+        "export", bundle, "--problems", dataset, "--as", "miopen-user-db", "--gpu", "t4", "-o", tmp_path / "x"
+    )
+    assert refused.code == 2 and "needs a bundle fitted on MIOpen" in refused.err
+    assert not (tmp_path / "x").exists()
+
+
+def test_limits_are_kept(seer, bundle, tmp_path):
+    """Less workspace, other picks; what has no pick is counted."""
+    (tmp_path / "p.txt").write_text("n8c64h28k64r3s3p1u1\nn8c64h28k128r1u1\n")
+    words = [
+        "export",
+        bundle,
+        "--problems",
+        tmp_path / "p.txt",
+        "--as",
+        "json",
+        "--gpu",
+        "t4",
+        "--deterministic",
+    ]
+    tables = []
+    for limit in ("0", "1GiB"):
+        assert seer(*words, "--workspace-limit", limit, "-o", tmp_path / f"{limit}.json").code == 0
+        tables.append(json.loads((tmp_path / f"{limit}.json").read_text()))
+    assert [t["workspace_limit_bytes"] for t in tables] == [0, 2**30]
+    assert all(row["workspace_bytes"] == 0 for row in tables[0]["picks"])
+    for tight, loose in zip(tables[0]["picks"], tables[1]["picks"], strict=False):
+        assert tight["time_us"] >= loose["time_us"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--as", "json", "--gpu", "t4", "--workspace-limit", "much"], "not readable"),
+        (["--as", "yaml", "--gpu", "t4"], "yaml"),
+        (["--as", "json", "--gpu", "nonesuch"], "unknown"),
+        (["--as", "json"], "several GPUs"),
+    ],
+)
+def test_user_errors_are_one_line(seer, bundle, dataset, tmp_path, words, said):
+    result = seer("export", bundle, "--problems", dataset, *words, "-o", tmp_path / "out")
+    assert result.code == 2
+    assert said in result.err and result.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_file_of_problems(seer, bundle, tmp_path):
+    result = seer(
+        "export", bundle, "--problems", tmp_path / "none", "--as", "json", "--gpu", "t4", "-o", tmp_path / "o"
+    )
+    assert result.code == 2 and "none: cannot be read" in result.err
