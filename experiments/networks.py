@@ -1,0 +1,158 @@
+"""(l) Whole networks held out with all their shapes: predicted sums of convolution times against measured ones."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from experiments.drawing import dots
+from experiments.effort import Effort
+from experiments.experiment import Experiment, Outcome
+from experiments.held_out import candidate_rows, fit_predict
+from experiments.network_operators import PLACE, other_layers, other_sums
+from experiments.script import run_script
+from experiments.sources import FORWARD, Sources
+from experiments.words import percent
+from features.algorithms import algorithms
+from features.errors import InputError
+from features.problem import SIZE_COLUMNS
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.splits import fold_of_names, shape_names
+from surrogate.dataset.store import read_table
+from surrogate.models import Support
+from surrogate.operators import read_operators
+
+MODELS_SHOWN = ("roofline", "seer-time-only", "linear-terms", "boosted-terms")
+PLAIN = "several plain convolutions"
+CONVOLUTION = "CUDNN_CONV_FWD"
+KEY = ["gpu", "library_version", *SIZE_COLUMNS]
+
+
+def run(sources: Sources, effort: Effort) -> Outcome:
+    """Per network, GPU and batch: the sum over measured convolutions of the fastest algorithm's prediction."""
+    sequences = read_table(sources.path("sequences"))[0]
+    layers, others = convolution_layers(sequences), other_layers(sequences)
+    measured = candidate_rows([sources.dataset(name, FORWARD) for name in ("cudnn", "partial")])
+    operators = read_operators([sources.path("other_ops")])
+    names, models = shape_names(measured.frame), effort.timed(*MODELS_SHOWN)
+    networks = sorted(set(layers["network"]))
+    if len(networks) < 2:
+        raise InputError(f"{sources.path('sequences')}: {len(networks)} network; holding one out needs two")
+    fold_of = fold_of_names(networks, min(effort.folds, len(networks)), effort.seed)
+    parts = []
+    for fold in range(max(fold_of.values()) + 1):
+        held = layers[layers["network"].map(fold_of) == fold]
+        train = measured.take(~np.isin(names, list(set(shape_names(held)))))
+        if train.ok.any():
+            effort.tick("operators")
+            rest = other_sums(others[others["network"].map(fold_of) == fold], operators, effort.seed)
+            parts.append(sums(held, train, models, effort).merge(rest, on=PLACE, how="left"))
+    if not parts:
+        raise InputError("every measured shape belongs to every network; nothing is left to train on")
+    table = pd.concat(parts, ignore_index=True).sort_values(["model", *PLACE], kind="stable")
+    table = table.reset_index(drop=True)
+    known = table["measured_us"] + table["other_measured_us"]
+    table["all_layers_error_pct"] = 100 * ((table["predicted_us"] + table["other_predicted_us"]) / known - 1)
+    depthwise = set(layers.loc[(layers["groups"] == layers["c"]) & (layers["groups"] > 1), "network"])
+    single = table["convs"] < 2
+    table["kind"] = np.select(
+        [table["network"].isin(list(depthwise)), single], ["depthwise", "one convolution"], PLAIN
+    )
+    return Outcome(table, _figure(table), answer(table))
+
+
+def convolution_layers(frame: pd.DataFrame) -> pd.DataFrame:
+    """The measured convolutions of a table of layer sequences, with whole numbers for sizes."""
+    kept = frame[(frame["op"] == CONVOLUTION) & (frame["time_us"] > 0)].copy()
+    kept[list(SIZE_COLUMNS)] = kept[list(SIZE_COLUMNS)].astype("int64")
+    return kept.reset_index(drop=True)
+
+
+def candidates(layers: pd.DataFrame) -> Rows:
+    """A row for every algorithm of every distinct (GPU, version, problem) among the layers, without times."""
+    problems = layers[KEY].drop_duplicates()
+    known = [one.name for one in algorithms("cudnn", "fwd") if one.implemented]
+    frame = problems.merge(pd.DataFrame({"algorithm": known}), how="cross")
+    texts = {"library": "cudnn", "direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW"}
+    return rows_of(frame.assign(**texts))
+
+
+def sums(held: pd.DataFrame, train: Rows, models: Sequence[str], effort: Effort) -> pd.DataFrame:
+    """One row per network, GPU, batch and model: measured and predicted sums over the held layers."""
+    rows = candidates(held)
+    allowed = Support.fit(train).supported(rows)
+    predicted, _ = fit_predict(train, rows, models, effort.seed, effort.tick)
+    problem = rows.frame.groupby(KEY, sort=False).ngroup().to_numpy()
+    distinct = rows.frame.drop_duplicates(KEY)[KEY].reset_index(drop=True)
+    found = []
+    for name, times in predicted.items():
+        usable = np.where(allowed & np.isfinite(times), times, np.inf)
+        best = np.full(len(distinct), np.inf)
+        np.minimum.at(best, problem, usable)
+        each = held.merge(distinct.assign(predicted_us=best), on=KEY, how="left")
+        each = each[np.isfinite(each["predicted_us"])]
+        total = each.groupby(["network", "gpu", "batch"], as_index=False).agg(
+            convs=("time_us", "size"), measured_us=("time_us", "sum"), predicted_us=("predicted_us", "sum")
+        )
+        found.append(total.assign(model=name))
+    table = pd.concat(found, ignore_index=True)
+    table["error_pct"] = 100 * (table["predicted_us"] / table["measured_us"] - 1)
+    return table
+
+
+def summary(table: pd.DataFrame) -> pd.DataFrame:
+    """Number, median and 90th percentile of the sums' absolute errors, per model; best first."""
+    errors = table.assign(absolute=table["error_pct"].abs()).groupby("model")["absolute"]
+    found = errors.agg(["size", "median", lambda values: values.quantile(0.9)])
+    found.columns = ["sums", "median_pct", "p90_pct"]
+    return found.sort_values("median_pct").reset_index()
+
+
+def answer(table: pd.DataFrame) -> str:
+    """Each model's errors, and where the best one's are largest."""
+    found = summary(table)
+    best = table[table["model"] == found["model"][0]]
+    worst = (
+        best.assign(absolute=best["error_pct"].abs()).groupby("network")["absolute"].median().sort_values()
+    )
+    by_gpu = best.assign(absolute=best["error_pct"].abs()).groupby("gpu")["absolute"].median().sort_values()
+    each = "; ".join(
+        f"{row.model} {percent(row.median_pct)} (p90 {percent(row.p90_pct)})" for row in found.itertuples()
+    )
+    plain = best.loc[best["kind"] == PLAIN, "error_pct"].abs()
+    whole = best["all_layers_error_pct"].abs()
+    told = (
+        f" All layers together: {percent(whole.median())} (p90 {percent(whole.quantile(0.9))})."
+        if whole.any()
+        else ""
+    )
+    return (
+        f"Sums of convolution times of networks whose shapes were all held out ({found['sums'][0]} sums: network, GPU,"
+        f" batch), median error: {each}. {found['model'][0]} is furthest off on {worst.index[-1]}"
+        f" ({percent(worst.iloc[-1])}) and on {by_gpu.index[-1]} ({percent(by_gpu.iloc[-1])}), closest on"
+        f" {by_gpu.index[0]} ({percent(by_gpu.iloc[0])}); without depthwise networks and those of one measured"
+        f" convolution it is {percent(plain.median())} (p90 {percent(plain.quantile(0.9))}).{told}"
+    )
+
+
+def _figure(table: pd.DataFrame) -> str | None:
+    def spread() -> Iterator[dict[str, object]]:
+        for (network, model), part in table.groupby(["network", "model"], sort=True):
+            low, middle, high = np.quantile(part["error_pct"], [0.1, 0.5, 0.9])
+            yield {"network": network, "model": model, "low": low, "middle": middle, "high": high}
+
+    return dots(
+        pd.DataFrame(spread()), category="network", series="model", value="middle", low="low", high="high",
+        xlabel="error of the sum of convolution times, % (median, 10–90 % over GPUs and batches)",
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "networks",
+    "Do predicted convolution times of a network never seen add up to the measured ones?",
+    ("cudnn", "partial", "other_ops", "sequences"),
+    run,
+)
+
+if __name__ == "__main__":
+    run_script(EXPERIMENT)

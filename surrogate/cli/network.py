@@ -1,0 +1,143 @@
+"""``seer network``: how long a whole network takes, and where the time goes."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from features.problem import DTYPES, LAYOUTS, MATHS
+from surrogate.cli.output import output_options, show
+
+
+class Sizes(click.ParamType):
+    """Whole numbers with commas between, as in 1,2,4."""
+
+    name = "N,N,…"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """The numbers; a usage error for anything else."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            found = tuple(int(part) for part in value.split(","))
+        except ValueError:
+            found = ()
+        if not found or min(found) < 1:
+            self.fail(f"{value!r} is no list of batch sizes; write them as in 1,2,4,8", param, ctx)
+        return tuple(dict.fromkeys(found))
+
+
+@click.command()
+@click.argument("source", metavar="FILE")
+@click.option("--gpu", required=True, help="The GPU, by registry name or alias.")
+@click.option(
+    "--bundle", type=click.Path(path_type=Path), help="Fitted model, a folder; else the one shipped."
+)
+@click.option("--batch", type=click.IntRange(1), help="Batch size in the place of the model's own.")
+@click.option(
+    "--dim", "dims", multiple=True, metavar="NAME=SIZE", help="A symbolic size of an .onnx or .pt2 input."
+)
+@click.option("--training", is_flag=True, help="A training iteration: forward, backward, optimizer.")
+@click.option("--sweep-batch", type=Sizes(), help="Also these batch sizes; the best one is marked.")
+@click.option("--compare-gpus", metavar="A,B,…", default="", help="Also on these GPUs.")
+@click.option(
+    "--dtype", type=click.Choice(list(DTYPES)), help="Element type in the place of the model's own."
+)
+@click.option(
+    "--math", type=click.Choice(MATHS), help="Math type of convolutions  [default: by element type]"
+)
+@click.option("--layout", type=click.Choice(LAYOUTS), help="Layout of convolutions  [default: NCHW]")
+@click.option("--workspace-limit", metavar="SIZE", help="Most workspace of a convolution, as in 64MiB.")
+@click.option("--deterministic", is_flag=True, help="Only algorithms whose results repeat bit by bit.")
+@click.option("--by-type", is_flag=True, help="A row per operator in the place of a row per layer.")
+@click.option("--figures", type=click.Path(path_type=Path), help="Folder for SVG figures.")
+@output_options
+def command(
+    source: str,
+    gpu: str,
+    bundle: Path | None,
+    batch: int | None,
+    dims: tuple[str, ...],
+    training: bool,
+    sweep_batch: tuple[int, ...] | None,
+    compare_gpus: str,
+    dtype: str | None,
+    math: str | None,
+    layout: str | None,
+    workspace_limit: str | None,
+    deterministic: bool,
+    by_type: bool,
+    figures: Path | None,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Predict the time of every layer of a network, without running it.
+
+    FILE is an .onnx or .pt2 file (weights are not needed), a table of problems (parquet, CSV, or a text file with a
+    problem per line), or module:callable, which imports your module and runs on fake tensors what callable returns:
+    (module, inputs). Layers are summed as if they ran one after another, as single kernels without fusion or gaps.
+    Operators that this package does not know are named, counted and in no sum.
+    """
+    from surrogate.cli.network_output import print_report
+    from surrogate.network.load import load_predictors
+    from surrogate.network.network import Network
+    from surrogate.network.read import read_network
+    from surrogate.network.sweep import gpu_records, sweep_batches, sweep_records
+    from surrogate.serving.text import parse_bytes
+
+    limits: dict[str, Any] = {
+        "workspace_limit": None if workspace_limit is None else parse_bytes(workspace_limit),
+        "deterministic": deterministic,
+    }
+    named = _dims(dims)
+
+    def read(size: int | None) -> Network:
+        return read_network(
+            source, batch=size, training=training, dims=named, dtype=dtype, math=math, layout=layout
+        )
+
+    network = read(batch)
+    predictors = load_predictors(gpu, bundle)
+    time = predictors.time(network, **limits)
+    sweep, compared = {}, []
+    if sweep_batch:
+        from surrogate.cli.datasets import progress_bar
+
+        step, close = progress_bar("network")
+        try:
+            sweep = sweep_batches(read, sweep_batch, predictors, progress=step, **limits)
+        finally:
+            close()
+    others = [name.strip() for name in compare_gpus.split(",") if name.strip()]
+    if others:
+        compared = [time, *(load_predictors(name, bundle).time(network, **limits) for name in others)]
+    if figures:
+        from surrogate.network.figures import write_figures
+
+        for path in write_figures(figures, time, sweep):
+            click.echo(f"written: {path}", err=True)
+    batches, gpus = sweep_records(sweep), gpu_records(compared)
+    if as_json:
+        extra = {"sweep": batches} if batches else {}
+        extra |= {"gpus": gpus} if gpus else {}
+        extra |= {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
+        show([], as_json=True, as_csv=False, whole={**time.to_dict(), **extra})
+    elif as_csv:
+        rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
+        show(rows, as_json=False, as_csv=True)
+    else:
+        print_report(time, batches, gpus, layers=not by_type)
+    if not time.layers:
+        raise click.exceptions.Exit(1)
+
+
+def _dims(texts: tuple[str, ...]) -> dict[str, int]:
+    found = {}
+    for text in texts:
+        name, _, size = text.rpartition("=")
+        if not name or not size.isdigit() or len(size) > 9 or int(size) < 1:
+            raise click.UsageError(f"--dim {text!r} is not readable; write NAME=SIZE, as in --dim height=224")
+        found[name] = int(size)
+    return found

@@ -1,0 +1,207 @@
+"""Exported programs (``.pt2``): the graph's JSON read straight from the archive, without torch.
+
+``torch.export.load`` evaluates the sizes' expressions and unpickles sample inputs; here nothing in the file runs, and
+neither weights nor samples are opened.
+"""
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from features.errors import InputError, nearest
+from surrogate.network.aten_call import Call
+from surrogate.network.aten_reader import base_name, tell
+from surrogate.network.network import Network, Tally
+from surrogate.network.sizes import evaluated, symbols
+from surrogate.network.tensor import Tensor
+
+MAX_JSON_BYTES = 256 * 2**20
+GRAPHS = ("models/model.json", "serialized_exported_program.json")
+"""Where the graph lies: since PyTorch 2.7, and before."""
+DTYPES = {
+    6: "fp16",
+    7: "fp32",
+    8: "fp64",
+    13: "bf16",
+    1: "int8",
+    2: "int8",
+    12: "int8",
+    3: "fp16",
+    4: "fp32",
+    5: "fp64",
+}
+"""torch's ScalarType in the archive → ours; integers stand as the type of their width."""
+FLOATS = (6, 7, 8, 13)
+
+
+def read_exported(
+    path: str | Path,
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    dtype: str | None = None,
+    training: bool = False,
+) -> Network:
+    """The network in an exported program.
+
+    ``batch`` replaces the first size of the inputs where the program was exported with a dynamic one, ``dims`` other
+    symbols. Raises `InputError` in one line for a file that is damaged or too large, or whose batch is fixed.
+    """
+    path = Path(path)
+    program = _graph(path)
+    try:
+        graph, signature = program["graph_module"]["graph"], program["graph_module"]["signature"]
+        inputs = _user_inputs(graph, signature)
+        known, found = _symbols(path, graph, inputs, batch, dims or {})
+        tensors = _tensors(graph, signature, known, dtype)
+        tally = Tally()
+        for node in graph["nodes"]:
+            tell(_call(node, tensors), tally, training=training)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path}: not the layout of an exported program ({type(error).__name__}: {error}); export it again"
+        ) from None
+    if not tally.layers and not tally.unsupported:
+        raise InputError(f"{path}: no node of the exported program costs time (only views)")
+    return tally.network(path.stem, found)
+
+
+def _graph(path: Path) -> dict[str, Any]:
+    """The JSON of the archive's one graph."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if name.endswith(GRAPHS)]
+            if not names:
+                raise InputError(
+                    f"{path}: no exported program in the archive; write it with torch.export.save"
+                )
+            with archive.open(names[0]) as member:
+                content = member.read(MAX_JSON_BYTES + 1)
+        if len(content) > MAX_JSON_BYTES:
+            raise InputError(f"{path}: its graph is larger than {MAX_JSON_BYTES} bytes; export a smaller one")
+        program = json.loads(content)
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}); give a .pt2 file") from None
+    except Exception as error:  # zipfile, zlib and json raise errors without a common base
+        raise InputError(
+            f"{path}: no exported program ({type(error).__name__}); write it with torch.export.save"
+        ) from None
+    if not isinstance(program, dict):
+        raise InputError(f"{path}: no exported program; write it with torch.export.save")
+    return program
+
+
+def _user_inputs(graph: Mapping[str, Any], signature: Mapping[str, Any]) -> list[list[Any]]:
+    """Sizes, as written, of every input tensor that is no weight."""
+    names = [
+        spec["user_input"]["arg"]["as_tensor"]["name"]
+        for spec in signature["input_specs"]
+        if "as_tensor" in spec.get("user_input", {}).get("arg", {})
+    ]
+    return [graph["tensor_values"][name]["sizes"] for name in names]
+
+
+def _symbols(
+    path: Path, graph: Mapping[str, Any], inputs: list[list[Any]], batch: int | None, dims: Mapping[str, int]
+) -> tuple[dict[str, int], int | None]:
+    """Symbol → number, from the example's sizes, ``dims`` and ``batch``; and the batch."""
+    known: dict[str, int] = {}
+    for meta in graph["tensor_values"].values():
+        for size in meta["sizes"]:
+            expression = size.get("as_expr")
+            names = symbols(expression["expr_str"]) if expression else set()
+            if expression and len(names) == 1 and expression["expr_str"].startswith("Symbol("):
+                known.setdefault(names.pop(), (expression.get("hint") or {}).get("as_int") or 1)
+    for name, value in dims.items():
+        if name not in known:
+            raise InputError(f"{path}: --dim {name} names no symbol of the program{nearest(name, known)}")
+        known[name] = value
+    first = [sizes[0] for sizes in inputs if sizes]
+    if batch is not None:
+        for size in first:
+            names = symbols(size["as_expr"]["expr_str"]) if size.get("as_expr") else set()
+            if len(names) == 1:
+                known[names.pop()] = batch
+            elif _size(size, known) != batch:
+                raise InputError(
+                    f"{path}: exported at a fixed batch of {_size(size, known)}, {batch} is wanted;"
+                    " export it with a dynamic first dimension (dynamic_shapes)"
+                )
+    return known, _size(first[0], known) if first else batch
+
+
+def _size(size: Mapping[str, Any], known: Mapping[str, int]) -> int:
+    if size.get("as_int") is not None:
+        return int(size["as_int"])
+    return evaluated(size["as_expr"]["expr_str"], known)
+
+
+def _tensors(
+    graph: Mapping[str, Any], signature: Mapping[str, Any], known: Mapping[str, int], dtype: str | None
+) -> dict[str, Tensor]:
+    """Name → tensor, parameters marked."""
+    weights = {spec["parameter"]["arg"]["name"] for spec in signature["input_specs"] if spec.get("parameter")}
+    found = {}
+    for name, meta in graph["tensor_values"].items():
+        shape = tuple(_size(size, known) for size in meta["sizes"])
+        kind = dtype if dtype and meta["dtype"] in FLOATS else DTYPES.get(meta["dtype"], "fp32")
+        found[name] = Tensor(shape, kind, constant=name in weights, parameter=name in weights)
+    return found
+
+
+def _call(node: Mapping[str, Any], tensors: dict[str, Tensor]) -> Call:
+    """A node with shapes in the place of names; what is trained is passed on to its results."""
+    arguments = {one["name"]: _argument(one["arg"], tensors) for one in node["inputs"] if one["name"]}
+    outputs = list(_names(node["outputs"]))
+    trained = any(
+        one.trained or one.parameter
+        for value in arguments.values()
+        for one in (value if isinstance(value, list) else [value])
+        if isinstance(one, Tensor)
+    )
+    for name in outputs:
+        tensors[name] = replace(tensors[name], trained=trained)
+    op = base_name(str(node["target"]))
+    module = _module(str(node.get("metadata", {}).get("nn_module_stack", "")))
+    title = f"{module}.{op}" if module else op
+    return Call(op, title, arguments, tuple(tensors[name] for name in outputs))
+
+
+def _argument(value: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+    """A tensor, a list of them, a number, a text; what only runs know (symbolic integers) is None."""
+    kind, content = next(iter(value.items()))
+    if kind == "as_tensor":
+        return tensors[content["name"]]
+    if kind in ("as_tensors", "as_optional_tensors"):
+        return [
+            _argument({"as_tensor": one.get("as_tensor", one)}, tensors)
+            for one in content
+            if "as_none" not in one
+        ]
+    return (
+        content
+        if kind in ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
+        else None
+    )
+
+
+def _names(outputs: list[Mapping[str, Any]]) -> Iterator[str]:
+    """Names of the tensors among a node's results."""
+    for one in outputs:
+        if "as_tensor" in one:
+            yield one["as_tensor"]["name"]
+        for inner in one.get("as_tensors") or []:
+            yield inner["name"]
+
+
+def _module(stack: str) -> str:
+    """The innermost module's path in ``key,path,class;key,path,class``."""
+    parts = stack.rpartition(";")[2].split(",")
+    return parts[1] if len(parts) == 3 and not parts[1].startswith("_empty") else ""

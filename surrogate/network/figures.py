@@ -1,0 +1,110 @@
+"""Figures of a network's prediction: where the time goes, and how throughput depends on the batch."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from surrogate.atomic import write_text
+from surrogate.models.seer.classify import CLASSES
+from surrogate.network.result import NetworkTime
+from surrogate.network.sweep import best_batch
+from surrogate.report.style import PAPER, blank, legend, looks, plain_tick, svg, theme
+
+SHOWN_TYPES = 12
+SHOWN_LAYERS = 25
+
+
+def write_figures(folder: str | Path, time: NetworkTime, sweep: Mapping[int, NetworkTime]) -> list[Path]:
+    """``types.svg``, ``layers.svg`` and, for a sweep, ``batches.svg``; the files written."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = {"types": types_figure(time), "layers": layers_figure(time)}
+    if len(sweep) > 1:
+        drawn["batches"] = batches_figure(sweep)
+    written = []
+    for name, text in drawn.items():
+        if text is not None:
+            write_text(folder / f"{name}.svg", text)
+            written.append(folder / f"{name}.svg")
+    return written
+
+
+def types_figure(time: NetworkTime) -> str | None:
+    """A bar per operator: its time in ms, longest first; None where there are no layers."""
+    rows = time.by_type()[:SHOWN_TYPES]
+    bars = [(f"{row['operator']} ×{row['count']}", row["time_us"] / 1e3) for row in rows]
+    return _bars(bars, "predicted time, ms")
+
+
+def layers_figure(time: NetworkTime) -> str | None:
+    """The longest layers in order of the network, coloured by what bounds them, with their intervals."""
+    longest = sorted(time.layers, key=lambda layer: -layer.time_us)[:SHOWN_LAYERS]
+    kept = [layer for layer in time.layers if layer in longest]
+    if not kept:
+        return None
+    look = looks(list(CLASSES))
+    with theme():
+        figure, (axis,) = blank(1.0 + 0.16 * len(kept))
+        handles, names = [], []
+        for name in CLASSES:
+            places = [i for i, layer in enumerate(kept) if layer.bound == name]
+            if not places:
+                continue
+            style = look[name]
+            widths = [kept[i].time_us / 1e3 for i in places]
+            handles.append(
+                axis.barh(places, widths, 0.8, color=style.colour, hatch=style.hatch, edgecolor=PAPER)
+            )
+            names.append(name)
+            ends = [
+                [(kept[i].time_us - kept[i].lower_us) / 1e3 for i in places],
+                [(kept[i].upper_us - kept[i].time_us) / 1e3 for i in places],
+            ]
+            axis.errorbar(
+                widths, places, xerr=ends, fmt="none", ecolor="#1c1d1f", elinewidth=0.8, capsize=1.4
+            )
+        axis.set_yticks(range(len(kept)), [_short(layer.name) for layer in kept])
+        axis.invert_yaxis()
+        axis.grid(False, axis="y")
+        axis.xaxis.set_major_formatter(plain_tick)
+        axis.set_xlabel("predicted time, ms (90 % interval)")
+        legend(figure, handles, names)
+        return svg(figure)
+
+
+def batches_figure(times: Mapping[int, NetworkTime]) -> str | None:
+    """Throughput over batch; the best batch is marked."""
+    batches = sorted(times)
+    rates = [times[batch].samples_per_s or 0.0 for batch in batches]
+    best = best_batch(times)
+    if best is None:
+        return None
+    (name, style) = next(iter(looks(["throughput"]).items()))
+    with theme():
+        figure, (axis,) = blank(2.4)
+        axis.plot(batches, rates, style.marker + "-", color=style.colour, fillstyle="none", label=name)
+        axis.plot([best], [times[best].samples_per_s or 0.0], "o", color=style.colour, markersize=7)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(batches, [str(batch) for batch in batches])
+        axis.set_ylim(bottom=0)
+        axis.yaxis.set_major_formatter(plain_tick)
+        axis.set(xlabel="batch, log scale", ylabel="samples per second")
+        return svg(figure)
+
+
+def _bars(bars: list[tuple[str, float]], xlabel: str) -> str | None:
+    if not bars:
+        return None
+    style = looks(["time"])["time"]
+    with theme():
+        figure, (axis,) = blank(0.8 + 0.2 * len(bars))
+        axis.barh(range(len(bars)), [value for _, value in bars], 0.8, color=style.colour, edgecolor=PAPER)
+        axis.set_yticks(range(len(bars)), [_short(name) for name, _ in bars])
+        axis.invert_yaxis()
+        axis.grid(False, axis="y")
+        axis.xaxis.set_major_formatter(plain_tick)
+        axis.set_xlabel(xlabel)
+        return svg(figure)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 30 else f"…{name[-29:]}"

@@ -1,0 +1,83 @@
+"""`Network`: what a model of a network does, as operators with sizes; where they came from no longer matters."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from features.conv import Conv
+from features.operators import Operator
+
+Work = Conv | Operator
+"""What a layer computes: a convolution, or any other operator."""
+
+INPUT, WEIGHT = "input", "weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One operator of a network, as it stands in the model.
+
+    ``operator`` is the model's own word for it; ``gradients`` says what a training iteration computes behind it (the
+    gradient of its `INPUT`, of its `WEIGHT`, or neither); ``parameters`` counts the weights it trains;
+    ``heuristic`` is the library's own pick of an algorithm, where the file says it.
+    """
+
+    name: str
+    operator: str
+    work: Work
+    gradients: tuple[str, ...] = ()
+    parameters: int = 0
+    heuristic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Layers in the order of the model, and what stands beside them.
+
+    ``ignored`` and ``unsupported`` count operators by name: the first cost nothing on a device (views, constants), the
+    second are unknown to this package or have no known sizes, and their time is in no sum.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    batch: int | None = None
+    training: bool = False
+    ignored: Mapping[str, int] = field(default_factory=dict)
+    unsupported: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def convs(self) -> tuple[Conv, ...]:
+        """Every convolution, in order; a shape that occurs twice stands twice."""
+        return tuple(layer.work for layer in self.layers if isinstance(layer.work, Conv))
+
+    @property
+    def flops(self) -> int:
+        """Operations of all layers, 2 per multiply-add."""
+        return sum(layer.work.flops for layer in self.layers)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the operators that cost time and are in the sums: layers' nodes / (those + unsupported ones)."""
+        missing = sum(self.unsupported.values())
+        return len(self.layers) / (len(self.layers) + missing) if self.layers else 0.0
+
+
+class Tally:
+    """Collects layers while a model is read; names of layers become distinct, the rest is counted by name."""
+
+    def __init__(self) -> None:
+        self.layers: list[Layer] = []
+        self.ignored: Counter[str] = Counter()
+        self.unsupported: Counter[str] = Counter()
+        self._seen: Counter[str] = Counter()
+
+    def add(self, layers: Iterable[Layer]) -> None:
+        """Append layers; the second of one name becomes ``name#2``."""
+        for layer in layers:
+            self._seen[layer.name] += 1
+            count = self._seen[layer.name]
+            self.layers.append(replace(layer, name=f"{layer.name}#{count}") if count > 1 else layer)
+
+    def network(self, name: str, batch: int | None, training: bool = False) -> Network:
+        """Everything collected."""
+        return Network(name, tuple(self.layers), batch, training, dict(self.ignored), dict(self.unsupported))

@@ -1,0 +1,191 @@
+"""ONNX files: read as protobuf alone, sizes bounded, weights set aside, every shape made a number."""
+
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from features.errors import InputError, nearest
+
+REMEDY = "pip install 'seer-surrogate[onnx]'"
+MAX_FILE_BYTES = 2**31 - 1
+"""Protobuf's own limit."""
+MAX_NODES = 200_000
+KEPT_ELEMENTS = 1024
+"""Initializers up to this size keep their values: shapes and axes, not weights."""
+
+
+def load_model(path: Path) -> Any:
+    """The file's ``ModelProto``; weights in other files are not opened.
+
+    Raises `InputError` where the package onnx is missing, or the file is missing, too large, or no ONNX model.
+    """
+    try:
+        import onnx
+        from google.protobuf.message import DecodeError
+    except ImportError:
+        raise InputError(f"{path}: reading ONNX needs the package onnx; {REMEDY}") from None
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InputError(
+                f"{path}: larger than {MAX_FILE_BYTES} bytes; save it with external weights, they are not needed"
+            )
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give an .onnx file") from None
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except DecodeError:
+        raise InputError(f"{path}: no ONNX model (not that protobuf message); export it again") from None
+    if not model.HasField("graph") or not model.graph.node:
+        raise InputError(f"{path}: the ONNX model has no nodes; export it again")
+    if len(model.graph.node) > MAX_NODES:
+        raise InputError(f"{path}: {len(model.graph.node)} nodes; graphs up to {MAX_NODES} are read")
+    return model
+
+
+def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, int]) -> int | None:
+    """Give every tensor of ``model`` (changed in place) the shape that follows from its inputs; returns the batch.
+
+    ``batch`` replaces the first size of every input, ``dims`` the named ones (``NAME`` of a symbolic size, or
+    ``INPUT.AXIS``). Raises `InputError` for an input without sizes, and where ONNX's shape inference refuses the graph.
+    """
+    import onnx
+
+    if model.functions:
+        try:
+            from onnx.inliner import inline_local_functions
+
+            model.CopyFrom(inline_local_functions(model))
+        except Exception as error:
+            raise InputError(f"{path}: its local functions cannot be expanded ({_line(error)})") from None
+    _name_domains(model)
+    weights = _set_weights_aside(model.graph)
+    old, new = _size_inputs(model.graph, path, batch, dims, weights)
+    if old is not None and new is not None and old != new:
+        _rebatch_reshapes(model.graph, old, new)
+    _drop_stale_shapes(model.graph, keep=old == new)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(
+            model, check_type=False, strict_mode=False, data_prop=True
+        )
+    except Exception as error:  # the checker's, the inference's and protobuf's errors have no common base
+        raise InputError(f"{path}: ONNX shape inference refuses the graph ({_line(error)})") from None
+    model.CopyFrom(inferred)
+    return new
+
+
+def _name_domains(model: Any) -> None:
+    """Inference gives up on a domain without a version; on an unknown operator of a named one it passes by."""
+    named = {one.domain for one in model.opset_import}
+    for domain in {node.domain for node in model.graph.node} - named:
+        model.opset_import.add(domain=domain, version=1 if domain else 20)
+
+
+def _line(error: Exception) -> str:
+    """The first line of a foreign error, cut to what a terminal shows."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 160 else f"{text[:159]}…"
+
+
+def _set_weights_aside(graph: Any) -> set[str]:
+    """Names of all initializers; large ones become inputs of their shape, so that their bytes travel nowhere."""
+    import onnx
+
+    names = {one.name for one in graph.initializer} | {one.values.name for one in graph.sparse_initializer}
+    inputs = {one.name for one in graph.input}
+    kept = []
+    for one in graph.initializer:
+        if prod(one.dims) <= KEPT_ELEMENTS and one.data_location != onnx.TensorProto.EXTERNAL:
+            kept.append(one)
+        elif one.name not in inputs:
+            graph.input.append(onnx.helper.make_tensor_value_info(one.name, one.data_type, list(one.dims)))
+    copies = [onnx.TensorProto.FromString(one.SerializeToString()) for one in kept]
+    for one in graph.sparse_initializer:
+        if one.values.name not in inputs:
+            info = onnx.helper.make_tensor_value_info(one.values.name, one.values.data_type, list(one.dims))
+            graph.input.append(info)
+    del graph.initializer[:], graph.sparse_initializer[:]
+    graph.initializer.extend(copies)
+    return names
+
+
+def _size_inputs(
+    graph: Any, path: Path, batch: int | None, dims: Mapping[str, int], weights: set[str]
+) -> tuple[int | None, int | None]:
+    """Put numbers in the place of every input's sizes; (batch in the file or None, batch now)."""
+    known = dict(dims)
+    old = new = None
+    used: set[str] = set()
+    sizes: set[str] = set()
+    for one in (one for one in graph.input if one.name not in weights):
+        if not one.type.tensor_type.HasField("shape"):
+            raise InputError(
+                f"{path}: input {one.name!r} has no shape; export the model with one, or run onnx.shape_inference"
+            )
+        for axis, dim in enumerate(one.type.tensor_type.shape.dim):
+            key = dim.dim_param or f"{one.name}.{axis}"
+            sizes |= {key, f"{one.name}.{axis}"}
+            used |= sizes & set(known)
+            value = known.get(f"{one.name}.{axis}", known.get(key))
+            if axis == 0:
+                old = dim.dim_value if dim.dim_value > 0 and old is None else old
+                value = batch or value or dim.dim_value or 1
+                new = value if new is None else new
+                if dim.dim_param:
+                    known.setdefault(dim.dim_param, value)
+            elif value is None:
+                value = dim.dim_value
+            if value < 1:
+                raise InputError(
+                    f"{path}: input {one.name!r} has an unknown size {key!r}; give it as --dim {key}=224"
+                )
+            dim.ClearField("dim_param")
+            dim.dim_value = value
+    for name in dims:
+        if name not in used:
+            raise InputError(f"{path}: --dim {name} names no size of an input{nearest(name, sizes)}")
+    return old, new
+
+
+def _rebatch_reshapes(graph: Any, old: int, new: int) -> None:
+    """Constant target shapes of Reshape that begin with the file's batch follow the new one.
+
+    Only those whose data comes from the model's inputs; [1, c, 1, 1] of a weight stays.
+    """
+    import onnx
+
+    constants = {one.name for one in graph.initializer}
+    stored = {node.output[0]: node for node in graph.node if node.op_type == "Constant"}
+    targets = {
+        node.input[1]
+        for node in graph.node
+        if node.op_type == "Reshape"
+        and len(node.input) > 1
+        and node.input[0] not in constants | stored.keys()
+    }
+    values = [one for one in graph.initializer if one.name in targets]
+    holders = [stored[name] for name in targets & stored.keys()]
+    values += [attribute.t for node in holders for attribute in node.attribute if attribute.name == "value"]
+    for value in values:
+        if value.data_location == onnx.TensorProto.EXTERNAL:
+            continue
+        shape = onnx.numpy_helper.to_array(value).reshape(-1)
+        if len(shape) > 1 and shape[0] == old:
+            changed = [new, *shape[1:].tolist()]
+            value.CopyFrom(onnx.helper.make_tensor(value.name, onnx.TensorProto.INT64, [len(shape)], changed))
+
+
+def _drop_stale_shapes(graph: Any, *, keep: bool) -> None:
+    """Stored shapes of inner tensors go, unless ``keep`` and they are numbers throughout; those of outputs always."""
+    fixed = [
+        info
+        for info in graph.value_info
+        if keep and all(dim.dim_value > 0 for dim in info.type.tensor_type.shape.dim)
+    ]
+    copies = [type(info).FromString(info.SerializeToString()) for info in fixed]
+    del graph.value_info[:]
+    graph.value_info.extend(copies)
+    for one in graph.output:
+        one.type.tensor_type.ClearField("shape")

@@ -1,0 +1,133 @@
+"""ONNX graph → `Network`: every node handled, ignored on purpose, or named as unsupported."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from features.errors import InputError
+from surrogate.network.network import Layer, Network, Tally
+from surrogate.network.onnx_file import load_model, with_shapes
+from surrogate.network.onnx_names import ELEMENTWISE, IGNORED
+from surrogate.network.onnx_ops import HANDLED, Node, elementwise
+from surrogate.network.tensor import Tensor, UnsupportedError
+
+DTYPE_OF = {1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16", 2: "int8", 3: "int8", 9: "int8", 5: "fp16"}
+"""TensorProto element type → dtype; types that are not there count by their width (int64: 8 bytes)."""
+WIDE = {7: "fp64", 13: "fp64", 6: "fp32", 12: "fp32"}
+FLOATS = (1, 10, 11, 16)
+CONSTANT_FOLDED = "(computed from constants)"
+
+
+def read_onnx(
+    path: str | Path,
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    dtype: str | None = None,
+    training: bool = False,
+) -> Network:
+    """The network in an ONNX file; weights are not needed and external data is not opened.
+
+    ``batch`` replaces the first size of every input, ``dims`` other symbolic sizes, ``dtype`` the floating-point type;
+    under ``training`` dropout is no view. The network is the forward pass either way (see `training.iteration`).
+    Raises `InputError` in one line for a file that is damaged, empty, too large or without shapes.
+    """
+    path = Path(path)
+    return network_of(load_model(path), path, batch=batch, dims=dims, dtype=dtype, training=training)
+
+
+def network_of(
+    model: Any,
+    path: str | Path,
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    dtype: str | None = None,
+    training: bool = False,
+) -> Network:
+    """As `read_onnx`, from a ``ModelProto`` (which is changed); ``path`` names it in errors."""
+    path = Path(path)
+    weights = {one.name: one.data_type for one in model.graph.initializer}
+    weights |= {one.values.name: one.values.data_type for one in model.graph.sparse_initializer}
+    found = with_shapes(model, path, batch, dims or {})
+    tensors = _tensors(model.graph, weights, dtype)
+    tally = Tally()
+    for node in _nodes(model.graph, tensors):
+        _tell(node, tally, training)
+    if not tally.layers and not tally.unsupported:
+        raise InputError(f"{path}: no node of the ONNX model costs time (only views and constants)")
+    return tally.network(path.stem, found)
+
+
+def _tensors(graph: Any, weights: Mapping[str, int], dtype: str | None) -> dict[str, Tensor]:
+    """Name → what is known of it; names without a known type are left out."""
+    found = {"": Tensor()}
+    for one in (*graph.initializer,):
+        found[one.name] = Tensor(tuple(one.dims), _dtype(one.data_type, dtype))
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        tensor = info.type.tensor_type
+        sizes = tuple(dim.dim_value for dim in tensor.shape.dim)
+        known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+        found[info.name] = Tensor(sizes if known else None, _dtype(tensor.elem_type, dtype))
+    for name, kind in weights.items():
+        known = found.get(name, Tensor())
+        many = prod(known.shape or (1,)) > 1  # a single number is an attribute in disguise
+        found[name] = replace(known, constant=True, parameter=many and kind in FLOATS)
+    return found
+
+
+def _dtype(kind: int, wanted: str | None) -> str:
+    return wanted if wanted and kind in FLOATS else DTYPE_OF.get(kind) or WIDE.get(kind, "fp32")
+
+
+def _nodes(graph: Any, tensors: dict[str, Tensor]) -> Iterator[Node]:
+    """Every node with its tensors; what is constant and what is trained is passed on from inputs to outputs."""
+    for number, proto in enumerate(graph.node):
+        inputs = tuple(tensors.get(name, Tensor()) for name in proto.input)
+        constant = all(t.constant for t, name in zip(inputs, proto.input, strict=True) if name)
+        constant = proto.op_type in ("Shape", "Size") or (constant and not _holds_graph(proto))
+        trained = any(t.trained or (t.parameter and not constant) for t in inputs)
+        for name in proto.output:
+            known = tensors.get(name, Tensor())
+            parameter = constant and any(t.parameter for t in inputs)
+            tensors[name] = replace(known, constant=constant, trained=trained, parameter=parameter)
+        outputs = tuple(tensors[name] for name in proto.output if name)
+        yield Node(
+            proto.op_type,
+            proto.domain,
+            proto.name or f"{proto.op_type}_{number}",
+            inputs,
+            outputs,
+            proto,
+            constant,
+        )
+
+
+def _holds_graph(proto: Any) -> bool:
+    """True for If, Loop and the like: their bodies see more than their inputs."""
+    return any(attribute.type in (5, 10) for attribute in proto.attribute)  # GRAPH, GRAPHS
+
+
+def _tell(node: Node, tally: Tally, training: bool) -> None:
+    """Add the node's layers, or count it."""
+    label = f"{node.domain}.{node.op}" if node.domain not in ("", "ai.onnx") else node.op
+    known = node.domain in ("", "ai.onnx") or (node.domain == "com.microsoft" and node.op in HANDLED)
+    if known and node.op in IGNORED and not (training and node.op == "Dropout"):
+        tally.ignored[node.op] += 1
+    elif known and node.constant:
+        tally.ignored[CONSTANT_FOLDED] += 1
+    elif not known or not (node.op in HANDLED or node.op in ELEMENTWISE):
+        tally.unsupported[label] += 1
+    else:
+        try:
+            tally.add(_layers(node))
+        except UnsupportedError as why:
+            tally.unsupported[f"{label} ({why.label})"] += 1
+        except InputError as why:
+            tally.unsupported[f"{label} ({str(why).split(';')[0]})"] += 1
+
+
+def _layers(node: Node) -> list[Layer]:
+    return list((HANDLED.get(node.op) or elementwise)(node))

@@ -1,0 +1,74 @@
+"""Any model of a network → `Network`, by what the source looks like."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from features.conv import Conv
+from features.errors import InputError
+from surrogate.network.network import Network
+
+TABLES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
+MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def read_network(
+    source: str | Path,
+    *,
+    batch: int | None = None,
+    training: bool = False,
+    dims: Mapping[str, int] | None = None,
+    dtype: str | None = None,
+    math: str | None = None,
+    layout: str | None = None,
+) -> Network:
+    """The network in an ``.onnx`` or ``.pt2`` file, in a table of problems, or built by ``module:callable``.
+
+    ``batch`` and ``dims`` replace sizes, ``dtype`` the floating-point type; ``math`` and ``layout`` those of every
+    convolution. Under ``training`` a whole iteration: a module's as autograd runs it, a file's derived from its forward
+    pass. Raises `InputError` for what cannot be read.
+    """
+    text, path = str(source), Path(source)
+    kind = path.suffix.lower()
+    if dims and kind not in (".onnx", ".pt2"):
+        raise InputError(f"{text}: --dim names sizes of .onnx and .pt2 files; this source has its own sizes")
+    if kind == ".onnx":
+        from surrogate.network.onnx_reader import read_onnx
+
+        network = read_onnx(path, batch=batch, dims=dims, dtype=dtype, training=training)
+    elif kind == ".pt2":
+        from surrogate.network.exported import read_exported
+
+        network = read_exported(path, batch=batch, dims=dims, dtype=dtype, training=training)
+    elif MODULE.fullmatch(text) and not path.exists():
+        from surrogate.network.torch_module import read_module
+
+        network = read_module(text, batch=batch, training=training, dtype=dtype)
+    elif kind in TABLES or path.is_file():
+        from surrogate.network.problem_table import read_table_of_problems
+
+        network = read_table_of_problems(path, batch=batch, dtype=dtype, training=training)
+    else:
+        raise InputError(
+            f"{text}: no such file; give an .onnx or .pt2 file, a table of problems, or module:callable"
+        )
+    return _with_settings(_iteration(network) if training else network, math, layout)
+
+
+def _iteration(network: Network) -> Network:
+    from surrogate.network.training import iteration
+
+    return iteration(network)
+
+
+def _with_settings(network: Network, math: str | None, layout: str | None) -> Network:
+    """Every convolution under another math type or layout."""
+    chosen = {name: value for name, value in (("math", math), ("layout", layout)) if value}
+    if not chosen:
+        return network
+    layers = tuple(
+        replace(layer, work=replace(layer.work, **chosen)) if isinstance(layer.work, Conv) else layer
+        for layer in network.layers
+    )
+    return replace(network, layers=layers)

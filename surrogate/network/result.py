@@ -1,0 +1,195 @@
+"""What a prediction of a whole network is: a time for every layer, and sums that say what they cover."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from surrogate.models.seer.classify import CLASSES
+from surrogate.network.savings import Savings
+
+SHOWN = 12
+"""Layers that the short form shows: those that take longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTime:
+    """One layer's predicted time with its 90 % interval.
+
+    ``algorithm`` and ``workspace_bytes`` belong to convolutions (None and 0 elsewhere); ``bytes`` is compulsory DRAM
+    traffic; ``bound`` is one of SEER's classes; ``source`` says where the time comes from (model, roofline, …).
+    """
+
+    name: str
+    operator: str
+    problem: str
+    algorithm: str | None
+    time_us: float
+    lower_us: float
+    upper_us: float
+    workspace_bytes: int
+    flops: int
+    bytes: int
+    bound: str
+    source: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkTime:
+    """A network on a GPU. Sums hold the layers alone; ``unsupported`` operators are counted, never as zero.
+
+    ``outside`` counts convolutions unlike anything in the training data, by what was never seen.
+    """
+
+    network: str
+    gpu: str
+    layers: tuple[LayerTime, ...]
+    batch: int | None = None
+    training: bool = False
+    ignored: Mapping[str, int] = field(default_factory=dict)
+    unsupported: Mapping[str, int] = field(default_factory=dict)
+    savings: Savings = field(default_factory=Savings)
+    outside: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total_us(self) -> float:
+        """Sum of all layers, as if one ran after another without gaps."""
+        return sum(layer.time_us for layer in self.layers)
+
+    @property
+    def lower_us(self) -> float:
+        """Sum of the lower ends: errors that all point one way."""
+        return sum(layer.lower_us for layer in self.layers)
+
+    @property
+    def upper_us(self) -> float:
+        """Sum of the upper ends."""
+        return sum(layer.upper_us for layer in self.layers)
+
+    @property
+    def coverage(self) -> float:
+        """Operators in the sum / (those and the unsupported ones)."""
+        known = len(self.layers)
+        return known / (known + sum(self.unsupported.values())) if known else 0.0
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Throughput where the batch is known."""
+        return None if self.batch is None or not self.layers else self.batch / self.total_us * 1e6
+
+    @property
+    def peak_workspace_bytes(self) -> int:
+        """The largest workspace of a layer: layers run one after another and may share it."""
+        return max((layer.workspace_bytes for layer in self.layers), default=0)
+
+    def classes(self) -> dict[str, dict[str, float]]:
+        """Share of each class, as SEER reports it, by number of convolutions and by their time."""
+        convs = [layer for layer in self.layers if layer.algorithm is not None]
+        total = sum(layer.time_us for layer in convs)
+        return {
+            name: {
+                "layers": _share(sum(layer.bound == name for layer in convs), len(convs)),
+                "time": _share(sum(layer.time_us for layer in convs if layer.bound == name), total),
+            }
+            for name in CLASSES
+        }
+
+    def by_type(self) -> list[dict[str, Any]]:
+        """Count, time, share, FLOPs and bytes of every operator, longest first."""
+        return aggregated(self.layers, "operator")
+
+    def by_algorithm(self) -> list[dict[str, Any]]:
+        """The same for every algorithm that convolutions were given."""
+        return aggregated([layer for layer in self.layers if layer.algorithm is not None], "algorithm")
+
+    def to_dict(self) -> dict[str, Any]:
+        """``total_us, coverage, layers, ignored, unsupported``, and what follows from them."""
+        return {
+            "network": self.network,
+            "gpu": self.gpu,
+            "batch": self.batch,
+            "training": self.training,
+            "total_us": self.total_us,
+            "lower_us": self.lower_us,
+            "upper_us": self.upper_us,
+            "coverage": self.coverage,
+            "samples_per_s": self.samples_per_s,
+            "peak_workspace_bytes": self.peak_workspace_bytes,
+            "flops": sum(layer.flops for layer in self.layers),
+            "bytes": sum(layer.bytes for layer in self.layers),
+            "classes": self.classes(),
+            "savings": self.savings.to_dict(),
+            "layers": [layer.to_dict() for layer in self.layers],
+            "ignored": dict(self.ignored),
+            "unsupported": dict(self.unsupported),
+            "outside_domain": dict(self.outside),
+        }
+
+    def to_frame(self) -> Any:
+        """A DataFrame, one row per layer."""
+        import pandas as pd
+
+        return pd.DataFrame([layer.to_dict() for layer in self.layers], columns=list(LayerTime.__slots__))
+
+    def headline(self) -> str:
+        """One line: what, where, how long, and how much of it is known."""
+        batch = f", batch {self.batch}" if self.batch is not None else ""
+        rate = f", {self.samples_per_s:,.0f} samples/s" if self.samples_per_s else ""
+        kind = "training iteration" if self.training else "forward"
+        return (
+            f"{self.network} on {self.gpu}{batch}, {kind}: {self.total_us / 1e3:.3f} ms"
+            f" [{self.lower_us / 1e3:.3f}, {self.upper_us / 1e3:.3f}]{rate}; coverage {100 * self.coverage:.1f} %"
+        )
+
+    def __repr__(self) -> str:
+        lines = [self.headline(), *(_text_line(layer) for layer in self._longest())]
+        left = len(self.layers) - SHOWN
+        return "\n".join([*lines, *([f"… {left} more layers"] if left > 0 else [])])
+
+    def _repr_html_(self) -> str:
+        names = ("name", "operator", "problem", "algorithm", "time_us", "bound")
+        head = "".join(f"<th>{name}</th>" for name in names)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(_cell(getattr(layer, name)))}</td>" for name in names) + "</tr>"
+            for layer in self._longest()
+        )
+        return f"<p>{escape(self.headline())}</p><table><tr>{head}</tr>{rows}</table>"
+
+    def _longest(self) -> list[LayerTime]:
+        return sorted(self.layers, key=lambda layer: -layer.time_us)[:SHOWN]
+
+
+def aggregated(layers: Iterable[LayerTime], key: str) -> list[dict[str, Any]]:
+    """Count, time, share of the time, FLOPs and bytes of the layers of every value of ``key``, longest first."""
+    groups: dict[str, list[LayerTime]] = {}
+    for layer in layers:
+        groups.setdefault(str(getattr(layer, key)), []).append(layer)
+    total = sum(layer.time_us for part in groups.values() for layer in part)
+    rows = [
+        {
+            key: name,
+            "count": len(part),
+            "time_us": sum(layer.time_us for layer in part),
+            "share": _share(sum(layer.time_us for layer in part), total),
+            "flops": sum(layer.flops for layer in part),
+            "bytes": sum(layer.bytes for layer in part),
+        }
+        for name, part in groups.items()
+    ]
+    return sorted(rows, key=lambda row: -row["time_us"])
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _cell(value: Any) -> str:
+    return "–" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _text_line(layer: LayerTime) -> str:
+    return f"  {layer.time_us:10.1f} µs  {layer.algorithm or layer.operator:<24}  {layer.bound:<15}  {layer.name}"

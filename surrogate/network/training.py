@@ -1,0 +1,148 @@
+"""One training iteration from a forward pass: forward, backward in reverse order, optimizer.
+
+A convolution's backward pass is its two gradients; a matrix product's are two products; the others read and write what
+their gradient formulas need. A gradient that several layers give to one tensor is summed where branches were added.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from features.conv import Conv
+from features.operators import (
+    POINTWISE_CLASSES,
+    AvgPool,
+    AvgPoolBackward,
+    BatchNorm,
+    BatchNormBackward,
+    BatchNormInference,
+    BiasBackward,
+    Bmm,
+    Concat,
+    EmbeddingBag,
+    EmbeddingBagBackward,
+    Gemm,
+    LayerNorm,
+    MaxPool,
+    MaxPoolBackward,
+    Operator,
+    Pointwise,
+    Softmax,
+    SoftmaxBackward,
+)
+from surrogate.network.network import INPUT, Layer, Network, Tally, Work
+from surrogate.network.work import Streamed
+
+OPTIMIZER = "sgd with momentum"
+"""Reads weights, gradients and momenta, writes weights and momenta: 4 operations a weight, one fused pass."""
+BACKWARD = {"fwd": "bwd_data", "bwd_data": "fwd"}
+"""Direction of a (transposed) convolution → the direction of its input's gradient."""
+
+
+def iteration(network: Network) -> Network:
+    """The whole iteration of a forward network; one that is an iteration already comes back as it is."""
+    if network.training:
+        return network
+    tally = Tally()
+    forward = [replace(layer, work=_in_training(layer.work)) for layer in network.layers]
+    tally.add(forward)
+    for layer in reversed(forward):
+        tally.add(backward(layer))
+    # An embedding's gradient updates the rows it touches; a dense step over the whole table does not happen.
+    parameters = sum(layer.parameters for layer in forward if not isinstance(layer.work, EmbeddingBag))
+    tally.add(optimizer_step(parameters))
+    made = tally.network(network.name, network.batch, training=True)
+    return replace(made, ignored=network.ignored, unsupported=network.unsupported)
+
+
+def optimizer_step(parameters: int) -> list[Layer]:
+    """One fused step over all weights; none where there are none."""
+    if not parameters:
+        return []
+    step = Streamed(reads=3 * parameters, writes=2 * parameters, work=2, variant="sgd_momentum")
+    return [Layer("optimizer", OPTIMIZER, step)]
+
+
+def backward(layer: Layer) -> Iterator[Layer]:
+    """The layers that the gradients of one layer take; none where it has none."""
+    work = layer.work
+    for wanted in layer.gradients:
+        if isinstance(work, Conv):
+            direction = BACKWARD[work.direction] if wanted == INPUT else "bwd_filter"
+            yield _named(layer, direction, replace(work, direction=direction))
+        elif isinstance(work, Gemm):
+            yield _named(layer, f"grad_{wanted}", _product(work, wanted))
+        elif isinstance(work, EmbeddingBag):
+            yield _named(layer, "backward", EmbeddingBagBackward(**work.sizes, dtype=work.dtype))
+        elif wanted == INPUT:
+            for made in _gradient(work):
+                yield _named(layer, "backward", made)
+    if isinstance(work, Pointwise) and work.kind == "bias" and layer.parameters:
+        total = BiasBackward(n=work.n, c=work.c, h=work.h, w=work.w, dtype=work.dtype)
+        yield _named(layer, "grad_bias", total)
+
+
+def _named(layer: Layer, part: str, work: Work) -> Layer:
+    return Layer(f"{layer.name}.{part}", f"{layer.operator}.{part}", work)
+
+
+def _in_training(work: Work) -> Work:
+    """Batch norm by the batch's own statistics; everything else as it is."""
+    if isinstance(work, BatchNormInference):
+        return BatchNorm(n=work.n, c=work.c, h=work.h, w=work.w, dtype=work.dtype)
+    return work
+
+
+def _product(work: Gemm, wanted: str) -> Operator:
+    """dA (m × k) = dC · Bᵀ, or dB (k × n) = Aᵀ · dC."""
+    m, n, k = (work.m, work.k, work.n) if wanted == INPUT else (work.k, work.n, work.m)
+    if work.batch > 1:
+        return Bmm(batch=work.batch, m=m, n=n, k=k, dtype=work.dtype, math=work.math)
+    return Gemm(m=m, n=n, k=k, dtype=work.dtype, math=work.math)
+
+
+def _gradient(work: Operator) -> Iterator[Operator]:
+    """The input's gradient of an operator that is no product."""
+    if isinstance(work, MaxPool):
+        made = AvgPoolBackward if isinstance(work, AvgPool) else MaxPoolBackward
+        yield made(**work.sizes, dtype=work.dtype)
+    elif isinstance(work, LayerNorm):
+        yield _streamed(work, work.elements, reads=2, writes=1)
+    elif isinstance(work, Softmax | BatchNorm):
+        made = SoftmaxBackward if isinstance(work, Softmax) else BatchNormBackward
+        yield made(**work.sizes, dtype=work.dtype)
+    elif isinstance(work, Concat):
+        yield POINTWISE_CLASSES["copy"](n=work.elements, dtype=work.dtype)
+    elif isinstance(work, Streamed):
+        yield _streamed_gradient(work)
+    elif isinstance(work, Pointwise):
+        yield from _pointwise_gradient(work)
+
+
+def _pointwise_gradient(work: Pointwise) -> Iterator[Operator]:
+    """By the kind's own backward class, else dy and x in, dx out. A sum passes its gradient on, which is added where
+    the other branch's arrives; a bias or an added number passes it on as it is."""
+    if work.kind in ("bias", "add_scalar", "sub_scalar"):
+        return
+    own = POINTWISE_CLASSES.get(f"{work.kind}_backward")
+    if own:
+        yield own(**work.sizes, dtype=work.dtype)
+    elif work.kind in ("add", "copy", "layout_transform") or work.kind.endswith("_scalar"):
+        yield work
+    elif work.kind in ("mul", "div"):
+        yield from (work, work)
+    else:
+        yield _streamed(work, work.elements, reads=2, writes=1)
+
+
+def _streamed_gradient(work: Streamed) -> Streamed:
+    """Reductions spread; the rest reads what it read, and dy, and writes dx."""
+    if work.variant == "reduce":
+        reads, writes = work.writes, work.reads
+    else:
+        reads, writes = work.reads + work.writes, max(work.reads, 1)
+    return Streamed(reads=reads, writes=writes, dtype=work.dtype, variant=f"{work.variant}_backward")
+
+
+def _streamed(work: Operator, elements: int, *, reads: int, writes: int) -> Streamed:
+    name = f"{work.kind}_backward"
+    return Streamed(reads=reads * elements, writes=writes * elements, dtype=work.dtype, variant=name)

@@ -1,0 +1,170 @@
+"""Work other than convolutions: operators from the shapes of their tensors.
+
+Where `features.operators` has a class for the kind and the shapes fit it, that class; else `Streamed`, which only knows
+what is moved: every tensor read or written once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from features.elementwise import Number, ceil_div
+from features.operators import (
+    POINTWISE_CLASSES,
+    AvgPool,
+    BatchNorm,
+    BatchNormInference,
+    BiasBackward,
+    Bmm,
+    Concat,
+    EmbeddingBag,
+    Gemm,
+    LayerNorm,
+    Linear,
+    MaxPool,
+    Operator,
+    Pointwise,
+    Softmax,
+)
+from features.operators.pointwise import ELEMENTS_PER_BLOCK
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streamed(Operator):
+    """Any operator that memory bounds: ``reads`` elements in, ``writes`` elements out, ``variant`` names it.
+
+    ``work`` is its operations per element written.
+    """
+
+    kind: ClassVar[str] = "streamed"
+    BATCH: ClassVar[str] = ""
+    MAY_BE_ZERO: ClassVar[tuple[str, ...]] = ("reads", "work")
+
+    reads: int
+    writes: int
+    work: int = 1
+
+    @property
+    def flops(self) -> Number:
+        """Elements written × operations of each."""
+        return self.writes * self.work
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Everything once."""
+        return self.itemsize * (self.reads + self.writes)
+
+    @property
+    def blocks(self) -> Number:
+        """512 elements a block, of what is larger."""
+        return ceil_div(max(self.reads, self.writes), ELEMENTS_PER_BLOCK)
+
+
+def streamed(
+    name: str, reads: Sequence[Shape], writes: Sequence[Shape], dtype: str, *, work: int = 1
+) -> Streamed:
+    """`Streamed` from the shapes of its tensors."""
+    return Streamed(
+        reads=sum(map(prod, reads)), writes=sum(map(prod, writes)), work=work, dtype=dtype, variant=name
+    )
+
+
+def gemm(m: int, n: int, k: int, *, batch: int = 1, dtype: str = "fp32", bias: bool = False) -> Operator:
+    """C (batch, m, n) = A (batch, m, k) · B (batch, k, n), plus a bias of n values."""
+    math = default_math(dtype)
+    if batch > 1:
+        return Bmm(batch=batch, m=m, n=n, k=k, dtype=dtype, math=math)
+    return (Linear if bias else Gemm)(m=m, n=n, k=k, dtype=dtype, math=math)
+
+
+def default_math(dtype: str) -> str:
+    """The math type frameworks use: tensor cores for half precision, plain multiply-adds for the rest."""
+    return "tensor_op" if dtype in ("fp16", "bf16") else "fma"
+
+
+def pointwise(kind: str, reads: Sequence[Shape], made: Shape, dtype: str) -> Operator:
+    """One result per element; operands that are broadcast are read at their own size.
+
+    A second operand of one element makes the kind's ``…_scalar``, one value per channel added a ``bias``.
+    """
+    whole = [shape for shape in reads if prod(shape) == prod(made)]
+    small = [shape for shape in reads if prod(shape) != prod(made)]
+    if len(small) == 1 and len(whole) == 1:
+        if prod(small[0]) == 1 and f"{kind}_scalar" in POINTWISE_CLASSES:
+            kind, small = f"{kind}_scalar", []
+        elif kind == "add" and len(made) > 1 and prod(small[0]) in (made[1], made[-1]):
+            kind, small = "bias", []
+    known = POINTWISE_CLASSES.get(kind)
+    if known and not small and len(whole) + 1 == known.ACCESSES:
+        n, c, h, w = image(made)
+        return known(n=n, c=c, h=h, w=w, dtype=dtype)
+    return streamed(kind, reads, [made], dtype, work=known.FLOPS if known else 1)
+
+
+def image(shape: Shape) -> tuple[int, int, int, int]:
+    """n, c, h, w of any tensor: further dimensions go into w, missing ones are 1."""
+    filled = (*shape, 1, 1, 1, 1)
+    return filled[0], filled[1], filled[2], prod(filled[3:])
+
+
+def copy(made: Shape, dtype: str) -> Pointwise:
+    """Data moved within device memory."""
+    return POINTWISE_CLASSES["copy"](n=prod(made), dtype=dtype)
+
+
+def concat(made: Shape, dtype: str) -> Concat:
+    """Tensors laid into one."""
+    return Concat(elements=prod(made), dtype=dtype)
+
+
+def pool(
+    kind: str, size: Shape, result: Shape, window: Shape, stride: Shape, pad: Shape, dtype: str
+) -> MaxPool:
+    """Pooling (``max`` or ``average``) of an (n, c, h, w) image; where the result is larger than the windows that
+    fit (ceil mode), the image counts as large as they reach."""
+    extents = []
+    for axis in (0, 1):
+        fits = (size[2 + axis] + 2 * pad[axis] - window[axis]) // stride[axis] + 1
+        reach = (result[2 + axis] - 1) * stride[axis] + window[axis] - 2 * pad[axis]
+        extents.append(size[2 + axis] if fits == result[2 + axis] else reach)
+    made = MaxPool if kind == "max" else AvgPool
+    return made(
+        n=size[0], c=size[1], h=extents[0], w=extents[1], window=window[0], window_w=window[1],
+        stride=stride[0], stride_w=stride[1], pad=pad[0], pad_w=pad[1], dtype=dtype,
+    )  # fmt: skip
+
+
+def batch_norm(shape: Shape, dtype: str, *, training: bool = False) -> BatchNorm:
+    """Batch norm of an (n, c, …) tensor: by stored statistics, or by the batch's own."""
+    n, c, h, w = image(shape)
+    return (BatchNorm if training else BatchNormInference)(n=n, c=c, h=h, w=w, dtype=dtype)
+
+
+def layer_norm(rows: int, width: int, dtype: str) -> LayerNorm:
+    """Each of ``rows`` rows of ``width`` brought to mean 0 and variance 1; group and instance norm likewise."""
+    return LayerNorm(n=rows, c=width, dtype=dtype)
+
+
+def softmax(shape: Shape, axis: int, dtype: str) -> Softmax:
+    """Softmax along ``axis``."""
+    axis %= len(shape)
+    return Softmax(n=prod(shape[:axis]), c=shape[axis], h=prod(shape[axis + 1 :]), dtype=dtype)
+
+
+def embedding(rows: int, dim: int, lookups: int, dtype: str, *, bag: int = 1) -> EmbeddingBag:
+    """``lookups`` rows of ``dim`` read from a table of ``rows``; every ``bag`` of them are summed."""
+    return EmbeddingBag(batch=max(1, lookups // bag), rows=rows, bag=bag, dim=dim, dtype=dtype)
+
+
+def fill(made: Shape, dtype: str) -> Pointwise:
+    """A tensor of one value."""
+    return POINTWISE_CLASSES["fill"](n=prod(made), dtype=dtype)
+
+
+def bias_backward(shape: Shape, dtype: str) -> BiasBackward:
+    """The gradient of a bias: its output's gradient summed over all but the channels."""
+    n, c, h, w = image(shape)
+    return BiasBackward(n=n, c=c, h=h, w=w, dtype=dtype)

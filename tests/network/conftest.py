@@ -1,0 +1,164 @@
+"""Stand-ins for the predictors with times that follow from sizes, and small ONNX graphs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from features.algorithms import algorithms
+from features.conv import Conv
+from features.gpu import gpu
+from features.operators import Operator
+from features.support import unsupported_reason
+from surrogate.dataset.normalise import normalise
+from surrogate.network.load import Predictors
+from surrogate.serving.selection import Estimate, Selection
+from surrogate.serving.setting import Candidate
+
+WORKSPACE = {"GEMM": 1000, "FFT": 50_000, "WINOGRAD_NONFUSED": 9000}
+SPEED = {"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "WINOGRAD": 0.5, "ALGO_1": 0.9}
+
+
+@dataclass
+class Formula:
+    """Ranks algorithms by an invented formula; counts what it was asked."""
+
+    asked: int = 0
+    least_workspace: int = 0
+
+    def select_many(
+        self, problems: Sequence[Conv], *, workspace_limit: int | None = None, deterministic: bool = False
+    ) -> list[Selection]:
+        """One selection per problem."""
+        self.asked += len(problems)
+        return [self._ranked(conv, workspace_limit, deterministic) for conv in problems]
+
+    def _ranked(self, conv: Conv, limit: int | None, deterministic: bool) -> Selection:
+        found = []
+        for one in algorithms("cudnn", conv.direction):
+            workspace = max(WORKSPACE.get(one.name, 0) * conv.n, self.least_workspace)
+            if unsupported_reason(one.name, conv, direction=conv.direction):
+                continue
+            if (limit is not None and workspace > limit) or (deterministic and not one.deterministic):
+                continue
+            candidate = Candidate.of("cudnn", conv.direction, one.name, "", 0.0)
+            time_us = 5.0 + SPEED.get(one.name, 1.2) * conv.flops / 1e6
+            found.append(Estimate(candidate, time_us, log(2), workspace, "model"))
+        found.sort(key=lambda one: one.time_us)
+        reason = "dtype fp64 was never measured" if conv.dtype == "fp64" else None
+        return Selection(conv, "t4", "cudnn", "7.6.4", tuple(found), (), reason)
+
+
+@dataclass
+class Rooflines:
+    """3 µs and the roofline."""
+
+    device: Any
+    asked: int = 0
+
+    def predict(self, ops: Sequence[Operator]) -> list[Any]:
+        """One prediction per operator."""
+        self.asked += len(ops)
+        times = [3.0 + float(one.roofline_us(self.device)) for one in ops]
+        return [SimpleNamespace(time_us=t, lower_us=t / 2, upper_us=2 * t, source="roofline") for t in times]
+
+
+@pytest.fixture
+def predictors() -> Callable[..., Predictors]:
+    """``predictors("t4")``."""
+
+    def make(name: str = "t4", bundle: object = None) -> Predictors:
+        device = gpu(name)
+        return Predictors(device, Formula(), Rooflines(device))
+
+    return make
+
+
+@pytest.fixture
+def onnx_file(tmp_path: Path) -> Callable[..., Path]:
+    """Write a graph of nodes: ``onnx_file([node…], {"x": [1, 3, 8, 8]}, {"w": array})`` → path."""
+    onnx = pytest.importorskip("onnx")
+
+    def write(
+        nodes: list[Any],
+        inputs: dict[str, list[Any] | None],
+        weights: dict[str, Any] | None = None,
+        *,
+        name: str = "net.onnx",
+        elem_type: int = 1,
+        **graph: Any,
+    ) -> Path:
+        made = onnx.helper.make_graph(
+            nodes,
+            "g",
+            [onnx.helper.make_tensor_value_info(key, elem_type, shape) for key, shape in inputs.items()],
+            [onnx.helper.make_tensor_value_info(nodes[-1].output[0], elem_type, None)],
+            [onnx.numpy_helper.from_array(value, key) for key, value in (weights or {}).items()],
+            **graph,
+        )
+        model = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9)
+        path = tmp_path / name
+        path.write_bytes(model.SerializeToString())
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def bundle(table: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A linear model fitted on an invented table of three directions, as a folder."""
+    forward = table(12, gpus=("Tesla T4",))
+    parts = [forward]
+    for direction in ("bwd_data", "bwd_filter"):
+        names = {"IMPLICIT_GEMM": "ALGO_0", "IMPLICIT_PRECOMP_GEMM": "ALGO_1", "FFT": "FFT"}
+        back = forward[forward["algorithm"].isin(list(names))]
+        named = back["algorithm"].map(names)
+        parts.append(back.assign(direction=direction, algorithm=named, heuristic_algorithm="ALGO_1"))
+    return _saved(pd.concat(parts, ignore_index=True), tmp_path_factory.mktemp("bundles") / "all")
+
+
+@pytest.fixture(scope="session")
+def forward_bundle(table: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, forward alone."""
+    return _saved(table(8, gpus=("Tesla T4",)), tmp_path_factory.mktemp("bundles") / "forward")
+
+
+def _saved(frame: pd.DataFrame, path: Path) -> Path:
+    from surrogate.bundle import save
+    from surrogate.dataset.store import Dataset
+    from surrogate.training import train
+
+    save(train(Dataset(normalise(frame, "table")), model="linear-terms"), path)
+    return path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left: exit status and both streams."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def seer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """``seer("network", …)`` through the entry point."""
+    from surrogate.cli import main
+
+    def run(*words: str | Path) -> Outcome:
+        monkeypatch.setattr("sys.argv", ["seer", *map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run

@@ -1,0 +1,132 @@
+"""``seer network`` through its entry point."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("onnx")
+Seer = Callable[..., Any]
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    """ResNet-18 as a file."""
+    from surrogate.network.architectures.onnx_graphs import write_onnx
+
+    write_onnx("resnet18", tmp_path / "resnet18.onnx")
+    return tmp_path / "resnet18.onnx"
+
+
+def test_json(seer: Seer, graph: Path, bundle: Path) -> None:
+    """The contract, and sweeps and GPUs beside it."""
+    words = (
+        "--gpu",
+        "t4",
+        "--bundle",
+        bundle,
+        "--batch",
+        "8",
+        "--sweep-batch",
+        "1,8",
+        "--compare-gpus",
+        "titan-xp",
+    )
+    done = seer("network", graph, *words, "--json")
+    assert (done.code, done.err) == (0, "")
+    data = json.loads(done.out)
+    assert (data["batch"], data["coverage"], data["unsupported"]) == (8, 1.0, {})
+    assert data["total_us"] == pytest.approx(sum(layer["time_us"] for layer in data["layers"]))
+    assert sum(layer["algorithm"] is not None for layer in data["layers"]) == 20
+    assert [row["batch"] for row in data["sweep"]] == [1, 8]
+    assert [row["gpu"] for row in data["gpus"]] == ["t4", "titan-xp"]
+    assert data["sweep"][1]["total_us"] == pytest.approx(data["total_us"])
+    assert sum(row["best"] for row in data["sweep"]) == 1
+
+
+def test_table_and_csv(seer: Seer, graph: Path, bundle: Path) -> None:
+    """For people, and for pipes."""
+    words = ("network", graph, "--gpu", "t4", "--bundle", bundle)
+    text = seer(*words).out
+    for part in (
+        "coverage 100.0 %",
+        "by type",
+        "algorithms",
+        "compute-bound",
+        "saved over always",
+        "not known",
+    ):
+        assert part in text
+    rows = list(csv.DictReader(io.StringIO(seer(*words, "--csv").out)))
+    assert len(rows) == 68
+    types = list(csv.DictReader(io.StringIO(seer(*words, "--by-type", "--csv").out)))
+    assert {row["operator"]: row["count"] for row in types}["Conv"] == "20"
+    assert "Conv_1 " not in seer(*words, "--by-type").out
+
+
+def test_training_and_figures(seer: Seer, graph: Path, bundle: Path, tmp_path: Path) -> None:
+    """More than twice the forward pass; three figures."""
+    words = ("network", graph, "--gpu", "t4", "--bundle", bundle, "--json")
+    forward = json.loads(seer(*words).out)
+    figures = tmp_path / "figures"
+    done = seer(*words, "--training", "--sweep-batch", "1,4", "--figures", figures)
+    trained = json.loads(done.out)
+    assert trained["training"]
+    assert trained["total_us"] > 2 * forward["total_us"]
+    assert trained["layers"][-1]["name"] == "optimizer"
+    assert sorted(path.name for path in figures.iterdir()) == ["batches.svg", "layers.svg", "types.svg"]
+    assert done.err.count("written: ") == 3
+    assert all("<svg" in path.read_text() for path in figures.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--gpu", "t44"), "did you mean"),
+        (("--gpu", "t4", "--batch", "0"), "--batch"),
+        (("--gpu", "t4", "--sweep-batch", "1,x"), "write them as in 1,2,4,8"),
+        (("--gpu", "t4", "--dim", "height"), "write NAME=SIZE"),
+        (("--gpu", "t4", "--dim", "height=4"), "names no size of an input"),
+        (("--gpu", "t4", "--workspace-limit", "lots"), "not readable"),
+        ((), "--gpu"),
+    ],
+)
+def test_errors_are_one_line(
+    seer: Seer, graph: Path, bundle: Path, words: tuple[str, ...], said: str
+) -> None:
+    """On standard error, exit status 2."""
+    done = seer("network", graph, "--bundle", bundle, *words)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_nothing_known_is_a_negative_answer(seer: Seer, tmp_path: Path, bundle: Path) -> None:
+    """Exit status 1, and the operator is named."""
+    import onnx
+
+    nodes = [onnx.helper.make_node("Magic", ["x"], ["y"], domain="my.ops")]
+    info = onnx.helper.make_tensor_value_info
+    made = onnx.helper.make_graph(nodes, "g", [info("x", 1, [1, 3])], [info("y", 1, None)])
+    path = tmp_path / "magic.onnx"
+    path.write_bytes(onnx.helper.make_model(made).SerializeToString())
+    done = seer("network", path, "--gpu", "t4", "--bundle", bundle)
+    assert done.code == 1
+    assert "unsupported, in no sum: my.ops.Magic ×1" in done.out
+    assert "coverage 0.0 %" in done.out
+
+
+def test_help_stays_light(seer: Seer) -> None:
+    """The options, without the readers."""
+    assert "--sweep-batch" in seer("network", "--help").out
+
+
+def test_a_bundle_without_backward_says_so(seer: Seer, graph: Path, forward_bundle: Path) -> None:
+    """Half an iteration would be no answer."""
+    done = seer("network", graph, "--gpu", "t4", "--bundle", forward_bundle, "--training")
+    assert (done.code, done.out) == (2, "")
+    assert "the bundle holds no cudnn bwd_" in done.err

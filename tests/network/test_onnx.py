@@ -1,0 +1,276 @@
+"""ONNX graphs: known sizes, batches, and everything that can be wrong with a file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from features.conv import Conv
+from features.errors import InputError
+from features.operators import OPERATORS
+from surrogate.collect.networks import layers
+from surrogate.network.onnx_names import ELEMENTWISE, IGNORED
+from surrogate.network.onnx_ops import HANDLED
+from surrogate.network.onnx_reader import read_onnx
+
+onnx = pytest.importorskip("onnx")
+node = onnx.helper.make_node
+
+NAMES = {
+    "resnet18": "ResNet-18",
+    "resnet50": "ResNet-50",
+    "vgg19": "VGG-19",
+    "inception_v1": "Inception-V1",
+    "mobilenet_v2": "MobileNet-v2",
+    "densenet121": "DenseNet-121",
+    "alexnet": "AlexNet",
+}
+PARAMETERS = {
+    "alexnet": 61_100_840, "vgg16": 138_357_544, "resnet18": 11_689_512, "resnet50": 25_557_032,
+    "mobilenet_v2": 3_504_872, "densenet121": 7_978_856,
+}  # fmt: skip
+"""Trained weights as torchvision's documentation lists them."""
+
+
+@pytest.mark.parametrize(("name", "table"), NAMES.items())
+def test_convolutions_are_those_of_the_published_tables(name: str, table: str, tmp_path: Path) -> None:
+    """Same multiset as the walk through the papers' tables, at whatever batch."""
+    from surrogate.network.architectures.onnx_graphs import write_onnx
+
+    write_onnx(name, tmp_path / "net.onnx")
+    found = read_onnx(tmp_path / "net.onnx", batch=4)
+    assert sorted(map(str, found.convs)) == sorted(str(conv.with_batch(4)) for conv in layers(table))
+    assert (found.batch, found.coverage, dict(found.unsupported)) == (4, 1.0, {})
+
+
+@pytest.mark.parametrize(("name", "count"), PARAMETERS.items())
+def test_parameters_known_answers(name: str, count: int, tmp_path: Path) -> None:
+    """Every weight counted once, and no constant among them."""
+    from surrogate.network.architectures.onnx_graphs import write_onnx
+
+    write_onnx(name, tmp_path / "net.onnx")
+    assert sum(layer.parameters for layer in read_onnx(tmp_path / "net.onnx").layers) == count
+
+
+def test_known_sizes_of_a_small_graph(onnx_file) -> None:
+    """Conv with bias, ReLU, pooling, Flatten, Gemm: every problem by hand."""
+    path = onnx_file(
+        [
+            node("Conv", ["x", "w", "b"], ["c"], name="first", pads=[1, 1, 1, 1], strides=[2, 2]),
+            node("Relu", ["c"], ["r"]),
+            node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+            node("Flatten", ["p"], ["f"]),
+            node("Gemm", ["f", "v"], ["y"]),
+        ],
+        {"x": ["batch", 3, 8, 8]},
+        {"w": np.zeros((16, 3, 3, 3), "f4"), "b": np.zeros(16, "f4"), "v": np.zeros((64, 10), "f4")},
+    )
+    found = read_onnx(path, batch=2)
+    assert [layer.name for layer in found.layers] == ["first", "first.bias", "Relu_1", "MaxPool_2", "Gemm_4"]
+    assert found.layers[0].work == Conv(n=2, c=3, h=8, k=16, r=3, pad_h=1, stride_h=2)
+    assert [str(layer.work) for layer in found.layers[1:3]] == [
+        "bias n=2 c=16 h=4 w=4",
+        "relu n=2 c=16 h=4 w=4",
+    ]
+    assert found.layers[3].work.outputs == 2 * 16 * 2 * 2
+    assert found.layers[4].work.sizes == {"batch": 1, "m": 2, "n": 10, "k": 64}
+    assert found.layers[0].gradients == ("weight",)  # nothing trains before it
+    assert found.layers[4].gradients == ("input", "weight")
+    assert dict(found.ignored) == {"Flatten": 1}
+
+
+def test_one_dimensional_grouped_dilated_same_and_uneven_padding(onnx_file) -> None:
+    """Odd attributes end in the convolution whose output ONNX infers."""
+    path = onnx_file(
+        [
+            node("Conv", ["x", "w"], ["a"], auto_pad="SAME_UPPER", strides=[2, 2]),
+            node("Conv", ["a", "u"], ["b"], pads=[0, 0, 1, 2], group=4, dilations=[2, 1]),
+        ],
+        {"x": [1, 8, 9, 10]},
+        {"w": np.zeros((8, 8, 4, 3), "f4"), "u": np.zeros((8, 2, 3, 3), "f4")},
+    )
+    first, second = read_onnx(path).convs
+    assert (first.out_h, first.out_w) == (5, 5)
+    assert (second.h, second.w, second.groups, second.dilation_h) == (6, 7, 4, 2)
+    line = onnx_file([node("Conv", ["x", "w"], ["y"])], {"x": [1, 4, 100]}, {"w": np.zeros((6, 4, 5), "f4")})
+    assert str(read_onnx(line).convs[0]) == str(Conv(n=1, c=4, h=1, w=100, k=6, r=1, s=5))
+
+
+def test_transposed_convolution_is_the_inputs_gradient(onnx_file) -> None:
+    """Its forward problem maps the output back to the input."""
+    path = onnx_file(
+        [node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], pads=[1, 1, 1, 1])],
+        {"x": [2, 8, 7, 7]},
+        {"w": np.zeros((8, 4, 4, 4), "f4")},
+    )
+    conv = read_onnx(path).convs[0]
+    assert (conv.direction, conv.c, conv.k, conv.h, conv.out_h) == ("bwd_data", 4, 8, 14, 7)
+
+
+def test_matmul_broadcasts(onnx_file) -> None:
+    """A stored right operand makes one tall product, two activations a batched one."""
+    path = onnx_file(
+        [
+            node("MatMul", ["x", "w"], ["a"]),
+            node("Transpose", ["a"], ["t"], perm=[0, 2, 1]),
+            node("MatMul", ["a", "t"], ["y"]),
+        ],
+        {"x": [5, 7, 8]},
+        {"w": np.zeros((8, 6), "f4")},
+    )
+    first, _, second = (layer.work for layer in read_onnx(path).layers)
+    assert first.sizes == {"batch": 1, "m": 35, "n": 6, "k": 8}
+    assert (second.kind, second.sizes) == ("bmm", {"batch": 5, "m": 7, "n": 7, "k": 6})
+
+
+def test_batch_reaches_fixed_reshapes_and_not_those_of_weights(onnx_file) -> None:
+    """[1, 16] behind the image becomes [n, 16]; [1, 4, 1, 1] of a weight stays."""
+    path = onnx_file(
+        [
+            node("Reshape", ["s", "shape4"], ["scale"]),
+            node("Mul", ["x", "scale"], ["m"]),
+            node("Reshape", ["m", "shape2"], ["flat"]),
+            node("Gemm", ["flat", "v"], ["y"]),
+        ],
+        {"x": [1, 4, 2, 2]},
+        {
+            "s": np.ones(4, "f4"), "shape4": np.array([1, 4, 1, 1]), "shape2": np.array([1, 16]),
+            "v": np.zeros((16, 3), "f4"),
+        },
+    )  # fmt: skip
+    found = read_onnx(path, batch=6)
+    assert found.layers[-1].work.sizes["m"] == 6
+    assert found.coverage == 1.0
+    assert read_onnx(path).layers[-1].work.sizes["m"] == 1
+
+
+def test_what_is_unknown_is_named_and_counted(onnx_file) -> None:
+    """A custom operator, and what follows it without a shape; neither is in a sum."""
+    path = onnx_file(
+        [
+            node("Relu", ["x"], ["a"]),
+            node("Magic", ["a"], ["b"], domain="my.ops"),
+            node("Sigmoid", ["b"], ["c"]),
+            node("LSTM", ["a", "w", "r"], ["y"], hidden_size=4),
+        ],
+        {"x": [3, 1, 4]},
+        {"w": np.zeros((1, 16, 4), "f4"), "r": np.zeros((1, 16, 4), "f4")},
+    )
+    found = read_onnx(path)
+    assert dict(found.unsupported) == {"my.ops.Magic": 1, "Sigmoid (shape unknown)": 1, "LSTM": 1}
+    assert found.coverage == 0.25
+
+
+def test_constants_are_folded(onnx_file) -> None:
+    """What follows from weights and shapes alone costs nothing when the model runs."""
+    path = onnx_file(
+        [
+            node("Exp", ["w"], ["e"]),
+            node("Shape", ["x"], ["s"]),
+            node("Gather", ["s", "i"], ["n"]),
+            node("Mul", ["x", "e"], ["y"]),
+        ],
+        {"x": [2, 4]},
+        {"w": np.zeros(4, "f4"), "i": np.array(0)},
+    )
+    found = read_onnx(path)
+    assert [layer.operator for layer in found.layers] == ["Mul"]
+    assert dict(found.ignored) == {"(computed from constants)": 2, "Shape": 1}
+
+
+def test_element_types_and_math(onnx_file) -> None:
+    """Half precision runs on tensor cores; ``dtype`` replaces floating-point types."""
+    nodes = [node("Conv", ["x", "w"], ["y"])]
+    half = onnx_file(nodes, {"x": [1, 3, 8, 8]}, {"w": np.zeros((4, 3, 3, 3), "f2")}, elem_type=10)
+    assert (read_onnx(half).convs[0].dtype, read_onnx(half).convs[0].math) == ("fp16", "tensor_op")
+    assert read_onnx(half, dtype="fp32").convs[0].math == "fma"
+
+
+def _conv_graph(onnx_file, shape) -> Path:
+    return onnx_file([node("Conv", ["x", "w"], ["y"])], {"x": shape}, {"w": np.zeros((4, 3, 3, 3), "f4")})
+
+
+def test_symbolic_sizes(onnx_file) -> None:
+    """The first is the batch (1 where not given); the others must be named."""
+    path = _conv_graph(onnx_file, ["n", 3, "height", None])
+    assert read_onnx(path, dims={"height": 20, "x.3": 30}).convs[0] == Conv(n=1, c=3, h=20, w=30, k=4, r=3)
+    assert read_onnx(path, batch=5, dims={"height": 20, "x.3": 30}).batch == 5
+    with pytest.raises(InputError, match=r"'x' has an unknown size 'height'; give it as --dim height=224"):
+        read_onnx(path)
+    with pytest.raises(InputError, match=r"--dim hight names no size.*did you mean height"):
+        read_onnx(path, dims={"hight": 20, "height": 20, "x.3": 30})
+
+
+def test_no_shape_at_all(onnx_file) -> None:
+    """One line with the remedy."""
+    with pytest.raises(InputError, match="input 'x' has no shape"):
+        read_onnx(_conv_graph(onnx_file, None))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "no nodes"),
+        (b"no protobuf at all", "no ONNX model|no nodes"),
+        (b"\x08\x07" * 50, "no nodes"),
+        (b"\x3a\xff\xff\xff\xff\x0f", "no ONNX model"),
+    ],
+)
+def test_damaged_files(tmp_path: Path, content: bytes, said: str) -> None:
+    """Empty, text, no graph, a length beyond the end."""
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=said) as error:
+        read_onnx(path)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """Said as such."""
+    with pytest.raises(InputError, match="cannot be read"):
+        read_onnx(tmp_path / "none.onnx")
+
+
+@pytest.mark.slow
+def test_large_weights_are_not_needed(onnx_file) -> None:
+    """100 MB of weights: the same network as without them."""
+    weights = {"w": np.zeros((4, 3, 3, 3), "f4"), "v": np.zeros((5000, 5000), "f4")}
+    path = onnx_file(
+        [node("Gemm", ["x", "v"], ["y"])], {"x": [2, 5000]}, {"v": weights["v"]}, name="large.onnx"
+    )
+    assert path.stat().st_size > 100e6
+    assert read_onnx(path).layers[0].work.sizes == {"batch": 1, "m": 2, "n": 5000, "k": 5000}
+
+
+def test_tables_of_operators_do_not_overlap() -> None:
+    """Handled, elementwise and ignored are three sets (Dropout is ignored in inference alone)."""
+    assert set(HANDLED) & IGNORED == {"Dropout"}
+    assert not set(HANDLED) & set(ELEMENTWISE)
+    assert not IGNORED & set(ELEMENTWISE)
+    assert {"relu", "gelu", "add", "mul"} <= set(ELEMENTWISE.values()) & set(OPERATORS)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_mutated_files_never_end_in_a_traceback(tmp_path: Path, data: st.DataObject) -> None:
+    """Bytes changed, cut or inserted: a network, or one line."""
+    from surrogate.network.architectures.onnx_graphs import onnx_model
+
+    content = bytearray(onnx_model(data.draw(st.sampled_from(["alexnet", "dlrm"]))).SerializeToString())
+    for _ in range(data.draw(st.integers(1, 6))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        how = data.draw(st.sampled_from(["change", "cut", "insert"]))
+        if how == "change":
+            content[place] = data.draw(st.integers(0, 255))
+        elif how == "cut":
+            del content[place : place + data.draw(st.integers(1, 40))]
+        else:
+            content[place:place] = data.draw(st.binary(max_size=8))
+    path = tmp_path / "mutated.onnx"
+    path.write_bytes(bytes(content))
+    try:
+        assert 0 <= read_onnx(path, batch=2).coverage <= 1
+    except InputError as error:
+        assert "\n" not in str(error)

@@ -1,0 +1,179 @@
+"""From layers to times: every shape once, sums with their coverage, limits, savings, classes."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from features.algorithms import algorithm
+from features.conv import Conv
+from features.gpu import gpu
+from surrogate.models.seer.classify import CLASSES
+from surrogate.network.load import Predictors, load_predictors
+from surrogate.network.network import Layer, Network
+from surrogate.network.predict import conv_bound, operator_bound
+from surrogate.network.sweep import best_batch, gpu_records, sweep_batches, sweep_records
+from surrogate.network.work import gemm, pointwise
+
+A = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
+B = Conv(n=8, c=64, h=28, k=256, r=1)
+RELU = pointwise("relu", [(8, 64, 28, 28)], (8, 64, 28, 28), "fp32")
+NETWORK = Network(
+    "net",
+    (
+        Layer("a1", "Conv", A, heuristic="IMPLICIT_GEMM"),
+        Layer("r1", "Relu", RELU),
+        Layer("a2", "Conv", A, heuristic="DIRECT"),
+        Layer("b", "Conv", B),
+        Layer("r2", "Relu", RELU),
+    ),
+    8,
+    unsupported={"LSTM": 1},
+    ignored={"Reshape": 3},
+)
+
+
+def test_known_sums(predictors: Callable[..., Predictors]) -> None:
+    """By hand from the invented formula: 5 µs + speed · FLOPs / 1e6; ReLU 3 µs + 8 bytes an element at 320 GB/s."""
+    made = predictors()
+    found = made.time(NETWORK)
+    a_us, b_us = 5 + 0.5 * A.flops / 1e6, 5 + 0.8 * B.flops / 1e6
+    relu_us = 3 + 8 * 8 * 64 * 28 * 28 / gpu("t4").dram_gbs / 1e3
+    assert found.total_us == pytest.approx(2 * a_us + b_us + 2 * relu_us)
+    assert found.lower_us == pytest.approx(found.total_us / 2)
+    assert found.samples_per_s == pytest.approx(8e6 / found.total_us)
+    assert found.coverage == 5 / 6
+    assert [layer.algorithm for layer in found.layers] == [
+        "WINOGRAD", None, "WINOGRAD", "IMPLICIT_PRECOMP_GEMM", None,
+    ]  # fmt: skip
+    assert (made.convs.asked, made.operators.asked) == (2, 1)  # type: ignore[attr-defined]
+
+
+def test_types_and_classes(predictors: Callable[..., Predictors]) -> None:
+    """Counts and shares add up."""
+    found = predictors().time(NETWORK)
+    types = {row["operator"]: row for row in found.by_type()}
+    assert {name: row["count"] for name, row in types.items()} == {"Conv": 3, "Relu": 2}
+    assert sum(row["share"] for row in types.values()) == pytest.approx(1)
+    assert sum(row["flops"] for row in types.values()) == NETWORK.flops
+    assert list(found.classes()) == list(CLASSES)
+    for measure in ("layers", "time"):
+        assert sum(share[measure] for share in found.classes().values()) == pytest.approx(1)
+
+
+def test_savings(predictors: Callable[..., Predictors]) -> None:
+    """Over the heuristic where its pick is known and is a candidate (a1 alone), and over one algorithm."""
+    heuristic, fixed = predictors().time(NETWORK).savings.rivals
+    best_us, known_us = 5 + 0.5 * A.flops / 1e6, 5 + A.flops / 1e6
+    assert (heuristic.convs, heuristic.unknown) == (1, 2)
+    assert heuristic.saved_us == pytest.approx(known_us - best_us)
+    assert fixed.name == "always IMPLICIT_PRECOMP_GEMM"
+    assert fixed.convs == 3
+    assert fixed.saved_us == pytest.approx(2 * 0.3 * A.flops / 1e6)
+    unknown = predictors().time(replace(NETWORK, layers=(Layer("b", "Conv", B),))).savings.rivals[0]
+    assert (unknown.convs, unknown.saved_us) == (0, 0)
+    assert "not in the file" in unknown.note
+
+
+def test_json_contract(predictors: Callable[..., Predictors]) -> None:
+    """The keys that other programs rely on."""
+    data = json.loads(json.dumps(predictors().time(NETWORK).to_dict()))
+    assert {"total_us", "coverage", "layers", "ignored", "unsupported"} <= set(data)
+    assert list(data["layers"][0]) == [
+        "name", "operator", "problem", "algorithm", "time_us", "lower_us", "upper_us", "workspace_bytes", "flops",
+        "bytes", "bound", "source",
+    ]  # fmt: skip
+    assert data["unsupported"] == {"LSTM": 1}
+    assert data["ignored"] == {"Reshape": 3}
+
+
+def test_shown_forms(predictors: Callable[..., Predictors]) -> None:
+    """Text, HTML (escaped) and a frame."""
+    odd = replace(NETWORK, name="<b>", layers=(*NETWORK.layers, Layer("<script>", "Gemm", gemm(8, 10, 64))))
+    found = predictors().time(odd)
+    assert "coverage 85.7 %" in repr(found)
+    assert "<script>" not in found._repr_html_()
+    assert list(found.to_frame().columns)[:3] == ["name", "operator", "problem"]
+    assert len(found.to_frame()) == 6
+
+
+def test_limits(predictors: Callable[..., Predictors]) -> None:
+    """Determinism drops atomic algorithms; what nothing can run is named and counted, and in no sum."""
+    back = replace(B, direction="bwd_filter", dtype="fp64")  # ALGO_0, ALGO_1 and ALGO_3 take it
+    network = Network("n", (Layer("w", "Conv", back), Layer("r", "Relu", RELU)), 8)
+    fixed = predictors().time(network, deterministic=True).layers[0].algorithm
+    assert algorithm(str(fixed), direction="bwd_filter").deterministic
+    none = predictors()
+    none.convs.least_workspace = 1  # type: ignore[attr-defined]
+    limited = none.time(network, workspace_limit=0)
+    assert [layer.name for layer in limited.layers] == ["r"]
+    assert limited.unsupported == {"Conv (no algorithm within the limits)": 1}
+    assert limited.coverage == 0.5
+    assert limited.outside == {"dtype fp64 was never measured": 1}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 10**6), st.integers(0, 10**6))
+def test_more_workspace_is_never_slower(predictors: Callable[..., Predictors], a: int, b: int) -> None:
+    """Monotone in the limit."""
+    made = predictors()
+    small, large = (made.time(NETWORK, workspace_limit=limit).total_us for limit in sorted((a, b)))
+    assert large <= small
+
+
+def test_bounds_known_answers() -> None:
+    """On a T4: a large 3×3 computes, a ReLU of 100 MB moves, one block of anything leaves the device idle."""
+    t4 = gpu("t4")
+    assert conv_bound(Conv(n=64, c=256, h=56, k=256, r=3, pad_h=1), "precomp_gemm", t4) == "compute-bound"
+    assert conv_bound(Conv(n=1, c=16, h=4, k=16, r=1), "precomp_gemm", t4) == "under-utilised"
+    assert (
+        operator_bound(pointwise("relu", [(64, 64, 80, 80)], (64, 64, 80, 80), "fp32"), t4) == "memory-bound"
+    )
+    assert operator_bound(pointwise("relu", [(1, 64)], (1, 64), "fp32"), t4) == "under-utilised"
+    assert operator_bound(gemm(4096, 4096, 4096), t4) == "compute-bound"
+
+
+def test_sweeps(predictors: Callable[..., Predictors]) -> None:
+    """Throughput rises with the batch where a call has a fixed cost; the best is marked; GPUs compare to the first."""
+
+    def read(batch: int) -> Network:
+        layers = tuple(
+            replace(layer, work=layer.work.with_batch(batch))
+            for layer in NETWORK.layers
+            if isinstance(layer.work, Conv)
+        )
+        return replace(NETWORK, layers=layers, batch=batch)
+
+    times = sweep_batches(read, [1, 4, 16], predictors())
+    assert best_batch(times) == 16
+    assert [row["best"] for row in sweep_records(times)] == [False, False, True]
+    assert [row["batch"] for row in sweep_records(times)] == [1, 4, 16]
+    records = gpu_records([predictors("t4").time(NETWORK), predictors("v100").time(NETWORK)])
+    assert records[0]["speedup"] == 1
+    assert records[1]["speedup"] > 1  # its DRAM is faster
+
+
+def test_nothing_at_all(predictors: Callable[..., Predictors]) -> None:
+    """A network without layers has no throughput and no coverage."""
+    found = predictors().time(Network("none", (), 1, unsupported={"LSTM": 1}))
+    assert (found.total_us, found.coverage, found.samples_per_s, found.peak_workspace_bytes) == (
+        0,
+        0,
+        None,
+        0,
+    )
+    assert found.by_type() == []
+
+
+def test_the_real_predictors_fit_in(bundle: Path) -> None:
+    """A bundle fitted on an invented table and the operators' predictor behind the same two calls."""
+    found = load_predictors("t4", bundle).time(NETWORK)
+    assert len(found.layers) == 5
+    conv = found.layers[0]
+    assert conv.lower_us < conv.time_us < conv.upper_us
+    assert conv.source in ("model", "spec")
+    assert found.total_us > conv.time_us

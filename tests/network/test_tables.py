@@ -1,0 +1,90 @@
+"""Tables of problems as networks."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from features.conv import Conv
+from features.errors import InputError
+from surrogate.network.read import read_network
+
+ROWS = [
+    {"name": "first", "n": 4, "c": 3, "h": 32, "w": 32, "k": 16, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
+    {"name": "second", "n": 4, "c": 16, "h": 32, "w": 30, "k": 8, "r": 1, "s": 1, "pad_h": 0, "pad_w": 0},
+]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_row_per_layer(tmp_path: Path, kind: str) -> None:
+    """In order, equal rows kept; other operators are counted by name; the library's pick is read."""
+    frame = pd.DataFrame([*ROWS, ROWS[0], {"op": "RELU", "n": 4, "c": 16, "h": 32, "w": 32}])
+    frame["heuristic_algorithm"] = ["GEMM", None, "GEMM", None]
+    path = tmp_path / f"net.{kind}"
+    frame.to_parquet(path) if kind == "parquet" else frame.to_csv(path, index=False)
+    found = read_network(path)
+    assert [layer.name for layer in found.layers] == ["first", "second", "first#2"]
+    assert found.layers[1].work == Conv(n=4, c=16, h=32, w=30, k=8, r=1)
+    assert [layer.heuristic for layer in found.layers] == ["GEMM", None, "GEMM"]
+    assert found.unsupported == {"RELU": 1}
+    assert (found.batch, found.coverage) == (4, 0.75)
+    assert read_network(path, batch=9).batch == 9
+
+
+def test_a_line_per_problem(tmp_path: Path) -> None:
+    """The texts of ``seer select``; settings for all."""
+    path = tmp_path / "net.txt"
+    path.write_text("# two layers\nn32c256h14w14k256r3s3p1u1\n-n 32 -c 8 -H 7 -k 8 -y 1\n")
+    found = read_network(path, dtype="fp16", layout="NHWC")
+    assert [layer.name for layer in found.layers] == ["line 1", "line 2"]
+    assert {(conv.dtype, conv.math, conv.layout) for conv in found.convs} == {("fp16", "tensor_op", "NHWC")}
+
+
+def test_training_from_a_table(tmp_path: Path) -> None:
+    """Every layer but the first has both gradients; one step over all weights."""
+    path = tmp_path / "net.csv"
+    pd.DataFrame(ROWS).to_csv(path, index=False)
+    found = read_network(path, training=True)
+    assert [layer.name for layer in found.layers] == [
+        "first", "second", "second.bwd_data", "second.bwd_filter", "first.bwd_filter", "optimizer",
+    ]  # fmt: skip
+    assert found.layers[-1].work.reads == 3 * (3 * 16 * 9 + 16 * 8)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("n,c,h,w\n1,2,3,4\n", "no column k, r"),
+        ("n,c,h,k,r\n1,2,3,4,9\n", r"row 1: the filter's height"),
+        ("n,c,h,k,r\n1,x,3,4,1\n", r"row 1: c is 'x'"),
+        ("n,c,h,k,r,algorithm\n1,2,3,4,1,GEMM\n1,2,3,4,1,FFT\n", "a row per algorithm is no list of layers"),
+        ("n,c,h,k,r\n", "no row holds a convolution"),
+        ("", "not a readable CSV"),
+    ],
+)
+def test_bad_tables(tmp_path: Path, text: str, said: str) -> None:
+    """One line with the row."""
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said) as error:
+        read_network(path)
+    assert "\n" not in str(error.value)
+
+
+def test_what_a_source_can_be(tmp_path: Path) -> None:
+    """Nothing there; a symbolic size where there is none."""
+    with pytest.raises(InputError, match=r"no such file; give an \.onnx or \.pt2 file"):
+        read_network(tmp_path / "none.bin")
+    with pytest.raises(InputError, match=r"--dim names sizes of \.onnx"):
+        read_network(tmp_path / "net.csv", dims={"h": 3})
+
+
+def test_measured_layer_sequences(shared_data: Path, tmp_path: Path) -> None:
+    """One network of the public table reads as it is: convolutions are layers, the rest is named."""
+    frame = pd.read_parquet(shared_data / "network_layer_sequences.parquet")
+    part = frame[(frame["gpu"] == "Tesla T4") & (frame["batch"] == 8) & (frame["network"] == "ResNet050-v1")]
+    part.to_parquet(tmp_path / "resnet.parquet")
+    found = read_network(tmp_path / "resnet.parquet")
+    assert len(found.layers) == (part["op"] == "CUDNN_CONV_FWD").sum()
+    assert sum(found.unsupported.values()) == (part["op"] != "CUDNN_CONV_FWD").sum()
+    assert found.batch == 8

@@ -1,0 +1,230 @@
+"""Torch modules on fake tensors, and exported programs without torch's loader."""
+
+import json
+import sys
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from features.conv import Conv
+from features.errors import InputError
+from surrogate.network.exported import read_exported
+from surrogate.network.onnx_reader import read_onnx
+from surrogate.network.read import read_network
+from surrogate.network.training import iteration
+
+torch = pytest.importorskip("torch")
+MODULES = "surrogate.network.architectures.torch_modules"
+
+
+def _directions(network) -> Counter[str]:
+    return Counter(f"{conv} {conv.direction}" for conv in network.convs)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alexnet",
+        "dlrm",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("resnet50", "vgg19", "inception_v1", "mobilenet_v2", "densenet121", "transformer")
+        ),
+    ],
+)
+def test_a_module_and_its_onnx_graph_do_the_same(name: str, tmp_path: Path) -> None:
+    """Same convolutions, forward and in a training iteration; FLOPs within what LRN and embeddings count apart."""
+    pytest.importorskip("onnx")
+    from surrogate.network.architectures.onnx_graphs import write_onnx
+
+    write_onnx(name, tmp_path / "net.onnx")
+    graph = read_onnx(tmp_path / "net.onnx", batch=2)
+    module = read_network(f"{MODULES}:{name}", batch=2)
+    assert module.batch == graph.batch == 2
+    assert module.coverage == graph.coverage == 1.0
+    assert _directions(module) == _directions(graph)
+    assert module.flops == pytest.approx(graph.flops, rel=0.03)
+    trained = read_network(f"{MODULES}:{name}", batch=2, training=True)
+    assert trained.training
+    assert trained.coverage == 1.0
+    assert _directions(trained) == _directions(iteration(graph))
+    if name != "dlrm":  # its dense step covers tables that the graph's does not
+        assert trained.flops == pytest.approx(iteration(graph).flops, rel=0.01)
+
+
+def test_layers_carry_the_modules_names() -> None:
+    """Forward and backward."""
+    names = {layer.name for layer in read_network(f"{MODULES}:alexnet", training=True).layers}
+    assert {"conv1.convolution", "conv1.convolution.bias", "linear3.addmm", "optimizer"} <= names
+    assert any("convolution_backward" in name for name in names)
+
+
+SOURCE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding="same", dilation=2)
+        self.up = nn.ConvTranspose2d(8, 4, 4, stride=2, padding=1, bias=False)
+        self.norm = nn.GroupNorm(2, 4)
+        self.lstm = nn.LSTM(5, 6)
+    def forward(self, x):
+        return self.norm(self.up(torch.relu(self.conv(x)))).amax((2, 3))
+
+def plain():
+    return Net(), torch.zeros(2, 3, 16, 16)
+
+def forgetful():
+    return Net()
+
+def broken():
+    raise RuntimeError("no\\nsuch thing")
+
+def large():
+    return nn.Linear(200_000, 200_000), torch.zeros(1, 200_000)
+
+def empty():
+    return nn.Identity(), torch.zeros(1)
+
+number = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's module in the current folder."""
+    (tmp_path / "my_own_nets.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_own_nets", raising=False)
+
+
+def test_a_users_module(own: None) -> None:
+    """Padding "same", a transposed convolution, group norm; the batch of a callable without a parameter for it."""
+    found = read_network("my_own_nets:plain", batch=6)
+    first, second = found.convs
+    assert first == Conv(n=6, c=3, h=16, k=8, r=3, pad_h=2, dilation_h=2)
+    assert (second.direction, second.n, second.c, second.h, second.out_h) == ("bwd_data", 6, 4, 32, 16)
+    assert [layer.operator for layer in found.layers][-2:] == ["native_group_norm", "amax"]
+    assert found.coverage == 1.0
+
+
+def test_no_memory_is_needed(own: None) -> None:
+    """160 GB of weights."""
+    assert read_network("my_own_nets:large").layers[0].work.sizes["k"] == 200_000
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my_own_nets:forgetful", r"returned Net; it must return \(module, inputs\)"),
+        ("my_own_nets:broken", "RuntimeError: no such thing"),
+        ("my_own_nets:none", "AttributeError"),
+        ("my_own_nets:number", "not callable"),
+        ("my_own_nets:empty", "no operator that costs time"),
+        ("no_such_module_at_all:f", "ModuleNotFoundError"),
+    ],
+)
+def test_what_a_users_module_can_do_wrong(own: None, name: str, said: str) -> None:
+    """One line each."""
+    with pytest.raises(InputError, match=said) as error:
+        read_network(name)
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small program with a dynamic batch."""
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+            self.linear = nn.Linear(8 * 8 * 8, 10)
+
+        def forward(self, x, y):
+            pooled = nn.functional.max_pool2d(torch.relu(self.conv(x)), 2).flatten(1)
+            attended = nn.functional.scaled_dot_product_attention(y, y, y)
+            return self.linear(pooled).softmax(-1), torch.cat([attended, y])
+
+    path = tmp_path_factory.mktemp("exported") / "net.pt2"
+    batch = torch.export.Dim("batch")
+    inputs = (torch.zeros(4, 3, 16, 16), torch.zeros(4, 7, 32))
+    program = torch.export.export(Net().eval(), inputs, dynamic_shapes=({0: batch}, {0: batch}))
+    torch.export.save(program, path)
+    return path
+
+
+@pytest.mark.parametrize("batch", [None, 32])
+def test_an_exported_program(exported: Path, batch: int | None) -> None:
+    """Its own batch, or another where it is dynamic; symbols in sums follow."""
+    found = read_exported(exported, batch=batch)
+    n = batch or 4
+    assert found.batch == n
+    assert found.convs == (Conv(n=n, c=3, h=16, k=8, r=3, pad_h=1),)
+    by_name = {layer.operator: layer.work for layer in found.layers}
+    assert by_name["linear"].sizes == {"batch": 1, "m": n, "n": 10, "k": 512}
+    assert by_name["scaled_dot_product_attention.scores"].sizes == {"batch": n, "m": 7, "n": 7, "k": 32}
+    assert by_name["cat"].elements == 2 * n * 7 * 32
+    assert {layer.name for layer in found.layers} >= {"conv.conv2d", "linear.linear"}
+    assert found.coverage == 1.0
+    trained = Counter(layer.operator for layer in iteration(found).layers)
+    assert trained["conv2d.bwd_filter"] == 1
+    assert "conv2d.bwd_data" not in trained
+
+
+def _changed(path: Path, made: Path, change) -> Path:
+    """The archive with its graph's JSON changed."""
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(made, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            new.writestr(name, change(content) if name.endswith("models/model.json") else content)
+    return made
+
+
+def test_nothing_in_a_program_runs(exported: Path, tmp_path: Path) -> None:
+    """A size that is a call, which torch's own loader would evaluate, is refused."""
+    evil = b"""__import__('os').system('touch ran')"""
+
+    def change(content: bytes) -> bytes:
+        graph = json.loads(content)
+        for meta in graph["graph_module"]["graph"]["tensor_values"].values():
+            for size in meta["sizes"]:
+                if "as_expr" in size:
+                    size["as_expr"]["expr_str"] = evil.decode()
+        return json.dumps(graph).encode()
+
+    with pytest.raises(InputError, match="not whole-number arithmetic"):
+        read_exported(_changed(exported, tmp_path / "evil.pt2", change))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"graph_module": 3}', b"{" * 100_000])
+def test_odd_programs(exported: Path, tmp_path: Path, content: bytes) -> None:
+    """One line each."""
+    with pytest.raises(InputError) as error:
+        read_exported(_changed(exported, tmp_path / "odd.pt2", lambda _: content))
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_are_no_programs(tmp_path: Path) -> None:
+    """Text, an archive of something else, nothing."""
+    (tmp_path / "text.pt2").write_text("no archive")
+    with zipfile.ZipFile(tmp_path / "other.pt2", "w") as archive:
+        archive.writestr("data.pkl", b"\x80\x04.")
+    for name in ("text.pt2", "other.pt2", "none.pt2"):
+        with pytest.raises(InputError, match=r"exported program|cannot be read"):
+            read_exported(tmp_path / name)
+
+
+def test_a_fixed_batch_is_not_stretched(tmp_path: Path) -> None:
+    """The remedy is another export."""
+    path = tmp_path / "fixed.pt2"
+    torch.export.save(torch.export.export(torch.nn.Linear(3, 4).eval(), (torch.zeros(2, 3),)), path)
+    assert read_exported(path, batch=2).batch == 2
+    with pytest.raises(InputError, match=r"fixed batch of 2, 8 is wanted; export it with a dynamic"):
+        read_exported(path, batch=8)

@@ -1,0 +1,91 @@
+"""A training iteration derived from a forward pass: FLOPs, directions, what passes gradients on, the optimizer."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.conv import Conv
+from surrogate.network.network import INPUT, WEIGHT, Layer, Network
+from surrogate.network.training import backward, iteration
+from surrogate.network.work import (
+    batch_norm,
+    concat,
+    copy,
+    embedding,
+    gemm,
+    pointwise,
+    pool,
+    softmax,
+    streamed,
+)
+
+BOTH = (INPUT, WEIGHT)
+IMAGE = (8, 16, 14, 14)
+
+
+@given(st.from_type(Conv))
+def test_a_convolution_triples(conv: Conv) -> None:
+    """Both gradients have the FLOPs of the forward pass."""
+    forward = conv if conv.direction == "fwd" else Conv(**{**conv.to_dict(), "direction": "fwd"})
+    made = list(backward(Layer("c", "Conv", forward, BOTH)))
+    assert [layer.work.direction for layer in made] == ["bwd_data", "bwd_filter"]  # type: ignore[union-attr]
+    assert [layer.name for layer in made] == ["c.bwd_data", "c.bwd_filter"]
+    assert sum(layer.work.flops for layer in made) == 2 * forward.flops
+
+
+@given(st.integers(1, 500), st.integers(1, 500), st.integers(1, 500), st.integers(1, 9))
+def test_a_product_triples(m: int, n: int, k: int, batch: int) -> None:
+    """dA is m × k by n, dB is k × n by m."""
+    work = gemm(m, n, k, batch=batch)
+    first, second = (layer.work for layer in backward(Layer("g", "MatMul", work, BOTH)))
+    assert (first.m, first.n, first.k, first.batch) == (m, k, n, batch)
+    assert (second.m, second.n, second.k, second.batch) == (k, n, m, batch)
+    assert first.flops == second.flops == 2 * batch * m * n * k
+
+
+@pytest.mark.parametrize(
+    ("work", "kinds"),
+    [
+        (pointwise("relu", [IMAGE], IMAGE, "fp32"), ["relu_backward"]),
+        (pointwise("add", [IMAGE, IMAGE], IMAGE, "fp32"), ["add"]),
+        (pointwise("mul", [IMAGE, IMAGE], IMAGE, "fp32"), ["mul", "mul"]),
+        (pointwise("mul", [IMAGE, (1,)], IMAGE, "fp32"), ["mul_scalar"]),
+        (pointwise("add", [IMAGE, (1,)], IMAGE, "fp32"), []),
+        (pointwise("silu", [IMAGE], IMAGE, "fp32"), ["streamed"]),
+        (batch_norm(IMAGE, "fp32"), ["batch_norm_backward"]),
+        (softmax((8, 100), -1, "fp32"), ["softmax_backward"]),
+        (pool("max", IMAGE, (8, 16, 7, 7), (2, 2), (2, 2), (0, 0), "fp32"), ["max_pool_backward"]),
+        (pool("average", IMAGE, (8, 16, 1, 1), (14, 14), (1, 1), (0, 0), "fp32"), ["avg_pool_backward"]),
+        (concat(IMAGE, "fp32"), ["copy"]),
+        (copy(IMAGE, "fp32"), ["copy"]),
+        (streamed("reduce", [IMAGE], [(8, 16)], "fp32"), ["streamed"]),
+    ],
+)
+def test_gradients_by_kind(work, kinds: list[str]) -> None:
+    """Each kind's own backward operator, or none where the gradient passes through."""
+    assert [layer.work.kind for layer in backward(Layer("x", "Op", work, (INPUT,)))] == kinds  # type: ignore[union-attr]
+    assert list(backward(Layer("x", "Op", work, ()))) == []
+
+
+def test_a_whole_iteration() -> None:
+    """Forward, then backward in reverse, then one step over all weights; twice is once."""
+    conv = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
+    layers = (
+        Layer("c1", "Conv", conv, (WEIGHT,), 2304),
+        Layer("n1", "BatchNorm", batch_norm(IMAGE, "fp32"), (INPUT,), 32),
+        Layer("c2", "Conv", conv, BOTH, 2304),
+        Layer("e", "Gather", embedding(1000, 64, 8, "fp32"), (WEIGHT,), 64_000),
+    )
+    made = iteration(Network("net", layers, 8, ignored={"Reshape": 1}, unsupported={"LSTM": 2}))
+    assert [layer.name for layer in made.layers] == [
+        "c1", "n1", "c2", "e", "e.backward", "c2.bwd_data", "c2.bwd_filter", "n1.backward", "c1.bwd_filter",
+        "optimizer",
+    ]  # fmt: skip
+    assert made.layers[1].work.kind == "batch_norm"  # type: ignore[union-attr]
+    step = made.layers[-1].work
+    assert step.dram_bytes == 4 * 5 * (2304 + 32 + 2304)  # type: ignore[union-attr]
+    assert (made.training, made.ignored, made.unsupported) == (True, {"Reshape": 1}, {"LSTM": 2})
+    assert iteration(made) is made
+    assert Counter(layer.operator for layer in made.layers)["Conv.bwd_filter"] == 2
