@@ -20,8 +20,8 @@ from surrogate.dataset.rows import rows_of
 from surrogate.domain import Domain
 from surrogate.models import Model, Support, model_class
 
-BUNDLE_SCHEMA = 1
-"""Version of the folder's layout. History: 1, the first."""
+BUNDLE_SCHEMA = 2
+"""Version of the folder's layout. History: 1, the first; 2, widths by distance and predicted time."""
 INDEX = "bundle.json"
 MAX_FILE_BYTES = 512 * 2**20
 
@@ -50,13 +50,14 @@ class Bundle:
         seen = frame if self.candidate == "solver" else frame.drop(columns="solver", errors="ignore")
         rows = rows_of(seen, {**self.devices, **(devices or {})})
         predicted = self.model.predict_us(rows)
-        factor = np.exp(self.widths.of(seen))
+        distance = self.domain.distances(seen)
+        factor = np.exp(self.widths.of(seen, distance, predicted))
         return pd.DataFrame(
             {
                 "predicted_us": predicted,
                 "lower_us": predicted / factor,
                 "upper_us": predicted * factor,
-                "in_domain": self.domain.contains(seen),
+                "in_domain": self.domain.contains(seen, distance),
                 "supported": self.support.supported(rows),
             },
             index=frame.index,

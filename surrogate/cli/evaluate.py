@@ -1,6 +1,7 @@
 """``seer evaluate``: a bundle against measurements."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,7 +20,8 @@ def command(
 ) -> None:
     """Judge BUNDLE on DATA: time errors, interval coverage and slowdowns, for shapes unseen and seen in training apart.
 
-    Errors and shares are fractions; slowdowns are ratios to the best candidate.
+    Errors and shares are fractions; slowdowns are ratios to the best candidate; an interval reaches from the predicted
+    time divided by its factor to the time multiplied by it.
     """
     from surrogate.bundle import load
     from surrogate.cli.datasets import load as load_data
@@ -29,8 +31,18 @@ def command(
     if as_json or as_csv:
         show(records, as_json=as_json, as_csv=as_csv)
         return
-    names = list(dict.fromkeys(key for record in records for key in record if key not in ("part", "stratum")))
+    flat = {f"{record['part']} {record['stratum']}": _flat(record) for record in records}
+    names = dict.fromkeys(name for figures in flat.values() for name in figures)
     table = [
-        {"figure": name, **{f"{r['part']} {r['stratum']}": r.get(name) for r in records}} for name in names
+        {"figure": name, **{column: figures.get(name) for column, figures in flat.items()}} for name in names
     ]
     show(table, as_json=False, as_csv=False)
+
+
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    """Figures by name, those of the intervals one by one for each GPU."""
+    figures = {name: value for name, value in record.items() if name not in ("part", "stratum", "intervals")}
+    for row in record.get("intervals", []):
+        figures[f"interval_coverage {row['gpu']}"] = row["coverage"]
+        figures[f"interval_factor {row['gpu']}"] = row["interval_factor"]
+    return figures

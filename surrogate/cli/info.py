@@ -12,7 +12,7 @@ from surrogate.cli.output import output_options, show
 @click.argument("bundle", type=click.Path(path_type=Path))
 @output_options
 def command(bundle: Path, as_json: bool, as_csv: bool) -> None:
-    """Show what BUNDLE was fitted on, its held-out errors and its licence notices."""
+    """Show what BUNDLE was fitted on, its held-out errors and intervals, and its licence notices."""
     from surrogate.bundle import read_index
 
     index = read_index(bundle)
@@ -20,7 +20,13 @@ def command(bundle: Path, as_json: bool, as_csv: bool) -> None:
 
 
 def _flat(prefix: str, value: Any) -> list[dict[str, Any]]:
-    """Nested keys joined by dots, one record per leaf."""
+    """Nested keys joined by dots, one record per leaf; a list of records goes by each one's text, or its place."""
+    if isinstance(value, list) and value and all(isinstance(part, dict) for part in value):
+        texts = ([text for text in part.values() if isinstance(text, str)] for part in value)
+        value = {
+            (text or [str(place)])[0]: part
+            for place, (text, part) in enumerate(zip(texts, value, strict=True))
+        }
     if isinstance(value, dict):
         return [
             row for key, part in value.items() for row in _flat(f"{prefix}.{key}" if prefix else key, part)

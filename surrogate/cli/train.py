@@ -1,15 +1,17 @@
 """``seer train``: datasets to a bundle."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from features.errors import InputError
 from surrogate.cli.options import candidate_option, candidates_option, where_option
 
 
 @click.command()
 @click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--model", default="boosted-terms", show_default=True, help="The model to fit.")
+@click.option("--model", help="The model to fit.  [default: boosted-terms, or what --params is for]")
 @click.option(
     "--tune",
     "trials",
@@ -18,6 +20,14 @@ from surrogate.cli.options import candidate_option, candidates_option, where_opt
     type=click.IntRange(min=0),
     help="Settings to search first, within the data, held out by shape.",
 )
+@click.option(
+    "--params", "params_file", type=click.Path(path_type=Path), help="Settings that `seer tune -o` found."
+)
+@click.option(
+    "--stream",
+    is_flag=True,
+    help="For tables beyond memory: read in parts, boosters from external memory; intervals and errors from a sample.",
+)
 @candidate_option
 @candidates_option
 @where_option
@@ -25,8 +35,10 @@ from surrogate.cli.options import candidate_option, candidates_option, where_opt
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle, a folder.")
 def command(
     data: tuple[Path, ...],
-    model: str,
+    model: str | None,
     trials: int,
+    params_file: Path | None,
+    stream: bool,
     candidate: str,
     candidates: str | None,
     where: tuple[str, ...],
@@ -41,10 +53,28 @@ def command(
     from surrogate.cli.datasets import load_all, progress_bar
     from surrogate.training import train
 
-    dataset = load_all(data, candidates, where)
+    model, params = _settings(model, params_file, trials)
+    if stream and trials:
+        raise InputError(
+            "--stream trains with given settings; search on a part of the data with `seer tune` first"
+        )
     step, close = progress_bar("train")
+    how: dict[str, Any] = {
+        "model": model,
+        "params": params,
+        "candidate": candidate,
+        "seed": seed,
+        "progress": step,
+    }
     try:
-        bundle = train(dataset, model=model, trials=trials, candidate=candidate, seed=seed, progress=step)
+        if stream:
+            from surrogate.cli.kept import kept_values
+            from surrogate.streaming import train_streaming
+
+            keep = kept_values(data, where)
+            bundle = train_streaming(data, candidates=candidates, keep=keep, where=where, **how)
+        else:
+            bundle = train(load_all(data, candidates, where), trials=trials, **how)
     finally:
         close()
     save(bundle, output)
@@ -58,3 +88,23 @@ def command(
         click.echo(
             f"  slowdown {row['slowdown_macro']:.4f} [{low:.4f}, {high:.4f}] over {row['shapes']} shapes ({stratum})"
         )
+    for row in held.get("intervals", [])[:1]:
+        low, high, factor = row["coverage_low"], row["coverage_high"], row["interval_factor"]
+        click.echo(
+            f"  90 % intervals cover {row['coverage']:.1%} [{low:.1%}, {high:.1%}], median factor {factor:.2f}"
+        )
+
+
+def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple[str, dict[str, Any]]:
+    """The model to train and its settings, from the options that name them."""
+    from surrogate.models import DEFAULT_MODEL
+    from surrogate.tune import read_settings
+
+    if params_file is None:
+        return model or DEFAULT_MODEL, {}
+    if trials:
+        raise InputError("--params gives settings and --tune searches others; use one of them")
+    settings = read_settings(params_file)
+    if model not in (None, settings.model):
+        raise InputError(f"{params_file}: settings of {settings.model}, not of {model}; leave --model out")
+    return settings.model, settings.params

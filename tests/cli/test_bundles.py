@@ -19,6 +19,7 @@ def bundle(seer, dataset, tmp_path):
 def test_train_says_its_held_out_errors(seer, dataset, tmp_path):
     result = seer("train", dataset, "--model", "linear-terms", "-o", tmp_path / "b")
     assert "held out by shape" in result.out and "slowdown" in result.out
+    assert "90 % intervals cover" in result.out
 
 
 def test_predict_keeps_rows_columns_and_order_and_adds_five(seer, bundle, table, tmp_path):
@@ -40,7 +41,7 @@ def test_predict_keeps_rows_columns_and_order_and_adds_five(seer, bundle, table,
 
 
 def test_predict_without_boosting_agrees_with_the_library(seer, bundle, dataset, tmp_path):
-    from surrogate import load
+    from surrogate.bundle import load
     from surrogate.dataset import read_problems
 
     seer("predict", "--bundle", bundle, "--data", dataset, "-o", tmp_path / "q.parquet")
@@ -55,6 +56,73 @@ def test_evaluate_keeps_seen_and_unseen_apart(seer, bundle, table, tmp_path):
     rows = {(r["part"], r["stratum"]): r["rows"] for r in records}
     ok = int((table.status == "ok").sum())
     assert rows["seen", "all"] == ok and rows["unseen", "all"] == ok
+
+
+def test_evaluate_and_info_tell_coverage_and_widths_for_each_gpu(seer, bundle, dataset):
+    records = seer("evaluate", bundle, dataset, "--json").json
+    seen = next(r for r in records if (r["part"], r["stratum"]) == ("seen", "all"))
+    assert [row["gpu"] for row in seen["intervals"]] == ["t4", "v100-sxm2-16gb"]
+    assert sum(row["rows"] for row in seen["intervals"]) == seen["rows"]
+    low, high = seen["interval_coverage_ci"]
+    assert 0 <= low <= seen["interval_coverage"] <= high <= 1
+    assert seen["interval_factor"] > 1 and seen["in_domain"] == 1.0
+    assert 0 < seen["pick_probability"] <= 1 and 0 < seen["pick_was_best"] <= 1
+    shown = seer("evaluate", bundle, dataset).out
+    assert "interval_coverage t4" in shown and "interval_factor v100-sxm2-16gb" in shown
+    held = seer("info", bundle, "--json").json["card"]["held_out"]
+    assert [row["gpu"] for row in held["intervals"]] == ["all", "t4", "v100-sxm2-16gb"]
+    assert all(0.7 < row["coverage"] <= 1 and row["half_width"] > 0 for row in held["intervals"])
+    assert sum(row["picks"] for row in held["pick_probability"]) > 0
+    assert "card.held_out.intervals.t4.coverage" in seer("info", bundle).out
+
+
+def test_far_and_unknown_rows_are_out_of_domain_and_wider(seer, bundle, table, tmp_path):
+    near = table.drop(columns=["status", "time_us"]).query("algorithm == 'GEMM'")
+    far = near.assign(stride_h=2, stride_w=2, dilation_h=2, dilation_w=2)
+    parts = {
+        "near": near,
+        "far": far,
+        "unknown": near.assign(dtype="fp16"),
+        "version": near.assign(library_version="9.1"),
+    }
+    for name, part in parts.items():
+        part.to_parquet(tmp_path / f"{name}.parquet")
+        seer(
+            "predict",
+            "--bundle",
+            bundle,
+            "--data",
+            tmp_path / f"{name}.parquet",
+            "-o",
+            tmp_path / f"{name}.out",
+        )
+    out = {name: pd.read_parquet(tmp_path / f"{name}.out") for name in parts}
+    assert {name: bool(frame.in_domain.all()) for name, frame in out.items()} == {
+        "near": True, "far": False, "unknown": False, "version": False
+    }  # fmt: skip
+    factor = {name: np.log(frame.upper_us / frame.predicted_us).mean() for name, frame in out.items()}
+    assert factor["far"] > factor["near"]
+
+
+def test_a_bundle_of_schema_1_is_read(seer, bundle, dataset, tmp_path):
+    """Its widths knew no distance, its domain neither versions nor distances."""
+    import hashlib
+
+    index = json.loads((bundle / "bundle.json").read_text())
+    domain = json.loads((bundle / "domain.json").read_text())
+    old = {
+        "domain.json": {key: domain[key] for key in ("ranges", "settings", "shapes")},
+        "widths.json": {"coverage": 0.9, "widths": {"all": 0.25, "fwd|GEMM": 0.5}},
+    }
+    for name, content in old.items():
+        (bundle / name).write_text(json.dumps(content))
+        index["sha256"][name] = hashlib.sha256((bundle / name).read_bytes()).hexdigest()
+    (bundle / "bundle.json").write_text(json.dumps(index | {"schema": 1}))
+    assert seer("predict", "--bundle", bundle, "--data", dataset, "-o", tmp_path / "q.parquet").code == 0
+    out = pd.read_parquet(tmp_path / "q.parquet")
+    wanted = np.where(out.algorithm == "GEMM", 0.5, 0.25)
+    np.testing.assert_allclose(np.log(out.upper_us / out.predicted_us), wanted)
+    assert out.in_domain.all()
 
 
 def test_info_shows_the_card(seer, bundle):
@@ -92,13 +160,12 @@ def test_training_again_replaces_the_bundle_but_never_another_folder(seer, datas
 
 
 def test_boosted_bundles_survive_the_disk(seer, dataset, tmp_path):
-    from surrogate import load
-    from surrogate.bundle import save
+    from surrogate.bundle import load, save
     from surrogate.dataset import read_dataset, read_problems
     from surrogate.models.boosted import BoostedTerms
     from surrogate.training import train
 
-    before = train(read_dataset(dataset), model="boosted-terms")
+    before = train(read_dataset(dataset), model="boosted-terms", params={"rounds": 40})
     assert isinstance(before.model, BoostedTerms)
     save(before, tmp_path / "b")
     problems = read_problems(dataset)

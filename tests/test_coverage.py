@@ -1,0 +1,59 @@
+"""Coverage per GPU with its interval over shapes; and intervals of a bundle on measured shapes that it never saw."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.coverage import coverage_rows
+from surrogate.dataset.splits import fold_of_names, shape_names
+from surrogate.dataset.store import read_dataset
+from surrogate.training import evaluate, train
+
+
+def test_coverage_is_counted_by_gpu_and_its_interval_by_shape(table) -> None:
+    """T4: three of four rows inside; TITAN Xp: all. One row has no time."""
+    frame = table(4, batches=(1,), algorithms=("IMPLICIT_GEMM",))
+    error = np.array([0.1, -0.1, 0.5, 0.1, 0.2, 0.2, np.nan, 0.2])
+    whole, t4, xp = coverage_rows(frame, error, np.array([0.3] * 4 + [0.2] * 4))
+    assert (whole["gpu"], whole["rows"], whole["shapes"]) == ("all", 7, 4)
+    assert whole["coverage"] == pytest.approx(6 / 7)
+    assert (t4["gpu"], t4["coverage"], t4["half_width"]) == ("t4", 0.75, pytest.approx(0.3))
+    assert t4["coverage_low"] < 0.75 < t4["coverage_high"]
+    assert (xp["gpu"], xp["rows"], xp["coverage"], xp["coverage_low"]) == ("titan-xp", 3, 1.0, 1.0)
+    assert xp["interval_factor"] == pytest.approx(np.exp(0.2))
+
+
+def test_many_rows_of_one_shape_say_no_more_than_one(table) -> None:
+    """Repeating every row ten times at other batches leaves the interval over shapes as wide."""
+    frame = table(12, batches=(1,), gpus=("Tesla T4",), algorithms=("IMPLICIT_GEMM",))
+    error = np.where(np.arange(12) < 3, 1.0, 0.0)
+    once = coverage_rows(frame, error, np.full(12, 0.5))[0]
+    again = pd.concat([frame.assign(n=batch) for batch in range(10)], ignore_index=True)
+    often = coverage_rows(again, np.tile(error, 10), np.full(120, 0.5))[0]
+    assert often["rows"] == 120
+    assert [often[key] for key in ("coverage", "coverage_low", "coverage_high")] == [
+        once[key] for key in ("coverage", "coverage_low", "coverage_high")
+    ]
+
+
+def test_nothing_known_is_no_record(table) -> None:
+    frame = table(2)
+    assert coverage_rows(frame, np.full(len(frame), np.nan), np.ones(len(frame))) == []
+
+
+@pytest.mark.slow
+def test_intervals_hold_on_measured_shapes_that_training_never_saw(shared_data: Path) -> None:
+    """300 shapes of MI210 train, 300 others judge: 90 % of them inside, give or take what 300 shapes allow."""
+    data = read_dataset(shared_data / "miopen_conv_mi210.parquet", candidates="listed")
+    frame = data.frame.query("direction == 'fwd' and dtype == 'fp32' and layout == 'NCHW'")
+    place = fold_of_names(shape_names(frame), len(frame), seed=3)
+    number = np.array([place[name] for name in shape_names(frame)])
+    bundle = train(data.with_frame(frame[number < 300]), params={"rounds": 150, "learning_rate": 0.1})
+    held = evaluate(bundle, data.with_frame(frame[(number >= 300) & (number < 600)]))[0]
+    assert held["part"] == "unseen" and held["rows"] > 1000
+    assert 0.86 < held["interval_coverage"] < 0.94
+    assert abs(held["pick_probability"] - held["pick_was_best"]) < 0.08
+    card = bundle.card["held_out"]["intervals"][0]
+    assert abs(card["coverage"] - held["interval_coverage"]) < 0.05
