@@ -4,6 +4,7 @@ A scalar stays a plain Python number (a NumPy scalar operation costs twenty time
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,11 @@ def minimum(a: Number, b: Number) -> Number:
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return np.minimum(a, b)
     return a if a <= b else b
+
+
+def log2_for(x: Number) -> Callable[[Any], Any]:
+    """`log2` for what is of the same kind as ``x``, decided once: the choice costs more than a number's logarithm."""
+    return np.log2 if isinstance(x, np.ndarray) else math.log2
 
 
 def log2(x: Number) -> Number:

@@ -1,10 +1,14 @@
 """Sizes that follow from a convolution problem: output, implicit-GEMM shape, FLOPs, bytes.
 
-Every function takes a `Problem` of numbers or of arrays and returns the same kind.
+Every function takes a `Problem` of numbers or of arrays and returns the same kind. ``extents``, where a function takes
+them, are the output's height and width if they are known already.
 """
 
 from features.elementwise import Number, maximum, where
 from features.problem import Problem
+
+Extents = tuple[Number, Number]
+"""Output height and width."""
 
 
 def output_size(size: Number, filter_size: Number, pad: Number, stride: Number, dilation: Number) -> Number:
@@ -30,12 +34,13 @@ def out_w(p: Problem) -> Number:
     return maximum(output_size(p.w, p.s, p.pad_w, p.stride_w, p.dilation_w), 1)
 
 
-def flops(p: Problem) -> Number:
+def flops(p: Problem, extents: Extents | None = None) -> Number:
     """Floating-point operations of the direct algorithm, 2 per multiply-add: 2·N·K·P·Q·(C/groups)·R·S.
 
     The same for all three directions (each pairs every input, filter and output element once).
     """
-    return 2 * p.n * p.k * out_h(p) * out_w(p) * (p.c // p.groups) * p.r * p.s
+    height, width = extents or (out_h(p), out_w(p))
+    return 2 * p.n * p.k * height * width * (p.c // p.groups) * p.r * p.s
 
 
 def input_bytes(p: Problem) -> Number:
@@ -48,22 +53,24 @@ def filter_bytes(p: Problem) -> Number:
     return p.k * (p.c // p.groups) * p.r * p.s * p.itemsize
 
 
-def output_bytes(p: Problem) -> Number:
+def output_bytes(p: Problem, extents: Extents | None = None) -> Number:
     """Bytes of the output tensor (n, k, out_h, out_w)."""
-    return p.n * p.k * out_h(p) * out_w(p) * p.itemsize
+    height, width = extents or (out_h(p), out_w(p))
+    return p.n * p.k * height * width * p.itemsize
 
 
-def tensor_bytes(p: Problem) -> Number:
+def tensor_bytes(p: Problem, extents: Extents | None = None) -> Number:
     """Compulsory DRAM traffic in bytes: the three tensors, each touched once."""
-    return input_bytes(p) + filter_bytes(p) + output_bytes(p)
+    return input_bytes(p) + filter_bytes(p) + output_bytes(p, extents)
 
 
-def gemm_m(p: Problem) -> Number:
+def gemm_m(p: Problem, extents: Extents | None = None) -> Number:
     """Rows of the implicit GEMM of one group: fwd N·P·Q, bwd_data N·H·W, bwd_filter (C/groups)·R·S."""
+    height, width = extents or (out_h(p), out_w(p))
     return where(
         p.is_bwd_filter,
         (p.c // p.groups) * p.r * p.s,
-        where(p.is_bwd_data, p.n * p.h * p.w, p.n * out_h(p) * out_w(p)),
+        where(p.is_bwd_data, p.n * p.h * p.w, p.n * height * width),
     )
 
 
@@ -72,11 +79,12 @@ def gemm_n(p: Problem) -> Number:
     return where(p.is_bwd_data, p.c // p.groups, p.k // p.groups)
 
 
-def gemm_k(p: Problem) -> Number:
+def gemm_k(p: Problem, extents: Extents | None = None) -> Number:
     """Reduction length of one group's GEMM: fwd (C/groups)·R·S, bwd_data (K/groups)·R·S, bwd_filter N·P·Q."""
+    height, width = extents or (out_h(p), out_w(p))
     return where(
         p.is_bwd_filter,
-        p.n * out_h(p) * out_w(p),
+        p.n * height * width,
         where(p.is_bwd_data, p.k // p.groups, p.c // p.groups) * p.r * p.s,
     )
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from features.algorithms import FAMILIES, FAMILY_CODE, Family
-from features.elementwise import Number, ceil_div, log2, maximum
+from features.elementwise import Number, ceil_div, log2, log2_for, maximum
 from features.gpu import Gpu
 from features.machine import Machine, b_max_columns
 from features.problem import ConvColumns, Problem
 from features.roofline import roofline_us
-from features.shape import flops, gemm_k, gemm_m, gemm_n, is_depthwise, out_h, out_w, tensor_bytes
-from features.terms import FAMILY_TERMS, KernelTerms
+from features.shape import is_depthwise
+from features.terms import FAMILY_TERMS, KernelTerms, sized
 
 FEATURE_VERSION = 1
 """Raised whenever a name, the order or a formula below changes; bundles carry it."""
@@ -56,6 +56,7 @@ class FeatureRow(NamedTuple):
 
 def dimensions(p: Problem) -> tuple[Number, ...]:
     """`DIMENSION_NAMES` of a problem."""
+    log2 = log2_for(p.n)
     return (
         log2(p.n), log2(p.c), log2(p.h), log2(p.w), log2(p.k), log2(p.r), log2(p.s),
         p.pad_h, p.pad_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w, log2(p.groups),
@@ -65,20 +66,21 @@ def dimensions(p: Problem) -> tuple[Number, ...]:
 
 def problem_roofline_us(p: Problem, m: Machine) -> Number:
     """The problem's roofline time in µs: direct FLOPs at the peak, or compulsory bytes at the DRAM bandwidth."""
-    return roofline_us(1.0 * flops(p), 1.0 * tensor_bytes(p), m.peak_tflops, m.dram_gbs)
+    z = sized(p)
+    return roofline_us(1.0 * z.flops, 1.0 * z.tensor_bytes, m.peak_tflops, m.dram_gbs)
 
 
 def problem_features(p: Problem, m: Machine, base_us: Number) -> tuple[Number, ...]:
     """`PROBLEM_NAMES` of a problem on a machine; ``base_us`` is `problem_roofline_us`."""
-    work, traffic = flops(p), tensor_bytes(p)
-    rows, columns, depth = gemm_m(p), gemm_n(p), gemm_k(p)
-    log_work, log_traffic = log2(work), log2(traffic)
+    z = sized(p)
+    log2 = log2_for(base_us)
+    log_work, log_traffic = log2(z.flops), log2(z.tensor_bytes)
     return (
-        log2(p.c // p.groups), log2(p.k // p.groups), log2(out_h(p)), log2(out_w(p)),
-        log2(rows), log2(columns), log2(depth),
-        log_work, log_traffic, log_work - log_traffic, log2(base_us), is_depthwise(p),
+        log2(z.c_per_group), log2(z.k_per_group), log2(z.out_h), log2(z.out_w),
+        log2(z.gemm_m), log2(z.gemm_n), log2(z.gemm_k),
+        log_work, log_traffic, log_work - log_traffic, log2(base_us), is_depthwise(z),
         log_traffic - log2(m.l2_bytes), log_work - log2(m.sms),
-        _padding_share(columns, 32), _padding_share(columns, 128), _padding_share(depth, 8),
+        _padding_share(z.gemm_n, 32), _padding_share(z.gemm_n, 128), _padding_share(z.gemm_k, 8),
     )  # fmt: skip
 
 
@@ -94,24 +96,25 @@ def algorithm_features(
     p: Problem, m: Machine, base_us: Number, family_code: int, terms: KernelTerms
 ) -> tuple[Number, ...]:
     """`ALGORITHM_NAMES` of one family's terms."""
-    work, traffic = flops(p), tensor_bytes(p)
-    own_us = roofline_us(1.0 * terms.arithmetic_flops, 1.0 * terms.dram_bytes, m.peak_tflops, m.dram_gbs)
+    z = sized(p)
+    work, traffic, operands, workspace, kernels, launches = terms
+    own_us = roofline_us(1.0 * work, 1.0 * traffic, m.peak_tflops, m.dram_gbs)
+    log2 = log2_for(own_us)
     waves: list[Number] = []
     efficiency: Number = 0.0
-    for one in terms.launches:
-        filled = one.waves / ceil_div(one.waves, 1.0)
-        efficiency = maximum(efficiency, filled * one.tile_utilisation)
-        waves += [log2(one.waves), one.last_wave_share, one.tile_utilisation]
+    for _, count, last_share, utilisation in launches:
+        efficiency = maximum(efficiency, count / -(-count // 1.0) * utilisation)
+        waves += (log2(count), last_share, utilisation)
     return (
         family_code,
-        log2(terms.arithmetic_flops / work),
-        log2(terms.dram_bytes / traffic),
-        log2(terms.operand_bytes),
-        log2(terms.workspace_bytes + 1.0),
-        log2(terms.kernels),
+        log2(work / z.flops),
+        log2(traffic / z.tensor_bytes),
+        log2(operands),
+        log2(workspace + 1.0),
+        log2(kernels),
         log2(own_us / base_us),
-        log2((terms.workspace_bytes + 1.0) / m.l2_bytes),
-        log2(terms.launches[1].blocks),
+        log2((workspace + 1.0) / m.l2_bytes),
+        log2(launches[1].blocks),
         *waves,
         efficiency,
         log2(own_us / efficiency),
@@ -129,13 +132,14 @@ FEATURE_NAMES = (*DIMENSION_NAMES, *PROBLEM_NAMES, *MACHINE_NAMES, *ALGORITHM_NA
 
 def feature_row(p: Problem, m: Machine, family: Family, b_max: tuple[float, float, float]) -> FeatureRow:
     """Features of one problem, machine and family."""
-    base_us = problem_roofline_us(p, m)
+    z = sized(p)
+    base_us = problem_roofline_us(z, m)
     return FeatureRow(
         (
-            *dimensions(p),
-            *problem_features(p, m, base_us),
+            *dimensions(z),
+            *problem_features(z, m, base_us),
             *machine_features(m),
-            *algorithm_features(p, m, base_us, FAMILY_CODE[family], FAMILY_TERMS[family](p, b_max)),
+            *algorithm_features(z, m, base_us, FAMILY_CODE[family], FAMILY_TERMS[family](z, b_max)),
         ),
         base_us,
     )

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from features.conv import Conv
     from features.errors import InputError
     from features.gpu import Gpu, gpu, gpus
-    from surrogate.bundle import Bundle, load, save
+    from surrogate.bundle import Bundle, save
     from surrogate.comparison import Comparison, compare
     from surrogate.dataset.store import Dataset, read_dataset, write_dataset
+    from surrogate.predictor import Prediction, Predictions, Predictor, Selection, load, predict, select
     from surrogate.training import evaluate, train
 
 _HOMES = {
@@ -23,13 +24,19 @@ _HOMES = {
     "Dataset": "surrogate.dataset.store",
     "Gpu": "features.gpu",
     "InputError": "features.errors",
+    "Prediction": "surrogate.predictor",
+    "Predictions": "surrogate.predictor",
+    "Predictor": "surrogate.predictor",
+    "Selection": "surrogate.predictor",
     "compare": "surrogate.comparison",
     "evaluate": "surrogate.training",
     "gpu": "features.gpu",
     "gpus": "features.gpu",
-    "load": "surrogate.bundle",
+    "load": "surrogate.predictor",
+    "predict": "surrogate.predictor",
     "read_dataset": "surrogate.dataset.store",
     "save": "surrogate.bundle",
+    "select": "surrogate.predictor",
     "train": "surrogate.training",
     "write_dataset": "surrogate.dataset.store",
 }
@@ -42,13 +49,19 @@ __all__ = [
     "Dataset",
     "Gpu",
     "InputError",
+    "Prediction",
+    "Predictions",
+    "Predictor",
+    "Selection",
     "compare",
     "evaluate",
     "gpu",
     "gpus",
     "load",
+    "predict",
     "read_dataset",
     "save",
+    "select",
     "train",
     "write_dataset",
 ]

@@ -8,10 +8,11 @@ from features.terms.direct import direct
 from features.terms.fft import fft, fft_tiling
 from features.terms.gemm import explicit_gemm, implicit_gemm, precomp_gemm
 from features.terms.kernel import KernelTerms, Launch
+from features.terms.sized import Sized, sized
 from features.terms.tiles import TILES
 from features.terms.winograd import winograd, winograd_nonfused
 
-__all__ = ["FAMILY_TERMS", "TILES", "KernelTerms", "Launch"]
+__all__ = ["FAMILY_TERMS", "TILES", "KernelTerms", "Launch", "Sized", "sized"]
 
 FAMILY_TERMS = {
     "direct": direct,

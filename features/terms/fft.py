@@ -9,8 +9,8 @@ from typing import Any
 
 from features.elementwise import Number, ceil_div, log2, maximum, where
 from features.problem import Problem
-from features.shape import tensor_bytes
-from features.terms.kernel import KernelTerms, gemm_launch, roles
+from features.terms.kernel import KernelTerms, gemm_launches
+from features.terms.sized import Sized, sized
 from features.terms.tiles import TILES
 
 TILE = 32
@@ -26,33 +26,30 @@ def transform_size(p: Problem) -> Number:
     return where(extent > 256, extent, size)
 
 
-def _terms(p: Problem, side: Number, tiles_per_image: Number, b_max: Any, family: Any) -> KernelTerms:
-    r = roles(p)
+def _terms(z: Sized, side: Number, tiles_per_image: Number, b_max: Any, family: Any) -> KernelTerms:
+    reads, produces = z.channels_in, z.channels_out
     frequencies = side * (side // 2 + 1)
-    images = p.n * tiles_per_image
-    planes = images * (r.channels_in + r.channels_out) * p.groups + r.channels_in * r.channels_out * p.groups
+    images = z.n * tiles_per_image
+    planes = images * (reads + produces) * z.groups + reads * produces * z.groups
     transforms = planes * 2.5 * side * side * 2 * log2(1.0 * side)
-    pointwise = 8 * frequencies * images * r.channels_in * r.channels_out * p.groups
-    workspace = planes * frequencies * COMPLEX_ITEMS * p.itemsize
-    small, middle, large = (
-        gemm_launch(images, r.channels_out, tile_m, tile_n, frequencies * p.groups, slots)
-        for (tile_m, tile_n), slots in zip(TILES[family], b_max, strict=True)
-    )
+    pointwise = 8 * frequencies * images * reads * produces * z.groups
+    workspace = planes * frequencies * COMPLEX_ITEMS * z.itemsize
+    launches = gemm_launches(images, produces, TILES[family], frequencies * z.groups, b_max)
     tile_m, tile_n = TILES[family][1]
-    operands = middle.blocks * (tile_m + tile_n) * r.channels_in * COMPLEX_ITEMS * p.itemsize
+    operands = launches[1].blocks * (tile_m + tile_n) * reads * COMPLEX_ITEMS * z.itemsize
     return KernelTerms(
         pointwise + transforms,
-        tensor_bytes(p) + 2 * workspace,
+        z.tensor_bytes + 2 * workspace,
         operands,
         workspace,
-        4 + 0 * p.n,
-        (small, middle, large),
+        4 + 0 * z.n,
+        launches,
     )
 
 
 def fft(p: Problem, b_max: Any) -> KernelTerms:
     """One transform per image and channel."""
-    return _terms(p, transform_size(p), 1, b_max, "fft")
+    return _terms(sized(p), transform_size(p), 1, b_max, "fft")
 
 
 def fft_tiling(p: Problem, b_max: Any) -> KernelTerms:
@@ -64,4 +61,4 @@ def fft_tiling(p: Problem, b_max: Any) -> KernelTerms:
     dense_h = where(p.is_bwd_data, p.h, maximum(p.h + 2 * p.pad_h - p.r + 1, 1))
     dense_w = where(p.is_bwd_data, p.w, maximum(p.w + 2 * p.pad_w - p.s + 1, 1))
     tiles = ceil_div(dense_h, fresh_h) * ceil_div(dense_w, fresh_w)
-    return _terms(p, TILE + 0 * p.n, tiles, b_max, "fft_tiling")
+    return _terms(sized(p), TILE + 0 * p.n, tiles, b_max, "fft_tiling")

@@ -2,9 +2,10 @@
 
 from typing import NamedTuple
 
-from features.elementwise import Number, ceil_div, where
+from features.elementwise import Number, ceil_div
 from features.problem import Problem
-from features.shape import out_h, out_w
+from features.terms.sized import sized
+from features.terms.tiles import Tile
 
 
 class Launch(NamedTuple):
@@ -48,18 +49,34 @@ class Roles(NamedTuple):
 
 def roles(p: Problem) -> Roles:
     """Channels *per group* and output extents as the direction sees them, in elements."""
-    c, k = p.c // p.groups, p.k // p.groups
-    back = p.is_bwd_data
-    return Roles(where(back, k, c), where(back, c, k), where(back, p.h, out_h(p)), where(back, p.w, out_w(p)))
+    z = sized(p)
+    return Roles(z.channels_in, z.channels_out, z.result_h, z.result_w)
 
 
 def launch(blocks: Number, b_max: Number, tile_utilisation: Number) -> Launch:
     """The launch of ``blocks`` blocks on a device that holds ``b_max`` of them at once (SEER §2 item 4)."""
-    full_waves = ceil_div(blocks, b_max)
-    return Launch(blocks, blocks / b_max, blocks / b_max - (full_waves - 1), tile_utilisation)
+    waves = blocks / b_max
+    return Launch(blocks, waves, waves - (ceil_div(blocks, b_max) - 1), tile_utilisation)
 
 
 def gemm_launch(m: Number, n: Number, tile_m: int, tile_n: int, count: Number, b_max: Number) -> Launch:
     """``count`` independent m × n GEMMs cut into tile_m × tile_n tiles: ⌈m/t_m⌉·⌈n/t_n⌉·count blocks."""
-    rows, columns = ceil_div(m, tile_m), ceil_div(n, tile_n)
-    return launch(rows * columns * count, b_max, (m * n) / (rows * columns * (tile_m * tile_n)))
+    tiles = (-(-m // tile_m)) * (
+        -(-n // tile_n)
+    )  # `ceil_div` and `launch` written out: this runs for every tile
+    blocks = tiles * count
+    waves = blocks / b_max
+    return Launch(blocks, waves, waves - (-(-blocks // b_max) - 1), (m * n) / (tiles * (tile_m * tile_n)))
+
+
+def gemm_launches(
+    m: Number, n: Number, tiles: tuple[Tile, Tile, Tile], count: Number, b_max: tuple[Number, Number, Number]
+) -> tuple[Launch, Launch, Launch]:
+    """`gemm_launch` at the small, the middle and the large tile."""
+    (small_m, small_n), (middle_m, middle_n), (large_m, large_n) = tiles
+    small, middle, large = b_max
+    return (
+        gemm_launch(m, n, small_m, small_n, count, small),
+        gemm_launch(m, n, middle_m, middle_n, count, middle),
+        gemm_launch(m, n, large_m, large_n, count, large),
+    )

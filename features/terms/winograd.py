@@ -8,14 +8,14 @@ from typing import Any
 
 from features.elementwise import Number, ceil_div, maximum, where
 from features.problem import Problem
-from features.shape import tensor_bytes
-from features.terms.kernel import KernelTerms, Roles, gemm_launch, launch, roles
+from features.terms.kernel import KernelTerms, gemm_launches, launch
+from features.terms.sized import Sized, sized
 from features.terms.tiles import TILES, WINOGRAD_BLOCKS
 
 
-def _tile_counts(r: Roles, out_tile: Number) -> Number:
+def _tile_counts(z: Sized, out_tile: Number) -> Number:
     """Output tiles of one image."""
-    return ceil_div(r.out_h, out_tile) * ceil_div(r.out_w, out_tile)
+    return ceil_div(z.result_h, out_tile) * ceil_div(z.result_w, out_tile)
 
 
 def arithmetic(p: Problem, out_tile: Number, alpha: Number) -> Number:
@@ -23,12 +23,13 @@ def arithmetic(p: Problem, out_tile: Number, alpha: Number) -> Number:
 
     ``out_tile`` m and ``alpha`` = m + r − 1 in elements. A transform of an a×a tile to b×b costs a·b·(a + b).
     """
-    r = roles(p)
-    tiles = p.n * _tile_counts(r, out_tile) * p.groups
-    products = 2 * alpha * alpha * tiles * r.channels_in * r.channels_out
-    filters = p.groups * r.channels_in * r.channels_out * p.r * alpha * (p.r + alpha)
-    inputs = tiles * r.channels_in * 2 * alpha * alpha * alpha
-    outputs = tiles * r.channels_out * alpha * out_tile * (alpha + out_tile)
+    z = sized(p)
+    reads, produces = z.channels_in, z.channels_out
+    tiles = z.n * _tile_counts(z, out_tile) * z.groups
+    products = 2 * alpha * alpha * tiles * reads * produces
+    filters = z.groups * reads * produces * z.r * alpha * (z.r + alpha)
+    inputs = tiles * reads * 2 * alpha * alpha * alpha
+    outputs = tiles * produces * alpha * out_tile * (alpha + out_tile)
     return products + filters + inputs + outputs
 
 
@@ -39,52 +40,51 @@ def filter_pieces(p: Problem) -> Number:
 
 def winograd(p: Problem, b_max: Any) -> KernelTerms:
     """Fused Winograd F(2×2, 3×3): the filter transform is a small kernel of its own, the rest one kernel."""
-    r = roles(p)
-    tile_rows, tile_columns = ceil_div(r.out_h, 2), ceil_div(r.out_w, 2)
-    channel_blocks = ceil_div(r.channels_out, 32) * p.groups
+    z = sized(p)
+    tile_rows, tile_columns = ceil_div(z.result_h, 2), ceil_div(z.result_w, 2)
+    channel_blocks = ceil_div(z.channels_out, 32) * z.groups
+    useful = z.n * z.result_h * z.result_w * z.channels_out * z.groups
     launches = []
     for (images, rows, columns), slots in zip(WINOGRAD_BLOCKS, b_max, strict=True):
         blocks = (
-            ceil_div(p.n, images)
+            ceil_div(z.n, images)
             * ceil_div(tile_rows, rows)
             * ceil_div(tile_columns, columns)
             * channel_blocks
         )
         computed = blocks * (images * rows * columns * 4 * 32)
-        launches.append(launch(blocks, slots, p.n * r.out_h * r.out_w * r.channels_out * p.groups / computed))
+        launches.append(launch(blocks, slots, useful / computed))
     small, middle, large = launches
-    workspace = 16 * r.channels_in * r.channels_out * p.groups * p.itemsize
-    operands = middle.blocks * r.channels_in * 16 * (32 + 32) * p.itemsize
+    workspace = 16 * z.channels_in * z.channels_out * z.groups * z.itemsize
+    operands = middle.blocks * z.channels_in * 16 * (32 + 32) * z.itemsize
     return KernelTerms(
-        arithmetic(p, 2, 2 + 3 - 1) * filter_pieces(p),
-        tensor_bytes(p) + 2 * workspace,
+        arithmetic(z, 2, 2 + 3 - 1) * filter_pieces(z),
+        z.tensor_bytes + 2 * workspace,
         operands,
         workspace,
-        2 + 0 * p.n,
+        2 + 0 * z.n,
         (small, middle, large),
     )
 
 
 def winograd_nonfused(p: Problem, b_max: Any) -> KernelTerms:
     """Non-fused Winograd: F(4×4, 3×3) with 36 batched GEMMs, F(9×9, 5×5) with 169; four kernels, all in workspace."""
-    r = roles(p)
-    out_tile = where(maximum(p.r, p.s) > 3, 9, 4)
-    alpha = out_tile + maximum(p.r, p.s) - 1
+    z = sized(p)
+    reads, produces, longest = z.channels_in, z.channels_out, maximum(z.r, z.s)
+    out_tile = where(longest > 3, 9, 4)
+    alpha = out_tile + longest - 1
     points = alpha * alpha
-    tiles = p.n * _tile_counts(r, out_tile)
-    small, middle, large = (
-        gemm_launch(tiles, r.channels_out, tile_m, tile_n, points * p.groups, slots)
-        for (tile_m, tile_n), slots in zip(TILES["winograd_nonfused"], b_max, strict=True)
-    )
-    elements = tiles * (r.channels_in + r.channels_out) + r.channels_in * r.channels_out
-    workspace = points * p.groups * elements * p.itemsize
+    tiles = z.n * _tile_counts(z, out_tile)
+    launches = gemm_launches(tiles, produces, TILES["winograd_nonfused"], points * z.groups, b_max)
+    elements = tiles * (reads + produces) + reads * produces
+    workspace = points * z.groups * elements * z.itemsize
     tile_m, tile_n = TILES["winograd_nonfused"][1]
-    operands = middle.blocks * (tile_m + tile_n) * r.channels_in * p.itemsize
+    operands = launches[1].blocks * (tile_m + tile_n) * reads * z.itemsize
     return KernelTerms(
-        arithmetic(p, out_tile, alpha),
-        tensor_bytes(p) + 2 * workspace,
+        arithmetic(z, out_tile, alpha),
+        z.tensor_bytes + 2 * workspace,
         operands,
         workspace,
-        4 + 0 * p.n,
-        (small, middle, large),
+        4 + 0 * z.n,
+        launches,
     )

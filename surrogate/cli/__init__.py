@@ -14,9 +14,15 @@ COMMANDS = {
     "compare": ("compare", "Judge predictors and pickers on measured data: the main job."),
     "report": ("report", "Draw the report of a comparison again."),
     "train": ("train", "Fit a model on datasets and save it as a bundle."),
+    "tune": ("tune", "Search a model's settings, with any number of processes and machines."),
     "evaluate": ("evaluate", "Judge a bundle on a dataset, seen and unseen shapes apart."),
-    "predict": ("predict", "Predict the times of a table of problems."),
+    "calibrate": ("calibrate", "Adapt a bundle to a GPU from a few measurements, or plan them."),
+    "predict": ("predict", "Predict the time of a problem, or of a table of them."),
+    "select": ("select", "Rank a problem's algorithms by predicted time."),
+    "export": ("export", "Picks as a table that other programs load: JSON, C header, MIOpen user find-db."),
+    "network": ("network", "Predict how long a whole network takes, and where the time goes."),
     "info": ("info", "Show a bundle's model card."),
+    "trace": ("trace", "Analyse profiler traces: kernels, layers, spans."),
     "gpus": ("gpus", "List the known GPUs."),
 }
 """Command → (module, one-line help); the help of all is shown without importing any."""

@@ -1,35 +1,65 @@
-"""``seer predict``: the times of a table of problems."""
+"""``seer predict``: the time of one problem, or of every row of a table."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from surrogate.cli.output import output_options, show
+from surrogate.cli.problem import FLAGS, open_predictor, problem_argument, problem_options, read_problem
 
-@click.command()
-@click.option(
-    "--bundle",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The fitted model, a folder made by `seer train`.",
-)
-@click.option(
-    "--data", required=True, type=click.Path(path_type=Path), help="Parquet table of problems and algorithms."
-)
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The parquet file to write."
-)
-def command(bundle: Path, data: Path, output: Path) -> None:
-    """Predict the time of every row of a table; neither status nor time need to be in it.
 
-    All rows and columns are kept in order; added are predicted_us, lower_us and upper_us (90 % interval), in_domain
-    (sizes, device and setting lie within what training saw) and supported (the algorithm is expected to run).
+@click.command(context_settings=FLAGS)
+@problem_argument
+@problem_options
+@click.option("--algorithm", metavar="NAME", help="The algorithm to predict. [the fastest]")
+@click.option("--data", type=click.Path(path_type=Path), help="Parquet table of problems and algorithms.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="The parquet file to write, with --data."
+)
+@output_options
+def command(
+    problem: tuple[str, ...],
+    algorithm: str | None,
+    data: Path | None,
+    output: Path | None,
+    as_json: bool,
+    as_csv: bool,
+    **options: Any,
+) -> None:
+    """Predict the time of PROBLEM (as `seer select` takes it), or of every row of a table, with 90 % intervals.
+
+    Of a table all rows and columns are kept in order; neither status nor time need to be in it. Added are predicted_us,
+    lower_us and upper_us, in_domain (sizes, device and setting lie within what training saw) and supported (the
+    algorithm is expected to run).
+
+    Examples: seer predict --gpu v100 n32c256h14k256r3p1;
+    seer predict --bundle BUNDLE --data TABLE.parquet -o OUT.parquet
     """
-    from surrogate.bundle import load
+    from features.errors import InputError
+
+    if data is None:
+        if output is not None:
+            raise InputError("-o goes with --data TABLE; one problem's prediction is printed")
+        conv = read_problem(problem, options)
+        found = open_predictor(options).predict(conv, algorithm, library_version=options["library_version"])
+        if as_json or as_csv:
+            show([found.to_dict()], as_json=as_json, as_csv=as_csv, whole=found.to_dict())
+        else:
+            click.echo(repr(found))
+        return
+    if problem or output is None:
+        raise InputError("--data TABLE needs -o OUT.parquet, and no PROBLEM beside it")
+    _predict_file(data, output, options)
+
+
+def _predict_file(data: Path, output: Path, options: dict[str, Any]) -> None:
+    """The table with five columns more."""
     from surrogate.dataset.store import devices_in, read_problems, read_table, write_parquet
 
-    model = load(bundle)
+    predictor = open_predictor(options)
     original, metadata = read_table(data)
-    predicted = model.predict(read_problems(data), devices_in(metadata))
+    predicted = predictor.bundle.predict(read_problems(data), devices_in(metadata))
     predicted.index = original.index
     out = original.drop(columns=predicted.columns, errors="ignore").join(predicted)
     write_parquet(out, output, {"schema": 1, **metadata})

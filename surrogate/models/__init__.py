@@ -2,8 +2,11 @@
 
 from features.errors import InputError, nearest
 from surrogate.models.base import Model
+from surrogate.models.blend import Blend
 from surrogate.models.boosted import BoostedDims, BoostedTerms
+from surrogate.models.calibrated import Calibrated
 from surrogate.models.forest import Forest
+from surrogate.models.gaussian import GaussianTerms
 from surrogate.models.li import LiEtAl
 from surrogate.models.linear import LinearDims, LinearTerms
 from surrogate.models.mlp import Mlp
@@ -26,6 +29,8 @@ MODELS: dict[str, type[Model]] = {
         LinearTerms,
         BoostedDims,
         BoostedTerms,
+        GaussianTerms,
+        Blend,
     )
 }
 """Name → class of every model, in the order that reports list them."""
@@ -34,7 +39,9 @@ DEFAULT_MODEL = "boosted-terms"
 
 
 def model_class(name: str) -> type[Model]:
-    """The class of that name. Raises `InputError` with the nearest names."""
+    """The class of that name, `Calibrated` among them. Raises `InputError` with the nearest names."""
+    if name == Calibrated.name:
+        return Calibrated
     if name not in MODELS:
         raise InputError(f"model {name!r} is unknown; known: {', '.join(MODELS)}{nearest(name, MODELS)}")
     return MODELS[name]

@@ -3,20 +3,27 @@
 Trees clamp outside the range they saw, so what scales must be taken out of their target. The problem's roofline is the
 base of both models. `boosted-terms` also knows what each algorithm really does: its base is the geometric mean of the
 problem's and the algorithm's roofline, which held-out times and choices preferred to either alone.
+
+The objective is squared error; `surrogate.models.objective` has what can be added to it.
 """
 
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict, fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from features.errors import InputError
 from surrogate.dataset.rows import Rows
-from surrogate.models.columns import DIMS, TERMS, candidate_names, select, vocabulary
+from surrogate.models.bounds import bound_rows
+from surrogate.models.columns import DIMS, TERMS, candidate_names, roofline_base_us, select, vocabulary
+from surrogate.models.objective import Objective, Weights
 
 ROWS_PER_THREAD = 4000
+WEIGHT_NAMES = tuple(field.name for field in fields(Weights))
+"""Hyperparameters that are the objective's, not XGBoost's."""
 
 
 class _Boosted:
@@ -34,6 +41,7 @@ class _Boosted:
         "colsample_bynode": 0.25,
         "reg_lambda": 1.0,
         "max_bin": 128,
+        **asdict(Weights()),
     }
 
     def __init__(self, **params: Any) -> None:
@@ -42,37 +50,83 @@ class _Boosted:
         self._candidates: dict[str, int] = {}
 
     def fit(self, rows: Rows, *, seed: int = 0) -> Self:
-        """Squared error on the log of the correction."""
+        """Minimise the objective over the log of the correction."""
         import xgboost
 
         ok = rows.take(rows.ok)
         if not len(ok):
             raise InputError(f"{self.name} needs at least one ok row to learn from")
-        fitted = type(self)(**self.params)
-        fitted._candidates = vocabulary(candidate_names(ok))
-        threads = _threads(len(ok))
+        weights = self.weights
+        bounds = bound_rows(rows) if weights.bounds_weight else None
+        fitted = self._coded(candidate_names(ok))
+        pages = [fitted.page(part) for part in (ok, bounds) if part is not None and len(part)]
+        threads = _threads(sum(len(page["label"]) for page in pages))
+        label = np.concatenate([page["label"] for page in pages])
         data = xgboost.QuantileDMatrix(
-            fitted._design(ok),
-            label=np.log(ok.time_us / fitted._base_us(ok)),
+            np.concatenate([page["data"] for page in pages]),
+            label=label,
             feature_types=fitted._types(),
             max_bin=self.params["max_bin"],
             enable_categorical=True,
             nthread=threads,
         )
-        settings = {key: value for key, value in self.params.items() if key != "rounds"}
+        settings, objective = self.settings(seed, threads), None
+        if not weights.plain:
+            objective = fitted._objective(ok, bounds, label)
+            settings["base_score"] = float(pages[0]["label"].mean())  # XGBoost finds its own for its own objective
         fitted._booster = xgboost.train(
-            {
-                **settings,
-                "objective": "reg:squarederror",
-                "tree_method": "hist",
-                "seed": seed,
-                "verbosity": 0,
-                "nthread": threads,
-            },
-            data,
-            num_boost_round=self.params["rounds"],
+            settings, data, num_boost_round=self.params["rounds"], obj=objective
         )
         return fitted
+
+    @property
+    def weights(self) -> Weights:
+        """What the objective adds up. Raises `InputError` for weights that make no objective."""
+        return Weights(**{key: self.params[key] for key in WEIGHT_NAMES})
+
+    def settings(self, seed: int, threads: int) -> dict[str, Any]:
+        """What `xgboost.train` is told: the model's own settings and what every fit adds."""
+        own = {key: value for key, value in self.params.items() if key not in ("rounds", *WEIGHT_NAMES)}
+        return {
+            **own,
+            "objective": "reg:squarederror",
+            "tree_method": "hist",
+            "seed": seed,
+            "verbosity": 0,
+            "nthread": threads,
+        }
+
+    def _objective(self, ok: Rows, bounds: Rows | None, target: np.ndarray) -> Objective:
+        parts = [ok] if bounds is None else [ok, bounds]
+        return Objective(
+            self.weights,
+            target,
+            np.log(np.concatenate([self._base_us(part) for part in parts])),
+            np.concatenate([part.problem for part in parts]),
+            np.repeat([False, True], [len(ok), len(target) - len(ok)]),
+        )
+
+    def _coded(self, names: np.ndarray) -> Self:
+        model = type(self)(**self.params)
+        model._candidates = vocabulary(names)
+        return model
+
+    def paged(self, names: np.ndarray) -> Self:
+        """An unfitted copy that codes these candidates: what fitting page by page begins with.
+
+        Raises `InputError` for an objective that couples the rows of a problem, which may lie on different pages.
+        """
+        if not self.weights.plain:
+            raise InputError(
+                f"{self.name} learns choices and bounds from all rows at once; fit it in memory, or set choice_weight"
+                " and bounds_weight to 0"
+            )
+        return self._coded(names)
+
+    def page(self, rows: Rows) -> dict[str, Any]:
+        """What a matrix of XGBoost is made from, of rows with times; pages of one `paged` model go together."""
+        label = np.log(rows.time_us / self._base_us(rows))
+        return {"data": self._design(rows), "label": label, "feature_types": self._types()}
 
     def predict_us(self, rows: Rows) -> np.ndarray:
         """Times in µs, (rows,)."""
@@ -145,5 +199,4 @@ class BoostedTerms(_Boosted):
     columns = TERMS
 
     def _base_us(self, rows: Rows) -> np.ndarray:
-        ratio = rows.column("log2_algorithm_roofline_ratio").astype(np.float64)
-        return rows.roofline_us * np.exp2(0.5 * ratio)
+        return roofline_base_us(rows)

@@ -1,9 +1,8 @@
 """`gp-terms`: a Gaussian process on log(time / roofline), one per candidate, over scaled logarithms of sizes and terms.
 
 Trees cut the space into boxes; a process interpolates smoothly between few shapes, and errs elsewhere than trees do.
-Kernel: linear trend + Matérn-3/2 at a long and a short length; a part of each is shared by all devices, the rest is the
-device's own. Large tables are fitted on inducing points (subset of regressors). Source: Rasmussen & Williams 2006,
-§4.2.1 (Matérn), §8.3.1 (subset of regressors).
+Large tables are fitted on inducing points. Source: Rasmussen & Williams 2006, "Gaussian Processes for Machine
+Learning", §8.3.1 (subset of regressors).
 """
 
 import io
@@ -18,6 +17,7 @@ from features.errors import InputError
 from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows
 from surrogate.models.columns import candidate_names, roofline_base_us
+from surrogate.models.covariance import Covariance
 from surrogate.models.places import places, spread
 
 CHUNK = 4096
@@ -27,8 +27,8 @@ LEAST_ROWS = 8
 
 
 @dataclass(frozen=True)
-class _Process:
-    """One candidate's fit: inducing ``points`` (m, columns), their ``device`` codes (m,), ``weights`` (m,), ``mean``."""
+class Process:
+    """One candidate's fit: inducing ``points`` (m, axes), their ``device`` codes (m,), ``weights`` (m,), ``mean``."""
 
     points: np.ndarray
     device: np.ndarray
@@ -44,7 +44,6 @@ class GaussianTerms:
     DEFAULTS: ClassVar[dict[str, Any]] = {
         "inducing": 1024,
         "length": 4.0,
-        "short": 0.3,
         "long_variance": 0.3,
         "short_variance": 0.05,
         "trend_variance": 0.02,
@@ -54,75 +53,75 @@ class GaussianTerms:
 
     def __init__(self, **params: Any) -> None:
         self.params: Mapping[str, Any] = {**self.DEFAULTS, **params}
-        self._processes: dict[str, _Process] = {}
-        self._devices: dict[str, int] = {}
+        self.processes: dict[str, Process] = {}
+        """Candidate → its process."""
+        self.devices: dict[str, int] = {}
+        """Registry name → code."""
 
     def fit(self, rows: Rows, *, seed: int = 0) -> Self:
         """Every candidate with at least `LEAST_ROWS` ok rows."""
         ok = rows.take(rows.ok)
         fitted = type(self)(**self.params)
         names, devices = candidate_names(ok), device_names(ok.frame)
-        fitted._devices = {name: code for code, name in enumerate(sorted(set(devices)))}
-        code = np.array([fitted._devices[name] for name in devices], dtype=np.int64)
+        fitted.devices = {name: code for code, name in enumerate(sorted(set(devices)))}
+        code = np.array([fitted.devices[name] for name in devices], dtype=np.int64)
         place, target = places(ok), np.log(ok.time_us / roofline_base_us(ok))
         for name in sorted(set(names)):
             mine = np.flatnonzero(names == name)
             if len(mine) >= LEAST_ROWS:
-                fitted._processes[name] = fitted._fit_one(place[mine], code[mine], target[mine], seed)
-        if not fitted._processes:
-            raise InputError(f"{self.name} needs at least {LEAST_ROWS} ok rows of one algorithm to learn from")
+                fitted.processes[name] = fitted._fit_one(place[mine], code[mine], target[mine], seed)
+        if not fitted.processes:
+            raise InputError(
+                f"{self.name} needs at least {LEAST_ROWS} ok rows of one algorithm to learn from"
+            )
         return fitted
 
-    def _fit_one(self, place: np.ndarray, device: np.ndarray, target: np.ndarray, seed: int) -> _Process:
+    def _fit_one(self, place: np.ndarray, device: np.ndarray, target: np.ndarray, seed: int) -> Process:
         from scipy.linalg import cho_factor, cho_solve
 
         chosen = spread(place, device, self.params["inducing"], seed)
-        points, owner, mean = place[chosen], device[chosen], float(target.mean())
-        noise = self.params["noise"]
-        within = self._kernel(points, owner, points, owner)
+        points = place[chosen].astype(np.float32).astype(np.float64)  # as they are stored
+        owner, mean = device[chosen], float(target.mean())
+        noise, covariance = self.params["noise"], self.covariance
+        within = covariance.matrix(points, owner, points, owner)
         within[np.diag_indices(len(within))] += 1e-6 * float(np.mean(np.diag(within)))
         normal, moment = noise * within, np.zeros(len(points))
         for start in range(0, len(place), CHUNK):
             part = slice(start, start + CHUNK)
-            cross = self._kernel(points, owner, place[part], device[part])
+            cross = covariance.matrix(points, owner, place[part], device[part])
             normal += cross @ cross.T
             moment += cross @ (target[part] - mean)
         weights = cho_solve(cho_factor(normal, lower=True), moment)
-        return _Process(points.astype(np.float32), owner, weights, mean)
+        return Process(points.astype(np.float32), owner, weights, mean)
 
-    def _kernel(self, a: np.ndarray, a_device: np.ndarray, b: np.ndarray, b_device: np.ndarray) -> np.ndarray:
-        """Covariances (a, b) of two sets of places."""
+    @property
+    def covariance(self) -> Covariance:
+        """The covariance that the hyperparameters describe."""
         p = self.params
-        product = a @ b.T
-        square = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1)[None] - 2 * product
-        distance = np.sqrt(np.maximum(square, 0.0)) * (np.sqrt(3.0) / p["length"])
-        smooth = p["long_variance"] * matern(distance)
-        smooth += p["short_variance"] * matern(distance / p["short"])
-        same = a_device[:, None] == b_device[None]
-        kernel = smooth * np.where(same, 1.0, p["shared"])
-        kernel += (1.0 + p["trend_variance"] * product) * np.where(same, 1.0, 0.5)
-        return kernel
+        return Covariance(
+            p["length"], p["long_variance"], p["short_variance"], p["trend_variance"], p["shared"]
+        )
 
     def predict_us(self, rows: Rows) -> np.ndarray:
         """Times in µs, (rows,); NaN for a candidate without a process."""
         names, base = candidate_names(rows), roofline_base_us(rows)
-        device = np.array([self._devices.get(name, -1) for name in device_names(rows.frame)], dtype=np.int64)
-        place = places(rows)
+        device = np.array([self.devices.get(name, -1) for name in device_names(rows.frame)], dtype=np.int64)
+        place, covariance = places(rows), self.covariance
         log_correction = np.full(len(rows), np.nan)
-        for name in set(names) & self._processes.keys():
-            mine, one = np.flatnonzero(names == name), self._processes[name]
+        for name in set(names) & self.processes.keys():
+            mine, one = np.flatnonzero(names == name), self.processes[name]
             points = one.points.astype(np.float64)
             for start in range(0, len(mine), CHUNK):
                 part = mine[start : start + CHUNK]
-                cross = self._kernel(place[part], device[part], points, one.device)
+                cross = covariance.matrix(place[part], device[part], points, one.device)
                 log_correction[part] = one.mean + cross @ one.weights
         return base * np.exp(log_correction)
 
     def save(self) -> dict[str, bytes]:
         """Points and weights as two arrays (npy), the rest as JSON."""
-        parts = [(name, self._processes[name]) for name in sorted(self._processes)]
+        parts = [(name, self.processes[name]) for name in sorted(self.processes)]
         index = {
-            "devices": self._devices,
+            "devices": self.devices,
             "processes": [
                 {"candidate": name, "mean": one.mean, "device": one.device.tolist()} for name, one in parts
             ],
@@ -141,12 +140,12 @@ class GaussianTerms:
         points, weights = (
             np.load(io.BytesIO(files[name]), allow_pickle=False) for name in ("points.npy", "weights.npy")
         )
-        model._devices = {name: int(code) for name, code in index["devices"].items()}
+        model.devices = {name: int(code) for name, code in index["devices"].items()}
         start = 0
         for each in index["processes"]:
             device = np.array(each["device"], dtype=np.int64)
             part = slice(start, start + len(device))
-            model._processes[each["candidate"]] = _Process(
+            model.processes[each["candidate"]] = Process(
                 points[part], device, weights[part], float(each["mean"])
             )
             start = part.stop
@@ -157,16 +156,10 @@ class GaussianTerms:
         """Lengths, the share that devices have in common, and the noise."""
         return {
             "length": trial.suggest_float("length", 2.0, 12.0, log=True),
-            "short": trial.suggest_float("short", 0.1, 0.6, log=True),
             "short_variance": trial.suggest_float("short_variance", 0.005, 0.3, log=True),
             "shared": trial.suggest_float("shared", 0.3, 0.98),
             "noise": trial.suggest_float("noise", 5e-4, 0.03, log=True),
         }
-
-
-def matern(scaled_distance: np.ndarray) -> np.ndarray:
-    """Matérn-3/2 correlation of distances already multiplied by √3 / length."""
-    return (1.0 + scaled_distance) * np.exp(-scaled_distance)
 
 
 def _to_npy(array: np.ndarray) -> bytes:

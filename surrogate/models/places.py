@@ -1,44 +1,43 @@
 """Where a row lies: scaled logarithms in which one unit means about the same change of time, and points that spread."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import numpy as np
 
 from surrogate.dataset.rows import Rows
+from surrogate.models.columns import select
 
-Column = Callable[[str], np.ndarray]
-
-_AXES: dict[str, Callable[[Column], np.ndarray]] = {
-    "batch": lambda c: c("log2_n"),
-    "channels_in": lambda c: c("log2_channels_in"),
-    "channels_out": lambda c: c("log2_channels_out"),
-    "pixels": lambda c: c("log2_out_h") + c("log2_out_w"),
-    "aspect": lambda c: 0.5 * (c("log2_out_h") - c("log2_out_w")),
-    "filter_height": lambda c: 2.0 * c("log2_r"),
-    "filter_width": lambda c: 2.0 * c("log2_s"),
-    "stride": lambda c: c("stride_h") + c("stride_w"),
-    "dilation": lambda c: c("dilation_h") + c("dilation_w"),
-    "padding": lambda c: 0.25 * (c("pad_h") + c("pad_w")),
-    "groups": lambda c: 0.5 * c("log2_groups"),
-    "is_grouped": lambda c: np.minimum(c("log2_groups"), 2.0),
-    "itemsize": lambda c: c("itemsize"),
-    "layout": lambda c: 2.0 * c("is_nhwc"),
-    "tensor_cores": lambda c: 4.0 * c("uses_tensor_cores"),
-    "efficiency": lambda c: 3.0 * c("best_efficiency"),
-    "last_wave": lambda c: 0.5 * c("last_wave_share_middle"),
-    "tile_utilisation": lambda c: c("tile_utilisation_middle"),
-    "waves": lambda c: 0.3 * c("log2_waves_middle"),
+AXES: Mapping[str, Mapping[str, float]] = {
+    "batch": {"log2_n": 1.0},
+    "channels_in": {"log2_channels_in": 1.0},
+    "channels_out": {"log2_channels_out": 1.0},
+    "pixels": {"log2_out_h": 1.0, "log2_out_w": 1.0},
+    "aspect": {"log2_out_h": 0.5, "log2_out_w": -0.5},
+    "filter_height": {"log2_r": 2.0},
+    "filter_width": {"log2_s": 2.0},
+    "stride": {"stride_h": 1.0, "stride_w": 1.0},
+    "dilation": {"dilation_h": 1.0, "dilation_w": 1.0},
+    "padding": {"pad_h": 0.25, "pad_w": 0.25},
+    "groups": {"log2_groups": 0.5},
+    "is_depthwise": {"is_depthwise": 2.0},
+    "itemsize": {"itemsize": 1.0},
+    "layout": {"is_nhwc": 2.0},
+    "tensor_cores": {"uses_tensor_cores": 4.0},
+    "efficiency": {"best_efficiency": 3.0},
+    "last_wave": {"last_wave_share_middle": 0.5},
+    "tile_utilisation": {"tile_utilisation_middle": 1.0},
+    "waves": {"log2_waves_middle": 0.3},
 }
-"""Axis → its coordinate. The scales were set by hand: an octave of a size is one unit, another filter or stride two."""
+"""Axis → feature column → scale. Set by hand: an octave of a size is one unit, another filter or stride about two."""
+COLUMNS: tuple[str, ...] = tuple(dict.fromkeys(name for axis in AXES.values() for name in axis))
+"""The feature columns that the axes are made of."""
+SCALES = np.array([[axis.get(name, 0.0) for axis in AXES.values()] for name in COLUMNS])
+"""(columns, axes): places are feature columns times this."""
 
 
 def places(rows: Rows) -> np.ndarray:
     """(rows, axes) float64."""
-
-    def column(name: str) -> np.ndarray:
-        return rows.column(name).astype(np.float64)
-
-    return np.column_stack([axis(column) for axis in _AXES.values()])
+    return select(rows, COLUMNS).astype(np.float64) @ SCALES
 
 
 def spread(place: np.ndarray, owner: np.ndarray, count: int, seed: int) -> np.ndarray:

@@ -15,7 +15,8 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.models.blend import Blend
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.columns import roofline_base_us
-from surrogate.models.gaussian import GaussianTerms, matern
+from surrogate.models.covariance import Covariance
+from surrogate.models.gaussian import GaussianTerms
 from surrogate.models.places import places, spread
 
 Table = Callable[..., pd.DataFrame]
@@ -38,7 +39,7 @@ def test_few_rows_are_interpolated_as_the_textbook_formula_does(table: Table) ->
     model = GaussianTerms(inducing=len(one))
     predicted = model.fit(one).predict_us(one)
     place, device = places(one), np.unique(device_names(one.frame).astype(str), return_inverse=True)[1]
-    kernel = model._kernel(place, device, place, device)
+    kernel = model.covariance.matrix(place, device, place, device)
     base = roofline_base_us(one)
     target = np.log(one.time_us / base)
     noise = model.params["noise"]
@@ -108,6 +109,21 @@ def test_points_are_distinct_and_cover_every_device(count: int, rows: int, seed:
         assert set(owner[chosen]) == set(owner)
 
 
-def test_matern_falls_from_one_to_nothing() -> None:
-    values = matern(np.linspace(0, 30, 200))
-    assert values[0] == 1.0 and (np.diff(values) < 0).all() and values[-1] < 1e-10
+@given(st.floats(0.5, 20), st.floats(0.1, 1), st.integers(2, 25), st.integers(0, 9))
+def test_the_covariance_is_one(length: float, shared: float, count: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    place, device = draw.normal(0, 5, (count, 4)), draw.integers(0, 3, count)
+    covariance = Covariance(length, 0.3, 0.05, 0.02, shared)
+    matrix = covariance.matrix(place, device, place, device)
+    np.testing.assert_allclose(matrix, matrix.T, rtol=1e-12)
+    assert np.linalg.eigvalsh(matrix).min() > -1e-9 * np.trace(matrix)
+    np.testing.assert_allclose(np.diag(matrix), 0.35 + 1 + 0.02 * (place**2).sum(axis=1), rtol=1e-6)
+
+
+def test_the_smooth_part_is_the_matern_formula_at_both_lengths() -> None:
+    distance = np.linspace(0, 30, 200)
+    found = Covariance(4.0, 0.3, 0.05, 0.02, 0.7).smooth(distance**2)
+    long, short = (np.sqrt(3) * distance / length for length in (4.0, 1.0))
+    expected = 0.3 * (1 + long) * np.exp(-long) + 0.05 * (1 + short) * np.exp(-short)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    assert (np.diff(found) < 0).all()

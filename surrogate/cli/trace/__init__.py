@@ -11,6 +11,7 @@ COMMANDS = {
     ),
     "kernels": ("kernels", "Kernels by name, layer or type, with occupancy, roofline and bound."),
     "spans": ("spans", "The across-stack profile: model, layers, operators, calls, kernels."),
+    "iteration": ("iteration", "Iteration times from host overheads and measured or predicted kernels."),
 }
 """Command → (module, one-line help); the help of all is shown without importing any."""
 

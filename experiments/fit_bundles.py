@@ -1,0 +1,93 @@
+"""The bundles that ship with the package, fitted on public tables: ``python -m experiments.fit_bundles DATA_DIR OUT``."""
+
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from features.errors import InputError
+from surrogate.dataset.splits import fold_of_names, shape_names
+from surrogate.dataset.store import Dataset
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One bundle: its ``files``, how they list ``candidates``, filters, settings, and the ``share`` of shapes used.
+
+    The share keeps fits of half a million rows to minutes and bundles to megabytes; `seer train` takes everything.
+    """
+
+    files: tuple[str, ...]
+    candidates: str | None
+    notices: tuple[str, ...]
+    where: tuple[str, ...] = ()
+    share: int = 1
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+SHORT = {"trees.rounds": 500, "trees.learning_rate": 0.06}
+"""Half the trees at twice the rate: held-out slowdowns tell no difference, bundles and predictions are half the cost."""
+PLANS = {
+    "cudnn7": Plan(
+        ("cudnn_conv_per_algorithm.parquet", "cudnn_conv_partial_networks.parquet"),
+        None,
+        (
+            "Fitted on measurements of rai-project/dlperf (University of Illinois/NCSA Open Source License).",
+            "Fitted on measurements of c3sr/scope (Apache License 2.0).",
+        ),
+        settings=SHORT,
+    ),
+    "miopen": Plan(
+        tuple(f"miopen_conv_{name}.parquet" for name in ("mi210", "mi100", "mi300x", "navi21")),
+        "listed",
+        ("Fitted on the find databases of ROCm/MIOpen (MIT License).",),
+        ("layout=NCHW", "dtype=fp32,fp16,bf16"),
+        share=3,
+        settings={**SHORT, "trees.rounds": 400, "trees.learning_rate": 0.08},
+    ),
+}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("data", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--only", type=click.Choice(list(PLANS)), multiple=True, help="These bundles; all by default.")
+def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
+    """Fit every bundle on the public tables in DATA and write it as a folder below OUT."""
+    from surrogate.bundle import save
+    from surrogate.cli.datasets import load_all, progress_bar
+    from surrogate.training import train
+
+    try:
+        for name in only or PLANS:
+            plan = PLANS[name]
+            table = sampled(
+                load_all([data / file for file in plan.files], plan.candidates, plan.where), plan.share
+            )
+            table = replace(table, metadata={**table.metadata, "licence_notices": list(plan.notices)})
+            step, close = progress_bar(name)
+            try:
+                made = train(table, model="blend", params=plan.settings, progress=step)
+            finally:
+                close()
+            save(made, out / name)
+            size = sum(file.stat().st_size for file in (out / name).iterdir())
+            click.echo(f"{out / name}: {made.card['data']['ok_rows']} rows, {size / 1e6:.2f} MB")
+    except InputError as error:
+        click.echo(f"fit_bundles: {error}", err=True)
+        sys.exit(2)
+
+
+def sampled(table: Dataset, share: int) -> Dataset:
+    """Every ``share``-th shape of a table, drawn by a seeded hash."""
+    if share == 1:
+        return table
+    names = shape_names(table.frame)
+    fold_of = fold_of_names(names, share, 0)
+    return table.with_frame(table.frame[[fold_of[name] == 0 for name in names]].reset_index(drop=True))
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m experiments.fit_bundles")

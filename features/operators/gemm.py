@@ -1,0 +1,86 @@
+"""Matrix products: gemm, bmm, and linear and addmm with their bias."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from features.elementwise import Number, ceil_div, where
+from features.operators.operator import Operator
+
+TILES = (32, 64, 128)
+"""Edges of the output tiles that SGEMM kernels of cuBLAS and cuDNN use (their names tell)."""
+
+
+def tile_edge(size: Number) -> Number:
+    """The smallest edge of `TILES` that covers ``size``; the largest where none does."""
+    small, middle, large = TILES
+    return where(size <= small, small, where(size <= middle, middle, large))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm(Operator):
+    """``batch`` products C (m × n) = A (m × k) · B (k × n).
+
+    ``math`` other than "fma" lets matrix units run (fp32 data: TF32, or AMD's fp32 matrix cores, under "default").
+    """
+
+    kind: ClassVar[str] = "gemm"
+    BATCH: ClassVar[str] = "batch"
+
+    batch: int = 1
+    m: int
+    n: int
+    k: int
+
+    @property
+    def uses_tensor_cores(self) -> bool:
+        """As in `features.conv.Conv`."""
+        fp32_kept = self.dtype == "fp32" and self.math == "tensor_op"
+        return self.math != "fma" and self.dtype != "fp64" and not fp32_kept
+
+    @property
+    def flops(self) -> Number:
+        """2·batch·M·N·K."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def dram_bytes(self) -> Number:
+        """A, B and C once each: itemsize·batch·(MK + KN + MN). Source: Lin et al. (HiPC 2022)."""
+        return self.itemsize * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+    @property
+    def blocks(self) -> Number:
+        """One block per output tile, the edges by `tile_edge`."""
+        return self.batch * ceil_div(self.m, tile_edge(self.m)) * ceil_div(self.n, tile_edge(self.n))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bmm(Gemm):
+    """A batched product without bias (torch.bmm)."""
+
+    kind: ClassVar[str] = "bmm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addmm(Gemm):
+    """A product plus a bias of n values for every row (torch.addmm with a vector)."""
+
+    kind: ClassVar[str] = "addmm"
+    BATCH: ClassVar[str] = "m"
+
+    @property
+    def flops(self) -> Number:
+        """2·batch·M·N·K, and one addition per output."""
+        return 2 * self.batch * self.m * self.n * self.k + self.batch * self.m * self.n
+
+    @property
+    def dram_bytes(self) -> Number:
+        """The three matrices and the bias."""
+        matrices = self.m * self.k + self.k * self.n + self.m * self.n
+        return self.itemsize * self.batch * (matrices + self.n)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear(Addmm):
+    """A fully connected layer: m rows of k features in, n features out, with bias (torch.nn.Linear)."""
+
+    kind: ClassVar[str] = "linear"

@@ -1,0 +1,137 @@
+"""`Operator`: what every operator other than a convolution has in common: sizes, FLOPs, bytes, blocks, roofline."""
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from features import roofline
+from features.elementwise import Number
+from features.errors import InputError, nearest
+from features.gpu import Gpu
+from features.problem import DTYPES, MATHS
+
+MAX_SIZE = 2**53
+"""Sizes stay exact in float64, which the feature table and the formulas with rates use."""
+TEXTS = ("dtype", "math", "variant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One problem (whole numbers), or many of one kind, dtype, math and variant (int64 arrays of one length).
+
+    ``variant`` names the library's algorithm or mode where it has several ("SPATIAL_PERSISTENT"); the formulas ignore
+    it, fitted models may not. Hashable where the sizes are numbers. Raises `InputError` for a size that is no whole
+    number in range, and for an unknown dtype or math.
+    """
+
+    kind: ClassVar[str] = "operator"
+    BATCH: ClassVar[str] = "n"
+    """The size that counts as the batch: folds hold out the others."""
+    MAY_BE_ZERO: ClassVar[tuple[str, ...]] = ()
+
+    dtype: str = "fp32"
+    math: str = "fma"
+    variant: str = ""
+
+    def __post_init__(self) -> None:
+        for name, known in (("dtype", tuple(DTYPES)), ("math", MATHS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise InputError(
+                    f"{self.kind}: {name} {value!r} is unknown; known: {', '.join(known)}"
+                    f"{nearest(str(value), known)}"
+                )
+        for name in self.size_names():
+            least = 0 if name in self.MAY_BE_ZERO else 1
+            object.__setattr__(self, name, whole(self.kind, name, getattr(self, name), least))
+        self.check()
+
+    def check(self) -> None:
+        """Raise `InputError` where the sizes contradict each other."""
+
+    @classmethod
+    def size_names(cls) -> tuple[str, ...]:
+        """Names of the sizes, in the order of declaration."""
+        return _size_names(cls)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Size name → size."""
+        return {name: getattr(self, name) for name in self.size_names()}
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return DTYPES[self.dtype]
+
+    @property
+    def uses_tensor_cores(self) -> bool:
+        """True where matrix units may run it."""
+        return False
+
+    @property
+    def flops(self) -> Number:
+        """Floating-point operations, 2 per multiply-add."""
+        raise NotImplementedError(self.kind)
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Compulsory DRAM traffic in bytes."""
+        raise NotImplementedError(self.kind)
+
+    @property
+    def blocks(self) -> Number:
+        """Thread blocks that a usual kernel launches."""
+        raise NotImplementedError(self.kind)
+
+    def roofline_us(self, gpu: Gpu) -> Number:
+        """The larger of compute and memory time in µs (Williams et al., CACM 2009)."""
+        peak = roofline.peak_tflops(gpu, self.dtype, self.uses_tensor_cores)
+        return roofline.roofline_us(self.flops, self.dram_bytes, peak, gpu.dram_gbs)
+
+    def bound(self, gpu: Gpu) -> Any:
+        """``compute-bound`` or ``memory-bound``."""
+        peak = roofline.peak_tflops(gpu, self.dtype, self.uses_tensor_cores)
+        return roofline.bound(self.flops, self.dram_bytes, peak, gpu.dram_gbs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Kind, sizes and settings as plain values."""
+        return {"kind": self.kind, **self.sizes, **{name: getattr(self, name) for name in TEXTS}}
+
+    def __str__(self) -> str:
+        """One line, as in ``softmax n=32 c=1000 h=1 w=1``."""
+        return " ".join([self.kind, *(f"{name}={size}" for name, size in self.sizes.items())])
+
+
+@lru_cache(maxsize=256)
+def _size_names(cls: type[Operator]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls) if field.name not in TEXTS)
+
+
+def whole(kind: str, name: str, value: Any, least: int = 1) -> Any:
+    """``value`` as a Python int, or an int64 array, of at least ``least``; `InputError` where it is none."""
+    if isinstance(value, np.ndarray):
+        return _whole_array(kind, name, value, least)
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None or isinstance(value, bool) or number != value or not least <= number <= MAX_SIZE:
+        raise InputError(
+            f"{kind}: {name} is {repr(value)[:40]}; a whole number from {least} to {MAX_SIZE} is needed"
+        )
+    return number
+
+
+def _whole_array(kind: str, name: str, values: np.ndarray, least: int) -> np.ndarray:
+    if values.dtype.kind not in "iuf":
+        raise InputError(f"{kind}: {name} has values of type {values.dtype}; whole numbers are needed")
+    wrong = ~((values >= least) & (values <= MAX_SIZE) & (values == np.floor(values)))
+    if wrong.any():
+        raise InputError(
+            f"{kind}: {name} is {values[wrong][0]} in row {int(np.flatnonzero(wrong)[0])}; a whole number"
+            f" from {least} to {MAX_SIZE} is needed"
+        )
+    return values.astype(np.int64)

@@ -1,0 +1,116 @@
+"""Copies between host and device, and collectives between devices."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from features.elementwise import Number, log2, where
+from features.errors import InputError
+from features.gpu import Gpu
+from features.operators.operator import Operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveLaw:
+    """Time of a collective against message size, fitted on a machine. Source: Lin et al. (TPDS 2024).
+
+    With x = log2(bytes): up to ``a`` only the overhead; beyond ``c`` the full bandwidth ``max_gbs``; between them a
+    bandwidth of 10^(l / (1 + e^(−k·(x − x0))) + b) GB/s. Raises `InputError` where ``a`` exceeds ``c`` or a rate is not
+    positive.
+    """
+
+    overhead_us: float
+    max_gbs: float
+    a: float
+    c: float
+    l: float  # noqa: E741  the paper's symbol
+    k: float
+    x0: float
+    b: float
+
+    def __post_init__(self) -> None:
+        if not self.a <= self.c or self.max_gbs <= 0 or self.overhead_us < 0:
+            raise InputError(
+                f"collective law with a {self.a}, c {self.c}, max_gbs {self.max_gbs}, overhead_us"
+                f" {self.overhead_us}; a ≤ c, a positive bandwidth and no negative overhead are needed"
+            )
+
+    def time_us(self, message_bytes: Number, factor: Number) -> Number:
+        """Time in µs; ``factor`` f: (n − 1)/n for all-to-all, 2(n − 1)/n for all-reduce."""
+        x = log2(message_bytes)
+        exp = np.exp(-self.k * (x - self.x0))
+        sigmoid_gbs = 10 ** (self.l / (1 + exp) + self.b)
+        middle = message_bytes / sigmoid_gbs * factor / 1e3
+        full = message_bytes / self.max_gbs * factor / 1e3 + self.overhead_us
+        return where(x <= self.a, self.overhead_us + 0 * middle, where(x > self.c, full, middle))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memcpy(Operator):
+    """``elements`` values between host and device over PCIe; ``direction`` host_to_device or device_to_host."""
+
+    kind: ClassVar[str] = "memcpy"
+    BATCH: ClassVar[str] = ""
+
+    elements: int
+
+    @property
+    def flops(self) -> Number:
+        """None."""
+        return 0 * self.elements
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Bytes that cross: the device reads or writes each once."""
+        return self.itemsize * self.elements
+
+    @property
+    def blocks(self) -> Number:
+        """None: the copy engine does it."""
+        return 0 * self.elements
+
+    def roofline_us(self, gpu: Gpu) -> Number:
+        """Bytes / PCIe bandwidth."""
+        return self.dram_bytes / (gpu.pcie_gbs * 1e3)
+
+    def bound(self, gpu: Gpu) -> Literal["pcie-bound"]:
+        """By the link."""
+        del gpu
+        return "pcie-bound"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduce(Memcpy):
+    """The sum of ``elements`` values over ``ranks`` devices, on all of them; a ring moves 2(n − 1)/n of the bytes."""
+
+    kind: ClassVar[str] = "all_reduce"
+    STEPS: ClassVar[int] = 2
+
+    ranks: int = 2
+
+    @property
+    def factor(self) -> Number:
+        """Share of the message that crosses a device's link."""
+        return self.STEPS * (self.ranks - 1) / self.ranks
+
+    @property
+    def flops(self) -> Number:
+        """(n − 1)/n additions per element and device."""
+        return (self.STEPS - 1) * self.elements * (self.ranks - 1) / self.ranks
+
+    def roofline_us(self, gpu: Gpu) -> Number:
+        """The bytes that cross / PCIe bandwidth: for devices without a faster link; see `law_us`."""
+        return self.factor * self.dram_bytes / (gpu.pcie_gbs * 1e3)
+
+    def law_us(self, law: CollectiveLaw) -> Number:
+        """Time in µs by a law fitted on the machine."""
+        return law.time_us(self.dram_bytes, self.factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllToAll(AllReduce):
+    """Every device sends each other one its share of ``elements``: (n − 1)/n of the bytes cross."""
+
+    kind: ClassVar[str] = "all_to_all"
+    STEPS: ClassVar[int] = 1

@@ -1,0 +1,50 @@
+"""The covariance of two rows' log corrections: a trend and a smooth part, each partly the device's own.
+
+Source: Rasmussen & Williams 2006, "Gaussian Processes for Machine Learning", eq. 4.17 (Matérn-3/2).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+TREND_SHARED = 0.5
+"""Share of the linear trend that devices have in common."""
+
+
+@dataclass(frozen=True, slots=True)
+class Covariance:
+    """``length`` of the smooth part in units of `surrogate.models.places`; a quarter of it is the short length.
+
+    ``long_variance``, ``short_variance`` and ``trend_variance`` are variances of log time; ``shared`` is the share of
+    the smooth part that devices have in common.
+    """
+
+    length: float
+    long_variance: float
+    short_variance: float
+    trend_variance: float
+    shared: float
+
+    def smooth(self, square_distance: np.ndarray) -> np.ndarray:
+        """The smooth part at squared distances: two Matérn-3/2 terms, whose exponentials are one and its 4th power."""
+        long = np.sqrt(np.maximum(square_distance, 0.0)) * (np.sqrt(3.0) / self.length)
+        decay = np.exp(-long)
+        short = np.square(np.square(decay))
+        return self.long_variance * (1.0 + long) * decay + self.short_variance * (1.0 + 4.0 * long) * short
+
+    def trend(self, product: np.ndarray) -> np.ndarray:
+        """The linear part at inner products of places."""
+        return 1.0 + self.trend_variance * product
+
+    def matrix(self, a: np.ndarray, a_device: np.ndarray, b: np.ndarray, b_device: np.ndarray) -> np.ndarray:
+        """Covariances (a, b) of two sets of places (·, axes) on devices given by codes (·,)."""
+        product = a @ b.T
+        same = a_device[:, None] == b_device[None]
+        smooth = self.smooth(_squares(a)[:, None] + _squares(b)[None] - 2.0 * product)
+        return smooth * np.where(same, 1.0, self.shared) + self.trend(product) * np.where(
+            same, 1.0, TREND_SHARED
+        )
+
+
+def _squares(place: np.ndarray) -> np.ndarray:
+    return np.einsum("ij,ij->i", place, place)

@@ -1,0 +1,197 @@
+"""The hot path: features of one problem for many candidates in Python numbers, or of many problems in arrays.
+
+Both call the formulas of `features.table`; what no problem changes is worked out once per setting.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from features.algorithms import FAMILY_CODE
+from features.conv import Conv
+from features.gpu import Gpu, canonical
+from features.machine import b_max, machine
+from features.problem import ConvColumns
+from features.table import (
+    ALGORITHM_NAMES,
+    DIMENSION_NAMES,
+    MACHINE_NAMES,
+    PROBLEM_NAMES,
+    algorithm_features,
+    dimensions,
+    machine_features,
+    problem_features,
+    problem_roofline_us,
+)
+from features.terms import FAMILY_TERMS, Sized, sized
+from surrogate.serving.bulk import Bulk
+from surrogate.serving.forest import Forest
+from surrogate.serving.parts import HotRows, Parts
+from surrogate.serving.scorers import ForestScorer, Scorer
+from surrogate.serving.setting import Candidate, Setting
+
+if TYPE_CHECKING:
+    from surrogate.serving.process import HotProcess
+
+SIZES = len([name for name in DIMENSION_NAMES if name.startswith(("log2_", "pad_", "stride_", "dilation_"))])
+"""Leading dimensions that vary with a problem; those behind them are the setting's."""
+SHARED = (*DIMENSION_NAMES[:SIZES], *PROBLEM_NAMES)
+"""Columns that the candidates of a problem share."""
+VARYING = (*SHARED, *ALGORITHM_NAMES)
+PLACES: Mapping[str, int] = {name: place for place, name in enumerate(VARYING)}
+
+
+@dataclass(frozen=True, slots=True)
+class HotSetting:
+    """Parts of a model made ready for one setting.
+
+    ``template`` (candidates, columns) holds what never changes of a row; ``constant`` the model's other columns.
+    """
+
+    conv_flags: tuple[str, str, str, str]
+    machine: Any
+    candidates: tuple[Candidate, ...]
+    b_max: tuple[tuple[float, float, float], ...]
+    template: np.ndarray
+    constant: Mapping[str, float]
+    forest: Forest
+    scorer: Scorer
+    bulk: Bulk
+    parts: Parts
+    process: "HotProcess | None" = None
+
+    def one(self, conv: Conv, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
+        """Times in µs and workspaces in bytes of the candidates at ``wanted`` for one problem."""
+        z, m = sized(conv), self.machine
+        roofline_us = problem_roofline_us(z, m)
+        x = self.template[wanted]
+        x[:, : len(SHARED)] = dimensions(z)[:SIZES] + problem_features(z, m, roofline_us)
+        rows, workspace = [], []
+        for index in wanted:
+            family = self.candidates[index].family
+            terms = FAMILY_TERMS[family](z, self.b_max[index])
+            rows.append(algorithm_features(z, m, roofline_us, FAMILY_CODE[family], terms))
+            workspace.append(terms.workspace_bytes)
+        x[:, len(SHARED) : len(VARYING)] = rows
+        score = self.scorer.score(x, wanted)
+        if self.process:
+            score = self._shared(score, self.process.each(x, wanted))
+        return self._times(x, np.full(len(rows), roofline_us), score).tolist(), workspace
+
+    def many(
+        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Times in µs and workspaces in bytes (rows,): row i is the candidate ``index[i]`` of problem ``problem[i]``.
+
+        ``sizes`` (problems, 14) are the problems' sizes.
+        """
+        direction, dtype, math, layout = self.conv_flags
+        columns = ConvColumns.of(list(sizes.T), dtype=dtype, math=math, layout=layout, direction=direction)
+        z, m = sized(columns), self.machine
+        roofline_us = problem_roofline_us(z, m)
+        shared = _stack(dimensions(z)[:SIZES] + problem_features(z, m, roofline_us), len(sizes))
+        time_us, workspace = np.empty(len(index)), np.empty(len(index))
+        for one in np.unique(index):
+            rows = np.flatnonzero(index == one)
+            at = problem[rows]
+            every = len(at) == len(sizes) and bool((at == np.arange(len(sizes))).all())
+            own, own_us = (z, roofline_us) if every else (_take(z, at), roofline_us[at])
+            family = self.candidates[one].family
+            terms = FAMILY_TERMS[family](own, self.b_max[one])
+            x = np.empty((len(rows), self.template.shape[1]), dtype=np.float32)
+            x[:, len(VARYING) :] = self.template[one, len(VARYING) :]
+            x[:, : len(SHARED)] = shared[at]
+            features = algorithm_features(own, m, own_us, FAMILY_CODE[family], terms)
+            for place, values in enumerate(features, len(SHARED)):
+                x[:, place] = values
+            score = (
+                self.bulk.score(x, int(one))
+                if self.bulk.pays(int(one), len(rows))
+                else self.scorer.score(x, index[rows])
+            )
+            if self.process:
+                score = self._shared(score, self.process.all(x, int(one)))
+            time_us[rows] = self._times(x, own_us, score)
+            workspace[rows] = terms.workspace_bytes
+        return time_us, workspace
+
+    def _shared(self, by_trees: np.ndarray, by_process: np.ndarray) -> np.ndarray:
+        """The weighted mean of both log corrections; the trees' own where the process has no answer (NaN)."""
+        share = np.where(np.isnan(by_process), 0.0, self.parts.process_share)
+        return by_trees + share * (np.nan_to_num(by_process) - by_trees)
+
+    def _times(self, x: np.ndarray, roofline_us: np.ndarray, score: np.ndarray) -> np.ndarray:
+        base_us = self.parts.base_us(HotRows(x, PLACES, roofline_us))
+        return base_us * np.exp(score.astype(np.float64))
+
+
+def hot_setting(
+    parts: Parts,
+    setting: Setting,
+    device: Gpu,
+    candidates: tuple[Candidate, ...],
+    context: Mapping[str, float],
+) -> HotSetting:
+    """``context`` are the columns behind the features (library, version) and their values.
+
+    Raises `ValueError` where the model has a column that is neither a feature nor of the context.
+    """
+    flags = Conv(
+        n=1, c=1, h=1, k=1, r=1,
+        dtype=setting.dtype, math=setting.math, layout=setting.layout, direction=setting.direction,
+    )  # fmt: skip
+    m = machine(device, flags.dtype, flags.uses_tensor_cores)
+    constant = dict(zip(DIMENSION_NAMES[SIZES:], dimensions(sized(flags))[SIZES:], strict=True))
+    constant |= dict(zip(MACHINE_NAMES, machine_features(m), strict=True)) | dict(context)
+    column = {name: place for place, name in enumerate(parts.columns)}
+    varying = [column.get(name, -1) for name in VARYING]
+    codes = [candidate.code for candidate in candidates]
+    numeric = parts.trees.category_column is None
+    if numeric:  # the code is compared like a size
+        varying.append(len(parts.columns))
+    known = {column[name]: float(value) for name, value in constant.items() if name in column}
+    forest = parts.trees.specialise(varying, known, codes)
+    template = np.zeros((len(codes), len(varying) + forest.patterns.shape[1]), dtype=np.float32)
+    template[:, len(varying) :] = forest.patterns
+    if numeric:
+        template[:, len(VARYING)] = codes
+    process = None
+    if parts.process is not None:
+        from surrogate.serving.process import hot_process  # here: the models bring pandas with them
+
+        names = [candidate_name(setting, candidate) for candidate in candidates]
+        process = hot_process(parts.process, canonical(setting.gpu), names, VARYING, constant)
+    return HotSetting(
+        (flags.direction, flags.dtype, flags.math, flags.layout),
+        m,
+        candidates,
+        tuple(b_max(device, candidate.family) for candidate in candidates),
+        template,
+        constant,
+        forest,
+        ForestScorer(forest),
+        Bulk(parts.trees, varying, known, codes),
+        parts,
+        process,
+    )
+
+
+def candidate_name(setting: Setting, candidate: Candidate) -> str:
+    """As `surrogate.models.columns.candidate_names` writes it."""
+    solver = (candidate.solver,) if candidate.solver else ()
+    return "|".join((setting.library, setting.direction, candidate.algorithm, *solver))
+
+
+def _stack(columns: Sequence[Any], length: int) -> np.ndarray:
+    """(length, columns) float32 of arrays and constants."""
+    out = np.empty((length, len(columns)), dtype=np.float32)
+    for place, values in enumerate(columns):
+        out[:, place] = values
+    return out
+
+
+def _take(z: Sized, at: np.ndarray) -> Sized:
+    """The problems at these positions."""
+    return Sized(*(value[at] if isinstance(value, np.ndarray) else value for value in z))
