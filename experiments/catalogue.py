@@ -11,11 +11,17 @@ NAMES = (
     "same_rows",
     "learning_curve",
     "leave_one_gpu_out",
+    "calibration",
     "miopen",
     "small_to_large",
     "versions",
     "worst_errors",
     "winners_3x3",
+    "networks",
+    "end_to_end",
+    "coverage",
+    "operators",
+    "dense_unseen_gpu",
 )
 
 

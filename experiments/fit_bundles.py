@@ -1,4 +1,4 @@
-"""The bundles that ship with the package, fitted on public tables: ``python -m experiments.fit_bundles DATA_DIR OUT``."""
+"""The bundles that ship, fitted on public tables: ``python -m experiments.fit_bundles DATA_DIR OUT``."""
 
 import sys
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ class Plan:
 
 
 SHORT = {"trees.rounds": 500, "trees.learning_rate": 0.06}
-"""Half the trees at twice the rate: held-out slowdowns tell no difference, bundles and predictions are half the cost."""
+"""Half the trees at twice the rate: held-out slowdowns tell no difference, and bundles and predictions cost half."""
 PLANS = {
     "cudnn7": Plan(
         ("cudnn_conv_per_algorithm.parquet", "cudnn_conv_partial_networks.parquet"),

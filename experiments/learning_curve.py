@@ -16,7 +16,7 @@ from surrogate.dataset.splits import fold_of_names, shape_names
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
 TEST_FOLDS = 5
-MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
+MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms", "blend")
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:

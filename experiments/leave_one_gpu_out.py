@@ -14,7 +14,7 @@ from experiments.words import listing, percent, ratio
 from surrogate.scorecard import HEURISTIC
 
 EVERY = "all"
-SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
+SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms", "blend")
 """Models that the figure draws, and the only ones of a quick run beside those that cost nothing."""
 CHEAP = ("always-best-single", "roofline", "li-et-al", "linear-dims")
 

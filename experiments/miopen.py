@@ -16,7 +16,14 @@ from surrogate.dataset.store import Dataset
 
 GPUS = ("mi210", "mi100", "mi300x", "navi21")
 UNSEEN = "mi300x"
-MODELS_SHOWN = ("always-best-single", "seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
+MODELS_SHOWN = (
+    "always-best-single",
+    "seer-time-only",
+    "linear-terms",
+    "boosted-dims",
+    "boosted-terms",
+    "blend",
+)
 FOLDS = 5
 BY_SHAPE, KNOWN, NEW = "by shape", "GPU unseen, shape seen elsewhere", "GPU and shape unseen"
 

@@ -22,7 +22,7 @@ from surrogate.dataset.store import read_table
 from surrogate.models import Support
 from surrogate.operators import read_operators
 
-MODELS_SHOWN = ("roofline", "seer-time-only", "linear-terms", "boosted-terms")
+MODELS_SHOWN = ("roofline", "seer-time-only", "linear-terms", "boosted-terms", "blend")
 PLAIN = "several plain convolutions"
 CONVOLUTION = "CUDNN_CONV_FWD"
 KEY = ["gpu", "library_version", *SIZE_COLUMNS]

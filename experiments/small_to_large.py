@@ -21,7 +21,7 @@ SMALL_SHARE = 0.5
 STEPS = (1.0, 4.0, 16.0, 64.0, np.inf)
 """Edges of the classes of test problems: FLOPs over the largest that trained."""
 OUTSIDE, INSIDE = "trained on small problems", "trained on all sizes"
-MODELS_SHOWN = ("roofline", "seer-time-only", "linear-terms", "boosted-terms")
+MODELS_SHOWN = ("roofline", "seer-time-only", "linear-terms", "boosted-terms", "blend")
 FOLDS = 3
 
 

@@ -21,6 +21,11 @@ FILES: dict[str, tuple[str, str]] = {
     "mi300x": ("miopen_conv_mi300x.parquet", "listed"),
     "navi21": ("miopen_conv_navi21.parquet", "listed"),
     "winners": ("conv_best_algorithm_3x3.parquet", "listed"),
+    "other_ops": ("cudnn_other_ops.parquet", "all"),
+    "scope_ops": ("cudnn_other_ops_p100_v100.parquet", "all"),
+    "dense": ("dense_ops.parquet", "all"),
+    "sequences": ("network_layer_sequences.parquet", "listed"),
+    "end_to_end": ("cnn_benchmarks_end_to_end.csv", "listed"),
 }
 """Source → file name, and how the file lists candidates where it does not say."""
 

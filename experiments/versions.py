@@ -18,7 +18,7 @@ from features.problem import SIZE_COLUMNS
 from surrogate.dataset.problems import version_number
 
 GPU = "Tesla V100-SXM2-16GB"
-MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-terms")
+MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-terms", "blend")
 OLDER_TIME = "the older version's own measurement"
 CHANGED = 0.05
 """A row's time changed where it differs by more than this share: ten times the repeats' median spread."""

@@ -11,7 +11,10 @@ from surrogate.cli.options import candidate_option, candidates_option, where_opt
 
 @click.command()
 @click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--model", help="The model to fit.  [default: boosted-terms, or what --params is for]")
+@click.option(
+    "--model",
+    help="The model to fit.  [default: blend, with --stream boosted-terms, or what --params is for]",
+)
 @click.option(
     "--tune",
     "trials",
@@ -53,7 +56,7 @@ def command(
     from surrogate.cli.datasets import load_all, progress_bar
     from surrogate.training import train
 
-    model, params = _settings(model, params_file, trials)
+    model, params = _settings(model, params_file, trials, stream)
     if stream and trials:
         raise InputError(
             "--stream trains with given settings; search on a part of the data with `seer tune` first"
@@ -95,13 +98,16 @@ def command(
         )
 
 
-def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple[str, dict[str, Any]]:
+def _settings(
+    model: str | None, params_file: Path | None, trials: int, stream: bool
+) -> tuple[str, dict[str, Any]]:
     """The model to train and its settings, from the options that name them."""
     from surrogate.models import DEFAULT_MODEL
+    from surrogate.streaming.bundle import STREAMED_MODEL
     from surrogate.tune import read_settings
 
     if params_file is None:
-        return model or DEFAULT_MODEL, {}
+        return model or (STREAMED_MODEL if stream else DEFAULT_MODEL), {}
     if trials:
         raise InputError("--params gives settings and --tune searches others; use one of them")
     settings = read_settings(params_file)

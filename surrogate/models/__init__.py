@@ -35,7 +35,7 @@ MODELS: dict[str, type[Model]] = {
 }
 """Name → class of every model, in the order that reports list them."""
 
-DEFAULT_MODEL = "boosted-terms"
+DEFAULT_MODEL = "blend"
 
 
 def model_class(name: str) -> type[Model]:

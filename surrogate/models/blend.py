@@ -21,13 +21,10 @@ class Blend:
 
     name: ClassVar[str] = "blend"
     predicts_time: ClassVar[bool] = True
-    DEFAULTS: ClassVar[dict[str, Any]] = {
-        "process_share": 0.4,
-        **{f"{part}.{key}": value for part, cls in _PARTS.items() for key, value in cls.DEFAULTS.items()},
-    }
 
     def __init__(self, **params: Any) -> None:
-        self.params: Mapping[str, Any] = {**self.DEFAULTS, **params}
+        own = {f"{part}.{key}": value for part, cls in _PARTS.items() for key, value in cls().params.items()}
+        self.params: Mapping[str, Any] = {"process_share": 0.4, **own, **params}
         self.trees = BoostedTerms(**self._own("trees"))
         self.process = GaussianTerms(**self._own("process"))
 

@@ -18,7 +18,7 @@ from surrogate.dataset.schema import SIZE_COLUMNS
 from surrogate.dataset.store import Dataset
 from surrogate.domain import Domain
 from surrogate.judge import time_errors
-from surrogate.models import DEFAULT_MODEL, model_class
+from surrogate.models import model_class
 from surrogate.models.boosted import BoostedTerms
 from surrogate.outcome import plain
 from surrogate.streaming.fit import fit_pages, scratch_folder
@@ -28,6 +28,8 @@ from surrogate.streaming.shards import SHARD_ROWS, Shards, deal
 from surrogate.training import held_out_choice, held_out_intervals
 from surrogate.width_fit import fit_widths
 
+STREAMED_MODEL = BoostedTerms.name
+"""The default: trees are fitted page by page, the default of `surrogate.training.train` needs all rows at once."""
 SAMPLE_SHARDS = 3
 """Shards at most whose shapes are held out once for intervals and card, and never more than a fifth of all."""
 
@@ -35,7 +37,7 @@ SAMPLE_SHARDS = 3
 def train_streaming(
     paths: Sequence[str | Path],
     *,
-    model: str = DEFAULT_MODEL,
+    model: str = STREAMED_MODEL,
     params: Mapping[str, Any] | None = None,
     candidates: str | None = None,
     candidate: str = "algorithm",

@@ -9,6 +9,8 @@ import pytest
 from experiments.effort import Effort
 from experiments.sources import FILES, Sources
 from surrogate.models import MODELS
+from surrogate.operators.baselines import OperatorMlp
+from surrogate.operators.boosted import BoostedOperators
 
 AMD = {"mi210": "MI210", "mi100": "MI100", "mi300x": "MI300X", "navi21": "Navi21"}
 VERSIONS = ("7.5.0", "7.6.4")
@@ -30,6 +32,11 @@ def sources(table: Callable[..., pd.DataFrame], tmp_path_factory: pytest.TempPat
     for place, (name, gpu) in enumerate(AMD.items()):
         amd_table(table, gpu, shapes=8 + 2 * place).to_parquet(folder / FILES[name][0])
     winners(table).to_parquet(folder / FILES["winners"][0])
+    other_ops().to_parquet(folder / FILES["other_ops"][0])
+    scope_ops().to_parquet(folder / FILES["scope_ops"][0])
+    dense_ops().to_parquet(folder / FILES["dense"][0])
+    sequences(new).to_parquet(folder / FILES["sequences"][0])
+    end_to_end().to_csv(folder / FILES["end_to_end"][0], index=False)
     return Sources(folder)
 
 
@@ -60,11 +67,85 @@ def winners(table: Callable[..., pd.DataFrame]) -> pd.DataFrame:
     return best.drop(columns=["library", "direction", "dtype", "math", "layout", "algorithm", "status"])
 
 
+def other_ops() -> pd.DataFrame:
+    """ReLUs of 40 sizes on two GPUs, each time from its elements."""
+    return pd.DataFrame(
+        [
+            {"gpu": gpu, "cudnn": "7.6.4", "op": "CUDNN_ACTIVATION_FWD", "variant": "ACTIVATION_RELU", "dtype": "fp32",
+             "args": f"input[0]={n};input[1]={c};input[2]={h};input[3]={h};batch_size={n}",
+             "time_us": 4.0 + n * c * h * h / 1e5}
+            for gpu in ("Tesla T4", "Tesla V100-SXM2-16GB")
+            for n in (1, 8)
+            for c in (16, 24, 40, 72, 200)
+            for h in (9, 14, 28, 56)
+        ]
+    )  # fmt: skip
+
+
+def scope_ops() -> pd.DataFrame:
+    """Both passes of tanh after 1×1 convolutions of 20 sizes, on two GPUs."""
+    fixed = {"variant": "ACTIVATION_TANH", "dtype": "fp32", "c": 3, "r": 1, "s": 1, "pad_h": 0, "pad_w": 0}
+    return pd.DataFrame(
+        [
+            {**fixed, "gpu": gpu, "op": f"CUDNN_ACTIVATION_{way}", "n": n, "k": k, "h": h, "w": h, "stride_h": 1,
+             "stride_w": 1, "time_us": slope * (4.0 + n * k * h * h / 1e5)}
+            for way, slope in (("FWD", 1.0), ("BWD", 1.5))
+            for gpu in ("Tesla P100-SXM2-16GB", "Tesla V100-PCIE-16GB")
+            for n in (1, 2)
+            for k in (16, 64)
+            for h in (7, 13, 28, 56, 112)
+        ]
+    )  # fmt: skip
+
+
+def dense_ops() -> pd.DataFrame:
+    """Products and layer norms of 36 sizes on three GPUs."""
+    return pd.DataFrame(
+        [
+            {"op": op, "gpu": gpu, "B": b, "M": float(m), "N": 64.0, "K": float(k), "H": float(m),
+             "time_us": 60.0 + b * m * k / 1e3}
+            for op in ("bmm", "ln")
+            for gpu in ("Tesla T4", "Tesla P4", "Tesla V100-PCIE-32GB")
+            for b in (1, 4, 16)
+            for m in (32, 100, 300, 1000)
+            for k in (64, 200, 600)
+        ]
+    )  # fmt: skip
+
+
+def sequences(frame: pd.DataFrame) -> pd.DataFrame:
+    """Layers of three networks: the fastest algorithm of every problem, in turn, and a ReLU behind each."""
+    ok = frame[frame["status"] == "ok"].sort_values("time_us")
+    layers = ok.drop_duplicates(["gpu", "n", "c", "h", "k", "r", "stride_h", "groups"]).sort_index()
+    layers = layers.assign(op="CUDNN_CONV_FWD", variant=layers["algorithm"], batch=layers["n"])
+    layers["network"] = [("AlphaNet", "BetaNet", "GammaNet")[int(c) // 16 % 3] for c in layers["c"]]
+    return pd.concat(
+        [layers, layers.assign(op="CUDNN_ACTIVATION_FWD", variant="ACTIVATION_RELU", k=None)],
+        ignore_index=True,
+    )
+
+
+def end_to_end() -> pd.DataFrame:
+    """Two networks on two GPUs, one of them without cuDNN."""
+    return pd.DataFrame(
+        [
+            {"gpu": gpu, "cudnn": cudnn, "use_cudnn": int(cudnn != "none"), "model": model, "batch": 16,
+             "fwd_ms": 8.0 + place, "bwd_ms": 15.0 + place}
+            for place, (gpu, cudnn) in enumerate(
+                (("TITAN X", "5105"), ("GeForce GTX 1080", "5005"), ("TITAN X", "none"))
+            )
+            for model in ("alexnet", "resnet-18")
+        ]
+    )  # fmt: skip
+
+
 @pytest.fixture
 def effort(monkeypatch: pytest.MonkeyPatch) -> Effort:
     """Quick, four models, and boosters of few rounds."""
     monkeypatch.setitem(MODELS["boosted-terms"].DEFAULTS, "rounds", 20)  # type: ignore[attr-defined]
     monkeypatch.setattr("experiments.winners_3x3.ROUNDS", 10)
+    monkeypatch.setitem(BoostedOperators.DEFAULTS, "rounds", 10)
+    monkeypatch.setitem(OperatorMlp.DEFAULTS, "epochs", 3)
     return Effort(quick=True, models=("always-best-single", "roofline", "linear-terms", "boosted-terms"))
 
 

@@ -95,7 +95,7 @@ def test_the_blend_without_a_process_share_is_the_trees(table: Table) -> None:
 def test_the_blend_is_searched_under_prefixed_names() -> None:
     optuna = pytest.importorskip("optuna")
     space = Blend.space(optuna.trial.FixedTrial(dict(Blend().params)))
-    assert space and set(space) <= set(Blend.DEFAULTS)
+    assert space and set(space) <= set(Blend().params)
     assert {name.split(".")[0] for name in space} == {"process_share", "trees", "process"}
 
 
