@@ -47,6 +47,7 @@ class _Boosted:
     def __init__(self, **params: Any) -> None:
         self.params: Mapping[str, Any] = {**self.DEFAULTS, **params}
         self._booster: Any = None
+        self._stored = b""
         self._candidates: dict[str, int] = {}
 
     def fit(self, rows: Rows, *, seed: int = 0) -> Self:
@@ -130,8 +131,9 @@ class _Boosted:
 
     def predict_us(self, rows: Rows) -> np.ndarray:
         """Times in µs, (rows,)."""
-        self._booster.set_param({"nthread": _threads(len(rows))})
-        log_correction = self._booster.inplace_predict(self._design(rows))
+        booster = self._loaded()
+        booster.set_param({"nthread": _threads(len(rows))})
+        log_correction = booster.inplace_predict(self._design(rows))
         return self._base_us(rows) * np.exp(log_correction.astype(np.float64))
 
     def _base_us(self, rows: Rows) -> np.ndarray:
@@ -151,20 +153,26 @@ class _Boosted:
     def save(self) -> dict[str, bytes]:
         """The booster as UBJ, the candidates' codes as JSON."""
         return {
-            "booster.ubj": bytes(self._booster.save_raw("ubj")),
+            "booster.ubj": self._stored or bytes(self._booster.save_raw("ubj")),
             "candidates.json": json.dumps(self._candidates, sort_keys=True).encode(),
         }
 
     @classmethod
     def load(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """What `save` wrote."""
-        import xgboost
-
+        """What `save` wrote; XGBoost itself is imported and reads the trees when a prediction first asks for them."""
         model = cls(**params)
-        model._booster = xgboost.Booster()
-        model._booster.load_model(bytearray(files["booster.ubj"]))
+        model._stored = files["booster.ubj"]
         model._candidates = json.loads(files["candidates.json"])
         return model
+
+    def _loaded(self) -> Any:
+        if self._booster is None:
+            import xgboost
+
+            booster = xgboost.Booster()
+            booster.load_model(bytearray(self._stored))
+            self._booster = booster
+        return self._booster
 
     @staticmethod
     def space(trial: Any) -> dict[str, Any]:
