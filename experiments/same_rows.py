@@ -19,7 +19,7 @@ from surrogate.dataset.store import Dataset
 DOMAIN = "cuDNN 7, paper's domain"
 MI210_FOLDS = 5
 PLAIN, TERMS = "boosted-dims", "boosted-terms"
-"""Models with the analytical terms → the same without."""
+"""The same trees without and with the analytical terms."""
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:

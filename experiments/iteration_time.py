@@ -1,0 +1,184 @@
+"""Iteration times of real traces from host overheads and kernel times, measured or predicted (Lin et al.)."""
+
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from experiments.drawing import dots
+from experiments.effort import Effort
+from experiments.experiment import Experiment, Outcome
+from experiments.script import run_script
+from experiments.sources import Sources
+from experiments.words import listing, percent
+from features.errors import InputError
+from features.gpu import gpu
+from surrogate.operators import OperatorPredictor
+from surrogate.trace.events import Trace, read_trace
+from surrogate.trace.iteration import (
+    IterationTime,
+    IterationTimes,
+    Overheads,
+    Surrogates,
+    host_work,
+    iteration_times,
+    load_surrogates,
+    measure_overheads,
+    pooled,
+)
+
+FOLDER = "traces"
+SINGLE = {
+    "ResNet-50, V100": "resnet50_b32_training_v100.json.gz",
+    "ResNet, RTX 2080 Ti": "resnet_training_2080ti_no_dims.json.gz",
+    "VGG-13, H100": "vgg13_b128_training_h100.json.gz",
+    "power iteration, T4": "nsys_power_iteration.sqlite",
+}
+ARCHIVE = "dlrm_8_workers_v100.tar.gz"
+DLRM = "DLRM, V100, 8 workers"
+STARTUP = ("ResNet, RTX 2080 Ti", "power iteration, T4")
+"""Traces whose first iteration holds the program's start (the others' profilers began later)."""
+OWN, OTHERS, ELSEWHERE, PREDICTED = (
+    "own overheads",
+    "other iterations' overheads",
+    "other models' and hosts' overheads",
+    "own overheads, predicted kernels",
+)
+PUBLISHED_PCT = 7.96
+"""End-to-end geometric mean of Lin et al. (HiPC 2022), against runs without a profiler."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceExperiment(Experiment):
+    """Its files lie in one folder of many, each of them optional but the first."""
+
+    def missing(self, sources: Sources) -> str | None:
+        """One line that names the first trace where it is not there."""
+        wanted = sources.folder / FOLDER / next(iter(SINGLE.values()))
+        if wanted.is_file():
+            return None
+        return f"{self.name}: skipped, {wanted} missing; --data DIR says where the folder {FOLDER} lies"
+
+
+def run(sources: Sources, effort: Effort) -> Outcome:
+    """Every trace under every setting that it allows; a row each, over its iterations."""
+    with traces(sources.folder / FOLDER) as models:
+        found = [measure(name, models, effort) for name in models]
+    table = pd.DataFrame([row for rows in found for row in rows])
+    figure = dots(
+        table.dropna(subset=["error_geomean_pct"]),
+        category="trace",
+        series="setting",
+        value="error_geomean_pct",
+        xlabel="error of the iteration time, geometric mean of its size, %",
+        log=True,
+    )
+    return Outcome(table, figure, _answer(table))
+
+
+@contextmanager
+def traces(folder: Path) -> Iterator[dict[str, list[Trace]]]:
+    """Model → its traces (of several workers), those that are there."""
+    found = {name: [read_trace(folder / file)] for name, file in SINGLE.items() if (folder / file).is_file()}
+    if not (folder / ARCHIVE).is_file():
+        yield found
+        return
+    with tempfile.TemporaryDirectory() as place:
+        with tarfile.open(folder / ARCHIVE) as archive:
+            archive.extractall(place, filter="data")
+        found[DLRM] = [read_trace(path) for path in sorted(Path(place).rglob("*.json"))]
+        yield found
+
+
+def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[dict[str, object]]:
+    """The rows of one model."""
+    effort.tick(name)
+    mine = models[name]
+    own = {id(one): measure_overheads(host_work(one)) for group in models.values() for one in group}
+    elsewhere = [own[id(one)] for other, group in models.items() if other != name for one in group]
+    rows = [summed(name, OWN, [iteration_times(one, overheads=own[id(one)]) for one in mine])]
+    if len(mine) > 1:
+        rest = [pooled([own[id(two)] for two in mine if two is not one]) for one in mine]
+        rows.append(
+            summed(name, OTHERS, [iteration_times(o, overheads=r) for o, r in zip(mine, rest, strict=True)])
+        )
+    elif len(host_work(mine[0]).iterations) > 1:
+        rows.append(summed(name, OTHERS, [iteration_times(mine[0], leave_one_out=True)]))
+    if elsewhere:
+        shared = pooled(elsewhere)
+        rows.append(summed(name, ELSEWHERE, [iteration_times(one, overheads=shared) for one in mine]))
+    predicted = [surrogate(one, own[id(one)]) for one in mine if (one.ranges.shapes >= 0).any()]
+    return [*rows, summed(name, PREDICTED, predicted)] if predicted else rows
+
+
+def surrogate(trace: Trace, overheads: Overheads) -> IterationTimes:
+    """With the shipped predictors of the trace's GPU; convolutions as measured where no bundle serves it."""
+    name = iteration_times(trace, overheads=overheads).gpu or ""
+    try:
+        by = load_surrogates(gpu(name))
+    except InputError:
+        by = Surrogates(gpu(name), None, OperatorPredictor.load(name))
+    return iteration_times(trace, times="surrogate", overheads=overheads, surrogates=by)
+
+
+def summed(name: str, setting: str, results: list[IterationTimes]) -> dict[str, object]:
+    """One row: errors in % over the iterations of all results, the start-up left out."""
+    skip = int(name in STARTUP)
+    every: list[IterationTime] = [one for result in results for one in result.iterations[skip:]]
+    errors = np.array([one.error_pct for one in every], dtype=float)
+    alone = np.array([100 * (one.alone_us / one.measured_us - 1) for one in every])
+    device = sum(one.device_us for one in every)
+    measured_device = sum(one.measured_device_us for one in every)
+    return {
+        "trace": name,
+        "setting": setting,
+        "n": len(every),
+        "measured_ms": float(np.median([one.measured_us for one in every])) / 1e3,
+        "predicted_ms": float(np.median([one.predicted_us for one in every])) / 1e3,
+        "error_geomean_pct": geomean(errors),
+        "error_median_pct": float(np.median(np.abs(errors))),
+        "error_max_pct": float(np.max(np.abs(errors))),
+        "bias_pct": float(np.median(errors)),
+        "within_5_pct": 100 * float(np.mean(np.abs(errors) <= 5)),
+        "alone_geomean_pct": geomean(alone),
+        "device_error_pct": 100 * (device / measured_device - 1) if measured_device else None,
+        "coverage_pct": 100 * sum(one.coverage * one.device_us for one in every) / device if device else 0.0,
+        "input_share_pct": 100 * sum(one.input_us for one in every) / sum(one.measured_us for one in every),
+    }
+
+
+def geomean(errors: np.ndarray) -> float:
+    """Geometric mean of absolute errors, each at least 0.01 %."""
+    return float(np.exp(np.mean(np.log(np.maximum(np.abs(errors), 0.01)))))
+
+
+def _answer(table: pd.DataFrame) -> str:
+    texts = []
+    for setting in (OWN, OTHERS, ELSEWHERE, PREDICTED):
+        part = table[table["setting"] == setting]
+        if len(part):
+            each = [f"{row.trace} {percent(row.error_geomean_pct)}" for row in part.itertuples()]
+            overall = float(np.exp(np.mean(np.log(part["error_geomean_pct"].to_numpy(dtype=float)))))
+            texts.append(f"{setting}: {percent(overall)} ({listing(each)})")
+    over = table[(table["setting"] == OTHERS) & (table["error_median_pct"] > 5)]["trace"]
+    text = (
+        f"Geometric mean errors against {percent(PUBLISHED_PCT)} published: {'; '.join(texts)}. Measured is the traced"
+        " run, the profiler's cost is in the prediction; input loading counts as measured; start-up is left out."
+    )
+    return text + (f" Above 5 % in the median: {listing(list(over))}." if len(over) else "")
+
+
+EXPERIMENT = TraceExperiment(
+    "iteration_time",
+    "How long does a training iteration take, from host overheads and the times of its kernels?",
+    (),
+    run,
+)
+
+if __name__ == "__main__":
+    run_script(EXPERIMENT)
