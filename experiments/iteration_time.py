@@ -162,13 +162,22 @@ def _answer(table: pd.DataFrame) -> str:
     for setting in (OWN, OTHERS, ELSEWHERE, PREDICTED):
         part = table[table["setting"] == setting]
         if len(part):
-            each = [f"{row.trace} {percent(row.error_geomean_pct)}" for row in part.itertuples()]
+            each = [
+                f"{row.trace} {percent(row.error_geomean_pct)}"
+                + (
+                    f", {percent(row.coverage_pct)} of its device time predicted"
+                    if setting == PREDICTED
+                    else ""
+                )
+                for row in part.itertuples()
+            ]
             overall = float(np.exp(np.mean(np.log(part["error_geomean_pct"].to_numpy(dtype=float)))))
             texts.append(f"{setting}: {percent(overall)} ({listing(each)})")
     over = table[(table["setting"] == OTHERS) & (table["error_median_pct"] > 5)]["trace"]
     text = (
         f"Geometric mean errors against {percent(PUBLISHED_PCT)} published: {'; '.join(texts)}. Measured is the traced"
-        " run, the profiler's cost is in the prediction; input loading counts as measured; start-up is left out."
+        " run, the profiler's cost is in the prediction; input loading counts as measured (up to"
+        f" {percent(table['input_share_pct'].max())} of an iteration); start-up is left out."
     )
     return text + (f" Above 5 % in the median: {listing(list(over))}." if len(over) else "")
 

@@ -11,6 +11,8 @@ COMMANDS = {
     ),
     "kernels": ("kernels", "Kernels by name, layer or type, with occupancy, roofline and bound."),
     "spans": ("spans", "The across-stack profile: model, layers, operators, calls, kernels."),
+    "simulate": ("simulate", "Replay the trace from its dependency graph: measured and simulated times."),
+    "whatif": ("whatif", "What an optimisation would gain: mixed precision, fusion, more workers, …"),
     "iteration": ("iteration", "Iteration times from host overheads and measured or predicted kernels."),
 }
 """Command → (module, one-line help); the help of all is shown without importing any."""

@@ -1,0 +1,218 @@
+"""Host overheads T1 to T5 of operators, measured in a trace, kept as JSON, shared between traces (Lin et al.)."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from features.errors import InputError
+from surrogate.atomic import write_text
+from surrogate.trace.iteration.segments import Segments, segments
+from surrogate.trace.iteration.units import HostWork, Unit
+
+EVENT_US = 2.0
+"""What tracing one event costs the host, in µs. Source: Lin et al. (HiPC 2022)."""
+SIBLING_GAP_US = (2.0, 200.0)
+"""Gaps between siblings in this range count as T1: less is noise, more is other work. Source: the same."""
+T4_US = 4.0
+"""A launch call where none was measured. Source: the same."""
+KINDS = ("t1", "t2", "t3", "t4", "t5", "alone", "edge", "handover")
+"""``alone`` is an operator without a launch (its T5 in the paper). Ours: ``edge``, from an operator to one that is no
+sibling of it; ``handover``, from one thread to another."""
+SCHEMA = 1
+PLACE = " | launches: "
+Samples = Mapping[str, dict[str, list[float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean in µs and how many samples it is of."""
+
+    mean_us: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Mean overheads in µs: ``overall[kind]``, and ``by_name[kind][operator]`` where that operator was seen.
+
+    Kinds are `KINDS`; T4 is by the call's name. T2, T3 and T5 are also kept by number of launches and place among them
+    (`place`), for an operator's calls are not alike. A kind without samples costs nothing, T4 `T4_US`.
+    """
+
+    overall: Mapping[str, Mean]
+    by_name: Mapping[str, Mapping[str, Mean]]
+    sources: tuple[str, ...] = ()
+
+    def us(self, kind: str, name: str, finer: str = "") -> float:
+        """The mean of ``kind`` at ``finer``, a `place`; else of the operator (call, if T4); else of all of them."""
+        names = self.by_name.get(kind, {})
+        found = names.get(finer) or names.get(name) or self.overall.get(kind)
+        if found is None:
+            return T4_US if kind == "t4" else 0.0
+        return found.mean_us
+
+    def knows(self, name: str) -> bool:
+        """True where the operator has samples of its own, of any kind."""
+        return any(name in names for names in self.by_name.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "schema": SCHEMA,
+            "unit": "us",
+            "sources": list(self.sources),
+            "overall": {kind: [one.mean_us, one.count] for kind, one in self.overall.items()},
+            "by_name": {
+                kind: {name: [one.mean_us, one.count] for name, one in sorted(names.items())}
+                for kind, names in self.by_name.items()
+            },
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write as JSON. Raises `InputError` where the place is not writable."""
+        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
+
+
+def measure_overheads(work: HostWork, source: str = "", keep: Sequence[int] | None = None) -> Overheads:
+    """Overheads of the units of ``work``, of the iterations (positions) in ``keep`` only, if given.
+
+    Samples outside the quartiles ± 1.5 of their distance are dropped, per operator and over all; what falls below 0
+    when the tracing is subtracted counts as 0.
+    """
+    samples: Samples = {kind: defaultdict(list) for kind in KINDS}
+    kept = None if keep is None else set(keep)
+    last: dict[int, Unit] = {}
+    for unit in work.units:
+        if kept is None or unit.iteration in kept:
+            _gaps(unit, last, samples)
+            if not unit.is_input:
+                _inside(unit, segments(unit), samples)
+        last[unit.thread] = unit
+    by_name = {
+        kind: {name: trimmed_mean(values) for name, values in names.items()}
+        for kind, names in samples.items()
+        if names
+    }
+    own = {unit.name for unit in work.units if not unit.is_operator}
+    overall = {}
+    for kind, names in samples.items():
+        # What an annotation without operators took says nothing of operators.
+        apart = own if kind == "alone" else ()
+        rest = [
+            v for name, values in names.items() if PLACE not in name and name not in apart for v in values
+        ]
+        if rest:
+            overall[kind] = trimmed_mean(rest)
+    return Overheads(overall, by_name, (source,) if source else ())
+
+
+def _gaps(unit: Unit, last: Mapping[int, Unit], samples: Samples) -> None:
+    """T1 between siblings; the hand-over where another thread stopped last."""
+    before = last.get(unit.thread)
+    giver = handed_over(unit, {thread: one.end_ns for thread, one in last.items()})
+    if giver is not None:
+        samples["handover"][""].append((unit.start_ns - last[giver].end_ns) / 1e3)
+    elif before is not None and before.iteration == unit.iteration:
+        gap_us = (unit.start_ns - before.end_ns) / 1e3
+        if before.parent != unit.parent:
+            samples["edge"][unit.name].append(max(gap_us, 0.0))
+        elif SIBLING_GAP_US[0] <= gap_us <= SIBLING_GAP_US[1]:
+            samples["t1"][unit.name].append(gap_us)
+
+
+def _inside(unit: Unit, parts: Segments, samples: Samples) -> None:
+    def less(part: tuple[float, int]) -> float:
+        return max(part[0] - EVENT_US * part[1], 0.0)
+
+    if not parts.launches:
+        samples["alone"][unit.name].append(less(parts.first))
+        return
+    count = len(parts.launches)
+    for name in (unit.name, place(unit.name, count)):
+        samples["t2"][name].append(less(parts.first))
+        samples["t3"][name].append(less(parts.last))
+    for at, part in enumerate(parts.between):
+        for name in (unit.name, place(unit.name, count, at)):
+            samples["t5"][name].append(less(part))
+    for action, call_us in parts.launches:
+        samples["t4"][action.name].append(call_us)
+
+
+def place(name: str, launches: int, at: int | None = None) -> str:
+    """The finer name of an operator with that many launches, and of the gap after launch ``at`` from 0."""
+    return f"{name}{PLACE}{launches}" + ("" if at is None else f" after {at + 1}")
+
+
+def handed_over(unit: Unit, ends_ns: Mapping[int, int]) -> int | None:
+    """The thread that ``unit``'s thread waited for: the last to stop, before the unit starts; None for its own."""
+    own = ends_ns.get(unit.thread, -1)
+    givers = {thread: end for thread, end in ends_ns.items() if own < end <= unit.start_ns}
+    return max(givers, key=lambda thread: givers[thread]) if givers else None
+
+
+def trimmed_mean(values: Sequence[float]) -> Mean:
+    """The mean of what lies within the quartiles ± 1.5 of their distance."""
+    array = np.asarray(values, np.float64)
+    low, high = np.percentile(array, [25, 75])
+    reach = 1.5 * (high - low)
+    kept = array[(array >= low - reach) & (array <= high + reach)]
+    return Mean(float(kept.mean()), len(kept))
+
+
+def pooled(parts: Iterable[Overheads]) -> Overheads:
+    """Overheads of several traces as one, every mean weighted with its samples. Raises `InputError` for none."""
+    every = list(parts)
+    if not every:
+        raise InputError("no overheads came; measure them in one trace at least")
+    overall = _weighted([one.overall for one in every])
+    by_name = {
+        kind: _weighted([one.by_name.get(kind, {}) for one in every])
+        for kind in dict.fromkeys(kind for one in every for kind in one.by_name)
+    }
+    return Overheads(overall, by_name, tuple(dict.fromkeys(s for one in every for s in one.sources)))
+
+
+def _weighted(tables: Sequence[Mapping[str, Mean]]) -> dict[str, Mean]:
+    found: dict[str, Mean] = {}
+    for name in dict.fromkeys(name for table in tables for name in table):
+        means = [table[name] for table in tables if name in table]
+        count = sum(one.count for one in means)
+        total = sum(one.mean_us * one.count for one in means)
+        found[name] = Mean(total / count if count else 0.0, count)
+    return found
+
+
+def load_overheads(path: str | Path) -> Overheads:
+    """Overheads that `Overheads.save` wrote. Raises `InputError` where the file is missing or no such file."""
+    path = Path(path)
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
+        raise InputError(
+            f"{path}: overheads cannot be read ({reason}); write them with --save-overheads"
+        ) from None
+    try:
+        if raw["schema"] != SCHEMA:
+            raise InputError(f"{path}: schema {raw['schema']!r} of overheads is unknown; known: {SCHEMA}")
+        overall = {kind: _mean(raw["overall"][kind]) for kind in raw["overall"] if kind in KINDS}
+        by_name = {
+            kind: {str(name): _mean(value) for name, value in raw["by_name"][kind].items()}
+            for kind in raw["by_name"]
+            if kind in KINDS
+        }
+        return Overheads(overall, by_name, tuple(map(str, raw.get("sources", ()))))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise InputError(f"{path}: holds no overheads; write them with --save-overheads") from None
+
+
+def _mean(value: Any) -> Mean:
+    mean_us, count = float(value[0]), int(value[1])
+    if not 0 <= mean_us < float("inf") or count < 0:
+        raise ValueError
+    return Mean(mean_us, count)

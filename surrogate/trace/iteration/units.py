@@ -1,0 +1,183 @@
+"""Host work of a trace as a sequence of units: outermost operators, input waits, and calls outside any operator."""
+
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from surrogate.trace.events import kinds
+from surrogate.trace.events.iteration import Iteration, iteration_of, iterations
+from surrogate.trace.events.tables import Ints, Trace
+
+WRAPPER = re.compile(r"^(?:Optimizer\.|DistributedDataParallel|autograd::engine::thread_main)")
+"""Ranges around many operators that older profilers write as operators themselves."""
+LOADER = re.compile(r"^enumerate\(DataLoader\)")
+LAUNCHES = (kinds.LAUNCH, kinds.GRAPH_LAUNCH, kinds.COPY_CALL, kinds.MEMSET_CALL)
+_NUMBER = re.compile(r"\d+")
+_ACTIONS = (*LAUNCHES, kinds.SYNC_CALL, kinds.WAIT_CALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A runtime call that matters to the clocks: a launch, a synchronisation, or a wait of one stream for another.
+
+    ``activities`` are rows of ``trace.activities`` in the order of their start. ``joins``: the host waits for the
+    copy, ``blocked_us`` of the call's own time.
+    """
+
+    call: int
+    name: str
+    kind: int
+    start_ns: int
+    end_ns: int
+    activities: tuple[int, ...] = ()
+    joins: bool = False
+    blocked_us: float = 0.0
+
+    @property
+    def launches(self) -> bool:
+        """True for a call that puts work on the device."""
+        return self.kind in LAUNCHES
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One step of the host: an outermost operator, an input wait, or a call outside operators.
+
+    ``row`` is its row in ``trace.ranges`` (-1 for a lone call), ``parent`` the range around it: units of one thread
+    and parent are siblings. ``events_ns`` are the starts of what was traced inside, launches aside.
+    """
+
+    name: str
+    thread: int
+    start_ns: int
+    end_ns: int
+    row: int
+    parent: int
+    iteration: int
+    is_input: bool
+    is_operator: bool
+    actions: tuple[Action, ...]
+    events_ns: tuple[int, ...]
+
+    @property
+    def launches(self) -> list[Action]:
+        """The actions that put work on the device."""
+        return [one for one in self.actions if one.launches]
+
+    def events_between(self, first_ns: int, last_ns: int) -> int:
+        """How many traced sub-events start in ``[first_ns, last_ns)``."""
+        return bisect_left(self.events_ns, last_ns) - bisect_left(self.events_ns, first_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """All units of a trace in the order of their start; ``unattached`` activities no unit has launched."""
+
+    units: tuple[Unit, ...]
+    iterations: tuple[Iteration, ...]
+    unattached: tuple[int, ...]
+
+
+def host_work(trace: Trace) -> HostWork:
+    """The units of ``trace``. An operator inside another belongs to the outer one's unit."""
+    found = iterations(trace)
+    of_range, of_call, _ = iteration_of(found, trace)
+    owner = _owners(trace)
+    actions, unattached = _actions(trace)
+    by_owner: dict[int, list[Action]] = defaultdict(list)
+    events: dict[int, list[int]] = defaultdict(list)
+    units: list[Unit] = []
+    calls, ranges = trace.calls, trace.ranges
+    for row in range(len(calls)):
+        around = int(calls.range[row])
+        own = int(owner[around]) if around >= 0 else -1
+        one = actions.get(row)
+        if own >= 0:
+            if one is not None:
+                by_owner[own].append(one)
+            if one is None or not one.launches:
+                events[own].append(int(calls.start_ns[row]))
+        elif one is not None:
+            start, end = one.start_ns, one.end_ns
+            name, thread, place = one.name, int(calls.thread[row]), int(of_call[row])
+            units.append(Unit(name, thread, start, end, -1, around, place, False, False, (one,), ()))
+    for row in np.flatnonzero((owner >= 0) & (owner != np.arange(len(ranges)))).tolist():
+        events[int(owner[row])].append(int(ranges.start_ns[row]))
+    for row in np.flatnonzero(owner == np.arange(len(ranges))).tolist():
+        name = trace.name_of(ranges, row)
+        units.append(
+            Unit(
+                # Annotations count their runs: "Step 10" and "Step 20" are one kind of work.
+                name if ranges.kind[row] == kinds.OPERATOR else _NUMBER.sub("#", name),
+                int(ranges.thread[row]),
+                int(ranges.start_ns[row]),
+                int(ranges.end_ns[row]),
+                row,
+                int(ranges.parent[row]),
+                int(of_range[row]),
+                bool(LOADER.match(name)),
+                bool(ranges.kind[row] == kinds.OPERATOR),
+                tuple(by_owner[row]),
+                tuple(sorted(events[row])),
+            )
+        )
+    units.sort(key=lambda unit: (unit.start_ns, -unit.end_ns))
+    return HostWork(tuple(units), found, unattached)
+
+
+def _owners(trace: Trace) -> Ints:
+    """For every range the row of the unit it belongs to, -1 for a range around units."""
+    ranges = trace.ranges
+    count = len(ranges)
+    owner = np.full(count, -1, np.int64)
+    wraps = np.array([bool(WRAPPER.match(name)) for name in trace.names] or [False])[ranges.name]
+    loads = np.array([bool(LOADER.match(name)) for name in trace.names] or [False])[ranges.name]
+    stands = ((ranges.kind == kinds.OPERATOR) & ~wraps) | loads
+    for row in np.argsort(ranges.depth, kind="stable").tolist():  # outer ranges first
+        parent = int(ranges.parent[row])
+        if parent >= 0 and owner[parent] >= 0:
+            owner[row] = owner[parent]
+        elif stands[row]:
+            owner[row] = row
+    filled = np.zeros(count, np.bool_)
+    acts = np.isin(trace.calls.kind, _ACTIONS) & (trace.calls.range >= 0)
+    for row in [*np.flatnonzero(owner >= 0).tolist(), *trace.calls.range[acts].tolist()]:
+        while row >= 0 and not filled[row]:
+            filled[row] = True
+            row = int(ranges.parent[row])
+    inner = np.zeros(count, np.bool_)
+    inner[ranges.parent[ranges.parent >= 0]] = True
+    # An annotation with nothing inside is host work that no operator shows, such as a module's bookkeeping.
+    alone = ~filled & ~inner & (ranges.kind != kinds.STEP)
+    owner[alone] = np.flatnonzero(alone)
+    return owner
+
+
+def _actions(trace: Trace) -> tuple[dict[int, Action], tuple[int, ...]]:
+    """Call row → action, and the activities without a call."""
+    calls, activities = trace.calls, trace.activities
+    launched: dict[int, list[int]] = defaultdict(list)
+    for row, call in enumerate(activities.call.tolist()):
+        launched[call].append(row)
+    rows = np.flatnonzero(np.isin(calls.kind, _ACTIONS) | np.isin(np.arange(len(calls)), list(launched)))
+    found = {row: _action(trace, row, tuple(launched.get(row, ()))) for row in rows.tolist()}
+    return found, tuple(launched.get(-1, ()))
+
+
+def _action(trace: Trace, row: int, launched: tuple[int, ...]) -> Action:
+    """A copy to the host makes the host wait; one from pageable memory where the call outlasted it (CUDA stages it)."""
+    calls, activities = trace.calls, trace.activities
+    start, end, joins, blocked = int(calls.start_ns[row]), int(calls.end_ns[row]), False, 0
+    for one in launched:
+        if activities.kind[one] != kinds.COPY:
+            continue
+        copied = int(activities.end_ns[one])
+        pageable = "Pageable" in trace.name_of(activities, one) and copied <= end
+        if activities.copy_kind[one] == kinds.TO_HOST or pageable:
+            joins, blocked = True, max(blocked, min(copied, end) - start)
+    # A call of unknown name that launched something is a launch.
+    kind = int(calls.kind[row]) if calls.kind[row] in _ACTIONS else kinds.LAUNCH
+    return Action(row, trace.name_of(calls, row), kind, start, end, launched, joins, max(blocked, 0) / 1e3)

@@ -1,0 +1,252 @@
+"""The five primitives: select, scale, insert, remove, schedule. Each takes a graph and returns another one.
+
+An optimisation is a function of a few of them (Daydream, ATC 2020, section 5). One that asks what the trace would be
+with every copy to the device hidden and matrix kernels twice as fast::
+
+    from surrogate.trace import read_trace
+    from surrogate.trace.graph import graph_of, simulate
+    from surrogate.trace.whatif import remove, scale, select
+
+    def mine(graph):
+        faster = scale(graph, select(graph, kind="kernel", name="gemm"), 1 / 2)
+        return remove(faster, select(faster, kind="copy", name="HtoD"))
+
+    graph = graph_of(read_trace("trace.json.gz"))
+    simulate(mine(graph)).per_iteration_us / simulate(graph).per_iteration_us
+
+``seer trace whatif FILE --function my_module:mine`` runs it from the command line.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from features.errors import InputError, nearest
+from surrogate.trace.graph.order import in_order
+from surrogate.trace.graph.simulate import POLICIES
+from surrogate.trace.graph.tasks import (
+    CHANNEL,
+    COMMUNICATION,
+    TASK_COLUMNS,
+    TASK_KINDS,
+    Graph,
+    Mask,
+    Policy,
+    Resource,
+)
+from surrogate.trace.layers import PHASES
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task as a predicate of `select` sees it; ``index`` is its place in the graph."""
+
+    index: int
+    name: str
+    kind: str
+    layer: str
+    phase: str
+    iteration: int
+    resource: str
+    duration_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """A task to insert: on the resource of that label (a new one becomes a channel), after and before other tasks.
+
+    ``after`` and ``before`` are places in the graph; ``priority`` counts under a policy of that name.
+    """
+
+    name: str
+    kind: str
+    resource: str
+    duration_us: float
+    after: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
+    priority: float = 0.0
+    iteration: int = -1
+    layer: int = -1
+
+
+def select(
+    graph: Graph,
+    *,
+    kind: str | Sequence[str] | None = None,
+    name: str | None = None,
+    layer: str | None = None,
+    phase: str | None = None,
+    iteration: int | None = None,
+    resource: str | None = None,
+    where: Callable[[Task], bool] | None = None,
+) -> Mask:
+    """The tasks that fit every given condition, as a mask; removed ones never do.
+
+    ``kind`` of `surrogate.trace.graph.TASK_KINDS`; ``name`` and ``layer`` (such as ``conv2d.3``) are regular
+    expressions, found anywhere; ``phase`` forward, backward or other; ``resource`` a label. ``where`` sees every task
+    that the others leave. Raises `InputError` for an unknown kind, phase or resource, or a bad expression.
+    """
+    found = ~graph.removed
+    if kind is not None:
+        kinds = [kind] if isinstance(kind, str) else list(kind)
+        found &= np.isin(graph.kind, [_place(one, TASK_KINDS, "kind") for one in kinds])
+    if name is not None:
+        found &= _matches(name, graph.names)[graph.name]
+    if layer is not None:
+        found &= (graph.layer >= 0) & _matches(layer, graph.layers)[graph.layer]
+    if phase is not None:
+        found &= graph.phase == _place(phase, PHASES, "phase")
+    if iteration is not None:
+        found &= graph.iteration == iteration
+    if resource is not None:
+        found &= graph.resource == _resource(graph, resource)
+    if where is not None:
+        for index in np.flatnonzero(found).tolist():
+            found[index] = bool(where(task_of(graph, index)))
+    return found
+
+
+def task_of(graph: Graph, index: int) -> Task:
+    """The task at a place of the graph."""
+    layer = int(graph.layer[index])
+    return Task(
+        index, graph.name_of(index), TASK_KINDS[graph.kind[index]], graph.layers[layer] if layer >= 0 else "",
+        PHASES[graph.phase[index]], int(graph.iteration[index]), graph.resources[graph.resource[index]].label,
+        float(graph.duration_us[index]),
+    )  # fmt: skip
+
+
+def scale(graph: Graph, tasks: Mask, factor: Any) -> Graph:
+    """Durations of the tasks times ``factor`` (a number, or one per task of the graph). Raises `InputError` below 0."""
+    factors = np.broadcast_to(np.asarray(factor, dtype=float), (len(graph),))
+    if not (np.isfinite(factors[tasks]) & (factors[tasks] >= 0)).all():
+        raise InputError(
+            "a task's time cannot be scaled by a negative or unknown factor; give one of 0 or more"
+        )
+    return replace(graph, duration_us=np.where(tasks, graph.duration_us * factors, graph.duration_us))
+
+
+def remove(graph: Graph, tasks: Mask) -> Graph:
+    """Tasks that no longer take time; what came before them still comes before what came after."""
+    lag = np.where(tasks[graph.dst], np.minimum(graph.lag_us, 0.0), graph.lag_us)
+    return replace(
+        graph,
+        removed=graph.removed | tasks,
+        duration_us=np.where(tasks, 0.0, graph.duration_us),
+        gap_us=np.where(tasks & ~_first(graph), np.minimum(graph.gap_us, 0.0), graph.gap_us),
+        lag_us=lag,
+    )
+
+
+def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
+    """``graph`` with more tasks; on its resource each comes after the last task in ``after``, or first without one.
+
+    Raises `InputError` for a negative time, an unknown kind or place, or a circle of dependencies.
+    """
+    new = list(tasks)
+    if not new:
+        return graph
+    count = len(graph)
+    for one in new:
+        if not one.duration_us >= 0:
+            raise InputError(f"task {one.name!r} takes {one.duration_us} µs; give a time of 0 or more")
+        wrong = [place for place in (*one.after, *one.before) if not 0 <= place < count]
+        if wrong:
+            raise InputError(f"task {one.name!r} refers to task {wrong[0]}; the graph has 0 to {count - 1}")
+    labels = {one.label: place for place, one in enumerate(graph.resources)}
+    names = {name: place for place, name in enumerate(graph.names)}
+    for one in new:
+        labels.setdefault(one.resource, len(labels))
+        names.setdefault(one.name, len(names))
+    added = [Resource(CHANNEL, label) for label in list(labels)[len(graph.resources) :]]
+    columns = _columns(graph, new, labels, names)
+    edges = [(place, count + i) for i, one in enumerate(new) for place in one.after]
+    edges += [(count + i, place) for i, one in enumerate(new) for place in one.before]
+    pairs = np.array(edges, np.int64).reshape(-1, 2)
+    more = len(pairs)
+    joined = replace(
+        graph, **columns, names=tuple(names), resources=(*graph.resources, *added),
+        src=np.concatenate([graph.src, pairs[:, 0]]), dst=np.concatenate([graph.dst, pairs[:, 1]]),
+        edge_kind=np.concatenate([graph.edge_kind, np.full(more, COMMUNICATION)]),
+        lag_us=np.concatenate([graph.lag_us, np.zeros(more)]),
+        from_start=np.concatenate([graph.from_start, np.zeros(more, np.bool_)]),
+    )  # fmt: skip
+    return _placed(joined, count, new)
+
+
+def schedule(graph: Graph, resource: str, policy: Policy) -> Graph:
+    """Which ready task the resource runs next: a name of `POLICIES`, or a function graph → one number per task,
+    lowest first. Raises `InputError` for an unknown resource or policy."""
+    if isinstance(policy, str) and policy not in POLICIES:
+        raise InputError(
+            f"policy {policy!r} is unknown; known: {', '.join(POLICIES)}{nearest(policy, POLICIES)}"
+        )
+    return replace(graph, policies={**graph.policies, _resource(graph, resource): policy})
+
+
+def _columns(
+    graph: Graph, new: list[NewTask], labels: dict[str, int], names: dict[str, int]
+) -> dict[str, Any]:
+    # A new task is shown, and sorted, where the last task before it was measured.
+    measured = [max((float(graph.measured_us[place]) for place in one.after), default=0.0) for one in new]
+    values = {
+        "name": [names[one.name] for one in new],
+        "kind": [_place(one.kind, TASK_KINDS, "kind") for one in new],
+        "resource": [labels[one.resource] for one in new],
+        "layer": [one.layer for one in new],
+        "phase": [PHASES.index("other")] * len(new),
+        "iteration": [one.iteration for one in new],
+        "row": [-1] * len(new),
+        "duration_us": [one.duration_us for one in new],
+        "gap_us": [0.0] * len(new),
+        "measured_us": measured,
+        "priority": [one.priority for one in new],
+        "removed": [False] * len(new),
+    }
+    return {
+        name: np.concatenate([getattr(graph, name), np.array(values[name], getattr(graph, name).dtype)])
+        for name in TASK_COLUMNS
+    }
+
+
+def _placed(graph: Graph, count: int, new: list[NewTask]) -> Graph:
+    """New tasks right after the last one they follow, so that order on shared resources is the one asked for."""
+    from surrogate.trace.graph.order import reordered
+
+    position = np.arange(len(graph), dtype=float)
+    position[count:] = [max(one.after, default=-1) + 0.5 for one in new]
+    placed = reordered(graph, np.lexsort((np.arange(len(graph)), position)))
+    return placed if (placed.src < placed.dst).all() else in_order(placed)
+
+
+def _first(graph: Graph) -> Mask:
+    """The first task of every resource: its gap is the resource's own start, not a delay of the task."""
+    found = np.zeros(len(graph), np.bool_)
+    found[np.unique(graph.resource, return_index=True)[1]] = True
+    return found
+
+
+def _matches(expression: str, texts: Sequence[str]) -> Mask:
+    try:
+        pattern = re.compile(expression)
+    except re.error as error:
+        raise InputError(
+            f"{expression!r} is no regular expression ({error}); escape its special signs"
+        ) from None
+    return np.array([bool(pattern.search(text)) for text in texts] or [False])
+
+
+def _place(word: str, known: Sequence[str], what: str) -> int:
+    if word not in known:
+        raise InputError(f"{what} {word!r} is unknown; known: {', '.join(known)}{nearest(word, known)}")
+    return known.index(word)
+
+
+def _resource(graph: Graph, label: str) -> int:
+    labels = [one.label for one in graph.resources]
+    if label not in labels:
+        raise InputError(f"resource {label!r} is unknown; known: {', '.join(labels)}{nearest(label, labels)}")
+    return labels.index(label)

@@ -1,0 +1,278 @@
+"""Dependency graphs of small invented traces whose answer is worked out by hand, and of the real ones."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.replay_error import no_delays, times_of_other_iterations, traces, typical_delays, without
+from experiments.sources import Sources
+from surrogate.trace import trim
+from surrogate.trace.graph import EDGE_KINDS, TASK_KINDS, Graph, graph_of, simulate
+from surrogate.trace.graph.tasks import HANDOVER
+
+MAIN, OTHER = 1, 2
+NO_GPU = ("edge_no_gpu_events.json.gz", "edge_no_distributed_info.json.gz")
+
+
+def host(
+    name: str, start: float, length: float, thread: int = MAIN, cat: str = "cpu_op", **args: Any
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": 1,
+        "tid": thread,
+        "ts": start,
+        "dur": length,
+        "args": args,
+    }
+
+
+def call(name: str, start: float, length: float, number: int, thread: int = MAIN) -> dict[str, Any]:
+    return host(name, start, length, thread, "cuda_runtime", correlation=number)
+
+
+def device(
+    name: str, start: float, length: float, number: int, stream: int = 7, cat: str = "kernel", **args: Any
+):
+    args = {"device": 0, "stream": stream, "correlation": number, **args}
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": 0,
+        "tid": stream,
+        "ts": start,
+        "dur": length,
+        "args": args,
+    }
+
+
+@pytest.fixture
+def graph(read) -> Callable[..., Graph]:
+    return lambda *events: graph_of(read({"traceEvents": list(events)}))
+
+
+def edges(graph: Graph, kind: str) -> set[tuple[str, str]]:
+    rows = np.flatnonzero(graph.edge_kind == EDGE_KINDS.index(kind))
+    return {(graph.name_of(graph.src[e]), graph.name_of(graph.dst[e])) for e in rows.tolist()}
+
+
+def of(graph: Graph, name: str, kind: str | None = None) -> list[int]:
+    rows = [i for i in range(len(graph)) if graph.name_of(i) == name]
+    return [i for i in rows if kind is None or TASK_KINDS[graph.kind[i]] == kind]
+
+
+def replays(graph: Graph) -> None:
+    np.testing.assert_allclose(simulate(graph).start_us, graph.measured_us, atol=1e-3)
+
+
+def test_calls_and_the_work_between_them(graph):
+    one = graph(
+        host("op", 0, 40),
+        call("cudaLaunchKernel", 10, 5, 1),
+        call("cudaEventRecord", 25, 5, 2),
+        device("k", 20, 10, 1),
+    )
+    rows = [i for i in range(len(one)) if one.resources[one.resource[i]].kind == "thread"]
+    found = [
+        (TASK_KINDS[one.kind[i]], one.measured_us[i], one.duration_us[i]) for i in rows if one.kind[i] != 6
+    ]
+    assert found == [
+        ("host work", 0, 10), ("call", 10, 5), ("host work", 15, 10), ("call", 25, 5), ("host work", 30, 10),
+    ]  # fmt: skip
+    assert edges(one, "launch") == {("cudaLaunchKernel", "k")}
+    replays(one)
+
+
+def test_a_kernel_follows_the_later_of_launch_and_stream(graph):
+    """The second kernel was launched early: it follows the first. The third one's stream was idle: its launch."""
+    one = graph(
+        host("op", 0, 200), call("cudaLaunchKernel", 10, 5, 1), call("cudaLaunchKernel", 20, 5, 2),
+        call("cudaLaunchKernel", 150, 5, 3),
+        device("a", 20, 80, 1), device("b", 101, 10, 2), device("c", 160, 10, 3),
+    )  # fmt: skip
+    replays(one)
+    a, b, c = (of(one, name)[0] for name in "abc")
+    slow = one.duration_us.copy()
+    slow[a] += 100
+    from dataclasses import replace
+
+    later = simulate(replace(one, duration_us=slow)).start_us
+    assert later[b] == pytest.approx(201) and later[c] == pytest.approx(212)
+    early = one.duration_us.copy()
+    early[a] = 0
+    sooner = simulate(replace(one, duration_us=early)).start_us
+    # Launch at 20 µs and the typical latency of 10 µs.
+    assert sooner[b] == pytest.approx(30) and sooner[c] == pytest.approx(160)
+
+
+def test_device_synchronisation_awaits_every_stream(graph):
+    one = graph(
+        host("op", 0, 200), call("cudaLaunchKernel", 0, 5, 1), call("cudaLaunchKernel", 5, 5, 2),
+        call("cudaDeviceSynchronize", 20, 100, 3), device("a", 10, 100, 1), device("b", 12, 50, 2, stream=8),
+    )  # fmt: skip
+    assert edges(one, "synchronisation") == {("a", "cudaDeviceSynchronize"), ("b", "cudaDeviceSynchronize")}
+    sync = of(one, "cudaDeviceSynchronize")[0]
+    assert one.duration_us[sync] == 10 and one.measured_us[sync] == 110
+    replays(one)
+
+
+def test_stream_synchronisation_awaits_its_own_stream(graph):
+    one = graph(
+        host("op", 0, 200), call("cudaLaunchKernel", 0, 5, 2), call("cudaLaunchKernel", 5, 5, 1),
+        call("cudaStreamSynchronize", 20, 95, 3), device("a", 15, 98, 1), device("b", 12, 50, 2, stream=8),
+    )  # fmt: skip
+    assert edges(one, "synchronisation") == {("a", "cudaStreamSynchronize")}
+
+
+def test_a_blocking_copy_returns_after_its_end(graph):
+    one = graph(
+        host("op", 0, 200), call("cudaLaunchKernel", 0, 5, 1), call("cudaMemcpyAsync", 10, 120, 2),
+        device("a", 10, 100, 1),
+        device("Memcpy DtoH (Device -> Pageable)", 112, 10, 2, cat="gpu_memcpy"),
+    )  # fmt: skip
+    assert ("Memcpy DtoH (Device -> Pageable)", "cudaMemcpyAsync") in edges(one, "synchronisation")
+    begin, back = of(one, "cudaMemcpyAsync")
+    assert (one.measured_us[begin], one.duration_us[begin]) == (10, 5)
+    assert (one.measured_us[back], one.duration_us[back]) == (122, 8)
+    replays(one)
+
+
+def test_streams_wait_for_events_of_others(graph):
+    one = graph(
+        host("op", 0, 200), call("cudaLaunchKernel", 0, 5, 1), call("cudaEventRecord", 5, 2, 2),
+        call("cudaStreamWaitEvent", 8, 2, 3), call("cudaLaunchKernel", 12, 5, 4),
+        device("a", 10, 100, 1), device("ncclDevKernel_AllReduce", 111, 30, 4, stream=20),
+    )  # fmt: skip
+    assert edges(one, "event wait") == {("a", "ncclDevKernel_AllReduce")}
+    assert TASK_KINDS[one.kind[of(one, "ncclDevKernel_AllReduce")[0]]] == "collective"
+    assert one.coverage.waits == 1 and one.coverage.waits_without_target == 0
+    replays(one)
+
+
+def test_autograd_takes_over_and_hands_back(graph):
+    backward: dict[str, Any] = {"Fwd thread id": 1, "Sequence number": 3}
+    one = graph(
+        host("ProfilerStep#1", 0, 300, cat="user_annotation"), host("forward", 10, 50),
+        host("ReluBackward0", 100, 40, OTHER, **backward), host("ConvBackward0", 150, 50, OTHER, **backward),
+        host("step", 220, 30),
+    )  # fmt: skip
+    assert one.coverage.edges["thread hand-over"] == 2
+    from dataclasses import replace
+
+    slow = one.duration_us.copy()
+    slow[of(one, "forward")] += 1000
+    slow[of(one, "ConvBackward0")] += 500
+    found = simulate(replace(one, duration_us=slow)).start_us
+    assert found[of(one, "ReluBackward0")[0]] == pytest.approx(1100)
+    assert found[of(one, "step")[0]] == pytest.approx(1720)
+    replays(one)
+
+
+def test_a_thread_on_its_own_gets_no_hand_over(graph):
+    one = graph(
+        host("main", 0, 100),
+        host("main", 110, 90),
+        host("loader", 30, 90, OTHER),
+        host("loader", 130, 30, OTHER),
+    )
+    assert one.coverage.edges["thread hand-over"] == 0
+    replays(one)
+
+
+def test_kernels_of_one_cuda_graph(graph):
+    """Two branches of a graph overlap on one stream; all follow one launch."""
+    node: dict[str, Any] = {"graph node id": 5}
+    one = graph(
+        host("op", 0, 100), call("cudaGraphLaunch", 10, 10, 1),
+        device("a", 30, 40, 1, **node), device("b", 40, 40, 1, **node), device("c", 85, 5, 1, **node),
+    )  # fmt: skip
+    assert one.coverage.graph_kernels == 3 and edges(one, "launch") == {("cudaGraphLaunch", x) for x in "abc"}
+    assert len([r for r in one.resources if r.kind == "stream"]) == 2
+    assert ("b", "c") in edges(one, "stream branch")
+    replays(one)
+
+
+def test_what_cannot_be_attached_is_counted_and_keeps_its_time(graph):
+    one = graph(host("op", 0, 50), device("orphan", 100, 10, 99), device("next", 150, 10, 98))
+    assert one.coverage.activities_without_call == 2 and one.coverage.attached_pct == 0
+    replays(one)
+
+
+def test_a_launch_that_waits_for_room_in_the_queue(graph):
+    calls = [call("cudaLaunchKernel", 10 * i, 5, i + 1) for i in range(4)]
+    one = graph(
+        host("op", 0, 500), *calls, call("cudaLaunchKernel", 50, 160, 9),
+        *(device(f"k{i}", 10 + 100 * i, 100, i + 1) for i in range(4)), device("last", 410, 5, 9),
+    )  # fmt: skip
+    assert ("k1", "cudaLaunchKernel") in edges(one, "synchronisation")
+    replays(one)
+
+
+@pytest.mark.parametrize("events", [[host("op", 0, 10)], [device("k", 5, 5, 1)]])
+def test_next_to_nothing(read, events):
+    one = graph_of(read({"traceEvents": events}))
+    assert simulate(one).total_us == pytest.approx(sum(e["dur"] for e in events))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet50_b32_training_v100.json.gz",
+        "vgg13_b128_training_h100.json.gz",
+        "nsys_power_iteration.sqlite",
+        *NO_GPU,
+    ],
+)
+def test_real_traces_replay(real, name):
+    one = graph_of(real(name))
+    timeline = simulate(one)
+    measured = [iteration.time_us for iteration in one.iterations]
+    np.testing.assert_allclose(timeline.iteration_us(), measured, rtol=1e-3)
+    tasks = one.kind != TASK_KINDS.index("mark")
+    np.testing.assert_allclose(timeline.start_us[tasks], one.measured_us[tasks], atol=1e-2)
+    assert (one.src < one.dst).all()
+    assert one.coverage.device_tasks == len(real(name).activities)
+
+
+def test_one_iteration_alone_replays(resnet):
+    one = graph_of(trim(resnet, iterations_kept=[2]))
+    assert simulate(one).iteration_us() == pytest.approx([176918.0])
+
+
+def largest_error(graph: Graph) -> float:
+    """Of an iteration, relative."""
+    found = zip(graph.iterations, simulate(graph).iteration_us(), strict=True)
+    return max(abs(time_us / one.time_us - 1) for one, time_us in found)
+
+
+@pytest.mark.parametrize("name", ["resnet50_b32_training_v100.json.gz", "vgg13_b128_training_h100.json.gz"])
+def test_replays_without_delays_of_its_own(real, name):
+    """Typical delays in place of measured ones: the dependencies alone give the time, within 0.5 %."""
+    one = graph_of(real(name))
+    assert 0 < largest_error(typical_delays(one)) < 0.005
+    assert largest_error(no_delays(one)) < 0.005
+
+
+def test_other_iterations_predict_one(resnet):
+    changed = times_of_other_iterations(graph_of(resnet))
+    assert changed is not None and largest_error(changed) < 0.005
+
+
+def test_hand_over_matters(resnet):
+    assert largest_error(without(HANDOVER)(graph_of(resnet))) > 0.1
+
+
+def test_workers_of_dlrm(shared_data):
+    """Eight workers, each within 0.5 % by typical delays, their collectives on streams of their own."""
+    sources = Sources(shared_data)
+    found = [graph_of(trace) for _, trace in traces(sources, ("DLRM, 8 × V100",))]
+    assert len(found) == 8
+    for one in found:
+        assert largest_error(one) < 1e-6 and largest_error(typical_delays(one)) < 0.005
+        assert (one.kind == TASK_KINDS.index("collective")).sum() >= 5
+        assert one.coverage.edges["event wait"] > 0

@@ -1,0 +1,140 @@
+"""Simulation and critical paths of graphs written by hand, under every policy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.errors import InputError
+from surrogate.trace.graph import Graph, Resource, critical_path, serialised_pct, simulate
+from surrogate.trace.graph.order import in_order
+from surrogate.trace.graph.tasks import COLLECTIVE, KERNEL, WORK
+
+
+def make(tasks, edges=(), resources=3) -> Graph:
+    """``tasks``: (resource, duration, gap); ``edges``: (src, dst, lag, from start)."""
+    count = len(tasks)
+    zeros = np.zeros(count, np.int64)
+    column = lambda at, kind: np.array([t[at] for t in tasks], kind)  # noqa: E731
+    side = lambda at, kind: np.array([e[at] for e in edges], kind)  # noqa: E731
+    kind = np.where(column(0, np.int64) == 0, WORK, KERNEL)
+    kinds = ("thread", "stream", "channel")
+    return Graph(
+        names=tuple(f"t{i}" for i in range(count)), layers=(),
+        resources=tuple(Resource(kinds[min(i, 2)], f"r{i}") for i in range(resources)),
+        name=np.arange(count), kind=kind, resource=column(0, np.int64), layer=zeros - 1, phase=zeros,
+        iteration=zeros, row=zeros - 1, duration_us=column(1, float), gap_us=column(2, float),
+        measured_us=np.arange(count, dtype=float), priority=np.zeros(count), removed=np.zeros(count, np.bool_),
+        src=side(0, np.int64), dst=side(1, np.int64), edge_kind=np.zeros(len(edges), np.int64),
+        lag_us=side(2, float), from_start=side(3, np.bool_),
+    )  # fmt: skip
+
+
+def test_by_hand():
+    """A kernel 4 µs after its launch starts; the next 1 µs after it; the third when its launch ends."""
+    one = make(
+        [(0, 10, 0), (1, 30, 0), (0, 10, 0), (1, 5, 1), (0, 80, 0), (1, 5, 1)],
+        [(0, 1, 4, True), (2, 3, 4, True), (4, 5, 0, False)],
+    )
+    found = simulate(one)
+    assert found.start_us.tolist() == [0, 4, 10, 35, 20, 100]
+    assert found.total_us == 105 and found.per_iteration_us == 105
+
+
+def test_critical_path_adds_up():
+    one = make([(0, 10, 0), (1, 30, 0), (0, 10, 0), (1, 5, 1)], [(0, 1, 4, True), (2, 3, 4, True)])
+    path = critical_path(simulate(one))
+    assert path.tasks.tolist() == [0, 1, 3]
+    assert path.by_kind_us == {"host work": 4, "kernel": 35} and path.waiting_us == 1 and path.total_us == 40
+
+
+def test_serialised_share():
+    """Stream 1 works 0–10, stream 2 5–15: 10 of 15 µs alone."""
+    one = make([(1, 10, 0), (2, 10, 5)])
+    assert serialised_pct(simulate(one)) == pytest.approx(100 * 10 / 15)
+    assert np.isnan(serialised_pct(simulate(make([(0, 5, 0)]))))
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [("recorded", [2, 3, 4]), ("arrival", [3, 2, 4]), ("priority", [3, 4, 2]), ("shortest", [3, 4, 2])],
+)
+def test_policies(policy, order):
+    """Task 3 is ready at 1 µs, tasks 2 and 4 at 5 and 6, while task 3 runs until 21 µs."""
+    one = make(
+        [(0, 5, 0), (0, 1, 0), (2, 30, 0), (2, 20, 0), (2, 10, 0)],
+        [(0, 2, 0, False), (0, 3, 1, True), (1, 4, 0, False)],
+    )
+    one = replace(one, priority=np.array([0, 0, 1.0, 2, 3]), policies={2: policy})
+    start = simulate(one).start_us
+    assert sorted([2, 3, 4], key=lambda i: start[i]) == order
+
+
+def test_a_policy_of_the_users():
+    one = make([(2, 10, 0), (2, 10, 0), (2, 10, 0)])
+    one = replace(one, policies={2: lambda graph: -np.arange(len(graph))})
+    assert simulate(one).start_us.tolist() == [20, 10, 0]
+    with pytest.raises(InputError, match="one number per task"):
+        simulate(replace(one, policies={2: lambda graph: [1.0]}))
+    with pytest.raises(InputError, match="did you mean shortest"):
+        simulate(replace(one, policies={2: "shortes"}))
+
+
+def test_order_is_found_and_circles_are_refused():
+    one = make([(0, 1, 0), (1, 2, 0), (2, 3, 0)], [(2, 0, 0, False)])
+    sorted_graph = in_order(one)
+    assert (sorted_graph.src < sorted_graph.dst).all()
+    assert simulate(sorted_graph).total_us == 4
+    with pytest.raises(InputError, match="circle"):
+        in_order(make([(0, 1, 0), (1, 2, 0)], [(1, 0, 0, False), (0, 1, 0, False)]))
+
+
+@st.composite
+def graphs(draw) -> Graph:
+    count = draw(st.integers(1, 12))
+    time = st.floats(0, 100)
+    tasks = [(draw(st.integers(0, 2)), draw(time), draw(st.floats(0, 5))) for _ in range(count)]
+    pairs = draw(st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=15))
+    return make(tasks, [(a, b, draw(st.floats(0, 5)), draw(st.booleans())) for a, b in pairs if a < b])
+
+
+@given(graphs())
+def test_dependencies_hold_and_the_path_adds_up(one):
+    found = simulate(one)
+    reached = np.where(one.from_start, found.start_us[one.src], found.end_us[one.src]) + one.lag_us
+    assert (found.start_us[one.dst] >= reached - 1e-9).all()
+    for resource in range(3):
+        rows = np.flatnonzero(one.resource == resource)
+        assert (found.start_us[rows[1:]] >= found.end_us[rows[:-1]] - 1e-9).all()
+    path = critical_path(found)
+    # It begins with the first task of a resource, whose gap is a time and not a duration.
+    assert path.total_us == pytest.approx(found.total_us)
+
+
+@given(graphs(), st.integers(0, 11))
+def test_a_longer_task_never_helps(one, which):
+    longer = one.duration_us.copy()
+    longer[which % len(one)] += 7
+    before, after = simulate(one), simulate(replace(one, duration_us=longer))
+    assert (after.end_us >= before.end_us - 1e-9).all()
+
+
+@given(graphs())
+def test_events_and_sweep_agree_in_recorded_order(one):
+    """A policy that asks for the recorded order can only delay what would have been ready earlier."""
+    kept = replace(one, gap_us=np.zeros(len(one)))
+    by_events = simulate(replace(kept, policies={0: lambda graph: np.arange(len(graph))}))
+    work = kept.duration_us[kept.resource == 0].sum()
+    assert by_events.total_us >= work - 1e-9
+    for edge in range(len(kept.src)):
+        a, b = kept.src[edge], kept.dst[edge]
+        base = by_events.start_us[a] if kept.from_start[edge] else by_events.end_us[a]
+        assert by_events.start_us[b] >= base + kept.lag_us[edge] - 1e-9
+
+
+def test_collectives_are_device_tasks():
+    one = make([(1, 10, 0), (2, 10, 0)])
+    one = replace(one, kind=np.array([KERNEL, COLLECTIVE]))
+    assert serialised_pct(simulate(one)) == 0

@@ -1,0 +1,84 @@
+"""Units and calls by hand, in µs."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from surrogate.trace.events import kinds
+from surrogate.trace.iteration import Action, Clocks, Mean, Overheads, Unit
+
+
+def make_action(
+    start: float, end: float, rows: Sequence[int] = (), name: str = "cudaLaunchKernel", **more: Any
+) -> Action:
+    """A call from ``start`` to ``end`` µs that puts activities ``rows`` on the device."""
+    kind = more.pop("kind", kinds.LAUNCH)
+    return Action(0, name, kind, round(start * 1e3), round(end * 1e3), tuple(rows), **more)
+
+
+def make_unit(
+    name: str,
+    start: float,
+    end: float,
+    *actions: Action,
+    thread: int = 0,
+    events: Sequence[float] = (),
+    **more: Any,
+) -> Unit:
+    """An operator from ``start`` to ``end`` µs with traced sub-events at ``events``."""
+    given = {"row": 0, "parent": -1, "iteration": 0, "is_input": False, "is_operator": True, **more}
+    return Unit(
+        name, thread, round(start * 1e3), round(end * 1e3), actions=actions,
+        events_ns=tuple(round(event * 1e3) for event in events), **given,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def action() -> Callable[..., Action]:
+    return make_action
+
+
+@pytest.fixture(scope="session")
+def unit() -> Callable[..., Unit]:
+    return make_unit
+
+
+def fixed(**us: float) -> Overheads:
+    """The same overheads for every operator."""
+    given = {
+        "t1": 10.0,
+        "t2": 20.0,
+        "t3": 30.0,
+        "t4": 4.0,
+        "t5": 5.0,
+        "alone": 7.0,
+        "edge": 50.0,
+        "handover": 100.0,
+    }
+    return Overheads({kind: Mean(value, 1) for kind, value in (given | us).items()}, {})
+
+
+def make_clocks(
+    times: Sequence[float], streams: Sequence[int] = (), collective: Sequence[int] = (), **more: Any
+) -> Clocks:
+    """Clocks at 0 over activities with these times (µs), by default all on stream 0 with `fixed` overheads."""
+    count = len(times)
+    return Clocks(
+        more.pop("overheads", fixed()),
+        np.array(times, dtype=float),
+        list(streams) or [0] * count,
+        [row in collective for row in range(count)],
+        **more,
+    )
+
+
+@pytest.fixture(scope="session")
+def clocks() -> Callable[..., Clocks]:
+    return make_clocks
+
+
+@pytest.fixture(scope="session")
+def overheads() -> Callable[..., Overheads]:
+    return fixed

@@ -1,0 +1,252 @@
+"""Iteration times end to end: invented traces, fake and real predictors, the command, the real traces."""
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from features.conv import Conv
+from features.errors import InputError
+from features.gpu import gpu
+from surrogate.cli import main
+from surrogate.operators import OperatorPredictor
+from surrogate.trace.iteration import (
+    Surrogates,
+    batch_of,
+    host_work,
+    iteration_times,
+    measure_overheads,
+    measured_times,
+    pooled,
+    predicted_times,
+)
+
+KERNEL = {
+    "ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2,
+    "args": {"device": 0, "stream": 7, "correlation": 1},
+}  # fmt: skip
+
+
+@dataclass
+class FixedConvs:
+    """Every convolution takes 77 µs per sample of its batch / 8; none runs where ``none`` is set."""
+
+    none: bool = False
+
+    def select_many(self, problems: Any, **_: Any) -> Any:
+        assert all(isinstance(one, Conv) for one in problems)
+        return [
+            SimpleNamespace(estimates=() if self.none else (SimpleNamespace(time_us=77.0 * one.n / 8),))
+            for one in problems
+        ]
+
+
+class FixedOperators:
+    """Every other operator takes 1 µs per 100,000 bytes, by a roofline."""
+
+    def predict(self, ops: Any) -> Any:
+        return [SimpleNamespace(time_us=float(op.dram_bytes) / 1e5, source="roofline") for op in ops]
+
+
+@pytest.fixture
+def fake():
+    return Surrogates(gpu("v100-sxm2-16gb"), FixedConvs(), FixedOperators())
+
+
+@pytest.fixture
+def trace(read, make_trace):
+    return read(make_trace(steps=3))
+
+
+def test_iterations_are_walked_in_turn(trace):
+    found = iteration_times(trace)
+    assert [one.label for one in found] == ["ProfilerStep#5", "ProfilerStep#6", "ProfilerStep#7"]
+    assert all(one.measured_us == 990.0 and one.coverage == 1.0 and one.host_coverage == 1.0 for one in found)
+    assert all(one.device_us == one.measured_device_us == 400.0 for one in found)
+    assert all(one.unprofiled_us <= one.predicted_us <= one.measured_us for one in found)
+    assert found.batch == 8 and found.gpu == "v100-sxm2-16gb" and found.unknown == ()
+    calls = {row.operator: (row.calls, row.launches, row.measured_us) for row in found.operators}
+    assert calls["ConvolutionBackward0"] == (1.0, 1.0, 200.0)
+    assert found.operators[0].operator == "ConvolutionBackward0"
+
+
+def test_one_iteration_alone(trace):
+    whole, one = iteration_times(trace), iteration_times(trace, iteration=1)
+    assert one.iterations == (whole.iterations[1],)
+    with pytest.raises(InputError, match="it has 3, from 0 on"):
+        iteration_times(trace, iteration=3)
+
+
+def test_result_converts(trace):
+    found = iteration_times(trace, leave_one_out=True)
+    plain = json.loads(json.dumps(found.to_dict()))
+    assert len(plain["iterations"]) == 3 and plain["coverage"] == 1.0 and plain["times"] == "measured"
+    assert list(found.to_frame()["label"]) == [one.label for one in found]
+    assert "ProfilerStep#5" in repr(found) and "<table>" in found._repr_html_()
+    assert found.error_geomean_pct == pytest.approx(
+        np.exp(np.mean([np.log(abs(one.error_pct or 0.0)) for one in found]))
+    )
+
+
+def test_surrogate_times_are_those_of_the_operators(trace, fake):
+    """77 µs per convolution forward; two products backward by one launch; relu 8·16·30·30 elements of 8 bytes."""
+    times = predicted_times(trace, fake)
+    rows = {trace.name_of(trace.activities, row): row for row in range(7, len(trace.activities))}
+    of = {name: float(times.time_us[row]) for name, row in rows.items()}
+    assert of["cudnn_wgrad_kernel"] == pytest.approx(154.0)
+    assert of["relu_kernel"] == pytest.approx(8 * 16 * 30 * 30 * 8 / 1e5)
+    assert of["add_kernel"] == pytest.approx(16 * 3 * 3 * 3 * 12 / 1e5)
+    assert of["Memcpy DtoH (Device -> Pageable)"] == pytest.approx(400000 / 1e5)
+    lacking = {(trace.name_of(trace.activities, row), reason) for row, reason in times.reasons}
+    assert lacking == {("relu_backward_kernel", "a rule for this operator")}
+    assert of["relu_backward_kernel"] == 30.0
+
+
+def test_what_is_lacking_is_listed_and_counted(trace, fake):
+    found = iteration_times(trace, times="surrogate", surrogates=fake, iteration=0)
+    assert [(one.operator, one.count, one.time_us) for one in found.unknown] == [("ReluBackward0", 1, 30.0)]
+    device = found.iterations[0].device_us
+    assert found.coverage == pytest.approx(1 - 30 / device)
+    assert any("kept as measured: ReluBackward0" in note for note in found.table.notes)
+    without = Surrogates(fake.gpu, None, fake.operators)
+    found = iteration_times(trace, times="surrogate", surrogates=without)
+    assert ("a model of convolutions", 6) in [
+        (one.lacks, sum(other.count for other in found.unknown if other.lacks == one.lacks))
+        for one in found.unknown
+    ]
+    none = Surrogates(fake.gpu, FixedConvs(none=True), fake.operators)
+    assert "an algorithm that runs it" in {
+        one.lacks for one in iteration_times(trace, times="surrogate", surrogates=none).unknown
+    }
+
+
+def test_another_batch_and_gpu(trace, fake):
+    found = iteration_times(trace, batch=16, surrogates=fake)
+    plain = iteration_times(trace, times="surrogate", surrogates=fake)
+    before = {row.operator: row.predicted_us for row in plain.operators}
+    after = {row.operator: row.predicted_us for row in found.operators}
+    for name in ("aten::conv2d", "aten::relu", "ConvolutionBackward0"):
+        assert after[name] == pytest.approx(2 * before[name])
+    assert after["aten::add_"] == before["aten::add_"]  # the optimizer's tensors have no batch
+    assert ("aten::copy_", "batch dimension") in {(one.operator, one.lacks) for one in found.unknown}
+    assert all(one.error_pct is None for one in found) and found.error_geomean_pct is None
+    there = iteration_times(trace, gpu="t4", surrogates=fake)
+    assert there.gpu == "t4" and there.iterations[0].error_pct is None and there.times == "surrogate"
+
+
+def test_surrogate_is_linear_in_nothing_else(trace, fake):
+    same = predicted_times(trace, fake, 8, 8).time_us
+    assert np.array_equal(same, predicted_times(trace, fake).time_us)
+    assert measured_times(trace).time_us.sum() == 1200.0
+
+
+def test_shared_overheads(trace, read, make_trace):
+    other = measure_overheads(host_work(read(make_trace(steps=1), "other.json")), "other")
+    found = iteration_times(trace, overheads=other)
+    assert found.overheads.sources == ("other",) and found.iterations[0].host_coverage == 1.0
+    assert found.iterations[0].predicted_us == pytest.approx(
+        iteration_times(trace).iterations[0].predicted_us, rel=0.05
+    )
+
+
+def test_errors(trace, read, make_trace):
+    with pytest.raises(InputError, match="unknown; known: measured, surrogate"):
+        iteration_times(trace, times="guessed")
+    with pytest.raises(InputError, match="use the surrogate's"):
+        iteration_times(trace, times="measured", batch=16)
+    with pytest.raises(InputError, match="one iteration"):
+        iteration_times(read(make_trace(steps=1), "one.json"), leave_one_out=True)
+    with pytest.raises(InputError, match="leave out one"):
+        iteration_times(trace, overheads=iteration_times(trace).overheads, leave_one_out=True)
+    with pytest.raises(InputError, match="no operators or launches"):
+        iteration_times(read({"traceEvents": [KERNEL]}, "kernel.json"))
+    bare = make_trace(steps=1)
+    for event in bare["traceEvents"]:
+        event.get("args", {}).pop("Input Dims", None)
+    bare.pop("deviceProperties")
+    with pytest.raises(InputError, match="batch size is not known"):
+        iteration_times(read(bare, "bare.json"), batch=4)
+    with pytest.raises(InputError, match="does not name a known GPU"):
+        iteration_times(read(bare, "bare.json"), times="surrogate")
+
+
+@pytest.fixture
+def seer(monkeypatch, capsys, make_trace, tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(make_trace(steps=2)))
+
+    def run(*words, file=path):
+        monkeypatch.setattr("sys.argv", ["seer", "trace", "iteration", str(file), *map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_command(seer, tmp_path):
+    code, out, _ = seer("--save-overheads", tmp_path / "o.json")
+    assert code == 0 and "ProfilerStep#6" in out and "ConvolutionBackward0" in out
+    code, out, _ = seer("--overheads", tmp_path / "o.json", "--json", "--iteration", "1")
+    whole = json.loads(out)
+    assert code == 0 and [one["index"] for one in whole["iterations"]] == [1]
+    code, out, _ = seer("--csv", "--leave-one-out")
+    assert [row["label"] for row in csv.DictReader(io.StringIO(out))] == ["ProfilerStep#5", "ProfilerStep#6"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--iteration", "9"),
+        ("--gpu", "nothing"),
+        ("--overheads", "none.json"),
+        ("--times", "measured", "--gpu", "t4"),
+    ],
+)
+def test_users_errors_end_in_one_line(seer, words):
+    code, out, err = seer(*words)
+    assert code == 2 and out == "" and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("leave_one_out", [False, True])
+def test_resnet_within_5_pct(resnet, leave_one_out):
+    found = iteration_times(resnet, leave_one_out=leave_one_out)
+    assert len(found) == 6 and all(abs(one.error_pct) <= 5.0 for one in found)  # type: ignore[arg-type]
+
+
+def test_vgg_within_2_pct(real):
+    trace = real("vgg13_b128_training_h100.json.gz")
+    found = iteration_times(trace)
+    assert abs(found.iterations[0].error_pct) <= 2.0  # type: ignore[arg-type]
+    # The file's name says 128; its shapes say 512.
+    assert batch_of(trace) == 512
+
+
+def test_vgg_sizes_by_roofline(real):
+    """Without a model of convolutions the matrix products, pools and pointwise operators are still predicted."""
+    trace = real("vgg13_b128_training_h100.json.gz")
+    by = Surrogates(gpu("h100-sxm"), None, OperatorPredictor(gpu("h100-sxm"), None))
+    found = iteration_times(trace, times="surrogate", surrogates=by)
+    assert 0.2 < found.coverage < 0.5
+    assert "a model of convolutions" in {one.lacks for one in found.unknown}
+
+
+def test_host_only_trace(real):
+    found = iteration_times(real("edge_no_gpu_events.json.gz"))
+    assert found.coverage == 0.0 and found.iterations[0].device_us == 0.0
+    assert "no device activity" in found.notes[0]
+
+
+def test_pooled_from_real_traces(real):
+    one = measure_overheads(host_work(real("vgg13_b128_training_h100.json.gz")), "vgg")
+    both = pooled([one, one])
+    assert both.us("t2", "aten::conv2d") == pytest.approx(one.us("t2", "aten::conv2d"))
+    assert both.overall["t4"].count == 2 * one.overall["t4"].count

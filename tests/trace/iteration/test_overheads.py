@@ -1,0 +1,128 @@
+"""T1 to T5 from units by hand, the JSON file, and what is shared."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.errors import InputError
+from surrogate.trace.events import kinds
+from surrogate.trace.iteration import HostWork, Mean, Overheads, load_overheads, measure_overheads, pooled
+from surrogate.trace.iteration.overheads import place, trimmed_mean
+
+
+def measured(*units, **more):
+    return measure_overheads(HostWork(tuple(units), (), ()), **more)
+
+
+def test_five_overheads_of_one_operator(unit, action):
+    """T2 = 30 − 2·2, T4 = 4 and 6, T5 = 10 − 2, T3 = 20 − 0."""
+    found = measured(unit("x", 0, 70, action(30, 34, [0]), action(44, 50, [1]), events=[3, 9, 40]))
+    assert {kind: found.us(kind, "x") for kind in ("t2", "t3", "t5")} == {"t2": 26.0, "t3": 20.0, "t5": 8.0}
+    assert found.us("t4", "cudaLaunchKernel") == 5.0
+    assert found.us("t5", "x", place("x", 2, 0)) == 8.0
+
+
+def test_gaps_of_siblings_from_2_to_200(unit):
+    gaps = [1.0, 2.0, 100.0, 200.0, 201.0]
+    start, units = 0.0, []
+    for gap in [0.0, *gaps]:
+        start += gap
+        units.append(unit("x", start, start + 5))
+        start += 5
+    found = measured(*units)
+    one = found.overall["t1"]
+    assert (one.mean_us, one.count) == (pytest.approx(302 / 3), 3)
+
+
+def test_no_sibling_is_an_edge(unit):
+    found = measured(unit("x", 0, 5, parent=1), unit("y", 15, 20, parent=2), unit("z", 23, 25, parent=2))
+    assert found.us("edge", "y") == 10.0 and found.us("t1", "z") == 3.0
+    assert "y" not in found.by_name["t1"]
+
+
+def test_negatives_are_0(unit, action):
+    found = measured(unit("x", 0, 20, action(3, 4, [0]), events=[1, 2]))
+    assert found.us("t2", "x") == 0.0
+
+
+def test_waiting_is_no_overhead(unit, action):
+    """A synchronising call after the launch, and a copy's own wait, belong to the device."""
+    wait = action(20, 1020, (), "cudaStreamSynchronize", kind=kinds.SYNC_CALL)
+    copy = action(10, 510, [0], "cudaMemcpyAsync", kind=kinds.COPY_CALL, joins=True, blocked_us=493.0)
+    found = measured(unit("x", 0, 1030, action(10, 14, [0]), wait))
+    assert found.us("t3", "x") == 16.0
+    assert measured(unit("x", 0, 520, copy)).us("t4", "cudaMemcpyAsync") == 7.0
+
+
+def test_hand_over(unit):
+    found = measured(unit("f", 0, 5), unit("b", 45, 50, thread=1), unit("g", 110, 120))
+    assert found.overall["handover"] == Mean(50.0, 2) and "t1" not in found.overall
+
+
+def test_chosen_iterations_only(unit):
+    units = [unit("x", 100 * at, 100 * at + 10 * (at + 1), iteration=at) for at in range(3)]
+    assert measured(*units, keep=[0, 2]).us("alone", "x") == 20.0
+
+
+def test_unknown_operators_get_the_mean_of_all(unit):
+    found = measured(unit("x", 0, 10), unit("y", 20, 40))
+    assert (found.us("alone", "x"), found.us("alone", "new")) == (10.0, 15.0)
+    assert found.us("t2", "x") == 0.0 and found.us("t4", "cudaLaunchKernel") == 4.0
+    assert found.knows("x") and not found.knows("new")
+
+
+def test_annotations_say_nothing_of_operators(unit):
+    """A program's own range of 5 ms is known by its name alone."""
+    found = measured(unit("x", 0, 10), unit("IO #", 20, 5020, is_operator=False))
+    assert (found.us("alone", "IO #"), found.us("alone", "new")) == (5000.0, 10.0)
+
+
+def test_outliers_are_dropped():
+    """Quartiles 2 and 4, reach 3: 100 is outside −1 … 7."""
+    assert trimmed_mean([1.0, 2.0, 3.0, 4.0, 100.0]) == Mean(2.5, 4)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40), st.floats(0.01, 100))
+def test_trimmed_mean_scales(values, factor):
+    one, other = trimmed_mean(values), trimmed_mean([factor * value for value in values])
+    assert min(values) - 1e-9 <= one.mean_us <= max(values) + 1e-9
+    if one.count == other.count:  # rounding may move a value over the limit
+        assert other.mean_us == pytest.approx(factor * one.mean_us, rel=1e-6, abs=1e-6)
+
+
+def test_pooled_by_samples():
+    left = Overheads({"t1": Mean(10.0, 1)}, {"t1": {"x": Mean(10.0, 1)}}, ("a",))
+    right = Overheads({"t1": Mean(40.0, 2)}, {"t1": {"x": Mean(40.0, 2)}, "t2": {"x": Mean(1.0, 1)}}, ("b",))
+    found = pooled([left, right])
+    assert found.us("t1", "x") == 30.0 and found.us("t2", "x") == 1.0 and found.sources == ("a", "b")
+    with pytest.raises(InputError, match="one trace at least"):
+        pooled([])
+
+
+def test_file(unit, action, tmp_path):
+    found = measured(unit("x", 0, 70, action(30, 34, [0])), unit("y", 80, 90), source="a.json")
+    found.save(tmp_path / "o.json")
+    again = load_overheads(tmp_path / "o.json")
+    assert again.to_dict() == found.to_dict() and again.us("t2", "x") == 30.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"schema": 9}', '{"schema": 1}', '{"schema": 1, "overall": {"t1": [-1, 2]}, "by_name": {}}',
+     '{"schema": 1, "overall": {"t1": "x"}, "by_name": {}}', '{"schema": 1, "overall": {}, "by_name": {"t1": 3}}'],
+)  # fmt: skip
+def test_bad_files_end_in_one_line(tmp_path, text):
+    path = tmp_path / "o.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_overheads(path)
+    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+    with pytest.raises(InputError, match="cannot be read"):
+        load_overheads(tmp_path / "none.json")
+
+
+def test_saved_file_is_plain(unit, tmp_path):
+    measured(unit("x", 0, 5), source="t").save(tmp_path / "o.json")
+    assert json.loads((tmp_path / "o.json").read_text())["overall"] == {"alone": [5.0, 1]}

@@ -1,0 +1,93 @@
+"""Units of invented traces: outermost operators, wrappers, input waits, lone calls."""
+
+import pytest
+
+from surrogate.trace.events import kinds
+from surrogate.trace.iteration import host_work
+from surrogate.trace.iteration.segments import segments
+
+
+def event(category, name, start, length, thread=1, **arguments):
+    return {
+        "ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": length,
+        "args": arguments,
+    }  # fmt: skip
+
+
+def launched(name, start, length, correlation, stream=7, category="kernel", **more):
+    return {
+        **event(
+            category, name, start, length, stream, correlation=correlation, device=0, stream=stream, **more
+        ),
+        "pid": 0,
+    }
+
+
+@pytest.fixture
+def work_of(read):
+    return lambda *events: host_work(read({"schemaVersion": 1, "traceEvents": list(events)}))
+
+
+def test_invented_step(read, make_trace):
+    """conv2d, relu, two backward operators, SGD's add_ inside its annotation, and copy_; per step."""
+    work = host_work(read(make_trace(steps=2)))
+    names = [
+        "aten::conv2d",
+        "aten::relu",
+        "ReluBackward0",
+        "ConvolutionBackward0",
+        "aten::add_",
+        "aten::copy_",
+    ]
+    assert [unit.name for unit in work.units] == names * 2
+    assert [unit.iteration for unit in work.units] == [0] * 6 + [1] * 6
+    assert {unit.thread for unit in work.units[2:4]} != {unit.thread for unit in work.units[:2]}
+    assert all(len(unit.launches) == 1 for unit in work.units) and work.unattached == ()
+    copy = work.units[5].launches[0]
+    assert copy.joins and copy.blocked_us == 70.0  # the copy ends 70 µs into the call of 80 µs
+    parts = segments(work.units[0])
+    assert parts.first == (20.0, 1) and parts.last == (70.0, 0)
+    assert segments(work.units[5]).launches[0][1] == 10.0
+
+
+def test_lone_calls_and_input(work_of):
+    work = work_of(
+        event("user_annotation", "enumerate(DataLoader)#__next__", 0, 500),
+        event("cpu_op", "aten::stack", 10, 20),
+        event("cuda_runtime", "cudaLaunchKernel", 600, 10, correlation=1),
+        launched("k", 620, 30, 1),
+        event("cuda_runtime", "cudaDeviceSynchronize", 640, 40, correlation=2),
+        event("cuda_runtime", "cudaGetDevice", 690, 1, correlation=3),
+    )
+    assert [(unit.name, unit.is_input, unit.row >= 0) for unit in work.units] == [
+        ("enumerate(DataLoader)#__next__", True, True),
+        ("cudaLaunchKernel", False, False),
+        ("cudaDeviceSynchronize", False, False),
+    ]
+    assert work.units[2].actions[0].kind == kinds.SYNC_CALL
+
+
+def test_annotations_around_and_alone(work_of):
+    """One around operators is none of the host's steps, an empty one is; numbers in its name do not count."""
+    work = work_of(
+        event("user_annotation", "outer 1", 0, 100),
+        event("cpu_op", "aten::a", 10, 20),
+        event("cpu_op", "aten::b", 12, 5),
+        event("user_annotation", "idle 3", 50, 20),
+    )
+    assert [unit.name for unit in work.units] == ["aten::a", "idle #"]
+    assert work.units[0].events_ns == (12_000,)
+
+
+def test_pageable_copy_that_the_call_outlasts_joins(work_of):
+    call = event("cuda_runtime", "cudaMemcpyAsync", 0, 50, correlation=1)
+    copy = "Memcpy HtoD (Pageable -> Device)"
+    blocking = work_of(call, launched(copy, 10, 30, 1, category="gpu_memcpy", bytes=8))
+    staged = work_of(call, launched(copy, 10, 90, 1, category="gpu_memcpy", bytes=8))
+    assert blocking.units[0].actions[0].joins and blocking.units[0].actions[0].blocked_us == 40.0
+    assert not staged.units[0].actions[0].joins
+
+
+def test_activities_without_a_call(work_of):
+    work = work_of(event("cpu_op", "aten::a", 0, 20), launched("k", 5, 5, 99))
+    assert len(work.unattached) == 1 and work.units[0].actions == ()

@@ -1,0 +1,226 @@
+"""The optimisations on the invented trace by hand, on ResNet-50 for plausibility, and as laws."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.errors import InputError
+from surrogate.trace.graph import simulate
+from surrogate.trace.whatif import MODELS, Network, evaluate, select, setting_of, user_function, what_if
+from surrogate.trace.whatif.convolutions import convolutions_of
+from surrogate.trace.whatif.distributed import NETWORK
+from surrogate.trace.whatif.parameters import parameters_of
+
+
+def times(graph, **given_):
+    return graph.duration_us[select(graph, **given_)]
+
+
+def test_amp_follows_the_published_rule(made, setting):
+    graph = what_if("amp")(made, setting).graph
+    assert times(graph, name="wgrad", iteration=0) == pytest.approx([200 / 3])
+    assert times(graph, name="scudnn", iteration=0) == pytest.approx(
+        [50]
+    )  # neither sgemm nor wgrad in its name
+    assert times(graph, kind="copy", iteration=0) == pytest.approx([40])
+    assert (times(graph, kind=("call", "host work")) == times(made, kind=("call", "host work"))).all()
+
+
+def test_amp_of_the_kernels_that_tensor_cores_run(made, setting):
+    graph = what_if("amp-tensor")(made, setting).graph
+    assert times(graph, name="wgrad", iteration=0) == pytest.approx([200 / 3])
+    assert times(graph, name="add_kernel", iteration=0) == pytest.approx([10])
+    assert times(graph, name="relu_kernel", iteration=0) == pytest.approx([10])
+
+
+def test_amp_by_rooflines_stays_within_the_peaks(resnet_graph, resnet_setting):
+    change = what_if("amp-roofline")(resnet_graph, resnet_setting)
+    kernels = select(resnet_graph, kind="kernel") & (resnet_graph.duration_us > 0)
+    ratio = change.graph.duration_us[kernels] / resnet_graph.duration_us[kernels]
+    assert ratio.max() <= 1 + 1e-9 and 1 / 16 <= ratio.min() < 1 / 3
+    assert change.notes
+    with pytest.raises(InputError, match="no fp16 tensor cores"):
+        what_if("amp-roofline")(resnet_graph, setting_of(resnet_setting.profile, target="p100-sxm2-16gb"))
+
+
+def test_fused_adam_leaves_one_kernel_and_one_launch(resnet_graph, resnet_setting):
+    graph = what_if("fused-adam")(resnet_graph, resnet_setting).graph
+    kernels = select(graph, kind="kernel", layer="^Optimizer.step", iteration=2)
+    assert 0 < (graph.duration_us[kernels] > 0).sum() <= 2
+    # 25.56 million parameters, 28 bytes each, at the V100's 900 GB/s.
+    assert graph.duration_us[kernels].max() == pytest.approx(25.56e6 * 28 / 900e3, rel=0.05)
+    assert select(graph, kind="call", layer="^Optimizer.step", iteration=2).sum() == 1
+
+
+def test_parameters_of_resnet(resnet_graph, resnet_setting):
+    found = parameters_of(resnet_setting.profile.trace, 1, resnet_graph.iterations)
+    assert len(found) == 161 and sum(one.elements for one in found) == 25_557_032
+
+
+def test_batch_norm_and_relu(resnet_graph, resnet_setting):
+    graph = what_if("batch-norm")(resnet_graph, resnet_setting).graph
+    before, after = (times(one, kind="kernel", layer="^batch_norm").sum() for one in (resnet_graph, graph))
+    assert after == pytest.approx(before / 2)
+    # 33 of 49: the last of each of the 16 blocks follows an addition.
+    left = {resnet_graph.layers[i] for i in graph.layer[select(graph, kind="kernel", layer="^relu")]}
+    assert len(left) == 16
+
+
+def test_cuda_graphs_leave_one_launch(made, setting):
+    graph = what_if("cuda-graphs")(made, setting).graph
+    assert [graph.name_of(i) for i in np.flatnonzero(select(graph, kind="call", iteration=1)).tolist()] == [
+        "cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemcpyAsync",
+    ]  # fmt: skip
+    assert simulate(graph).total_us < simulate(made).total_us
+
+
+def test_batch_scales_samples_but_no_weights(made, setting):
+    graph = what_if("batch=16")(made, setting).graph
+    assert times(graph, name="scudnn", iteration=0) == pytest.approx([200])  # 160 → 320 blocks on 80 SMs
+    assert times(graph, name="add_kernel", iteration=0) == pytest.approx([10])
+    assert (what_if("batch=8")(made, setting).graph.duration_us == made.duration_us).all()
+
+
+def test_faster_kernels_and_host(made, setting):
+    assert times(
+        what_if("faster-kernels=4")(made, setting).graph, name="wgrad", iteration=0
+    ) == pytest.approx([50])
+    host = what_if("faster-host")(made, setting).graph
+    assert times(host, kind="call").sum() == pytest.approx(times(made, kind="call").sum() / 2)
+    with pytest.raises(InputError, match="no collective"):
+        what_if("faster-network")(made, setting)
+
+
+def test_another_gpu(resnet_graph, resnet_setting):
+    graph = what_if("gpu")(resnet_graph, resnet_setting).graph
+    assert 2 < times(resnet_graph, kind="kernel").sum() / times(graph, kind="kernel").sum() < 7
+    with pytest.raises(InputError, match="--gpu"):
+        what_if("gpu")(resnet_graph, setting_of(resnet_setting.profile))
+
+
+def test_ring_by_hand():
+    """4 workers, 40 MB, 10 GB/s, 5 µs: 1.5 · 4,000 µs + 6 · 5 µs."""
+    assert Network(4, 10.0, 5.0).ring_us(40e6) == pytest.approx(6030)
+    assert Network(1, 10.0, 5.0).ring_us(40e6) == 0
+    with pytest.raises(InputError, match="is no network"):
+        Network(0)
+
+
+@given(st.integers(1, 64), st.floats(0.1, 1e3), st.floats(1.01, 100), st.floats(0, 1e10))
+def test_more_bandwidth_never_slows_a_ring(workers, bandwidth, factor, size):
+    assert Network(workers, bandwidth * factor).ring_us(size) <= Network(workers, bandwidth).ring_us(size)
+
+
+def test_data_parallel_overlaps_and_delays_the_optimizer(resnet_graph, resnet_profile):
+    def slow(bandwidth):
+        setting = setting_of(resnet_profile, network=Network(8, bandwidth, 10.0))
+        return evaluate(resnet_graph, [what_if("data-parallel")], setting)[0]
+
+    found = {bandwidth: slow(bandwidth) for bandwidth in (1.0, 10.0, 1000.0)}
+    assert (
+        found[1.0].predicted_us
+        > found[10.0].predicted_us
+        >= found[1000.0].predicted_us
+        >= found[1.0].baseline_us
+    )
+    graph = found[1.0].predicted.graph
+    network = select(graph, resource=NETWORK)
+    # 102 MB in 4 buckets (of 25 MB or more) in each of 6 iterations; 2·7/8 of them at 1 GB/s and 14 steps each.
+    assert network.sum() == 24
+    size_us = 25_557_032 * 4 / 1e3 * 14 / 8
+    assert graph.duration_us[network].sum() == pytest.approx(6 * size_us + 24 * 14 * 10)
+
+
+def test_priorities_help_where_the_network_is_slow(resnet_graph, resnet_profile):
+    setting = setting_of(resnet_profile, network=Network(8, 1.5, 1.0))
+    plain, urgent = evaluate(resnet_graph, [what_if("parameter-server"), what_if("p3")], setting)
+    assert urgent.predicted_us <= plain.predicted_us
+    assert plain.predicted_us > plain.baseline_us
+    single = [np.flatnonzero(select(one.predicted.graph, resource=NETWORK)).size for one in (plain, urgent)]
+    assert single[1] > single[0] == 6 * 161
+
+
+class Surrogate:
+    """Predicts IMPLICIT_PRECOMP_GEMM twice as slow as WINOGRAD, with an interval of 10 % around each."""
+
+    def select(self, conv):
+        times_us = {"WINOGRAD": 100.0, "IMPLICIT_PRECOMP_GEMM": 200.0}
+        return SimpleNamespace(candidates=[
+            SimpleNamespace(algorithm=name, time_us=time, lower_us=time / 1.1, upper_us=time * 1.1)
+            for name, time in times_us.items()
+        ])  # fmt: skip
+
+
+def test_best_convolution(made, made_profile, monkeypatch):
+    setting = setting_of(made_profile)
+    monkeypatch.setattr(setting, "load_predictor", Surrogate)
+    answer = evaluate(made, [what_if("best-convolution")], setting)[0]
+    assert times(answer.predicted.graph, name="scudnn", iteration=0) == pytest.approx([50])
+    assert answer.low_us is not None and answer.high_us is not None
+    assert answer.low_us <= answer.predicted_us <= answer.high_us <= answer.baseline_us
+    assert "3 of 6" in answer.notes[0] and "3 stay" in answer.notes[1]
+
+
+def test_convolutions_of_resnet(resnet):
+    runs, _ = convolutions_of(resnet)
+    forward = [run.conv for run in runs if run.conv.direction == "fwd"]
+    assert len(forward) == 53 * 6
+    assert {run.algorithm for run in runs if run.conv.direction == "bwd_filter"} >= {"ALGO_0", "ALGO_1"}
+    first = forward[0]
+    assert (first.n, first.c, first.h, first.k, first.r, first.stride_h, first.pad_h) == (
+        32,
+        3,
+        224,
+        64,
+        7,
+        2,
+        3,
+    )
+    assert sum(conv.flops for conv in forward) / 6 / 32 == pytest.approx(8.2e9, rel=0.03)  # 4.1 GMAC a sample
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_every_model_answers_or_says_why(made, setting, name):
+    setting.load_predictor = Surrogate
+    try:
+        answer = evaluate(made, [what_if(name)], setting)[0]
+    except InputError as error:
+        assert name.split("=")[0] in str(error) or "no parameters" in str(error)
+    else:
+        assert answer.predicted_us > 0 and answer.to_dict()["name"] == name
+
+
+def test_names_and_numbers():
+    assert what_if("faster-kernels=4").value == 4 and what_if("faster-kernels=4").label == "faster-kernels=4"
+    for text, message in [
+        ("ampp", "did you mean amp"),
+        ("amp=2", "takes no number"),
+        ("batch=x", "is no number"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            what_if(text)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
+def test_factors_are_checked(made, setting, value):
+    with pytest.raises(InputError, match="number above 0"):
+        what_if(f"faster-kernels={value}")(made, setting)
+
+
+def test_a_function_of_the_users(made, setting, tmp_path, monkeypatch):
+    (tmp_path / "my_what_ifs.py").write_text(
+        "from surrogate.trace.whatif import remove, select\n"
+        "def no_copies(graph):\n    return remove(graph, select(graph, kind='copy'))\n"
+        "def nothing(graph):\n    return None\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    answer = evaluate(made, [user_function("my_what_ifs:no_copies")], setting)[0]
+    assert not select(answer.predicted.graph, kind="copy").any() and answer.speedup >= 1
+    with pytest.raises(InputError, match="must return a graph"):
+        evaluate(made, [user_function("my_what_ifs:nothing")], setting)
+    for text in ("my_what_ifs", "my_what_ifs:missing", "no_such_module_here:x"):
+        with pytest.raises(InputError):
+            user_function(text)

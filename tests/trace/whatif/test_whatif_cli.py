@@ -1,0 +1,97 @@
+"""``seer trace simulate`` and ``whatif`` through the entry point: contracts, files, errors."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from surrogate.cli import main
+from surrogate.trace import read_trace
+from surrogate.trace.graph import graph_of, simulate
+
+
+@pytest.fixture
+def file(make_trace, tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(make_trace(steps=3)))
+    return path
+
+
+@pytest.fixture
+def seer(monkeypatch, capsys):
+    def run(*words):
+        monkeypatch.setattr("sys.argv", ["seer", "trace", *map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_simulate(seer, file):
+    code, out, _ = seer("simulate", file, "--json")
+    whole = json.loads(out)
+    assert code == 0 and [row["index"] for row in whole["iterations"]] == [0, 1, 2]
+    for row in whole["iterations"]:
+        assert row["measured_us"] == 990 and row["simulated_us"] == pytest.approx(990)
+    assert whole["coverage"]["device_tasks"] == 18 and whole["coverage"]["edges"]["launch"] == 18
+    code, out, _ = seer("simulate", file, "--iteration", "1")
+    assert code == 0 and "critical path" in out and "follow a launch" in out
+
+
+def test_whatif(seer, file):
+    code, out, _ = seer("whatif", file, "amp", "faster-kernels=4", "--together", "--json")
+    rows = json.loads(out)
+    assert code == 0 and [row["name"] for row in rows] == [
+        "amp",
+        "faster-kernels=4",
+        "amp + faster-kernels=4",
+    ]
+    for row in rows:
+        assert row["speedup"] == pytest.approx(row["baseline_us"] / row["predicted_us"])
+        assert row["device_us_after"] < row["device_us_before"]
+        assert sum(row["critical_path_after"].values()) == pytest.approx(row["predicted_us"])
+        assert {layer["type"] for layer in row["layers"]} >= {"conv2d", "relu"}
+    code, out, _ = seer("whatif", file, "amp", "--csv")
+    assert code == 0 and set(next(csv.DictReader(io.StringIO(out)))) >= {
+        "name",
+        "baseline_us",
+        "predicted_us",
+    }
+    code, out, _ = seer("whatif", file, "gpu", "--gpu", "h100-sxm")
+    assert code == 0 and "speedup" in out
+
+
+def test_the_timeline_can_be_read_back(seer, file, tmp_path):
+    made = tmp_path / "changed.json"
+    code, out, _ = seer("whatif", file, "faster-kernels=4", "--timeline", made, "--json")
+    assert code == 0
+    again = graph_of(read_trace(made))
+    total_us = simulate(again).total_us
+    assert total_us / 3 == pytest.approx(json.loads(out)[0]["predicted_us"], rel=1e-3)
+    assert again.iterations[0].time_us <= 991
+
+
+def test_figures(seer, file, tmp_path):
+    code, _, _ = seer("whatif", file, "amp", "--figures", tmp_path / "new" / "figures")
+    drawn = sorted(path.name for path in (tmp_path / "new" / "figures").iterdir())
+    assert code == 0 and drawn == ["critical_path.svg", "times.svg"]
+    assert "<svg" in (tmp_path / "new" / "figures" / "times.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ampp"], "did you mean amp"), ([], "no what-if given"), (["data-parallel", "--bandwidth", "0"], "no network"),
+        (["gpu"], "--gpu"), (["--function", "nothing"], "module:callable"), (["data-parallel=2.5"], "whole number"),
+        (["best-convolution", "--bundle", "missing"], "missing"), (["gpu", "--gpu", "h200x"], "unknown"),
+    ],
+)  # fmt: skip
+def test_errors_are_one_line(seer, file, words, message):
+    code, out, err = seer("whatif", file, *words)
+    assert code == 2 and message in err and err.count("\n") == 1 and not out
