@@ -1,4 +1,4 @@
-"""(r) Which terms carry the result: `boosted-terms` with one group of columns left out at a time, and `blend`'s parts."""
+"""(r) Which terms carry the result: `boosted-terms` less one group of columns at a time, and `blend`'s parts."""
 
 from collections.abc import Iterator, Mapping
 
@@ -21,7 +21,7 @@ from surrogate.dataset.splits import folds
 from surrogate.models import Model
 from surrogate.models.blend import Blend
 from surrogate.models.boosted import BoostedDims, BoostedTerms
-from surrogate.models.columns import DIMS, TERMS
+from surrogate.models.columns import TERMS
 from surrogate.models.gaussian import GaussianTerms
 
 WHOLE = "boosted-terms"
@@ -43,8 +43,6 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """Group → the columns that it takes away."""
-_NAMED = {name for names in GROUPS.values() for name in names}
-assert _NAMED | set(DIMS) == set(TERMS), "every term belongs to a group"
 PARTS = ("blend's process", "blend")
 """Variants that add to the trees instead of taking from them."""
 
@@ -109,17 +107,21 @@ def _tables(sources: Sources, effort: Effort) -> Iterator[tuple[str, Rows, list[
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Per table: the whole model, and what each part is worth by time error, largest first, where chance is excluded."""
+    """Per table: the whole model, and the variants that change error or slowdown beyond chance, largest first."""
     sentences = []
     for label, part in table.groupby("data", sort=False):
         part = part.set_index("variant")
         whole = part.loc[WHOLE]
         told = f"{label}: {WHOLE} {percent(whole['median_error_pct'])}"
         if np.isfinite(whole["slowdown_macro"]):
-            told += f", picks at {ratio(whole['slowdown_macro'])} {interval(whole['ci_low'], whole['ci_high'])}"
+            told += (
+                f", picks at {ratio(whole['slowdown_macro'])} {interval(whole['ci_low'], whole['ci_high'])}"
+            )
         for kind in ("error", "slowdown"):
             missed = _significant(part, kind)
-            told += f"; {'error' if kind == 'error' else 'slowdown'} changes beyond chance with {listing(missed)}"
+            told += (
+                f"; {'error' if kind == 'error' else 'slowdown'} changes beyond chance with {listing(missed)}"
+            )
         sentences.append(told)
     return ". ".join(sentences) + "."
 

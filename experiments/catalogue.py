@@ -17,6 +17,8 @@ NAMES = (
     "versions",
     "worst_errors",
     "winners_3x3",
+    "objectives",
+    "ablation",
     "networks",
     "end_to_end",
     "coverage",

@@ -28,7 +28,7 @@ class Plan:
 
 
 SHORT = {"trees.rounds": 400, "trees.learning_rate": 0.07}
-"""Fewer trees at a higher rate than the default: bundles and predictions cost less than half; the cards tell the errors."""
+"""Fewer trees at a higher rate than the default: half the bytes and time; the cards tell the errors."""
 PLANS = {
     "cudnn7": Plan(
         ("cudnn_conv_per_algorithm.parquet", "cudnn_conv_partial_networks.parquet"),

@@ -70,14 +70,12 @@ def shorter() -> dict[str, float]:
 
 def sampled(data: Dataset, effort: Effort, shapes: int) -> Dataset:
     """At most so many shapes in a full run, the effort's own number in a quick one."""
-    return Effort(True, effort.seed, quick_shapes=min(shapes, effort.quick_shapes if effort.quick else shapes)).sample(
-        data
-    )
+    return Effort(
+        True, effort.seed, quick_shapes=min(shapes, effort.quick_shapes if effort.quick else shapes)
+    ).sample(data)
 
 
-def _tables(
-    sources: Sources, effort: Effort
-) -> Iterator[tuple[str, Rows, list[Round], str, np.ndarray]]:
+def _tables(sources: Sources, effort: Effort) -> Iterator[tuple[str, Rows, list[Round], str, np.ndarray]]:
     """Label, rows, rounds, how candidates are listed, and which rows the table has (the others were made up)."""
     cudnn, partial = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
     rows = candidate_rows([cudnn, partial])
@@ -92,7 +90,7 @@ def _tables(
 
 
 def with_unlisted(rows: Rows, data: Dataset) -> tuple[Rows, np.ndarray]:
-    """The rows and, after them, one without a time per candidate that a full list leaves out; (rows,) True if listed."""
+    """The rows and, after them, one without a time per candidate that a full list leaves out; which are listed."""
     absent = unlisted(rows).assign(status="not_listed", time_us=np.nan)
     both = rows_of(pd.concat([rows.frame, absent], ignore_index=True), data.devices)
     return both, np.arange(len(both)) < len(rows)
@@ -108,9 +106,7 @@ def answer(table: pd.DataFrame) -> str:
         plain = part.loc[PLAIN]
         better = part[part["slowdown_change_high"] < 0]
         worse = part[part["slowdown_change_low"] > 0]
-        told = [
-            f"{label} {ratio(row['slowdown_macro'])}" for label, row in better.iterrows()
-        ]
+        told = [f"{label} {ratio(row['slowdown_macro'])}" for label, row in better.iterrows()]
         sentences.append(
             f"{data}, {among} candidates: {PLAIN} {ratio(plain['slowdown_macro'])}"
             f" {interval(plain['ci_low'], plain['ci_high'])}; picks better beyond chance: {listing(told)};"

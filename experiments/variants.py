@@ -45,7 +45,7 @@ def variant_verdicts(predictions: Predictions, part: np.ndarray | None = None) -
     ungrouped = in_grouping(strata(predictions.rows.frame), "ungrouped")
     part = ungrouped if part is None else ungrouped & part
     choices, times = _choices(predictions, part), _times(predictions, part)
-    return choices.merge(times, on="variant", how="outer", sort=False)
+    return times.merge(choices, on="variant", how="left")
 
 
 def _choices(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:

@@ -1,109 +1,135 @@
 """(k) Winners of 3×3 convolutions on A100, V100 and P100: which class wins, and how long it takes."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
+from experiments.drift import fit_drift, places_in_file, without_drift
 from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome
 from experiments.held_out import candidate_rows
 from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.verdicts import error_record
+from experiments.winners_classes import BEST, class_probabilities, majority_class, near_twins_agree
 from experiments.words import listing, percent
-from features.table import ALGORITHM_NAMES
 from surrogate.dataset.rows import Rows, rows_of
-from surrogate.dataset.splits import folds
+from surrogate.dataset.splits import Fold, folds
 from surrogate.dataset.store import Dataset
+from surrogate.judge import resample_weights, shape_interval
 from surrogate.models import DEFAULT_MODEL, MODELS
+from surrogate.models.boosted import BoostedTerms
 
-SETTINGS = {
-    "learning_rate": 0.08, "max_depth": 6, "min_child_weight": 2.0, "subsample": 0.8, "colsample_bynode": 0.3,
-    "max_bin": 128, "tree_method": "hist", "verbosity": 0,
-}  # fmt: skip
-ROUNDS = 300
 MAX_FOLDS = 5
+DRIFT_TREES = {"rounds": 100, "learning_rate": 0.15}
+"""Of the model that the drift is estimated with."""
+Compared = tuple[np.ndarray, np.ndarray]
+"""Predicted and true times in µs, (rows,) each."""
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """By shape: a classifier of the winner's class on every class's terms, and the time of the class that it names."""
+    """By shape: the winner's class from every class's terms and tiles; its time from the classes' probabilities.
+
+    Times are judged as the table has them, and with the campaign's drift (see `experiments.drift`), which training rows
+    alone reveal, taken from them.
+    """
     data = effort.sample(sources.winners())
     rows = candidate_rows([data])
     classes = sorted(rows.frame["algorithm"].unique())
-    design = class_terms(rows, data, classes)
     label = rows.frame["algorithm"].map({name: code for code, name in enumerate(classes)}).to_numpy()
-    named = np.full(len(rows), -1)
-    majority = np.full(len(rows), -1)
-    times = {kind: np.full(len(rows), np.nan) for kind in ("class predicted", "class known")}
+    rounds = folds("shape", rows.frame, rows.frame.iloc[:0], min(effort.folds, MAX_FOLDS), effort.seed)
+    shares = class_probabilities(rows, data, classes, label, rounds, effort)
+    named = {name: share.argmax(axis=1) for name, share in shares.items()}
+    named["majority"] = np.full(len(rows), -1)
+    for fold in rounds:
+        named["majority"][fold.test] = majority_class(rows, label, fold.train, fold.test)
     model = (effort.timed(DEFAULT_MODEL) or effort.timed())[0]
-    for fold in folds("shape", rows.frame, rows.frame.iloc[:0], min(effort.folds, MAX_FOLDS), effort.seed):
-        effort.tick(f"fold {fold.name}")
-        named[fold.test] = classify(design[fold.train], label[fold.train], design[fold.test], effort.seed)
-        majority[fold.test] = _majority(rows, label, fold.train, fold.test)
-        fitted = MODELS[model]().fit(rows.take(fold.train), seed=effort.seed)
-        guessed = rows.frame.iloc[fold.test].assign(algorithm=np.array(classes)[named[fold.test]])
-        times["class predicted"][fold.test] = fitted.predict_us(
-            rows_of(guessed.reset_index(drop=True), data.devices)
-        )
-        times["class known"][fold.test] = fitted.predict_us(rows.take(fold.test))
-    table = verdicts(rows, label, named, majority, times)
+    times, drift_us = winner_times(rows, data, classes, shares[BEST], rounds, model, effort)
+    table = verdicts(rows, label, named, times, drift_us)
     return Outcome(table, _figure(table), answer(table, model))
 
 
-def class_terms(rows: Rows, data: Dataset, classes: list[str]) -> np.ndarray:
-    """(rows, columns) float32: the problem and the machine once, and the algorithm's terms of every class in turn."""
-    own = len(ALGORITHM_NAMES)
-    first = rows.features.shape[1] - own - 2  # two context columns follow the algorithm's
-    shared = np.delete(rows.features, np.arange(first, first + own), axis=1)
-    each = [
-        rows_of(rows.frame.assign(algorithm=name), data.devices).features[:, first : first + own]
-        for name in classes
-    ]
-    return np.hstack([shared, *each])
+def winner_times(
+    rows: Rows,
+    data: Dataset,
+    classes: list[str],
+    share: np.ndarray,
+    rounds: list[Fold],
+    model: str,
+    effort: Effort,
+) -> tuple[dict[str, Compared], pd.Series]:
+    """Kind → held-out times of the winner and what they are judged by; GPU → drift in µs, the folds' mean."""
+    place = places_in_file(rows.frame["gpu"].to_numpy())
+    kinds = ("class predicted", "class known", "drift removed", "drift removed, class known")
+    predicted = {kind: np.full(len(rows), np.nan) for kind in kinds}
+    level_us, slopes = np.full(len(rows), np.nan), []
+    for fold in rounds:
+        effort.tick(f"times, fold {fold.name}")
+        train, test = rows.take(fold.train), rows.take(fold.test)
+        slopes.append(fit_drift(train, place[fold.train], BoostedTerms(**DRIFT_TREES), effort.seed))
+        level_us[fold.test] = without_drift(test, place[fold.test], slopes[-1]).time_us
+        level = without_drift(train, place[fold.train], slopes[-1])
+        for kind, known, part in zip(kinds[::2], kinds[1::2], (train, level), strict=True):
+            fitted = MODELS[model]().fit(part, seed=effort.seed)
+            predicted[known][fold.test] = fitted.predict_us(test)
+            each = [
+                fitted.predict_us(
+                    rows_of(test.frame.assign(algorithm=name).reset_index(drop=True), data.devices)
+                )
+                for name in classes
+            ]
+            predicted[kind][fold.test] = mixed(np.array(each).T, share[fold.test])
+    times = {kind: (values, rows.time_us) for kind, values in predicted.items()}
+    for kind in kinds[2:]:
+        times[f"{kind}, from the table too"] = (predicted[kind], level_us)
+    times["drift alone"] = (level_us, rows.time_us)
+    return times, pd.DataFrame(slopes).mean()
 
 
-def classify(train: np.ndarray, label: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
-    """The most probable class of every test row, by boosted trees; classes absent from training are never named."""
-    import xgboost
-
-    present, code = np.unique(label, return_inverse=True)
-    if len(present) == 1:
-        return np.full(len(test), present[0])
-    data = xgboost.QuantileDMatrix(train, label=code, max_bin=SETTINGS["max_bin"])
-    task = {"objective": "multi:softprob", "num_class": len(present), "seed": seed}
-    booster = xgboost.train({**SETTINGS, **task}, data, num_boost_round=ROUNDS)
-    return present[booster.inplace_predict(test).argmax(axis=1)]
-
-
-def _majority(rows: Rows, label: np.ndarray, train: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """The most frequent class of each test row's GPU in training; of all GPUs where it has none."""
-    gpu = rows.frame["gpu"].to_numpy()
-    overall = np.bincount(label[train]).argmax()
-    most = {name: np.bincount(label[train][gpu[train] == name]).argmax() for name in set(gpu[train])}
-    return np.array([most.get(name, overall) for name in gpu[test]])
+def mixed(time_us: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """(rows,) geometric mean of the classes' times (rows, classes) by their probabilities; NaN times do not count."""
+    weight = np.where(np.isfinite(time_us), share, 0.0)
+    log_time = np.log(np.where(np.isfinite(time_us), time_us, 1.0))
+    return np.exp((weight * log_time).sum(axis=1) / weight.sum(axis=1))
 
 
 def verdicts(
-    rows: Rows, label: np.ndarray, named: np.ndarray, majority: np.ndarray, times: dict[str, np.ndarray]
+    rows: Rows,
+    label: np.ndarray,
+    named: Mapping[str, np.ndarray],
+    times: Mapping[str, Compared],
+    drift_us: pd.Series,
 ) -> pd.DataFrame:
     """Per GPU and over all: shares of right classes with an interval over shapes, and errors of the winner's time."""
     gpu = rows.frame["gpu"].to_numpy()
+    twins = near_twins_agree(rows, label)
     records = []
     for name in ["all", *sorted(set(gpu))]:
         mine = np.flatnonzero((gpu == name) | (name == "all"))
-        right = named[mine] == label[mine]
-        low, high = _share_interval(right, rows.shape[mine])
+        low, high = _share_interval(named[BEST][mine] == label[mine], rows.shape[mine])
+        near = twins[mine][np.isfinite(twins[mine])]
         record = {
             "gpu": name,
             "problems": len(mine),
-            "accuracy_pct": 100 * right.mean(),
+            "accuracy_pct": _accuracy(named[BEST][mine], label[mine]),
             "accuracy_low_pct": 100 * low,
             "accuracy_high_pct": 100 * high,
-            "majority_pct": 100 * (majority[mine] == label[mine]).mean(),
         }
-        for kind, predicted in times.items():
-            errors = error_record(predicted[mine], rows.time_us[mine], rows.shape[mine])
-            stem = kind.replace(" ", "_")
+        record |= {
+            f"{kind.lower().replace(' ', '_')}_pct": _accuracy(codes[mine], label[mine])
+            for kind, codes in named.items()
+            if kind != BEST
+        }
+        record |= {
+            "near_twins": len(near),
+            "near_twins_agree_pct": 100 * near.mean() if len(near) else np.nan,
+        }
+        record["drift_us"] = drift_us.mean() if name == "all" else drift_us.get(name, np.nan)
+        for kind, (predicted, true) in times.items():
+            errors = error_record(predicted[mine], true[mine], rows.shape[mine])
+            stem = kind.replace(",", "").replace(" ", "_")
             record |= {
                 f"{stem}_{key}": errors[key] for key in ("median_error_pct", "p90_error_pct", "rmspe_pct")
             }
@@ -111,9 +137,11 @@ def verdicts(
     return pd.DataFrame(records)
 
 
-def _share_interval(right: np.ndarray, shape: np.ndarray) -> tuple[float, float]:
-    from surrogate.judge import resample_weights, shape_interval
+def _accuracy(named: np.ndarray, label: np.ndarray) -> float:
+    return 100 * float((named == label).mean())
 
+
+def _share_interval(right: np.ndarray, shape: np.ndarray) -> tuple[float, float]:
     names, code = np.unique(shape, return_inverse=True)
     found = shape_interval(
         right.astype(float), code, resample_weights(len(names), 1000, len(names)), macro=False
@@ -122,28 +150,33 @@ def _share_interval(right: np.ndarray, shape: np.ndarray) -> tuple[float, float]
 
 
 def answer(table: pd.DataFrame, model: str) -> str:
-    """Accuracy and majority per GPU, and the error of the winner's time without knowing the winner."""
+    """Accuracy and majority per GPU, the error of the winner's time, and what the campaign's drift has in it."""
     overall = table[table["gpu"] == "all"].iloc[0]
+    single = table[table["gpu"] != "all"]
     each = [
         f"{row['gpu']} {percent(row['accuracy_pct'])} (majority {percent(row['majority_pct'])})"
-        for _, row in table[table["gpu"] != "all"].iterrows()
+        for _, row in single.iterrows()
     ]
+    drifts = [f"{row['drift_us']:.0f} µs on {row['gpu']}" for _, row in single.iterrows()]
     return (
         f"The winner's class is named right in {percent(overall['accuracy_pct'])}"
         f" [{overall['accuracy_low_pct']:.1f}, {overall['accuracy_high_pct']:.1f}] of {int(overall['problems']):,}"
-        f" problems: {listing(each)}; the winner's time is foretold by {model} within"
-        f" {percent(overall['class_predicted_median_error_pct'])} in the median"
-        f" ({percent(overall['class_known_median_error_pct'])} had the class been known)."
+        f" problems ({percent(overall['terms_pct'])} without exact tiles): {listing(each)}; the winner's time is"
+        f" foretold by {model} within {percent(overall['class_predicted_median_error_pct'])} in the median"
+        f" ({percent(overall['class_known_median_error_pct'])} had the class been known). But the table's times drift:"
+        f" from its first row to its last they grow by {listing(drifts)}, whatever the problem, so that a perfect"
+        f" model of the rest would still be {percent(overall['drift_alone_median_error_pct'])} off; with the drift"
+        f" taken out of both, {percent(overall['drift_removed_from_the_table_too_median_error_pct'])} remain."
     )
 
 
 def _figure(table: pd.DataFrame) -> str | None:
-    long = pd.concat(
-        [
-            table.assign(by="boosted trees on terms", share=table["accuracy_pct"]),
-            table.assign(by="the GPU's most frequent class", share=table["majority_pct"]),
-        ]
-    )
+    kinds = {
+        "boosted trees on terms and tiles": "accuracy_pct",
+        "boosted trees on terms": "terms_pct",
+        "the GPU's most frequent class": "majority_pct",
+    }
+    long = pd.concat([table.assign(by=kind, share=table[column]) for kind, column in kinds.items()])
     return dots(long, category="gpu", series="by", value="share", xlabel="winner's class named right, %")
 
 

@@ -100,6 +100,7 @@ def save(bundle: Bundle, path: str | Path) -> None:
     }
     files[INDEX] = json.dumps(index, indent=1, sort_keys=True).encode()
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None

@@ -59,25 +59,26 @@ class _Boosted:
             raise InputError(f"{self.name} needs at least one ok row to learn from")
         weights = self.weights
         bounds = bound_rows(rows) if weights.bounds_weight else None
+        parts = [ok] if bounds is None else [ok, bounds]
         fitted = self._coded(candidate_names(ok))
-        pages = [fitted.page(part) for part in (ok, bounds) if part is not None and len(part)]
-        threads = _threads(sum(len(page["label"]) for page in pages))
+        pages = [fitted.page(part) for part in parts]
         label = np.concatenate([page["label"] for page in pages])
+        threads = _threads(len(label))
         data = xgboost.QuantileDMatrix(
             np.concatenate([page["data"] for page in pages]),
             label=label,
-            feature_types=fitted._types(),
+            feature_types=pages[0]["feature_types"],
             max_bin=self.params["max_bin"],
             enable_categorical=True,
             nthread=threads,
         )
         settings, objective = self.settings(seed, threads), None
         if not weights.plain:
-            objective = fitted._objective(ok, bounds, label)
-            settings["base_score"] = float(pages[0]["label"].mean())  # XGBoost finds its own for its own objective
-        fitted._booster = xgboost.train(
-            settings, data, num_boost_round=self.params["rounds"], obj=objective
-        )
+            settings["base_score"] = float(
+                pages[0]["label"].mean()
+            )  # found by XGBoost only for its own objective
+            objective = fitted._objective(parts, label)
+        fitted._booster = xgboost.train(settings, data, num_boost_round=self.params["rounds"], obj=objective)
         return fitted
 
     @property
@@ -97,14 +98,14 @@ class _Boosted:
             "nthread": threads,
         }
 
-    def _objective(self, ok: Rows, bounds: Rows | None, target: np.ndarray) -> Objective:
-        parts = [ok] if bounds is None else [ok, bounds]
+    def _objective(self, parts: list[Rows], target: np.ndarray) -> Objective:
+        """Of the ok rows and, after them, those of bounds."""
         return Objective(
             self.weights,
             target,
             np.log(np.concatenate([self._base_us(part) for part in parts])),
             np.concatenate([part.problem for part in parts]),
-            np.repeat([False, True], [len(ok), len(target) - len(ok)]),
+            np.arange(len(target)) >= len(parts[0]),
         )
 
     def _coded(self, names: np.ndarray) -> Self:

@@ -79,7 +79,7 @@ CHOICE_LOSSES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, float], D
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How much each term counts; ``choice_loss`` is one of `CHOICE_LOSSES`, ``choice_temperature`` τ > 0 in log time."""
+    """How much each term counts; ``choice_loss`` is one of `CHOICE_LOSSES`, ``choice_temperature`` τ > 0."""
 
     time_weight: float = 1.0
     choice_weight: float = 0.0
@@ -90,7 +90,9 @@ class Weights:
     def __post_init__(self) -> None:
         for name in ("time_weight", "choice_weight", "bounds_weight"):
             if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}; a weight must not be negative; 0 leaves it out")
+                raise InputError(
+                    f"{name} is {getattr(self, name)}; a weight must not be negative; 0 leaves it out"
+                )
         if self.choice_temperature <= 0:
             raise InputError(f"choice_temperature is {self.choice_temperature}; it must be positive; try 0.1")
         if self.choice_loss not in CHOICE_LOSSES:

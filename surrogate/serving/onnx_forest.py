@@ -18,9 +18,9 @@ MAX_LOG_DIFFERENCE = 2e-5
 
 @dataclass(frozen=True, slots=True)
 class OnnxForest:
-    """A session over the graph of one `Forest`."""
+    """ONNX Runtime with the graph of one `Forest` loaded."""
 
-    session: Any
+    runtime: Any
     forest: Forest
 
     @classmethod
@@ -32,12 +32,12 @@ class OnnxForest:
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(to_onnx(forest), options, providers=["CPUExecutionProvider"])
-        return cls(session, forest)
+        runtime = onnxruntime.InferenceSession(to_onnx(forest), options, providers=["CPUExecutionProvider"])
+        return cls(runtime, forest)
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """As `Forest.predict`, within `MAX_LOG_DIFFERENCE`."""
-        return self.session.run(None, {"x": x})[0][:, 0]
+        return self.runtime.run(None, {"x": x})[0][:, 0]
 
 
 def to_onnx(forest: Forest) -> bytes:

@@ -10,7 +10,7 @@ import numpy as np
 from features.errors import InputError
 from surrogate.models import Model
 from surrogate.models.boosted import BoostedTerms
-from surrogate.streaming.fit import booster_settings, scratch_folder, with_booster
+from surrogate.streaming.fit import scratch_folder, with_booster
 from surrogate.streaming.pages import Page, paged_class, started, write_page
 from surrogate.streaming.shards import deal
 
@@ -55,7 +55,7 @@ def fit_on_cluster(
             max_bin=begun.params["max_bin"],
             enable_categorical=True,
         )
-        settings = booster_settings(begun, seed, 0)
+        settings = begun.settings(seed, 0)
         del settings["nthread"]  # each worker's own count
         trained = boosting.train(client, settings, matrix, num_boost_round=begun.params["rounds"])
         return with_booster(begun, names, trained["booster"])

@@ -65,23 +65,8 @@ def fit_pages(
         enable_categorical=True,
         nthread=threads,
     )
-    booster = xgboost.train(
-        booster_settings(model, seed, threads), data, num_boost_round=model.params["rounds"]
-    )
+    booster = xgboost.train(model.settings(seed, threads), data, num_boost_round=model.params["rounds"])
     return with_booster(model, names, booster)
-
-
-def booster_settings(model: BoostedTerms, seed: int, threads: int) -> dict[str, Any]:
-    """What `xgboost.train` is told: the model's own settings and what its fit in memory adds."""
-    own = {key: value for key, value in model.params.items() if key != "rounds"}
-    return {
-        **own,
-        "nthread": threads,
-        "objective": "reg:squarederror",
-        "tree_method": "hist",
-        "seed": seed,
-        "verbosity": 0,
-    }
 
 
 def with_booster(model: BoostedTerms, names: np.ndarray, booster: Any) -> BoostedTerms:

@@ -143,7 +143,7 @@ def end_to_end() -> pd.DataFrame:
 def effort(monkeypatch: pytest.MonkeyPatch) -> Effort:
     """Quick, four models, and boosters of few rounds."""
     monkeypatch.setitem(MODELS["boosted-terms"].DEFAULTS, "rounds", 20)  # type: ignore[attr-defined]
-    monkeypatch.setattr("experiments.winners_3x3.ROUNDS", 10)
+    monkeypatch.setattr("experiments.winners_classes.ROUNDS", 10)
     monkeypatch.setitem(BoostedOperators.DEFAULTS, "rounds", 10)
     monkeypatch.setitem(OperatorMlp.DEFAULTS, "epochs", 3)
     return Effort(quick=True, models=("always-best-single", "roofline", "linear-terms", "boosted-terms"))

@@ -30,7 +30,9 @@ LEADING = {
         "predicted_over_measured",
         "traits",
     },
-    "winners_3x3": {"gpu", "accuracy_pct", "majority_pct", "class_predicted_median_error_pct"},
+    "winners_3x3": {"gpu", "accuracy_pct", "majority_pct", "class_predicted_median_error_pct", "drift_us"},
+    "objectives": {"data", "among", "variant", "slowdown_macro", "slowdown_change_pct", "error_change_low"},
+    "ablation": {"data", "variant", "median_error_pct", "error_change_pct", "slowdown_change_high"},
     "networks": {
         "network",
         "gpu",

@@ -43,7 +43,11 @@ def test_a_table_is_the_bundle(blended: Bundle, frame: pd.DataFrame) -> None:
 
 def test_an_unseen_gpu_takes_what_devices_share(blended: Bundle, frame: pd.DataFrame) -> None:
     served = Predictor(blended, gpu="p100-sxm2-16gb", backend="numpy")
-    row = frame[frame["gpu"].str.contains("V100")].iloc[[0]].assign(gpu="p100-sxm2-16gb", library_version="7.6.3")
+    row = (
+        frame[frame["gpu"].str.contains("V100")]
+        .iloc[[0]]
+        .assign(gpu="p100-sxm2-16gb", library_version="7.6.3")
+    )
     conv = Conv(**{name: row[name].iloc[0] for name in row if name in Conv.__dataclass_fields__})
     found = served.predict(conv, row["algorithm"].iloc[0])
     assert found.source == "spec"
