@@ -3,6 +3,7 @@
 Source: Rasmussen & Williams 2006, "Gaussian Processes for Machine Learning", eq. 4.17 (Matérn-3/2).
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,10 +28,16 @@ class Covariance:
 
     def smooth(self, square_distance: np.ndarray) -> np.ndarray:
         """The smooth part at squared distances: two Matérn-3/2 terms, whose exponentials are one and its 4th power."""
-        long = np.sqrt(np.maximum(square_distance, 0.0)) * (np.sqrt(3.0) / self.length)
+        long = np.maximum(square_distance, 0.0)
+        np.sqrt(long, out=long)
+        long *= math.sqrt(3.0) / self.length
         decay = np.exp(-long)
-        short = np.square(np.square(decay))
-        return self.long_variance * (1.0 + long) * decay + self.short_variance * (1.0 + 4.0 * long) * short
+        short = decay * decay
+        short *= short
+        short *= self.short_variance * (1.0 + 4.0 * long)
+        decay *= self.long_variance * (1.0 + long)
+        decay += short
+        return decay
 
     def trend(self, product: np.ndarray) -> np.ndarray:
         """The linear part at inner products of places."""

@@ -31,14 +31,14 @@ def test_one_problem_is_a_table_row(blended: Bundle, frame: pd.DataFrame, backen
     for (_, row), time_us in zip(rows.iloc[::7].iterrows(), expected[::7], strict=True):
         conv = Conv(**{name: row[name] for name in sizes})
         found = served.predict(conv, row["algorithm"])
-        assert found.time_us == pytest.approx(time_us, rel=2e-6)
+        assert found.time_us == pytest.approx(time_us, rel=3e-5)
 
 
 def test_a_table_is_the_bundle(blended: Bundle, frame: pd.DataFrame) -> None:
     served = Predictor(blended, gpu="t4", backend="numpy")
     rows = frame[frame["gpu"].str.contains("T4")]
     found = served.predict(rows.drop(columns=["time_us", "status"])).to_frame()["predicted_us"].to_numpy()
-    np.testing.assert_allclose(found, blended.predict(rows)["predicted_us"], rtol=2e-6)
+    np.testing.assert_allclose(found, blended.predict(rows)["predicted_us"], rtol=3e-5)  # single precision
 
 
 def test_an_unseen_gpu_takes_what_devices_share(blended: Bundle, frame: pd.DataFrame) -> None:
@@ -51,7 +51,7 @@ def test_an_unseen_gpu_takes_what_devices_share(blended: Bundle, frame: pd.DataF
     conv = Conv(**{name: row[name].iloc[0] for name in row if name in Conv.__dataclass_fields__})
     found = served.predict(conv, row["algorithm"].iloc[0])
     assert found.source == "spec"
-    assert found.time_us == pytest.approx(float(blended.predict(row)["predicted_us"].iloc[0]), rel=2e-6)
+    assert found.time_us == pytest.approx(float(blended.predict(row)["predicted_us"].iloc[0]), rel=3e-5)
 
 
 def test_the_process_is_part_of_the_answer(blended: Bundle, frame: pd.DataFrame) -> None:
