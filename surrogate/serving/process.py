@@ -94,5 +94,13 @@ def hot_process(
     points -= centre
     offset -= centre
     squares = np.einsum("ijk,ijk->ij", points, points)
-    single = (array.astype(np.float32) for array in (project, offset, points, squares, smooth))
-    return HotProcess(covariance, *single, slope, level)
+    return HotProcess(
+        covariance,
+        project.astype(np.float32),
+        offset.astype(np.float32),
+        points.astype(np.float32),
+        squares.astype(np.float32),
+        smooth.astype(np.float32),
+        slope,
+        level,
+    )
