@@ -1,0 +1,27 @@
+"""The bundles that ship: every GPU of theirs answers right after installation."""
+
+import pytest
+
+from features.conv import Conv
+from surrogate.predictor import load
+from surrogate.serving.shipped import Shipped, shipped
+
+CONV = Conv(n=32, c=256, h=14, k=256, r=3, pad_h=1)
+
+
+def test_nvidia_and_amd_ship() -> None:
+    assert {"nvidia", "amd"} <= {vendor for one in shipped() for vendor in one.vendors}
+
+
+@pytest.mark.parametrize("one", shipped(), ids=lambda one: one.path.name)
+def test_every_gpu_of_a_bundle_answers(one: Shipped) -> None:
+    for gpu in sorted(one.gpus):
+        served = load(gpu, backend="numpy")
+        assert served.bundle.card["licence_notices"]
+        selection = served.select(CONV)
+        times = [candidate.time_us for candidate in selection.candidates]
+        assert len(times) >= 2 and times == sorted(times)
+        for candidate in selection.candidates:
+            assert candidate.lower_us < candidate.time_us < candidate.upper_us
+            assert candidate.source == "model"
+        assert sum(candidate.probability_best for candidate in selection.candidates) == pytest.approx(1)
