@@ -1,7 +1,8 @@
 """`blend`: the log-average of `boosted-terms` and `gp-terms`.
 
-Trees and a Gaussian process err in different places, so their average errs less than either: held-out shapes say by how
-much (`experiments/`). A candidate too rare for a process is left to the trees.
+Trees and a Gaussian process err in different places, so their average errs less than either: held-out shapes say by
+how much (`experiments/`). Left to the trees are a candidate too rare for a process, and a device that training never
+saw, on which held-out GPUs found trees alone the better.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.gaussian import GaussianTerms
@@ -46,7 +48,8 @@ class Blend:
         """Times in µs, (rows,)."""
         by_trees = self.trees.predict_us(rows)
         by_process = self.process.predict_us(rows)
-        share = np.where(np.isfinite(by_process), self.params["process_share"], 0.0)
+        seen = np.isin(device_names(rows.frame).astype(str), list(self.process.devices))
+        share = np.where(seen & np.isfinite(by_process), self.params["process_share"], 0.0)
         return by_trees * np.where(share > 0, by_process / by_trees, 1.0) ** share
 
     def save(self) -> dict[str, bytes]:

@@ -158,7 +158,7 @@ def hot_setting(
     if numeric:
         template[:, len(VARYING)] = codes
     process = None
-    if parts.process is not None:
+    if parts.process is not None and canonical(setting.gpu) in parts.process.devices:
         from surrogate.serving.process import hot_process  # here: the models bring pandas with them
 
         names = [candidate_name(setting, candidate) for candidate in candidates]

@@ -83,6 +83,12 @@ def test_the_blend_lies_between_its_parts_and_falls_back_to_the_trees(table: Tab
     np.testing.assert_array_equal(again.predict_us(rows), both)
 
 
+def test_the_blend_leaves_an_unseen_device_to_its_trees(table: Table) -> None:
+    blend = Blend(**FEW).fit(_rows(table(8)))
+    elsewhere = _rows(table(8).assign(gpu="Tesla K80"))
+    np.testing.assert_array_equal(blend.predict_us(elsewhere), blend.trees.predict_us(elsewhere))
+
+
 def test_the_blend_without_a_process_share_is_the_trees(table: Table) -> None:
     rows = _rows(table(6))
     own = {key.removeprefix("trees."): value for key, value in FEW.items()}
