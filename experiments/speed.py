@@ -29,16 +29,12 @@ from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset
 from surrogate.domain import Domain
 from surrogate.models import Support, model_class
-from surrogate.predictor import Predictor
+from surrogate.predictor import Predictor, load
 
 GPU = "Tesla V100-SXM2-16GB"
 NETWORK = "ResNet-50"
 PROBLEMS, BATCH_ROWS = 300, 200_000
-OURS = {
-    "boosted-terms, numpy": "numpy",
-    "boosted-terms, ONNX Runtime": "onnx",
-    "boosted-terms, XGBoost": "xgboost",
-}
+BACKENDS = {"numpy": "numpy", "ONNX Runtime": "onnx", "XGBoost": "xgboost"}
 OTHERS = {"forest per algorithm (nn-Meter)": "forest", "mlp (Habitat)": "mlp"}
 HEURISTIC = "cuDNN's heuristic, deviceless"
 QUESTIONS = {
@@ -55,18 +51,18 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     data = effort.sample(sources.dataset("cudnn"))
     convs = problems(data, PROBLEMS // (6 if effort.quick else 1), effort.seed)
     records = []
-    for label, backend in OURS.items():
-        effort.tick(label)
-        records.append(
-            {"predictor": label, **ours(bundle(data, "boosted-terms", effort.seed), backend, convs)}
-        )
+    trees = bundle(data, "boosted-terms", effort.seed)
+    for name, fitted in {"boosted-terms": trees, "blend, as it ships": load(GPU).bundle}.items():
+        for label, backend in BACKENDS.items():
+            effort.tick(f"{name}, {label}")
+            records.append({"predictor": f"{name}, {label}", **ours(fitted, backend, convs)})
     for label, model in OTHERS.items():
         effort.tick(label)
         records.append({"predictor": label, **by_table(bundle(data, model, effort.seed), convs)})
     effort.tick(HEURISTIC)
     records.append({"predictor": HEURISTIC, **heuristic(convs[:100])})
     effort.tick("cold starts")
-    cold = cold_starts(bundle(data, "boosted-terms", effort.seed))
+    cold = cold_starts(trees)
     table = pd.DataFrame(records).rename(columns=QUESTIONS)
     note = " ".join(f"{name} takes {seconds * 1e3:.0f} ms cold." for name, seconds in cold.items())
     return Outcome(table, None, f"{table.to_string(index=False)}\n{note}")
