@@ -30,7 +30,7 @@ def bundle(frame: pd.DataFrame) -> Bundle:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(BoostedTerms.DEFAULTS, "rounds", 40)
         patch.setitem(BoostedTerms.DEFAULTS, "learning_rate", 0.2)
-        return train(Dataset(frame))
+        return train(Dataset(frame), model=BoostedTerms.name)
 
 
 @pytest.fixture(scope="session")
