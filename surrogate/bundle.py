@@ -15,6 +15,7 @@ import pandas as pd
 from features.errors import InputError
 from features.gpu import Gpu
 from features.table import FEATURE_VERSION
+from surrogate.checked_file import checked_file
 from surrogate.conformal import Widths
 from surrogate.dataset.rows import rows_of
 from surrogate.domain import Domain
@@ -23,6 +24,7 @@ from surrogate.models import Model, Support, model_class
 BUNDLE_SCHEMA = 2
 """Version of the folder's layout. History: 1, the first; 2, widths by distance and predicted time."""
 INDEX = "bundle.json"
+REMEDY = "train the bundle again with `seer train`"
 MAX_FILE_BYTES = 512 * 2**20
 
 
@@ -132,7 +134,10 @@ def load(path: str | Path) -> Bundle:
     """
     path = Path(path)
     index = read_index(path)
-    files = {name: _checked(path, name, digest) for name, digest in index["sha256"].items()}
+    files = {
+        name: checked_file(path, name, digest, index=INDEX, max_bytes=MAX_FILE_BYTES, remedy=REMEDY)
+        for name, digest in index["sha256"].items()
+    }
     model_files = {n.removeprefix("model/"): c for n, c in files.items() if n.startswith("model/")}
     try:
         return Bundle(
@@ -186,21 +191,3 @@ def read_index(path: Path) -> dict[str, Any]:
             " train the bundle again with `seer train`"
         )
     return index
-
-
-def _checked(path: Path, name: str, digest: str) -> bytes:
-    """A file's content, if it lies inside the folder, is of sane size and has the hash that the index names."""
-    file = (path / name).resolve()
-    if not file.is_relative_to(path.resolve()):
-        raise InputError(f"{path}: {INDEX} names {name!r}, outside the bundle; do not use this bundle")
-    try:
-        if file.stat().st_size > MAX_FILE_BYTES:
-            raise InputError(f"{path}: {name} is larger than {MAX_FILE_BYTES} bytes; do not use this bundle")
-        content = file.read_bytes()
-    except OSError:
-        raise InputError(f"{path}: {name} is missing; train the bundle again with `seer train`") from None
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise InputError(
-            f"{path}: {name} differs from its hash in {INDEX}; it is truncated or was changed, do not use it"
-        )
-    return content

@@ -1,5 +1,6 @@
 """`Operator`: what every operator other than a convolution has in common: sizes, FLOPs, bytes, blocks, roofline."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -18,7 +19,7 @@ TEXTS = ("dtype", "math", "variant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class Operator(ABC):
     """One problem (whole numbers), or many of one kind, dtype, math and variant (int64 arrays of one length).
 
     ``variant`` names the library's algorithm or mode where it has several ("SPATIAL_PERSISTENT"); the formulas ignore
@@ -46,10 +47,6 @@ class Operator:
         for name in self.size_names():
             least = 0 if name in self.MAY_BE_ZERO else 1
             object.__setattr__(self, name, whole(self.kind, name, getattr(self, name), least))
-        self.check()
-
-    def check(self) -> None:
-        """Raise `InputError` where the sizes contradict each other."""
 
     @classmethod
     def size_names(cls) -> tuple[str, ...]:
@@ -72,19 +69,22 @@ class Operator:
         return False
 
     @property
+    @abstractmethod
     def flops(self) -> Number:
         """Floating-point operations, 2 per multiply-add."""
-        raise NotImplementedError(self.kind)
+        ...
 
     @property
+    @abstractmethod
     def dram_bytes(self) -> Number:
         """Compulsory DRAM traffic in bytes."""
-        raise NotImplementedError(self.kind)
+        ...
 
     @property
+    @abstractmethod
     def blocks(self) -> Number:
         """Thread blocks that a usual kernel launches."""
-        raise NotImplementedError(self.kind)
+        ...
 
     def roofline_us(self, gpu: Gpu) -> Number:
         """The larger of compute and memory time in µs (Williams et al., CACM 2009)."""

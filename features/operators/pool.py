@@ -44,9 +44,6 @@ class MaxPool(Operator):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(self, other))
         Operator.__post_init__(self)
-
-    def check(self) -> None:
-        """The window fits the padded image."""
         for window, size, pad in ((self.window, self.h, self.pad), (self.window_w, self.w, self.pad_w)):
             wrong = np.asarray(window > size + 2 * pad)
             if wrong.any():

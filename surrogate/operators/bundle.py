@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from features.errors import InputError
+from surrogate.checked_file import checked_file
 from surrogate.dataset.problems import joined
 from surrogate.operators.baselines.roofline import roofline_us
 from surrogate.operators.blended import BlendedOperators
@@ -126,7 +127,10 @@ def load_operators(path: str | Path) -> OperatorBundle:
     """
     path = Path(path)
     index = _read_index(path)
-    files = {name: _checked(path, name, digest) for name, digest in index["sha256"].items()}
+    files = {
+        name: checked_file(path, name, digest, index=INDEX, max_bytes=MAX_FILE_BYTES, remedy=REFIT)
+        for name, digest in index["sha256"].items()
+    }
     try:
         return OperatorBundle(
             BlendedOperators.load(index["params"], files),
@@ -164,21 +168,3 @@ def _read_index(path: Path) -> dict[str, Any]:
             f" {COLUMNS_VERSION}; {REFIT}"
         )
     return index
-
-
-def _checked(path: Path, name: str, digest: str) -> bytes:
-    """A file's content, if it lies inside the folder, is of sane size and has the hash that the index names."""
-    file = (path / name).resolve()
-    if not file.is_relative_to(path.resolve()):
-        raise InputError(f"{path}: {INDEX} names {name!r}, outside the bundle; do not use this bundle")
-    try:
-        if file.stat().st_size > MAX_FILE_BYTES:
-            raise InputError(f"{path}: {name} is larger than {MAX_FILE_BYTES} bytes; do not use this bundle")
-        content = file.read_bytes()
-    except OSError:
-        raise InputError(f"{path}: {name} is missing; {REFIT}") from None
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise InputError(
-            f"{path}: {name} differs from its hash in {INDEX}; it is truncated or was changed, do not use it"
-        )
-    return content

@@ -179,5 +179,5 @@ def test_narrow_columns_do_not_overflow() -> None:
 
 
 def test_base_class_has_no_formula() -> None:
-    with pytest.raises(NotImplementedError):
-        _ = Operator().flops
+    with pytest.raises(TypeError, match="abstract"):
+        Operator()  # type: ignore[abstract]
