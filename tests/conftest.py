@@ -14,7 +14,10 @@ from features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, C
 from features.shape import fits
 from features.support import unsupported_reason
 
-settings.register_profile("seer", deadline=None)  # a busy machine is no failure
+# The suite draws the same examples every time, so that a failure is the change's own and comes back; search for new
+# ones with `pytest --hypothesis-profile explore`. No deadline: a busy machine is no failure.
+settings.register_profile("seer", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("seer")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -1,6 +1,6 @@
 """ONNX files: read as protobuf alone, sizes bounded, weights set aside, every shape made a number."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,38 @@ def load_model(path: Path) -> Any:
         raise InputError(f"{path}: the ONNX model has no nodes; export it again")
     if len(model.graph.node) > MAX_NODES:
         raise InputError(f"{path}: {len(model.graph.node)} nodes; graphs up to {MAX_NODES} are read")
+    if not all(isinstance(text, str) for text in _texts(model)):  # protobuf hands over as bytes what is no UTF-8
+        raise InputError(f"{path}: damaged: a name in the graph is no UTF-8 text; export it again")
     return model
+
+
+def _texts(model: Any) -> Iterator[Any]:
+    """Every name in the graph, its subgraphs and its local functions."""
+    for opset in model.opset_import:
+        yield opset.domain
+    for function in model.functions:
+        yield from (function.name, function.domain, *function.input, *function.output, *function.attribute)
+        yield from _texts_of_nodes(function.node)
+    yield from _texts_of_graph(model.graph)
+
+
+def _texts_of_graph(graph: Any) -> Iterator[Any]:
+    yield graph.name
+    yield from (one.name for one in graph.initializer)
+    yield from (one.values.name for one in graph.sparse_initializer)
+    for one in (*graph.input, *graph.output, *graph.value_info):
+        yield one.name
+        yield from (dim.dim_param for dim in one.type.tensor_type.shape.dim)
+    yield from _texts_of_nodes(graph.node)
+
+
+def _texts_of_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield attribute.name
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _texts_of_graph(graph)
 
 
 def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, int]) -> int | None:

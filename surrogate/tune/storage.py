@@ -93,9 +93,10 @@ def _database(where: str) -> "BaseStorage":
     from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
     from sqlalchemy.pool import NullPool
 
-    url = _with_driver(_url(where))
+    url = _url(where)
     if url.database in (None, "", ":memory:"):
         raise InputError(f"storage {shown(where)} names no database that lasts; give {FORMS}")
+    url = _with_driver(url)
     # No pool: between two trials a worker holds no connection, so a server carries more workers than connections.
     options: dict[str, Any] = {"poolclass": NullPool}
     if url.drivername.startswith("sqlite"):
