@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from features.conv import Conv
 from features.errors import InputError
+from features.gpu import canonical
 from surrogate.collect.device import Device, DeviceInfo, DeviceLostError
 from surrogate.collect.plan import problem_key
 from surrogate.collect.protocol import RepeatPolicy
@@ -60,7 +61,8 @@ def autotune(
     ``device``: a name that `surrogate.collect.open_device` knows (opened for this call), or an open device.
     ``predictor`` ranks; by default the shipped bundle for the device. ``workspace_limit`` in bytes. ``cache``: a cache,
     the path of one, or None for the user's own; what it holds is not measured again, and any algorithm in it that the
-    limits allow may win. Raises `InputError` for k < 1, a device that cannot be had or is lost, or no bundle for it.
+    limits allow may win. Raises `InputError` for k < 1, a device that cannot be had or is lost, no bundle for it, or a
+    predictor that ranks for another GPU.
     """
     if k < 1:
         raise InputError(f"k is {k}; at least one algorithm must be measured")
@@ -75,9 +77,10 @@ def autotune(
             else default_cache()
         )
         ranker = predictor or _shipped(info)
-        ranking = ranker.select(conv, workspace_limit=workspace_limit, deterministic=deterministic).candidates
+        ranking = ranker.select(conv, workspace_limit=workspace_limit, deterministic=deterministic)
+        _check_device(ranking, info)
         limits = _Limits(workspace_limit, deterministic)
-        return _Search(conv, opened, info, known, limits, policy or RepeatPolicy()).run(ranking, k)
+        return _Search(conv, opened, info, known, limits, policy or RepeatPolicy()).run(ranking.candidates, k)
     finally:
         if isinstance(device, str):
             opened.close()
@@ -131,7 +134,8 @@ class _Search:
 
     def _attempt(self, name: str, predicted: float | None, tuning: Tuning, cached: bool) -> Attempt:
         reason = tuning.reason or tuning.status if tuning.time_us is None else self.limits.reason(tuning)
-        return Attempt(name, predicted, None if reason else tuning.time_us, reason, cached)
+        time_us = None if reason else tuning.time_us
+        return Attempt(name, predicted, time_us, reason, cached, tuning.workspace_bytes, tuning.deterministic)
 
     def _recalled(self, known: Mapping[str, Tuning], ranking: Sequence[RankedCandidate]) -> list[Attempt]:
         """Earlier measurements beyond the first k, those that ran and that the limits allow."""
@@ -183,6 +187,16 @@ def _asked(ask: Callable[[], T]) -> T:
         return ask()
     except DeviceLostError as error:
         raise _lost(error) from None
+
+
+def _check_device(ranking: Any, info: DeviceInfo) -> None:
+    """Times of one GPU are none of another's; CPUs, each with a name of its own, stand in for one another."""
+    gpu, library = getattr(ranking, "gpu", None), getattr(ranking, "library", info.library)
+    if library != info.library or (gpu not in (None, canonical(info.gpu)) and library != "reference"):
+        raise InputError(
+            f"the device is {info.gpu} with {info.library}, the algorithms are ranked for {gpu} with {library};"
+            " name what is measured"
+        )
 
 
 def _lost(error: DeviceLostError) -> InputError:

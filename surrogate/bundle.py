@@ -1,4 +1,4 @@
-"""A fitted model on disk: a folder of JSON and UBJ files whose hashes are checked before anything parses them."""
+"""A fitted model on disk: a folder of JSON, UBJ and NumPy files whose hashes are checked before any is parsed."""
 
 import hashlib
 import json
@@ -14,16 +14,16 @@ import pandas as pd
 
 from features.errors import InputError
 from features.gpu import Gpu
+from features.problem import SIZE_COLUMNS
 from features.table import FEATURE_VERSION
+from surrogate.bundle_check import check_model, check_parts
+from surrogate.bundle_index import BUNDLE_SCHEMA, INDEX, read_index
 from surrogate.checked_file import checked_file
 from surrogate.conformal import Widths
 from surrogate.dataset.rows import rows_of
-from surrogate.domain import Domain
+from surrogate.domain import SETTINGS, Domain
 from surrogate.models import Model, Support, model_class
 
-BUNDLE_SCHEMA = 2
-"""Version of the folder's layout. History: 1, the first; 2, widths by distance and predicted time."""
-INDEX = "bundle.json"
 REMEDY = "train the bundle again with `seer train`"
 MAX_FILE_BYTES = 512 * 2**20
 
@@ -138,26 +138,44 @@ def load(path: str | Path) -> Bundle:
         name: checked_file(path, name, digest, index=INDEX, max_bytes=MAX_FILE_BYTES, remedy=REMEDY)
         for name, digest in index["sha256"].items()
     }
-    model_files = {n.removeprefix("model/"): c for n, c in files.items() if n.startswith("model/")}
     try:
-        return Bundle(
-            model_class(index["model"]).load(index["params"], model_files),
-            Support.from_json(files["support.json"]),
-            Widths.from_json(files["widths.json"]),
-            Domain.from_json(files["domain.json"]),
-            index["candidate"],
-            {
-                name: Gpu(**{**row, "aliases": (), "measured_figures": ()})
-                for name, row in index["devices"].items()
-            },
-            index["card"],
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"{path}: the bundle is incomplete ({error}); train it again with `seer train`"
-        ) from None
+        return _parsed(index, files)
+    except InputError:
+        raise
+    except Exception as error:  # whatever nonsense a file holds makes its parser raise, it is one line
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+        raise InputError(f"{path}: the bundle cannot be read ({reason}); {REMEDY}") from None
+
+
+def _parsed(index: Mapping[str, Any], files: Mapping[str, bytes]) -> Bundle:
+    model_files = {n.removeprefix("model/"): c for n, c in files.items() if n.startswith("model/")}
+    fitted = model_class(index["model"]).load(index["params"], model_files)
+    check_model(fitted, model_files)
+    support = Support.from_json(files["support.json"])
+    widths = Widths.from_json(files["widths.json"])
+    domain = Domain.from_json(files["domain.json"])
+    check_parts(support, widths, domain)
+    devices = {
+        name: Gpu(**{**row, "aliases": (), "measured_figures": ()}) for name, row in index["devices"].items()
+    }
+    bundle = Bundle(fitted, support, widths, domain, index["candidate"], devices, index["card"])
+    if set(model_files) == {"coefficients.json"}:  # nothing else checks that they fit one another
+        _ask_once(bundle)
+    return bundle
+
+
+def _ask_once(bundle: Bundle) -> None:
+    """One problem in every setting of training: a model whose coefficients do not fit one another fails here."""
+    frame = pd.DataFrame(
+        [dict(zip(SETTINGS, s.split("|"), strict=True)) for s in sorted(bundle.domain.settings)]
+    )
+    sizes = {name: 3 if name in ("r", "s") else 1 for name in SIZE_COLUMNS} | dict.fromkeys("hw", 8)
+    try:
+        rows = rows_of(frame.assign(library_version="", **sizes), bundle.devices)
+    except InputError:  # a GPU of a user's own file that is not named now
+        return
+    with np.errstate(all="ignore"):
+        bundle.model.predict_us(rows)
 
 
 def _gpu_row(gpu: Gpu) -> dict[str, Any]:
@@ -167,27 +185,4 @@ def _gpu_row(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def read_index(path: Path) -> dict[str, Any]:
-    """``bundle.json``, with versions and keys checked."""
-    try:
-        index = json.loads((path / INDEX).read_bytes())
-    except OSError:
-        raise InputError(
-            f"{path}: no bundle there (no {INDEX}); make one with `seer train DATA -o {path}`"
-        ) from None
-    except ValueError:
-        raise InputError(f"{path}: {INDEX} is damaged; train the bundle again with `seer train`") from None
-    keys = {"schema", "feature_version", "model", "params", "candidate", "devices", "card", "sha256"}
-    if not isinstance(index, dict) or not keys <= set(index):
-        raise InputError(f"{path}: {INDEX} is incomplete; train the bundle again with `seer train`")
-    if index["schema"] > BUNDLE_SCHEMA:
-        raise InputError(
-            f"{path}: written with bundle schema {index['schema']}, this release reads up to {BUNDLE_SCHEMA};"
-            " upgrade seer-surrogate"
-        )
-    if index["feature_version"] != FEATURE_VERSION:
-        raise InputError(
-            f"{path}: fitted on feature version {index['feature_version']}, this release computes {FEATURE_VERSION};"
-            " train the bundle again with `seer train`"
-        )
-    return index
+__all__ = ["BUNDLE_SCHEMA", "INDEX", "Bundle", "load", "read_index", "save"]

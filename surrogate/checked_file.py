@@ -1,6 +1,7 @@
 """A file of a bundle, read only if it is what the bundle's index says: the check before any parser sees it."""
 
 import hashlib
+import stat
 from pathlib import Path
 
 from features.errors import InputError
@@ -12,11 +13,17 @@ def checked_file(folder: Path, name: str, digest: str, *, index: str, max_bytes:
     ``index`` is the file that names both. Raises `InputError` where the file lies outside the folder, is larger than
     ``max_bytes``, is missing (with the ``remedy``) or differs from its hash.
     """
-    file = (folder / name).resolve()
+    try:
+        file = (folder / name).resolve()
+    except (OSError, ValueError, RuntimeError):  # a link to itself, a zero byte
+        raise InputError(f"{folder}: {index} names {name!r}, which is no file's name; {remedy}") from None
     if not file.is_relative_to(folder.resolve()):
         raise InputError(f"{folder}: {index} names {name!r}, outside the bundle; do not use this bundle")
     try:
-        if file.stat().st_size > max_bytes:
+        state = file.stat()
+        if not stat.S_ISREG(state.st_mode):
+            raise InputError(f"{folder}: {name} is no regular file; do not use this bundle")
+        if state.st_size > max_bytes:
             raise InputError(f"{folder}: {name} is larger than {max_bytes} bytes; do not use this bundle")
         content = file.read_bytes()
     except OSError:

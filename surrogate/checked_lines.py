@@ -20,6 +20,7 @@ from surrogate.atomic import atomic_path
 
 Record = dict[str, Any]
 _BINARY = getattr(os, "O_BINARY", 0)
+_COMPARED = 256
 _LOCK_AT = 1 << 30
 """Where Windows locks a byte: past any content, so that readers are not kept out."""
 
@@ -75,7 +76,10 @@ class CheckedLines:
     skipped: int = 0
     """Damaged lines met so far."""
     _offset: int = 0
-    _inode: int = -1
+    _state: tuple[int, int, int] = (-1, 0, 0)
+    """Inode, size and time of the last change when it was read."""
+    _before: bytes = b""
+    """The last bytes before the offset: they tell a file that a compaction replaced, whose inode may come back."""
     _header_seen: bool = False
 
     def read_new(self) -> list[Record]:
@@ -86,19 +90,38 @@ class CheckedLines:
         try:
             with self.path.open("rb") as file:
                 status = os.fstat(file.fileno())
-                if (status.st_ino, status.st_size) == (self._inode, self._offset):
+                state = (status.st_ino, status.st_size, status.st_mtime_ns)
+                if state == self._state:
                     return []
-                if status.st_ino != self._inode or status.st_size < self._offset:
-                    self._inode, self._offset, self._header_seen = status.st_ino, 0, False
-                file.seek(self._offset)
+                file.seek(self._offset - len(self._before))
+                if state[0] != self._state[0] or file.read(len(self._before)) != self._before:
+                    self._offset, self._before, self._header_seen = 0, b"", False
+                    file.seek(0)
                 content = file.read()
         except FileNotFoundError:
             return []
+        self._state = state
         whole = content.rfind(b"\n") + 1
         if not whole and not self._header_seen and not _begins(content, self.kind.line()):
             self.kind.check({}, self.path)
         self._offset += whole
+        self._before = (self._before + content[max(whole - _COMPARED, 0) : whole])[-_COMPARED:]
         return list(self._records(content[:whole]))
+
+    def search(self, text: bytes) -> list[Record]:
+        """Records of the whole file whose line contains ``text``, the oldest first; no other line is parsed.
+
+        Raises as `read_new`, whose place in the file stays.
+        """
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        header, _, lines = content.partition(b"\n")
+        if not _begins(content, self.kind.line()):
+            self.kind.check(decode(header) or {}, self.path)
+        found = [decode(line) for line in lines.split(b"\n")[:-1] if text in line] if text in lines else []
+        return [record for record in found if record is not None]
 
     def _records(self, content: bytes) -> Iterator[Record]:
         for line in content.split(b"\n")[:-1]:

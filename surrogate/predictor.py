@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from math import exp
+from math import exp, inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,14 @@ class Predictor:
     def gpu(self) -> str | None:
         """Registry name of the GPU asked about."""
         return self._place.name if self._place else None
+
+    def library(self, gpu: str) -> str:
+        """The library meant on a GPU (any name). Raises `InputError` where the bundle knows several there."""
+        return self._library or self._sites.library(self._sites.place(gpu).name, None)
+
+    def newest_version(self, gpu: str) -> str:
+        """The library's newest version that the bundle knows on a GPU, else anywhere."""
+        return self._sites.newest_version(self._sites.place(gpu).name, self.library(gpu))
 
     @property
     def backend(self) -> str:
@@ -140,7 +148,7 @@ class Predictor:
             new.setdefault(id(site), (site, []))[1].append(conv)
         for site, group in new.values():
             for conv, ranking in zip(group, site.rank_many(group), strict=True):
-                made[conv] = self._selection(site, conv, ranking, limits)
+                made[conv] = self._selection(site, conv, _sound(ranking), limits)
                 self._answers.put((conv, workspace_limit, deterministic, top, library_version), made[conv])
         return [made[conv] for conv in convs]
 
@@ -161,7 +169,7 @@ class Predictor:
             if place is None or library is None:
                 raise InputError(
                     f"the bundle was fitted on several GPUs: {', '.join(sorted(fitted_gpus(self.bundle)))};"
-                    " say which one, as in load(path, gpu=…)"
+                    " name one, by --gpu G or load(path, gpu=…)"
                 )
             version = library_version or self._sites.newest_version(place.name, library)
             found = self._sites.site(Setting.of(conv, place.name, library, version), place)
@@ -175,7 +183,7 @@ class Predictor:
         key = (conv, id(site))
         found = self._rankings.get(key)
         if found is None:
-            found = site.rank(conv)
+            found = _sound(site.rank(conv))
             self._rankings.put(key, found)
         return found
 
@@ -231,6 +239,17 @@ class Predictor:
             refusal or reason,
             refusal is None,
         )
+
+
+def _sound(ranking: Ranking) -> Ranking:
+    """The ranking. Raises `InputError` where the model gives a time that is none."""
+    for one in ranking[0]:
+        if not 0.0 < one.time_us < inf:
+            raise InputError(
+                f"the bundle's model gives {one.candidate.name} {one.time_us} µs; it is damaged, train it again with"
+                " `seer train`"
+            )
+    return ranking
 
 
 def load(

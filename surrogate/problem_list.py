@@ -54,7 +54,7 @@ def _table_problems(frame: pd.DataFrame, path: str | Path) -> list[PlannedProble
         )
     columns = [name for name in (*SIZE_COLUMNS, *SETTINGS) if name in frame]
     networks = frame["networks"] if "networks" in frame else pd.Series("", index=frame.index)
-    distinct = frame[columns].assign(networks=networks.fillna("").astype(str)).drop_duplicates(columns)
+    distinct = frame[columns].assign(networks=networks.astype(object).fillna("").astype(str)).drop_duplicates(columns)
     found = []
     for row, values in enumerate(distinct.to_dict("records")):
         names = tuple(name.strip() for name in str(values.pop("networks")).split(",") if name.strip())
@@ -69,6 +69,9 @@ def _conv(values: Mapping[Any, Any]) -> Conv:
     from surrogate.dataset.schema import LAYOUT_ALIASES
 
     known = {str(name): value for name, value in values.items() if not pd.isna(value)}
+    for name in _NEEDED:
+        if name not in known:
+            raise InputError(f"{name} is empty; every problem needs {', '.join(_NEEDED)}")
     if "layout" in known:
         known["layout"] = LAYOUT_ALIASES.get(known["layout"], known["layout"])
     return Conv(**known)

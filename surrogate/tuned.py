@@ -15,6 +15,9 @@ class Attempt:
     measured_us: float | None = None
     reason: str = ""
     cached: bool = False
+    workspace_bytes: int | None = None
+    """As the device said, None where it did not."""
+    deterministic: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Field name → value."""

@@ -3,6 +3,7 @@
 Keyed by the device's name, its library and version, and the problem with its element type, math, layout and direction.
 """
 
+import json
 import logging
 import os
 import sys
@@ -25,6 +26,8 @@ FILE_NAME = "tuning.jsonl"
 ENVIRONMENT_VARIABLE = "SEER_CACHE"
 MAX_BYTES = 16 * 2**20
 """Size above which a file is compacted: about 80,000 measurements."""
+Question = tuple[str, str]
+"""Device (`device_key`) and problem (`surrogate.collect.plan.problem_key`)."""
 _log = logging.getLogger("surrogate")
 _warned: set[str] = set()
 
@@ -54,6 +57,18 @@ class Tuning:
         return {name: value for name, value in values.items() if value not in (None, "")}
 
     @property
+    def makes_sense(self) -> bool:
+        """False for what no measurement gives: ok and its time go together, and a time is a positive number."""
+        time_us, size = self.time_us, self.workspace_bytes
+        if not isinstance(self.status, str) or not isinstance(self.reason, str):
+            return False
+        if size is not None and (type(size) is not int or size < 0):
+            return False
+        if time_us is None:
+            return self.status != "ok"
+        return self.status == "ok" and type(time_us) in (int, float) and 0 < time_us < float("inf")
+
+    @property
     def keeps(self) -> bool:
         """False for a failure, which another day may not repeat."""
         return self.status != "failed"
@@ -69,7 +84,7 @@ class TuningCache:
 
     path: Path | None = None
     max_bytes: int = MAX_BYTES
-    _known: dict[tuple[str, str, str], Tuning] = field(default_factory=dict, repr=False)
+    _known: dict[Question, dict[str, Tuning]] = field(default_factory=dict, repr=False)
     _lines: CheckedLines | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -79,17 +94,16 @@ class TuningCache:
     def get(self, device: DeviceInfo, conv: Conv) -> Mapping[str, Tuning]:
         """Algorithm → what is known of it on this device and problem; what other processes added counts."""
         self._refresh()
-        wanted = (device_key(device), problem_key(conv))
-        return {key[2]: tuning for key, tuning in self._known.items() if key[:2] == wanted}
+        return dict(self._known.get((device_key(device), problem_key(conv)), {}))
 
     def put(self, device: DeviceInfo, conv: Conv, algorithm: str, tuning: Tuning) -> None:
         """Keep one measurement; the latest of a key counts."""
-        key = (device_key(device), problem_key(conv), algorithm)
-        self._known[key] = tuning
+        question = (device_key(device), problem_key(conv))
+        self._known.setdefault(question, {})[algorithm] = tuning
         if self._lines is None:
             return
         try:
-            size = self._lines.append(_record(key, tuning))
+            size = self._lines.append(_record(question, algorithm, tuning))
         except OSError as error:
             self._give_up(error)
             return
@@ -107,13 +121,14 @@ class TuningCache:
 
     def __len__(self) -> int:
         self._refresh()
-        return len(self._known)
+        return sum(map(len, self._known.values()))
 
     def _refresh(self) -> None:
         if self._lines is None:
             return
         try:
-            self._known.update(_entries(self._lines.read_new()))
+            for question, algorithm, tuning in _entries(self._lines.read_new()):
+                self._known.setdefault(question, {})[algorithm] = tuning
         except OSError as error:
             self._give_up(error)
 
@@ -169,19 +184,37 @@ def warn_once(text: str) -> None:
         _log.warning("seer: %s", text)
 
 
-def _record(key: tuple[str, str, str], tuning: Tuning) -> Record:
-    return {"device": key[0], "problem": key[1], "algorithm": key[2], "tuning": tuning.to_dict()}
+def tunings_of(path: Path, conv: Conv) -> Mapping[str, Mapping[str, Tuning]]:
+    """Device (`device_key`) → algorithm → what the cache at ``path`` knows of a problem there.
+
+    Of a long file only the problem's own lines are parsed. Raises `InputError` and `OSError` as `CheckedLines.search`.
+    """
+    wanted = problem_key(conv)
+    found: dict[str, dict[str, Tuning]] = {}
+    records = CheckedLines(path, KIND).search(json.dumps(wanted).encode())
+    for (device, problem), algorithm, tuning in _entries(records):
+        if problem == wanted:
+            found.setdefault(device, {})[algorithm] = tuning
+    return found
 
 
-def _entries(records: Sequence[Record]) -> Iterator[tuple[tuple[str, str, str], Tuning]]:
-    """What this release understands of the records; fields of a later one are ignored."""
+def _record(question: Question, algorithm: str, tuning: Tuning) -> Record:
+    device, problem = question
+    return {"device": device, "problem": problem, "algorithm": algorithm, "tuning": tuning.to_dict()}
+
+
+def _entries(records: Sequence[Record]) -> Iterator[tuple[Question, str, Tuning]]:
+    """What this release understands of the records; fields of a later one are ignored, and lines that make no sense."""
     for record in records:
         try:
             tuning = record["tuning"]
             known: dict[str, Any] = {name: tuning[name] for name in Tuning.__slots__ if name in tuning}
-            yield (record["device"], record["problem"], record["algorithm"]), Tuning(**known)
+            names = record["device"], record["problem"], record["algorithm"]
+            entry = Tuning(**known)
         except (KeyError, TypeError):
             continue
+        if all(isinstance(name, str) for name in names) and entry.makes_sense:
+            yield names[:2], names[2], entry
 
 
 def _newest(records: Sequence[Record], max_bytes: int) -> list[Record]:

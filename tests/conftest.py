@@ -64,6 +64,12 @@ def _convs(draw: st.DrawFn) -> Conv:
 st.register_type_strategy(Conv, _convs())  # `@given(st.from_type(Conv))` in any test
 
 
+@pytest.fixture(autouse=True)
+def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads, or adds to, what the developer measured on this machine."""
+    monkeypatch.setenv("SEER_CACHE", str(tmp_path_factory.getbasetemp() / "no cache here"))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real measurements; skips where the machine has none."""

@@ -200,7 +200,8 @@ def test_results_are_plain() -> None:
     values = tuned.to_dict()
     assert values["problem"] == "n1c8h8w8k8r3s3p1u1 fp32 fma NCHW fwd"
     assert values["tried"][0] == {
-        "algorithm": "WINOGRAD", "predicted_us": 1.0, "measured_us": 5.0, "reason": "", "cached": False
+        "algorithm": "WINOGRAD", "predicted_us": 1.0, "measured_us": 5.0, "reason": "", "cached": False,
+        "workspace_bytes": 64, "deterministic": True,
     }  # fmt: skip
     assert list(tuned.to_frame()["measured_us"]) == [5.0, 3.0]
     assert "GEMM 3.0 µs (measured)" in repr(tuned)

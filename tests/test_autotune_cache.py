@@ -263,7 +263,7 @@ def test_a_compaction_that_fails_leaves_the_file(path: Path, monkeypatch: pytest
     def refuse(*_: object, **__: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("surrogate.atomic.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("surrogate.checked_lines.atomic_path", refuse)
     for batch in range(1, 10):
         cache.put(T4, CONV.with_batch(batch), "GEMM", Tuning("ok", 1.0))
     assert 600 < path.stat().st_size < 900

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from features.conv import Conv
 from features.errors import InputError
 from surrogate.bundle import Bundle, load, save
 from surrogate.calibrate import calibrate
@@ -17,6 +18,7 @@ from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.models import MODELS, model_class
 from surrogate.models.residual import PRIORS, Inputs, Residual, kernel
+from surrogate.predictor import Predictor
 from surrogate.problem_list import read_planned
 from surrogate.training import train
 from surrogate.unseen_gpu import unseen_gpu_factor
@@ -232,6 +234,31 @@ def test_unseen_gpu_factor(table: Table) -> None:
     assert factor > 1.5
     with pytest.raises(InputError, match="one GPU"):
         unseen_gpu_factor(Dataset(table(8, gpus=("Tesla T4",))))
+
+
+def test_a_blend_is_calibrated_and_served(table: Table, tmp_path) -> None:
+    """As the shipped bundles are: ten problems of a new GPU help it and survive the disk; the others' times stay."""
+    settings = {"trees.rounds": 30, "trees.learning_rate": 0.2, "process.inducing": 32}
+    blend = train(Dataset(table(16, noise=0.02)), model="blend", params=settings)
+    data = on_new_gpu(table, blend)
+    keys = ["c", "h", "r", "stride_h", "groups", "n"]
+    inside = data.frame[data.frame["c"] <= data.frame["c"].median()]
+    ten = inside.merge(inside[keys].drop_duplicates().head(10))
+    rest = data.with_frame(data.frame[data.frame["c"] > data.frame["c"].median()])
+    calibrated = calibrate(blend, data.with_frame(ten))
+    assert calibrated.card["calibration"]["v100-sxm2-16gb"]["problems"] == 10
+    assert median_error(calibrated, rest) < 0.7 * median_error(blend, rest)
+    save(calibrated, tmp_path / "calibrated blend")
+    again = load(tmp_path / "calibrated blend")
+    conv = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
+    for gpu in ("v100", "t4"):
+        predictor = Predictor(again, gpu=gpu, backend="numpy")
+        for one in predictor.select(conv).candidates:
+            row = data.frame.iloc[:1].assign(**conv.to_dict(), gpu=predictor.gpu, algorithm=one.algorithm)
+            assert one.time_us == pytest.approx(float(again.predict(row)["predicted_us"].iloc[0]), rel=1e-3)
+            assert one.source == "model"
+    others = table(4, gpus=("Tesla T4",))
+    np.testing.assert_allclose(again.predict(others)["predicted_us"], blend.predict(others)["predicted_us"])
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """``seer calibrate``: adapt a bundle to a GPU from a few measurements, or choose what to measure for it."""
 
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -8,7 +9,7 @@ from surrogate.cli.options import candidates_option, where_option
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle")
 @click.argument("data", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--plan",
@@ -18,7 +19,9 @@ from surrogate.cli.options import candidates_option, where_option
     help="No DATA: choose the N problems to measure on --gpu, for `seer collect --plan`.",
 )
 @click.option("--gpu", metavar="G", help="The GPU that --plan is for.")
-@click.option("--library", default="cudnn", show_default=True, help="The library that --plan is for.")
+@click.option(
+    "--library", metavar="NAME", default="cudnn", show_default=True, help="The library that --plan is for."
+)
 @click.option(
     "--problems",
     type=click.Path(path_type=Path),
@@ -38,7 +41,7 @@ from surrogate.cli.options import candidates_option, where_option
     help="The bundle, or the plan, to write.",
 )
 def command(
-    bundle: Path,
+    bundle: str,
     data: tuple[Path, ...],
     count: int | None,
     gpu: str | None,
@@ -57,22 +60,24 @@ def command(
     seer data merge run.jsonl -o run.parquet
     seer calibrate BUNDLE run.parquet -o CALIBRATED
 
-    Times on other GPUs stay as they are. Intervals come from held-out shapes.
+    BUNDLE is a folder, or a GPU's name for the bundle that ships for it (the vendor's, for one never measured). Times
+    on other GPUs stay as they are. Intervals come from held-out shapes.
     """
     from features.errors import InputError
+    from surrogate.cli.bundle_argument import bundle_path
 
     if count is None:
         if gpu or problems:
             raise InputError("--gpu and --problems go with --plan N; DATA names its GPUs itself")
         if not data:
             raise InputError("no DATA; give measurements, or --plan N --gpu G to choose what to measure")
-        _calibrate(bundle, data, candidates, where, seed, output)
+        _calibrate(bundle_path(bundle), data, candidates, where, seed, output)
     else:
         if data:
             raise InputError("--plan chooses problems before anything is measured; leave DATA out")
         if not gpu:
             raise InputError("--plan needs --gpu G, the GPU that will measure; `seer gpus` lists them")
-        _plan(bundle, gpu, library, count, problems, seed, output)
+        _plan(bundle_path(bundle), gpu, library, count, problems, seed, output)
 
 
 def _calibrate(
@@ -119,4 +124,7 @@ def _plan(
     finally:
         close()
     write_plan(chosen, output)
-    click.echo(f"{output}: {len(chosen)} problems; measure them with `seer collect --plan {output}`")
+    click.echo(
+        f"{output}: {len(chosen)} problems; measure them with"
+        f" `seer collect --plan {quote(str(output))} --device cudnn -o run.jsonl`"
+    )

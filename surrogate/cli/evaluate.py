@@ -5,20 +5,23 @@ from typing import Any
 
 import click
 
+from surrogate.cli.bundle_argument import bundle_path
 from surrogate.cli.options import candidates_option, where_option
 from surrogate.cli.output import output_options, show
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle")
 @click.argument("data", type=click.Path(path_type=Path))
 @candidates_option
 @where_option
 @output_options
 def command(
-    bundle: Path, data: Path, candidates: str | None, where: tuple[str, ...], as_json: bool, as_csv: bool
+    bundle: str, data: Path, candidates: str | None, where: tuple[str, ...], as_json: bool, as_csv: bool
 ) -> None:
     """Judge BUNDLE on DATA: time errors, interval coverage and slowdowns, for shapes unseen and seen in training apart.
+
+    BUNDLE is a folder, or a GPU's name for the bundle that ships for it.
 
     Errors and shares are fractions; slowdowns are ratios to the best candidate; an interval reaches from the predicted
     time divided by its factor to the time multiplied by it.
@@ -27,7 +30,7 @@ def command(
     from surrogate.cli.datasets import load as load_data
     from surrogate.training import evaluate
 
-    records = evaluate(load(bundle), load_data(data, candidates, where))
+    records = evaluate(load(bundle_path(bundle)), load_data(data, candidates, where))
     if as_json or as_csv:
         show(records, as_json=as_json, as_csv=as_csv)
         return

@@ -7,7 +7,7 @@ import click
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle")
 @click.option(
     "--problems",
     required=True,
@@ -32,7 +32,7 @@ import click
 )
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write.")
 def command(
-    bundle: Path,
+    bundle: str,
     problems: Path,
     form: str,
     gpu: str | None,
@@ -43,18 +43,21 @@ def command(
 ) -> None:
     """Pick the fastest algorithm of every problem and write the picks as a table.
 
+    BUNDLE is a folder, or a GPU's name for the bundle that ships for it.
+
     Exit status 1 where no problem has a pick within the limits; problems without one are counted.
     """
     from surrogate.atomic import write_text
+    from surrogate.cli.bundle_argument import bundle_path, named_gpu
     from surrogate.export import export, picks_for
     from surrogate.predictor import load
     from surrogate.problem_list import read_convs
     from surrogate.serving.text import parse_bytes
 
     picks = picks_for(
-        load(bundle, gpu=gpu),
+        load(bundle_path(bundle), gpu=named_gpu(bundle, gpu)),
         read_convs(problems),
-        workspace_limit=parse_bytes(workspace_limit) if workspace_limit else None,
+        workspace_limit=None if workspace_limit is None else parse_bytes(workspace_limit),
         deterministic=deterministic,
         library_version=library_version,
     )
@@ -63,4 +66,6 @@ def command(
         sys.exit(1)
     write_text(output, export(picks, form))
     left = len(picks.infeasible)
-    click.echo(f"{output}: picks of {len(picks.feasible)} problems" + (f"; {left} have none" if left else ""))
+    count = len(picks.feasible)
+    none = f"; {left} {'has' if left == 1 else 'have'} none" if left else ""
+    click.echo(f"{output}: picks of {count} problem{'s' * (count != 1)}{none}")

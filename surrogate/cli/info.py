@@ -1,6 +1,5 @@
 """``seer info``: a bundle's model card."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -9,13 +8,17 @@ from surrogate.cli.output import output_options, show
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle")
 @output_options
-def command(bundle: Path, as_json: bool, as_csv: bool) -> None:
-    """Show what BUNDLE was fitted on, its held-out errors and intervals, and its licence notices."""
-    from surrogate.bundle import read_index
+def command(bundle: str, as_json: bool, as_csv: bool) -> None:
+    """Show what BUNDLE was fitted on, its held-out errors and intervals, and its licence notices.
 
-    index = read_index(bundle)
+    BUNDLE is a folder, or a GPU's name for the bundle that ships for it.
+    """
+    from surrogate.bundle import read_index
+    from surrogate.cli.bundle_argument import bundle_path
+
+    index = read_index(bundle_path(bundle))
     show(list(_flat("", index)), as_json=as_json, as_csv=as_csv, whole=index)
 
 

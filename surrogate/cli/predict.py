@@ -7,6 +7,7 @@ import click
 
 from surrogate.cli.output import output_options, show
 from surrogate.cli.problem import FLAGS, open_predictor, problem_argument, problem_options, read_problem
+from surrogate.cli.table import fitted
 
 
 @click.command(context_settings=FLAGS)
@@ -31,7 +32,8 @@ def command(
 
     Of a table all rows and columns are kept in order; neither status nor time need to be in it. Added are predicted_us,
     lower_us and upper_us, in_domain (sizes, device and setting lie within what training saw) and supported (the
-    algorithm is expected to run).
+    algorithm is expected to run). Columns n, c, h, k and r must be there; the options and a problem's defaults stand in
+    for others, and without a column algorithm the fastest is added.
 
     Examples: seer predict --gpu v100 n32c256h14k256r3p1;
     seer predict --bundle BUNDLE --data TABLE.parquet -o OUT.parquet
@@ -46,21 +48,12 @@ def command(
         if as_json or as_csv:
             show([found.to_dict()], as_json=as_json, as_csv=as_csv, whole=found.to_dict())
         else:
-            click.echo(repr(found))
+            click.echo(fitted(repr(found)))
         return
     if problem or output is None:
         raise InputError("--data TABLE needs -o OUT.parquet, and no PROBLEM beside it")
-    _predict_file(data, output, options)
+    if as_json or as_csv:
+        raise InputError("--json and --csv go with one PROBLEM; of a table OUT.parquet holds all")
+    from surrogate.cli.predict_file import predict_file
 
-
-def _predict_file(data: Path, output: Path, options: dict[str, Any]) -> None:
-    """The table with five columns more."""
-    from surrogate.dataset.store import devices_in, read_problems, read_table, write_parquet
-
-    predictor = open_predictor(options)
-    original, metadata = read_table(data)
-    predicted = predictor.bundle.predict(read_problems(data), devices_in(metadata))
-    predicted.index = original.index
-    out = original.drop(columns=predicted.columns, errors="ignore").join(predicted)
-    write_parquet(out, output, {"schema": 1, **metadata})
-    click.echo(f"{output}: {len(out)} rows, {int(predicted['in_domain'].sum())} in domain")
+    click.echo(predict_file(data, output, algorithm, options))

@@ -26,14 +26,12 @@ def problem_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 def problem_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say on what, and how, a problem is computed."""
     for option in (
-        click.option("--direction", type=click.Choice(DIRECTIONS), default="fwd", show_default=True),
-        click.option("--layout", type=click.Choice(LAYOUTS), default="NCHW", show_default=True),
-        click.option("--math", type=click.Choice(MATHS), default="fma", show_default=True, help="Math type."),
+        _choice("--direction", DIRECTIONS, "fwd", "Forward, or one of the gradients."),
+        _choice("--layout", LAYOUTS, "NCHW", "Of the tensors in memory."),
+        _choice("--math", MATHS, "fma", "Math type."),
+        _choice("--dtype", DTYPES, "fp32", "Element type."),
         click.option(
-            "--dtype", type=click.Choice(DTYPES), default="fp32", show_default=True, help="Element type."
-        ),
-        click.option(
-            "--library-version", metavar="V", help="As in 8.9.2. [the newest that the bundle knows]"
+            "--library-version", metavar="V", help="As in 8.9.2.  [default: the newest that the bundle knows]"
         ),
         click.option(
             "--library", metavar="NAME", help="cudnn, miopen or reference, where the bundle knows several."
@@ -41,7 +39,7 @@ def problem_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--bundle",
             type=click.Path(),
-            help="A folder made by `seer train`. [the one that ships for the GPU]",
+            help="A folder made by `seer train`.  [default: the one that ships for the GPU]",
         ),
         click.option(
             "--gpu", metavar="G", help="The GPU that is asked about, by any name; `seer gpus` lists them."
@@ -51,16 +49,35 @@ def problem_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def _choice(name: str, known: tuple[str, ...], default: str, text: str) -> Callable[..., Any]:
+    """An option of known values, in capitals or not."""
+    kind = click.Choice(known, case_sensitive=False)
+    return click.option(name, type=kind, default=default, show_default=True, help=text)
+
+
 def read_problem(words: tuple[str, ...], options: dict[str, Any]) -> "Conv":
-    """The problem that the words name. Raises `InputError` naming what is wrong."""
+    """The problem that the words name. Raises `InputError` naming what is wrong.
+
+    What a line of MIOpenDriver says of element type, direction and layout counts before the options.
+    """
     from features.errors import InputError
     from features.text import EXAMPLE, parse, parse_flags
+    from surrogate.cli.driver_line import is_driver_line, read_driver_line
 
     settings = {name: options[name] for name in ("dtype", "math", "layout", "direction")}
+    if len(words) == 1:
+        words = tuple(words[0].split())  # flags, or a driver's line, in quotes
     if not words:
         raise InputError(f"no PROBLEM given; it looks like {EXAMPLE}, or like -- -n 32 -c 256 -H 14 …")
+    if is_driver_line(words):
+        flags, own = read_driver_line(words)
+        return parse_flags(flags, **settings | own)
     if len(words) == 1:
         return parse(words[0], **settings)
+    if not words[0].startswith("-"):
+        raise InputError(
+            f"{len(words)} words came as PROBLEM, {words[0]!r} first; give one, or a file of them to `seer export`"
+        )
     return parse_flags(list(words), **settings)
 
 
@@ -72,7 +89,7 @@ def open_predictor(options: dict[str, Any]) -> "Predictor":
     from surrogate.predictor import load
 
     gpu, bundle, library = options["gpu"], options["bundle"], options["library"]
-    if bundle:
+    if bundle is not None:
         return load(Path(bundle), gpu=gpu, library=library, backend="numpy")
     if not gpu:
         raise InputError("no GPU named; give --gpu G (`seer gpus` lists them), or --bundle B")

@@ -1,16 +1,21 @@
 """``seer select``: the algorithm to run on a problem."""
 
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from surrogate.cli.output import output_options, show
 from surrogate.cli.problem import FLAGS, open_predictor, problem_argument, problem_options, read_problem
+from surrogate.cli.table import fitted
 
 if TYPE_CHECKING:
     from features.conv import Conv
     from surrogate.predictor import Predictor, Selection
+    from surrogate.serving.limits import Limits
+    from surrogate.tuning_cache import Tuning
 
 MEASURED_TOP = 2
 """Candidates that --measure times, where --top does not say."""
@@ -26,16 +31,22 @@ MEASURED_TOP = 2
 )
 @click.option("--measure", is_flag=True, help="Time the most promising on --device, and rank by that.")
 @click.option("--device", type=click.Choice(["cudnn", "reference"]), help="What --measure times on.")
+@click.option("--no-cache", is_flag=True, help="Neither use measurements of earlier runs nor keep new ones.")
 @output_options
 def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: Any) -> None:
     """Rank the algorithms of PROBLEM by their predicted times, with 90 % intervals, workspaces and what is excluded.
 
-    PROBLEM is a text, n32c256h14w14k256r3s3p1u1 (w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1 by default), or the flags
-    -n -c -H -W -k -y -x -p -q -u -v -l -j -g after `--`. Exit status 1 where nothing is feasible.
+    PROBLEM is a text, n32c256h14w14k256r3s3p1u1 (w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1 by default), the flags
+    -n -c -H -W -k -y -x -p -q -u -v -l -j -g, or a line as MIOpenDriver takes it. Exit status 1 where nothing is
+    feasible.
+
+    What --measure found is kept (in the folder SEER_CACHE names, else in the user's cache folder) and takes the place
+    of predictions from then on, for the same GPU, library version and problem.
 
     Example: seer select --gpu v100 --workspace-limit 64MiB n32c256h14w14k256r3s3p1u1
     """
     from features.errors import InputError
+    from surrogate.serving.limits import checked_limits
     from surrogate.serving.text import parse_bytes
 
     if bool(options["device"]) != options["measure"]:
@@ -44,34 +55,58 @@ def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: An
         )
     conv = read_problem(problem, options)
     text = options["workspace_limit"]
-    limits = {
-        "workspace_limit": None if text is None else parse_bytes(text),
-        "deterministic": options["deterministic"],
-    }
+    size = None if text is None else parse_bytes(text)
+    limits = checked_limits(size, options["deterministic"], options["top"])
     predictor = open_predictor(options)
-    top, version = options["top"], options["library_version"]
-    if options["measure"]:
-        selection = _measured(conv, predictor, options["device"], top or MEASURED_TOP, limits, version)
-    else:
-        selection = predictor.select(conv, top=top, library_version=version, **limits)
+    find = _measured if options["measure"] else _recalled
+    selection = find(conv, predictor, limits, options)
     _print(selection, as_json=as_json, as_csv=as_csv)
     sys.exit(0 if selection.estimates else 1)
 
 
-def _measured(
-    conv: "Conv",
-    predictor: "Predictor",
-    device: str,
-    count: int,
-    limits: dict[str, Any],
-    version: str | None,
-) -> "Selection":
-    """The ranking with the first ``count`` timed on the device."""
-    from surrogate.autotune import autotune
+def _recalled(conv: "Conv", predictor: "Predictor", limits: "Limits", options: dict[str, Any]) -> "Selection":
+    """The ranking, with the measured times of earlier runs where there are any."""
+    from surrogate.recall import recall
 
-    tuned = autotune(conv, device, count, predictor=predictor, **limits)
-    ranked = predictor.select(conv, library_version=version, **limits)
-    return ranked.with_measured(tuned.times_us)
+    known = {} if options["no_cache"] else _known(conv)
+    return recall(predictor, conv, known, limits=limits, library_version=options["library_version"])
+
+
+def _known(conv: "Conv") -> "Mapping[str, Mapping[str, Tuning]]":
+    """What the user's cache holds of the problem; a cache that cannot be read is one warning, and no answer is lost."""
+    from features.errors import InputError
+    from surrogate.tuning_cache import FILE_NAME, cache_folder, tunings_of, warn_once
+
+    folder = cache_folder()
+    try:
+        return tunings_of(folder / FILE_NAME, conv) if folder else {}
+    except (InputError, OSError) as error:
+        reason = f"{folder}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        warn_once(f"{reason}; measurements of earlier runs are left aside")
+        return {}
+
+
+def _measured(conv: "Conv", predictor: "Predictor", limits: "Limits", options: dict[str, Any]) -> "Selection":
+    """The ranking with its first few timed on the device."""
+    from features.errors import InputError
+    from surrogate.autotune import autotune
+    from surrogate.recall import with_attempts
+    from surrogate.tuning_cache import TuningCache
+
+    settings: dict[str, Any] = {
+        "workspace_limit": limits.workspace_bytes,
+        "deterministic": limits.deterministic,
+    }
+    if options["no_cache"]:
+        settings["cache"] = TuningCache()  # in memory
+    tuned = autotune(conv, options["device"], limits.top or MEASURED_TOP, predictor=predictor, **settings)
+    version = options["library_version"] or tuned.library_version
+    if version != tuned.library_version:
+        raise InputError(
+            f"the device runs {tuned.library} {tuned.library_version}, not {version}; leave --library-version out"
+        )
+    ranked = predictor.select(conv, library_version=version)
+    return with_attempts(ranked, tuned.tried, replace(limits, top=None))
 
 
 def _print(selection: "Selection", *, as_json: bool, as_csv: bool) -> None:
@@ -79,4 +114,4 @@ def _print(selection: "Selection", *, as_json: bool, as_csv: bool) -> None:
         records = [one.to_dict() for one in selection.candidates]
         show(records, as_json=as_json, as_csv=as_csv, whole=selection.to_dict())
     else:
-        click.echo(repr(selection))
+        click.echo(fitted(repr(selection)))
