@@ -20,8 +20,6 @@ DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
 LAYOUTS = ("NCHW", "NHWC")
 DEFAULT_SAMPLE = 1000
 """Problems drawn where no plan is named."""
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
 
 
 @click.command(name="collect")
@@ -95,21 +93,23 @@ def command(**options: Any) -> None:
     from surrogate.collect.device import DeviceLostError
 
     try:
-        status = _collect(options)
+        done, status = _collect(options)
     except (InputError, DeviceLostError) as error:
         click.echo(f"seer collect: {error}", err=True)
-        status = 2
+        sys.exit(2)
     except OSError as error:
-        click.echo(f"seer collect: {options['output']}: {error.strerror or error}", err=True)
-        status = 2
-    except KeyboardInterrupt:
-        click.echo(f"stopped; the same command goes on with {options['output']}", err=True)
-        status = INTERRUPTED
+        line = f"{options['output']}: {error.strerror or error}; what was measured is kept, the same command goes on"
+        click.echo(f"seer collect: {line}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"the same command goes on with {options['output']}")
+        raise
+    click.echo(done)
     sys.exit(status)
 
 
-def _collect(options: dict[str, Any]) -> int:
-    """Do what the options say; returns the exit status."""
+def _collect(options: dict[str, Any]) -> tuple[str, int]:
+    """Do what the options say; returns the line that tells it and the exit status."""
     from surrogate.collect.log import RunLog
     from surrogate.collect.open_device import caps_for, open_device
     from surrogate.collect.protocol import RepeatPolicy
@@ -131,8 +131,7 @@ def _collect(options: dict[str, Any]) -> int:
             outcome = run(plan, device, log, policy=policy, minutes=left, progress=progress)
     finally:
         device.close()
-    click.echo(_summary(options["output"], outcome))
-    return _exit_status(outcome)
+    return _summary(options["output"], outcome), _exit_status(outcome)
 
 
 def _device_name(options: dict[str, Any]) -> str:
@@ -144,6 +143,15 @@ def _device_name(options: dict[str, Any]) -> str:
             "-o is a log of JSON lines; give RUN.jsonl, then `seer data merge RUN.jsonl -o DATA.parquet`"
         )
     if options["heuristic_only"]:
+        for name in ("recording", "minutes"):
+            if options[name]:
+                raise InputError(
+                    f"--{name} goes with measuring, --heuristic-only measures nothing; leave it out"
+                )
+        if options["device"] not in (None, "cudnn"):
+            raise InputError(
+                f"--heuristic-only asks cuDNN, not --device {options['device']}; leave --device out"
+            )
         if not options["gpu"]:
             raise InputError("--heuristic-only needs --gpu G, the GPU to ask about; `seer gpus` lists them")
         return "cudnn"
@@ -181,17 +189,16 @@ def _source(options: dict[str, Any]) -> "PlanSource":
 
 def _tell_left_out(plan: "Plan") -> None:
     if plan.left_out:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in plan.left_out.items())
-        click.echo(f"left out of the plan: {reasons}", err=True)
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in plan.left_out.items())
+        click.echo(f"problems left out, beyond the device's limits: {reasons}", err=True)
 
 
-def _heuristic_only(plan: "Plan", options: dict[str, Any]) -> int:
+def _heuristic_only(plan: "Plan", options: dict[str, Any]) -> tuple[str, int]:
     from surrogate.collect.deviceless import collect_heuristic
 
     with _bar(len(plan)) as progress:
         collect_heuristic(plan, options["gpu"], options["output"], progress)
-    click.echo(f"{options['output']}: cuDNN's ranking of {len(plan)} problems for {options['gpu']}")
-    return 0
+    return f"{options['output']}: cuDNN's ranking of {len(plan)} problems for {options['gpu']}", 0
 
 
 @contextmanager
@@ -213,11 +220,16 @@ def _summary(output: str, outcome: "Outcome") -> str:
         ", ".join(f"{count} {status}" for status, count in sorted(outcome.statuses.items())) or "nothing new"
     )
     line = f"{output}: {outcome.problems_done} of {outcome.problems_total} problems done; measured {counts}"
+    if _nothing_ran(outcome):
+        line = f"{line}; no algorithm ran: {outcome.last_reason}"
     return f"{line}; stopped: {outcome.stopped}, the same command goes on" if outcome.stopped else line
 
 
 def _exit_status(outcome: "Outcome") -> int:
     """1 where the device was lost for good, or nothing at all could run; else 0, also when the time was up."""
     lost = bool(outcome.stopped) and not outcome.time_up
-    nothing_ran = bool(outcome.statuses) and not outcome.statuses.get("ok")
-    return int(lost or nothing_ran)
+    return int(lost or _nothing_ran(outcome))
+
+
+def _nothing_ran(outcome: "Outcome") -> bool:
+    return bool(outcome.statuses) and not outcome.statuses.get("ok")

@@ -1,34 +1,42 @@
-"""``seer data``: check, describe and merge datasets."""
+"""``seer data``: check, describe and merge datasets, and say what their columns mean."""
 
 import sys
 from pathlib import Path
 
 import click
 
+from surrogate.cli.groups import CommandGroup
 from surrogate.cli.options import candidates_option
 from surrogate.cli.output import output_options, show
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def command() -> None:
-    """Check, describe or merge datasets."""
+    """Check, describe or merge datasets; list their columns."""
 
 
 @command.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @output_options
 def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
-    """Name every violation in PATHS with its row. Exit status 1 if there is one."""
+    """Name every violation in PATHS with its row. Exit status 1 if there is one.
+
+    Times that look like another unit's (ms for µs) are told as a warning.
+    """
+    from surrogate.cli.datasets import warn
     from surrogate.dataset.check import check as violations_of
     from surrogate.dataset.normalise import normalise, require_columns
     from surrogate.dataset.schema import REQUIRED_COLUMNS
-    from surrogate.dataset.store import read_table
+    from surrogate.dataset.store import devices_in, read_table
 
     records = []
     for path in paths:
-        frame, _ = read_table(path)
+        frame, metadata = read_table(path)
         require_columns(frame, REQUIRED_COLUMNS, str(path))
-        found = violations_of(normalise(frame, str(path)))
+        frame = normalise(frame, str(path))
+        found = violations_of(frame)
+        if not found:
+            warn(path, frame, devices_in(metadata))
         records += [
             {"file": str(path), "row": v.row, "column": v.column, "value": v.value, "rule": v.rule}
             for v in found
@@ -49,12 +57,24 @@ def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv:
     from surrogate.dataset.describe import describe
     from surrogate.dataset.store import read_dataset
 
-    records = [
-        {"file": str(path), **record}
-        for path in paths
-        for record in describe(read_dataset(path, candidates=candidates))
-    ]
-    show(records, as_json=as_json, as_csv=as_csv)
+    described = {path: describe(read_dataset(path, candidates=candidates)) for path in paths}
+    if as_json or as_csv:
+        records = [{"file": str(path), **record} for path, found in described.items() for record in found]
+        show(records, as_json=as_json, as_csv=as_csv)
+        return
+    for path, found in described.items():
+        shared = [name for name in _FACTS if all(record[name] == found[0][name] for record in found)]
+        facts = ", ".join(f"{name} {_text(found[0][name])}" for name in shared)
+        click.echo(_wrapped(f"{path}: {facts}", ""))
+        counts = [{k: v for k, v in record.items() if k not in shared} for record in found]
+        show(counts, as_json=False, as_csv=False)
+
+
+_FACTS = ("gpu", "library", "versions", "direction", "dtype", "math", "layout", "candidates")
+
+
+def _text(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else " ".join(value)
 
 
 @command.command()
@@ -66,6 +86,7 @@ def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv:
 def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None:
     """Merge datasets (parquet) or collected runs (JSONL) in PATHS into one dataset; a later file's row wins."""
     from features.errors import InputError
+    from surrogate.cli.datasets import warn
     from surrogate.dataset.merge import merge as merged
     from surrogate.dataset.store import read_dataset, write_dataset
 
@@ -75,15 +96,46 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None
     if runs:
         from surrogate.collect.merge import merge_runs
 
-        merged_runs = merge_runs(runs)
-        frame = merged_runs.rows
-        write_dataset(
-            frame, output, candidates="all", kernels=merged_runs.kernels, metadata=merged_runs.metadata
-        )
+        found = merge_runs(runs)
+        frame, kind = found.rows, found.candidates
+        write_dataset(frame, output, candidates=kind, kernels=found.kernels, metadata=found.metadata)
     else:
-        result = merged([read_dataset(path, candidates=candidates) for path in paths])
+        parts = [read_dataset(path, candidates=candidates) for path in paths]
+        for path, part in zip(paths, parts, strict=True):
+            warn(path, part.frame, part.devices)
+        result = merged(parts)
         frame = result.frame
         write_dataset(
             frame, output, candidates=result.candidates, kernels=result.kernels, metadata=result.metadata
         )
     click.echo(f"{output}: {len(frame)} rows")
+
+
+@command.command()
+@click.option("--table", metavar="TABLE", help="One table only, as dataset or kernels.  [all]")
+@output_options
+def columns(table: str | None, as_json: bool, as_csv: bool) -> None:
+    """List every column of every table that seer reads or writes, with its unit and meaning."""
+    from dataclasses import asdict
+
+    from surrogate.dataset.columns import TABLES
+    from surrogate.dataset.columns import columns as declared
+
+    found = declared(table)
+    if as_json or as_csv:
+        show([asdict(column) for column in found], as_json=as_json, as_csv=as_csv)
+        return
+    for name in dict.fromkeys(column.table for column in found):
+        click.echo(_wrapped(f"{name}: {TABLES[name]}", ""))
+        for column in found:
+            if column.table == name:
+                need = "required" if column.required else "optional"
+                facts = ", ".join(filter(None, (column.unit, column.kind, need)))
+                click.echo(_wrapped(f"{column.name}: {column.meaning} ({facts})", "  "))
+
+
+def _wrapped(text: str, indent: str) -> str:
+    """``text`` in lines of 79 characters at most, those after the first indented further."""
+    import textwrap
+
+    return textwrap.fill(text, 79, initial_indent=indent, subsequent_indent=indent + "    ")

@@ -13,6 +13,7 @@ from surrogate.cli.options import candidate_option, candidates_option, where_opt
 @click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--model",
+    metavar="NAME",
     help="The model to fit.  [default: blend, with --stream boosted-terms, or what --params is for]",
 )
 @click.option(

@@ -24,7 +24,9 @@ from surrogate.cli.output import output_options
     type=click.IntRange(min=1),
     help="Trials of the study in all, by all workers and runs together.",
 )
-@click.option("--model", default="boosted-terms", show_default=True, help="The model to tune.")
+@click.option(
+    "--model", metavar="NAME", default="boosted-terms", show_default=True, help="The model to tune."
+)
 @click.option(
     "--objective",
     type=click.Choice(["time", "choice", "both"]),
@@ -43,7 +45,9 @@ from surrogate.cli.output import output_options
     metavar="MINUTES",
     help="Begin no trial after this time.",
 )
-@click.option("--study", help="The study's name; by default made of model, objective and data.")
+@click.option(
+    "--study", metavar="NAME", help="The study's name; by default made of model, objective and data."
+)
 @click.option(
     "-o",
     "--output",
@@ -93,9 +97,8 @@ def command(
             timeout_minutes=timeout_minutes,
             progress=step,
         )
-    except KeyboardInterrupt:
-        close()
-        click.echo(f"finished trials are kept in {storage}; the same command goes on", err=True)
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"finished trials are kept in {storage}; the same command goes on")
         raise
     finally:
         close()

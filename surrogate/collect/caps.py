@@ -6,7 +6,7 @@ from typing import Any
 from features import shape
 from features.conv import Conv
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Caps:
     def reason(self, conv: Conv) -> str:
         """Why ``conv`` is left out of a plan, by the limit's figure; empty if it stays."""
         if max(tensor_sizes_bytes(conv).values()) > self.max_tensor_bytes:
-            return f"a tensor over {self.max_tensor_bytes} bytes"
+            return f"with a tensor over {self.max_tensor_bytes / MIB:,.0f} MiB"
         if conv.flops > self.max_flops:
             return f"over {self.max_flops:g} FLOPs"
         return f"under {self.min_flops:g} FLOPs" if conv.flops < self.min_flops else ""

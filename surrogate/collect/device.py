@@ -6,11 +6,16 @@ run (`surrogate.collect.replay`) or a CPU stands in wherever no GPU is at hand.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol, Self
+from types import UnionType
+from math import isfinite
+from typing import Any, Protocol, Self, get_args, get_origin, get_type_hints
 
 from features.conv import Conv
+from features.errors import InputError
 from surrogate.collect.protocol import RepeatPolicy
 
+MAX_NUMBER = 2**62
+"""Greater ones are no measurement, and no column holds them."""
 STATUSES = ("ok", "not_supported", "workspace_too_large", "failed")
 
 
@@ -159,5 +164,25 @@ def choices(entries: Sequence[Mapping[str, Any]]) -> tuple[Choice, ...]:
 
 
 def _known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    names = {f.name for f in fields(cls)}
-    return {name: value for name, value in values.items() if name in names}
+    """The values of the fields of ``cls``, each of its field's type; raises `InputError` for any other."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"{values!r} is no record of a {cls.__name__.lower()}; it is a JSON object")
+    kinds = get_type_hints(cls)
+    known = {name: values[name] for name in kinds if name in values}
+    for name, value in known.items():
+        if not _fits(value, kinds[name]):
+            raise InputError(f"{cls.__name__.lower()}: {name} is {value!r}; write what `seer collect` does")
+    return known
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """True where a JSON value can be a field of this type: one of a union's, a list of a tuple's, a number that a column holds."""
+    kind, parts = get_origin(kind) or kind, get_args(kind)
+    if kind is UnionType:
+        return any(_fits(value, part) for part in parts)
+    if kind is tuple:
+        return isinstance(value, list | tuple) and (parts[0] is Kernel or all(_fits(v, parts[0]) for v in value))
+    if kind in (int, float):
+        number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+        return number and (abs(value) < MAX_NUMBER or not isfinite(value))
+    return isinstance(value, kind)

@@ -17,6 +17,7 @@ from surrogate.collect.cudnn.library import Library
 from surrogate.collect.cudnn.status import CudnnError
 from surrogate.collect.device import DeviceInfo
 from surrogate.collect.graph.backend import Backend, Scope
+from surrogate.collect.graph.device import LIBRARY
 from surrogate.collect.graph.plans import EnginePlan, Target, engine_count, engine_plan, finalized, ranked
 from surrogate.collect.graph.problem import operation_graph
 from surrogate.collect.graph.properties import described_gpu, properties_json
@@ -54,7 +55,7 @@ class Deviceless:
         """For a run's header: no time was taken, and by which mode was ranked."""
         version = self._backend.library.version
         facts = {"deviceless": True, "heuristic_mode": self.mode}
-        return DeviceInfo(self.gpu.name, "cudnn", version, {"cudnn": version}, facts)
+        return DeviceInfo(self.gpu.name, LIBRARY, version, {"cudnn": version}, facts)
 
     def ranking(self, conv: Conv) -> tuple[EnginePlan, ...]:
         """The heuristic's plans that ``conv``'s math allows, best first; empty where cuDNN has none."""

@@ -12,11 +12,13 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 from features.errors import InputError
 from surrogate.collect.device import DeviceInfo
+from surrogate.collect.records import check_record
 
 SCHEMA_VERSION = 1
 """Version of the log's layout. History: 1, the first."""
@@ -70,20 +72,27 @@ class Header:
         device = DeviceInfo.from_dict(values["device"])
         return cls(
             device, plan["digest"], (first, last), plan.get("description", ""), plan.get("seed", 0),
-            values.get("protocol", {}), values.get("created_s", 0.0),
+            dict(values.get("protocol", {})), values.get("created_s", 0.0),
         )  # fmt: skip
+
+    @property
+    def _plan(self) -> str:
+        """The plan as told to a person; the digest alone decides whether two are the same."""
+        told = f"{self.description}, seed {self.seed}, " if self.description else ""
+        return f"{told}digest {self.plan_digest[:12]}"
 
     def conflict(self, other: "Header") -> str:
         """Why a run with this header cannot go on as ``other``; empty where it can."""
+        same_plan = self.plan_digest == other.plan_digest
         for name, mine, theirs in (
             ("GPU", self.device.gpu, other.device.gpu),
             ("library", self.device.library, other.device.library),
             (f"{self.device.library} version", self.device.library_version, other.device.library_version),
             ("shard", "/".join(map(str, self.shard)), "/".join(map(str, other.shard))),
-            ("plan", self.plan_digest[:12], other.plan_digest[:12]),
+            ("plan", self._plan, other._plan),
             ("timing protocol", dict(self.protocol), dict(other.protocol)),
         ):
-            if mine != theirs:
+            if mine != theirs and not (name == "plan" and same_plan):
                 return f"was recorded with {name} {mine}, this is {theirs}"
         return ""
 
@@ -113,9 +122,8 @@ def read(path: str | Path) -> Contents:
     for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
         try:
             record = json.loads(line)
-            if not isinstance(record, dict) or "kind" not in record:
-                raise ValueError("not a record")
-        except ValueError as error:
+            check_record(record, first=number == 1)
+        except (ValueError, RecursionError) as error:
             raise InputError(
                 f"{path}:{number}: not a record of a run ({error});"
                 " only the last line of a killed run may be torn"
@@ -160,6 +168,7 @@ class RunLog:
                         f"{self.path}: {conflict}; give another -o, or repeat the run's own command"
                     )
                 self._file.truncate(contents.whole_bytes)
+                self._end = contents.whole_bytes
             self.records = contents.records
         except BaseException:
             self._file.close()
@@ -167,9 +176,19 @@ class RunLog:
         self._synced_s = time.monotonic()
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add one record as one line in one write; now and then force it to the disk."""
+        """Add one record as one line in one write; now and then force it to the disk.
+
+        `OSError` where it does not fit (the disk is full): the log then ends with the record before.
+        """
         line = json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        self._file.write(line)
+        written = 0
+        try:
+            while written < len(line):  # a disk that fills up takes a part, and refuses the next write
+                written += self._file.write(line[written:])
+        except BaseException:
+            self._file.truncate(self._end)
+            raise
+        self._end += len(line)
         if time.monotonic() - self._synced_s > FSYNC_SECONDS:
             self.sync()
 
@@ -191,6 +210,8 @@ class RunLog:
         self.close()
 
     _synced_s: float = 0.0
+    _end: int = 0
+    """Where the last whole record ends."""
 
     def _refuse_foreign(self) -> None:
         """A file without a whole line is ours only if it is the beginning of a header."""
@@ -200,8 +221,11 @@ class RunLog:
             raise InputError(f"{self.path}: holds something else than a run; give another -o")
 
 
-def _open_locked(path: Path) -> BinaryIO:
+def _open_locked(path: Path) -> FileIO:
     """``path`` open for unbuffered appending, locked against a second run (where the system knows such locks)."""
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "no regular file"
+        raise InputError(f"{path}: cannot be written (it is {kind}); give another -o")
     try:
         file = path.open("ab", buffering=0)
     except OSError as error:
@@ -215,4 +239,4 @@ def _open_locked(path: Path) -> BinaryIO:
     except OSError:
         file.close()
         raise InputError(f"{path}: another run is writing to it; wait for it, or give another -o") from None
-    return file  # type: ignore[return-value]
+    return file

@@ -6,20 +6,19 @@ in the metadata.
 """
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
 from features.errors import InputError
 from features.problem import SIZE_COLUMNS
 from surrogate.collect import log
-from surrogate.collect.clocks import throttles
-from surrogate.collect.device import Measurement, choices
-from surrogate.collect.protocol import Summary, drift, slow_clocks, summarise, trend
-from surrogate.collect.records import conv_of, key_without_visit
+from surrogate.collect.protocol import Summary, drift, summarise, trend
+from surrogate.collect.records import conv_of
+from surrogate.collect.visits import Gathered, Key, Visit, gather
 
 SETTING_COLUMNS = ("gpu", "library", "library_version", "direction", "dtype", "math", "layout")
 NUMBER_COLUMNS = (
@@ -70,113 +69,48 @@ class Merged:
     candidates: str = CANDIDATES
 
 
-class _Key(NamedTuple):
-    """Names one row: device, problem with settings, algorithm."""
-
-    device: tuple[str, str, str]
-    problem: str
-    algorithm: str
-
-
-@dataclass(slots=True)
-class _Problem:
-    """What is known of one problem on one device beside its measurements."""
-
-    origin: str = ""
-    networks: dict[str, None] = field(default_factory=dict)
-    heuristic: str | None = None
-    find_us: dict[str, list[float]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Visit:
-    """One measurement, with the SM clock sampled after its problem (None where unknown)."""
-
-    result: Measurement
-    at_s: float
-    clock_mhz: float | None = None
-    slow_clock: bool = False
-    throttled: bool = False
-
-
-@dataclass(slots=True)
-class _Gathered:
-    visits: dict[_Key, list[_Visit]] = field(default_factory=dict)
-    problems: dict[tuple[tuple[str, str, str], str], _Problem] = field(default_factory=dict)
-    seen: set[tuple[str, ...]] = field(default_factory=set)
-    duplicates: int = 0
-
-
 def merge_runs(paths: Sequence[str | Path]) -> Merged:
-    """The dataset that the runs at ``paths`` hold together.
+    """The dataset that the logs at ``paths`` hold together: measured runs, or rankings (``--heuristic-only``).
 
-    Raises `InputError` for a file that is no run, or where no run holds a measurement.
+    Raises `InputError` for a file that is no log, where no log holds anything, or where both kinds came.
     """
-    gathered = _Gathered()
+    from surrogate.collect.rankings import is_ranking, merge_rankings
+
+    logs = [(Path(path), log.read(path)) for path in paths]
+    rankings = [path for path, contents in logs if is_ranking(contents.header)]
+    if not rankings:
+        return _measured(logs)
+    if len(rankings) < len(logs):
+        raise InputError(
+            f"{rankings[0]} holds a ranking without times (--heuristic-only), others hold measurements;"
+            " merge each kind into a table of its own"
+        )
+    return merge_rankings(logs)
+
+
+def _measured(logs: Sequence[tuple[Path, log.Contents]]) -> Merged:
+    """The dataset of measured runs."""
+    gathered = Gathered()
     runs: list[dict[str, Any]] = []
-    for path in paths:
-        contents = log.read(path)
+    for path, contents in logs:
         if contents.header is not None:
             runs.append(contents.header.to_dict())
-            _gather(contents.header, contents.records, gathered)
+            try:
+                gather(contents.header, contents.records, gathered)
+            except (KeyError, TypeError, AttributeError, ValueError) as error:
+                raise InputError(f"{path}: a record is damaged ({error!r}); leave the file out") from None
     if not gathered.visits:
         raise InputError(
-            f"{', '.join(map(str, paths)) or 'nothing'}: no measurement to merge; collect some first"
+            f"{', '.join(str(path) for path, _ in logs) or 'nothing'}: no measurement to merge; collect some first"
         )
     rows = pd.DataFrame([_row(key, gathered) for key in gathered.visits], columns=pd.Index(COLUMNS))
     metadata = {"runs": runs, "anchors": _anchors(gathered), "duplicates_dropped": gathered.duplicates}
     return Merged(_typed(rows), _kernels(gathered), metadata)
 
 
-def _gather(header: log.Header, records: Iterable[Mapping[str, Any]], gathered: _Gathered) -> None:
-    """Take one run's records; the same visit of the same run taken before is a duplicate."""
-    device = (header.device.gpu, header.device.library, header.device.library_version)
-    run = (str(header.created_s), header.plan_digest, *map(str, header.shard), *device)
-    by_visit: dict[str, list[_Visit]] = {}
-    clocks: list[tuple[list[_Visit], Mapping[str, float]]] = []
-    for record in records:
-        visit_key = record["problem"]
-        key = key_without_visit(visit_key)
-        problem = gathered.problems.setdefault((device, key), _Problem())
-        name = (*run, record["kind"], visit_key, record.get("algorithm", ""))
-        if name in gathered.seen:
-            gathered.duplicates += record["kind"] == "measure"
-            continue
-        gathered.seen.add(name)
-        if record["kind"] == "problem":
-            _note_problem(problem, record)
-        elif record["kind"] == "measure":
-            visit = _Visit(Measurement.from_dict(record["result"]), record.get("at_s", 0.0))
-            gathered.visits.setdefault(_Key(device, key, record["algorithm"]), []).append(visit)
-            by_visit.setdefault(visit_key, []).append(visit)
-        elif record["kind"] == "done":
-            for choice in choices(record["find"]):
-                if choice.time_us is not None and choice.math in (None, conv_of(key).math):
-                    problem.find_us.setdefault(choice.algorithm, []).append(choice.time_us)
-            clocks.append((by_visit.get(visit_key, []), record["conditions"]))
-    _note_clocks(clocks)
-
-
-def _note_problem(problem: _Problem, record: Mapping[str, Any]) -> None:
-    problem.origin = problem.origin or record["origin"]
-    problem.networks.update(dict.fromkeys(record["networks"]))
-    ranking = [choice for choice in choices(record["heuristic"]) if choice.status == "ok"]
-    if ranking and problem.heuristic is None:
-        problem.heuristic = ranking[0].algorithm
-
-
-def _note_clocks(clocks: Sequence[tuple[list[_Visit], Mapping[str, float]]]) -> None:
-    """Flag the visits of one run whose clock was low; a problem cut before its clock was sampled has none."""
-    flags = slow_clocks([conditions.get("sm_clock_mhz") for _, conditions in clocks])
-    for (visits, conditions), slow in zip(clocks, flags, strict=True):
-        for visit in visits:
-            visit.clock_mhz, visit.slow_clock = conditions.get("sm_clock_mhz"), slow
-            visit.throttled = bool(throttles(conditions.get("throttle_reasons")))
-
-
-def _row(key: _Key, gathered: _Gathered) -> dict[str, Any]:
+def _row(key: Key, gathered: Gathered) -> dict[str, Any]:
     conv = conv_of(key.problem)
-    problem = gathered.problems[key.device, key.problem]
+    problem = gathered.noted[key.device, key.problem]
     visits = gathered.visits[key]
     ok = [visit for visit in visits if visit.result.status == "ok"]
     shown = (ok or visits)[0].result
@@ -204,7 +138,7 @@ def _row(key: _Key, gathered: _Gathered) -> dict[str, Any]:
     return row | (_times(ok) if ok else {})
 
 
-def _times(visits: Sequence[_Visit]) -> dict[str, Any]:
+def _times(visits: Sequence[Visit]) -> dict[str, Any]:
     """The time columns of visits that are ok."""
     summaries = [summarise(visit.result.times_us) for visit in visits]
     judged = [summary.stable for summary in summaries if summary.judgeable]
@@ -230,7 +164,7 @@ def _typed(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.astype(types)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
-def _kernels(gathered: _Gathered) -> pd.DataFrame:
+def _kernels(gathered: Gathered) -> pd.DataFrame:
     """The kernels of each row's first visit that saw any, in launch order, with the launched blocks."""
     found: list[dict[str, Any]] = []
     for key, visits in gathered.visits.items():
@@ -255,7 +189,7 @@ def _kernels(gathered: _Gathered) -> pd.DataFrame:
     return frame[[*leading, *(name for name in frame.columns if name not in leading)]] if found else frame
 
 
-def _anchors(gathered: _Gathered) -> list[dict[str, Any]]:
+def _anchors(gathered: Gathered) -> list[dict[str, Any]]:
     """Per row with several ok visits: its problem, the visits' spread and their trend, in the order of time."""
     entries: list[dict[str, Any]] = []
     for key, visits in gathered.visits.items():
@@ -276,6 +210,6 @@ def _anchors(gathered: _Gathered) -> list[dict[str, Any]]:
     return entries
 
 
-def _median(visit: _Visit) -> float:
+def _median(visit: Visit) -> float:
     summary: Summary = summarise(visit.result.times_us)
     return summary.median_us

@@ -5,9 +5,35 @@ from functools import lru_cache
 from typing import Any
 
 from features.conv import Conv
+from features.errors import InputError
 from features.text import parse
 from surrogate.collect.device import Choice, Measurement
 from surrogate.collect.plan import PlannedProblem
+
+_FIELDS: Mapping[str, Mapping[str, type]] = {
+    "problem": {"problem": str, "origin": str, "networks": list, "candidates": list, "heuristic": list},
+    "measure": {"problem": str, "algorithm": str, "result": dict},
+    "done": {"problem": str, "find": list, "conditions": dict},
+    "operator": {"problem": str, "result": dict, "conditions": dict},
+}
+"""Kind of record → what it needs."""
+_TEXTS = ("networks", "candidates")
+"""Lists of texts."""
+
+
+def check_record(record: Any, *, first: bool) -> None:
+    """Raise `ValueError` where ``record`` is no record of a log; the ``first`` is the header, of any kind."""
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        raise ValueError("not a record")
+    if first:
+        return
+    if record["kind"] not in _FIELDS:
+        raise ValueError(f"kind {record['kind']!r} is unknown")
+    for name, kind in _FIELDS[record["kind"]].items():
+        if not isinstance(record.get(name), kind):
+            raise ValueError(f"{record['kind']} record without {name}")
+        if name in _TEXTS and not all(isinstance(text, str) for text in record[name]):
+            raise ValueError(f"{record['kind']} record whose {name} are no texts")
 
 
 def problem_record(
@@ -56,6 +82,9 @@ def key_without_visit(key: str) -> str:
 
 @lru_cache(maxsize=8192)
 def conv_of(key: str) -> Conv:
-    """The problem that a key names."""
-    text, dtype, math, layout, direction = key_without_visit(key).split(" ")
+    """The problem that a key names; `InputError` where it names none."""
+    parts = key_without_visit(key).split(" ")
+    if len(parts) != 5:
+        raise InputError(f"problem {key!r} is not readable; it is PROBLEM dtype math layout direction")
+    text, dtype, math, layout, direction = parts
     return parse(text, dtype=dtype, math=math, layout=layout, direction=direction)

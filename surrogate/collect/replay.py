@@ -19,7 +19,7 @@ class ReplayDevice:
     def __init__(self, path: str | Path) -> None:
         """Raises `InputError` where ``path`` is no run or an empty one."""
         contents = log.read(path)
-        if contents.header is None or not contents.records:
+        if contents.header is None or not any(record["kind"] == "measure" for record in contents.records):
             raise InputError(f"{path}: holds no measurement; replay needs a run with at least one")
         self.path = Path(path)
         self._info = contents.header.device
@@ -40,10 +40,11 @@ class ReplayDevice:
             measured.setdefault(record["algorithm"], Measurement.from_dict(record["result"]))
 
     def problems(self) -> list[PlannedProblem]:
-        """The recorded problems, as the sources of a plan."""
+        """The recorded problems that have a measurement, as the sources of a plan."""
         return [
             PlannedProblem(conv_of(key), record["origin"], tuple(record["networks"]))
             for key, record in self._problems.items()
+            if key in self._measured
         ]
 
     def describe(self) -> DeviceInfo:
@@ -51,8 +52,11 @@ class ReplayDevice:
         return self._info
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
-        """The algorithms that were recorded for ``conv``, in the library's order."""
-        return tuple(self._recorded(conv)["candidates"])
+        """The algorithms that were measured for ``conv`` (all, unless the recorded run was cut), in the library's
+        order.
+        """
+        measured = self._measured.get(problem_key(conv), {})
+        return tuple(name for name in self._recorded(conv)["candidates"] if name in measured)
 
     def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
         """The recorded ranking."""
@@ -85,6 +89,6 @@ class ReplayDevice:
         if key not in self._problems:
             raise InputError(
                 f"{self.path}: {key} was not recorded ({len(self._problems)} problems are); "
-                f" replay serves recorded problems only{nearest(key, self._problems, count=1)}"
+                f"replay serves recorded problems only{nearest(key, self._problems, count=1)}"
             )
         return self._problems[key]

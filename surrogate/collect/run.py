@@ -27,6 +27,8 @@ class Outcome:
     statuses: Mapping[str, int]
     stopped: str = ""
     """Why it ended early; empty where the plan is finished."""
+    last_reason: str = ""
+    """What the last measurement said that was not ok."""
 
     @property
     def finished(self) -> bool:
@@ -62,6 +64,7 @@ class _State:
     done: set[str] = field(default_factory=set)
     measured: dict[str, set[str]] = field(default_factory=dict)
     statuses: dict[str, int] = field(default_factory=dict)
+    last_reason: str = ""
     lost_in_a_row: int = 0
 
 
@@ -100,7 +103,7 @@ def run(
         if progress:
             progress(len(state.done & planned), len(plan), problem.key)
     log.sync()
-    return Outcome(len(state.done & planned), len(plan), state.statuses, stopped)
+    return Outcome(len(state.done & planned), len(plan), state.statuses, stopped, state.last_reason)
 
 
 def _problem(
@@ -125,6 +128,7 @@ def _problem(
         log.append(measure_record(problem, algorithm, result, time.time()))
         measured.add(algorithm)
         state.statuses[result.status] = state.statuses.get(result.status, 0) + 1
+        state.last_reason = result.reason or state.last_reason
         budget.note(began_s)
         if state.lost_in_a_row >= MAX_LOST_IN_A_ROW:
             return f"the device was lost {MAX_LOST_IN_A_ROW} times in a row: {result.reason}"

@@ -21,7 +21,7 @@ def require_columns(frame: pd.DataFrame, columns: tuple[str, ...], name: str) ->
     if missing:
         raise InputError(
             f"{name}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing;"
-            f" a dataset needs {', '.join(columns)}{nearest(missing[0], map(str, frame.columns))}"
+            f" `seer data columns --table dataset` tells what each holds{nearest(missing[0], map(str, frame.columns))}"
         )
 
 
@@ -51,6 +51,8 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _number(values: pd.Series, column: str, name: str) -> pd.Series:
+    if values.dtype.kind in "mM":  # pandas would count nanoseconds
+        raise InputError(f"{name}: {column} holds dates or durations ({values.dtype}); a number is needed")
     try:
         return pd.to_numeric(values).astype(np.float64)
     except (TypeError, ValueError):

@@ -63,24 +63,33 @@ def read_table(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
     Raises `InputError` for a missing, unreadable, empty or too new file.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from surrogate.formats.parquet_file import read_columns
 
     path = Path(path)
+    _refuse_text(path)
     if not path.is_file():
+        what = "a folder, no file" if path.is_dir() else "no such file"
         raise InputError(
-            f"{path}: no such file; give a parquet dataset, or make one with `seer import` or `seer collect`"
+            f"{path}: {what}; give a parquet dataset, or make one with `seer import` or `seer collect`"
         )
-    try:
-        table = pq.read_table(path)
-        frame = table.to_pandas()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path}: not a readable parquet file ({reason}); a dataset is parquet") from None
+    frame, stored_metadata = read_columns(path)
     if frame.empty:
         raise InputError(f"{path}: the table has no rows; nothing to work on")
-    stored = (table.schema.metadata or {}).get(METADATA_KEY)
+    stored = stored_metadata.get(METADATA_KEY)
     return frame, _metadata(stored, path)
+
+
+def _refuse_text(path: Path) -> None:
+    """Tell the way from the text files that users have, a run's log or a CSV table, to a dataset."""
+    if path.suffix == ".jsonl":
+        raise InputError(
+            f"{path}: a run's log; make a dataset of it: `seer data merge {path} -o DATA.parquet`"
+        )
+    if path.suffix in (".csv", ".tsv", ".txt", ".json", ".xls", ".xlsx"):
+        raise InputError(
+            f"{path}: a dataset is parquet; `seer import` reads the formats that it knows, and pandas writes"
+            f" any other table: pandas.read_csv('{path.name}').to_parquet('{path.stem}.parquet')"
+        )
 
 
 def _metadata(stored: bytes | None, path: Path) -> dict[str, Any]:
@@ -89,7 +98,8 @@ def _metadata(stored: bytes | None, path: Path) -> dict[str, Any]:
     try:
         metadata = json.loads(stored)
         version = int(metadata["schema"])
-    except (ValueError, KeyError, TypeError):
+        devices_in(metadata)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise InputError(
             f"{path}: its metadata is unreadable; write it again with `seer data merge`"
         ) from None

@@ -131,26 +131,23 @@ def deal(
 
 def open_parquet(path: Path) -> Any:
     """The open file. Raises `InputError` where it is missing, not parquet, or lacks a required column."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from surrogate.formats.parquet_file import open_file
 
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a parquet dataset")
-    try:
-        file = pq.ParquetFile(path)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path}: not a readable parquet file ({reason}); a dataset is parquet") from None
+    file = open_file(path)
     require_columns(pd.DataFrame(columns=file.schema_arrow.names), REQUIRED_COLUMNS, str(path))
     return file
 
 
 def _batches(path: Path, file: Any, keep: Mapping[str, Collection[Any]]) -> Iterator[pd.DataFrame]:
     """The kept rows and columns of one file, batch by batch, normalised and checked."""
+    from surrogate.formats.parquet_file import frame_of
+
     columns = _kept_columns(file)
     first = 0
     for batch in file.iter_batches(BATCH_ROWS, columns=sorted({*columns, *keep})):
-        frame = _checked(batch.to_pandas(), path, first)
+        frame = _checked(frame_of(batch), path, first)
         first += len(frame)
         for column, values in keep.items():
             frame = frame[frame[column].isin(values)]

@@ -117,6 +117,9 @@ class FakeActivity:
         ]
         return [spans[: self.kernels] for _ in labels]
 
+    def dropped(self):
+        return 0
+
     def close(self):
         pass
 
@@ -362,3 +365,15 @@ def test_unknown_names_are_refused(parts):
         device(parts).measure(CONV, "GEM", POLICY)
     with pytest.raises(InputError, match="int8"):
         device(parts).measure(Conv(n=2, c=8, h=9, k=4, r=3, dtype="int8"), "GEMM", POLICY)
+
+
+def test_dropped_records_leave_the_time_to_the_events(parts):
+    """Sums of kernels that CUPTI did not record would be too small."""
+
+    class Losing(FakeActivity):
+        def dropped(self):
+            return 3
+
+    result = device(parts, Losing()).measure(CONV, "IMPLICIT_GEMM", POLICY)
+    assert (result.status, result.timer, result.kernels) == ("ok", "events", ())
+    assert result.reason == "CUPTI dropped 3 records; timed by events"

@@ -1,6 +1,8 @@
 """The log: headers that must agree, torn tails, locks, foreign files."""
 
+import errno
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -65,7 +67,7 @@ def test_a_log_cut_at_any_byte_goes_on(tmp_path, data):
         ({"device": DeviceInfo("Other", "cudnn", "9.1.0")}, "GPU GPU, this is Other"),
         ({"device": DeviceInfo("GPU", "reference", "9.1.0")}, "library cudnn"),
         ({"device": DeviceInfo("GPU", "cudnn", "9.2.0")}, "cudnn version 9.1.0, this is 9.2.0"),
-        ({"plan_digest": "b" * 64}, "plan aaaaaaaaaaaa"),
+        ({"plan_digest": "b" * 64}, "plan test, seed 3, digest aaaaaaaaaaaa"),
         ({"shard": (2, 2)}, "shard 1/2"),
         ({"protocol": {"repeats": 3}}, "timing protocol"),
     ],
@@ -121,3 +123,60 @@ def test_missing_and_unwritable_places(tmp_path):
         RunLog(tmp_path / "no" / "folder" / "run.jsonl", HEADER)
     with pytest.raises(InputError, match="cannot be written"):
         RunLog(tmp_path, HEADER)
+
+
+class Narrow:
+    """A file that takes ``room`` bytes, in parts of at most 100, and then says that the disk is full."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def write(self, data):
+        taken = min(len(data), self.room, 100)
+        if not taken:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.room -= taken
+        return self.file.write(data[:taken])
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+@pytest.mark.parametrize("room", [0, 1, 99, 250])
+def test_a_disk_that_fills_up_leaves_whole_records(tmp_path, room):
+    """A raw write may take a part of a line: nothing may follow it there once there is room again."""
+    path = tmp_path / "run.jsonl"
+    with RunLog(path, HEADER) as run:
+        run.append(RECORD)
+        before = path.read_bytes()
+        run._file = Narrow(run._file, room)
+        with pytest.raises(OSError, match="No space left"):
+            run.append({**RECORD, "find": ["x" * 400]})
+        assert path.read_bytes() == before
+        run._file.room = 10_000
+        run.append({**RECORD, "find": ["y" * 400]})
+    assert [record["find"] for record in log.read(path).records] == [[], ["y" * 400]]
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"kind": "measure", "problem": "p #0", "algorithm": "GEMM"}, "measure record without result"),
+        ({"kind": "problem", "problem": 5}, "problem record without problem"),
+        ({"kind": "done", "find": [], "conditions": {}}, "done record without problem"),
+        ({"kind": "song"}, "kind 'song' is unknown"),
+        ({"kind": ["done"]}, "not a record"),
+    ],
+)
+def test_a_record_that_lacks_something_is_named_by_line(tmp_path, record, said):
+    path = tmp_path / "run.jsonl"
+    begin(path, RECORD, record)
+    with pytest.raises(InputError, match=rf"run\.jsonl:3: not a record of a run \({said}"):
+        log.read(path)
+
+
+def test_a_pipe_or_a_device_is_no_log(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", "/dev/null"):
+        with pytest.raises(InputError, match="no regular file"):
+            RunLog(place, HEADER)

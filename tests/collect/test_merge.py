@@ -1,5 +1,6 @@
 """Logs → one dataset: its columns, medians over visits, shards, duplicates, clocks, kernels."""
 
+import json
 from dataclasses import replace
 
 import pandas as pd
@@ -160,3 +161,44 @@ def test_nothing_to_merge_is_told(make_plan, record, tmp_path):
         merge_runs([cut])
     with pytest.raises(InputError, match="nothing"):
         merge_runs([])
+
+
+def _changed(path, change):
+    """Rewrite the first measurement of a log by ``change(record)``."""
+    lines = path.read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if json.loads(line)["kind"] == "measure")
+    lines[at] = json.dumps(change(json.loads(lines[at])))
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("time_us", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_time_that_is_none_is_a_failure(make_plan, record, time_us):
+    path = record(make_plan(3))
+    _changed(
+        path, lambda r: {**r, "result": {"status": "ok", "times_us": [5.0, time_us], "spans_us": [5.0, 6.0]}}
+    )
+    row = merge_runs([path]).rows.iloc[0]
+    assert (
+        row["status"] == "failed"
+        and row["reason"].startswith("a repeat of")
+        and row["time_us"] != row["time_us"]
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: {**r, "problem": "nonsense"},
+        lambda r: {**r, "problem": "n1c1 fp32 fma NCHW fwd #0"},
+        lambda r: {**r, "result": {}},
+        lambda r: {**r, "result": {"status": "fine"}},
+        lambda r: {**r, "result": {"status": "ok", "times_us": ["fast"]}},
+        lambda r: {**r, "result": {"status": "ok", "times_us": [1.0], "kernels": [7]}},
+    ],
+)
+def test_a_damaged_measurement_is_one_line_with_the_file(make_plan, record, change):
+    path = record(make_plan(3))
+    _changed(path, change)
+    with pytest.raises(InputError, match=r"run\.jsonl: a record is damaged") as caught:
+        merge_runs([path])
+    assert "\n" not in str(caught.value)

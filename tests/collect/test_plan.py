@@ -92,7 +92,7 @@ def test_caps_name_what_they_leave_out():
     plan = build(listed, description="t", caps=GPU_CAPS)
     assert len(plan) == 3
     assert plan.left_out == {
-        "under 1e+06 FLOPs": 1, "a tensor over 2147483648 bytes": 1, "over 1.5e+11 FLOPs": 1,
+        "under 1e+06 FLOPs": 1, "with a tensor over 2,048 MiB": 1, "over 1.5e+11 FLOPs": 1,
     }  # fmt: skip
 
 

@@ -9,9 +9,11 @@ import pytest
 from features.conv import Conv
 from features.errors import InputError
 from surrogate.collect import log
+from surrogate.collect.caps import Caps
 from surrogate.collect.device import DeviceLostError, Measurement
 from surrogate.collect.log import RunLog
 from surrogate.collect.merge import merge_runs
+from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.replay import ReplayDevice
 from surrogate.collect.run import MAX_LOST_IN_A_ROW, header_for, run
@@ -186,3 +188,23 @@ def test_measurements_are_consistent():
         Measurement("failed", times_us=(1.0,))
     with pytest.raises(ValueError, match="unknown"):
         Measurement("fine")
+
+
+def test_a_cut_recording_is_replayed_as_far_as_it_goes(make_plan, record, tmp_path):
+    """A run that was killed lacks algorithms of its last problem, or has begun it without measuring any."""
+    path = record(make_plan(4), name="whole.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    begun = [i for i, line in enumerate(lines) if json.loads(line)["kind"] == "problem"]
+    for name, cut, problems, rows in (("one", begun[2] + 2, 3, 9), ("none", begun[2] + 1, 2, 8)):
+        shortened = tmp_path / f"{name}.jsonl"
+        shortened.write_text("".join(lines[:cut]))
+        again = tmp_path / f"{name}-again.jsonl"
+        plan = PlanSource(recording=shortened).build(Caps(0))
+        device = ReplayDevice(shortened)
+        with RunLog(again, header_for(plan, device, RepeatPolicy())) as log:
+            outcome = run(plan, device, log)
+        assert outcome.finished and outcome.problems_total == problems
+        assert len(merge_runs([again]).rows) == rows
+    with pytest.raises(InputError, match="holds no measurement"):
+        shortened.write_text("".join(lines[: begun[0] + 1]))
+        ReplayDevice(shortened)

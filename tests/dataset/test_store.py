@@ -71,7 +71,7 @@ def test_a_failing_write_leaves_the_old_file(
         raise OSError("disk full")
 
     monkeypatch.setattr(pq, "write_table", half)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(InputError, match="cannot be written"):
         write_dataset(table(2), path)
     assert path.read_bytes() == before
     assert _names(tmp_path) == ["a.parquet"]
@@ -92,7 +92,7 @@ def test_a_missing_folder_is_one_clear_line(tmp_path: Path, table: Table) -> Non
 
 def test_missing_file(tmp_path: Path) -> None:
     assert "no such file" in _refused(tmp_path / "a.parquet")
-    assert "no such file" in _refused(tmp_path)
+    assert "a folder, no file" in _refused(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"not parquet at all", b"PAR1" + b"\0" * 50 + b"PAR1"])

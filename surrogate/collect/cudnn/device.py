@@ -8,17 +8,14 @@ from typing import Any
 from features.conv import Conv
 from features.errors import InputError, nearest
 from surrogate.collect.caps import GPU_CAPS, tensor_sizes_bytes
-from surrogate.collect.clocks import Clocks
 from surrogate.collect.cudnn import abi, enums
 from surrogate.collect.cudnn.accuracy import SELF_CHECK, forward_error
-from surrogate.collect.cudnn.activity import Activity, facts
 from surrogate.collect.cudnn.descriptors import Descriptors
 from surrogate.collect.cudnn.directions import DIRECTIONS, Direction, perf_array
-from surrogate.collect.cudnn.gpu import Gpu, GpuFaultError
-from surrogate.collect.cudnn.library import Library
+from surrogate.collect.cudnn.gpu import GpuFaultError
+from surrogate.collect.cudnn.instruments import Instruments, Parts
 from surrogate.collect.cudnn.recovery import settle
 from surrogate.collect.cudnn.status import SUCCESS, CudnnError, status_of
-from surrogate.collect.cudnn.stopwatch import Stopwatch
 from surrogate.collect.device import Choice, DeviceInfo, Measurement
 from surrogate.collect.protocol import RepeatPolicy
 
@@ -45,39 +42,26 @@ class CudnnDevice:
         *,
         max_workspace_bytes: int = GPU_CAPS.max_workspace_bytes,
         max_tensor_bytes: int = GPU_CAPS.max_tensor_bytes,
-        library: Library | None = None,
-        gpu: Any = None,
-        activity: tuple[Any, str] | None = None,
-        clocks: Any = None,
         self_check: bool = True,
+        **parts: Any,
     ) -> None:
-        """Raises `InputError` where libcudnn, CuPy or a GPU is missing. The last five arguments are for tests."""
-        self._library = library or Library.load()
-        # CUPTI must be on before the CUDA context exists, or it misses what the context launches first
-        self._activity, self._why_no_activity = activity or Activity.open()
-        self._gpu = gpu or Gpu(max_tensor_bytes, max_workspace_bytes)
-        self._clocks = clocks or Clocks.open(self._gpu.pci_bus_id)
-        self._handle = abi.Handle()
+        """``parts``: fields of `Parts`. Raises `InputError` where libcudnn, CuPy or a GPU is missing."""
+        self._bench = Instruments(max_workspace_bytes, max_tensor_bytes, Parts(**parts))
+        self._library, self._gpu, self._handle = self._bench.library, self._bench.gpu, self._bench.handle
         try:
-            self._library.check("cudnnCreate", ctypes.byref(self._handle))
-            self._library.check("cudnnSetStream", self._handle, self._gpu.stream)
             self._descriptors = Descriptors(self._library)
         except CudnnError as error:
-            raise InputError(f"cuDNN {self._library.version} does not start here: {error}") from None
+            raise self._bench.does_not_start(error) from None
         self._self_check = self_check
         self._current: _Current | None = None
-        self.stopwatch = Stopwatch(self._gpu, self._activity)
+        self.stopwatch = self._bench.stopwatch
 
     def describe(self) -> DeviceInfo:
-        """The driver's name of the GPU, cuDNN's version, and everything that could change a time."""
-        versions = {**self._gpu.versions(), "cudnn": self._library.version}
-        driver = self._clocks.driver_version() if self._clocks else ""
-        if driver:
-            versions["driver"] = driver
-        properties = {**self._gpu.properties(), **facts(self._activity, self._why_no_activity)}
-        if self._self_check:
-            properties["relative_errors"] = {math: self._errors(conv) for math, conv in SELF_CHECK.items()}
-        return DeviceInfo(self._gpu.name, "cudnn", self._library.version, versions, properties)
+        """The instruments' facts, and by which arithmetic each algorithm ran."""
+        if not self._self_check:
+            return self._bench.describe("cudnn")
+        errors = {math: self._errors(conv) for math, conv in SELF_CHECK.items()}
+        return self._bench.describe("cudnn", relative_errors=errors)
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
         """Every algorithm of the direction's enumeration."""
@@ -113,16 +97,12 @@ class CudnnDevice:
 
     def conditions(self) -> Mapping[str, float]:
         """Clocks, temperature, power, throttle reasons."""
-        return self._clocks.sample() if self._clocks else {}
+        return self._bench.conditions()
 
     def close(self) -> None:
-        """Destroy the handle and switch the instruments off."""
+        """Destroy descriptors and handle, and switch the instruments off."""
         self._descriptors.close()
-        self._library.call("cudnnDestroy", self._handle)
-        if self._activity:
-            self._activity.close()
-        if self._clocks:
-            self._clocks.close()
+        self._bench.close()
 
     def relative_error(self, conv: Conv, algorithm: str) -> float:
         """Error of one forward run against float64 on the same operands: it tells which arithmetic ran.

@@ -1,10 +1,10 @@
 """Timing any GPU call by the protocol: warm up, flush the L2, repeat; kernels by CUPTI, else events."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from surrogate.collect.cudnn.activity import traced
+from surrogate.collect.cudnn.activity import Traced, traced
 from surrogate.collect.device import Measurement
 from surrogate.collect.protocol import RepeatPolicy
 
@@ -39,12 +39,21 @@ class Stopwatch:
                 events.append((start, self._gpu.event()))
         self._gpu.synchronize()
         spans_us = tuple(self._gpu.elapsed_us(start, end) for start, end in events)
-        seen = traced(self._activity.collect(labels)) if self._activity else None
+        seen, why_not = self._traced(labels) if self._activity else (None, "")
         if seen is None:
-            return Measurement("ok", "", spans_us, spans_us, "events", workspace_bytes, deterministic)
+            return Measurement("ok", why_not, spans_us, spans_us, "events", workspace_bytes, deterministic)
         return Measurement(
             "ok", "", seen.times_us, seen.spans_us, "cupti", workspace_bytes, deterministic, seen.kernels
         )
+
+    def _traced(self, labels: Sequence[int]) -> tuple[Traced | None, str]:
+        """The repeats as CUPTI saw them; None and why where it lost records: sums without them would be too small."""
+        repeats = self._activity.collect(labels)
+        dropped = self._activity.dropped()
+        if dropped:
+            return None, f"CUPTI dropped {dropped} records; timed by events"
+        seen = traced(repeats)
+        return seen, "" if seen else "CUPTI saw no kernel; timed by events"
 
     def warm(self, call: Callable[[], None]) -> float:
         """Run once, untraced; the length in µs."""

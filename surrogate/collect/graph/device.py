@@ -1,21 +1,16 @@
 """cuDNN's graph engines on the current GPU as a `Device`: candidates ``engine:0`` … with default knobs."""
 
-import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from features.conv import Conv
-from features.errors import InputError
 from surrogate.collect.caps import GPU_CAPS, tensor_sizes_bytes
-from surrogate.collect.clocks import Clocks
-from surrogate.collect.cudnn import abi
-from surrogate.collect.cudnn.activity import Activity, facts
-from surrogate.collect.cudnn.gpu import Gpu, GpuFaultError
+from surrogate.collect.cudnn.gpu import GpuFaultError
+from surrogate.collect.cudnn.instruments import Instruments, Parts
 from surrogate.collect.cudnn.library import Library
 from surrogate.collect.cudnn.recovery import settle
 from surrogate.collect.cudnn.status import CudnnError
-from surrogate.collect.cudnn.stopwatch import Stopwatch
 from surrogate.collect.device import Choice, DeviceInfo, Measurement
 from surrogate.collect.graph.attributes import Attribute, Descriptor, Kind
 from surrogate.collect.graph.backend import Backend, Handle, Scope
@@ -58,34 +53,19 @@ class GraphDevice:
         max_workspace_bytes: int = GPU_CAPS.max_workspace_bytes,
         max_tensor_bytes: int = GPU_CAPS.max_tensor_bytes,
         backend: Backend | None = None,
-        gpu: Any = None,
-        activity: tuple[Any, str] | None = None,
-        clocks: Any = None,
+        **parts: Any,
     ) -> None:
-        """Raises `InputError` where libcudnn, CuPy or a GPU is missing. The last four are for tests."""
+        """``parts``: fields of `Parts`. Raises `InputError` where libcudnn, CuPy or a GPU is missing."""
         self._backend = backend or Backend(Library.load())
-        self._library = self._backend.library
-        self._activity, self._why_no_activity = activity or Activity.open()
-        self._gpu = gpu or Gpu(max_tensor_bytes, max_workspace_bytes)
-        self._clocks = clocks or Clocks.open(self._gpu.pci_bus_id)
-        self._handle = abi.Handle()
-        try:
-            self._library.check("cudnnCreate", ctypes.byref(self._handle))
-            self._library.check("cudnnSetStream", self._handle, self._gpu.stream)
-        except CudnnError as error:
-            raise InputError(f"cuDNN {self._library.version} does not start here: {error}") from None
+        parts = {"library": self._backend.library, **parts}
+        self._bench = Instruments(max_workspace_bytes, max_tensor_bytes, Parts(**parts))
+        self._gpu, self._handle = self._bench.gpu, self._bench.handle
         self._target = Target(handle=self._handle)
         self._current: _Current | None = None
-        self._stopwatch = Stopwatch(self._gpu, self._activity)
 
     def describe(self) -> DeviceInfo:
         """As the legacy device's, under the library name `LIBRARY`."""
-        versions = {**self._gpu.versions(), "cudnn": self._library.version}
-        driver = self._clocks.driver_version() if self._clocks else ""
-        if driver:
-            versions["driver"] = driver
-        properties = {**self._gpu.properties(), **facts(self._activity, self._why_no_activity)}
-        return DeviceInfo(self._gpu.name, LIBRARY, self._library.version, versions, properties)
+        return self._bench.describe(LIBRARY)
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
         """Every engine that cuDNN numbers for the graph; none where it refuses the problem as a whole."""
@@ -122,7 +102,7 @@ class GraphDevice:
                     over = f"{workspace_bytes} bytes exceed the limit of {self._gpu.workspace_bytes}"
                     return Measurement("workspace_too_large", over, workspace_bytes=workspace_bytes)
                 pack = self._pack(scope, current)
-                return self._stopwatch.time(
+                return self._bench.stopwatch.time(
                     lambda: self._execute(executable, pack), policy, workspace_bytes, plan.deterministic
                 )
         except CudnnError as error:
@@ -134,16 +114,12 @@ class GraphDevice:
 
     def conditions(self) -> Mapping[str, float]:
         """Clocks, temperature, power, throttle reasons."""
-        return self._clocks.sample() if self._clocks else {}
+        return self._bench.conditions()
 
     def close(self) -> None:
         """Destroy graph and handle, and switch the instruments off."""
         self._forget()
-        self._library.call("cudnnDestroy", self._handle)
-        if self._activity:
-            self._activity.close()
-        if self._clocks:
-            self._clocks.close()
+        self._bench.close()
 
     def _set(self, conv: Conv) -> _Current:
         """The graph of ``conv`` with its engines, built anew only when the problem changes."""

@@ -62,6 +62,9 @@ class FakeActivity:
     def collect(self, labels):
         return [[KernelSpan(0, 30_000, "first", (4, 1, 1), (128, 1, 1), 96, 0, 512)] for _ in labels]
 
+    def dropped(self):
+        return 0
+
     def close(self):
         pass
 

@@ -210,6 +210,9 @@ def test_the_stopwatch_takes_kernel_times_where_they_are_seen():
         def collect(self, labels):
             return [[KernelSpan(0, 5000, "k", (1, 1, 1), (32, 1, 1), 8, 0, 0)] for _ in labels]
 
+        def dropped(self):
+            return 0
+
     gpu = Clockwork()
     result = Stopwatch(gpu, Activity()).time(lambda: None, RepeatPolicy())
     assert result.timer == "cupti" and result.times_us == (5.0,) * 5 and result.kernels[0].kernel_name == "k"
