@@ -1,6 +1,5 @@
 """The TOML layout of GPU files (`gpus.toml` and users' own): checked text → values of `features.gpu.Gpu`."""
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,6 +8,10 @@ from typing import Any, NamedTuple
 from features.errors import InputError, nearest
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
+_GREATEST = 1e12
+"""Above any figure of a GPU; below it, products of figures stay finite."""
+MAX_FILE_BYTES = 4 * MIB
+"""Most bytes of a GPU file: thousands of GPUs."""
 
 
 class _Kind(NamedTuple):
@@ -17,7 +20,7 @@ class _Kind(NamedTuple):
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _GREATEST
 
 
 def _is_text(value: Any) -> bool:
@@ -95,10 +98,14 @@ def _parse(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except OSError as error:
         raise InputError(f"GPU file {path} cannot be read: {error.strerror}; check the path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    if len(content) > MAX_FILE_BYTES:
+        raise InputError(f"GPU file {path} has {len(content):,} bytes; up to {MAX_FILE_BYTES:,} are read")
+    try:
+        return tomllib.loads(content.decode("utf-8-sig").replace("\r\n", "\n"))
+    except (ValueError, RecursionError) as error:
         raise InputError(f"GPU file {path} is not TOML: {error}") from error
 
 

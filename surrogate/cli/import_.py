@@ -33,7 +33,7 @@ _PROBLEMS = (
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The parquet file to write.")
 @click.option("--how", is_flag=True, help="Say how to get files of this format, and stop.")
-@click.option("--gpu", help="The GPU they were measured on, where the files do not say it.")
+@click.option("--gpu", metavar="G", help="The GPU they were measured on, where the files do not say it.")
 @click.option("--numbering", type=click.Choice(["enum", "readme"]), help=_NUMBERING)
 @click.option("--library-version", metavar="V", help="The library's version, where the files do not say it.")
 @click.option("--problems", type=click.Path(path_type=Path), help=_PROBLEMS)

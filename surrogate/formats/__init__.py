@@ -37,15 +37,27 @@ class Format:
                 f" {', '.join(map(_flag, known))}{nearest(name, known)}"
             )
         for name in sorted(self.required - given):
-            raise InputError(f"{self.name} files do not say it themselves: give {_flag(name)}")
+            raise InputError(f"its files do not tell the {name}; give {_flag(name)}")
         if not paths:
             raise InputError(f"no {self.name} file given; give at least one path")
         for path in paths:
+            if Path(path).is_dir():
+                raise InputError(f"{path}: a folder; name the files in it, as in {path}/*")
             if not Path(path).is_file():
                 raise InputError(
                     f"{path}: cannot be read (no such file); `seer import {self.name} --how` says how to get one"
                 )
-        return self._module().read(paths, **{name: options[name] for name in given})
+        try:
+            return self._module().read(paths, **{name: options[name] for name in given})
+        except InputError as error:
+            from surrogate.formats.guess import hint
+
+            text = str(error)
+            raise InputError(text + hint(paths, text, f"seer import {self.name}")) from None
+        except MemoryError:
+            raise InputError(
+                f"{', '.join(map(str, paths))}: more than the memory here holds; give fewer or smaller files"
+            ) from None
 
     def how_to_get(self) -> str:
         """How a user obtains the files, in sentences (the reader's own documentation)."""

@@ -7,7 +7,14 @@ import pandas as pd
 
 from features.errors import InputError
 from features.problem import SIZE_COLUMNS
-from surrogate.formats.imported import KERNEL_NUMBERS, KEY_COLUMNS, Imported, cudnn_settings, plural
+from surrogate.formats.imported import (
+    KERNEL_COUNTERS,
+    KERNEL_NUMBERS,
+    KEY_COLUMNS,
+    Imported,
+    cudnn_settings,
+    plural,
+)
 from surrogate.formats.seer_numbering import algorithm_names
 from surrogate.formats.test_set_ii import read_listed
 
@@ -48,7 +55,8 @@ def attach(
         origin="profiler",
     )
     first = main[main["run"] == main["run"].min()].reset_index(drop=True).assign(kernel_index=0)
-    kernels = pd.concat([keys, first[["kernel_index", "kernel_name", *KERNEL_NUMBERS]]], axis=1)
+    numbers = (*KERNEL_NUMBERS, *(name for name in KERNEL_COUNTERS if name in first))
+    kernels = pd.concat([keys, first[["kernel_index", "kernel_name", *numbers]]], axis=1)
     left = len(launches) - len(main)
     notes = [f"{plural(left, 'launch')} of other kernels left out"] if left else []
     once = ~rows.duplicated(list(KEY_COLUMNS))

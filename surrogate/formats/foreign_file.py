@@ -12,6 +12,10 @@ from surrogate.formats.imported import Progress
 
 DEFAULT_MAX_BYTES = 2 << 30
 """Most bytes that one file may unpack to; a find-db of 500,000 rows has 70 MB."""
+FREE_BYTES = 128 << 20
+MAX_EXPANSION = 40
+"""Unless the caller sets a limit, a packed file may unpack beyond `FREE_BYTES` only to so many times its own size;
+databases and benchmark files are packed to a tenth or a twentieth."""
 MAX_LINE_BYTES = 16 << 20
 _CHUNK = 1 << 20
 
@@ -31,6 +35,9 @@ def chunks(
     with raw:
         total = os.fstat(raw.fileno()).st_size
         start = raw.peek(3)[:3]
+        most = max_bytes
+        if max_bytes == DEFAULT_MAX_BYTES and (start[:2] == b"\x1f\x8b" or start == b"BZh"):
+            most = min(max_bytes, max(FREE_BYTES, MAX_EXPANSION * total))
         packed = (
             gzip.GzipFile(fileobj=raw)
             if start[:2] == b"\x1f\x8b"
@@ -46,9 +53,9 @@ def chunks(
             if not piece:
                 return
             seen += len(piece)
-            if seen > max_bytes:
+            if seen > most:
                 raise InputError(
-                    f"{path}: unpacks to more than {max_bytes:,} bytes; raise the limit with --max-bytes if"
+                    f"{path}: unpacks to more than {most:,} bytes; raise the limit with --max-bytes if"
                     " you trust it"
                 )
             if progress:
@@ -71,12 +78,12 @@ def read_lines(
     UTF-8 with or without a mark, or UTF-16 with its mark (as a Windows shell redirects); what does not decode
     becomes the replacement character, since names of kernels may hold anything.
     """
-    number, rest, encoding = 0, b"", ""
+    number, rest, encoding, wide = 0, b"", "", bytearray()
     for piece in chunks(path, max_bytes=max_bytes, progress=progress):
         if not encoding:
             encoding = _encoding(piece)
         if encoding == "utf-16":
-            rest += piece  # its line ends are two bytes wide, so such (small) files are split when whole
+            wide += piece  # its line ends are two bytes wide, so such (small) files are split when whole
             continue
         *whole, rest = (rest + piece).split(b"\n")
         for line in whole:
@@ -87,7 +94,7 @@ def read_lines(
                 f"{path}, line {number + 1}: longer than {MAX_LINE_BYTES:,} bytes; this is no text file"
             )
     if encoding == "utf-16":
-        yield from enumerate(rest.decode("utf-16", "replace").splitlines(), 1)
+        yield from enumerate(wide.decode("utf-16", "replace").splitlines(), 1)
     elif rest:
         yield number + 1, _text(rest, encoding if number == 0 else "utf-8")
 

@@ -27,6 +27,12 @@ KERNEL_NUMBERS = (
 )  # fmt: skip
 """The numbers of a kernel table, after its key, ``kernel_index`` and ``kernel_name``."""
 
+KERNEL_COUNTERS = (
+    "l2_read_sectors", "l2_write_sectors", "fma_pipe_instructions", "tensor_pipe_instructions", "sm_cycles",
+    "ffma_instructions", "fadd_instructions", "fmul_instructions", "fp16_instructions", "integer_instructions",
+)  # fmt: skip
+"""What joins them where Nsight Compute counted it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Imported:

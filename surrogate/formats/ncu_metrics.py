@@ -39,6 +39,16 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "registers_per_thread": ("launch__registers_per_thread", "Registers Per Thread"),
     "static_shared_bytes": ("launch__shared_mem_per_block_static", "Static Shared Memory Per Block"),
     "dynamic_shared_bytes": ("launch__shared_mem_per_block_dynamic", "Dynamic Shared Memory Per Block"),
+    "l2_read_sectors": ("lts__t_sectors_op_read.sum",),
+    "l2_write_sectors": ("lts__t_sectors_op_write.sum",),
+    "fma_pipe_instructions": ("sm__inst_executed_pipe_fma.sum",),
+    "tensor_pipe_instructions": ("sm__inst_executed_pipe_tensor.sum",),
+    "sm_cycles": ("sm__cycles_elapsed.max",),
+    "ffma_instructions": ("smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",),
+    "fadd_instructions": ("smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",),
+    "fmul_instructions": ("smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",),
+    "fp16_instructions": ("smsp__sass_thread_inst_executed_op_fp16_pred_on.sum",),
+    "integer_instructions": ("smsp__sass_thread_inst_executed_op_integer_pred_on.sum",),
 }
 _BYTES = {
     "dram_read_transactions": "dram__bytes_read.sum",

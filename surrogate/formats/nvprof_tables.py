@@ -92,6 +92,8 @@ def _cells(text: str) -> list[str]:
 
 def _header(text: str) -> _Open | None:
     """The table that ``text`` opens, or None."""
+    if "Name" not in text and "Kernel" not in text:
+        return None  # most lines: every header has one of these
     is_csv = "," in text and ("Duration" in text or "Kernel" in text or "Time(%)" in text)
     names = [name.strip() for name in (_cells(text) if is_csv else _GAP.split(text))]
     known = set(names)

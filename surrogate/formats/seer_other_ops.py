@@ -44,6 +44,8 @@ def other_ops_rows(path: Path, sheets: tuple[Sheet, ...]) -> list[dict[str, Any]
             )
         for where, cells in sheet.numbers(needed):
             rows.append(_row(operator, cells[dropped:], where))
+    if not rows:
+        raise InputError(f"{path}: no rows under its header; a row per measurement is needed")
     return rows
 
 

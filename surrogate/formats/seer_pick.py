@@ -58,6 +58,8 @@ def pick_rows(sheet: Sheet, names: tuple[str, ...]) -> tuple[list[dict[str, Any]
                     "heuristic_algorithm": None if heuristic is None else names[heuristic],
                 }
             )
+    if not rows:
+        raise InputError(f"{sheet.path}: no rows under its header; a row per problem is needed")
     return rows, disagreeing
 
 

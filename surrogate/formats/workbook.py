@@ -3,16 +3,21 @@
 import io
 import math
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from features.errors import InputError
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, read_bytes
+from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, MAX_EXPANSION, read_bytes
 from surrogate.formats.imported import Progress
 
 _XLS = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+MAX_ROWS, MAX_COLUMNS = 1 << 16, 64
+"""Of an .xlsx sheet: the rows that .xls has, and more columns than any workbook of ours; one cell at the far right
+would otherwise cost a row of 16,384."""
+FREE_XML_BYTES = 32 << 20
+"""What an .xlsx may always unpack to; sheets of real measurements take a few MB, and XML is slow to read."""
 _BIFF2_TO_4 = (b"\x09\x00", b"\x09\x02", b"\x09\x04", b"\x09\x08")
 
 
@@ -60,7 +65,7 @@ def read_sheets(
     return tuple(sheet for sheet in sheets if sheet.header)
 
 
-def _xls(path: Path, data: bytes) -> list[tuple[str, list[list[Any]]]]:
+def _xls(path: Path, data: bytes) -> list[tuple[str, list[tuple[Any, ...]]]]:
     try:
         import xlrd
     except ImportError:
@@ -68,15 +73,16 @@ def _xls(path: Path, data: bytes) -> list[tuple[str, list[list[Any]]]]:
             f"{path}: reading .xls needs the package xlrd; install it with pip install xlrd"
         ) from None
     try:
-        book = xlrd.open_workbook(file_contents=data, logfile=io.StringIO())
+        book = xlrd.open_workbook(file_contents=data, logfile=io.StringIO(), ragged_rows=True)
         return [
-            (sheet.name, [list(sheet.row_values(i)) for i in range(sheet.nrows)]) for sheet in book.sheets()
+            (sheet.name, [_trimmed(sheet.row_values(i)) for i in range(sheet.nrows)])
+            for sheet in book.sheets()
         ]
     except Exception as error:  # a damaged file makes xlrd raise whatever its parser trips over
         raise InputError(f"{path}: damaged workbook ({_first_line(error)}); save it again as .xls") from None
 
 
-def _xlsx(path: Path, data: bytes, max_bytes: int) -> list[tuple[str, list[list[Any]]]]:
+def _xlsx(path: Path, data: bytes, max_bytes: int) -> list[tuple[str, list[tuple[Any, ...]]]]:
     try:
         import openpyxl
     except ImportError:
@@ -86,30 +92,37 @@ def _xlsx(path: Path, data: bytes, max_bytes: int) -> list[tuple[str, list[list[
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             unpacked = sum(member.file_size for member in archive.infolist())
-        if unpacked > max_bytes:
+        usual = max(FREE_XML_BYTES, MAX_EXPANSION * len(data))
+        if unpacked > (usual if max_bytes == DEFAULT_MAX_BYTES else max_bytes):
             raise InputError(
                 f"{path}: unpacks to {unpacked:,} bytes; raise the limit with --max-bytes if you trust it"
             )
         book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True)
-        return [
-            (sheet.title, [list(row) for row in sheet.iter_rows(values_only=True)])
-            for sheet in book.worksheets
-        ]
+        return [(sheet.title, _xlsx_rows(path, sheet)) for sheet in book.worksheets]
     except InputError:
         raise
     except Exception as error:  # as above: openpyxl, zipfile and the XML parser each have their own errors
         raise InputError(f"{path}: damaged workbook ({_first_line(error)}); save it again as .xls") from None
 
 
-def _sheet(path: Path, name: str, table: list[list[Any]]) -> Sheet:
-    rows = [_trimmed(row) for row in table]
+def _xlsx_rows(path: Path, sheet: Any) -> list[tuple[Any, ...]]:
+    cells = sheet.iter_rows(max_row=MAX_ROWS + 1, max_col=MAX_COLUMNS, values_only=True)
+    rows = [_trimmed(row) for row in cells]
+    if len(rows) > MAX_ROWS:
+        raise InputError(
+            f"{path}, sheet {sheet.title!r}: more than {MAX_ROWS:,} rows; delete what holds no measurement, or split it"
+        )
+    return rows
+
+
+def _sheet(path: Path, name: str, rows: list[tuple[Any, ...]]) -> Sheet:
     while rows and not rows[-1]:
         rows.pop()
     header = tuple("" if cell is None else str(cell).strip() for cell in rows[0]) if rows else ()
     return Sheet(path, name, header, tuple(rows[1:]))
 
 
-def _trimmed(row: list[Any]) -> tuple[Any, ...]:
+def _trimmed(row: Sequence[Any]) -> tuple[Any, ...]:
     cells = [None if cell == "" else cell for cell in row]
     while cells and cells[-1] is None:
         cells.pop()

@@ -131,6 +131,21 @@ def test_problems_make_dataset_rows(tmp_path: Path) -> None:
         read(tmp_path, WIDE, problems=listed, kernel="sgemm")
 
 
+def test_counters_of_group_a_keep_their_columns_also_beside_problems(tmp_path: Path) -> None:
+    counted = (
+        ("gpu__time_duration.sum", "ns", "5500"),
+        ("lts__t_sectors_op_read.sum", "Ksector", "1.5"),
+        ("sm__inst_executed_pipe_tensor.sum", "inst", "42"),
+        ("sm__cycles_elapsed.max", "cycle", "9,000"),
+    )
+    wanted = {"l2_read_sectors": 1500.0, "tensor_pipe_instructions": 42.0, "sm_cycles": 9000.0}
+    assert first(read(tmp_path, long(counted)))[list(wanted)].to_dict() == wanted
+    listed = tmp_path / "ops.txt"
+    listed.write_text("1\n8 64 56 128 0 3 1 1 1\n")
+    imported = read(tmp_path, long(counted), problems=listed, kernel="sgemm", gpu="v100")
+    assert imported.kernels is not None and imported.kernels.iloc[0][list(wanted)].to_dict() == wanted
+
+
 def test_the_real_export() -> None:
     path = SHARED / "traces" / "ncu_copy_blocked.csv"
     if not path.is_file():
