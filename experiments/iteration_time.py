@@ -1,12 +1,5 @@
 """Iteration times of real traces from host overheads and kernel times, measured or predicted (Lin et al.)."""
 
-import tarfile
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 
@@ -15,11 +8,12 @@ from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome
 from experiments.script import run_script
 from experiments.sources import Sources
+from experiments.traces import POWER, RESNET, TRACES, workers
 from experiments.words import listing, percent
 from features.errors import InputError
 from features.gpu import gpu
 from surrogate.operators import OperatorPredictor
-from surrogate.trace.events import Trace, read_trace
+from surrogate.trace.events import Trace
 from surrogate.trace.iteration import (
     IterationTime,
     IterationTimes,
@@ -32,16 +26,7 @@ from surrogate.trace.iteration import (
     pooled,
 )
 
-FOLDER = "traces"
-SINGLE = {
-    "ResNet-50, V100": "resnet50_b32_training_v100.json.gz",
-    "ResNet, RTX 2080 Ti": "resnet_training_2080ti_no_dims.json.gz",
-    "VGG-13, H100": "vgg13_b128_training_h100.json.gz",
-    "power iteration, T4": "nsys_power_iteration.sqlite",
-}
-ARCHIVE = "dlrm_8_workers_v100.tar.gz"
-DLRM = "DLRM, V100, 8 workers"
-STARTUP = ("ResNet, RTX 2080 Ti", "power iteration, T4")
+STARTUP = (RESNET, POWER)
 """Traces whose first iteration holds the program's start (the others' profilers began later)."""
 OWN, OTHERS, ELSEWHERE, PREDICTED = (
     "own overheads",
@@ -53,22 +38,10 @@ PUBLISHED_PCT = 7.96
 """End-to-end geometric mean of Lin et al. (HiPC 2022), against runs without a profiler."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceExperiment(Experiment):
-    """Its files lie in one folder of many, each of them optional but the first."""
-
-    def missing(self, sources: Sources) -> str | None:
-        """One line that names the first trace where it is not there."""
-        wanted = sources.folder / FOLDER / next(iter(SINGLE.values()))
-        if wanted.is_file():
-            return None
-        return f"{self.name}: skipped, {wanted} missing; --data DIR says where the folder {FOLDER} lies"
-
-
 def run(sources: Sources, effort: Effort) -> Outcome:
     """Every trace under every setting that it allows; a row each, over its iterations."""
-    with traces(sources.folder / FOLDER) as models:
-        found = [measure(name, models, effort) for name in models]
+    models = {name: workers(sources, name) for name in TRACES}
+    found = [measure(name, models, effort) for name in models]
     table = pd.DataFrame([row for rows in found for row in rows])
     figure = dots(
         table.dropna(subset=["error_geomean_pct"]),
@@ -79,20 +52,6 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         log=True,
     )
     return Outcome(table, figure, _answer(table))
-
-
-@contextmanager
-def traces(folder: Path) -> Iterator[dict[str, list[Trace]]]:
-    """Model → its traces (of several workers), those that are there."""
-    found = {name: [read_trace(folder / file)] for name, file in SINGLE.items() if (folder / file).is_file()}
-    if not (folder / ARCHIVE).is_file():
-        yield found
-        return
-    with tempfile.TemporaryDirectory() as place:
-        with tarfile.open(folder / ARCHIVE) as archive:
-            archive.extractall(place, filter="data")
-        found[DLRM] = [read_trace(path) for path in sorted(Path(place).rglob("*.json"))]
-        yield found
 
 
 def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[dict[str, object]]:
@@ -182,10 +141,10 @@ def _answer(table: pd.DataFrame) -> str:
     return text + (f" Above 5 % in the median: {listing(list(over))}." if len(over) else "")
 
 
-EXPERIMENT = TraceExperiment(
+EXPERIMENT = Experiment(
     "iteration_time",
     "How long does a training iteration take, from host overheads and the times of its kernels?",
-    (),
+    tuple(TRACES.values()),
     run,
 )
 

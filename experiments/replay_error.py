@@ -1,10 +1,7 @@
 """(p) Where a replay's error comes from: real traces simulated unchanged, whole and with a part replaced."""
 
-import tarfile
-import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,49 +11,10 @@ from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome
 from experiments.script import run_script
 from experiments.sources import Sources
+from experiments.traces import POWER, TRACES, workers
 from experiments.words import percent
-from surrogate.trace.events import Trace, read_trace
 from surrogate.trace.graph import EDGE_KINDS, Graph, graph_of, serialised_pct, simulate
 from surrogate.trace.graph.tasks import DEVICE_KINDS, HANDOVER, LAUNCH, SYNC, previous_on_resource
-
-TRACES = {
-    "ResNet-50, V100": "resnet50_b32_training_v100.json.gz",
-    "VGG-13, H100": "vgg13_b128_training_h100.json.gz",
-    "DLRM, 8 × V100": "dlrm_8_workers_v100.tar.gz",
-    "ResNet, 2080 Ti": "resnet_training_2080ti_no_dims.json.gz",
-    "power iteration, nsys": "nsys_power_iteration.sqlite",
-}
-FOLDER = "traces"
-
-
-@dataclass(frozen=True, slots=True)
-class TraceExperiment(Experiment):
-    """An experiment on the traces of ``TRACES`` in the folder ``traces`` of the data."""
-
-    def missing(self, sources: Sources) -> str | None:
-        """One line that names the traces that are not there, or None."""
-        paths = [sources.folder / FOLDER / name for name in TRACES.values()]
-        absent = [str(path) for path in paths if not path.is_file()]
-        if not absent:
-            return None
-        return f"{self.name}: skipped, {', '.join(absent)} missing; --data DIR says where the files lie"
-
-
-def traces(sources: Sources, names: tuple[str, ...] = tuple(TRACES)) -> Iterator[tuple[str, Trace]]:
-    """(label, trace); an archive of several workers gives one each."""
-    for label in names:
-        path = sources.folder / FOLDER / TRACES[label]
-        if not path.name.endswith(".tar.gz"):
-            yield label, read_trace(path)
-            continue
-        with tarfile.open(path) as archive, tempfile.TemporaryDirectory() as folder:
-            members = sorted((m for m in archive.getmembers() if m.isfile()), key=lambda m: m.name)
-            for place, member in enumerate(m for m in members if m.name.endswith(".json")):
-                content = archive.extractfile(member)
-                if content is not None:
-                    copy = Path(folder) / f"worker{place}.json"
-                    copy.write_bytes(content.read())
-                    yield f"{label}, worker {place}", read_trace(copy)
 
 
 def typical_delays(graph: Graph) -> Graph:
@@ -121,37 +79,43 @@ VARIANTS: dict[str, Callable[[Graph], Graph | None]] = {
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """A row per trace, iteration and variant."""
+    """A row per trace, worker, iteration and variant."""
     rows = []
-    for label, trace in traces(sources):
+    for label in TRACES:
         effort.tick(label)
-        graph = graph_of(trace)
-        whole = simulate(graph)
-        facts = {
-            "serialised_pct": serialised_pct(whole), "attached_pct": graph.coverage.attached_pct,
-            "unexplained_us": graph.coverage.unexplained_us,
-            **{f"edges_{kind.replace(' ', '_').replace('-', '_')}": graph.coverage.edges[kind] for kind in EDGE_KINDS},
-        }  # fmt: skip
-        for name, change in VARIANTS.items():
-            changed = change(graph)
-            if changed is None:
-                continue
-            for one, time_us in zip(graph.iterations, simulate(changed).iteration_us(), strict=True):
-                error = 100 * (time_us / one.time_us - 1)
-                rows.append({"trace": label, "iteration": one.index, "variant": name, "measured_us": one.time_us,
-                             "simulated_us": time_us, "error_pct": error, **facts})  # fmt: skip
+        for worker, trace in enumerate(workers(sources, label)):
+            rows += [{"trace": label, "worker": worker, **row} for row in variants(graph_of(trace))]
     table = pd.DataFrame(rows)
     return Outcome(table, _figure(table), answer(table))
+
+
+def variants(graph: Graph) -> list[dict[str, object]]:
+    """A row per iteration and variant of one graph."""
+    facts = {
+        "serialised_pct": serialised_pct(simulate(graph)), "attached_pct": graph.coverage.attached_pct,
+        "unexplained_us": graph.coverage.unexplained_us,
+        **{f"edges_{kind.replace(' ', '_').replace('-', '_')}": graph.coverage.edges[kind] for kind in EDGE_KINDS},
+    }  # fmt: skip
+    rows = []
+    for name, change in VARIANTS.items():
+        changed = change(graph)
+        if changed is None:
+            continue
+        for one, time_us in zip(graph.iterations, simulate(changed).iteration_us(), strict=True):
+            error = 100 * (time_us / one.time_us - 1)
+            rows.append({"iteration": one.index, "variant": name, "measured_us": one.time_us,
+                         "simulated_us": time_us, "error_pct": error, **facts})  # fmt: skip
+    return rows
 
 
 def answer(table: pd.DataFrame) -> str:
     """Largest error of an iteration per variant: of the whole graph on all traces, else on the training steps."""
     size = table["error_pct"].abs()
     worst = size[table["variant"] == "whole graph"].max()
-    steps = ~table["trace"].isin(["power iteration, nsys"])
+    steps = table["trace"] != POWER
     largest = size[steps].groupby(table["variant"]).max()
     parts = "; ".join(f"{name} {percent(largest[name])}" for name in list(VARIANTS)[1:] if name in largest)
-    serial = table.groupby("trace")["serialised_pct"].first()
+    serial = table.groupby(["trace", "worker"])["serialised_pct"].first()
     return (
         f"The whole graph replays every iteration within {worst:.2g} % of its measured time; as each device task"
         " carries its own measured delay, this checks the graph's consistency, no more. Largest error on a training"
@@ -161,19 +125,17 @@ def answer(table: pd.DataFrame) -> str:
 
 
 def _figure(table: pd.DataFrame) -> str | None:
-    worst = table.assign(
-        error=table["error_pct"].abs(), trace=table["trace"].str.replace(r", worker.*", "", regex=True)
-    )
+    worst = table.assign(error=table["error_pct"].abs())
     shown = worst.groupby(["trace", "variant"], sort=False)["error"].median().reset_index()
     return dots(
         shown, category="trace", series="variant", value="error", xlabel="median error of an iteration, %"
     )
 
 
-EXPERIMENT = TraceExperiment(
+EXPERIMENT = Experiment(
     "replay_error",
     "Does a trace's dependency graph replay what was measured, and what does each part give?",
-    (),
+    tuple(TRACES.values()),
     run,
 )
 

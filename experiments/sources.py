@@ -26,6 +26,11 @@ FILES: dict[str, tuple[str, str]] = {
     "dense": ("dense_ops.parquet", "all"),
     "sequences": ("network_layer_sequences.parquet", "listed"),
     "end_to_end": ("cnn_benchmarks_end_to_end.csv", "listed"),
+    "trace_resnet50": ("traces/resnet50_b32_training_v100.json.gz", "all"),
+    "trace_vgg13": ("traces/vgg13_b128_training_h100.json.gz", "all"),
+    "trace_dlrm": ("traces/dlrm_8_workers_v100.tar.gz", "all"),
+    "trace_resnet": ("traces/resnet_training_2080ti_no_dims.json.gz", "all"),
+    "trace_power_iteration": ("traces/nsys_power_iteration.sqlite", "all"),
 }
 """Source → file name, and how the file lists candidates where it does not say."""
 

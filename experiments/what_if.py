@@ -4,15 +4,16 @@ import pandas as pd
 
 from experiments.drawing import dots
 from experiments.effort import Effort
-from experiments.experiment import Outcome
-from experiments.replay_error import TraceExperiment, traces
+from experiments.experiment import Experiment, Outcome
 from experiments.script import run_script
 from experiments.sources import Sources
+from experiments.traces import DLRM, RESNET50, TRACES, VGG13, workers
 from features.errors import InputError
 from surrogate.trace.graph import graph_of
 from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import MODELS, Network, evaluate, setting_of, what_if
 
+STEPS = (RESNET50, VGG13, DLRM)
 TARGET = "h100-sxm"
 NETWORK = Network(workers=8, bandwidth_gbs=10.0, latency_us=10.0)
 PUBLISHED = {
@@ -26,9 +27,8 @@ PUBLISHED = {
 def run(sources: Sources, effort: Effort) -> Outcome:
     """A row per trace and what-if; ``refused`` says why one does not apply."""
     rows = []
-    for label, trace in traces(sources, ("ResNet-50, V100", "VGG-13, H100", "DLRM, 8 × V100")):
-        if label.endswith(tuple(f"worker {place}" for place in range(1, 8))):
-            continue  # the workers of one step run the same program
+    for label in STEPS:
+        trace = workers(sources, label)[0]  # the workers of one step run the same program
         one = profile(trace)
         graph = graph_of(trace, one.layers)
         plain = setting_of(one, network=NETWORK)
@@ -92,8 +92,11 @@ def _figure(table: pd.DataFrame) -> str | None:
     )
 
 
-EXPERIMENT = TraceExperiment(
-    "what_if", "What would common optimisations gain on real training steps, and what limits them?", (), run
+EXPERIMENT = Experiment(
+    "what_if",
+    "What would common optimisations gain on real training steps, and what limits them?",
+    tuple(TRACES[label] for label in STEPS),
+    run,
 )
 
 if __name__ == "__main__":

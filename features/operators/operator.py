@@ -15,6 +15,8 @@ from features.problem import DTYPES, MATHS
 
 MAX_SIZE = 2**53
 """Sizes stay exact in float64, which the feature table and the formulas with rates use."""
+MAX_WORK = 2**60
+"""Most operations or bytes of one problem: column arithmetic is in int64."""
 TEXTS = ("dtype", "math", "variant")
 
 
@@ -47,6 +49,12 @@ class Operator(ABC):
         for name in self.size_names():
             least = 0 if name in self.MAY_BE_ZERO else 1
             object.__setattr__(self, name, whole(self.kind, name, getattr(self, name), least))
+        if all(type(getattr(self, name)) is int for name in self.size_names()):
+            self._check_work()
+
+    def _check_work(self) -> None:
+        if max(self.flops, self.dram_bytes) > MAX_WORK:
+            raise InputError(f"{self.kind}: over {MAX_WORK} operations or bytes; sizes that large are damage")
 
     @classmethod
     def size_names(cls) -> tuple[str, ...]:

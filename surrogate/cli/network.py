@@ -7,6 +7,7 @@ import click
 
 from features.problem import DTYPES, LAYOUTS, MATHS
 from surrogate.cli.output import output_options, show
+from surrogate.network.read import MAX_SIZE
 
 
 class Sizes(click.ParamType):
@@ -24,18 +25,18 @@ class Sizes(click.ParamType):
             found = tuple(int(part) for part in value.split(","))
         except ValueError:
             found = ()
-        if not found or min(found) < 1:
+        if not found or min(found) < 1 or max(found) > MAX_SIZE:
             self.fail(f"{value!r} is no list of batch sizes; write them as in 1,2,4,8", param, ctx)
         return tuple(dict.fromkeys(found))
 
 
 @click.command()
 @click.argument("source", metavar="FILE")
-@click.option("--gpu", required=True, help="The GPU, by registry name or alias.")
+@click.option("--gpu", metavar="G", required=True, help="The GPU, by registry name or alias.")
 @click.option(
     "--bundle", type=click.Path(path_type=Path), help="Fitted model, a folder; else the one shipped."
 )
-@click.option("--batch", type=click.IntRange(1), help="Batch size in the place of the model's own.")
+@click.option("--batch", type=click.IntRange(1, MAX_SIZE), help="Batch size in the place of the model's own.")
 @click.option(
     "--dim", "dims", multiple=True, metavar="NAME=SIZE", help="A symbolic size of an .onnx or .pt2 input."
 )
@@ -111,6 +112,8 @@ def command(
         finally:
             close()
     others = [name.strip() for name in compare_gpus.split(",") if name.strip()]
+    if compare_gpus and not others:
+        raise click.UsageError(f"--compare-gpus {compare_gpus!r} names no GPU; write them as in v100,t4")
     if others:
         compared = [time, *(load_predictors(name, bundle).time(network, **limits) for name in others)]
     if figures:

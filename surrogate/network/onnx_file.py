@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from features.errors import InputError, nearest
+from surrogate.network.onnx_functions import MAX_NODES, expand_functions, one_line
 
 REMEDY = "pip install 'seer-surrogate[onnx]'"
 MAX_FILE_BYTES = 2**31 - 1
 """Protobuf's own limit."""
-MAX_NODES = 200_000
 KEPT_ELEMENTS = 1024
 """Initializers up to this size keep their values: shapes and axes, not weights."""
+MAX_INDICES = 2**22
+"""Longest list of whole numbers with a known length: inference walks through those that say where to slice."""
+_WHOLE = (6, 7)  # TensorProto's INT32, INT64
 
 
 def load_model(path: Path) -> Any:
@@ -42,7 +45,9 @@ def load_model(path: Path) -> Any:
         raise InputError(f"{path}: the ONNX model has no nodes; export it again")
     if len(model.graph.node) > MAX_NODES:
         raise InputError(f"{path}: {len(model.graph.node)} nodes; graphs up to {MAX_NODES} are read")
-    if not all(isinstance(text, str) for text in _texts(model)):  # protobuf hands over as bytes what is no UTF-8
+    if not all(
+        isinstance(text, str) for text in _texts(model)
+    ):  # protobuf hands over as bytes what is no UTF-8
         raise InputError(f"{path}: damaged: a name in the graph is no UTF-8 text; export it again")
     return model
 
@@ -85,12 +90,7 @@ def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, in
     import onnx
 
     if model.functions:
-        try:
-            from onnx.inliner import inline_local_functions
-
-            model.CopyFrom(inline_local_functions(model))
-        except Exception as error:
-            raise InputError(f"{path}: its local functions cannot be expanded ({_line(error)})") from None
+        expand_functions(model, path)
     _name_domains(model)
     weights = _set_weights_aside(model.graph)
     old, new = _size_inputs(model.graph, path, batch, dims, weights)
@@ -102,7 +102,7 @@ def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, in
             model, check_type=False, strict_mode=False, data_prop=True
         )
     except Exception as error:  # the checker's, the inference's and protobuf's errors have no common base
-        raise InputError(f"{path}: ONNX shape inference refuses the graph ({_line(error)})") from None
+        raise InputError(f"{path}: ONNX shape inference refuses the graph ({one_line(error)})") from None
     model.CopyFrom(inferred)
     return new
 
@@ -112,12 +112,6 @@ def _name_domains(model: Any) -> None:
     named = {one.domain for one in model.opset_import}
     for domain in {node.domain for node in model.graph.node} - named:
         model.opset_import.add(domain=domain, version=1 if domain else 20)
-
-
-def _line(error: Exception) -> str:
-    """The first line of a foreign error, cut to what a terminal shows."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 160 else f"{text[:159]}…"
 
 
 def _set_weights_aside(graph: Any) -> set[str]:
@@ -131,7 +125,8 @@ def _set_weights_aside(graph: Any) -> set[str]:
         if prod(one.dims) <= KEPT_ELEMENTS and one.data_location != onnx.TensorProto.EXTERNAL:
             kept.append(one)
         elif one.name not in inputs:
-            graph.input.append(onnx.helper.make_tensor_value_info(one.name, one.data_type, list(one.dims)))
+            sizes = None if _endless(one.data_type, one.dims) else list(one.dims)
+            graph.input.append(onnx.helper.make_tensor_value_info(one.name, one.data_type, sizes))
     copies = [onnx.TensorProto.FromString(one.SerializeToString()) for one in kept]
     for one in graph.sparse_initializer:
         if one.values.name not in inputs:
@@ -140,6 +135,11 @@ def _set_weights_aside(graph: Any) -> set[str]:
     del graph.initializer[:], graph.sparse_initializer[:]
     graph.initializer.extend(copies)
     return names
+
+
+def _endless(element_type: int, sizes: Iterable[int]) -> bool:
+    """Whether a tensor is a list of more whole numbers than shape inference should walk through."""
+    return element_type in _WHOLE and len(known := list(sizes)) == 1 and known[0] > MAX_INDICES
 
 
 def _size_inputs(
@@ -155,6 +155,7 @@ def _size_inputs(
             raise InputError(
                 f"{path}: input {one.name!r} has no shape; export the model with one, or run onnx.shape_inference"
             )
+        value = 0
         for axis, dim in enumerate(one.type.tensor_type.shape.dim):
             key = dim.dim_param or f"{one.name}.{axis}"
             sizes |= {key, f"{one.name}.{axis}"}
@@ -174,6 +175,11 @@ def _size_inputs(
                 )
             dim.ClearField("dim_param")
             dim.dim_value = value
+        tensor = one.type.tensor_type
+        if _endless(tensor.elem_type, (dim.dim_value for dim in tensor.shape.dim)):
+            raise InputError(
+                f"{path}: input {one.name!r} is a list of {value} whole numbers; up to {MAX_INDICES} are read"
+            )
     for name in dims:
         if name not in used:
             raise InputError(f"{path}: --dim {name} names no size of an input{nearest(name, sizes)}")
@@ -202,7 +208,10 @@ def _rebatch_reshapes(graph: Any, old: int, new: int) -> None:
     for value in values:
         if value.data_location == onnx.TensorProto.EXTERNAL:
             continue
-        shape = onnx.numpy_helper.to_array(value).reshape(-1)
+        try:
+            shape = onnx.numpy_helper.to_array(value).reshape(-1)
+        except (ValueError, TypeError, KeyError):
+            continue  # its bytes do not make its shape: shape inference says what follows from that
         if len(shape) > 1 and shape[0] == old:
             changed = [new, *shape[1:].tolist()]
             value.CopyFrom(onnx.helper.make_tensor(value.name, onnx.TensorProto.INT64, [len(shape)], changed))
@@ -213,7 +222,11 @@ def _drop_stale_shapes(graph: Any, *, keep: bool) -> None:
     fixed = [
         info
         for info in graph.value_info
-        if keep and all(dim.dim_value > 0 for dim in info.type.tensor_type.shape.dim)
+        if keep
+        and all(dim.dim_value > 0 for dim in info.type.tensor_type.shape.dim)
+        and not _endless(
+            info.type.tensor_type.elem_type, (d.dim_value for d in info.type.tensor_type.shape.dim)
+        )
     ]
     copies = [type(info).FromString(info.SerializeToString()) for info in fixed]
     del graph.value_info[:]

@@ -33,11 +33,14 @@ class Node:
             raise UnsupportedError("shape unknown")
         return self.inputs[index].shape or ()
 
-    def result(self, index: int = 0) -> Shape:
-        """The shape of an output. Raises `UnsupportedError` where it is unknown."""
+    def result(self, index: int = 0, *, rank: int | None = None) -> Shape:
+        """The shape of an output. Raises `UnsupportedError` where it is unknown or has not ``rank`` sizes."""
         if index >= len(self.outputs) or self.outputs[index].shape is None:
             raise UnsupportedError("shape unknown")
-        return self.outputs[index].shape or ()
+        made = self.outputs[index].shape or ()
+        if rank is not None and len(made) != rank:
+            raise UnsupportedError(f"a result of {len(made)} sizes where {rank} are due")
+        return made
 
     def has(self, index: int) -> bool:
         """True where the optional input is there."""
@@ -116,7 +119,7 @@ def conv(node: Node) -> Layers:
 
 def conv_transpose(node: Node) -> Layers:
     """ConvTranspose: the input's gradient of the convolution that maps its output to its input."""
-    image, filters, made = node.shape(0), node.shape(1), node.result()
+    image, filters, made = node.shape(0), node.shape(1), node.result(rank=4)
     if len(image) != 4 or len(filters) != 4:
         raise UnsupportedError(f"{len(image) - 2}-D")
     begin, end, stride, dilation = window(node, image[2:], filters[2:])
@@ -170,7 +173,7 @@ def pooling(kind: str) -> Callable[[Node], Layers]:
             raise UnsupportedError(f"{len(size) - 2}-D")
         begin, end, stride, _ = window(node, size[2:], kernel)
         pad = tuple(map(min, begin, end))
-        yield node.layer(_pool(kind, size, node.result(), kernel, stride, pad, node.dtype))
+        yield node.layer(_pool(kind, size, node.result(rank=len(size)), kernel, stride, pad, node.dtype))
 
     return made
 
@@ -206,10 +209,12 @@ def batch_norm(node: Node) -> Layers:
 def norm(node: Node) -> Layers:
     """Norms over rows: layer, RMS and Lp norm along the last axes, group and instance norm per image and group."""
     size = node.shape(0)
+    if not size:
+        raise UnsupportedError("0-D")
     if node.op in ("GroupNormalization", "InstanceNormalization"):
         rows = size[0] * node.number("num_groups", size[1] if len(size) > 1 else 1)
     else:
-        rows = prod(size[: node.number("axis", -1) % max(len(size), 1)])
+        rows = prod(size[: node.number("axis", -1) % len(size)])
     yield node.layer(make.layer_norm(rows, prod(size) // max(rows, 1), node.dtype), weights=(1, 2))
 
 

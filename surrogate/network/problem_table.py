@@ -14,6 +14,7 @@ from surrogate.network.work import default_math
 NEEDED = ("n", "c", "h", "k", "r")
 SETTINGS = ("dtype", "math", "layout", "direction")
 MAX_ROWS = 100_000
+MAX_HEADER = 100_000
 OPERATOR = "conv"
 
 
@@ -23,12 +24,13 @@ def read_table_of_problems(
     """Every row or line a convolution, in order; equal rows are equal layers.
 
     Columns: those of a dataset's problem (w, s and what follows may be left out), optionally ``dtype math layout
-    direction name heuristic_algorithm``. A row without filter sizes is another operator: its ``op`` (or ``operator``)
-    is counted as unsupported. Under ``training`` every layer but the first has both gradients.
+    direction name heuristic_algorithm``; a CSV may part them by commas, semicolons or tabs, in capitals, too. A row
+    without filter sizes is another operator: its ``op`` (or ``operator``) is counted as unsupported. Under
+    ``training`` every layer but the first has both gradients.
     """
     path = Path(path)
     tally = Tally()
-    if path.suffix in (".parquet", ".csv"):
+    if path.suffix.lower() in (".parquet", ".csv"):
         _from_frame(path, tally)
     else:
         from surrogate.collect.plan_file import file_problems
@@ -85,14 +87,26 @@ def _from_frame(path: Path, tally: Tally) -> None:
 def _frame(path: Path) -> Any:
     import pandas as pd
 
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         from surrogate.dataset.store import read_table
 
         return read_table(path)[0].astype(object)
     try:
-        return pd.read_csv(path, skipinitialspace=True).astype(object)
-    except (OSError, ValueError) as error:
+        with path.open(encoding="utf-8-sig") as file:
+            header = file.readline(MAX_HEADER)
+            file.seek(0)
+            frame = pd.read_csv(file, sep=max(",;\t", key=header.count), skipinitialspace=True)
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a readable CSV file; it must be UTF-8 text") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a CSV file") from None
+    except ValueError as error:
         raise InputError(f"{path}: not a readable CSV file ({str(error).splitlines()[0]})") from None
+    frame = frame.rename(columns=lambda name: str(name).strip().lower())
+    doubled = frame.columns[frame.columns.duplicated()]
+    if len(doubled):
+        raise InputError(f"{path}: column {doubled[0]!r} stands there twice; keep one")
+    return frame.astype(object)
 
 
 def _layer(row: Mapping[str, Any], number: int, path: Path) -> Layer:

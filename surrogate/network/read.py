@@ -10,6 +10,8 @@ from features.errors import InputError
 from surrogate.network.network import Network
 
 TABLES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
+MAX_SIZE = 2**31 - 1
+"""Largest batch or other size that may be asked for: cuDNN's descriptors hold int32."""
 MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -31,6 +33,9 @@ def read_network(
     """
     text, path = str(source), Path(source)
     kind = path.suffix.lower()
+    for name, size in {"batch": batch, **(dims or {})}.items():
+        if size is not None and not 1 <= size <= MAX_SIZE:
+            raise InputError(f"{name} is {size}; it must be between 1 and {MAX_SIZE}")
     if dims and kind not in (".onnx", ".pt2"):
         raise InputError(f"{text}: --dim names sizes of .onnx and .pt2 files; this source has its own sizes")
     if kind == ".onnx":
@@ -45,6 +50,10 @@ def read_network(
         from surrogate.network.torch_module import read_module
 
         network = read_module(text, batch=batch, training=training, dtype=dtype)
+    elif kind not in TABLES and path.is_file() and _is_binary(path):
+        raise InputError(
+            f"{text}: a binary file whose name does not say what it is; give it the ending .onnx, .pt2 or .parquet"
+        )
     elif kind in TABLES or path.is_file():
         from surrogate.network.problem_table import read_table_of_problems
 
@@ -54,6 +63,15 @@ def read_network(
             f"{text}: no such file; give an .onnx or .pt2 file, a table of problems, or module:callable"
         )
     return _with_settings(_iteration(network) if training else network, math, layout)
+
+
+def _is_binary(path: Path) -> bool:
+    """Whether the file begins with what no text holds."""
+    try:
+        with path.open("rb") as file:
+            return re.search(rb"[\x00-\x08\x0e-\x1a]", file.read(4096)) is not None
+    except OSError:
+        return False  # the reader says why
 
 
 def _iteration(network: Network) -> Network:

@@ -140,6 +140,8 @@ class NetworkTime:
         batch = f", batch {self.batch}" if self.batch is not None else ""
         rate = f", {self.samples_per_s:,.0f} samples/s" if self.samples_per_s else ""
         kind = "training iteration" if self.training else "forward"
+        if not self.layers:
+            return f"{self.network} on {self.gpu}{batch}, {kind}: time not known, no operator of it is; coverage 0 %"
         return (
             f"{self.network} on {self.gpu}{batch}, {kind}: {self.total_us / 1e3:.3f} ms"
             f" [{self.lower_us / 1e3:.3f}, {self.upper_us / 1e3:.3f}]{rate}; coverage {100 * self.coverage:.1f} %"

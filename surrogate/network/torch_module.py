@@ -3,12 +3,8 @@
 ``module:callable`` imports the user's own module on purpose, as ``python -m`` would: its code runs.
 """
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from features.errors import InputError
@@ -17,6 +13,7 @@ from surrogate.network.aten_reader import base_name, tell
 from surrogate.network.network import Network, Tally
 from surrogate.network.tensor import Tensor
 from surrogate.network.torch_recording import Recorded, recording
+from surrogate.network.user_callable import imported_callable, in_one_line
 
 REMEDY = "pip install 'seer-surrogate[torch]'"
 CONTRACT = "it must return (module, inputs), inputs being a tuple of tensors; a parameter named batch is given --batch"
@@ -42,8 +39,8 @@ def read_module(
         from torch._subclasses.fake_tensor import FakeTensorMode
     except ImportError:
         raise InputError(f"{source}: running a module needs torch; {REMEDY}") from None
-    build = _callable(source)
-    with FakeTensorMode(allow_non_fake_inputs=True), _one_line(source):
+    build = imported_callable(source, CONTRACT)
+    with FakeTensorMode(allow_non_fake_inputs=True), in_one_line(source):
         module, inputs = _built(source, build, batch)
         calls = list(_calls(module, inputs, training, dtype))
     tally = Tally()
@@ -59,38 +56,6 @@ def read_module(
         )
     first = next((one for one in inputs if isinstance(one, torch.Tensor) and one.dim()), None)
     return tally.network(source.rpartition(":")[2], first.shape[0] if first is not None else batch, training)
-
-
-def _callable(source: str) -> Callable[..., Any]:
-    module, _, name = source.partition(":")
-    here = str(Path.cwd())
-    added = here not in sys.path
-    if added:
-        sys.path.insert(0, here)
-    try:
-        with _one_line(source):
-            found: Any = importlib.import_module(module)
-            for part in name.split("."):
-                found = getattr(found, part)
-    finally:
-        if added and here in sys.path:
-            sys.path.remove(here)
-    if not callable(found):
-        raise InputError(f"{source}: is a {type(found).__name__}, not callable; {CONTRACT}")
-    return found
-
-
-@contextmanager
-def _one_line(source: str) -> Iterator[None]:
-    """What the user's code raises becomes one line."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        text = " ".join(str(error).split())
-        text = text if len(text) <= 200 else f"{text[:199]}…"
-        raise InputError(f"{source}: {type(error).__name__}: {text or 'no reason given'}") from None
 
 
 def _built(source: str, build: Callable[..., Any], batch: int | None) -> tuple[Any, tuple[Any, ...]]:

@@ -117,7 +117,25 @@ def test_nothing_known_is_a_negative_answer(seer: Seer, tmp_path: Path, bundle: 
     done = seer("network", path, "--gpu", "t4", "--bundle", bundle)
     assert done.code == 1
     assert "unsupported, in no sum: my.ops.Magic ×1" in done.out
-    assert "coverage 0.0 %" in done.out
+    assert "time not known" in done.out and "0.000 ms" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--batch", "9" * 21), "--batch"),
+        (("--sweep-batch", "1," + "9" * 21), "--sweep-batch"),
+        (("--compare-gpus", ",,"), "names no GPU"),
+    ],
+)
+def test_sizes_and_names_beyond_reason_are_one_line(
+    seer: Seer, graph: Path, bundle: Path, words: tuple[str, ...], said: str
+) -> None:
+    """No traceback from protobuf, nothing silently left out."""
+    done = seer("network", graph, "--gpu", "t4", "--bundle", bundle, *words)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert done.err.count("\n") == 1
 
 
 def test_help_stays_light(seer: Seer) -> None:

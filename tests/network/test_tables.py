@@ -88,3 +88,36 @@ def test_measured_layer_sequences(shared_data: Path, tmp_path: Path) -> None:
     assert len(found.layers) == (part["op"] == "CUDNN_CONV_FWD").sum()
     assert sum(found.unsupported.values()) == (part["op"] != "CUDNN_CONV_FWD").sum()
     assert found.batch == 8
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffn,c,h,k,r\r\n1,3,224,64,7\r\n",
+        "n;c;h;k;r\n1;3;224;64;7\n",
+        "n\tc\th\tk\tr\n1\t3\t224\t64\t7\n",
+        "N, C, H, K, R\n1, 3, 224, 64, 7\n",
+    ],
+    ids=["mark and CRLF", "semicolons", "tabs", "capitals"],
+)
+def test_csv_as_spreadsheets_write_it(tmp_path: Path, text: str) -> None:
+    """The same problem however the columns are parted and written."""
+    path = tmp_path / "NET.CSV"
+    path.write_bytes(text.encode())
+    assert read_network(path).convs == (Conv(n=1, c=3, h=224, k=64, r=7),)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv", "n,c".encode("utf-16"), "must be UTF-8"),
+        ("a.csv", b"n,N,c,h,k,r\n1,1,3,9,4,3\n", "column 'n' stands there twice"),
+        ("weights", b"\x08\x07\x12\x04\x00\x01", "the ending .onnx"),
+    ],
+)
+def test_files_that_are_no_table(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    """One line with what would help."""
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        read_network(path)

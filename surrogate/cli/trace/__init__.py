@@ -1,8 +1,8 @@
 """``seer trace``: what profiler traces say; one small file per command, each imported only when it runs."""
 
-import importlib
-
 import click
+
+from surrogate.cli.groups import LazyGroup
 
 COMMANDS = {
     "summary": (
@@ -18,25 +18,6 @@ COMMANDS = {
 """Command → (module, one-line help); the help of all is shown without importing any."""
 
 
-class LazyTraceGroup(click.Group):
-    """Imports a command's module when the command is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All commands, in the order people need them."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command object of a module, or None."""
-        if cmd_name not in COMMANDS:
-            return None
-        return importlib.import_module(f"surrogate.cli.trace.{COMMANDS[cmd_name][0]}").command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands from `COMMANDS`, no module imported."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
-@click.group(cls=LazyTraceGroup)
+@click.group(cls=LazyGroup, package="surrogate.cli.trace", lazy=COMMANDS)
 def command() -> None:
     """Analyse a trace: PyTorch profiler JSON (.json, .json.gz) or an Nsight Systems sqlite export."""

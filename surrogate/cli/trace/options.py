@@ -60,9 +60,9 @@ def load(
     max_bytes: int | None = None,
 ) -> "Trace":
     """The chosen part of the trace in ``path``; its notes go to standard error, a line each."""
-    from surrogate.trace.events import read_trace, trim, with_execution_trace
+    from surrogate.trace.events import trim, with_execution_trace
 
-    trace = read_trace(path) if max_bytes is None else read_trace(path, max_bytes=max_bytes)
+    trace = _read(path, max_bytes)
     if execution_trace is not None:
         trace = with_execution_trace(trace, execution_trace)
     for note in trace.notes:
@@ -76,6 +76,23 @@ def load(
         to_us=None if to_ms is None else to_ms * 1e3,
         gpu=device,
     )
+
+
+def _read(path: Path, max_bytes: int | None) -> "Trace":
+    """The trace, with a bar on standard error while a large one is read."""
+    from tqdm import tqdm
+
+    from surrogate.trace.events.read import DEFAULT_MAX_BYTES, read_trace
+
+    with tqdm(
+        desc=path.name, unit="B", unit_scale=True, disable=None, leave=False, dynamic_ncols=True, delay=1.0
+    ) as bar:
+
+        def step(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        return read_trace(path, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=step)
 
 
 def shortened(rows: Sequence["Row"]) -> list["Row"]:

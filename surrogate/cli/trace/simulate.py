@@ -39,8 +39,9 @@ def command(file: Path, as_json: bool, as_csv: bool, **part: Any) -> None:
     if as_json or as_csv:
         return
     found = graph.coverage
+    attached = f"{found.attached_pct:.4g} % of {found.device_tasks:,} device tasks follow a launch"
     click.echo(
-        f"{len(graph):,} tasks; {found.attached_pct:.4g} % of {found.device_tasks:,} device tasks follow a launch;"
+        f"{len(graph):,} tasks; {attached if found.device_tasks else 'none of them on a device'};"
         f" {found.unexplained_us:,.0f} µs of waits unexplained ({found.unexplained_tasks})"
     )
     parts = ", ".join(f"{name} {time / 1e3:,.1f}" for name, time in whole["critical_path_us"].items())

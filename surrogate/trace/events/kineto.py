@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from features.errors import InputError
 from surrogate.trace.events import kinds
 from surrogate.trace.events.build import build
 from surrogate.trace.events.names import Interner, clean_name, clean_shapes, clean_texts
@@ -28,6 +29,8 @@ IGNORED = {
     "trace",
 }
 """Categories that repeat what the other events say: arrows, annotations projected to the GPU, the recording itself."""
+MAX_EVENTS = 10_000_000
+"""Most events of a file; their rows take about 500 bytes each."""
 Row = tuple[Any, ...]
 
 
@@ -40,7 +43,11 @@ def read_kineto(pieces: Iterable[bytes], source: str) -> Trace:
     scanner = Scanner(pieces, source)
     rows = _Rows()
     handlers = rows.handlers()
-    for event in scanner:
+    for number, event in enumerate(scanner):
+        if number >= MAX_EVENTS:
+            raise InputError(
+                f"{source}: over {MAX_EVENTS:,} events; record fewer iterations, or without Python stacks"
+            )
         if type(event) is not dict:
             rows.damaged += 1
             continue
@@ -51,6 +58,11 @@ def read_kineto(pieces: Iterable[bytes], source: str) -> Trace:
             handler(event, arguments if type(arguments) is dict else {})
         else:
             rows.other(event, phase, category)
+    if not scanner.found_events and "nodes" in scanner.header:
+        raise InputError(
+            f"{source}: an execution trace, which holds shapes and no times; give it as --execution-trace beside the"
+            " profiler's trace of the same program"
+        )
     notes = ["the file ends early; what comes before its end is used"] if scanner.cut else []
     if rows.damaged:
         notes.append(f"{rows.damaged:,} entries of the events list are no events")

@@ -39,9 +39,14 @@ def read_nsys(path: Path) -> Trace:
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             connection.execute("PRAGMA trusted_schema = OFF")
             return _Export(connection, str(path)).trace()
-    except (sqlite3.Error, OverflowError) as error:
+    except (
+        sqlite3.Error,
+        OverflowError,
+        UnicodeDecodeError,
+    ) as error:  # the last where sqlite quotes a damaged name
+        fault = "a name in it is no text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise InputError(
-            f"{path}: is no readable Nsight Systems export ({error}); write it again with nsys export --type sqlite"
+            f"{path}: is no readable Nsight Systems export ({fault}); write it again with nsys export --type sqlite"
         ) from None
 
 

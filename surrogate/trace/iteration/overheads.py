@@ -192,7 +192,7 @@ def load_overheads(path: str | Path) -> Overheads:
     path = Path(path)
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
         raise InputError(
             f"{path}: overheads cannot be read ({reason}); write them with --save-overheads"
@@ -207,7 +207,7 @@ def load_overheads(path: str | Path) -> Overheads:
             if kind in KINDS
         }
         return Overheads(overall, by_name, tuple(map(str, raw.get("sources", ()))))
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         raise InputError(f"{path}: holds no overheads; write them with --save-overheads") from None
 
 

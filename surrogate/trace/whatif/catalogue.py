@@ -67,23 +67,17 @@ def what_if(text: str) -> WhatIf:
 def user_function(text: str) -> WhatIf:
     """``module:callable`` of the user's own, which takes a graph and returns one.
 
-    The module is imported, which runs it: give only one of your own. Raises `InputError` where it cannot be had.
+    The module is imported, which runs it: give only one of your own. Raises `InputError` where it cannot be had
+    or fails.
     """
-    import importlib
+    from surrogate.network.user_callable import imported_callable, in_one_line
 
-    module, colon, attribute = text.partition(":")
-    if not colon or not module or not attribute:
-        raise InputError(f"{text!r} names no function; write module:callable")
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"{text}: {error}; the module must be importable, as by PYTHONPATH=.") from None
-    if not callable(function):
-        raise InputError(f"{text} cannot be called; name a function that takes a graph and returns one")
+    function = imported_callable(text, "it must take a graph and return one")
 
     def model(graph: Graph, setting: Setting, value: float | None) -> Change:
         del setting, value
-        changed = function(graph)
+        with in_one_line(text):
+            changed = function(graph)
         if not isinstance(changed, Graph):
             raise InputError(f"{text} returned {type(changed).__name__}; it must return a graph")
         return Change(changed)

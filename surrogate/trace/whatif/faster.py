@@ -48,6 +48,8 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     if target is None:
         raise InputError("gpu: name the GPU that is asked about with --gpu")
     rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0) & ~graph.removed)
+    if not len(rows):
+        return Change(graph, notes=("the trace holds no device task: nothing runs on a GPU",))
     activity = graph.row[rows]
     flops, moved = profile.flops[activity], profile.dram_bytes[activity]
     dtype = [profile.dtype[a] or "fp32" for a in activity.tolist()]

@@ -26,7 +26,8 @@ class Network:
     def __post_init__(self) -> None:
         if self.workers < 1 or not self.bandwidth_gbs > 0 or self.latency_us < 0 or not self.bucket_bytes > 0:
             raise InputError(
-                f"{self} is no network; give at least 1 worker, a bandwidth and bucket above 0, a latency of 0 or more"
+                f"{self.workers} workers, {self.bandwidth_gbs:g} GB/s, {self.latency_us:g} µs: no network;"
+                " give at least 1 worker, a bandwidth and bucket above 0, a latency of 0 or more"
             )
 
     def ring_us(self, size_bytes: float) -> float:

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.replay_error import no_delays, times_of_other_iterations, traces, typical_delays, without
+from experiments.replay_error import no_delays, times_of_other_iterations, typical_delays, without
 from experiments.sources import Sources
+from experiments.traces import DLRM, workers
 from surrogate.trace import trim
 from surrogate.trace.graph import EDGE_KINDS, TASK_KINDS, Graph, graph_of, simulate
 from surrogate.trace.graph.tasks import HANDOVER
@@ -270,7 +271,7 @@ def test_hand_over_matters(resnet):
 def test_workers_of_dlrm(shared_data):
     """Eight workers, each within 0.5 % by typical delays, their collectives on streams of their own."""
     sources = Sources(shared_data)
-    found = [graph_of(trace) for _, trace in traces(sources, ("DLRM, 8 × V100",))]
+    found = [graph_of(trace) for trace in workers(sources, DLRM)]
     assert len(found) == 8
     for one in found:
         assert largest_error(one) < 1e-6 and largest_error(typical_delays(one)) < 0.005
