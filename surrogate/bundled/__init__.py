@@ -1,4 +1,4 @@
-"""Data that ships with the package: measured by the project itself, each file with its card beside it."""
+"""What ships with the package: a dataset that the project measured, bundles fitted on public ones; each with a card."""
 
 from pathlib import Path
 

@@ -30,7 +30,7 @@ class Model(Protocol):
         ...
 
     def save(self) -> dict[str, bytes]:
-        """The fitted model as files: name → content, JSON or UBJ, nothing that executes."""
+        """The fitted model as files: name → content, JSON, UBJ or plain arrays, nothing that executes."""
         ...
 
     @classmethod

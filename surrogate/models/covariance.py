@@ -26,18 +26,32 @@ class Covariance:
     trend_variance: float
     shared: float
 
+    @property
+    def scale(self) -> float:
+        """What a distance is multiplied by: √3 / length."""
+        return math.sqrt(3.0) / self.length
+
     def smooth(self, square_distance: np.ndarray) -> np.ndarray:
         """The smooth part at squared distances: two Matérn-3/2 terms, whose exponentials are one and its 4th power."""
-        long = np.maximum(square_distance, 0.0)
-        np.sqrt(long, out=long)
-        long *= math.sqrt(3.0) / self.length
+        return self.smooth_of_scaled(square_distance * self.scale**2)
+
+    def smooth_of_scaled(self, squares: np.ndarray) -> np.ndarray:
+        """`smooth` of squared distances that are multiplied by ``scale``² already; ``squares`` is overwritten.
+
+        Rounding may leave a distance of nothing just below zero: its square's size stands for it.
+        """
+        long = np.sqrt(np.abs(squares, out=squares), out=squares)
         decay = np.exp(-long)
         short = decay * decay
-        short *= short
-        short *= self.short_variance * (1.0 + 4.0 * long)
-        decay *= self.long_variance * (1.0 + long)
-        decay += short
-        return decay
+        short *= decay
+        near = long * (4.0 * self.short_variance)
+        near += self.short_variance
+        near *= short
+        long += 1.0
+        long *= self.long_variance
+        long += near
+        long *= decay
+        return long
 
     def trend(self, product: np.ndarray) -> np.ndarray:
         """The linear part at inner products of places."""

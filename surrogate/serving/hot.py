@@ -66,7 +66,7 @@ class HotSetting:
         """Times in µs and workspaces in bytes of the candidates at ``wanted`` for one problem."""
         z, m = sized(conv), self.machine
         roofline_us = problem_roofline_us(z, m)
-        x = self.template[wanted]
+        x = self.template.take(wanted, axis=0)
         x[:, : len(SHARED)] = dimensions(z)[:SIZES] + problem_features(z, m, roofline_us)
         rows, workspace = [], []
         for index in wanted:
@@ -77,8 +77,8 @@ class HotSetting:
         x[:, len(SHARED) : len(VARYING)] = rows
         score = self.scorer.score(x, wanted)
         if self.process:
-            score = self._shared(score, self.process.each(x, wanted))
-        return self._times(x, np.full(len(rows), roofline_us), score).tolist(), workspace
+            score = self.process.blend(score, x, wanted)
+        return self._times(x, roofline_us, score).tolist(), workspace
 
     def many(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
@@ -87,42 +87,55 @@ class HotSetting:
 
         ``sizes`` (problems, 14) are the problems' sizes.
         """
+        if not len(index):
+            return np.empty(0), np.empty(0)
         direction, dtype, math, layout = self.conv_flags
         columns = ConvColumns.of(list(sizes.T), dtype=dtype, math=math, layout=layout, direction=direction)
         z, m = sized(columns), self.machine
         roofline_us = problem_roofline_us(z, m)
         shared = _stack(dimensions(z)[:SIZES] + problem_features(z, m, roofline_us), len(sizes))
-        time_us, workspace = np.empty(len(index)), np.empty(len(index))
-        for one in np.unique(index):
-            rows = np.flatnonzero(index == one)
-            at = problem[rows]
-            every = len(at) == len(sizes) and bool((at == np.arange(len(sizes))).all())
-            own, own_us = (z, roofline_us) if every else (_take(z, at), roofline_us[at])
-            family = self.candidates[one].family
-            terms = FAMILY_TERMS[family](own, self.b_max[one])
-            x = np.empty((len(rows), self.template.shape[1]), dtype=np.float32)
-            x[:, len(VARYING) :] = self.template[one, len(VARYING) :]
-            x[:, : len(SHARED)] = shared[at]
-            features = algorithm_features(own, m, own_us, FAMILY_CODE[family], terms)
-            for place, values in enumerate(features, len(SHARED)):
-                x[:, place] = values
-            score = (
-                self.bulk.score(x, int(one))
-                if self.bulk.pays(int(one), len(rows))
-                else self.scorer.score(x, index[rows])
-            )
-            if self.process:
-                score = self._shared(score, self.process.all(x, int(one)))
-            time_us[rows] = self._times(x, own_us, score)
-            workspace[rows] = terms.workspace_bytes
-        return time_us, workspace
+        order = np.argsort(index, kind="stable")
+        at, codes = problem[order], index[order]
+        ends = np.searchsorted(codes, np.arange(len(self.candidates) + 1)).tolist()
+        parts = [(i, slice(*ends[i : i + 2])) for i in range(len(self.candidates)) if ends[i] < ends[i + 1]]
+        x = np.empty((len(index), self.template.shape[1]), dtype=np.float32)
+        x[:, : len(SHARED)] = shared[at]
+        x[:, len(VARYING) :] = self.template[codes, len(VARYING) :]
+        workspace = np.empty(len(index))
+        for one, rows in parts:
+            workspace[rows] = self._fill(x[rows], one, z, roofline_us, at[rows])
+        log_correction = self._scores(x, codes, parts)
+        time_us = self._times(x, roofline_us[at], log_correction)
+        return _scattered(time_us, order), _scattered(workspace, order)
 
-    def _shared(self, by_trees: np.ndarray, by_process: np.ndarray) -> np.ndarray:
-        """The weighted mean of both log corrections; the trees' own where the process has no answer (NaN)."""
-        share = np.where(np.isnan(by_process), 0.0, self.parts.process_share)
-        return by_trees + share * (np.nan_to_num(by_process) - by_trees)
+    def _fill(self, x: np.ndarray, one: int, z: Sized, roofline_us: np.ndarray, at: np.ndarray) -> Any:
+        """Write the candidate's own columns of ``x`` (rows, columns), of the problems ``at``; gives its workspaces."""
+        every = len(at) == len(roofline_us) and bool((at[1:] > at[:-1]).all())
+        own, own_us = (z, roofline_us) if every else (_take(z, at), roofline_us[at])
+        family = self.candidates[one].family
+        terms = FAMILY_TERMS[family](own, self.b_max[one])
+        features = algorithm_features(own, self.machine, own_us, FAMILY_CODE[family], terms)
+        for place, values in enumerate(features, len(SHARED)):
+            x[:, place] = values
+        return terms.workspace_bytes
 
-    def _times(self, x: np.ndarray, roofline_us: np.ndarray, score: np.ndarray) -> np.ndarray:
+    def _scores(self, x: np.ndarray, codes: np.ndarray, parts: Sequence[tuple[int, slice]]) -> np.ndarray:
+        """Log corrections (rows,) of ``x`` (rows, columns) whose candidates' rows are the slices ``parts``."""
+        pays = {one for one, rows in parts if self.bulk.pays(one, rows.stop - rows.start)}
+        if pays:
+            score = np.empty(len(x), dtype=np.float32)
+            for one, rows in parts:
+                part = x[rows]
+                score[rows] = (
+                    self.bulk.score(part, one) if one in pays else self.scorer.score(part, codes[rows])
+                )
+        else:
+            score = self.scorer.score(x, codes)
+        if self.process is None:
+            return score
+        return np.concatenate([self.process.blend_all(score[rows], x[rows], one) for one, rows in parts])
+
+    def _times(self, x: np.ndarray, roofline_us: Any, score: np.ndarray) -> np.ndarray:
         base_us = self.parts.base_us(HotRows(x, PLACES, roofline_us))
         return base_us * np.exp(score.astype(np.float64))
 
@@ -162,7 +175,9 @@ def hot_setting(
         from surrogate.serving.process import hot_process  # here: the models bring pandas with them
 
         names = [candidate_name(setting, candidate) for candidate in candidates]
-        process = hot_process(parts.process, canonical(setting.gpu), names, VARYING, constant)
+        process = hot_process(
+            parts.process, parts.process_share, canonical(setting.gpu), names, VARYING, constant
+        )
     return HotSetting(
         (flags.direction, flags.dtype, flags.math, flags.layout),
         m,
@@ -189,6 +204,13 @@ def _stack(columns: Sequence[Any], length: int) -> np.ndarray:
     out = np.empty((length, len(columns)), dtype=np.float32)
     for place, values in enumerate(columns):
         out[:, place] = values
+    return out
+
+
+def _scattered(values: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """(rows,) with ``values[i]`` at the place ``order[i]``."""
+    out = np.empty_like(values)
+    out[order] = values
     return out
 
 

@@ -36,7 +36,7 @@ class HotRows:
 
     features: np.ndarray
     places: Mapping[str, int]
-    roofline_us: np.ndarray
+    roofline_us: Any
 
     def column(self, name: str) -> np.ndarray:
         """One feature by name (rows,) float32; `KeyError` for one that does not vary."""

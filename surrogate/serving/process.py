@@ -1,7 +1,7 @@
 """The Gaussian processes of a fitted model, made ready for one setting: a few candidates on one device."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,64 +9,135 @@ import numpy as np
 from surrogate.models.covariance import TREND_SHARED, Covariance
 from surrogate.models.places import COLUMNS, SCALES
 
-CHUNK = 192
-"""Rows per block of the covariance matrix: it stays in a core's cache."""
+CHUNK = 24
+"""Rows per block of the covariance matrix: its temporaries stay in a core's cache."""
+KEPT_PARTS = 16
+"""Sets of candidates whose arrays are kept side by side; others are put together when asked for."""
+Part = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""``factors``, ``weights``, ``slope`` and ``level`` of some candidates."""
 
 
 @dataclass(frozen=True, slots=True)
 class HotProcess:
-    """``project`` (varying columns, axes) and ``offset`` (axes,) turn a hot row into its place; per candidate:
+    """``project`` (varying columns, axes + 2) and ``offset`` (axes + 2,) turn a hot row into its place on the axes
 
-    ``points`` (candidates, m, axes) with their squared lengths ``squares`` (candidates, m), ``smooth`` weights
-    (candidates, m) in which the device's share is counted, ``slope`` (candidates, axes) and ``level`` (candidates,) of
-    the trend. A candidate without a process has level NaN.
+    along which problems of the setting differ.
+
+    A place is in units of the covariance's length, from the points' centre, with a one and its own squared length
+    behind it: its product with ``factors`` (candidates, axes + 2, m) is the squared distance to every point.
+    ``weights`` (candidates, m) count in the device's share; ``slope`` (candidates, axes + 2) and ``level``
+    (candidates,) are the trend's. ``share`` (candidates,) is the process's weight in the answer, 0 where it has none.
     """
 
     covariance: Covariance
     project: np.ndarray
     offset: np.ndarray
-    points: np.ndarray
-    squares: np.ndarray
-    smooth: np.ndarray
+    factors: np.ndarray
+    weights: np.ndarray
     slope: np.ndarray
     level: np.ndarray
+    share: np.ndarray
+    _parts: dict[tuple[int, ...], Part] = field(default_factory=dict, repr=False, compare=False)
 
-    def each(self, x: np.ndarray, wanted: Sequence[int]) -> np.ndarray:
-        """Log corrections (rows,) of row i for the candidate ``wanted[i]``; ``x`` (rows, varying columns …)."""
+    def blend(self, by_trees: np.ndarray, x: np.ndarray, wanted: Sequence[int]) -> np.ndarray:
+        """Log corrections (rows,), the trees' and the process's, of row i for the candidate ``wanted[i]``.
+
+        ``x`` (rows, varying columns …).
+        """
+        factors, weights, slope, level = self._part(tuple(wanted))
         place = self._places(x)
-        index = np.asarray(wanted)
-        squares = np.matmul(self.points[index], place[:, :, None])[:, :, 0]
-        squares *= -2.0
-        squares += self.squares[index]
-        squares += np.einsum("ij,ij->i", place, place)[:, None]
-        smooth = np.einsum("ij,ij->i", self.covariance.smooth(squares), self.smooth[index])
-        return self.level[index] + np.einsum("ij,ij->i", place, self.slope[index]) + smooth
+        squares = np.matmul(place[:, None], factors)
+        smooth = np.matmul(self.covariance.smooth_of_scaled(squares), weights)[:, 0, 0]
+        by_process = level + np.einsum("ij,ij->i", place, slope) + smooth
+        return by_trees + self.share[wanted] * (by_process - by_trees)
 
-    def all(self, x: np.ndarray, candidate: int) -> np.ndarray:
-        """Log corrections (rows,) of many rows for one candidate."""
+    def blend_all(self, by_trees: np.ndarray, x: np.ndarray, candidate: int) -> np.ndarray:
+        """`blend` of many rows for one candidate."""
+        share = self.share[candidate]
+        if not share:
+            return by_trees
         out = np.empty(len(x))
-        doubled, own = -2.0 * self.points[candidate].T, self.squares[candidate]
+        factors, weights = self.factors[candidate], self.weights[candidate]
         for start in range(0, len(x), CHUNK):
             place = self._places(x[start : start + CHUNK])
-            squares = place @ doubled
-            squares += own
-            squares += np.einsum("ij,ij->i", place, place)[:, None]
-            smooth = self.covariance.smooth(squares) @ self.smooth[candidate]
-            out[start : start + CHUNK] = smooth + place @ self.slope[candidate]
-        return out + self.level[candidate]
+            smooth = self.covariance.smooth_of_scaled(place @ factors) @ weights
+            out[start : start + CHUNK] = smooth[:, 0] + place @ self.slope[candidate]
+        out += self.level[candidate] - by_trees
+        return by_trees + share * out
 
     def _places(self, x: np.ndarray) -> np.ndarray:
-        """Single precision: logarithms of sizes, measured from ``offset``, lose nothing that a time would show."""
-        return x[:, : len(self.project)] @ self.project + self.offset
+        """Single precision: logarithms of sizes, measured from the centre, lose nothing that a time would show."""
+        place = x[:, : len(self.project)] @ self.project
+        place += self.offset
+        place[:, -1] = np.einsum("ij,ij->i", place, place) - 1.0  # the one adds its own square
+        return place
+
+    def _part(self, wanted: tuple[int, ...]) -> Part:
+        found = self._parts.get(wanted)
+        if found is None:
+            first, last = wanted[0], wanted[-1] + 1
+            whole = wanted == tuple(range(first, last))
+            at: Any = slice(first, last) if whole else list(wanted)  # neighbours need no copy
+            found = self.factors[at], self.weights[at], self.slope[at], self.level[at]
+            if whole or len(self._parts) < KEPT_PARTS:
+                self._parts[wanted] = found
+        return found
 
 
 def hot_process(
-    model: Any, device: str, names: Sequence[str], varying: Sequence[str], constant: Mapping[str, float]
+    model: Any,
+    share: float,
+    device: str,
+    names: Sequence[str],
+    varying: Sequence[str],
+    constant: Mapping[str, float],
 ) -> HotProcess:
     """A fitted `GaussianTerms` for the candidates ``names`` on the GPU ``device`` (its registry name).
 
-    ``varying`` are the leading columns of a hot row; ``constant`` holds every other feature's value.
+    ``share`` is its weight in the answer; ``varying`` are the leading columns of a hot row, ``constant`` holds every
+    other feature's value.
     """
+    covariance, code = model.covariance, model.devices.get(device, -1)
+    known = [model.processes.get(name) for name in names]
+    count = max((len(one.points) for one in known if one), default=1)
+    axes = SCALES.shape[1]
+    points, weights = np.zeros((len(names), count, axes)), np.zeros((len(names), count))
+    slope, level = np.zeros((len(names), axes)), np.zeros(len(names))
+    for i, one in enumerate(known):
+        if one is None:
+            continue
+        same, m = one.device == code, len(one.points)
+        points[i, :m] = one.points
+        weights[i, :m] = one.weights * np.where(same, 1.0, covariance.shared)
+        trend = one.weights * np.where(same, 1.0, TREND_SHARED)
+        slope[i] = covariance.trend_variance * (trend @ one.points.astype(np.float64))
+        level[i] = one.mean + trend.sum()
+    project, offset = _projection(varying, constant)
+    centre = points.reshape(-1, axes).mean(axis=0)  # near zero, single precision is finest
+    level += slope @ centre
+    points, offset = points - centre, offset - centre
+    live = project.any(axis=0)  # along the other axes a point's distance is the same for every problem
+    level += slope[:, ~live] @ offset[~live]
+    fixed = np.square((points[..., ~live] - offset[~live]) * covariance.scale).sum(axis=2)
+    scaled = (points[..., live] * covariance.scale).astype(np.float32).astype(np.float64)
+    factors = np.empty((len(names), int(live.sum()) + 2, count), dtype=np.float32)
+    factors[:, :-2] = -2.0 * scaled.transpose(0, 2, 1)
+    factors[:, -2] = np.square(scaled).sum(axis=2) + fixed
+    factors[:, -1] = 1.0
+    return HotProcess(
+        covariance,
+        np.pad(project[:, live] * covariance.scale, ((0, 0), (0, 2))).astype(np.float32),
+        np.append(offset[live] * covariance.scale, (1.0, 0.0)).astype(np.float32),
+        factors,
+        weights[:, :, None].astype(np.float32),
+        np.pad(slope[:, live] / covariance.scale, ((0, 0), (0, 2))),
+        level,
+        np.array([share if one else 0.0 for one in known]),
+    )
+
+
+def _projection(varying: Sequence[str], constant: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
+    """(varying columns, axes) and (axes,): what a place takes from a row, and from what no problem changes."""
     place_of = {name: place for place, name in enumerate(varying)}
     project, offset = np.zeros((len(varying), SCALES.shape[1])), np.zeros(SCALES.shape[1])
     for name, scales in zip(COLUMNS, SCALES, strict=True):
@@ -74,33 +145,4 @@ def hot_process(
             project[place_of[name]] += scales
         else:
             offset += np.float32(constant[name]) * scales
-    covariance, code = model.covariance, model.devices.get(device, -1)
-    known = [model.processes.get(name) for name in names]
-    count = max((len(one.points) for one in known if one), default=1)
-    shape = (len(names), count)
-    points, smooth = np.zeros((*shape, SCALES.shape[1])), np.zeros(shape)
-    slope, level = np.zeros((len(names), SCALES.shape[1])), np.full(len(names), np.nan)
-    for i, one in enumerate(known):
-        if one is None:
-            continue
-        same, m = one.device == code, len(one.points)
-        points[i, :m] = one.points
-        smooth[i, :m] = one.weights * np.where(same, 1.0, covariance.shared)
-        trend = one.weights * np.where(same, 1.0, TREND_SHARED)
-        slope[i] = covariance.trend_variance * (trend @ one.points.astype(np.float64))
-        level[i] = one.mean + trend.sum()
-    centre = points.reshape(-1, points.shape[2]).mean(axis=0)  # near zero, single precision is finest
-    level += slope @ centre
-    points -= centre
-    offset -= centre
-    squares = np.einsum("ijk,ijk->ij", points, points)
-    return HotProcess(
-        covariance,
-        project.astype(np.float32),
-        offset.astype(np.float32),
-        points.astype(np.float32),
-        squares.astype(np.float32),
-        smooth.astype(np.float32),
-        slope,
-        level,
-    )
+    return project, offset

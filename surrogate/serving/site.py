@@ -1,5 +1,6 @@
 """`Site`: one setting of one bundle made ready to be asked: candidates, times, intervals, support, domain."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -43,10 +44,17 @@ class Site:
     domain: Domain
     source: str
     widening: float
+    bases: tuple[float, ...] = field(init=False)
+    """Half width of every candidate before distance and time count, from ``widths``."""
     _reasons: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
     _refusals: dict[tuple[str | None, ...], tuple[Excluded, ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    def __post_init__(self) -> None:
+        plain, s = replace(self.widths, distance=Factors(), time_us=Factors()), self.setting
+        bases = (plain.lookup(s.gpu, s.direction, one.algorithm, 0.0, 1.0) for one in self.candidates)
+        object.__setattr__(self, "bases", tuple(bases))
 
     def rank(self, conv: Conv) -> Ranking:
         """Every candidate that the library accepts, by its predicted time (ties: the registry's order)."""
@@ -101,7 +109,8 @@ class Site:
         if not wanted:
             return []
         times_us, workspaces = self.engine.one(conv, wanted)
-        gpu, direction = self.setting.gpu, self.setting.direction
+        near, by_time = self.widths.distance, self.widths.time_us
+        factor, edges = near.values[bisect_right(near.edges, distance)], by_time.edges
         found = []
         for place, time_us, workspace in zip(wanted, times_us, workspaces, strict=True):
             candidate = self.candidates[place]
@@ -109,7 +118,7 @@ class Site:
                 floor_us = self.roofline.one(conv, [place])[0][0]
                 found.append(Estimate(candidate, floor_us, ROOFLINE_HALF_WIDTH, int(workspace), ROOFLINE))
                 continue
-            half = self.widths.lookup(gpu, direction, candidate.algorithm, distance, time_us) * self.widening
+            half = self.bases[place] * factor * by_time.values[bisect_right(edges, time_us)] * self.widening
             found.append(Estimate(candidate, time_us, half, int(workspace), self.source))
         return found
 
@@ -149,13 +158,10 @@ class Site:
         time_us, workspace = self.engine.many(sizes, problem, index)
         distance = np.asarray(self.domain.distance(sizes, s.library, s.direction))
         inside = self._inside(sizes, distance)
-        half, in_domain = np.empty(len(index)), inside[problem]
         factors = self.widths.distance.at(distance)[problem]
-        plain = replace(self.widths, distance=Factors(), time_us=Factors())
-        for place in np.unique(index):
-            rows, name = np.flatnonzero(index == place), self.candidates[place].algorithm
-            half[rows] = plain.lookup(s.gpu, s.direction, name, 0.0, 1.0)
-            in_domain[rows] &= self.setting_reason(name) is None
+        half = np.array(self.bases)[index]
+        unseen = np.array([self.setting_reason(one.algorithm) is not None for one in self.candidates])
+        in_domain = inside[problem] & ~unseen[index]
         half *= factors * self.widths.time_us.at(time_us) * self.widening
         known = ~np.isnan(time_us)
         unknown = np.flatnonzero(~known)

@@ -62,3 +62,14 @@ def test_the_process_is_part_of_the_answer(blended: Bundle, frame: pd.DataFrame)
     mixed = Predictor(blended, gpu="v100", backend="numpy").predict(conv, "IMPLICIT_GEMM").time_us
     alone = Predictor(trees, gpu="v100", backend="numpy").predict(conv, "IMPLICIT_GEMM").time_us
     assert mixed != pytest.approx(alone, rel=1e-3)
+
+
+@pytest.mark.parametrize("wanted", [[0, 1, 2, 3], [2], [3, 0, 2]])
+def test_any_set_of_candidates_is_each_by_itself(blended: Bundle, wanted: list[int]) -> None:
+    served = Predictor(blended, gpu="v100", backend="numpy")
+    conv = Conv(n=4, c=64, h=28, k=64, r=3, pad_h=1)
+    hot = served._site(conv, None).engine
+    together, workspace = hot.one(conv, wanted)
+    apart = [hot.one(conv, [place]) for place in wanted]
+    assert together == pytest.approx([times[0] for times, _ in apart], rel=3e-5)
+    assert workspace == [own[0] for _, own in apart]
