@@ -1,11 +1,15 @@
 """The ``seer`` command: one small file per command, each imported only when it runs."""
 
-import importlib
+import os
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
-from features.errors import InputError
+from surrogate.cli.failures import EXPECTED, line_and_status
+from surrogate.cli.groups import LazyGroup
+from surrogate.cli.streams import ending_signals, flush_output, usable_streams
 
 COMMANDS = {
     "collect": ("collect", "Measure kernel times on a device, resumably."),
@@ -22,53 +26,59 @@ COMMANDS = {
     "export": ("export", "Picks as a table that other programs load: JSON, C header, MIOpen user find-db."),
     "network": ("network", "Predict how long a whole network takes, and where the time goes."),
     "info": ("info", "Show a bundle's model card."),
-    "trace": ("trace", "Analyse profiler traces: kernels, layers, spans."),
+    "trace": ("trace", "Analyse profiler traces: kernels, layers, spans, what-ifs."),
     "gpus": ("gpus", "List the known GPUs."),
 }
 """Command → (module, one-line help); the help of all is shown without importing any."""
+COMPLETE = "_SEER_COMPLETE"
+"""The environment variable by which a shell asks for completions."""
 
 
-class LazyGroup(click.Group):
-    """Imports a command's module when the command is asked for, so that ``seer --help`` stays fast."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All commands, in the order people need them."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command object of a module, or None."""
-        if cmd_name not in COMMANDS:
-            return None
-        return importlib.import_module(f"surrogate.cli.{COMMANDS[cmd_name][0]}").command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands from `COMMANDS`, no module imported."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    package="surrogate.cli",
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="seer-surrogate", prog_name="seer")
 def seer() -> None:
     """Predict how long a GPU kernel takes without running it, and pick the fastest cuDNN convolution algorithm.
+
+    `seer COMMAND --help` explains a command and shows examples.
 
     Exit status: 0 done, 1 a negative answer (a check found violations, nothing is feasible), 2 a user's error.
     """
 
 
 def main() -> None:
-    """Run ``seer``; a user's error is one line on standard error and exit status 2."""
+    """Run ``seer``; what a user, the machine or a signal causes is one line on standard error, no traceback."""
+    usable_streams()
+    with ending_signals():
+        try:
+            try:
+                status = _run(sys.argv[1:])
+            finally:
+                flush_output()
+        except EXPECTED as error:
+            line, status = line_and_status(error)
+            with suppress(OSError):  # standard error may be full or closed, too
+                if line:
+                    click.echo(f"seer: {line}", err=True)
+    sys.exit(status)
+
+
+def _run(words: Sequence[str]) -> int:
+    """The exit status of the command that ``words`` name; or a shell's completions.
+
+    Not click's own ``main``, which turns a reader that left into exit status 1 and a signal into a blank line.
+    """
+    if os.environ.get(COMPLETE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(seer, {}, "seer", COMPLETE, os.environ[COMPLETE])
     try:
-        sys.exit(seer.main(prog_name="seer", standalone_mode=False) or 0)
-    except click.Abort:
-        click.echo("seer: interrupted", err=True)
-        sys.exit(130)
-    except click.ClickException as error:
-        click.echo(f"seer: {error.format_message()}", err=True)
-        sys.exit(2)
-    except InputError as error:
-        click.echo(f"seer: {error}", err=True)
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader left (`seer … | head`); nothing more to say
-        sys.exit(0)
+        with seer.make_context("seer", list(words)) as context:
+            seer.invoke(context)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    return 0

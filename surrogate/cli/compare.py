@@ -1,11 +1,20 @@
 """``seer compare``: the main job."""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from features.errors import InputError
 from surrogate.cli.options import candidate_option, candidates_option, where_option
 from surrogate.cli.output import output_options
+
+if TYPE_CHECKING:
+    from surrogate.outcome import Comparison
+
+Step = Callable[[int, int, str], None]
 
 
 @click.command()
@@ -34,7 +43,12 @@ from surrogate.cli.output import output_options
 @click.option(
     "--seeds", default=1, show_default=True, type=click.IntRange(min=1), help="Runs, each with its own folds."
 )
-@click.option("--models", help="Models to compare, separated by commas; all by default.")
+@click.option(
+    "--models",
+    metavar="A,B",
+    multiple=True,
+    help="Models to compare, separated by commas or by repeating the option; all by default.",
+)
 @click.option(
     "--tune",
     type=click.Choice(["none", "light", "full"]),
@@ -60,7 +74,7 @@ def command(
     by: str,
     folds_count: int,
     seeds: int,
-    models: str | None,
+    models: tuple[str, ...],
     tune: str,
     candidates: str | None,
     candidate: str,
@@ -76,31 +90,77 @@ def command(
     training tables alike.
     """
     from surrogate.bundled import default_dataset
-    from surrogate.cli.datasets import load, progress_bar
+    from surrogate.cli.datasets import load
     from surrogate.comparison import compare
-    from surrogate.report import terminal_summary, write_report
+    from surrogate.report import FIGURE_FILES, write_report
+    from surrogate.staging import staged
 
-    step, close = progress_bar("compare")
-    try:
+    names = _names(models)
+    table = load(data or default_dataset(), candidates, where)
+    more = [load(path, candidates, where) for path in also_train]
+    # The folder first: whoever cannot write it is told before the work, not after.
+    with staged(output, FIGURE_FILES) as folder, _counted(output) as step:
         result = compare(
-            load(data or default_dataset(), candidates, where),
-            [load(path, candidates, where) for path in also_train],
+            table,
+            more,
             by=by,
             folds_count=folds_count,
             seeds=seeds,
-            models=[name.strip() for name in models.split(",")] if models else None,
+            models=names,
             tune=tune,
             candidate=candidate,
             progress=step,
         )
-    finally:
-        close()
-    result.write(output)
-    page = write_report(output)
-    if as_json or as_csv:
-        from surrogate.cli.output import show
+        try:
+            result.write(folder)
+            page = output / write_report(folder).name
+        except InputError:  # a full disk does not cost the answer
+            _show(result, as_json, as_csv)
+            raise
+    _show(result, as_json, as_csv)
+    if not (as_json or as_csv):
+        click.echo(f"\n{page}")
 
+
+def _show(result: "Comparison", as_json: bool, as_csv: bool) -> None:
+    from surrogate.cli.output import show
+    from surrogate.report import terminal_summary
+
+    if as_json or as_csv:
         show(result.results["choice_rows"], as_json=as_json, as_csv=as_csv, whole=result.results)
     else:
         click.echo(terminal_summary(result.results))
-        click.echo(f"\n{page}")
+
+
+def _names(models: Sequence[str]) -> list[str] | None:
+    """The models that ``--models`` names, in the order typed; None where it was not given."""
+    if not models:
+        return None
+    names = [name.strip() for text in models for name in text.split(",")]
+    if not all(names):
+        raise click.UsageError(
+            f"--models {','.join(models)!r} has an empty name; write them with one comma between"
+        )
+    return names
+
+
+@contextmanager
+def _counted(output: Path) -> Iterator[Step]:
+    """A bar of the fits on standard error; an interrupted run says how far it came and that ``output`` is unchanged."""
+    from surrogate.cli.datasets import progress_bar
+
+    draw, close = progress_bar("compare")
+    at = "before the first fit"
+
+    def step(done: int, total: int, text: str) -> None:
+        nonlocal at
+        at = f"after {done:,} of {total:,} fits"
+        draw(done, total, text)
+
+    try:
+        yield step
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(f"{at}, nothing was written to {output}")
+        raise
+    finally:
+        close()

@@ -1,23 +1,33 @@
 """Reading datasets from the command line: several files, filters, the kind of candidate list."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pandas as pd
 
 from features.errors import InputError, nearest
+from features.gpu import Gpu
 from surrogate.dataset.merge import merge
 from surrogate.dataset.store import Dataset, read_dataset
+from surrogate.dataset.suspicion import suspicions
 
 
 def load(path: Path, candidates: str | None = None, where: Sequence[str] = ()) -> Dataset:
     """A checked dataset with the filters applied; the filters are noted in its metadata."""
     data = read_dataset(path, candidates=candidates)
+    warn(path, data.frame, data.devices)
     kept = filtered(data.frame, where, str(path))
     metadata = {**data.metadata, "where": list(where)}
     return Dataset(kept, data.candidates, data.name, metadata, data.kernels)
+
+
+def warn(path: Path, frame: pd.DataFrame, devices: Mapping[str, Gpu]) -> None:
+    """Say on standard error where the times of a normalised frame look like another unit's."""
+    for suspicion in suspicions(frame, devices):
+        click.echo(f"warning: {path}: {suspicion}", err=True)
 
 
 def load_all(paths: Sequence[Path], candidates: str | None, where: Sequence[str]) -> Dataset:
@@ -55,10 +65,10 @@ def _as_text(value: Any) -> str:
 
 
 def progress_bar(label: str) -> tuple[Callable[[int, int, str], None], Callable[[], None]]:
-    """(progress callback, close): a bar of steps on standard error, drawn only on a terminal."""
+    """(progress callback, close): a bar of steps on standard error, drawn only on a terminal, and not for a moment."""
     from tqdm import tqdm
 
-    bar = tqdm(desc=label, unit="fit", disable=None, leave=False)
+    bar = tqdm(desc=label, unit="step", disable=None, leave=False, dynamic_ncols=True, delay=0.5)
 
     def step(done: int, total: int, text: str) -> None:
         bar.total = total

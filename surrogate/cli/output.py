@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from surrogate.cli.table import to_table
+
 Records = Sequence[dict[str, Any]]
 
 
@@ -35,38 +37,9 @@ def to_csv(records: Records) -> str:
     import io
 
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=_columns(records), lineterminator="\n")
+    columns = list(dict.fromkeys(key for record in records for key in record))
+    writer = csv.DictWriter(text, fieldnames=columns, lineterminator="\n")
     writer.writeheader()
     for record in records:
         writer.writerow({k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in record.items()})
     return text.getvalue()
-
-
-def to_table(records: Records) -> str:
-    """Columns padded to their widest cell; numbers to the right."""
-    if not records:
-        return "(no rows)"
-    columns = _columns(records)
-    cells = [[_cell(record.get(column)) for column in columns] for record in records]
-    widths = [max(len(column), *(len(row[i]) for row in cells)) for i, column in enumerate(columns)]
-    right = [all(not isinstance(record.get(column), str) for record in records) for column in columns]
-
-    def line(row: list[str]) -> str:
-        parts = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True))
-        return "  ".join(parts).rstrip()
-
-    return "\n".join([line(columns), *map(line, cells)])
-
-
-def _columns(records: Records) -> list[str]:
-    return list(dict.fromkeys(key for record in records for key in record))
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list | tuple):
-        return ", ".join(_cell(v) for v in value)
-    return str(value)

@@ -5,6 +5,8 @@ import json
 import pandas as pd
 import pytest
 
+from features.errors import InputError
+
 MODELS = "always-best-single,roofline,linear-dims,linear-terms"
 
 
@@ -158,8 +160,56 @@ def test_narrow_integer_columns_give_the_same_results(seer, table, tmp_path):
         (["--where", "gpu=none"], "leaves no rows"),
         (["--candidate", "solver"], "needs a `solver` column"),
         (["--folds", "1"], "2"),
+        (["--models", "roofline,,linear-dims"], "an empty name"),
+        (["--models", ""], "an empty name"),
+        (["--models", "calibrated"], "seer calibrate"),
     ],
 )
 def test_bad_options_say_the_remedy(seer, dataset, tmp_path, words, message):
     result = seer("compare", dataset, *words, "-o", tmp_path / "out")
     assert result.code == 2 and message in result.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_models_add_up_and_count_once(seer, dataset, tmp_path):
+    words = ["--models", "linear-dims", "--models", "roofline, linear-dims", "--folds", 2, "--json"]
+    result = seer("compare", dataset, *words, "-o", tmp_path / "out")
+    assert result.code == 0, result.err
+    models = dict.fromkeys(row["model"] for row in result.json["choice_rows"])
+    assert list(models) == ["linear-dims", "roofline", "cudnn-heuristic", "oracle"]
+
+
+def test_a_place_that_cannot_be_written_is_said_before_the_work(seer, dataset, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setattr("surrogate.comparison.compare", lambda *parts, **options: pytest.fail("it began"))
+    result = seer("compare", dataset, "--models", "roofline", "-o", tmp_path / "file")
+    assert result.code == 2 and "is a file; a folder is needed" in result.err and result.err.count("\n") == 1
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_interrupted_run_says_how_far_it_came_and_changes_nothing(seer, dataset, tmp_path, monkeypatch):
+    words = ["compare", dataset, "--models", "roofline,linear-dims", "--folds", 2, "-o", tmp_path / "out"]
+    seer(*words)
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+
+    def stop(*parts, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("surrogate.models.linear.LinearDims.predict_us", stop)
+    result = seer(*words)
+    assert result.code == 130 and "after 1 of 4 fits, nothing was written" in result.err
+    assert before == {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+
+
+def test_a_full_disk_does_not_cost_the_answer(seer, dataset, tmp_path, monkeypatch):
+    import errno
+    import os
+
+    def full(path, text):
+        raise InputError(f"{path}: cannot be written ({os.strerror(errno.ENOSPC)}); choose another place")
+
+    monkeypatch.setattr("surrogate.outcome.write_text", full)
+    result = seer("compare", dataset, "--models", "roofline", "--folds", 2, "-o", tmp_path / "out")
+    assert result.code == 2 and str(tmp_path / "out" / "folds.csv") in result.err
+    assert "Algorithm choice" in result.out and "report.html" not in result.out
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,81 @@
+"""Groups of commands: each command imported only when it runs, and shown with its examples."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from features.errors import nearest
+from surrogate.cli.examples import EXAMPLES
+
+
+class CommandGroup(click.Group):
+    """A group whose help alone is an answer to no command, and that names the nearest to an unknown one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The words that are left for the command; without any, the help on standard error and exit status 2."""
+        if not args and not ctx.resilient_parsing:  # as a shell's completion has it
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command with its examples below its help, or None."""
+        command = self._command(ctx, cmd_name)
+        if command is not None:
+            _name_numbers(command)
+        lines = EXAMPLES.get(f"{ctx.command_path} {cmd_name}", ())
+        if command is not None and lines:
+            command.epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first word names; a usage error with the nearest names for an unknown one."""
+        name = args[0]
+        if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
+            raise click.UsageError(f"no command {name!r}{nearest(name, self.list_commands(ctx))}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def _command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return super().get_command(ctx, name)
+
+
+def _name_numbers(command: click.Command) -> None:
+    """N or X for the value of an option without a name of its own, in the place of INTEGER RANGE."""
+    for option in command.params:
+        if isinstance(option, click.Option) and option.metavar is None and not option.is_flag:
+            if isinstance(option.type, click.types.IntParamType):
+                option.metavar = "N"
+            elif isinstance(option.type, click.types.FloatParamType):
+                option.metavar = "X"
+
+
+class LazyGroup(CommandGroup):
+    """Imports a command's module when the command is asked for, so that help stays fast.
+
+    ``lazy`` maps each command to its module in ``package`` and its one-line help, in the order people need them; a
+    module's ``command`` is the command.
+    """
+
+    def __init__(
+        self, *args: Any, package: str, lazy: Mapping[str, tuple[str, str]], **settings: Any
+    ) -> None:
+        super().__init__(*args, **settings)
+        self._package, self._lazy = package, lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All commands, in the order people need them."""
+        return list(self._lazy)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands with their one-line helps, no module imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
+
+    def _command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in self._lazy:
+            return None
+        return importlib.import_module(f"{self._package}.{self._lazy[name][0]}").command

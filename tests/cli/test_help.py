@@ -1,0 +1,79 @@
+"""Help: every command and option is explained, within 80 columns, with examples that parse."""
+
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from surrogate.cli import seer
+from surrogate.cli.examples import EXAMPLES
+
+ALIKE = {"--json", "--csv", "--where", "--candidate", "--candidates", "--execution-trace", "--html"}
+"""Options that are the same option wherever they are."""
+
+
+def _walk(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[click.Context]:
+    context = click.Context(
+        command, parent=parent, info_name=name, terminal_width=80, help_option_names=["-h", "--help"]
+    )
+    yield context
+    if isinstance(command, click.Group):
+        for each in command.list_commands(context):
+            found = command.get_command(context, each)
+            assert found is not None
+            yield from _walk(found, each, context)
+
+
+CONTEXTS = {context.command_path: context for context in _walk(seer, "seer")}
+
+
+def _options(context: click.Context) -> list[click.Option]:
+    return [each for each in context.command.params if isinstance(each, click.Option)]
+
+
+@pytest.mark.parametrize("path", CONTEXTS)
+def test_every_option_is_explained_and_no_line_is_too_wide(path: str) -> None:
+    context = CONTEXTS[path]
+    assert context.command.help or context.command.short_help
+    assert [option.opts for option in _options(context) if not option.help] == []
+    assert [line for line in context.get_help().splitlines() if len(line) > 80] == []
+    assert "INTEGER" not in context.get_help() and "FLOAT" not in context.get_help()
+
+
+@pytest.mark.parametrize("path", [path for path in CONTEXTS if path != "seer"])
+def test_every_command_ends_with_examples_that_parse(path: str) -> None:
+    assert EXAMPLES.get(path), f"give {path} an example in surrogate/cli/examples.py"
+    assert f"    {EXAMPLES[path][0]}" in CONTEXTS[path].get_help().splitlines()
+    for line in EXAMPLES[path]:
+        words = shlex.split(line)
+        names = [words.pop(0)]
+        command: click.Command = seer
+        while isinstance(command, click.Group):
+            inside = command.get_command(CONTEXTS[" ".join(names)], words[0])
+            assert inside is not None, line
+            command = inside
+            names.append(words.pop(0))
+        command.make_context(names[-1], words, parent=CONTEXTS[" ".join(names[:-1])])
+
+
+def test_examples_are_of_commands_that_exist() -> None:
+    assert set(EXAMPLES) <= set(CONTEXTS)
+
+
+def test_options_named_alike_are_alike() -> None:
+    found = defaultdict(set)
+    for context in CONTEXTS.values():
+        for option in _options(context):
+            for name in ALIKE & set(option.opts):
+                found[name].add((option.help, option.is_flag, option.multiple))
+            if "-o" in option.opts or "--output" in option.opts:
+                assert {"-o", "--output"} <= set(option.opts), context.command_path
+    assert {name: len(kinds) for name, kinds in found.items()} == dict.fromkeys(ALIKE, 1)
+
+
+def test_json_and_csv_come_together() -> None:
+    for context in CONTEXTS.values():
+        names = {name for option in _options(context) for name in option.opts}
+        assert ("--json" in names) == ("--csv" in names), context.command_path

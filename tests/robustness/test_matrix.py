@@ -1,0 +1,96 @@
+"""Every command that needs no outside data, under every bad condition, through the real entry point."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from surrogate.dataset import write_dataset
+
+pytestmark = pytest.mark.slow
+
+COMMANDS = {
+    "collect": "collect --device reference --plan IN/problems.txt -o OUT/run.jsonl",
+    "data check": "data check IN/data.parquet",
+    "data info": "data info IN/data.parquet",
+    "data merge": "data merge IN/data.parquet -o OUT/merged.parquet",
+    "compare": "compare IN/data.parquet --models roofline --folds 2 -o OUT/out",
+    "train": "train IN/data.parquet --model linear-terms -o OUT/bundle",
+    "tune": "tune IN/data.parquet --model linear-terms --trials 1 --storage OUT/journal -o OUT/best.json",
+    "evaluate": "evaluate IN/bundle IN/data.parquet",
+    "calibrate": "calibrate IN/bundle IN/data.parquet -o OUT/calibrated",
+    "predict": "predict --gpu v100 n32c256h14k256r3p1",
+    "predict table": "predict --gpu v100 --data IN/data.parquet -o OUT/predicted.parquet",
+    "select": "select --gpu v100 n32c256h14k256r3p1",
+    "export": "export IN/bundle --problems IN/problems.txt --gpu t4 --as json -o OUT/picks.json",
+    "network": "network IN/problems.txt --gpu t4 --figures OUT/figures",
+    "info": "info IN/bundle",
+    "gpus": "gpus",
+}
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory: pytest.TempPathFactory, table: Callable[..., pd.DataFrame]) -> Path:
+    """A folder whose name has blanks, letters of other scripts and a line break."""
+    folder = tmp_path_factory.mktemp("odd") / "ü 漢 😀\n'q' $x"
+    folder.mkdir()
+    write_dataset(table(), folder / "data.parquet")
+    lines = "n1c64h14k64r1\r\nn1c64h14k64r3p1\r\n"
+    (folder / "problems.txt").write_bytes(b"\xef\xbb\xbf" + lines.encode())
+    done = _run(COMMANDS["train"], folder, folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def _run(line: str, inputs: Path, out: Path, **how: Any) -> subprocess.CompletedProcess[str]:
+    words = [word.replace("IN/", f"{inputs}/").replace("OUT/", f"{out}/") for word in line.split()]
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how}
+    return subprocess.run([sys.executable, "-m", "surrogate", *words], text=True, timeout=300, **how)
+
+
+def _clean(done: subprocess.CompletedProcess[str], out: Path) -> bool:
+    hidden = [path.name for path in out.rglob(".*")] if out.is_dir() else []
+    return "Traceback" not in done.stderr and not hidden
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_odd_names_byte_order_marks_and_crlf(name: str, inputs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "ö 字\nx"
+    out.mkdir()
+    done = _run(COMMANDS[name], inputs, out, env={**os.environ, "LC_ALL": "C", "TERM": "dumb"})
+    assert done.returncode == 0 and _clean(done, out) and "\x1b" not in done.stdout + done.stderr, done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_nobody_takes_the_output(name: str, inputs: Path, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = _run(COMMANDS[name], inputs, tmp_path, stdout=full)
+    assert done.returncode == 2 and _clean(done, tmp_path), done.stderr
+    assert done.stderr.endswith("standard output or a file: No space left on device\n")
+    read, write = os.pipe()
+    os.close(read)
+    done = _run(COMMANDS[name], inputs, tmp_path, stdout=write)
+    os.close(write)
+    assert done.returncode == 0 and _clean(done, tmp_path), done.stderr
+
+
+@pytest.mark.parametrize("name", [name for name, line in COMMANDS.items() if "OUT/" in line])
+@pytest.mark.parametrize("kind", ["a file for a folder", "files too large"])
+def test_a_place_that_cannot_be_written(name: str, kind: str, inputs: Path, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="POSIX limits")
+    out, how = tmp_path, {}
+    if kind == "files too large":
+        how["preexec_fn"] = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    else:
+        out = tmp_path / "file"
+        out.write_text("")
+    done = _run(COMMANDS[name], inputs, out, **how)
+    assert done.returncode == 2 and _clean(done, out), done.stderr
+    assert done.stderr.splitlines()[-1].startswith("seer")
