@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from surrogate.predictor import Prediction, Predictions, Predictor, Selection, load, predict, select
     from surrogate.training import evaluate, train
 
+    __version__: str
+
 _HOMES = {
     "Bundle": "surrogate.bundle",
     "Comparison": "surrogate.comparison",
@@ -69,6 +71,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The public name, imported now: ``import surrogate`` itself stays free of pandas and xgboost."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("seer-surrogate")
     if name not in _HOMES:
         raise AttributeError(f"module 'surrogate' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

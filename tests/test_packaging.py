@@ -1,0 +1,181 @@
+"""What is declared is needed and shipped; slow: a wheel built, installed alone and used from an empty folder."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import surrogate
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PACKAGES = ("features", "surrogate")
+MOST_WHEEL_BYTES = 30 * 2**20
+DISTRIBUTIONS = {
+    "cuda": "cuda-pathfinder", "cupti": "cupti-python", "cupy": "cupy-cuda12x", "cupyx": "cupy-cuda12x",
+    "dask": "dask", "pynvml": "nvidia-ml-py", "sklearn": "scikit-learn",
+}  # fmt: skip
+"""Import name → distribution, where they differ."""
+NOT_DECLARED = {
+    "google": "protobuf, which onnx brings",
+    "ncu_report": "comes with Nsight Compute, on no registry",
+}
+"""Modules that are used where they happen to be there."""
+
+
+@cache
+def _imports(room: str) -> tuple[tuple[str, Path], ...]:
+    return tuple(pair for path in (ROOT / room).rglob("*.py") for pair in _imports_of(path))
+
+
+def _imports_of(path: Path) -> Iterator[tuple[str, Path]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names = [node.module]
+        yield from ((name.partition(".")[0], path) for name in names)
+
+
+def _names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[^\w-]", one)[0].lower() for one in requirements}
+
+
+def test_every_import_is_declared() -> None:
+    """Of the standard library, of the project, a dependency, or of an extra."""
+    extras = PROJECT["optional-dependencies"]
+    declared = _names(PROJECT["dependencies"]).union(*map(_names, extras.values()))
+    known = sys.stdlib_module_names | set(PACKAGES) | set(NOT_DECLARED)
+    unknown = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for room in PACKAGES
+        for name, path in _imports(room)
+        if name not in known and DISTRIBUTIONS.get(name, name).lower() not in declared
+    }
+    assert not unknown
+
+
+def test_every_dependency_is_imported() -> None:
+    imported = {DISTRIBUTIONS.get(name, name) for room in PACKAGES for name, _ in _imports(room)}
+    assert _names(PROJECT["dependencies"]) <= imported
+
+
+def test_packages_import_neither_experiments_nor_tests() -> None:
+    assert not [
+        path for room in PACKAGES for name, path in _imports(room) if name in ("experiments", "tests")
+    ]
+
+
+def test_every_extra_named_is_one() -> None:
+    """In pages and in messages: ``'.[onnx]'``, ``seer-surrogate[torch]``."""
+    known = set(PROJECT["optional-dependencies"])
+    files = [*ROOT.glob("*.md"), *(path for room in PACKAGES for path in (ROOT / room).rglob("*.[pm][yd]"))]
+    for path in files:
+        for found in re.findall(
+            r"(?:seer-surrogate|['\" `]\.)\[([a-z][\w-]*)\]", path.read_text(encoding="utf-8")
+        ):
+            assert found in known, f"{path}: [{found}]"
+
+
+def test_one_version() -> None:
+    assert surrogate.__version__ == version("seer-surrogate")
+    first = re.search(
+        r"^## (\S+) — \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert first is not None, "CHANGELOG.md starts with `## VERSION — DATE`"
+    assert first[1] == PROJECT["version"]
+
+
+def test_what_is_shipped_is_small_and_names_no_machine() -> None:
+    files = [path for room in PACKAGES for path in (ROOT / room).rglob("*") if path.is_file()]
+    kept = [path for path in files if "__pycache__" not in path.parts]
+    assert {"py.typed"} <= {path.name for path in (ROOT / "features").iterdir()}
+    assert sum(path.stat().st_size for path in kept) < 2 * MOST_WHEEL_BYTES  # a wheel is packed
+    suffixes = {".py", ".toml", ".json", ".parquet", ".ubj", ".npy", ".md", ".css", ".typed", ".onnx"}
+    assert {path.suffix for path in kept if path.suffix} <= suffixes | {""}
+    texts = (path for path in kept if path.suffix in (".py", ".toml", ".json", ".md"))
+    homes = [str(ROOT) + os.sep, str(Path.home()) + os.sep]
+    for path in texts:
+        text = path.read_text(encoding="utf-8")
+        assert not [home for home in homes if len(home) > 2 and home in text], path
+
+
+def _run(*words: str | Path, cwd: Path, **environment: str) -> str:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SEER_"))}
+    done = subprocess.run(
+        list(map(str, words)),
+        cwd=cwd,
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's wheel; skips where pip cannot build it (no registry to fetch the build backend from)."""
+    folder = tmp_path_factory.mktemp("wheel")
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", str(folder), str(ROOT)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"pip builds no wheel here: {done.stderr.strip()[-300:]}")
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_what_it_should(wheel: Path) -> None:
+    assert wheel.stat().st_size <= MOST_WHEEL_BYTES
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = archive.read(next(name for name in names if name.endswith("/METADATA"))).decode()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"features", "surrogate", "seer_surrogate"}
+    assert not [name for name in names if "__pycache__" in name or "test" in name.split("/")[-2:][0]]
+    shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "surrogate" / "bundled").rglob("*.*")}
+    assert {name for name in shipped if "__pycache__" not in name} <= set(names)
+    assert {"features/py.typed", "features/gpus.toml", "features/kernels.toml"} <= set(names)
+    assert f"Version: {PROJECT['version']}" in metadata and "License-Expression: Apache-2.0" in metadata
+
+
+@pytest.mark.slow
+def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
+    """In an environment without the project's dependencies' sources: installed files only, from an empty folder."""
+    place, empty = tmp_path / "environment", tmp_path / "empty folder"
+    empty.mkdir()
+    venv.create(place, with_pip=True)
+    python = place / ("Scripts" if os.name == "nt" else "bin") / "python"
+    done = subprocess.run(
+        [str(python), "-m", "pip", "install", "--quiet", str(wheel)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"pip installs nothing here: {done.stderr.strip()[-300:]}")
+    seer = python.with_name("seer")
+    where = _run(
+        python, "-c", "import surrogate; print(surrogate.__file__, surrogate.__version__)", cwd=empty
+    )
+    assert str(place) in where and PROJECT["version"] in where
+    assert PROJECT["version"] in _run(seer, "--version", cwd=empty)
+    assert "WINOGRAD" in _run(seer, "select", "--gpu", "v100", "n32c256h14w14k256r3s3p1", cwd=empty)
+    (empty / "net.csv").write_text(
+        "n,c,h,w,k,r,s,pad_h,pad_w,stride_h,stride_w\n32,64,56,56,64,3,3,1,1,1,1\n"
+    )
+    assert "total_us" in _run(seer, "network", "net.csv", "--gpu", "t4", "--json", cwd=empty)
+    told = _run(seer, "compare", "--models", "roofline,linear-terms", "--folds", "3", "-o", "out", cwd=empty)
+    assert "linear-terms" in told and (empty / "out" / "report.html").is_file()
