@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from experiments.catalogue import NAMES, experiment
+from experiments.catalogue import ALONE, NAMES, experiment
 from experiments.experiment import HOME
 from experiments.readme import Row, update_readme
 from experiments.script import SKIPPED, read_sources
@@ -20,12 +21,13 @@ PROJECT = HOME.parent
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How one experiment's process ended: its exit status, standard output (the answer) and standard error."""
+    """How one experiment's process ended: exit status, standard output (the answer), standard error, seconds."""
 
     name: str
     status: int
     answer: str
     complaint: str
+    seconds: float
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,6 +35,9 @@ class Finished:
 @click.option("--data", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, help="Folder of the files.")
 @click.option("--use", multiple=True, metavar="NAME=FILE", help="Another dataset in the place of a source.")
 @click.option("--only", default="", metavar="A,B", help="These experiments alone.")
+@click.option(
+    "--list", "listed", is_flag=True, help="Name the experiments and their questions, and run none."
+)
 @click.option("--seed", default=0, show_default=True, help="Of folds, samples and fits.")
 @click.option(
     "--jobs",
@@ -44,23 +49,39 @@ class Finished:
 @click.option(
     "--out", type=click.Path(path_type=Path), default=HOME, help="Where README.md, tables/ and figures/ lie."
 )
-def main(quick: bool, data: Path, use: tuple[str, ...], only: str, seed: int, jobs: int, out: Path) -> None:
+def main(
+    quick: bool,
+    data: Path,
+    use: tuple[str, ...],
+    only: str,
+    listed: bool,
+    seed: int,
+    jobs: int,
+    out: Path,
+) -> None:
     """Run the experiments; an experiment whose files are missing is skipped in one line.
 
-    Every one runs on one thread, so the same seed gives the same bits whatever --jobs says. Exit status 0; 1 where one
-    was skipped or failed; 2 for a user's error.
+    Every one runs on one thread, so the same seed gives the same bits whatever --jobs says; `speed`, which reads
+    clocks, runs last and alone. Exit status 0; 1 where one was skipped or failed; 2 for a user's error.
     """
     try:
         names = chosen(only)
-        read_sources(data, use)
+        sources = read_sources(data, use)
     except InputError as error:
         click.echo(f"experiments: {error}", err=True)
         sys.exit(2)
+    if listed:
+        for name in names:
+            missing = experiment(name).missing(sources)
+            click.echo(f"{name}: {experiment(name).question}{' (files missing)' if missing else ''}")
+        return
     options = [*(["--quick"] if quick else []), *(["--seed", str(seed)] if seed else [])]
+    uses = [word for text in use for word in ("--use", text)]
+    splits = [text.partition("=") for text in use]
     places = [
         "--data",
         str(data.resolve()),
-        *(word for text in use for word in ("--use", text)),
+        *(word for name, _, path in splits for word in ("--use", f"{name}={Path(path).resolve()}")),
         "--out",
         str(out.resolve()),
     ]
@@ -71,10 +92,10 @@ def main(quick: bool, data: Path, use: tuple[str, ...], only: str, seed: int, jo
             lines = done.complaint.strip().splitlines() or [f"{done.name}: exit status {done.status}"]
             click.echo(lines[-1], err=True)
             continue
-        command = " ".join([f"python -m experiments.{done.name}", *options])
+        command = " ".join([f"python -m experiments.{done.name}", *options, *uses])
         drawn = (out / "figures" / f"{done.name}.svg").is_file()
         rows.append(Row(done.name, experiment(done.name).question, command, drawn, done.answer))
-        click.echo(f"{done.name}: {done.answer}")
+        click.echo(f"{done.name} ({done.seconds:.0f} s): {done.answer}")
     try:
         update_readme(out / "README.md", rows)
     except InputError as error:
@@ -95,21 +116,30 @@ def chosen(only: str) -> list[str]:
 
 
 def run_all(names: list[str], options: list[str], jobs: int) -> list[Finished]:
-    """Every experiment's process, ``jobs`` at a time, in the order of ``names``; a bar on standard error."""
+    """Every experiment's process, ``jobs`` at a time, in the order of ``names``; a bar on a terminal's standard error.
+
+    Those of `ALONE` wait until the others are done.
+    """
     from tqdm import tqdm
 
     found: dict[str, Finished] = {}
-    with ThreadPoolExecutor(jobs) as pool, tqdm(total=len(names), unit="experiment", file=sys.stderr) as bar:
-        futures = [pool.submit(_run_one, name, options) for name in names]
-        for future in as_completed(futures):
-            done = future.result()
-            found[done.name] = done
-            bar.set_postfix_str(done.name, refresh=False)
-            bar.update()
+    with ThreadPoolExecutor(jobs) as pool, tqdm(total=len(names), unit="experiment", disable=None) as bar:
+        for together in ([name for name in names if name not in ALONE], *([n] for n in names if n in ALONE)):
+            futures = [pool.submit(_run_one, name, options) for name in together]
+            try:
+                for future in as_completed(futures):
+                    done = future.result()
+                    found[done.name] = done
+                    bar.set_postfix_str(done.name, refresh=False)
+                    bar.update()
+            except KeyboardInterrupt:
+                pool.shutdown(cancel_futures=True)  # else those that wait would still be run
+                raise
     return [found[name] for name in names]
 
 
 def _run_one(name: str, options: list[str]) -> Finished:
+    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", f"experiments.{name}", *options],
         cwd=PROJECT,
@@ -117,7 +147,8 @@ def _run_one(name: str, options: list[str]) -> Finished:
         text=True,
         check=False,
     )
-    return Finished(name, done.returncode, done.stdout.strip(), done.stderr)
+    seconds = time.monotonic() - began
+    return Finished(name, done.returncode, done.stdout.strip(), done.stderr, seconds)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,13 @@ NAMES = (
     "coverage",
     "operators",
     "dense_unseen_gpu",
+    "iteration_time",
+    "replay_error",
+    "what_if",
+    "speed",
 )
+ALONE = ("speed",)
+"""Those that read clocks: nothing runs beside them, and they do not repeat bit for bit."""
 
 
 def experiment(name: str) -> Experiment:

@@ -11,6 +11,8 @@ from surrogate.report.style import blank, legend, looks, plain_tick, svg, theme
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MANY = 300.0
+"""Ratio of an axis' ends from which labels at 1, 2 and 5 would touch: only powers of ten are labelled."""
 LABEL_WIDTH = 44
 """Letters of an axis label that fit beside the category names."""
 
@@ -109,6 +111,8 @@ def _scale(axis: "Axes", side: str, log: bool) -> None:
     along = axis.xaxis if side == "x" else axis.yaxis
     if log:
         axis.set(**{f"{side}scale": "log"})
-        along.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        low, high = along.get_view_interval()
+        few = side == "y" or high < MANY * low
+        along.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
         along.set_minor_formatter(lambda _value, _position: "")
     along.set_major_formatter(plain_tick)

@@ -11,7 +11,8 @@ from surrogate.comparison import candidate_frame
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import folds
 from surrogate.dataset.store import Dataset
-from surrogate.models import MODELS, Support
+from surrogate.models import MODELS, Model, Support
+from surrogate.rounds import fit_beside
 
 Tick = Callable[[str], None]
 
@@ -43,11 +44,12 @@ def fit_predict(
     train: Rows, test: Rows, models: Sequence[str], seed: int, tick: Tick
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Model → predictions of ``test`` (rows,); and for each model that cannot learn from ``train`` the reason."""
-    predicted, reasons = {}, {}
+    predicted, reasons, fitted = {}, {}, dict[str, Model]()
     for name in models:
         tick(name)
         try:
-            predicted[name] = MODELS[name]().fit(train, seed=seed).predict_us(test)
+            fitted[name] = fit_beside(MODELS[name](), train, seed, fitted)
+            predicted[name] = fitted[name].predict_us(test)
         except InputError as error:
             reasons[name] = str(error)
     return predicted, reasons

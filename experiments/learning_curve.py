@@ -9,12 +9,14 @@ from experiments.experiment import Experiment, Outcome
 from experiments.held_out import candidate_rows, predict_rounds
 from experiments.script import run_script
 from experiments.sources import LABELS, Sources
-from experiments.verdicts import choice_verdicts, time_verdicts
+from experiments.verdicts import choice_verdicts, time_verdicts, told
 from experiments.words import percent, ratio
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_of_names, shape_names
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
+STEPS = (0.1, 0.5, 1.0)
+"""The shares that the answer tells."""
 TEST_FOLDS = 5
 MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms", "blend")
 
@@ -57,22 +59,23 @@ def share_rounds(rows: Rows, share: float, seed: int) -> list[tuple[np.ndarray, 
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Error and slowdown of the best model at a tenth, a half and all of the shapes, per table."""
+    """Error and slowdown at a tenth, a half and all of the shapes, per table, of the models that answers name."""
     sentences = []
     for label, part in table.groupby("data", sort=False):
         last = part[part["share"] == 1.0].sort_values("median_error_pct")
-        best = last["model"].iloc[0]
-        mine = part[part["model"] == best].set_index("share")
-        steps = [
-            f"{int(mine.loc[share, 'training_shapes']):,} shapes {percent(mine.loc[share, 'median_error_pct'])} and"
-            f" {ratio(mine.loc[share, 'slowdown_macro'])}"
-            for share in (0.1, 0.5, 1.0)
-        ]
-        half, full = mine.loc[0.5, "median_error_pct"], mine.loc[1.0, "median_error_pct"]
-        sentences.append(
-            f"{label}, {best}: {', '.join(steps)}; the last doubling takes off"
-            f" {percent(100 * (1 - full / half))} of the error"
+        shapes = " → ".join(
+            f"{int(part.loc[part['share'] == share, 'training_shapes'].iloc[0]):,}" for share in STEPS
         )
+        each = []
+        for name in told(last["model"].iloc[0], last["model"]):
+            mine = part[part["model"] == name].set_index("share")
+            errors, slowdowns = mine["median_error_pct"], mine["slowdown_macro"]
+            each.append(
+                f"{name} {' → '.join(percent(errors[share]) for share in STEPS)}"
+                f" and {' → '.join(ratio(slowdowns[share]) for share in STEPS)} (the last doubling takes off"
+                f" {percent(100 * (1 - errors[1.0] / errors[0.5]))} of the error)"
+            )
+        sentences.append(f"{label}, {shapes} shapes: {'; '.join(each)}")
     return "Median time error and slowdown — " + ". ".join(sentences) + "."
 
 

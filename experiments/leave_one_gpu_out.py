@@ -9,7 +9,7 @@ from experiments.experiment import Experiment, Outcome
 from experiments.held_out import cross_validate
 from experiments.script import run_script
 from experiments.sources import Sources
-from experiments.verdicts import choice_verdicts, time_verdicts
+from experiments.verdicts import choice_verdicts, time_verdicts, told
 from experiments.words import listing, percent, ratio
 from surrogate.scorecard import HEURISTIC
 
@@ -40,25 +40,23 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """The best learned picks on unseen GPUs against the heuristic, and the GPUs whose times are worst foretold."""
+    """Picks and times on unseen GPUs, the heuristic's picks, and the GPUs whose times are worst foretold."""
     overall = table[table["gpu"] == EVERY].set_index("model")
     learned = overall.drop(index=HEURISTIC, errors="ignore")
-    best = str(learned["slowdown_macro"].idxmin())
-    against = (
-        f", cuDNN's heuristic {ratio(overall.loc[HEURISTIC, 'slowdown_macro'])}"
-        if HEURISTIC in overall.index
-        else ""
-    )
-    timed = str(learned["median_error_pct"].idxmin())
+    slowdown, error = learned["slowdown_macro"], learned["median_error_pct"]
+    picks = [f"{name} {ratio(slowdown[name])}" for name in told(slowdown.idxmin(), learned.index)]
+    if HEURISTIC in overall.index:
+        picks.append(f"cuDNN's heuristic {ratio(overall.loc[HEURISTIC, 'slowdown_macro'])}")
+    timed = str(error.idxmin())
+    times = [f"{name} {percent(error[name])}" for name in told(timed, learned.index)]
     each = table[(table["model"] == timed) & (table["gpu"] != EVERY)].dropna(subset=["median_error_pct"])
     each = each.sort_values("median_error_pct")
     worst = [
         f"{row['gpu']} {percent(row['median_error_pct'])}" for _, row in each.iloc[::-1].head(2).iterrows()
     ]
     return (
-        f"On a GPU never measured {best} picks best, at slowdown {ratio(learned.loc[best, 'slowdown_macro'])}{against};"
-        f" times are best foretold by {timed}, {percent(learned.loc[timed, 'median_error_pct'])} in the median, from"
-        f" {each.iloc[0]['gpu']} {percent(each.iloc[0]['median_error_pct'])} to {listing(worst)}."
+        f"On GPUs never measured, slowdown: {', '.join(picks)}; median error of the time: {', '.join(times)}."
+        f" {timed} goes from {each.iloc[0]['gpu']} {percent(each.iloc[0]['median_error_pct'])} to {listing(worst)}."
     )
 
 

@@ -10,7 +10,7 @@ from experiments.held_out import cross_validate
 from experiments.paper_domain import PAPER_BATCH, PAPER_LEAST_US
 from experiments.script import run_script
 from experiments.sources import Sources
-from experiments.verdicts import choice_verdicts, problem_picks
+from experiments.verdicts import choice_verdicts, problem_picks, told
 from experiments.words import interval, percent, ratio
 from surrogate.judge import WITHIN
 from surrogate.scorecard import HEURISTIC
@@ -61,32 +61,31 @@ def error_rates(picks: pd.DataFrame) -> pd.DataFrame:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """The best model, SEER's and the heuristic by both rules, over all problems."""
+    """The best model, the default, SEER's and the heuristic by both rules, over all problems."""
     whole = table[table["problems_of"] == WHOLE].set_index("model")
     best = whole.drop(index=HEURISTIC, errors="ignore")["slowdown_macro"].idxmin()
-    best = str(best)
-    told = []
-    for name in dict.fromkeys([best, "seer-time-only", HEURISTIC]):
-        if name in whole.index:
-            row = whole.loc[name]
-            told.append(
-                f"{name} wrong in {percent(row['wrong_seer_pct'])} by SEER's rule, {percent(row['wrong_pct'])} with"
-                f" infeasible picks counted, slowdown {ratio(row['slowdown_macro'])}"
-                f" {interval(row['ci_low'], row['ci_high'])}"
-            )
+    names = [*told(best, whole.index), *([HEURISTIC] if HEURISTIC in whole.index else [])]
+    each = []
+    for name in names:
+        row = whole.loc[name]
+        each.append(
+            f"{name} wrong in {percent(row['wrong_seer_pct'])} by SEER's rule, {percent(row['wrong_pct'])} with"
+            f" infeasible picks counted, slowdown {ratio(row['slowdown_macro'])}"
+            f" {interval(row['ci_low'], row['ci_high'])}"
+        )
     return (
-        "; ".join(told) + "." + _paper_sentence(table[table["problems_of"] == PAPER].set_index("model"), best)
+        "; ".join(each)
+        + "."
+        + _paper_sentence(table[table["problems_of"] == PAPER].set_index("model"), names)
     )
 
 
-def _paper_sentence(paper: pd.DataFrame, best: str) -> str:
+def _paper_sentence(paper: pd.DataFrame, names: list[str]) -> str:
     """What the same models do in the paper's pick set; nothing where it is empty."""
-    if best not in paper.index:
+    wrong = [f"{name} {percent(paper.loc[name, 'wrong_pct'])}" for name in names if name in paper.index]
+    if not wrong:
         return ""
-    wrong = paper["wrong_pct"]
-    against = f", the heuristic in {percent(wrong[HEURISTIC])}" if HEURISTIC in wrong.index else ""
-    count = paper["problems"].max()
-    return f" In the paper's pick set ({count} problems) {best} is wrong in {percent(wrong[best])}{against}."
+    return f" Wrong in the paper's pick set ({paper['problems'].max()} problems): {', '.join(wrong)}."
 
 
 def _figure(table: pd.DataFrame) -> str | None:

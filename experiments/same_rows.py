@@ -12,9 +12,10 @@ from experiments.held_out import cross_validate
 from experiments.paper_domain import paper_domain
 from experiments.script import run_script
 from experiments.sources import LABELS, Sources
-from experiments.verdicts import choice_verdicts, refused, time_verdicts
+from experiments.verdicts import choice_verdicts, refused, time_verdicts, told
 from experiments.words import interval, percent, ratio
 from surrogate.dataset.store import Dataset
+from surrogate.scorecard import HEURISTIC
 
 DOMAIN = "cuDNN 7, paper's domain"
 MI210_FOLDS = 5
@@ -58,37 +59,38 @@ def _tables(sources: Sources, effort: Effort) -> Iterator[tuple[str, Dataset, li
 
 
 def answer(table: pd.DataFrame) -> str:
-    """Per table the best model by time and by choice, SEER's beside it; then what the terms are worth."""
+    """Per table the best models by time and by choice, the default and SEER's beside them; what the terms are worth."""
     sentences = []
     for label, part in table[table["n"] > 0].groupby("data", sort=False):
-        times = part.sort_values("median_error_pct").set_index("model")
-        told = f"{label}: {times.index[0]} {percent(times['median_error_pct'].iloc[0])}"
-        if "seer-time-only" in times.index:
-            told += f" (seer-time-only {percent(times.loc['seer-time-only', 'median_error_pct'])})"
-        chosen = part.dropna(subset=["slowdown_macro"]).sort_values("slowdown_macro")
+        times = part.sort_values("median_error_pct").set_index("model")["median_error_pct"]
+        said = f"{label}: " + ", ".join(
+            f"{name} {percent(times[name])}" for name in told(times.index[0], times.index)
+        )
+        chosen = part[part["model"] != HEURISTIC].dropna(subset=["slowdown_macro"]).set_index("model")
         if len(chosen):
-            first = chosen.iloc[0]
-            told += (
-                f", best picks {first['model']} {ratio(first['slowdown_macro'])}"
-                f" {interval(first['ci_low'], first['ci_high'])}"
-            )
-        sentences.append(told)
+            picks = [
+                f"{name} {ratio(row['slowdown_macro'])} {interval(row['ci_low'], row['ci_high'])}"
+                for name in told(chosen["slowdown_macro"].idxmin(), chosen.index)
+                for row in [chosen.loc[name]]
+            ]
+            said += f"; picks {', '.join(picks)}"
+        sentences.append(said)
     gains = _gains(table)
     absent = sorted(set(table.loc[table["n"] == 0, "model"]) & {"seer-paper"})
     tail = f" {gains}" if gains else ""
     if absent:
         tail += " seer-paper needs kernel counters, which no public table has: nothing here speaks for or against it."
-    return "Median time error by shape — " + "; ".join(sentences) + "." + tail
+    return "Median time error by shape — " + ". ".join(sentences) + "." + tail
 
 
 def _gains(table: pd.DataFrame) -> str:
     """What the terms change for boosted trees, per table."""
-    told = []
+    gains = []
     for label, part in table[table["n"] > 0].groupby("data", sort=False):
         errors = part.set_index("model")["median_error_pct"]
         if {PLAIN, TERMS} <= set(errors.index):
-            told.append(f"{label} {percent(errors[PLAIN])} → {percent(errors[TERMS])}")
-    return f"Terms in the place of raw dimensions ({PLAIN} → {TERMS}): {', '.join(told)}." if told else ""
+            gains.append(f"{label} {percent(errors[PLAIN])} → {percent(errors[TERMS])}")
+    return f"Terms in the place of raw dimensions ({PLAIN} → {TERMS}): {', '.join(gains)}." if gains else ""
 
 
 def _figure(table: pd.DataFrame) -> str | None:

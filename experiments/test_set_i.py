@@ -12,7 +12,7 @@ from experiments.held_out import Predictions, candidate_rows, predict_rounds
 from experiments.paper_domain import paper_domain
 from experiments.script import run_script
 from experiments.sources import LABELS, Sources
-from experiments.verdicts import refused, time_verdicts
+from experiments.verdicts import refused, time_verdicts, told
 from experiments.words import percent
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import folds, seer_split
@@ -75,7 +75,7 @@ def per_algorithm(found: Predictions) -> pd.DataFrame:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """How much SEER's split flatters the best model and SEER's own, in medians over all algorithms."""
+    """How much SEER's split flatters the best model, the default and SEER's, in medians over all algorithms."""
     sentences = []
     for (source, population), part in table[(table["algorithm"] == "all") & (table["n"] > 0)].groupby(
         ["data", "population"], sort=False
@@ -84,14 +84,13 @@ def answer(table: pd.DataFrame) -> str:
         if not {SEER_SPLIT, SHAPE_SPLIT} <= set(wide.columns):
             continue  # too few rows for the other split to test any
         wide = wide.sort_values(SHAPE_SPLIT)
-        told = []
-        for name in dict.fromkeys([wide.index[0], "seer-time-only"]):
-            if name in wide.index:
-                seer, shape = float(wide[SEER_SPLIT][name]), float(wide[SHAPE_SPLIT][name])
-                told.append(
-                    f"{name} {percent(seer)} by SEER's split, {percent(shape)} by shape ({shape / seer:.1f}×)"
-                )
-        sentences.append(f"{source}, {population}: {'; '.join(told)}")
+        each = []
+        for name in told(wide.index[0], wide.index):
+            seer, shape = float(wide[SEER_SPLIT][name]), float(wide[SHAPE_SPLIT][name])
+            each.append(
+                f"{name} {percent(seer)} by SEER's split, {percent(shape)} by shape ({shape / seer:.1f}×)"
+            )
+        sentences.append(f"{source}, {population}: {'; '.join(each)}")
     return "Median error — " + ". ".join(sentences) + "." + _paper_sentence(table)
 
 
@@ -103,12 +102,8 @@ def _paper_sentence(table: pd.DataFrame) -> str:
     errors = part[part["n"] > 0].set_index("model")["rmspe_pct"].sort_values()
     if errors.empty:
         return ""
-    told = [
-        f"{name} {percent(errors[name])}"
-        for name in dict.fromkeys([errors.index[0], "seer-time-only"])
-        if name in errors
-    ]
-    return f" RMSPE in that domain by that split: {', '.join(told)} (the paper, with counters: {PAPER_RMSPE_PCT} %)."
+    each = [f"{name} {percent(errors[name])}" for name in told(errors.index[0], errors.index)]
+    return f" RMSPE in that domain by that split: {', '.join(each)} (the paper, with counters: {PAPER_RMSPE_PCT} %)."
 
 
 def _figure(table: pd.DataFrame) -> str | None:

@@ -1,4 +1,4 @@
-"""Train the default model on a dataset: ``python -m experiments.train_boosted DATA.parquet BUNDLE``."""
+"""Train boosted trees, the larger part of the default: ``python -m experiments.train_boosted DATA.parquet BUNDLE``."""
 
 import sys
 

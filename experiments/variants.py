@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.held_out import Predictions, Tick
-from experiments.verdicts import DRAWS, error_record, judged_picks
+from experiments.verdicts import error_record, judged_picks, median_draws
 from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.strata import in_grouping, strata
@@ -115,14 +115,3 @@ def median_change(
     draws = [median_draws(error, shape) for error in errors]
     low, high = np.quantile(draws[0] - draws[1], [0.025, 0.975])
     return float(np.median(errors[0]) - np.median(errors[1])), float(low), float(high)
-
-
-def median_draws(error: np.ndarray, shape: np.ndarray) -> np.ndarray:
-    """(draws,) medians of ``error`` (rows,) on bootstrap draws of shapes; the draws depend on the shapes alone."""
-    names, code = np.unique(shape, return_inverse=True)
-    order = np.argsort(error, kind="stable")
-    medians = []
-    for counts in resample_weights(len(names), DRAWS, seed=len(names)):
-        below = np.cumsum(counts[code[order]])
-        medians.append(error[order[np.searchsorted(below, below[-1] / 2)]])
-    return np.array(medians)

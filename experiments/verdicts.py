@@ -1,6 +1,6 @@
 """What predictions are worth: errors of times, slowdowns of picks, each with an interval over shapes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,11 @@ from experiments.held_out import Predictions
 from surrogate.dataset.problems import judged_rows, newest_version
 from surrogate.dataset.strata import strata
 from surrogate.judge import Choice, resample_weights, time_errors
-from surrogate.models import MODELS
+from surrogate.models import DEFAULT_MODEL, MODELS
 from surrogate.scorecard import HEURISTIC, Judged, choice_rows, pick_by_heuristic, pick_by_times
 
+NAMED = (DEFAULT_MODEL, "boosted-terms", "seer-time-only")
+"""The models that answers name wherever they were judged: the default, its trees alone, SEER's physics."""
 DRAWS = 300
 """Bootstrap draws for the interval of a median error."""
 COLUMNS = (
@@ -57,14 +59,19 @@ def median_interval(error: np.ndarray, shape: np.ndarray) -> tuple[float, float]
     """95 % interval of the median of ``error`` (rows,) by bootstrap over shapes; NaN for no rows."""
     if not len(error):
         return float("nan"), float("nan")
+    low, high = np.quantile(median_draws(error, shape), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def median_draws(error: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    """(draws,) medians of ``error`` (rows,) on bootstrap draws of shapes; the draws depend on the shapes alone."""
+    names, code = np.unique(shape, return_inverse=True)
     order = np.argsort(error, kind="stable")
-    names, code = np.unique(shape[order], return_inverse=True)
     medians = []
     for counts in resample_weights(len(names), DRAWS, seed=len(names)):
-        below = np.cumsum(counts[code])
+        below = np.cumsum(counts[code[order]])
         medians.append(error[order[np.searchsorted(below, below[-1] / 2)]])
-    low, high = np.quantile(medians, [0.025, 0.975])
-    return float(low), float(high)
+    return np.array(medians)
 
 
 def judged_picks(
@@ -126,6 +133,15 @@ def problem_picks(predictions: Predictions, part: np.ndarray | None = None) -> p
         for name, (choice,) in picks.items()
     ]
     return pd.concat(parts, ignore_index=True)
+
+
+def told(best: Any, known: Iterable[Any]) -> list[str]:
+    """The models that an answer names: those of `NAMED` among ``known``, and ``best`` before them where it is another.
+
+    The default stands there whether it is the best or not: a winner picked after the fact never stands alone.
+    """
+    names = [name for name in NAMED if name in set(known)]
+    return names if best in names else [str(best), *names]
 
 
 def refused(reasons: Mapping[str, str]) -> list[dict[str, Any]]:

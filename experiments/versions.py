@@ -11,7 +11,7 @@ from experiments.experiment import Experiment, Outcome
 from experiments.held_out import candidate_rows, part_of, predict_rounds
 from experiments.script import run_script
 from experiments.sources import FORWARD, Sources
-from experiments.verdicts import choice_verdicts, time_verdicts
+from experiments.verdicts import choice_verdicts, time_verdicts, told
 from experiments.words import percent, ratio
 from features.errors import InputError
 from features.problem import SIZE_COLUMNS
@@ -111,7 +111,7 @@ def _best_changed(both: pd.DataFrame, problem: list[str]) -> float:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """The step that changed most, and how the best model and the older measurement foretell the newest version."""
+    """The step that changed most, and how the models and the older measurement foretell the newest version."""
     change = table[(table["kind"] == "change") & (table["algorithm"] == "all")].reset_index(drop=True)
     most = change.iloc[change["changed_pct"].argmax()]
     each = table[
@@ -122,13 +122,17 @@ def answer(table: pd.DataFrame) -> str:
         "model"
     )
     learned = last.drop(index=OLDER_TIME).sort_values("median_error_pct")
+    foretold = [
+        f"{name} {percent(learned.loc[name, 'median_error_pct'])} and {ratio(learned.loc[name, 'slowdown_macro'])}"
+        for name in told(learned.index[0], learned.index)
+    ]
     return (
         f"The largest step is {most['older']} → {most['newer']}: {percent(most['changed_pct'])} of times moved by over"
         f" {100 * CHANGED:.0f} % (most of all {algorithm['algorithm']}, {percent(algorithm['changed_pct'])}, median"
         f" ratio {ratio(algorithm['ratio_median'])}) and {percent(most['best_changed_pct'])} of problems have another"
-        f" best algorithm. {change['newer'].iloc[-1]} is foretold from older versions by {learned.index[0]} within"
-        f" {percent(learned.iloc[0]['median_error_pct'])}, picks at {ratio(learned.iloc[0]['slowdown_macro'])}; the"
-        f" last version's own times are {percent(last.loc[OLDER_TIME, 'median_error_pct'])} off where they exist."
+        f" best algorithm. {change['newer'].iloc[-1]} foretold from older versions, median error and slowdown:"
+        f" {', '.join(foretold)}; the last version's own times are"
+        f" {percent(last.loc[OLDER_TIME, 'median_error_pct'])} off where they exist."
     )
 
 

@@ -40,7 +40,7 @@ def compare(
     settings), light or full (inside the training part). Rows of ``also_train`` only train. A model that the data cannot
     carry appears with n 0 and the reason. Raises `InputError` where the data cannot carry the comparison.
     """
-    classes = [model_class(name) for name in models] if models else list(MODELS.values())
+    classes = [model_class(name) for name in dict.fromkeys(models)] if models else list(MODELS.values())
     if tune not in TUNE_TRIALS:
         raise InputError(f"tune {tune!r} is unknown; known: {', '.join(TUNE_TRIALS)}")
     parts = [candidate_frame(part, candidate) for part in (data, *also_train)]

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from features.algorithms import FAMILIES
-from features.errors import InputError
 from surrogate.atomic import write_text
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.schema import SETTING_COLUMNS, SHAPE_COLUMNS, SIZE_COLUMNS
@@ -20,6 +19,7 @@ from surrogate.judge import Choice
 from surrogate.models import MODELS
 from surrogate.rounds import Runs
 from surrogate.scorecard import ORACLE, Judged
+from surrogate.staging import staged
 
 RESULTS_SCHEMA = 1
 """Version of `results.json`. History: 1, the first."""
@@ -52,18 +52,15 @@ class Comparison:
         return pd.DataFrame(self.results["choice_rows"])
 
     def write(self, directory: str | Path) -> None:
-        """Write ``results.json``, ``predictions.parquet``, ``choices.parquet`` and ``folds.csv`` into a folder."""
-        directory = Path(directory)
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"{directory}: cannot be made ({error.strerror}); choose another place"
-            ) from None
-        write_parquet(self.predictions, directory / "predictions.parquet", {"schema": RESULTS_SCHEMA})
-        write_parquet(self.choices, directory / "choices.parquet", {"schema": RESULTS_SCHEMA})
-        write_text(directory / "folds.csv", self.folds.to_csv(index=False))
-        write_text(directory / "results.json", json.dumps(self.results, indent=1, allow_nan=False))
+        """Write ``results.json``, ``predictions.parquet``, ``choices.parquet`` and ``folds.csv``, all or none of them.
+
+        The folder is made. Raises `InputError` where it cannot be written.
+        """
+        with staged(directory) as folder:
+            write_parquet(self.predictions, folder / "predictions.parquet", {"schema": RESULTS_SCHEMA})
+            write_parquet(self.choices, folder / "choices.parquet", {"schema": RESULTS_SCHEMA})
+            write_text(folder / "folds.csv", self.folds.to_csv(index=False))
+            write_text(folder / "results.json", json.dumps(self.results, indent=1, allow_nan=False))
 
 
 def prediction_table(

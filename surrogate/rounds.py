@@ -1,6 +1,6 @@
 """The rounds of a comparison: every model fitted on every fold's training rows, predicting the held-out ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import Fold
 from surrogate.models import Model, Support
+from surrogate.models.blend import Blend
+from surrogate.models.boosted import BoostedTerms
+from surrogate.models.gaussian import GaussianTerms
 from surrogate.tune import tuned
 
 Progress = Callable[[int, int, str], None]
@@ -57,13 +60,13 @@ def run_rounds(
                 raise InputError(
                     f"fold {fold.name}: nothing is left to train on; use fewer folds or more data"
                 )
-            held = rows.take(test)
+            held, fitted = rows.take(test), dict[str, Model]()
             feasible[test] = Support.fit(train).supported(held)
             for cls in classes:
                 progress(done, total, f"seed {seed} fold {fold.name} {cls.name}")
                 done += 1
                 if cls.name not in runs.reasons:
-                    _fit_and_predict(runs, cls, train, held, test, tune, seed)
+                    _fit_and_predict(runs, cls, train, held, test, tune, seed, fitted)
         runs.supported.append(feasible)
     if len(runs.reasons) == len(classes):
         raise InputError("; ".join(f"{name}: {reason}" for name, reason in runs.reasons.items()))
@@ -72,11 +75,38 @@ def run_rounds(
 
 
 def _fit_and_predict(
-    runs: Runs, cls: type[Model], train: Rows, held: Rows, test: np.ndarray, tune: str, seed: int
+    runs: Runs,
+    cls: type[Model],
+    train: Rows,
+    held: Rows,
+    test: np.ndarray,
+    tune: str,
+    seed: int,
+    fitted: dict[str, Model],
 ) -> None:
     try:
         model = tuned(cls, train, tune, seed)
         runs.settings[cls.name].append(dict(model.params))
-        runs.predicted[cls.name][seed][test] = model.fit(train, seed=seed).predict_us(held)
+        fitted[cls.name] = fit_beside(model, train, seed, fitted)
+        runs.predicted[cls.name][seed][test] = fitted[cls.name].predict_us(held)
     except InputError as error:
         runs.reasons[cls.name] = str(error)
+
+
+def fit_beside(model: Model, train: Rows, seed: int, fitted: Mapping[str, Model]) -> Model:
+    """``model`` fitted on ``train``; ``fitted`` holds, by name, the models already fitted on it with that seed.
+
+    A blend takes its parts from there where their settings are its own: the same fit is not made twice.
+    """
+    if isinstance(model, Blend):
+        trees, process = fitted.get(model.trees.name), fitted.get(model.process.name)
+        if (
+            isinstance(trees, BoostedTerms)
+            and isinstance(process, GaussianTerms)
+            and trees.params == model.trees.params
+            and process.params == model.process.params
+        ):
+            blend = Blend(**model.params)
+            blend.trees, blend.process = trees, process
+            return blend
+    return model.fit(train, seed=seed)

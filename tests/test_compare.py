@@ -12,11 +12,14 @@ import pytest
 from features.errors import InputError
 from surrogate.comparison import Comparison, compare
 from surrogate.dataset import SPLITS, Dataset, normalise
-from surrogate.dataset.rows import Rows
+from surrogate.dataset.rows import Rows, rows_of
 from surrogate.models import MODELS
+from surrogate.models.blend import Blend
 from surrogate.models.boosted import BoostedTerms
+from surrogate.models.gaussian import GaussianTerms
 from surrogate.models.roofline import Roofline
 from surrogate.models.single import AlwaysBestSingle
+from surrogate.rounds import fit_beside
 
 Table = Callable[..., pd.DataFrame]
 CHEAP = ("always-best-single", "roofline", "linear-dims")
@@ -312,7 +315,7 @@ def test_tables_that_cannot_be_judged(table: Table) -> None:
 def test_a_folder_that_cannot_be_made(table: Table, tmp_path: Path) -> None:
     result: Comparison = compare(_data(table(4)), folds_count=2, models=["roofline"])
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be made"):
+    with pytest.raises(InputError, match="cannot be written"):
         result.write(tmp_path / "file" / "out")
     assert len(result.to_frame()) == len(result.results["choice_rows"])
 
@@ -323,3 +326,37 @@ def test_ranking_models_take_part_in_choices_alone(table: Table) -> None:
     row = _row(result.results["choice_rows"], model="always-best-single")
     assert row["n"] == 6 * 2 * 2
     assert "ranks" in _row(result.results["time_rows"], model="always-best-single")["reason"]
+
+
+def test_a_blend_takes_over_fitted_parts_and_predicts_the_same(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside its parts, the blend costs no second fit; other settings are a fit of their own."""
+    monkeypatch.setitem(BoostedTerms.DEFAULTS, "rounds", 10)
+    fits: list[str] = []
+    for cls in (BoostedTerms, GaussianTerms):
+
+        def counted(self: Any, rows: Rows, *, seed: int = 0, before: Any = cls.fit) -> Any:
+            fits.append(self.name)
+            return before(self, rows, seed=seed)
+
+        monkeypatch.setattr(cls, "fit", counted)
+    data = _data(table(12))
+    alone = compare(data, folds_count=2, models=["blend"])
+    assert sorted(fits) == ["boosted-terms"] * 2 + ["gp-terms"] * 2
+    fits.clear()
+    beside = compare(data, folds_count=2, models=["boosted-terms", "gp-terms", "blend"])
+    assert sorted(fits) == ["boosted-terms"] * 2 + ["gp-terms"] * 2
+    mine = beside.predictions[beside.predictions["model"] == "blend"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(mine, alone.predictions, check_exact=True)
+
+    rows = rows_of(data.frame, {})
+    fitted = {name: MODELS[name]().fit(rows) for name in ("boosted-terms", "gp-terms")}
+    fits.clear()
+    fit_beside(Blend(**{"trees.rounds": 5}), rows, 0, fitted)
+    assert sorted(fits) == ["boosted-terms", "gp-terms"]
+
+
+def test_a_model_named_twice_is_compared_once(table: Table) -> None:
+    result = compare(_data(table(4)), folds_count=2, models=["roofline", "roofline"])
+    assert len(result.predictions) == len(result.predictions.drop_duplicates())

@@ -3,6 +3,6 @@
 from surrogate.report.csv_files import write_csv
 from surrogate.report.results import SCHEMA, read_results
 from surrogate.report.terminal import terminal_summary
-from surrogate.report.write import write_report
+from surrogate.report.write import FIGURE_FILES, write_report
 
-__all__ = ["SCHEMA", "read_results", "terminal_summary", "write_csv", "write_report"]
+__all__ = ["FIGURE_FILES", "SCHEMA", "read_results", "terminal_summary", "write_csv", "write_report"]

@@ -57,10 +57,10 @@ def _is_span(value: Any) -> bool:
 
 
 def _flat(row: Row, spread: dict[str, tuple[str, ...]]) -> Row:
-    """``row`` with every interval in columns of its own, empty where it is null."""
+    """``row`` with every interval in columns of its own, empty where it is null; what is no interval stays as it is."""
     flat: Row = {}
     for key, value in row.items():
-        if key in spread:
+        if key in spread and (value is None or (_is_span(value) and len(value) == len(spread[key]))):
             ends = value or [None] * len(spread[key])
             stem = key.removesuffix("_vs_heuristic")
             flat.update(zip((f"{stem}_{end}" for end in spread[key]), ends, strict=True))

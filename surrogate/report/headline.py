@@ -31,7 +31,7 @@ def provenance(results: Results) -> list[tuple[str, str]]:
     pairs = [("dataset", dataset.get("name"))]
     pairs += [(title, dataset.get(key)) for key, title in known.items()]
     pairs += [(key, value) for key, value in dataset.items() if key not in known and key != "name"]
-    pairs += [("folds", _folds(results.get("folds"))), ("seeds", results.get("seeds"))]
+    pairs += [("folds", _folds(results.get("folds"))), ("seeds", _seeds(results.get("seeds")))]
     fixed = {"schema", "dataset", "seeds", "folds", "time_rows", "choice_rows"}
     pairs += [
         (key, value) for key, value in results.items() if key not in fixed and not isinstance(value, dict)
@@ -65,6 +65,11 @@ def plain(value: Any) -> str:
 def _folds(folds: Any) -> Any:
     """Folds as a count where they are listed one by one."""
     return len(folds) if isinstance(folds, list) and len(folds) > 12 else folds
+
+
+def _seeds(seeds: Any) -> Any:
+    """A count: a list of one seed, 0, would read as none."""
+    return len(seeds) if isinstance(seeds, list) else seeds
 
 
 def _choice(row: Row, heuristic: Row) -> str:

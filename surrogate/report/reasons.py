@@ -27,13 +27,17 @@ class Reason:
 
 def reasons(results: Results) -> list[Reason]:
     """Rows with n 0 grouped by model and reason, in the order of the results."""
-    splits = {label(row, "split") for kind in _KINDS for row in results[kind]}
-    keys = [key for key in _KEYS if key != "split" or len(splits) > 1]
-    found: dict[tuple[str, str], dict[str, None]] = {}
+    found: dict[tuple[str, str], list[str]] = {}
     for kind, name in _KINDS.items():
-        for row in results[kind]:
+        rows = results[kind]
+        keys = [
+            key for key in _KEYS if len({label(row, key) for row in rows}) > 1
+        ]  # else it tells nothing apart
+        judged = {row["model"] for row in rows if count(row)}
+        for row in rows:
             if count(row) == 0:
                 reason = row.get("reason") or "no reason was recorded"
                 parts = [label(row, key) for key in keys if label(row, key) != "all"]
-                found.setdefault((row["model"], reason), {})[f"{name}: {', '.join(parts) or 'all'}"] = None
-    return [Reason(model, reason, tuple(slices)) for (model, reason), slices in found.items()]
+                where = f"{name}: {', '.join(parts) or 'all'}" if row["model"] in judged else name
+                found.setdefault((row["model"], reason.removeprefix(f"{row['model']} ")), []).append(where)
+    return [Reason(model, reason, tuple(dict.fromkeys(slices))) for (model, reason), slices in found.items()]

@@ -14,6 +14,8 @@ from surrogate.report.rows import best_model, choice_rows, label
 from surrogate.report.style import shown_models
 
 FIGURES = ("slowdowns", "gpus", "predicted", "buckets")
+FIGURE_FILES = tuple(f"figures/{name}.svg" for name in FIGURES)
+"""What a report may draw; one that this run does not draw is removed, so that an earlier run's cannot pass for it."""
 
 
 def write_report(directory: Path) -> Path:

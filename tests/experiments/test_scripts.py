@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from experiments import all as everything
 from experiments import train_boosted, train_for_one_gpu, train_linear, train_seer
-from experiments.catalogue import experiment
+from experiments.catalogue import NAMES, experiment
 from experiments.drawing import curves, dots
 from experiments.effort import Effort
 from experiments.experiment import Outcome, write_outcome
@@ -68,6 +68,53 @@ def test_all_goes_on_where_files_are_missing(tmp_path: Path) -> None:
     )
     assert done.exit_code == 1
     assert "versions: skipped" in done.output
+
+
+def test_all_lists_without_running(sources: Sources, tmp_path: Path) -> None:
+    """Names and questions; which ones lack their files."""
+    words = ["--list", "--data", str(sources.folder), "--out", str(tmp_path)]
+    done = CliRunner().invoke(everything.main, words)
+    assert done.exit_code == 0
+    lines = done.output.splitlines()
+    assert [line.partition(":")[0] for line in lines] == list(NAMES)
+    assert [line for line in lines if line.endswith("(files missing)")] == [
+        line for line in lines if line.startswith(("iteration_time", "replay_error", "what_if"))
+    ]
+    assert not any(tmp_path.iterdir())
+
+
+def test_another_dataset_is_found_from_anywhere_and_named_in_the_row(
+    sources: Sources, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative file belongs to the caller's folder; a row of other data must not pass for one of the sources'."""
+    (home / "README.md").write_text(f"{BEGIN}\n{END}\n")
+    seen: list[list[str]] = []
+
+    def run_one(name: str, options: list[str]) -> everything.Finished:
+        seen.append(options)
+        return everything.Finished(name, 0, "Yes, 1.", "", 0.0)
+
+    monkeypatch.setattr(everything, "_run_one", run_one)
+    monkeypatch.chdir(sources.folder)
+    words = ["--only", "versions", "--use", "cudnn=mine.parquet", "--out", str(home)]
+    done = CliRunner().invoke(everything.main, words)
+    assert done.exit_code == 0, done.output
+    assert f"cudnn={sources.folder / 'mine.parquet'}" in seen[0]
+    assert "`python -m experiments.versions --use cudnn=mine.parquet`" in (home / "README.md").read_text()
+
+
+def test_what_reads_clocks_runs_after_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a time, whatever ``--jobs`` says; the order told is the catalogue's."""
+    ended: list[str] = []
+
+    def run_one(name: str, options: list[str]) -> everything.Finished:
+        ended.append(name)
+        return everything.Finished(name, 0, "", "", 0.0)
+
+    monkeypatch.setattr(everything, "_run_one", run_one)
+    found = everything.run_all(["speed", "picker", "versions"], [], 3)
+    assert [done.name for done in found] == ["speed", "picker", "versions"]
+    assert ended[-1] == "speed"
 
 
 def test_an_unknown_experiment_is_refused(tmp_path: Path) -> None:

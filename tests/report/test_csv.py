@@ -37,6 +37,15 @@ def test_intervals_nulls_and_nested_values() -> None:
     ]
 
 
+@pytest.mark.parametrize("odd", [[1, 2], [1, 2, 3, 4], 7, True, "x", {"a": 1}])
+def test_what_is_no_interval_keeps_its_column(odd: Any) -> None:
+    """A file edited by hand: an interval in one row, something else in another."""
+    rows = [{"model": "a", "x": odd}, {"model": "b", "x": [1.0, 2.0, 3.0]}]
+    read = list(csv.DictReader(csv_text(rows).splitlines()))
+    assert read[1]["x_low"] == "1.0" and read[1]["x_high"] == "3.0" and read[1]["x"] == ""
+    assert read[0]["x"] and read[0]["x_low"] == ""
+
+
 def test_no_rows_is_a_header() -> None:
     assert csv_text([]).startswith("model,split,stratum,") and csv_text([]).count("\n") == 1
 

@@ -83,10 +83,23 @@ def test_part_tables_show_the_best_model(results: dict[str, Any]) -> None:
 
 
 def test_reasons_are_grouped_and_counted(results: dict[str, Any]) -> None:
+    for place, row in enumerate(row for row in results["choice_rows"] if row["model"] == "seer-paper"):
+        row |= {"n": place == 0, "stratum": f"part {place}"}
     (reason,) = reasons(results)
-    assert reason.model == "seer-paper" and len(reason.slices) == 10
-    assert reason.slices[:2] == ("choice: all", "choice: Tesla V100-SXM2-16GB")
-    assert reason.where.endswith("and 6 more")
+    assert reason.model == "seer-paper" and len(reason.slices) == 9
+    assert reason.slices[0].startswith("choice: part 1") and "fwd" not in reason.where  # fwd are all of them
+    assert reason.where.endswith("and 5 more")
+
+
+def test_a_model_judged_nowhere_has_no_list_of_slices(results: dict[str, Any]) -> None:
+    (reason,) = reasons(results)
+    assert reason.model == "seer-paper" and reason.where == "choice"
+
+
+def test_a_reason_does_not_repeat_the_model() -> None:
+    rows = [{"model": "m", "n": 0, "reason": "m needs counters"}]
+    (reason,) = reasons({"choice_rows": rows, "time_rows": rows})
+    assert reason.reason == "needs counters" and reason.where == "choice; time"
 
 
 def test_a_row_without_a_reason_says_so() -> None:

@@ -76,6 +76,8 @@ def _panel(axis: "Axes", family: str, rows: pd.DataFrame, low: float, high: floa
         side.set_minor_formatter(lambda _value, _position: "")
         if high < 40 * low:  # less than two powers of ten: label more than those
             side.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    if high > 1e3 * low:  # "10 ms" and "100 ms" side by side would touch
+        axis.xaxis.set_major_locator(LogLocator(base=100))
 
 
 def thinned(rows: pd.DataFrame) -> pd.DataFrame:
