@@ -14,14 +14,14 @@ from experiments.held_out import candidate_rows
 from experiments.script import run_script
 from experiments.sources import FORWARD, LABELS, Sources
 from experiments.words import listing, percent
-from surrogate.coverage import coverage_rows, picks, reliability
 from surrogate.dataset.problems import joined, judged_rows
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import Fold, folds
-from surrogate.domain import Domain
 from surrogate.models import DEFAULT_MODEL, model_class
 from surrogate.training import fold_count, held_out
-from surrogate.width_fit import fit_widths
+from surrogate.uncertainty.coverage import coverage_rows, picks, reliability
+from surrogate.uncertainty.domain import Domain
+from surrogate.uncertainty.width_fit import fit_widths
 
 FORMER, PRESENT = "by algorithm and GPU, rows alike", "by distance too, shapes alike"
 FORMER_LEAST_ROWS = 50

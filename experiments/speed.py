@@ -24,12 +24,12 @@ from features.gpu import gpu
 from features.problem import SIZE_COLUMNS
 from surrogate.bundle import Bundle, save
 from surrogate.collect.networks import layers
-from surrogate.conformal import ALL, Widths
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset
-from surrogate.domain import Domain
 from surrogate.models import Support, model_class
 from surrogate.predictor import Predictor, load
+from surrogate.uncertainty.conformal import ALL, Widths
+from surrogate.uncertainty.domain import Domain
 
 GPU = "Tesla V100-SXM2-16GB"
 NETWORK = "ResNet-50"

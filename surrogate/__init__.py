@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from features.conv import Conv
     from features.errors import InputError
     from features.gpu import Gpu, gpu, gpus
+    from surrogate.autotuning.autotune import autotune
     from surrogate.bundle import Bundle, save
+    from surrogate.calibration.calibrate import calibrate
     from surrogate.comparison import Comparison, compare
     from surrogate.dataset.store import Dataset, read_dataset, write_dataset
     from surrogate.predictor import Prediction, Predictions, Predictor, Selection, load, predict, select
@@ -30,6 +32,8 @@ _HOMES = {
     "Predictions": "surrogate.predictor",
     "Predictor": "surrogate.predictor",
     "Selection": "surrogate.predictor",
+    "autotune": "surrogate.autotuning.autotune",
+    "calibrate": "surrogate.calibration.calibrate",
     "compare": "surrogate.comparison",
     "evaluate": "surrogate.training",
     "gpu": "features.gpu",
@@ -43,6 +47,8 @@ _HOMES = {
     "write_dataset": "surrogate.dataset.store",
 }
 """Public name → the module that defines it; each is imported when it is first asked for."""
+_ROOMS = ("dataset", "export", "formats", "models", "network", "operators", "streaming", "trace", "tune")
+"""Packages with public names of their own, as in ``surrogate.trace.span``."""
 
 __all__ = [
     "Bundle",
@@ -55,6 +61,8 @@ __all__ = [
     "Predictions",
     "Predictor",
     "Selection",
+    "autotune",
+    "calibrate",
     "compare",
     "evaluate",
     "gpu",
@@ -75,6 +83,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("seer-surrogate")
+    if name in _ROOMS:
+        return importlib.import_module(f"surrogate.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'surrogate' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -19,10 +19,10 @@ from features.table import FEATURE_VERSION
 from surrogate.bundle_check import check_model, check_parts
 from surrogate.bundle_index import BUNDLE_SCHEMA, INDEX, read_index
 from surrogate.checked_file import checked_file
-from surrogate.conformal import Widths
 from surrogate.dataset.rows import rows_of
-from surrogate.domain import SETTINGS, Domain
 from surrogate.models import Model, Support, model_class
+from surrogate.uncertainty.conformal import Widths
+from surrogate.uncertainty.domain import SETTINGS, Domain
 
 REMEDY = "train the bundle again with `seer train`"
 MAX_FILE_BYTES = 512 * 2**20

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from features.problem import SIZE_COLUMNS
-from surrogate.conformal import ALL, Factors, Widths
-from surrogate.domain import SETTINGS, Domain
 from surrogate.models import Support
+from surrogate.uncertainty.conformal import ALL, Factors, Widths
+from surrogate.uncertainty.domain import SETTINGS, Domain
 
 if TYPE_CHECKING:
     from surrogate.models import Model

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from surrogate.coverage import coverage_rows, picks, reliability
 from surrogate.dataset.problems import judged_rows, problem_codes
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.schema import SIZE_COLUMNS
@@ -15,7 +14,8 @@ from surrogate.dataset.strata import strata
 from surrogate.judge import time_errors
 from surrogate.models import Support
 from surrogate.scorecard import HEURISTIC, Judged, choice_rows, pick_by_heuristic, pick_by_times
-from surrogate.width_fit import held_out_half_widths
+from surrogate.uncertainty.coverage import coverage_rows, picks, reliability
+from surrogate.uncertainty.width_fit import held_out_half_widths
 
 
 def card(data: Dataset, rows: Rows, held: np.ndarray, folds: int, trials: int, seed: int) -> dict[str, Any]:

@@ -54,7 +54,11 @@ def _table_problems(frame: pd.DataFrame, path: str | Path) -> list[PlannedProble
         )
     columns = [name for name in (*SIZE_COLUMNS, *SETTINGS) if name in frame]
     networks = frame["networks"] if "networks" in frame else pd.Series("", index=frame.index)
-    distinct = frame[columns].assign(networks=networks.astype(object).fillna("").astype(str)).drop_duplicates(columns)
+    distinct = (
+        frame[columns]
+        .assign(networks=networks.astype(object).fillna("").astype(str))
+        .drop_duplicates(columns)
+    )
     found = []
     for row, values in enumerate(distinct.to_dict("records")):
         names = tuple(name.strip() for name in str(values.pop("networks")).split(",") if name.strip())

@@ -11,18 +11,18 @@ from features.errors import InputError
 from surrogate.bundle import Bundle
 from surrogate.card import card, held_out_choice, held_out_intervals, rounded
 from surrogate.comparison import candidate_frame
-from surrogate.coverage import coverage_rows, picks
 from surrogate.dataset.problems import judged_rows
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_of_names, shape_names
 from surrogate.dataset.store import Dataset
 from surrogate.dataset.strata import strata
-from surrogate.domain import Domain, distances_to, reference_shapes
 from surrogate.judge import time_errors
 from surrogate.models import DEFAULT_MODEL, Model, Support, model_class
 from surrogate.scorecard import HEURISTIC, Judged, choice_rows, pick_by_heuristic, pick_by_times
 from surrogate.tune import search
-from surrogate.width_fit import fit_widths
+from surrogate.uncertainty.coverage import coverage_rows, picks
+from surrogate.uncertainty.domain import Domain, distances_to, reference_shapes
+from surrogate.uncertainty.width_fit import fit_widths
 
 __all__ = ["evaluate", "held_out_choice", "train"]
 

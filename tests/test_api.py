@@ -23,8 +23,6 @@ ROOMS = (
     "surrogate.trace.whatif", "surrogate.tune",
 )  # fmt: skip
 """The packages whose ``__all__`` is public."""
-MORE = {"surrogate.autotune": ("autotune",)}
-"""Public functions of modules without a list of their own."""
 
 
 def surface() -> dict[str, dict[str, str]]:
@@ -43,10 +41,6 @@ def _public() -> Iterator[tuple[str, str, Any]]:
         module = importlib.import_module(room)
         for name in sorted(module.__all__):
             yield room, name, getattr(module, name)
-    for home, names in MORE.items():
-        module = importlib.import_module(home)
-        for name in names:
-            yield home, name, getattr(module, name)
 
 
 def _described(name: str, each: Any) -> dict[str, str]:

@@ -17,12 +17,12 @@ import pytest
 from features.errors import InputError
 from surrogate.bundle import Bundle, load, save
 from surrogate.bundle_index import INDEX, MAX_INDEX_BYTES
-from surrogate.conformal import ALL, Factors, Widths
 from surrogate.dataset.rows import rows_of
-from surrogate.domain import Domain
 from surrogate.models import Support
 from surrogate.models.blend import Blend
 from surrogate.predictor import Predictor
+from surrogate.uncertainty.conformal import ALL, Factors, Widths
+from surrogate.uncertainty.domain import Domain
 
 VALUES: list[Any] = [
     None, True, -1, 0, 1e308, float("nan"), float("inf"), 10**30, "", "../x", "\x00", [], {}, [1], {"a": 1}, [[[]]],

@@ -89,7 +89,7 @@ def _calibrate(
     output: Path,
 ) -> None:
     from surrogate.bundle import load, save
-    from surrogate.calibrate import calibrate
+    from surrogate.calibration.calibrate import calibrate
     from surrogate.cli.datasets import load_all, progress_bar
 
     fitted, measured = load(path), load_all(data, candidates, where)
@@ -112,7 +112,7 @@ def _plan(
     path: Path, gpu: str, library: str, count: int, problems: Path | None, seed: int, output: Path
 ) -> None:
     from surrogate.bundle import load
-    from surrogate.calibration_plan import plan_calibration, write_plan
+    from surrogate.calibration.plan import plan_calibration, write_plan
     from surrogate.cli.datasets import progress_bar
     from surrogate.problem_list import read_planned
 

@@ -13,9 +13,9 @@ from surrogate.cli.table import fitted
 
 if TYPE_CHECKING:
     from features.conv import Conv
+    from surrogate.autotuning.cache import Tuning
     from surrogate.predictor import Predictor, Selection
     from surrogate.serving.limits import Limits
-    from surrogate.tuning_cache import Tuning
 
 MEASURED_TOP = 2
 """Candidates that --measure times, where --top does not say."""
@@ -66,7 +66,7 @@ def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: An
 
 def _recalled(conv: "Conv", predictor: "Predictor", limits: "Limits", options: dict[str, Any]) -> "Selection":
     """The ranking, with the measured times of earlier runs where there are any."""
-    from surrogate.recall import recall
+    from surrogate.autotuning.recall import recall
 
     known = {} if options["no_cache"] else _known(conv)
     return recall(predictor, conv, known, limits=limits, library_version=options["library_version"])
@@ -75,7 +75,7 @@ def _recalled(conv: "Conv", predictor: "Predictor", limits: "Limits", options: d
 def _known(conv: "Conv") -> "Mapping[str, Mapping[str, Tuning]]":
     """What the user's cache holds of the problem; a cache that cannot be read is one warning, and no answer is lost."""
     from features.errors import InputError
-    from surrogate.tuning_cache import FILE_NAME, cache_folder, tunings_of, warn_once
+    from surrogate.autotuning.cache import FILE_NAME, cache_folder, tunings_of, warn_once
 
     folder = cache_folder()
     try:
@@ -89,9 +89,9 @@ def _known(conv: "Conv") -> "Mapping[str, Mapping[str, Tuning]]":
 def _measured(conv: "Conv", predictor: "Predictor", limits: "Limits", options: dict[str, Any]) -> "Selection":
     """The ranking with its first few timed on the device."""
     from features.errors import InputError
-    from surrogate.autotune import autotune
-    from surrogate.recall import with_attempts
-    from surrogate.tuning_cache import TuningCache
+    from surrogate.autotuning.autotune import autotune
+    from surrogate.autotuning.cache import TuningCache
+    from surrogate.autotuning.recall import with_attempts
 
     settings: dict[str, Any] = {
         "workspace_limit": limits.workspace_bytes,

@@ -6,8 +6,8 @@ run (`surrogate.collect.replay`) or a CPU stands in wherever no GPU is at hand.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from types import UnionType
 from math import isfinite
+from types import UnionType
 from typing import Any, Protocol, Self, get_args, get_origin, get_type_hints
 
 from features.conv import Conv
@@ -176,12 +176,14 @@ def _known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """True where a JSON value can be a field of this type: one of a union's, a list of a tuple's, a number that a column holds."""
+    """True where a JSON value can be a field of this type: one of a union's, a list of a tuple's, a number."""
     kind, parts = get_origin(kind) or kind, get_args(kind)
     if kind is UnionType:
         return any(_fits(value, part) for part in parts)
     if kind is tuple:
-        return isinstance(value, list | tuple) and (parts[0] is Kernel or all(_fits(v, parts[0]) for v in value))
+        return isinstance(value, list | tuple) and (
+            parts[0] is Kernel or all(_fits(v, parts[0]) for v in value)
+        )
     if kind in (int, float):
         number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
         return number and (abs(value) < MAX_NUMBER or not isfinite(value))

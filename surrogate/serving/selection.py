@@ -119,7 +119,7 @@ class Selection:
 
     def _probabilities(self) -> list[float]:
         """Of being the fastest; a measured pick is certain among the measured, and stands first by right."""
-        from surrogate.probability import probability_best
+        from surrogate.uncertainty.probability import probability_best
 
         logs = [log(one.time_us) for one in self.estimates]
         widths = [one.half_width for one in self.estimates]

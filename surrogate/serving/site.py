@@ -10,12 +10,12 @@ import numpy as np
 from features.conv import Conv
 from features.errors import InputError, nearest
 from features.problem import SIZE_COLUMNS
-from surrogate.conformal import Factors, Widths
-from surrogate.domain import Domain
 from surrogate.serving.engine import Engine
 from surrogate.serving.selection import Estimate, Excluded
 from surrogate.serving.setting import Candidate, Setting
 from surrogate.serving.verdicts import Verdicts
+from surrogate.uncertainty.conformal import Factors, Widths
+from surrogate.uncertainty.domain import Domain
 
 ROOFLINE_HALF_WIDTH = float(np.log(10.0))
 """Half width in log time of a roofline time: nothing is known but that kernels take up to some ten times as long."""

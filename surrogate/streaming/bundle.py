@@ -11,12 +11,10 @@ import pandas as pd
 
 from features.errors import InputError
 from surrogate.bundle import Bundle
-from surrogate.conformal import Widths
 from surrogate.dataset.problems import judged_rows
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.schema import SIZE_COLUMNS
 from surrogate.dataset.store import Dataset
-from surrogate.domain import Domain
 from surrogate.judge import time_errors
 from surrogate.models import model_class
 from surrogate.models.boosted import BoostedTerms
@@ -26,7 +24,9 @@ from surrogate.streaming.overview import Overview, shapes_in
 from surrogate.streaming.pages import Page, paged_class, started, write_pages
 from surrogate.streaming.shards import SHARD_ROWS, Shards, deal
 from surrogate.training import held_out_choice, held_out_intervals
-from surrogate.width_fit import fit_widths
+from surrogate.uncertainty.conformal import Widths
+from surrogate.uncertainty.domain import Domain
+from surrogate.uncertainty.width_fit import fit_widths
 
 STREAMED_MODEL = BoostedTerms.name
 """The default: trees are fitted page by page, the default of `surrogate.training.train` needs all rows at once."""

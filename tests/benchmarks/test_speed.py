@@ -9,12 +9,12 @@ import pytest
 
 from features.conv import Conv
 from surrogate.bundle import Bundle
-from surrogate.conformal import ALL, Widths
 from surrogate.dataset.rows import rows_of
-from surrogate.domain import Domain
 from surrogate.models import Support
 from surrogate.models.boosted import BoostedTerms
 from surrogate.predictor import Predictor
+from surrogate.uncertainty.conformal import ALL, Widths
+from surrogate.uncertainty.domain import Domain
 
 pytest.importorskip("pytest_benchmark")
 pytestmark = pytest.mark.slow

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from features.conv import Conv
-from surrogate import tuning_cache
+from surrogate.autotuning import cache as tuning_cache
+from surrogate.autotuning.cache import FILE_NAME, Tuning, TuningCache
 from surrogate.bundle import save
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.dataset.store import Dataset
 from surrogate.training import train
-from surrogate.tuning_cache import FILE_NAME, Tuning, TuningCache
 
 PROBLEM = "n8c64h28w28k64r3s3p1u1"
 CONV = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)

@@ -173,8 +173,8 @@ def _report(path: Path) -> object:
 
 def _cache(path: Path) -> object:
     from features.conv import Conv
+    from surrogate.autotuning.cache import TuningCache
     from surrogate.collect.device import DeviceInfo
-    from surrogate.tuning_cache import TuningCache
 
     return TuningCache(path).get(DeviceInfo("Tesla T4", "cudnn", "7.6.3"), Conv(**seeds.SIZES))
 

@@ -300,8 +300,8 @@ def results() -> list[Files]:
 def tuning_cache() -> list[Files]:
     """A cache of one measurement."""
     from features.conv import Conv
+    from surrogate.autotuning.cache import Tuning, TuningCache
     from surrogate.collect.device import DeviceInfo
-    from surrogate.tuning_cache import Tuning, TuningCache
 
     with TemporaryDirectory() as folder:
         path = Path(folder) / "tuning.jsonl"

@@ -147,8 +147,8 @@ def test_predict_tells_errors(
 def test_measuring_reranks(
     seer: Callable[..., Outcome], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import surrogate.autotune
-    from surrogate.tuned import Tuned
+    import surrogate.autotuning.autotune
+    from surrogate.autotuning.tuned import Tuned
 
     asked: dict[str, Any] = {}
 
@@ -158,7 +158,7 @@ def test_measuring_reranks(
         attempts = tuple(_attempt(one, place) for place, one in enumerate(ranked[:k]))
         return Tuned(str(conv), "v100", "cudnn", "7", ranked[1].algorithm, 4.0, "measured", attempts, 1.0)
 
-    monkeypatch.setattr(surrogate.autotune, "autotune", autotune)
+    monkeypatch.setattr(surrogate.autotuning.autotune, "autotune", autotune)
     ask = ["select", "--bundle", folder, "--gpu", "v100", PROBLEM, "--json"]
     before = [one["algorithm"] for one in seer(*ask).json["candidates"]]
     found = seer(*ask, "--measure", "--device", "cudnn", "--top", "2", "--deterministic").json["candidates"]
@@ -168,7 +168,7 @@ def test_measuring_reranks(
 
 
 def _attempt(one: Any, place: int) -> Any:
-    from surrogate.tuned import Attempt
+    from surrogate.autotuning.tuned import Attempt
 
     return Attempt(one.algorithm, one.time_us, 5.0 - place)
 

@@ -16,13 +16,13 @@ from features.errors import InputError
 from features.problem import SIZE_COLUMNS
 from surrogate.bundle import Bundle
 from surrogate.dataset.rows import rows_of
-from surrogate.domain import Domain
 from surrogate.models import Model, Support
 from surrogate.models.boosted import BoostedDims, BoostedTerms
 from surrogate.models.forest import Forest
 from surrogate.models.linear import LinearTerms
 from surrogate.predictor import Predictor, load
 from surrogate.serving.selection import Selection
+from surrogate.uncertainty.domain import Domain
 
 CONV = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
 STRIDED = replace(CONV, stride_h=2, stride_w=2)

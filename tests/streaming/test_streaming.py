@@ -15,12 +15,12 @@ from surrogate.comparison import candidate_frame
 from surrogate.dataset import Dataset, normalise, read_dataset, write_dataset
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import shape_names
-from surrogate.domain import Domain
 from surrogate.models import Support, model_class
 from surrogate.models.boosted import BoostedDims, BoostedTerms
 from surrogate.streaming import fit_on_cluster, fit_streaming, train_streaming
 from surrogate.streaming.pages import started, write_pages
 from surrogate.streaming.shards import deal
+from surrogate.uncertainty.domain import Domain
 
 Table = Callable[..., pd.DataFrame]
 FEW = {"rounds": 25, "learning_rate": 0.3, "max_depth": 5, "nthread": 1}

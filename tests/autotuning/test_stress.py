@@ -12,29 +12,33 @@ from pathlib import Path
 import pytest
 
 from features.conv import Conv
-from surrogate.checked_lines import CheckedLines
+from surrogate.autotuning.cache import KIND, Tuning, TuningCache
+from surrogate.autotuning.checked_lines import CheckedLines
 from surrogate.collect.device import DeviceInfo
-from surrogate.tuning_cache import KIND, Tuning, TuningCache
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL on Windows")
 DEVICE = DeviceInfo("Tesla T4", "cudnn", "9.1.0")
+PAUSE_S = 0.002
+"""After each write, so that a writer lives long enough to be shot, however fast the machine is."""
 IMPORTS = """
 import sys, time
 from pathlib import Path
 from features.conv import Conv
 from surrogate.collect.device import DeviceInfo
-from surrogate.tuning_cache import Tuning, TuningCache, tunings_of
+from surrogate.autotuning.cache import Tuning, TuningCache, tunings_of
 device = DeviceInfo("Tesla T4", "cudnn", "9.1.0")
 path = Path(sys.argv[1])
 """
 WRITER = (
     IMPORTS
+    + f"PAUSE_S = {PAUSE_S}"
     + """
 name, start, stop, max_bytes = sys.argv[2], *map(int, sys.argv[3:])
 cache = TuningCache(path, max_bytes=max_bytes)
 for i in range(start, stop):
     cache.put(device, Conv(n=i, c=8, h=8, k=8, r=3), name, Tuning("ok", float(i)))
     print(i, flush=True)  # acknowledged
+    time.sleep(PAUSE_S)
 """
 )
 READER = (

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from surrogate.probability import probability_best
+from surrogate.uncertainty.probability import probability_best
 
 SHARES = (0.1, 2.0)
 """The search's ends."""

@@ -12,11 +12,11 @@ from typing import Any, Protocol, TypeVar
 from features.conv import Conv
 from features.errors import InputError
 from features.gpu import canonical
+from surrogate.autotuning.cache import Tuning, TuningCache, default_cache
+from surrogate.autotuning.tuned import Attempt, Tuned
 from surrogate.collect.device import Device, DeviceInfo, DeviceLostError
 from surrogate.collect.plan import problem_key
 from surrogate.collect.protocol import RepeatPolicy
-from surrogate.tuned import Attempt, Tuned
-from surrogate.tuning_cache import Tuning, TuningCache, default_cache
 
 T = TypeVar("T")
 MAX_LOST_IN_A_ROW = 2

@@ -1,7 +1,7 @@
 """Intervals that hold: half widths of the log error that were calibrated on rows held out by shape.
 
 A half width is a base per (GPU, direction, algorithm), falling back to (direction, algorithm) and to all rows, times a
-factor for the distance to the training data, times one for the predicted time. `surrogate.width_fit` finds them.
+factor for the distance to the training data, times one for the predicted time. `width_fit` beside finds them.
 """
 
 import json
@@ -55,8 +55,8 @@ class Widths:
         distance: np.ndarray,
         judged: np.ndarray | None = None,
     ) -> "Widths":
-        """Widths from held-out predictions: `surrogate.width_fit.fit_widths`."""
-        from surrogate.width_fit import fit_widths
+        """Widths from held-out predictions: `surrogate.uncertainty.width_fit.fit_widths`."""
+        from surrogate.uncertainty.width_fit import fit_widths
 
         return fit_widths(frame, predicted_us, measured_us, distance, judged)
 

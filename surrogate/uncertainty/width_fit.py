@@ -1,4 +1,4 @@
-"""Interval widths from held-out predictions: what `surrogate.conformal.Widths` looks up.
+"""Interval widths from held-out predictions: what `surrogate.uncertainty.conformal.Widths` looks up.
 
 Source: Lei et al. 2018, "Distribution-free predictive inference for regression": split conformal prediction with
 locally weighted scores |log error| / width. Rows of one shape err alike, so shapes are the sample: finite-sample ranks
@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from features.errors import InputError
-from surrogate.conformal import ALL, COVERAGE, KEY_COLUMNS, Factors, Widths
 from surrogate.dataset.problems import joined, problem_codes
 from surrogate.dataset.splits import fold_of_names, shape_names
-from surrogate.own_share import fit_own_share
+from surrogate.uncertainty.conformal import ALL, COVERAGE, KEY_COLUMNS, Factors, Widths
+from surrogate.uncertainty.own_share import fit_own_share
 
 LEAST_SHAPES = 10
 """Held-out shapes that a base of its own needs."""

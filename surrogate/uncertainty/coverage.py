@@ -7,7 +7,7 @@ import pandas as pd
 
 from surrogate.dataset.problems import device_names, shape_codes
 from surrogate.judge import resample_weights, shape_interval
-from surrogate.probability import probability_best
+from surrogate.uncertainty.probability import probability_best
 
 DRAWS = 1000
 EDGES = (0.0, 0.4, 0.6, 0.8, 0.95, 1.0)

@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from features.errors import InputError
-from surrogate.conformal import Factors, Widths
-from surrogate.width_fit import LEAST_SHAPES, conformal_quantile, fit_widths, held_out_half_widths, isotonic
+from surrogate.uncertainty.conformal import Factors, Widths
+from surrogate.uncertainty.width_fit import (
+    LEAST_SHAPES,
+    conformal_quantile,
+    fit_widths,
+    held_out_half_widths,
+    isotonic,
+)
 
 SCORES = st.lists(st.floats(0, 10), min_size=1, max_size=200).map(np.array)
 

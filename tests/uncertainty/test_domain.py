@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from features.problem import SIZE_COLUMNS
-from surrogate.domain import SETTINGS, Domain
+from surrogate.uncertainty.domain import SETTINGS, Domain
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ import pandas as pd
 
 from features.errors import InputError
 from surrogate.comparison import candidate_frame
-from surrogate.conformal import COVERAGE
 from surrogate.dataset.problems import device_names, joined
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_of_names, shape_names
 from surrogate.dataset.store import Dataset
 from surrogate.models import DEFAULT_MODEL, Model, model_class
+from surrogate.uncertainty.conformal import COVERAGE
 
 FOLDS = 3
 """Parts of the shapes; each is predicted by models of the others."""

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from features.conv import Conv
 from features.errors import InputError
-from surrogate.autotune import autotune
+from surrogate.autotuning.autotune import autotune
+from surrogate.autotuning.cache import TuningCache
 from surrogate.collect.caps import Caps
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.log import RunLog
@@ -19,7 +20,6 @@ from surrogate.collect.plan import PlannedProblem, build
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.replay import ReplayDevice
 from surrogate.collect.run import header_for, run
-from surrogate.tuning_cache import TuningCache
 
 CONV = Conv(n=1, c=8, h=8, k=8, r=3, pad_h=1)
 NAMES = ("WINOGRAD", "GEMM", "FFT", "IMPLICIT_GEMM")
@@ -226,7 +226,7 @@ def test_on_this_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from surrogate.collect.reference_device import ReferenceDevice
 
     spec = {"name": "This CPU"}  # measuring it would take two seconds
-    monkeypatch.setattr("surrogate.autotune._open", lambda name: ReferenceDevice(spec=spec))
+    monkeypatch.setattr("surrogate.autotuning.autotune._open", lambda name: ReferenceDevice(spec=spec))
     ranker = Ranker(("WINOGRAD", "GEMM", "IMPLICIT_GEMM"))
     conv = Conv(n=1, c=8, h=16, k=8, r=5, pad_h=2)  # no 5×5 Winograd
     first = autotune(conv, "reference", 2, predictor=ranker, cache=tmp_path / "t.jsonl")

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.coverage import coverage_rows
 from surrogate.dataset.splits import fold_of_names, shape_names
 from surrogate.dataset.store import read_dataset
 from surrogate.training import evaluate, train
+from surrogate.uncertainty.coverage import coverage_rows
 
 
 def test_coverage_is_counted_by_gpu_and_its_interval_by_shape(table) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import numpy as np
 
 from features.problem import SIZE_COLUMNS
-from surrogate.references import References
+from surrogate.uncertainty.references import References
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +66,7 @@ class Domain:
     def distance(
         self, sizes: Sequence[int] | np.ndarray, library: str = "cudnn", direction: str = "fwd"
     ) -> float | np.ndarray:
-        """Distance to the nearest training shapes of that library and direction (see `surrogate.references`).
+        """Distance to the nearest training shapes of that library and direction (see `references`).
 
         ``sizes`` a sequence of 14 numbers in the order of `SIZE_COLUMNS` → float, or an array (rows, 14) → (rows,).
         Infinite where the library was never measured in that direction.

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from features.conv import Conv
 from features.errors import InputError
-from surrogate import tuning_cache
-from surrogate.checked_lines import CheckedLines, decode, encode
+from surrogate.autotuning import cache as tuning_cache
+from surrogate.autotuning.cache import KIND, Tuning, TuningCache, cache_folder, default_cache, device_key
+from surrogate.autotuning.checked_lines import CheckedLines, decode, encode
 from surrogate.collect.device import DeviceInfo, Measurement
-from surrogate.tuning_cache import KIND, Tuning, TuningCache, cache_folder, default_cache, device_key
 
 T4 = DeviceInfo("Tesla T4", "cudnn", "9.1.0")
 CONV = Conv(n=1, c=8, h=8, k=8, r=3)
@@ -29,7 +29,7 @@ import sys
 from pathlib import Path
 from features.conv import Conv
 from surrogate.collect.device import DeviceInfo
-from surrogate.tuning_cache import Tuning, TuningCache
+from surrogate.autotuning.cache import Tuning, TuningCache
 
 path, writer, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 cache = TuningCache(path, max_bytes=int(sys.argv[4]))
@@ -263,7 +263,7 @@ def test_a_compaction_that_fails_leaves_the_file(path: Path, monkeypatch: pytest
     def refuse(*_: object, **__: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("surrogate.checked_lines.atomic_path", refuse)
+    monkeypatch.setattr("surrogate.autotuning.checked_lines.atomic_path", refuse)
     for batch in range(1, 10):
         cache.put(T4, CONV.with_batch(batch), "GEMM", Tuning("ok", 1.0))
     assert 600 < path.stat().st_size < 900

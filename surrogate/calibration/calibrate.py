@@ -10,17 +10,17 @@ import pandas as pd
 from features.errors import InputError
 from surrogate.bundle import Bundle
 from surrogate.comparison import candidate_frame
-from surrogate.conformal import ALL, Widths
 from surrogate.dataset.problems import device_names, joined, newest_version
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import shape_names
 from surrogate.dataset.store import Dataset
-from surrogate.domain import Domain
 from surrogate.judge import time_errors
 from surrogate.models import Support
 from surrogate.models.calibrated import Calibrated
 from surrogate.models.correction import Fitted, fit_correction
-from surrogate.width_fit import LEAST_SHAPES, POOLED_SHAPES, conformal_quantile
+from surrogate.uncertainty.conformal import ALL, Widths
+from surrogate.uncertainty.domain import Domain
+from surrogate.uncertainty.width_fit import LEAST_SHAPES, POOLED_SHAPES, conformal_quantile
 
 LEAST_PROBLEMS = 10
 """Measured problems that a device needs before it is corrected."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from features.conv import Conv
 from features.problem import SIZE_COLUMNS
-from surrogate.references import NEIGHBOURS, WEIGHTS, References, coordinates, farthest_points
+from surrogate.uncertainty.references import NEIGHBOURS, WEIGHTS, References, coordinates, farthest_points
 
 BASE = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
 

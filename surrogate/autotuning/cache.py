@@ -15,7 +15,7 @@ from typing import Any, Self
 from features.conv import Conv
 from features.errors import InputError
 from features.gpu import canonical
-from surrogate.checked_lines import CheckedLines, FileKind, Record
+from surrogate.autotuning.checked_lines import CheckedLines, FileKind, Record
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.collect.plan import problem_key
 from surrogate.collect.protocol import summarise

@@ -1,7 +1,7 @@
 """How likely each candidate is to be the fastest: predictions with normal errors, of which a part is each one's own.
 
 What the candidates of a problem have in common in their errors cannot change their order and cancels; the share of an
-interval's half width that is a candidate's own comes from held-out predictions (`surrogate.conformal.Widths`).
+interval's half width that is a candidate's own comes from held-out predictions (`conformal.Widths`).
 """
 
 from collections.abc import Sequence

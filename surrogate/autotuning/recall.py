@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from features.conv import Conv
+from surrogate.autotuning.cache import Tuning
+from surrogate.autotuning.tuned import Attempt
 from surrogate.serving.limits import Limits
 from surrogate.serving.selection import MEASURED, Estimate, Excluded, Selection
 from surrogate.serving.setting import Candidate
-from surrogate.tuned import Attempt
-from surrogate.tuning_cache import Tuning
 
 if TYPE_CHECKING:
     from surrogate.predictor import Predictor

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from features.conv import Conv
 from features.errors import InputError
 from surrogate.bundle import Bundle, load, save
-from surrogate.calibrate import calibrate
-from surrogate.calibration_plan import greedy, plan_calibration, write_plan
+from surrogate.calibration.calibrate import calibrate
+from surrogate.calibration.plan import greedy, plan_calibration, write_plan
+from surrogate.calibration.unseen_gpu import unseen_gpu_factor
 from surrogate.collect.plan_file import file_problems
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset, read_dataset
@@ -21,7 +22,6 @@ from surrogate.models.residual import PRIORS, Inputs, Residual, kernel
 from surrogate.predictor import Predictor
 from surrogate.problem_list import read_planned
 from surrogate.training import train
-from surrogate.unseen_gpu import unseen_gpu_factor
 
 NEW = "Tesla V100-SXM2-16GB"
 MEDIANS = {name: median for name, (median, _) in PRIORS.items()}
