@@ -7,7 +7,7 @@ import pandas as pd
 
 from experiments.drawing import dots
 from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import candidate_rows
 from experiments.objectives import MI210_FOLDS, MI210_SHAPES, sampled, shorter
 from experiments.script import run_script
@@ -15,7 +15,7 @@ from experiments.sources import LABELS, Sources
 from experiments.variants import Round, predict_variants, variant_verdicts
 from experiments.words import interval, listing, percent, ratio
 from features.table import MACHINE_NAMES, TILE_NAMES
-from surrogate.comparison import candidate_frame
+from surrogate.candidates import candidate_frame
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import folds
 from surrogate.models import Model
@@ -88,7 +88,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         found = predict_variants(rows, candidates, rounds, variants(), effort.seed, effort.tick)
         parts.append(variant_verdicts(found).assign(data=label))
     table = pd.concat(parts, ignore_index=True)
-    table = table[["data", "variant", *(c for c in table.columns if c not in ("data", "variant"))]]
+    table = columns_first(table, "data", "variant")
     return Outcome(table, _figure(table), answer(table))
 
 

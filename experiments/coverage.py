@@ -9,7 +9,7 @@ import pandas as pd
 
 from experiments.drawing import dots
 from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import candidate_rows
 from experiments.script import run_script
 from experiments.sources import FORWARD, LABELS, Sources
@@ -62,7 +62,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         found = nested(rows, rounds, judged, model, effort)
         parts.append(table_of(found, main).assign(data=LABELS[source]))
     table = pd.concat(parts, ignore_index=True)
-    table = table[["data", *(c for c in table.columns if c != "data")]]
+    table = columns_first(table, "data")
     return Outcome(table, _figure(table), answer(table, model))
 
 

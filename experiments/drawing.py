@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 MANY = 300.0
 """Ratio of an axis' ends from which labels at 1, 2 and 5 would touch: only powers of ten are labelled."""
-LABEL_WIDTH = 44
-"""Letters of an axis label that fit beside the category names."""
+LABEL_WIDTH = 56
+"""Letters of an axis label and of the category names beside it that fit the figure."""
+NAME_WIDTH = 24
+"""Letters of a category name on one line."""
 
 
 def dots(
@@ -53,10 +55,13 @@ def dots(
                     x, heights, xerr=ends, fmt="none", ecolor=look[name].colour, elinewidth=1, capsize=1.6
                 )
             handles += axis.plot(x, heights, look[name].marker, color=look[name].colour, fillstyle="none")
-        axis.set_yticks(range(len(categories)), [str(c) for c in categories])
-        axis.invert_yaxis()
+        labels = ["\n".join(wrap(str(c), NAME_WIDTH)) for c in categories]
+        axis.set_yticks(range(len(categories)), labels)
+        axis.set_ylim(len(categories) - 0.5, -0.5)
         _scale(axis, "x", log)
-        axis.set_xlabel(_wrapped(xlabel, log))
+        axis.set_xlabel(
+            _wrapped(xlabel, log, max(len(line) for label in labels for line in label.split("\n")))
+        )
         if len(names) > 1:
             legend(figure, handles, [str(name) for name in names])
         return svg(figure)
@@ -100,9 +105,11 @@ def curves(
         return svg(figure)
 
 
-def _wrapped(label: str, log: bool) -> str:
-    """An axis label on as many lines as the figure's width asks for."""
-    return "\n".join(wrap(label + (", log scale" if log else ""), LABEL_WIDTH))
+def _wrapped(label: str, log: bool, beside: int = 8) -> str:
+    """An axis label on as many lines as names of ``beside`` letters leave the width for; none begins with %."""
+    return "\n".join(
+        wrap((label + (", log scale" if log else "")).replace(" %", "\u00a0%"), LABEL_WIDTH - beside)
+    )
 
 
 def _scale(axis: "Axes", side: str, log: bool) -> None:

@@ -40,6 +40,11 @@ class Experiment:
         return f"{self.name}: skipped, {', '.join(map(str, absent))} missing; --data DIR says where the files lie"
 
 
+def columns_first(table: pd.DataFrame, *first: str) -> pd.DataFrame:
+    """``table`` with these columns before the others, which keep their order."""
+    return table[[*first, *(column for column in table.columns if column not in first)]]
+
+
 def write_outcome(name: str, outcome: Outcome, home: Path = HOME) -> None:
     """``tables/NAME.csv`` (six significant digits) and ``figures/NAME.svg``, each whole or not at all."""
     for folder in ("tables", "figures"):

@@ -3,13 +3,16 @@
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from features.errors import InputError
 from surrogate.dataset.splits import fold_of_names, shape_names
 from surrogate.dataset.store import Dataset
+
+if TYPE_CHECKING:
+    from surrogate.bundle import Bundle
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,14 @@ PLANS = {
 @click.argument("data", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--only", type=click.Choice(list(PLANS)), multiple=True, help="These bundles; all by default.")
-def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
+@click.option(
+    "--cards-only",
+    is_flag=True,
+    help="Keep the models of OUT; measure `unseen_gpu_factor` again for their cards.",
+)
+def main(data: Path, out: Path, only: tuple[str, ...], cards_only: bool) -> None:
     """Fit every bundle on the public tables in DATA and write it as a folder below OUT."""
-    from surrogate.bundle import save
+    from surrogate.bundle import load, save
     from surrogate.cli.datasets import load_all, progress_bar
     from surrogate.training import train
 
@@ -79,6 +87,11 @@ def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
                 load_all([data / file for file in plan.files], plan.candidates, plan.where), plan.share
             )
             table = replace(table, metadata={**table.metadata, "licence_notices": list(plan.notices)})
+            if cards_only:
+                made = with_factor(load(out / name), table)
+                save(made, out / name)
+                click.echo(f"{out / name}: unseen_gpu_factor {made.unseen_gpu_factor}")
+                continue
             step, close = progress_bar(name)
             try:
                 made = train(table, model="blend", params=plan.settings, progress=step)
@@ -90,6 +103,19 @@ def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
     except InputError as error:
         click.echo(f"fit_bundles: {error}", err=True)
         sys.exit(2)
+
+
+def with_factor(bundle: "Bundle", table: Dataset) -> "Bundle":
+    """The bundle with `unseen_gpu_factor` measured on ``table``, which it was fitted on, in its card."""
+    from surrogate.card import rounded
+    from surrogate.comparison import candidate_frame
+    from surrogate.dataset.rows import rows_of
+    from surrogate.models import model_class
+    from surrogate.uncertainty.unseen_gpu import unseen_gpu_factor
+
+    rows = rows_of(candidate_frame(table, bundle.candidate), table.devices)
+    factor = unseen_gpu_factor(rows, bundle.widths, model_class(bundle.model.name)(**bundle.model.params))
+    return replace(bundle, card={**bundle.card, **rounded({"unseen_gpu_factor": factor})})
 
 
 def sampled(table: Dataset, share: int) -> Dataset:

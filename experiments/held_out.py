@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from features.errors import InputError
-from surrogate.comparison import candidate_frame
+from surrogate.candidates import candidate_frame
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import folds
 from surrogate.dataset.store import Dataset

@@ -5,7 +5,7 @@ import pandas as pd
 
 from experiments.drawing import curves
 from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import candidate_rows, predict_rounds
 from experiments.script import run_script
 from experiments.sources import LABELS, Sources
@@ -38,8 +38,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             shapes = int(np.mean([len(np.unique(rows.shape[inside])) for inside, _ in rounds]))
             parts.append(both.assign(data=LABELS[source], share=share, training_shapes=shapes))
     table = pd.concat(parts, ignore_index=True)
-    first = ["data", "share", "training_shapes", "model"]
-    table = table[[*first, *(c for c in table.columns if c not in first)]]
+    table = columns_first(table, "data", "share", "training_shapes", "model")
     return Outcome(table, _figure(table), answer(table))
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 
 from experiments.drawing import dots
 from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import cross_validate
 from experiments.script import run_script
 from experiments.sources import Sources
@@ -35,7 +35,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         both = picks.rename(columns={"n": "problems"}).merge(times, on="model", how="outer")
         parts.append(both.assign(gpu=gpu))
     table = pd.concat(parts, ignore_index=True)
-    table = table[["gpu", *(c for c in table.columns if c != "gpu")]]
+    table = columns_first(table, "gpu")
     return Outcome(table, _figure(table), answer(table))
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 
 from experiments.drawing import dots
 from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import Predictions, candidate_rows, cross_validate, part_of, predict_rounds
 from experiments.script import run_script
 from experiments.sources import LABELS, Sources
@@ -43,8 +43,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         for split, found in _unseen(data, candidate, models, effort):
             parts.append(verdicts(found).assign(gpu=LABELS[UNSEEN], candidate=candidate, split=split))
     table = pd.concat(parts, ignore_index=True)
-    first = ["gpu", "candidate", "split", "model"]
-    table = table[[*first, *(c for c in table.columns if c not in first)]]
+    table = columns_first(table, "gpu", "candidate", "split", "model")
     return Outcome(table, _figure(table), answer(table))
 
 

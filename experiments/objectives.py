@@ -7,13 +7,13 @@ import pandas as pd
 
 from experiments.drawing import dots
 from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import candidate_rows
 from experiments.script import run_script
 from experiments.sources import LABELS, Sources
 from experiments.variants import Round, predict_variants, variant_verdicts
 from experiments.words import interval, listing, ratio
-from surrogate.comparison import candidate_frame
+from surrogate.candidates import candidate_frame
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import folds
 from surrogate.dataset.store import Dataset
@@ -57,8 +57,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     table = pd.concat(parts, ignore_index=True)
     timed = [c for c in table if "error" in c or c == "rmspe_pct"]
     table.loc[table["variant"].isin(ALONE), timed] = np.nan
-    first = ["data", "among", "variant"]
-    table = table[[*first, *(c for c in table.columns if c not in first)]]
+    table = columns_first(table, "data", "among", "variant")
     return Outcome(table, _figure(table), answer(table))
 
 

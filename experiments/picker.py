@@ -5,7 +5,7 @@ import pandas as pd
 
 from experiments.drawing import dots
 from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import cross_validate
 from experiments.paper_domain import PAPER_BATCH, PAPER_LEAST_US
 from experiments.script import run_script
@@ -35,7 +35,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     whole = table["problems_of"] == WHOLE
     for column in ("slowdown_macro", "ci_low", "ci_high"):
         table[column] = np.where(whole, table["model"].map(verdicts[column]), np.nan)
-    table = table[["problems_of", *(c for c in table.columns if c != "problems_of")]]
+    table = columns_first(table, "problems_of")
     return Outcome(table, _figure(table), answer(table))
 
 

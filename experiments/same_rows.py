@@ -7,7 +7,7 @@ import pandas as pd
 
 from experiments.drawing import dots
 from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import cross_validate
 from experiments.paper_domain import paper_domain
 from experiments.script import run_script
@@ -44,7 +44,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     table = table.sort_values("_place", kind="stable").drop(columns="_place")
     labels = list(dict.fromkeys(part["data"].iloc[0] for part in parts))
     table = pd.concat([table[table["data"] == label] for label in labels], ignore_index=True)
-    table = table[["data", *(c for c in table.columns if c != "data")]]
+    table = columns_first(table, "data")
     return Outcome(table, _figure(table), answer(table))
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from experiments.drawing import curves
 from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import candidate_rows, part_of, predict_rounds
 from experiments.script import run_script
 from experiments.sources import LABELS, Sources
@@ -51,9 +51,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
                         both.assign(data=LABELS[source], training=training, flops_over=span, _at=low)
                     )
     table = pd.concat(parts, ignore_index=True)
-    first = ["data", "training", "flops_over", "model"]
     drawn = _figure(table)
-    table = table[[*first, *(c for c in table.columns if c not in (*first, "_at"))]]
+    table = columns_first(table.drop(columns="_at"), "data", "training", "flops_over", "model")
     return Outcome(table, drawn, answer(table))
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from experiments.drawing import dots
 from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import Predictions, candidate_rows, predict_rounds
 from experiments.paper_domain import paper_domain
 from experiments.script import run_script
@@ -36,8 +36,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             label = SEER_SPLIT if split == "seer" else SHAPE_SPLIT
             parts.append(per_algorithm(found).assign(data=source, population=population, split=label))
     table = pd.concat(parts, ignore_index=True)
-    first = ["data", "population", "algorithm", "model", "split"]
-    table = table[[*first, *(c for c in table.columns if c not in first)]]
+    table = columns_first(table, "data", "population", "algorithm", "model", "split")
     return Outcome(table, _figure(table), answer(table))
 
 

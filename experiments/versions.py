@@ -7,7 +7,7 @@ import pandas as pd
 
 from experiments.drawing import dots
 from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import candidate_rows, part_of, predict_rounds
 from experiments.script import run_script
 from experiments.sources import FORWARD, Sources
@@ -60,8 +60,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         )
         parts.append(change.assign(older=older, newer=newer, kind="change"))
     table = pd.concat(parts, ignore_index=True)
-    first = ["kind", "older", "newer", "algorithm", "model"]
-    table = table[[*first, *(c for c in table.columns if c not in first)]]
+    table = columns_first(table, "kind", "older", "newer", "algorithm", "model")
     return Outcome(table, _figure(table), answer(table))
 
 

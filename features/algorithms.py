@@ -125,6 +125,8 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 )
 """Every algorithm known, by library, direction and enum value."""
 
+CUDNN_GRAPH = "cudnn-graph"
+"""cuDNN's graph API, as collected: its engines are none of the algorithms here."""
 LIBRARIES: tuple[str, ...] = tuple(dict.fromkeys(a.library for a in ALGORITHMS))
 _INDEX: dict[tuple[str, str, str], Algorithm] = {(a.library, a.direction, a.name): a for a in ALGORITHMS}
 
@@ -132,6 +134,11 @@ _INDEX: dict[tuple[str, str, str], Algorithm] = {(a.library, a.direction, a.name
 @cache
 def algorithms(library: str, direction: str = "fwd") -> tuple[Algorithm, ...]:
     """All algorithms of a library in a direction, in enum order. Raises `InputError` for an unknown library."""
+    if library == CUDNN_GRAPH:
+        raise InputError(
+            f"library {library} ranks engines that every release of cuDNN numbers anew, and no model predicts them;"
+            " ask about library cudnn: a table without the columns library, library_version and algorithm does"
+        )
     if library not in LIBRARIES:
         raise InputError(
             f"library {library!r} is unknown; known: {', '.join(LIBRARIES)}{nearest(library, LIBRARIES)}"

@@ -1,6 +1,7 @@
 """`Conv`: one convolution problem, validated and hashable."""
 
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any, cast
 
 from features import shape
@@ -11,6 +12,7 @@ MAX_SIZE = 2**31 - 1  # cuDNN's descriptors hold int32
 _FOLLOWS = {"w": "h", "s": "r", "pad_w": "pad_h", "stride_w": "stride_h", "dilation_w": "dilation_h"}
 _CHOICES = {"dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS, "direction": DIRECTIONS}
 _SAME = cast(int, None)  # "as the height's"
+_SIZES = attrgetter(*SIZE_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,7 @@ class Conv:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The 14 sizes in the order of `SIZE_COLUMNS`."""
-        return tuple(getattr(self, name) for name in SIZE_COLUMNS)
+        return _SIZES(self)
 
     def with_batch(self, n: int) -> "Conv":
         """The same shape at another batch size."""

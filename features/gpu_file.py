@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from features.errors import InputError, nearest
+from features.regular_file import require_regular
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
 _GREATEST = 1e12
@@ -97,6 +98,7 @@ def read_gpu_file(
 def _parse(path: Path) -> dict[str, Any]:
     import tomllib
 
+    require_regular(path)
     try:
         content = path.read_bytes()
     except OSError as error:

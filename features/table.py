@@ -15,7 +15,7 @@ from features.machine import Machine, b_max_columns
 from features.problem import ConvColumns, Problem
 from features.roofline import roofline_us
 from features.shape import is_depthwise
-from features.terms import FAMILY_TERMS, KernelTerms, sized
+from features.terms import FAMILY_TERMS, KernelTerms, Sized, sized
 
 FEATURE_VERSION = 1
 """Raised whenever a name, the order or a formula below changes; bundles carry it."""
@@ -93,32 +93,39 @@ def machine_features(m: Machine) -> tuple[Number, ...]:
 
 
 def algorithm_features(
-    p: Problem, m: Machine, base_us: Number, family_code: int, terms: KernelTerms
+    z: Sized, m: Machine, base_us: Number, family_code: int, terms: KernelTerms
 ) -> tuple[Number, ...]:
     """`ALGORITHM_NAMES` of one family's terms."""
-    z = sized(p)
-    work, traffic, operands, workspace, kernels, launches = terms
-    own_us = roofline_us(1.0 * work, 1.0 * traffic, m.peak_tflops, m.dram_gbs)
+    work, traffic, operands, workspace, kernels, (small, middle, large) = terms
+    own_us = roofline_us(work, traffic, m.peak_tflops, m.dram_gbs)
     log2 = log2_for(own_us)
-    waves: list[Number] = []
-    efficiency: Number = 0.0
-    for _, count, last_share, utilisation in launches:
-        efficiency = maximum(efficiency, count / -(-count // 1.0) * utilisation)
-        waves += (log2(count), last_share, utilisation)
+    blocks, middle_waves, middle_last, middle_useful = middle
+    _, small_waves, small_last, small_useful = small
+    _, large_waves, large_last, large_useful = large
+    efficiency = maximum(  # of the slots of all waves: waves / ⌈waves⌉ · utilisation
+        maximum(
+            small_waves / -(-small_waves // 1.0) * small_useful,
+            middle_waves / -(-middle_waves // 1.0) * middle_useful,
+        ),
+        large_waves / -(-large_waves // 1.0) * large_useful,
+    )
+    held = workspace + 1.0
     return (
         family_code,
         log2(work / z.flops),
         log2(traffic / z.tensor_bytes),
         log2(operands),
-        log2(workspace + 1.0),
+        log2(held),
         log2(kernels),
         log2(own_us / base_us),
-        log2((workspace + 1.0) / m.l2_bytes),
-        log2(launches[1].blocks),
-        *waves,
+        log2(held / m.l2_bytes),
+        log2(blocks),
+        log2(small_waves), small_last, small_useful,
+        log2(middle_waves), middle_last, middle_useful,
+        log2(large_waves), large_last, large_useful,
         efficiency,
         log2(own_us / efficiency),
-    )
+    )  # fmt: skip
 
 
 def _padding_share(length: Number, step: int) -> Number:

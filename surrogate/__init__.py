@@ -7,6 +7,8 @@ prediction that the caller's limits allow is the pick.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from surrogate.lazy_names import lazy_names
+
 if TYPE_CHECKING:
     from features.conv import Conv
     from features.errors import InputError
@@ -77,18 +79,15 @@ __all__ = [
 ]
 
 
+_named, __dir__ = lazy_names(__name__, _HOMES)
+
+
 def __getattr__(name: str) -> Any:
-    """The public name, imported now: ``import surrogate`` itself stays free of pandas and xgboost."""
+    """A public name or a room, imported now: ``import surrogate`` itself stays free of pandas and xgboost."""
     if name == "__version__":
         from importlib.metadata import version
 
         return version("seer-surrogate")
     if name in _ROOMS:
         return importlib.import_module(f"surrogate.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'surrogate' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    return _named(name)

@@ -1,18 +1,22 @@
-"""Files that appear whole or not at all: written under a temporary name in the same folder, then renamed."""
+"""Files and folders that appear whole or not at all: written under a temporary name beside, then renamed."""
 
 import os
+import re
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from features.errors import InputError
 
 NAME_KEPT = 40
 """Characters of a file's name that its temporary one begins with; a file system takes 255 bytes in all."""
+SAVING = "saving"
+"""Ending of a folder's temporary name."""
 
 
 @contextmanager
@@ -51,6 +55,86 @@ def write_text(path: str | Path, text: str) -> None:
     """``text`` as UTF-8 at ``path``, atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_folder(path: str | Path, files: Mapping[str, bytes]) -> None:
+    """A folder of just these files (name, with ``/`` for one below → content) at ``path``, old or new at any time.
+
+    Processes that write below one parent take turns, and one that comes later sweeps what a killed one left. On Linux
+    an older folder is exchanged in one step; elsewhere, for the moment between two renames, there is none. A link stays
+    and what it names is replaced. Raises `InputError` where the folder cannot be written.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _turn(target.parent) as alone:
+            stem = f".{target.name[:NAME_KEPT]}."
+            if alone:
+                _sweep(target.parent, stem)
+            aside = target.parent / f"{stem}{secrets.token_hex(4)}.{SAVING}"
+            try:
+                for name, content in files.items():
+                    (aside / name).parent.mkdir(parents=True, exist_ok=True)
+                    (aside / name).write_bytes(content)
+                    _sync(aside / name)
+                _put(aside, target)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error) from None
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[bool]:
+    """Wait for other processes that write below ``folder``; False where the system has no lock for it."""
+    try:
+        import fcntl
+
+        place = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX)
+            alone = True
+        except OSError:  # a file system without locks
+            alone = False
+        yield alone
+    finally:
+        os.close(place)
+
+
+def _sweep(parent: Path, stem: str) -> None:
+    """Remove the temporary folders of killed processes; living ones hold the turn."""
+    left = re.compile(re.escape(stem) + rf"[0-9a-f]{{8}}\.{SAVING}")
+    for folder in parent.iterdir():
+        if left.fullmatch(folder.name):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _put(aside: Path, target: Path) -> None:
+    """``aside`` at ``target``; an older folder is then at ``aside``, or gone."""
+    if not target.exists():
+        aside.rename(target)
+    elif not _exchanged(aside, target):
+        old = aside.with_name(f"{aside.name[: -len(SAVING) - 9]}{secrets.token_hex(4)}.{SAVING}")
+        target.rename(old)
+        aside.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Whether the system swapped two names in one step: Linux's renameat2(2) with RENAME_EXCHANGE."""
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    with suppress(OSError, AttributeError):  # another C library, or one without the call
+        here, exchange = -100, 2
+        rename = ctypes.CDLL(None).renameat2
+        return rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+    return False
 
 
 def _is_stream(path: str | Path) -> bool:

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -16,16 +14,20 @@ from features.errors import InputError
 from features.gpu import Gpu
 from features.problem import SIZE_COLUMNS
 from features.table import FEATURE_VERSION
+from surrogate.atomic import write_folder
 from surrogate.bundle_check import check_model, check_parts
 from surrogate.bundle_index import BUNDLE_SCHEMA, INDEX, read_index
 from surrogate.checked_file import checked_file
+from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import rows_of
 from surrogate.models import Model, Support, model_class
-from surrogate.uncertainty.conformal import Widths
+from surrogate.uncertainty.conformal import UNSEEN_GPU_FACTOR, Widths
 from surrogate.uncertainty.domain import SETTINGS, Domain
 
 REMEDY = "train the bundle again with `seer train`"
 MAX_FILE_BYTES = 512 * 2**20
+WRITERS = 5
+"""Times that another process may replace a bundle while it is read."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class Bundle:
         """Predictions for the rows of a normalised frame, in order and with its index.
 
         ``devices`` are known beside the registry's GPUs and those the bundle was fitted on.
-        Columns: ``predicted_us``, ``lower_us`` and ``upper_us`` (90 % interval), ``in_domain``, ``supported``.
+        Columns: ``predicted_us``, ``lower_us`` and ``upper_us`` (90 % interval, wider by `unseen_gpu_factor` on a GPU
+        that training never saw), ``in_domain``, ``supported``.
         Raises `InputError` for an unknown GPU, or where solvers are chosen and the frame names none.
         """
         if self.candidate == "solver" and "solver" not in frame:
@@ -53,7 +56,9 @@ class Bundle:
         rows = rows_of(seen, {**self.devices, **(devices or {})})
         predicted = self.model.predict_us(rows)
         distance = self.domain.distances(seen)
-        factor = np.exp(self.widths.of(seen, distance, predicted))
+        half_width = self.widths.of(seen, distance, predicted)
+        fitted = np.isin(device_names(seen).astype(str), list(self.fitted_gpus))
+        factor = np.exp(half_width * np.where(fitted, 1.0, self.unseen_gpu_factor))
         return pd.DataFrame(
             {
                 "predicted_us": predicted,
@@ -64,6 +69,16 @@ class Bundle:
             },
             index=frame.index,
         )
+
+    @property
+    def fitted_gpus(self) -> frozenset[str]:
+        """Registry names of the GPUs that training or a calibration saw."""
+        return frozenset(text.partition("|")[0] for text in self.domain.settings)
+
+    @property
+    def unseen_gpu_factor(self) -> float:
+        """What half widths are multiplied by on any other GPU."""
+        return float(self.card.get("unseen_gpu_factor", UNSEEN_GPU_FACTOR))
 
     def __repr__(self) -> str:
         trained = self.card.get("data", {})
@@ -77,7 +92,7 @@ class Bundle:
 
 
 def save(bundle: Bundle, path: str | Path) -> None:
-    """Write the folder: complete under a temporary name, then renamed; an older bundle of that name is replaced.
+    """Write the folder, whole or not at all; an older bundle of that name is replaced (see `write_folder`).
 
     Raises `InputError` where ``path`` is something other than a bundle or cannot be written.
     """
@@ -101,30 +116,7 @@ def save(bundle: Bundle, path: str | Path) -> None:
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
     files[INDEX] = json.dumps(index, indent=1, sort_keys=True).encode()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
-    try:
-        for name, content in files.items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_bytes(content)
-        folder.chmod(0o755)
-        _replace_folder(folder, path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _replace_folder(new: Path, path: Path) -> None:
-    """Put ``new`` in the place of ``path``; the old folder goes only after the new one stands."""
-    if not path.exists():
-        new.rename(path)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)) / path.name
-    path.rename(old)
-    new.rename(path)
-    shutil.rmtree(old.parent)
+    write_folder(path, files)
 
 
 def load(path: str | Path) -> Bundle:
@@ -134,6 +126,18 @@ def load(path: str | Path) -> Bundle:
     """
     path = Path(path)
     index = read_index(path)
+    for _ in range(WRITERS):
+        try:
+            return _read(path, index)
+        except InputError:
+            newer = read_index(path)
+            if newer["sha256"] == index["sha256"]:
+                raise
+            index = newer
+    return _read(path, index)
+
+
+def _read(path: Path, index: Mapping[str, Any]) -> Bundle:
     files = {
         name: checked_file(path, name, digest, index=INDEX, max_bytes=MAX_FILE_BYTES, remedy=REMEDY)
         for name, digest in index["sha256"].items()

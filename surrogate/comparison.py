@@ -8,14 +8,14 @@ import pandas as pd
 
 from features.errors import InputError
 from surrogate import scorecard
-from surrogate.dataset.problems import fastest_solver, judged_rows, newest_version
+from surrogate.candidates import candidate_frame
+from surrogate.dataset.problems import judged_rows, newest_version
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import Fold, folds
 from surrogate.dataset.store import Dataset
 from surrogate.dataset.strata import strata
 from surrogate.judge import Choice
 from surrogate.models import MODELS, model_class
-from surrogate.models.seer.metrics import with_kernel_metrics
 from surrogate.outcome import RESULTS_SCHEMA, Comparison, choice_table, fold_table, plain, prediction_table
 from surrogate.rounds import Progress, Runs, run_rounds
 from surrogate.tune import TUNE_TRIALS
@@ -53,20 +53,6 @@ def compare(
     rounds = [folds(by, main, others, folds_count, seed) for seed in range(seeds)]
     runs = run_rounds(rows, main, rounds, classes, tune, progress or (lambda done, total, text: None))
     return _judge(data, also_train, main, rows, judged, rounds, runs, by)
-
-
-def candidate_frame(data: Dataset, candidate: str) -> pd.DataFrame:
-    """The rows to choose among (of each algorithm its fastest solver, or every solver), with kernel metrics if any."""
-    frame = data.frame if data.kernels is None else with_kernel_metrics(data.frame, data.kernels)
-    if candidate == "algorithm":
-        return fastest_solver(frame).drop(columns="solver", errors="ignore")
-    if candidate != "solver":
-        raise InputError(f"candidate {candidate!r} is unknown; known: algorithm, solver")
-    if "solver" not in frame:
-        raise InputError(
-            "candidate solver needs a `solver` column, which this table lacks; use --candidate algorithm"
-        )
-    return frame
 
 
 def _why_nothing_is_judged(data: Dataset, main: pd.DataFrame) -> str:

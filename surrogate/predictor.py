@@ -18,7 +18,7 @@ from surrogate.serving.selection import Excluded, Selection
 from surrogate.serving.setting import Setting
 from surrogate.serving.shipped import bundle_for, find_gpu, is_path
 from surrogate.serving.site import Ranking, Site
-from surrogate.serving.sites import Sites, fitted_gpus
+from surrogate.serving.sites import Sites
 
 if TYPE_CHECKING:
     from surrogate.bundle import Bundle
@@ -39,7 +39,7 @@ class Predictor:
         self.bundle = bundle
         self._backend = backend_for(bundle.model, backend)
         self._sites = Sites(bundle, self._backend)
-        fitted = sorted(fitted_gpus(bundle))
+        fitted = sorted(bundle.fitted_gpus)
         named = gpu or (fitted[0] if len(fitted) == 1 else None)
         self._place = self._sites.place(named) if named else None
         self._library = (
@@ -168,7 +168,7 @@ class Predictor:
             place, library = self._place, self._library
             if place is None or library is None:
                 raise InputError(
-                    f"the bundle was fitted on several GPUs: {', '.join(sorted(fitted_gpus(self.bundle)))};"
+                    f"the bundle was fitted on several GPUs: {', '.join(sorted(self.bundle.fitted_gpus))};"
                     " name one, by --gpu G or load(path, gpu=…)"
                 )
             version = library_version or self._sites.newest_version(place.name, library)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from features.conv import Conv
 from features.errors import InputError
+from features.regular_file import require_regular
 from surrogate.collect.plan import PlannedProblem, unique
 from surrogate.dataset.schema import SIZE_COLUMNS
 
@@ -36,6 +37,7 @@ def read_planned(path: str | Path) -> list[PlannedProblem]:
 
 def _is_parquet(path: Path) -> bool:
     """By content, so that the name does not matter."""
+    require_regular(path)
     try:
         with path.open("rb") as file:
             return file.read(4) == b"PAR1"

@@ -22,6 +22,7 @@ from surrogate.scorecard import HEURISTIC, Judged, choice_rows, pick_by_heuristi
 from surrogate.tune import search
 from surrogate.uncertainty.coverage import coverage_rows, picks
 from surrogate.uncertainty.domain import Domain, distances_to, reference_shapes
+from surrogate.uncertainty.unseen_gpu import unseen_gpu_factor
 from surrogate.uncertainty.width_fit import fit_widths
 
 __all__ = ["evaluate", "held_out_choice", "train"]
@@ -46,7 +47,8 @@ def train(
     """Fit ``model`` on all ok rows of ``data``, with ``params`` in place of its stored settings.
 
     ``trials`` settings are searched first (0: none), which leaves ``params`` aside. Interval widths and the card's
-    errors come from folds by shape (`fold_count`). Raises `InputError` where the data cannot carry the model.
+    errors come from folds by shape (`fold_count`); with three GPUs or more, `unseen_gpu_factor` from fits without one.
+    Raises `InputError` where the data cannot carry the model.
     """
     step = progress or (lambda done, total, text: None)
     cls = model_class(model)
@@ -57,7 +59,7 @@ def train(
     rows = rows_of(candidate_frame(data, candidate), data.devices)
     if not rows.ok.any():
         raise InputError(f"{data.name}: no row has status ok; there is nothing to learn from")
-    total = fold_count(rows) + 1 + (trials > 0)
+    total = fold_count(rows) + 2 + (trials > 0)
     if trials:
         params = search(
             cls, rows, trials, seed, progress=lambda n, of, best: step(0, total, f"trial {n} of {of} {best}")
@@ -70,13 +72,16 @@ def train(
         seed,
         lambda fold: step(int(trials > 0) + fold, total, f"held-out fold {fold + 1}"),
     )
-    step(total - 1, total, "all rows")
+    step(total - 2, total, "all rows")
     fitted = unfitted.fit(rows, seed=seed)
-    step(total, total, "done")
     measured = np.where(rows.ok, rows.time_us, np.nan)
     widths = fit_widths(rows.frame, held, measured, distance, judged_rows(rows.frame, data.candidates))
     described = card(data, rows, held, fold_count(rows), trials, seed)
     described["held_out"] |= held_out_intervals(data, rows.frame, held, measured, distance, widths.own_share)
+    step(total - 1, total, "unseen GPUs")
+    factor = unseen_gpu_factor(rows, widths, unfitted, seed=seed)
+    described |= {} if factor is None else rounded({"unseen_gpu_factor": factor})
+    step(total, total, "done")
     return Bundle(
         fitted,
         Support.fit(rows),

@@ -1,7 +1,9 @@
-"""Shared by all tests: the folder of measured data, random problems, invented tables (test data, no measurement)."""
+"""Shared by all tests: ``seer`` in this process, the folder of measured data, random problems, invented tables."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -68,6 +70,33 @@ st.register_type_strategy(Conv, _convs())  # `@given(st.from_type(Conv))` in any
 def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads, or adds to, what the developer measured on this machine."""
     monkeypatch.setenv("SEER_CACHE", str(tmp_path_factory.getbasetemp() / "no cache here"))
+
+
+class Outcome(NamedTuple):
+    """What a command left: exit status and both streams."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Standard output as JSON."""
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def seer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """``seer("gpus", "--json")``, through the entry point in this process → `Outcome`."""
+    from surrogate.cli import main
+
+    def run(*words: object) -> Outcome:
+        monkeypatch.setattr("sys.argv", ["seer", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return Outcome(int(stop.value.code or 0), *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="session")

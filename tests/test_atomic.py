@@ -1,14 +1,18 @@
 """Files that appear whole or not at all."""
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from features.errors import InputError
-from surrogate.atomic import atomic_path, write_text
+from surrogate.atomic import atomic_path, write_folder, write_text
 
 
 def _names(folder: Path) -> list[str]:
@@ -134,3 +138,94 @@ def test_a_disk_that_fills_leaves_the_old_file(tmp_path: Path) -> None:
         with atomic_path(tmp_path / "a.txt"):
             raise OSError(28, "disk is full")
     assert (tmp_path / "a.txt").read_text() == "old" and _names(tmp_path) == ["a.txt"]
+
+
+def _folder(path: Path) -> dict[str, bytes]:
+    return {
+        file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()
+    }
+
+
+OLD, NEW = {"a": b"old", "below/b": b"old"}, {"a": b"new", "c": b"new"}
+
+
+def test_a_folder_holds_just_its_files(tmp_path: Path) -> None:
+    for files in (OLD, NEW):
+        write_folder(tmp_path / "deep" / "f", files)
+        assert _folder(tmp_path / "deep" / "f") == files
+    assert _names(tmp_path / "deep") == ["f"]
+
+
+def test_a_link_to_a_folder_stays(tmp_path: Path) -> None:
+    write_folder(tmp_path / "f", OLD)
+    (tmp_path / "link").symlink_to(tmp_path / "f")
+    write_folder(tmp_path / "link", NEW)
+    assert (tmp_path / "link").is_symlink() and _folder(tmp_path / "f") == NEW
+
+
+def test_without_an_exchange_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("surrogate.atomic._exchanged", lambda one, other: False)
+    write_folder(tmp_path / "f", OLD)
+    write_folder(tmp_path / "f", NEW)
+    assert _folder(tmp_path / "f") == NEW and _names(tmp_path) == ["f"]
+
+
+def test_a_folder_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
+    write_folder(tmp_path / "f", OLD)
+    with pytest.raises(InputError, match="cannot be written"):
+        write_folder(tmp_path / "f", {**NEW, "a/below-a-file": b""})
+    assert _folder(tmp_path / "f") == OLD and _names(tmp_path) == ["f"]
+    with pytest.raises(InputError, match="cannot be written"):
+        write_folder(tmp_path / "f" / "a" / "g", NEW)
+
+
+def test_what_a_killed_writer_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    for name in (".f.0123abcd.saving", ".f.backup", ".g.0123abcd.saving"):
+        write_folder(tmp_path / name, OLD)
+    write_folder(tmp_path / "f", NEW)
+    assert _names(tmp_path) == [".f.backup", ".g.0123abcd.saving", "f"]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from surrogate.atomic import write_folder
+mark = sys.argv[2].encode()
+print("begun", flush=True)
+for _ in range(int(sys.argv[3])):
+    write_folder(Path(sys.argv[1]), {f"{name}-{mark.decode()}": mark * 50_000 for name in "abcdef"})
+"""
+
+
+def _writer(path: Path, mark: str, times: int) -> subprocess.Popen[bytes]:
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), mark, str(times)], stdout=subprocess.PIPE
+    )
+    assert writer.stdout and writer.stdout.readline()
+    return writer
+
+
+def _is_one_writers(path: Path, marks: str) -> bool:
+    found = _folder(path)
+    return any(found == {f"{name}-{m}": m.encode() * 50_000 for name in "abcdef"} for m in marks)
+
+
+def test_two_writers_of_one_folder_never_mix(tmp_path: Path) -> None:
+    writers = [_writer(tmp_path / "f", mark, 30) for mark in "xy"]
+    for writer in writers:
+        with writer:
+            assert writer.wait() == 0
+    assert _is_one_writers(tmp_path / "f", "xy") and _names(tmp_path) == ["f"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a folder is replaced in two steps")
+def test_a_killed_writer_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    write_folder(tmp_path / "f", {f"{name}-x": b"x" * 50_000 for name in "abcdef"})
+    for delay_ms in range(0, 25, 3):
+        with _writer(tmp_path / "f", "y" if delay_ms % 2 else "x", 10_000) as writer:
+            time.sleep(delay_ms / 1000)
+            writer.kill()
+            assert writer.wait() == -signal.SIGKILL
+        assert _is_one_writers(tmp_path / "f", "xy")
+    write_folder(tmp_path / "f", NEW)
+    assert _folder(tmp_path / "f") == NEW and _names(tmp_path) == ["f"]

@@ -27,18 +27,18 @@ def transform_size(p: Problem) -> Number:
 
 
 def _terms(z: Sized, side: Number, tiles_per_image: Number, b_max: Any, family: Any) -> KernelTerms:
-    reads, produces = z.channels_in, z.channels_out
+    reads, produces, groups, itemsize = z.channels_in, z.channels_out, z.groups, z.itemsize
     frequencies = side * (side // 2 + 1)
     images = z.n * tiles_per_image
-    planes = images * (reads + produces) * z.groups + reads * produces * z.groups
+    pairs = reads * produces * groups
+    planes = images * (reads + produces) * groups + pairs
     transforms = planes * 2.5 * side * side * 2 * log2(1.0 * side)
-    pointwise = 8 * frequencies * images * reads * produces * z.groups
-    workspace = planes * frequencies * COMPLEX_ITEMS * z.itemsize
-    launches = gemm_launches(images, produces, TILES[family], frequencies * z.groups, b_max)
+    workspace = planes * frequencies * COMPLEX_ITEMS * itemsize
+    launches = gemm_launches(images, produces, TILES[family], frequencies * groups, b_max)
     tile_m, tile_n = TILES[family][1]
-    operands = launches[1].blocks * (tile_m + tile_n) * reads * COMPLEX_ITEMS * z.itemsize
+    operands = launches[1].blocks * (tile_m + tile_n) * reads * COMPLEX_ITEMS * itemsize
     return KernelTerms(
-        pointwise + transforms,
+        8 * frequencies * images * pairs + transforms,
         z.tensor_bytes + 2 * workspace,
         operands,
         workspace,

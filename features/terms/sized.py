@@ -1,5 +1,6 @@
 """A problem together with what follows from its sizes, computed once and shared by every algorithm's formula."""
 
+from functools import partial
 from typing import NamedTuple
 
 from features.elementwise import Number, where
@@ -49,17 +50,21 @@ class Sized(NamedTuple):
     result_w: Number
 
 
+_sized = partial(tuple.__new__, Sized)
+"""`Sized` of its values in order, in half the time."""
+
+
 def sized(p: Problem) -> Sized:
     """``p`` with its derived sizes; ``p`` itself where it has them."""
     if isinstance(p, Sized):
         return p
     extents = height, width = out_h(p), out_w(p)
-    c, k, back = p.c // p.groups, p.k // p.groups, p.is_bwd_data
-    return Sized(
+    c, k, back, produced = p.c // p.groups, p.k // p.groups, p.is_bwd_data, gemm_n(p)
+    return _sized((
         p.n, p.c, p.h, p.w, p.k, p.r, p.s,
         p.pad_h, p.pad_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w, p.groups,
         p.itemsize, back, p.is_bwd_filter, p.is_nhwc, p.uses_tensor_cores,
         height, width, flops(p, extents), tensor_bytes(p, extents),
-        gemm_m(p, extents), gemm_n(p), gemm_k(p, extents), c, k,
-        where(back, k, c), where(back, c, k), where(back, p.h, height), where(back, p.w, width),
-    )  # fmt: skip
+        gemm_m(p, extents), produced, gemm_k(p, extents), c, k,
+        where(back, k, c), produced, where(back, p.h, height), where(back, p.w, width),
+    ))  # fmt: skip

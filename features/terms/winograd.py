@@ -24,11 +24,16 @@ def arithmetic(p: Problem, out_tile: Number, alpha: Number) -> Number:
     ``out_tile`` m and ``alpha`` = m + r − 1 in elements. A transform of an a×a tile to b×b costs a·b·(a + b).
     """
     z = sized(p)
-    reads, produces = z.channels_in, z.channels_out
-    tiles = z.n * _tile_counts(z, out_tile) * z.groups
-    products = 2 * alpha * alpha * tiles * reads * produces
-    filters = z.groups * reads * produces * z.r * alpha * (z.r + alpha)
-    inputs = tiles * reads * 2 * alpha * alpha * alpha
+    return _arithmetic(z, z.n * _tile_counts(z, out_tile) * z.groups, out_tile, alpha)
+
+
+def _arithmetic(z: Sized, tiles: Number, out_tile: Number, alpha: Number) -> Number:
+    """`arithmetic` where the tiles of all images and groups are known."""
+    reads, produces, r = z.channels_in, z.channels_out, z.r
+    squared = alpha * alpha
+    products = 2 * squared * tiles * reads * produces
+    filters = z.groups * reads * produces * r * alpha * (r + alpha)
+    inputs = tiles * reads * 2 * squared * alpha
     outputs = tiles * produces * alpha * out_tile * (alpha + out_tile)
     return products + filters + inputs + outputs
 
@@ -41,28 +46,25 @@ def filter_pieces(p: Problem) -> Number:
 def winograd(p: Problem, b_max: Any) -> KernelTerms:
     """Fused Winograd F(2×2, 3×3): the filter transform is a small kernel of its own, the rest one kernel."""
     z = sized(p)
-    tile_rows, tile_columns = ceil_div(z.result_h, 2), ceil_div(z.result_w, 2)
-    channel_blocks = ceil_div(z.channels_out, 32) * z.groups
-    useful = z.n * z.result_h * z.result_w * z.channels_out * z.groups
+    n, height, width, groups = z.n, z.result_h, z.result_w, z.groups
+    reads, produces = z.channels_in, z.channels_out
+    tile_rows, tile_columns = ceil_div(height, 2), ceil_div(width, 2)
+    channel_blocks = ceil_div(produces, 32) * groups
+    useful = n * height * width * produces * groups
     launches = []
     for (images, rows, columns), slots in zip(WINOGRAD_BLOCKS, b_max, strict=True):
-        blocks = (
-            ceil_div(z.n, images)
-            * ceil_div(tile_rows, rows)
-            * ceil_div(tile_columns, columns)
-            * channel_blocks
-        )
+        blocks = -(-n // images) * -(-tile_rows // rows) * -(-tile_columns // columns) * channel_blocks
         computed = blocks * (images * rows * columns * 4 * 32)
         launches.append(launch(blocks, slots, useful / computed))
     small, middle, large = launches
-    workspace = 16 * z.channels_in * z.channels_out * z.groups * z.itemsize
-    operands = middle.blocks * z.channels_in * 16 * (32 + 32) * z.itemsize
+    workspace = 16 * reads * produces * groups * z.itemsize
+    operands = middle.blocks * reads * 16 * (32 + 32) * z.itemsize
     return KernelTerms(
-        arithmetic(z, 2, 2 + 3 - 1) * filter_pieces(z),
+        _arithmetic(z, n * (tile_rows * tile_columns) * groups, 2, 2 + 3 - 1) * filter_pieces(z),
         z.tensor_bytes + 2 * workspace,
         operands,
         workspace,
-        2 + 0 * z.n,
+        2 + 0 * n,
         (small, middle, large),
     )
 
@@ -70,18 +72,18 @@ def winograd(p: Problem, b_max: Any) -> KernelTerms:
 def winograd_nonfused(p: Problem, b_max: Any) -> KernelTerms:
     """Non-fused Winograd: F(4×4, 3×3) with 36 batched GEMMs, F(9×9, 5×5) with 169; four kernels, all in workspace."""
     z = sized(p)
-    reads, produces, longest = z.channels_in, z.channels_out, maximum(z.r, z.s)
+    reads, produces, groups, longest = z.channels_in, z.channels_out, z.groups, maximum(z.r, z.s)
     out_tile = where(longest > 3, 9, 4)
     alpha = out_tile + longest - 1
-    points = alpha * alpha
+    products = alpha * alpha * groups
     tiles = z.n * _tile_counts(z, out_tile)
-    launches = gemm_launches(tiles, produces, TILES["winograd_nonfused"], points * z.groups, b_max)
+    launches = gemm_launches(tiles, produces, TILES["winograd_nonfused"], products, b_max)
     elements = tiles * (reads + produces) + reads * produces
-    workspace = points * z.groups * elements * z.itemsize
+    workspace = products * elements * z.itemsize
     tile_m, tile_n = TILES["winograd_nonfused"][1]
     operands = launches[1].blocks * (tile_m + tile_n) * reads * z.itemsize
     return KernelTerms(
-        arithmetic(z, out_tile, alpha),
+        _arithmetic(z, tiles * groups, out_tile, alpha),
         z.tensor_bytes + 2 * workspace,
         operands,
         workspace,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from features.errors import InputError
+from features.regular_file import require_regular
 from surrogate.atomic import atomic_path
 
 Record = dict[str, Any]
@@ -87,6 +88,7 @@ class CheckedLines:
 
         Raises `InputError` for a file of another kind or of a newer release, `OSError` where it cannot be read.
         """
+        require_regular(self.path)
         try:
             with self.path.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -113,6 +115,7 @@ class CheckedLines:
 
         Raises as `read_new`, whose place in the file stays.
         """
+        require_regular(self.path)
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:

@@ -66,10 +66,12 @@ def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv:
         shared = [name for name in _FACTS if all(record[name] == found[0][name] for record in found)]
         facts = ", ".join(f"{name} {_text(found[0][name])}" for name in shared)
         click.echo(_wrapped(f"{path}: {facts}", ""))
-        counts = [{k: v for k, v in record.items() if k not in shared} for record in found]
+        counts = [{_SHORT.get(k, k): v for k, v in record.items() if k not in shared} for record in found]
         show(counts, as_json=False, as_csv=False)
 
 
+_SHORT = {"judged_problems": "judged", "judged_shapes": "in_shapes"}
+"""Heads that let the counts fit 80 columns."""
 _FACTS = ("gpu", "library", "versions", "direction", "dtype", "math", "layout", "candidates")
 
 

@@ -2,11 +2,12 @@
 
 import click
 
+from surrogate.cli.completion import gpu_names
 from surrogate.cli.output import output_options, show
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=gpu_names)
 @output_options
 def command(name: str | None, as_json: bool, as_csv: bool) -> None:
     """List the known GPUs, or show all that is known of GPU NAME (a registry name or an alias).

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from features.problem import DTYPES, LAYOUTS, MATHS
+from surrogate.cli.completion import gpu_names
 from surrogate.cli.output import output_options, show
 from surrogate.network.read import MAX_SIZE
 
@@ -32,7 +33,9 @@ class Sizes(click.ParamType):
 
 @click.command()
 @click.argument("source", metavar="FILE")
-@click.option("--gpu", metavar="G", required=True, help="The GPU, by registry name or alias.")
+@click.option(
+    "--gpu", metavar="G", required=True, shell_complete=gpu_names, help="The GPU, by registry name or alias."
+)
 @click.option(
     "--bundle", type=click.Path(path_type=Path), help="Fitted model, a folder; else the one shipped."
 )
@@ -79,7 +82,8 @@ def command(
     FILE is an .onnx or .pt2 file (weights are not needed), a table of problems (parquet, CSV, or a text file with a
     problem per line), or module:callable, which imports your module and runs on fake tensors what callable returns:
     (module, inputs). Layers are summed as if they ran one after another, as single kernels without fusion or gaps.
-    Operators that this package does not know are named, counted and in no sum.
+    Operators that this package does not know are named, counted and in no sum. --json and --csv also give every layer's
+    interval, workspace, FLOPs, bytes and source.
     """
     from surrogate.cli.network_output import print_report
     from surrogate.network.load import load_predictors

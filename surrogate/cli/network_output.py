@@ -1,27 +1,32 @@
 """The tables that ``seer network`` prints for people."""
 
+from collections import Counter
 from typing import Any
 
 import click
 
-from surrogate.cli.output import to_table
+from surrogate.cli.table import fitted, to_table
 from surrogate.network.result import LayerTime, NetworkTime
 from surrogate.network.savings import Rival
+from surrogate.serving.text import interval_us
 
 
 def print_report(
     time: NetworkTime, batches: list[dict[str, Any]], gpus: list[dict[str, Any]], *, layers: bool
 ) -> None:
     """Layers or types, classes, savings, batches, GPUs, and what is in no sum."""
-    click.echo(time.headline())
+    click.echo(fitted(time.headline()))
     if layers:
         _section("", [_layer(layer) for layer in time.layers])
+        click.echo(_sources(time))
     _section("by type", [_type(row) for row in time.by_type()])
     _section("algorithms", [_type(row) for row in time.by_algorithm()])
     classes = [{"class": name, **_percent(share)} for name, share in time.classes().items()]
-    _section("convolutions by what bounds them, %", classes if time.by_algorithm() else [])
+    _section("convolutions by what bounds them", classes if time.by_algorithm() else [])
+    if time.savings.rivals:
+        click.echo()
     for rival in time.savings.rivals:
-        click.echo(_saved(rival))
+        click.echo(fitted(_saved(rival)))
     if time.by_algorithm():
         click.echo(f"peak workspace: {time.peak_workspace_bytes / 2**20:.1f} MiB")
     _section("batches", [_sweep(row) for row in batches])
@@ -33,7 +38,8 @@ def print_report(
     }
     for title, counts in told.items():
         if counts:
-            click.echo(f"{title}: {', '.join(f'{name} ×{count}' for name, count in counts.items())}")
+            found = ", ".join(f"{name} ×{count}" for name, count in counts.items())
+            click.echo(fitted(f"{title}: {found}"))
 
 
 def _section(title: str, rows: list[dict[str, Any]]) -> None:
@@ -42,33 +48,42 @@ def _section(title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _layer(layer: LayerTime) -> dict[str, Any]:
+    """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
     return {
         "layer": layer.name,
         "problem": layer.problem,
         "algorithm": layer.algorithm,
         "time_us": layer.time_us,
-        "90 %": f"{layer.lower_us:.4g}–{layer.upper_us:.4g}",
-        "MiB": layer.workspace_bytes / 2**20 if layer.algorithm else None,
-        "GFLOP": layer.flops / 1e9,
-        "MB": layer.bytes / 1e6,
         "bound": layer.bound,
-        "source": layer.source,
     }
+
+
+def _sources(time: NetworkTime) -> str:
+    """Where the times of the layers come from, with counts; layers outside the training data have their own line."""
+    counts = Counter(layer.source for layer in time.layers)
+    return f"source of the times: {', '.join(f'{name} ×{count}' for name, count in counts.most_common())}"
 
 
 def _type(row: dict[str, Any]) -> dict[str, Any]:
     shown = {name: value for name, value in row.items() if name not in ("flops", "bytes", "share")}
-    return shown | {"%": 100 * row["share"], "GFLOP": row["flops"] / 1e9, "MB": row["bytes"] / 1e6}
+    return shown | {"%": round(100 * row["share"], 1), "GFLOP": row["flops"] / 1e9, "MB": row["bytes"] / 1e6}
 
 
 def _percent(shares: dict[str, float]) -> dict[str, float]:
-    return {name: 100 * share for name, share in shares.items()}
+    return {f"{name} %": round(100 * share, 1) for name, share in shares.items()}
 
 
 def _sweep(row: dict[str, Any]) -> dict[str, Any]:
-    shown = {name: value for name, value in row.items() if not name.endswith("_bytes") and name != "best"}
-    shown["workspace_mib"] = row["peak_workspace_bytes"] / 2**20
-    return shown | ({"best": "◀ best" if row["best"] else ""} if "best" in row else {})
+    """A batch or a GPU; of several batches the best one is marked."""
+    shown: dict[str, Any] = {name: row[name] for name in ("batch", "gpu", "total_us") if name in row}
+    shown |= {
+        "90 %": interval_us(row["lower_us"], row["upper_us"]),
+        "samples_per_s": row["samples_per_s"],
+        "coverage %": round(100 * row["coverage"], 1),
+        "MiB": row["peak_workspace_bytes"] / 2**20,
+    }
+    shown |= {"speedup": row["speedup"]} if "speedup" in row else {}
+    return shown | ({"": "◀ best" if row["best"] else ""} if "best" in row else {})
 
 
 def _saved(rival: Rival) -> str:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from surrogate.cli.completion import gpu_names
+
 if TYPE_CHECKING:
     from features.conv import Conv
     from surrogate.predictor import Predictor
@@ -42,7 +44,10 @@ def problem_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="A folder made by `seer train`.  [default: the one that ships for the GPU]",
         ),
         click.option(
-            "--gpu", metavar="G", help="The GPU that is asked about, by any name; `seer gpus` lists them."
+            "--gpu",
+            metavar="G",
+            shell_complete=gpu_names,
+            help="The GPU that is asked about, by any name; `seer gpus` lists them.",
         ),
     ):
         function = option(function)

@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -43,7 +44,7 @@ def to_table(records: Records, width: int | None = None) -> str:
 def fitted(text: str, width: int | None = None) -> str:
     """``text`` with the tables in it laid out anew as `to_table` does; as it is where it fits, or in a pipe.
 
-    For objects that print themselves. Lines with gaps of two blanks make a table.
+    For objects that print themselves. Lines with gaps of two blanks make a table; other long lines are wrapped.
     """
     width = terminal_width() if width is None else width
     lines = text.split("\n")
@@ -52,7 +53,10 @@ def fitted(text: str, width: int | None = None) -> str:
     blocks: list[str] = []
     for tabular, group in groupby(lines, lambda line: re.search(r"\S {2,}\S", line) is not None):
         block = list(group)
-        blocks += [_refitted(block, width)] if tabular and max(map(len, block)) > width else block
+        if tabular and max(map(len, block)) > width:
+            blocks.append(_refitted(block, width))
+        else:
+            blocks += [textwrap.fill(line, width, subsequent_indent=GAP) if line else line for line in block]
     return "\n".join(blocks)
 
 

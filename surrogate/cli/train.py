@@ -51,7 +51,9 @@ def command(
 ) -> None:
     """Fit a model on all rows of DATA and save it as a bundle: a folder of JSON and UBJ files, nothing executable.
 
-    The model card's errors and the intervals come from folds by shape.
+    The model card's errors and the intervals come from folds by shape; how much wider intervals are on a GPU that was
+    never measured, from fits without one of the GPUs, where DATA has three or more (otherwise, and with --stream: 3
+    times).
     """
     from surrogate.bundle import save
     from surrogate.cli.datasets import load_all, progress_bar

@@ -78,6 +78,7 @@ def command(
     Hold back the rows that are to judge the result (--where): the search sees all of DATA.
     """
     from surrogate.cli.datasets import load_all, progress_bar
+    from surrogate.cli.lost_signals import signals_kept
     from surrogate.cli.output import show
     from surrogate.tune import write_settings
     from surrogate.tune.shared import tune
@@ -85,18 +86,24 @@ def command(
     dataset = load_all(data, candidates, where)
     step, close = progress_bar("tune")
     try:
-        found = tune(
-            dataset,
-            trials=trials,
-            model=model,
-            storage=storage,
-            study=study,
-            objective=objective,
-            candidate=candidate,
-            seed=seed,
-            timeout_minutes=timeout_minutes,
-            progress=step,
-        )
+        with signals_kept() as raise_again:
+
+            def progress(*told: Any) -> None:
+                raise_again()
+                step(*told)
+
+            found = tune(
+                dataset,
+                trials=trials,
+                model=model,
+                storage=storage,
+                study=study,
+                objective=objective,
+                candidate=candidate,
+                seed=seed,
+                timeout_minutes=timeout_minutes,
+                progress=progress,
+            )
     except KeyboardInterrupt as stop:
         stop.add_note(f"finished trials are kept in {storage}; the same command goes on")
         raise

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from math import isfinite
 from typing import Any, Self
 
 THROTTLES: Mapping[int, str] = {
@@ -73,4 +74,5 @@ class Clocks:
 
 def throttles(mask: float | None) -> tuple[str, ...]:
     """What slowed the clock, by name; empty for none or unknown."""
-    return tuple(name for bit, name in THROTTLES.items() if int(mask or 0) & bit)
+    bits = int(mask) if mask and isfinite(mask) else 0
+    return tuple(name for bit, name in THROTTLES.items() if bits & bit)

@@ -186,5 +186,5 @@ def _fits(value: Any, kind: Any) -> bool:
         )
     if kind in (int, float):
         number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
-        return number and (abs(value) < MAX_NUMBER or not isfinite(value))
+        return number and (abs(value) < MAX_NUMBER or (isinstance(value, float) and not isfinite(value)))
     return isinstance(value, kind)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from features.errors import InputError
+from features.regular_file import require_regular
 from surrogate.collect.device import DeviceInfo
 from surrogate.collect.records import check_record
 
@@ -109,6 +110,7 @@ class Contents:
 def read(path: str | Path) -> Contents:
     """All whole records of ``path``. A torn last line is left out; anything else unreadable raises `InputError`."""
     path = Path(path)
+    require_regular(path)
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -122,6 +124,8 @@ def read(path: str | Path) -> Contents:
     for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
         try:
             record = json.loads(line)
+            if b"\\ud" in line.lower():  # half of a surrogate pair is a text that no table holds
+                json.dumps(record, ensure_ascii=False).encode()
             check_record(record, first=number == 1)
         except (ValueError, RecursionError) as error:
             raise InputError(

@@ -14,10 +14,13 @@ from typing import Any
 from features.conv import Conv
 from features.errors import InputError, nearest
 from features.problem import SIZE_COLUMNS
+from features.regular_file import read_bounded
 from features.text import parse
 from surrogate.collect.plan import PlannedProblem
 
 SETTING_NAMES = ("dtype", "math", "layout", "direction")
+MAX_BYTES = 64 << 20
+"""Most bytes of a plan; a million problems take 40 MB."""
 NEEDED = ("n", "c", "h", "k", "r")
 NUMBERS_ONLY = re.compile(r"[\d\s,;.+-]+")
 
@@ -29,7 +32,7 @@ def file_problems(path: str | Path) -> list[PlannedProblem]:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_bounded(path, MAX_BYTES, streams=True).decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(
             f"{path}: no such plan file; give a list of problems, one n…c…h…k…r… a line"
@@ -40,7 +43,10 @@ def file_problems(path: str | Path) -> list[PlannedProblem]:
     lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
     if not lines:
         raise InputError(f"{path}: holds no problem; give one a line, as in n32c256h14w14k256r3s3p1u1")
-    return list(_problems(path, lines))
+    found = list(_problems(path, lines))
+    if not found:
+        raise InputError(f"{path}: a header without problems; give one a line below it")
+    return found
 
 
 def _problems(path: Path, lines: list[tuple[int, str]]) -> Iterator[PlannedProblem]:
@@ -117,7 +123,7 @@ def _whole(name: str, value: Any) -> int:
 def _json_object(line: str, path: Path, number: int) -> Mapping[str, Any]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f'{path}:{number}: not JSON ({error}); each line is one object such as {{"problem": …}}'
         ) from None

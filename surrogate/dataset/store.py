@@ -11,6 +11,7 @@ import pandas as pd
 from features.cpu import cpu_device
 from features.errors import InputError
 from features.gpu import Gpu
+from features.regular_file import require_regular
 from surrogate.atomic import atomic_path
 from surrogate.dataset.check import Violation, check
 from surrogate.dataset.normalise import normalise, require_columns
@@ -67,6 +68,7 @@ def read_table(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
     path = Path(path)
     _refuse_text(path)
+    require_regular(path)
     if not path.is_file():
         what = "a folder, no file" if path.is_dir() else "no such file"
         raise InputError(
@@ -184,4 +186,5 @@ def _write(frame: pd.DataFrame, path: Path, metadata: dict[str, Any]) -> None:
 
     table = pa.Table.from_pandas(frame, preserve_index=False)
     merged = {**(table.schema.metadata or {}), METADATA_KEY: json.dumps(metadata, sort_keys=True).encode()}
-    pq.write_table(table.replace_schema_metadata(merged), path, compression="zstd")
+    with path.open("wb") as file:  # Arrow refuses names that are no UTF-8
+        pq.write_table(table.replace_schema_metadata(merged), file, compression="zstd")

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from features.errors import InputError, nearest
+from features.regular_file import require_regular
 from surrogate.formats.imported import Imported
 
 __all__ = ["FORMATS", "Format", "Imported"]
@@ -43,6 +44,7 @@ class Format:
         for path in paths:
             if Path(path).is_dir():
                 raise InputError(f"{path}: a folder; name the files in it, as in {path}/*")
+            require_regular(path)
             if not Path(path).is_file():
                 raise InputError(
                     f"{path}: cannot be read (no such file); `seer import {self.name} --how` says how to get one"

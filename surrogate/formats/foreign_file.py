@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from features.errors import InputError
+from features.regular_file import require_regular
 from surrogate.formats.imported import Progress
 
 DEFAULT_MAX_BYTES = 2 << 30
@@ -28,6 +29,7 @@ def chunks(
     Raises `InputError` for a file that is missing, damaged, or unpacks to more than ``max_bytes``.
     """
     path, seen = Path(path), 0
+    require_regular(path)
     try:
         raw = path.open("rb")
     except OSError as error:

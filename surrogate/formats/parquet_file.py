@@ -6,6 +6,7 @@ are read as dictionaries whose full size is known before they are written out.
 """
 
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,17 @@ def frame_of(table: Any) -> pd.DataFrame:
 
 
 def _opened(path: Path, read_dictionary: list[str] | None = None) -> Any:
+    """The file, opened by Python: Arrow refuses names that are no UTF-8."""
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(path, read_dictionary=read_dictionary)
+    raw = path.open("rb")
+    try:
+        file = pq.ParquetFile(raw, read_dictionary=read_dictionary)
+    except BaseException:
+        raw.close()
+        raise
+    weakref.finalize(file, raw.close)
+    return file
 
 
 def _is_text(kind: Any) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 from features.errors import InputError
 from surrogate.dataset.rows import Rows
+from surrogate.models.booster_file import native_booster
 from surrogate.models.bounds import bound_rows
 from surrogate.models.columns import DIMS, TERMS, candidate_names, roofline_base_us, select, vocabulary
 from surrogate.models.objective import Objective, Weights
@@ -168,11 +169,7 @@ class _Boosted:
 
     def _loaded(self) -> Any:
         if self._booster is None:
-            import xgboost
-
-            booster = xgboost.Booster()
-            booster.load_model(bytearray(self._stored))
-            self._booster = booster
+            self._booster = native_booster(self._stored, len(self.columns) + 1)
         return self._booster
 
     @staticmethod

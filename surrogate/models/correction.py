@@ -8,6 +8,7 @@ import numpy as np
 
 from surrogate.dataset.rows import COLUMN_NAMES, Rows
 from surrogate.dataset.splits import fold_of_names, shape_names
+from surrogate.models.booster_file import native_booster
 from surrogate.models.columns import TERMS, candidate_names, vocabulary
 from surrogate.models.residual import Inputs, Residual
 
@@ -59,12 +60,7 @@ class Correction:
     @classmethod
     def load(cls, values: Mapping[str, Any], trees: bytes | None) -> Self:
         """What `save` gave."""
-        booster = None
-        if trees is not None:
-            import xgboost
-
-            booster = xgboost.Booster()
-            booster.load_model(bytearray(trees))
+        booster = None if trees is None else native_booster(trees, len(TERMS) + 2)
         return cls(Residual.from_dict(values["residual"]), values["candidates"], booster)
 
 

@@ -1,7 +1,8 @@
 """Models of networks → operators → totals: how long a network takes on a GPU, and where the time goes."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from surrogate.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from surrogate.network.load import Predictors, load_predictors
@@ -33,8 +34,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """The public name, imported when it is first asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'surrogate.network' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

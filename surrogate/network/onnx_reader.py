@@ -10,7 +10,8 @@ from features.errors import InputError
 from surrogate.network.network import Layer, Network, Tally
 from surrogate.network.onnx_file import load_model, with_shapes
 from surrogate.network.onnx_names import ELEMENTWISE, IGNORED
-from surrogate.network.onnx_ops import HANDLED, Node, elementwise
+from surrogate.network.onnx_node import Node
+from surrogate.network.onnx_ops import HANDLED, elementwise
 from surrogate.network.tensor import Tensor, UnsupportedError
 
 DTYPE_OF = {1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16", 2: "int8", 3: "int8", 9: "int8", 5: "fp16"}

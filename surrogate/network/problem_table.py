@@ -94,8 +94,16 @@ def _frame(path: Path) -> Any:
     try:
         with path.open(encoding="utf-8-sig") as file:
             header = file.readline(MAX_HEADER)
+            if len(header) == MAX_HEADER:
+                raise InputError(
+                    f"{path}: its first line is longer than {MAX_HEADER:,} characters; give a CSV table"
+                )
             file.seek(0)
-            frame = pd.read_csv(file, sep=max(",;\t", key=header.count), skipinitialspace=True)
+            frame = pd.read_csv(
+                file, sep=max(",;\t", key=header.count), skipinitialspace=True, low_memory=False
+            )
+    except InputError:
+        raise
     except UnicodeDecodeError:
         raise InputError(f"{path}: not a readable CSV file; it must be UTF-8 text") from None
     except OSError as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from features.conv import Conv
 from features.errors import InputError
+from features.regular_file import require_regular
 from surrogate.network.network import Network
 
 TABLES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
@@ -32,6 +33,7 @@ def read_network(
     pass. Raises `InputError` for what cannot be read.
     """
     text, path = str(source), Path(source)
+    require_regular(path)
     kind = path.suffix.lower()
     for name, size in {"batch": batch, **(dims or {})}.items():
         if size is not None and not 1 <= size <= MAX_SIZE:

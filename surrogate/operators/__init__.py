@@ -3,8 +3,9 @@
 A prediction is the operator's roofline time plus its call's fixed cost, multiplied by a learned correction.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from surrogate.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from surrogate.operators.bundle import OperatorBundle, load_operators, save_operators
@@ -15,17 +16,17 @@ if TYPE_CHECKING:
     from surrogate.operators.training import train_operators
 
 _HOMES = {
-    "HeldOut": "judging",
-    "OperatorBundle": "bundle",
-    "OperatorPredictor": "predictor",
-    "OperatorTable": "table",
-    "OperatorTime": "prediction",
-    "hold_out": "judging",
-    "load_operators": "bundle",
-    "operator_time_us": "predictor",
-    "read_operators": "table",
-    "save_operators": "bundle",
-    "train_operators": "training",
+    "HeldOut": "surrogate.operators.judging",
+    "OperatorBundle": "surrogate.operators.bundle",
+    "OperatorPredictor": "surrogate.operators.predictor",
+    "OperatorTable": "surrogate.operators.table",
+    "OperatorTime": "surrogate.operators.prediction",
+    "hold_out": "surrogate.operators.judging",
+    "load_operators": "surrogate.operators.bundle",
+    "operator_time_us": "surrogate.operators.predictor",
+    "read_operators": "surrogate.operators.table",
+    "save_operators": "surrogate.operators.bundle",
+    "train_operators": "surrogate.operators.training",
 }
 
 __all__ = [
@@ -43,12 +44,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """The public name, imported when it is first asked for: pandas and xgboost stay out until then."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'surrogate.operators' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"surrogate.operators.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

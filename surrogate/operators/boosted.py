@@ -15,6 +15,7 @@ from features.errors import InputError
 from features.gpu import gpu
 from features.operators import OPERATORS
 from surrogate.dataset.problems import joined
+from surrogate.models.booster_file import native_booster
 from surrogate.operators.columns import FAMILY_NAMES, design, family_of
 from surrogate.operators.table import OperatorTable
 
@@ -121,17 +122,14 @@ class BoostedOperators:
     @classmethod
     def load(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `save` wrote."""
-        import xgboost
-
         model = cls(**params)
         facts = json.loads(files["facts.json"])
         model._labels, model._call_us = facts["labels"], facts["call_us"]
         for name, content in files.items():
             if name.endswith(".ubj"):
-                booster = xgboost.Booster()
-                booster.load_model(bytearray(content))
-                booster.set_param({"nthread": 1})
-                model._boosters[name.removesuffix(".ubj")] = booster
+                key = name.removesuffix(".ubj")
+                columns = len(FAMILY_NAMES[key.partition("-")[0]]) + 1
+                model._boosters[key] = native_booster(content, columns)
         if not model._boosters:
             raise InputError("the operator bundle holds no booster; fit it again")
         return model

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,12 +11,14 @@ import numpy as np
 import pandas as pd
 
 from features.errors import InputError
+from features.regular_file import read_bounded
+from surrogate.atomic import write_folder
 from surrogate.checked_file import checked_file
 from surrogate.dataset.problems import joined
 from surrogate.operators.baselines.roofline import roofline_us
 from surrogate.operators.blended import BlendedOperators
 from surrogate.operators.columns import COLUMNS_VERSION
-from surrogate.operators.intervals import OperatorDomain, OperatorWidths
+from surrogate.operators.intervals import ALL, OperatorDomain, OperatorWidths
 from surrogate.operators.launch import Launch, launch_of
 from surrogate.operators.table import OperatorTable
 
@@ -26,6 +26,9 @@ OPERATOR_BUNDLE_SCHEMA = 1
 """Version of the folder's layout. History: 1, the first."""
 INDEX = "operators.json"
 MAX_FILE_BYTES = 64 * 2**20
+MAX_NUMBER = 2.0**53
+_TYPES = {"schema": int, "columns_version": int, "params": dict, "card": dict, "sha256": dict}
+"""Field of the index → its type; all are needed."""
 REFIT = "fit it again with `python -m experiments.fit_operators`"
 
 
@@ -80,7 +83,7 @@ class OperatorBundle:
 
 
 def save_operators(bundle: OperatorBundle, path: str | Path) -> None:
-    """Write the folder: complete under a temporary name, then renamed; an older bundle of that name is replaced.
+    """Write the folder, whole or not at all; an older bundle of that name is replaced (see `write_folder`).
 
     Raises `InputError` where ``path`` is something else or cannot be written.
     """
@@ -103,21 +106,7 @@ def save_operators(bundle: OperatorBundle, path: str | Path) -> None:
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
     files[INDEX] = json.dumps(index, indent=1, sort_keys=True).encode()
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
-    try:
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
-        folder.chmod(0o755)
-        if path.exists():
-            old = folder / "old"
-            path.rename(old)
-            shutil.rmtree(old)
-        folder.rename(path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    write_folder(path, files)
 
 
 def load_operators(path: str | Path) -> OperatorBundle:
@@ -132,31 +121,63 @@ def load_operators(path: str | Path) -> OperatorBundle:
         for name, digest in index["sha256"].items()
     }
     try:
-        return OperatorBundle(
-            BlendedOperators.load(index["params"], files),
-            OperatorWidths.from_json(files["widths.json"]),
-            OperatorDomain.from_json(files["domain.json"]),
-            {key: Launch(**values) for key, values in json.loads(files["launches.json"]).items()},
-            index["card"],
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: the operator bundle is incomplete ({error}); {REFIT}") from None
+        return _parsed(index, files)
+    except Exception as error:  # whatever nonsense a file holds makes its parser raise, it is one line
+        reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        reason = reason.splitlines()[0][:120]
+        raise InputError(
+            f"{path}: the operator bundle is incomplete or damaged ({reason}); {REFIT}"
+        ) from None
+
+
+def _parsed(index: Mapping[str, Any], files: Mapping[str, bytes]) -> OperatorBundle:
+    _check_numbers(files)
+    return OperatorBundle(
+        BlendedOperators.load(index["params"], files),
+        OperatorWidths.from_json(files["widths.json"]),
+        OperatorDomain.from_json(files["domain.json"]),
+        {key: Launch(**values) for key, values in json.loads(files["launches.json"]).items()},
+        index["card"],
+    )
+
+
+def _check_numbers(files: Mapping[str, bytes]) -> None:
+    """Raises `ValueError` where a number is none: a file may carry the right hash and still hold nonsense."""
+    facts, widths = json.loads(files["facts.json"]), json.loads(files["widths.json"])["widths"]
+    launches = {
+        f"{key} {name}": value
+        for key, fields in json.loads(files["launches.json"]).items()
+        for name, value in fields.items()
+    }
+    shares = json.loads(files["shares.json"])
+    for name, numbers in (("widths", widths), ("shares", shares), ("facts", facts["call_us"])):
+        _require_numbers(f"{name}.json", numbers, 0.0)
+    _require_numbers("facts.json", facts["labels"], 0.0)
+    _require_numbers("launches.json", launches, -MAX_NUMBER)
+    if ALL not in widths or max(shares.values(), default=0.0) > 1.0:
+        raise ValueError("widths.json or shares.json: no width over all rows, or a share above 1")
+
+
+def _require_numbers(name: str, numbers: Mapping[str, Any], least: float) -> None:
+    for key, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < MAX_NUMBER:
+            raise ValueError(f"{name}: {key} is {value!r}")
 
 
 def _read_index(path: Path) -> dict[str, Any]:
     """``operators.json``, with versions and keys checked."""
     try:
-        index = json.loads((path / INDEX).read_bytes())
+        index = json.loads(read_bounded(path / INDEX, MAX_FILE_BYTES))
+    except InputError:
+        raise
     except OSError:
         raise InputError(f"{path}: no operator bundle there (no {INDEX}); {REFIT}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(f"{path}: {INDEX} is damaged; {REFIT}") from None
-    if not isinstance(index, dict) or not {"schema", "columns_version", "params", "card", "sha256"} <= set(
-        index
-    ):
+    if not isinstance(index, dict) or any(type(index.get(name)) is not kind for name, kind in _TYPES.items()):
         raise InputError(f"{path}: {INDEX} is incomplete; {REFIT}")
+    if not all(isinstance(digest, str) for digest in index["sha256"].values()):
+        raise InputError(f"{path}: {INDEX} names a hash that is no text; {REFIT}")
     if index["schema"] > OPERATOR_BUNDLE_SCHEMA:
         raise InputError(
             f"{path}: written with operator bundle schema {index['schema']}, this release reads up to"

@@ -12,10 +12,7 @@ STAND_INS: dict[str, tuple[str, ...]] = {
     "pow": ("mul", "add"),
     "mul": ("add",),
     "sub_scalar": ("add_scalar", TWO_ACCESSES),
-    **dict.fromkeys(
-        ("leaky_relu", "silu", "hardswish", "exp", "sqrt", "copy", "clipped_relu", "elu", "add_scalar"),
-        (TWO_ACCESSES,),
-    ),
+    **dict.fromkeys(LIKE_RELU, (TWO_ACCESSES,)),
     "gelu_backward": ("tanh_backward", "relu_backward"),
 }
 """Kind → kinds that move the same bytes, nearest first. Matrix products: `candidates`."""

@@ -97,10 +97,11 @@ def _paired(row: Row) -> str:
         return ""
     if low <= 0 <= high:
         span = f"{log_change(mid)} % time, 95 % interval {log_change(low)} to {log_change(high)} %"
-        return f"On the same problems the two cannot be told apart ({span})."
+        return f"On the same problems it and cuDNN's heuristic cannot be told apart ({span})."
     near, middle, far = (percent(abs(math.expm1(end))) for end in sorted((low, mid, high), key=abs))
     word = "less" if mid < 0 else "more"
-    return f"On the same problems its picks take {middle} % {word} time (95 % interval {near} to {far} %)."
+    text = f"On the same problems its picks take {middle} % {word} time than the heuristic's"
+    return f"{text} (95 % interval {near} to {far} %)."
 
 
 def _time(model: str, row: Row, said: bool) -> str:

@@ -53,7 +53,7 @@ def page(results: Results, figures: Mapping[str, str], absent: Mapping[str, str]
         css=CSS.read_text(encoding="utf-8"),
         name=escape(name),
         question=escape(QUESTION),
-        answer=escape(headline(results)),
+        answer=escape(headline(results)).replace(" %", "&nbsp;%"),
         contents=" ".join(f'<a href="#{anchor}">{escape(title)}</a>' for anchor, title, _ in sections),
         sections="\n".join(
             f'<section id="{anchor}">\n<h2>{escape(title)}</h2>\n{body}\n</section>'

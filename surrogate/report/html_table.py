@@ -15,14 +15,21 @@ _VARIABLES = {
     BAND: "var(--band)",
     BLUE: "var(--blue)",
 }
+NAME_WIDTH = 80
+"""Letters of a row's name: three lines of the page."""
+_WORD = ' class="word"'
 
 
 def html_table(table: Table) -> str:
     """``table`` in a container that scrolls sideways on its own; references are a body of their own."""
     note = f" <span>{escape(table.note)}</span>" if table.note else ""
-    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.columns)
+    words = [any(_is_word(line.cells[i].text) for line in table.lines) for i in range(len(table.columns))]
+    heads = "".join(
+        f'<th scope="col"{_WORD if word else ""}>{escape(name)}</th>'
+        for name, word in zip(table.columns, words, strict=True)
+    )
     bodies = [
-        f"<tbody{kind}>{''.join(_line(line) for line in lines)}</tbody>"
+        f"<tbody{kind}>{''.join(_line(line, words) for line in lines)}</tbody>"
         for kind, lines in (
             ("", [line for line in table.lines if not line.reference]),
             (' class="references"', [line for line in table.lines if line.reference]),
@@ -71,12 +78,24 @@ def _scroll(title: str, heads: str, bodies: str) -> str:
     )
 
 
-def _line(line: Line) -> str:
+def _line(line: Line, words: list[bool]) -> str:
     name, *cells = line.cells
-    return f'<tr><th scope="row">{escape(name.text)}</th>{"".join(map(_cell, cells))}</tr>\n'
+    entries = "".join(map(_cell, cells, words[1:]))
+    whole = f' title="{escape(name.text)}"' if len(name.text) > NAME_WIDTH else ""
+    return f'<tr><th scope="row"{whole}>{escape(_shortened(name.text))}</th>{entries}</tr>\n'
 
 
-def _cell(cell: Cell) -> str:
+def _shortened(name: str) -> str:
+    """A very long name, as kernels have, loses its middle; the whole of it shows where the pointer rests."""
+    return name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 24]}…{name[-23:]}"
+
+
+def _is_word(text: str) -> bool:
+    """Whether ``text`` is no number: its column stands to the left."""
+    return text[:1].isalpha() or text[:1] == "_"
+
+
+def _cell(cell: Cell, word: bool) -> str:
     detail = f"<small>{escape(cell.detail)}</small>" if cell.detail else ""
-    kind = ' class="best"' if cell.best else ""
+    kind = ' class="best"' if cell.best else _WORD if word else ""
     return f"<td{kind}>{escape(cell.text)}{detail}</td>"

@@ -86,7 +86,7 @@ DEFINITIONS = (
 CAPTIONS = {
     "slowdowns": "How much the picks cost, problem by problem: the share of problems whose pick is more than"
     " x slower than the best. Lower is better; a curve ends where no slower pick is left.",
-    "gpus": "Slowdown (macro) on each GPU, with 95 % intervals where they were computed. Shorter is better.",
+    "gpus": "Slowdown (macro) on each GPU, with 95 % intervals where they were computed. Further left is better.",
     "predicted": "Predicted against measured time of held-out rows, {model}, by algorithm family. On the line"
     " the prediction is exact; the grey band is ±10 %. A panel draws at most {points} points,"
     " spread evenly over the times, those far off on its frame; its figures are of all rows.",

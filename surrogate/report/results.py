@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from features.errors import InputError
+from features.regular_file import require_regular
 
 SCHEMA = 1
 """Version of `results.json` this room reads. 1: time_rows and choice_rows, one object per judged slice."""
@@ -36,6 +37,7 @@ _NUMBERS = {
 def read_results(directory: Path) -> Results:
     """The checked content of ``directory/results.json``; `InputError` where it is missing or unreadable."""
     path = Path(directory) / "results.json"
+    require_regular(path)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -18,6 +18,8 @@ INK, PAPER, RULE, BAND, BLUE = "#1c1d1f", "#fefefe", "#d4d6da", "#c6cad1", "#007
 """Colours the page replaces by its own, which differ in dark mode."""
 WIDTH_INCHES = 4.4
 """Narrow, so that a figure scaled to a phone's width keeps its letters legible."""
+COLUMN_WIDTH = 26
+"""Letters of a name that fit one of two columns of a legend."""
 MAX_LEARNED = 4
 
 # Okabe and Ito's palette for all kinds of colour vision; markers, dashes and hatches carry the same in grey.
@@ -95,9 +97,11 @@ def blank(
 
 
 def legend(figure: "Figure", handles: list[Any], names: list[str]) -> None:
-    """One legend below everything, two columns of names cut to what fits."""
-    short = [name if len(name) <= 26 else f"{name[:25]}…" for name in names]
-    drawn = figure.legend(handles, [" "] * len(short), loc="outside lower center", ncols=2)
+    """One legend below everything: two columns, or one where a name is long; names are cut to what fits that."""
+    columns = 2 if max(map(len, names), default=0) <= COLUMN_WIDTH else 1
+    width = 2 * COLUMN_WIDTH if columns == 1 else COLUMN_WIDTH
+    short = [name if len(name) <= width else f"{name[: width - 1]}…" for name in names]
+    drawn = figure.legend(handles, [" "] * len(short), loc="outside lower center", ncols=columns)
     # matplotlib hides labels that begin with an underscore, so the names are set afterwards.
     for text, name in zip(drawn.get_texts(), short, strict=True):
         text.set_text(name)

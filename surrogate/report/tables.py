@@ -59,8 +59,12 @@ def choice_table(results: Results, **fixed: str) -> Table:
 
 
 def paired_table(results: Results, **fixed: str) -> Table:
-    """Every model against cuDNN's heuristic on the same problems, with hits, infeasible picks and counts."""
+    """Every model against cuDNN's heuristic on the same problems, with hits, infeasible picks and counts.
+
+    Hits and counts alone where no problem has a pick of the heuristic.
+    """
     rows = choice_rows(results, **fixed)
+    paired = any(row.get("paired_vs_heuristic") for row in rows)
     lines = []
     for row in rows:
         # Against itself the heuristic has no difference to show.
@@ -68,9 +72,17 @@ def paired_table(results: Results, **fixed: str) -> Table:
         span = f"{log_change(low)} to {log_change(high)}" if low is not None and high is not None else UNKNOWN
         infeasible = whole(number(row, "infeasible_picks"))
         hits = share(number(row, "top1"))
-        lines.append(line(row, *map(Cell, (log_change(mid), span, hits, infeasible, whole(count(row))))))
-    columns = ("model", "change %", "95 % interval", "best %", "infeasible", "problems")
-    return Table(f"Paired against cuDNN's heuristic, {slice_name(rows)}", columns, tuple(lines))
+        change = (log_change(mid), span) if paired else ()
+        lines.append(line(row, *map(Cell, (*change, hits, infeasible, whole(count(row))))))
+    columns = (
+        "model",
+        *(("change %", "95 % interval") if paired else ()),
+        "best %",
+        "infeasible",
+        "problems",
+    )
+    title = "Paired against cuDNN's heuristic" if paired else "Picks of the best algorithm"
+    return Table(f"{title}, {slice_name(rows)}", columns, tuple(lines))
 
 
 def stratum_table(results: Results) -> Table | None:

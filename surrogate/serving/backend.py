@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from features.errors import InputError, nearest
+from surrogate.models.booster_file import UnsupportedTreesError, native_booster
 from surrogate.serving.hot import VARYING, HotSetting
 from surrogate.serving.onnx_forest import MAX_LOG_DIFFERENCE, OnnxForest
 from surrogate.serving.parts import Parts, parts_of
 from surrogate.serving.scorers import BoosterScorer, FastScorer, ForestScorer, worst_difference
-from surrogate.serving.trees import UnsupportedTreesError
 
 BACKENDS = ("auto", "numpy", "onnx", "xgboost")
 FAST_MODULES = ("onnx", "onnxruntime")
@@ -80,10 +80,7 @@ class Backend:
         """A booster of our own: on one thread, since threads cost more than a few rows do."""
         with self._lock:
             if self._booster is None:
-                import xgboost
-
-                self._booster = xgboost.Booster({"nthread": 1})
-                self._booster.load_model(bytearray(content))
+                self._booster = native_booster(content)
             return self._booster
 
 

@@ -3,13 +3,13 @@
 Both call the formulas of `features.table`; what no problem changes is worked out once per setting.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from features.algorithms import FAMILY_CODE
+from features.algorithms import FAMILY_CODE, Family
 from features.conv import Conv
 from features.gpu import Gpu, canonical
 from features.machine import b_max, machine
@@ -25,7 +25,7 @@ from features.table import (
     problem_features,
     problem_roofline_us,
 )
-from features.terms import FAMILY_TERMS, Sized, sized
+from features.terms import FAMILY_TERMS, KernelTerms, Sized, sized
 from surrogate.serving.bulk import Bulk
 from surrogate.serving.forest import Forest
 from surrogate.serving.parts import HotRows, Parts
@@ -33,6 +33,7 @@ from surrogate.serving.scorers import ForestScorer, Scorer
 from surrogate.serving.setting import Candidate, Setting
 
 if TYPE_CHECKING:
+    from surrogate.serving.correction import HotCorrection
     from surrogate.serving.process import HotProcess
 
 SIZES = len([name for name in DIMENSION_NAMES if name.startswith(("log2_", "pad_", "stride_", "dilation_"))])
@@ -40,6 +41,8 @@ SIZES = len([name for name in DIMENSION_NAMES if name.startswith(("log2_", "pad_
 SHARED = (*DIMENSION_NAMES[:SIZES], *PROBLEM_NAMES)
 """Columns that the candidates of a problem share."""
 VARYING = (*SHARED, *ALGORITHM_NAMES)
+Formula = tuple[Callable[[Any, Any], KernelTerms], tuple[float, float, float], int]
+"""A family's terms, its B_max on the device, and its code."""
 PLACES: Mapping[str, int] = {name: place for place, name in enumerate(VARYING)}
 
 
@@ -47,13 +50,14 @@ PLACES: Mapping[str, int] = {name: place for place, name in enumerate(VARYING)}
 class HotSetting:
     """Parts of a model made ready for one setting.
 
-    ``template`` (candidates, columns) holds what never changes of a row; ``constant`` the model's other columns.
+    ``formulas`` are the candidates'; ``template`` (candidates, columns) holds what never changes of a row, ``constant``
+    the model's other columns.
     """
 
     conv_flags: tuple[str, str, str, str]
     machine: Any
     candidates: tuple[Candidate, ...]
-    b_max: tuple[tuple[float, float, float], ...]
+    formulas: tuple[Formula, ...]
     template: np.ndarray
     constant: Mapping[str, float]
     forest: Forest
@@ -61,24 +65,27 @@ class HotSetting:
     bulk: Bulk
     parts: Parts
     process: "HotProcess | None" = None
+    correction: "HotCorrection | None" = None
 
     def one(self, conv: Conv, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
         """Times in µs and workspaces in bytes of the candidates at ``wanted`` for one problem."""
         z, m = sized(conv), self.machine
         roofline_us = problem_roofline_us(z, m)
         x = self.template.take(wanted, axis=0)
-        x[:, : len(SHARED)] = dimensions(z)[:SIZES] + problem_features(z, m, roofline_us)
-        rows, workspace = [], []
+        shared = dimensions(z)[:SIZES] + problem_features(z, m, roofline_us)
+        x[:, : len(SHARED)] = np.fromiter(shared, np.float32, len(shared))
+        own: list[Any] = []
+        workspace = []
         for index in wanted:
-            family = self.candidates[index].family
-            terms = FAMILY_TERMS[family](z, self.b_max[index])
-            rows.append(algorithm_features(z, m, roofline_us, FAMILY_CODE[family], terms))
+            terms_of, slots, family_code = self.formulas[index]
+            terms = terms_of(z, slots)
+            own += algorithm_features(z, m, roofline_us, family_code, terms)
             workspace.append(terms.workspace_bytes)
-        x[:, len(SHARED) : len(VARYING)] = rows
+        x[:, len(SHARED) : len(VARYING)] = np.fromiter(own, np.float32, len(own)).reshape(len(wanted), -1)
         score = self.scorer.score(x, wanted)
         if self.process:
             score = self.process.blend(score, x, wanted)
-        return self._times(x, roofline_us, score).tolist(), workspace
+        return self._times(x, roofline_us, score, wanted).tolist(), workspace
 
     def many(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
@@ -105,16 +112,16 @@ class HotSetting:
         for one, rows in parts:
             workspace[rows] = self._fill(x[rows], one, z, roofline_us, at[rows])
         log_correction = self._scores(x, codes, parts)
-        time_us = self._times(x, roofline_us[at], log_correction)
+        time_us = self._times(x, roofline_us[at], log_correction, codes)
         return _scattered(time_us, order), _scattered(workspace, order)
 
     def _fill(self, x: np.ndarray, one: int, z: Sized, roofline_us: np.ndarray, at: np.ndarray) -> Any:
         """Write the candidate's own columns of ``x`` (rows, columns), of the problems ``at``; gives its workspaces."""
         every = len(at) == len(roofline_us) and bool((at[1:] > at[:-1]).all())
         own, own_us = (z, roofline_us) if every else (_take(z, at), roofline_us[at])
-        family = self.candidates[one].family
-        terms = FAMILY_TERMS[family](own, self.b_max[one])
-        features = algorithm_features(own, self.machine, own_us, FAMILY_CODE[family], terms)
+        terms_of, slots, family_code = self.formulas[one]
+        terms = terms_of(own, slots)
+        features = algorithm_features(own, self.machine, own_us, family_code, terms)
         for place, values in enumerate(features, len(SHARED)):
             x[:, place] = values
         return terms.workspace_bytes
@@ -135,9 +142,14 @@ class HotSetting:
             return score
         return np.concatenate([self.process.blend_all(score[rows], x[rows], one) for one, rows in parts])
 
-    def _times(self, x: np.ndarray, roofline_us: Any, score: np.ndarray) -> np.ndarray:
-        base_us = self.parts.base_us(HotRows(x, PLACES, roofline_us))
-        return base_us * np.exp(score.astype(np.float64))
+    def _times(
+        self, x: np.ndarray, roofline_us: Any, score: np.ndarray, index: Sequence[int] | np.ndarray
+    ) -> np.ndarray:
+        """Times in µs (rows,) of log corrections ``score`` (rows,); row i is the candidate ``index[i]``."""
+        time_us = self.parts.base_us(HotRows(x, PLACES, roofline_us)) * np.exp(
+            score.astype(np.float64, copy=False)
+        )
+        return self.correction.correct(time_us, x, index) if self.correction else time_us
 
 
 def hot_setting(
@@ -170,19 +182,22 @@ def hot_setting(
     template[:, len(varying) :] = forest.patterns
     if numeric:
         template[:, len(VARYING)] = codes
-    process = None
-    if parts.process is not None and canonical(setting.gpu) in parts.process.devices:
+    process = correction = None
+    device_name = canonical(setting.gpu)
+    names = [candidate_name(setting, candidate) for candidate in candidates]
+    if parts.process is not None and device_name in parts.process.devices:
         from surrogate.serving.process import hot_process  # here: the models bring pandas with them
 
-        names = [candidate_name(setting, candidate) for candidate in candidates]
-        process = hot_process(
-            parts.process, parts.process_share, canonical(setting.gpu), names, VARYING, constant
-        )
+        process = hot_process(parts.process, parts.process_share, device_name, names, VARYING, constant)
+    if device_name in parts.corrections:
+        from surrogate.serving.correction import hot_correction
+
+        correction = hot_correction(parts.corrections[device_name], names, VARYING, constant)
     return HotSetting(
         (flags.direction, flags.dtype, flags.math, flags.layout),
         m,
         candidates,
-        tuple(b_max(device, candidate.family) for candidate in candidates),
+        tuple(_formula(device, candidate.family) for candidate in candidates),
         template,
         constant,
         forest,
@@ -190,7 +205,12 @@ def hot_setting(
         Bulk(parts.trees, varying, known, codes),
         parts,
         process,
+        correction,
     )
+
+
+def _formula(device: Gpu, family: Family) -> Formula:
+    return FAMILY_TERMS[family], b_max(device, family), FAMILY_CODE[family]
 
 
 def candidate_name(setting: Setting, candidate: Candidate) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from features.errors import InputError
 from surrogate.serving.selection import Estimate
-from surrogate.serving.text import mib
+from surrogate.serving.text import binary_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Limits:
             return "nondeterministic: it adds in an order that changes from run to run"
         if self.workspace_bytes is not None and one.workspace_bytes > self.workspace_bytes:
             return (
-                f"needs {one.workspace_bytes} bytes of workspace ({mib(one.workspace_bytes)}),"
+                f"needs {one.workspace_bytes} bytes of workspace ({binary_size(one.workspace_bytes)}),"
                 f" the limit is {self.workspace_bytes} bytes"
             )
         return None

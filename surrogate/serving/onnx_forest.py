@@ -12,6 +12,7 @@ import numpy as np
 from surrogate.serving.forest import Forest
 
 ML_OPSET = 3
+_SCORE = ["score"]
 MAX_LOG_DIFFERENCE = 2e-5
 """Largest difference to XGBoost in log time that passes: both add hundreds of float32 leaves, in different orders."""
 
@@ -37,7 +38,7 @@ class OnnxForest:
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """As `Forest.predict`, within `MAX_LOG_DIFFERENCE`."""
-        return self.runtime.run(None, {"x": x})[0][:, 0]
+        return self.runtime.run(_SCORE, {"x": x})[0][:, 0]
 
 
 def to_onnx(forest: Forest) -> bytes:

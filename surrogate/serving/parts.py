@@ -1,12 +1,13 @@
 """What the hot path takes out of a fitted model: its trees, columns, candidate codes and base time."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from surrogate.serving.trees import Trees, UnsupportedTreesError
+from surrogate.models.booster_file import UnsupportedTreesError
+from surrogate.serving.trees import Trees
 
 FILES = {"booster.ubj", "candidates.json"}
 """What a model of one booster consists of on disk."""
@@ -18,7 +19,8 @@ class Parts:
 
     ``codes`` candidate (``library|direction|algorithm[|solver]``) → code; ``base_us`` takes `HotRows` and gives the
     time (rows,) in µs that the exponential of the trees' sum multiplies; ``booster`` is the UBJ file. Where a Gaussian
-    process shares in the answer, ``process`` is that model and ``process_share`` its weight.
+    process shares in the answer, ``process`` is that model and ``process_share`` its weight. ``corrections`` are those
+    of calibrated devices by their registry names.
     """
 
     trees: Trees
@@ -28,6 +30,7 @@ class Parts:
     booster: bytes
     process: Any = None
     process_share: float = 0.0
+    corrections: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,12 @@ class HotRows:
 
 
 def parts_of(model: Any) -> Parts:
-    """Raises `UnsupportedTreesError`, with the reason, for a model that is neither one booster nor such a `Blend`."""
+    """Raises `UnsupportedTreesError`, with the reason, for a model that is no booster, `Blend` or calibrated one."""
     from surrogate.models.blend import Blend  # here: the models bring pandas with them
+    from surrogate.models.calibrated import Calibrated
 
+    if isinstance(model, Calibrated):
+        return replace(parts_of(model.base), corrections=model.corrections)
     if isinstance(model, Blend):
         return replace(
             parts_of(model.trees), process=model.process, process_share=model.params["process_share"]

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from features.conv import Conv
-from surrogate.serving.text import html_table, mib, microseconds, text_table
+from surrogate.serving.text import (
+    binary_size,
+    html_table,
+    interval_us,
+    microseconds,
+    setting_line,
+    text_table,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,24 +58,29 @@ class Prediction:
     def _records(self) -> list[dict[str, str]]:
         return [
             {
-                "problem": str(self.problem),
-                "gpu": self.gpu,
                 "algorithm": self.algorithm,
                 "time_us": microseconds(self.time_us),
-                "lower_us": microseconds(self.lower_us),
-                "upper_us": microseconds(self.upper_us),
-                "workspace": mib(self.workspace_bytes),
+                "90 %": interval_us(self.lower_us, self.upper_us),
+                "workspace": binary_size(self.workspace_bytes),
                 "source": self.source,
                 "in_domain": "yes" if self.in_domain else "no",
-                "note": self.reason or "",
+                "supported": "yes" if self.supported else "no",
             }
         ]
 
+    @property
+    def title(self) -> str:
+        """The question in one line."""
+        return f"{setting_line(self.problem)} on {self.gpu}, library {self.library_version}"
+
+    def _notes(self) -> list[str]:
+        return [f"note: {self.reason}"] if self.reason else []
+
     def __repr__(self) -> str:
-        return text_table(self._records())
+        return "\n".join([self.title, text_table(self._records()), *self._notes()])
 
     def _repr_html_(self) -> str:
-        return html_table("prediction", self._records())
+        return html_table(self.title, self._records(), self._notes())
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)

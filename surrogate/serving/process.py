@@ -14,7 +14,7 @@ CHUNK = 24
 KEPT_PARTS = 16
 """Sets of candidates whose arrays are kept side by side; others are put together when asked for."""
 Part = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""``factors``, ``weights``, ``slope`` and ``level`` of some candidates."""
+"""``factors``, ``weights``, ``slope`` and ``trees_share`` of some candidates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,11 @@ class HotProcess:
 
     along which problems of the setting differ.
 
-    A place is in units of the covariance's length, from the points' centre, with a one and its own squared length
+    A place is in units of the covariance's length, from the points' centre, with a one and the squared length of both
     behind it: its product with ``factors`` (candidates, axes + 2, m) is the squared distance to every point.
-    ``weights`` (candidates, m) count in the device's share; ``slope`` (candidates, axes + 2) and ``level``
-    (candidates,) are the trend's. ``share`` (candidates,) is the process's weight in the answer, 0 where it has none.
+    ``weights`` (candidates, m, 1) are the points', ``slope`` (candidates, axes + 2) the trend's, its level behind the
+    axes; both are multiplied by the process's share in the answer, 0 for a candidate that has none. ``trees_share``
+    (candidates,) is the rest.
     """
 
     covariance: Covariance
@@ -35,8 +36,7 @@ class HotProcess:
     factors: np.ndarray
     weights: np.ndarray
     slope: np.ndarray
-    level: np.ndarray
-    share: np.ndarray
+    trees_share: np.ndarray
     _parts: dict[tuple[int, ...], Part] = field(default_factory=dict, repr=False, compare=False)
 
     def blend(self, by_trees: np.ndarray, x: np.ndarray, wanted: Sequence[int]) -> np.ndarray:
@@ -44,32 +44,30 @@ class HotProcess:
 
         ``x`` (rows, varying columns …).
         """
-        factors, weights, slope, level = self._part(tuple(wanted))
+        factors, weights, slope, trees_share = self._part(tuple(wanted))
         place = self._places(x)
-        squares = np.matmul(place[:, None], factors)
-        smooth = np.matmul(self.covariance.smooth_of_scaled(squares), weights)[:, 0, 0]
-        by_process = level + np.einsum("ij,ij->i", place, slope) + smooth
-        return by_trees + self.share[wanted] * (by_process - by_trees)
+        smooth = np.matmul(self.covariance.smooth_of_scaled(np.matmul(place[:, None], factors)), weights)
+        return by_trees * trees_share + np.add.reduce(place * slope, axis=1) + smooth[:, 0, 0]
 
     def blend_all(self, by_trees: np.ndarray, x: np.ndarray, candidate: int) -> np.ndarray:
         """`blend` of many rows for one candidate."""
-        share = self.share[candidate]
-        if not share:
+        trees_share = self.trees_share[candidate]
+        if trees_share == 1.0:
             return by_trees
         out = np.empty(len(x))
-        factors, weights = self.factors[candidate], self.weights[candidate]
+        factors, weights, slope = self.factors[candidate], self.weights[candidate], self.slope[candidate]
         for start in range(0, len(x), CHUNK):
             place = self._places(x[start : start + CHUNK])
             smooth = self.covariance.smooth_of_scaled(place @ factors) @ weights
-            out[start : start + CHUNK] = smooth[:, 0] + place @ self.slope[candidate]
-        out += self.level[candidate] - by_trees
-        return by_trees + share * out
+            out[start : start + CHUNK] = smooth[:, 0] + place @ slope
+        out += by_trees * trees_share
+        return out
 
     def _places(self, x: np.ndarray) -> np.ndarray:
         """Single precision: logarithms of sizes, measured from the centre, lose nothing that a time would show."""
-        place = x[:, : len(self.project)] @ self.project
+        place = x[:, : len(self.project)].dot(self.project)
         place += self.offset
-        place[:, -1] = np.einsum("ij,ij->i", place, place) - 1.0  # the one adds its own square
+        place[:, -1] = np.add.reduce(place * place, axis=1)
         return place
 
     def _part(self, wanted: tuple[int, ...]) -> Part:
@@ -78,7 +76,7 @@ class HotProcess:
             first, last = wanted[0], wanted[-1] + 1
             whole = wanted == tuple(range(first, last))
             at: Any = slice(first, last) if whole else list(wanted)  # neighbours need no copy
-            found = self.factors[at], self.weights[at], self.slope[at], self.level[at]
+            found = self.factors[at], self.weights[at], self.slope[at], self.trees_share[at]
             if whole or len(self._parts) < KEPT_PARTS:
                 self._parts[wanted] = found
         return found
@@ -122,17 +120,20 @@ def hot_process(
     scaled = (points[..., live] * covariance.scale).astype(np.float32).astype(np.float64)
     factors = np.empty((len(names), int(live.sum()) + 2, count), dtype=np.float32)
     factors[:, :-2] = -2.0 * scaled.transpose(0, 2, 1)
-    factors[:, -2] = np.square(scaled).sum(axis=2) + fixed
+    factors[:, -2] = np.square(scaled).sum(axis=2) + fixed - 1.0  # what a place's own one adds to its square
     factors[:, -1] = 1.0
+    own_share = np.array([share if one else 0.0 for one in known])
+    trend = np.zeros((len(names), factors.shape[1]))
+    trend[:, :-2] = slope[:, live] / covariance.scale
+    trend[:, -2] = level
     return HotProcess(
         covariance,
         np.pad(project[:, live] * covariance.scale, ((0, 0), (0, 2))).astype(np.float32),
         np.append(offset[live] * covariance.scale, (1.0, 0.0)).astype(np.float32),
         factors,
-        weights[:, :, None].astype(np.float32),
-        np.pad(slope[:, live] / covariance.scale, ((0, 0), (0, 2))),
-        level,
-        np.array([share if one else 0.0 for one in known]),
+        (own_share[:, None] * weights)[:, :, None].astype(np.float32),
+        own_share[:, None] * trend,
+        1.0 - own_share,
     )
 
 

@@ -21,7 +21,7 @@ class Recent:
     def get(self, key: Hashable) -> Any:
         """The answer kept for ``key``, or None."""
         found = self._young.get(key)
-        if found is None:
+        if found is None and self._old:
             found = self._old.get(key)
             if found is not None:
                 self.put(key, found)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from features.conv import Conv
 from surrogate.serving.setting import Candidate
-from surrogate.serving.text import html_table, mib, microseconds, text_table
+from surrogate.serving.text import (
+    binary_size,
+    html_table,
+    interval_us,
+    microseconds,
+    setting_line,
+    text_table,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,18 +165,16 @@ class Selection:
     @property
     def title(self) -> str:
         """The question in one line."""
-        p = self.problem
-        return f"{p} {p.direction} {p.dtype} {p.math} {p.layout} on {self.gpu}, {self.library} {self.library_version}"
+        return f"{setting_line(self.problem)} on {self.gpu}, {self.library} {self.library_version}"
 
     def _records(self) -> list[dict[str, str]]:
         return [
             {
                 "algorithm": "/".join(part for part in (one.algorithm, one.solver) if part),
                 "time_us": microseconds(one.time_us),
-                "lower_us": microseconds(one.lower_us),
-                "upper_us": microseconds(one.upper_us),
-                "workspace": mib(one.workspace_bytes),
-                "deterministic": "yes" if one.deterministic else "no",
+                "90 %": interval_us(one.lower_us, one.upper_us),
+                "workspace": binary_size(one.workspace_bytes),
+                "determ.": "yes" if one.deterministic else "no",
                 "source": one.source,
                 "P(best)": f"{one.probability_best:.2f}",
             }

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from surrogate.serving.setting import Candidate, Setting
 from surrogate.serving.verdicts import Verdicts
 from surrogate.uncertainty.conformal import Factors, Widths
 from surrogate.uncertainty.domain import Domain
+from surrogate.uncertainty.references import References
 
 ROOFLINE_HALF_WIDTH = float(np.log(10.0))
 """Half width in log time of a roofline time: nothing is known but that kernels take up to some ten times as long."""
@@ -46,6 +48,8 @@ class Site:
     widening: float
     bases: tuple[float, ...] = field(init=False)
     """Half width of every candidate before distance and time count, from ``widths``."""
+    references: References | None = field(init=False)
+    """The training shapes of the library and direction."""
     _reasons: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
     _refusals: dict[tuple[str | None, ...], tuple[Excluded, ...]] = field(
         default_factory=dict, repr=False, compare=False
@@ -55,6 +59,7 @@ class Site:
         plain, s = replace(self.widths, distance=Factors(), time_us=Factors()), self.setting
         bases = (plain.lookup(s.gpu, s.direction, one.algorithm, 0.0, 1.0) for one in self.candidates)
         object.__setattr__(self, "bases", tuple(bases))
+        object.__setattr__(self, "references", self.domain.references.get(f"{s.library}|{s.direction}"))
 
     def rank(self, conv: Conv) -> Ranking:
         """Every candidate that the library accepts, by its predicted time (ties: the registry's order)."""
@@ -101,8 +106,8 @@ class Site:
         return found
 
     def distance(self, conv: Conv) -> float:
-        """Of the problem to the training data, as `Domain.distance`."""
-        return float(self.domain.distance(conv.sizes, self.setting.library, self.setting.direction))
+        """Of the problem to the training data, as `Domain.distance`, whose references are looked up once."""
+        return self.references.distance(conv.sizes) if self.references else inf
 
     def estimates(self, conv: Conv, wanted: list[int], distance: float) -> list[Estimate]:
         """Time, interval and workspace of the candidates at ``wanted``, in that order."""
@@ -110,27 +115,29 @@ class Site:
             return []
         times_us, workspaces = self.engine.one(conv, wanted)
         near, by_time = self.widths.distance, self.widths.time_us
-        factor, edges = near.values[bisect_right(near.edges, distance)], by_time.edges
-        found = []
+        edges, values = by_time.edges, by_time.values
+        factor = near.values[bisect_right(near.edges, distance)] * self.widening
+        candidates, bases, source, found = self.candidates, self.bases, self.source, []
         for place, time_us, workspace in zip(wanted, times_us, workspaces, strict=True):
-            candidate = self.candidates[place]
             if time_us != time_us:  # NaN: the model does not know the algorithm
                 floor_us = self.roofline.one(conv, [place])[0][0]
-                found.append(Estimate(candidate, floor_us, ROOFLINE_HALF_WIDTH, int(workspace), ROOFLINE))
-                continue
-            half = self.bases[place] * factor * by_time.values[bisect_right(edges, time_us)] * self.widening
-            found.append(Estimate(candidate, time_us, half, int(workspace), self.source))
+                one = Estimate(candidates[place], floor_us, ROOFLINE_HALF_WIDTH, int(workspace), ROOFLINE)
+            else:
+                half = bases[place] * factor * values[bisect_right(edges, time_us)]
+                one = Estimate(candidates[place], time_us, half, int(workspace), source)
+            found.append(one)
         return found
 
     def place_of(self, algorithm: str) -> int:
         """Where an algorithm (among solvers: a solver) stands. Raises `InputError` with the nearest names."""
+        for place, candidate in enumerate(self.candidates):
+            if candidate.name == algorithm:
+                return place
         names = [candidate.name for candidate in self.candidates]
-        if algorithm not in names:
-            raise InputError(
-                f"algorithm {algorithm!r} is none of {self.setting.library} {self.setting.direction};"
-                f" known: {', '.join(names)}{nearest(algorithm, names)}"
-            )
-        return names.index(algorithm)
+        raise InputError(
+            f"algorithm {algorithm!r} is none of {self.setting.library} {self.setting.direction};"
+            f" known: {', '.join(names)}{nearest(algorithm, names)}"
+        )
 
     def reason(self, conv: Conv, algorithm: str, distance: float) -> str | None:
         """What of the question training did not see, or None."""

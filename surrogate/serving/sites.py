@@ -19,9 +19,6 @@ from surrogate.serving.verdicts import Verdicts
 if TYPE_CHECKING:
     from surrogate.bundle import Bundle
 
-UNSEEN_GPU_FACTOR = 3.0
-"""How many times wider intervals are on a GPU that training never saw, where the model card does not say."""
-
 
 @dataclass(frozen=True, slots=True)
 class Sites:
@@ -46,7 +43,7 @@ class Sites:
         """A device by any name. Raises `InputError` for one that neither the bundle nor the registry knows."""
         key = canonical(name)
         device = self.bundle.devices.get(name) or self.bundle.devices.get(key) or gpu(name)
-        return Place(device, key, key in fitted_gpus(self.bundle))
+        return Place(device, key, key in self.bundle.fitted_gpus)
 
     def library(self, gpu_name: str, wanted: str | None) -> str:
         """The library meant on a GPU. Raises `InputError` where the bundle does not know it, or knows several."""
@@ -108,7 +105,7 @@ class Sites:
             bundle.widths,
             bundle.domain,
             "model" if place.fitted else "spec",
-            1.0 if place.fitted else float(bundle.card.get("unseen_gpu_factor", UNSEEN_GPU_FACTOR)),
+            1.0 if place.fitted else bundle.unseen_gpu_factor,
         )
 
     def _codes(self, setting: Setting) -> dict[tuple[str, str], float]:
@@ -157,11 +154,6 @@ def context_of(setting: Setting, device: Gpu) -> dict[str, float]:
     algorithm = algorithms(setting.library, setting.direction)[0].name
     rows = rows_of(pd.DataFrame([{**row, **sizes, "algorithm": algorithm}]), {setting.gpu: device})
     return {name: float(rows.column(name)[0]) for name in CONTEXT_NAMES}
-
-
-def fitted_gpus(bundle: "Bundle") -> frozenset[str]:
-    """Registry names of the GPUs that training saw."""
-    return frozenset(text.partition("|")[0] for text in bundle.domain.settings)
 
 
 def canonical_known(name: str) -> bool:

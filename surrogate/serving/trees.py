@@ -6,21 +6,13 @@ splits once and for all: about half the nodes are left, and every categorical sp
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from features.errors import InputError
+from surrogate.models.booster_file import BoosterFile, UnsupportedTreesError
 from surrogate.serving.forest import Forest
-from surrogate.serving.ubj import decode
 
-IDENTITY_OBJECTIVES = ("reg:squarederror", "reg:absoluteerror", "reg:pseudohubererror", "reg:quantileerror")
-"""Objectives whose prediction is the plain sum of the leaves."""
 UNDECIDED, LEFT, RIGHT = -1, 0, 1
-
-
-class UnsupportedTreesError(Exception):
-    """A booster that only XGBoost itself can evaluate; says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +36,24 @@ class Trees:
 
     @classmethod
     def from_ubj(cls, content: bytes) -> "Trees":
-        """The trees of a booster's file. Raises `InputError` where it is damaged, `UnsupportedTreesError` where it
-        holds more than the plain sum of trees.
+        """The trees of a booster's file. Raises as `BoosterFile.from_ubj`, and `UnsupportedTreesError` where several
+        columns are categorical.
         """
-        try:
-            return _read(decode(content))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(
-                f"the booster's file lacks {error}; train the bundle again with `seer train`"
-            ) from None
+        read = BoosterFile.from_ubj(content)
+        columns = set(read.feature[list(read.members)].tolist())
+        if len(columns) > 1:
+            raise UnsupportedTreesError("several columns are categorical")
+        return cls(
+            read.feature,
+            read.value,
+            read.left,
+            read.right,
+            read.missing_left,
+            read.members,
+            columns.pop() if columns else None,
+            read.offsets[:-1],
+            read.base_score,
+        )
 
     def specialise(
         self, varying: Sequence[int], constant: Mapping[int, float], codes: Sequence[float] = ()
@@ -158,73 +157,3 @@ def _compact(
         patterns,
         len(taken) - 1,
     )
-
-
-def _read(model: Any) -> Trees:
-    learner = model["learner"]
-    booster, numbers = learner["gradient_booster"], learner["learner_model_param"]
-    objective = learner["objective"]["name"]
-    if booster["name"] != "gbtree":
-        raise UnsupportedTreesError(f"the booster is a {booster['name']}, not a gbtree")
-    if objective not in IDENTITY_OBJECTIVES:
-        raise UnsupportedTreesError(f"the objective {objective} transforms the sum of the leaves")
-    if int(numbers.get("num_target", 1)) > 1 or int(numbers.get("num_class", 0)) > 1:
-        raise UnsupportedTreesError("the booster has several outputs")
-    if len(booster["model"].get("cats", {}).get("enc", ())):
-        raise UnsupportedTreesError("the booster codes categories itself")
-    trees = booster["model"]["trees"]
-    offsets = np.cumsum([0, *(len(tree["left_children"]) for tree in trees)])
-    members: dict[int, frozenset[int]] = {}
-    for tree, offset in zip(trees, offsets, strict=False):
-        _check(tree, int(numbers["num_feature"]))
-        members |= _members(tree, int(offset))
-
-    def joined(name: str, shift: bool = False) -> np.ndarray:
-        parts = [np.asarray(tree[name]) for tree in trees]
-        if shift:
-            parts = [
-                np.where(part >= 0, part + offset, -1) for part, offset in zip(parts, offsets, strict=False)
-            ]
-        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-
-    feature = joined("split_indices").astype(np.int64)
-    columns = set(feature[list(members)].tolist())
-    if len(columns) > 1:
-        raise UnsupportedTreesError("several columns are categorical")
-    base = str(numbers["base_score"]).strip("[]")
-    return Trees(
-        feature,
-        joined("split_conditions").astype(np.float32),
-        joined("left_children", shift=True),
-        joined("right_children", shift=True),
-        joined("default_left").astype(bool),
-        members,
-        columns.pop() if columns else None,
-        offsets[:-1],
-        np.float32(base),
-    )
-
-
-def _check(tree: Mapping[str, Any], columns: int) -> None:
-    """Raise `ValueError` where following a node's children could leave the tree or never end."""
-    left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
-    own = np.arange(len(left))
-    inner = left >= 0
-    sound = len(left) == len(right) and bool(len(left)) and bool(((right >= 0) == inner).all())
-    sound = sound and bool((left[inner] > own[inner]).all() and (right[inner] > own[inner]).all())
-    sound = sound and int(left.max()) < len(left) and int(right.max()) < len(left)
-    used = np.asarray(tree["split_indices"])[inner]
-    if not sound or (len(used) and not (used.min() >= 0 and used.max() < columns)):
-        raise ValueError("a sound tree")
-    if int(tree["tree_param"].get("size_leaf_vector", 1)) > 1:
-        raise UnsupportedTreesError("the leaves are vectors")
-
-
-def _members(tree: Mapping[str, Any], offset: int) -> dict[int, frozenset[int]]:
-    """Node → categories that go right, of one tree's categorical splits."""
-    listed = np.asarray(tree["categories"]).tolist()
-    parts = zip(tree["categories_nodes"], tree["categories_segments"], tree["categories_sizes"], strict=True)
-    return {
-        offset + int(node): frozenset(listed[int(start) : int(start) + int(size)])
-        for node, start, size in parts
-    }

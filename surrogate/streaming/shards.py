@@ -16,6 +16,7 @@ import pandas as pd
 
 from features.errors import InputError
 from features.gpu import Gpu
+from features.regular_file import require_regular
 from surrogate.dataset.check import check
 from surrogate.dataset.merge import merge
 from surrogate.dataset.normalise import normalise, require_columns
@@ -27,7 +28,8 @@ BATCH_ROWS = 32_768
 SHARD_ROWS = 32_768
 """Rows per shard aimed at: some 100 MB while its features are computed."""
 LEAST_SHARDS = 8
-KEPT_COLUMNS = (*REQUIRED_COLUMNS, "solver", "heuristic_algorithm", "origin")
+OPTIONAL_TEXTS = ("solver", "heuristic_algorithm", "origin")
+KEPT_COLUMNS = (*REQUIRED_COLUMNS, *OPTIONAL_TEXTS)
 """Columns that training, its intervals and its card read; others are left behind."""
 COMBINATION = ("library", "direction", "algorithm", "solver")
 """Columns that name a candidate."""
@@ -133,6 +135,7 @@ def open_parquet(path: Path) -> Any:
     """The open file. Raises `InputError` where it is missing, not parquet, or lacks a required column."""
     from surrogate.formats.parquet_file import open_file
 
+    require_regular(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a parquet dataset")
     file = open_file(path)
@@ -164,6 +167,9 @@ def _checked(frame: pd.DataFrame, path: Path, first: int) -> pd.DataFrame:
     frame = normalise(frame, str(path))
     for violation in check(frame, unique=False)[:1]:
         raise InputError(f"{path}: {replace(violation, row=violation.row + first)}")
+    for name in OPTIONAL_TEXTS:
+        if name in frame:  # a shard holds text, whatever the source had
+            frame[name] = frame[name].map(str, na_action="ignore").astype(object)
     return frame
 
 

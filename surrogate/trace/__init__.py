@@ -4,8 +4,9 @@ Public names are imported when first asked for; ``span``, ``enable``, ``disable`
 spans) are those of one shared tracer: ``with surrogate.trace.span("layer", "conv1"): …``.
 """
 
-import importlib
 from typing import Any
+
+from surrogate.lazy_names import lazy_names
 
 _HOMES = {
     "GROUPINGS": "surrogate.trace.kernels",
@@ -35,6 +36,7 @@ _HOMES = {
 _OF_TRACER = {"clear": "clear", "disable": "disable", "enable": "enable", "recorded": "spans", "span": "span"}
 
 __all__ = [*_OF_TRACER, *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+_named, _ = lazy_names(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
@@ -43,9 +45,11 @@ def __getattr__(name: str) -> Any:
         from surrogate.trace.spans.live import tracer
 
         found = getattr(tracer, _OF_TRACER[name])
-    elif name in _HOMES:
-        found = getattr(importlib.import_module(_HOMES[name]), name)
     else:
-        raise AttributeError(f"module 'surrogate.trace' has no attribute {name!r}")
+        found = _named(name)
     globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
 from typing import Any
+
+from surrogate.serving.text import html_table, text_table
 
 Row = dict[str, Any]
 
@@ -23,21 +24,13 @@ class Rows:
         return iter(self.rows)
 
     def __repr__(self) -> str:
-        columns = list(self.rows[0]) if self.rows else []
-        cells = [columns, *([show(row[column]) for column in columns] for row in self.rows)]
-        widths = [max(len(line[at]) for line in cells) for at in range(len(columns))]
-        lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
-        return "\n".join([self.title, *(lines if columns else ["(no rows)"]), *self.notes])
+        return "\n".join([self.title, text_table(self._shown()) or "(no rows)", *self.notes])
 
     def _repr_html_(self) -> str:
-        columns = list(self.rows[0]) if self.rows else []
-        heads = "".join(f"<th>{escape(column)}</th>" for column in columns)
-        lines = "".join(
-            "<tr>" + "".join(f"<td>{escape(show(row[c]))}</td>" for c in columns) + "</tr>"
-            for row in self.rows
-        )
-        caption = f"<caption>{escape(self.title)}</caption>"
-        return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
+        return html_table(self.title, self._shown(), self.notes)
+
+    def _shown(self) -> list[dict[str, str]]:
+        return [{key: show(value) for key, value in row.items()} for row in self.rows]
 
     def to_dict(self) -> dict[str, Any]:
         """Title, rows and notes as plain JSON values."""
@@ -55,11 +48,11 @@ class Rows:
 
 
 def show(value: Any) -> str:
-    """A value for people: – for what is unknown, four significant digits."""
+    """A value for people: – for what is unknown, four significant digits, whole numbers from 1,000."""
     if value is None:
         return "–"
     if isinstance(value, float):
-        return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return str(value)

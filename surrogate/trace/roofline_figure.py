@@ -8,7 +8,7 @@ from features.roofline import peak_tflops, ridge_flops_per_byte
 from surrogate.trace.profiling import Profile
 from surrogate.trace.result import Row, Rows
 
-_WIDTH, _HEIGHT, _MARGIN = 640.0, 380.0, 48.0
+_WIDTH, _HEIGHT, _MARGIN, _RIGHT = 640.0, 380.0, 48.0, 24.0
 _MAX_DOTS = 300
 
 
@@ -21,7 +21,7 @@ def roofline_svg(kernels: Rows, profile: Profile) -> str:
     ridge = ridge_flops_per_byte(peak, dram)
     intensities = [ridge, *(r["flop_per_byte"] for r in dots)]
     rates = [peak, *(r["tflops"] for r in dots)]
-    x, left, right = _axis(min(intensities), max(intensities), _MARGIN, _WIDTH - 12)
+    x, left, right = _axis(min(intensities), max(intensities), _MARGIN, _WIDTH - _RIGHT)
     y, low, _ = _axis(min(rates), max(rates), _HEIGHT - _MARGIN, 12)
     start = max(10**left, 10**low / dram * 1e3)
     corners = ((start, start * dram / 1e3), (ridge, peak), (10.0**right, peak))
@@ -62,7 +62,7 @@ def _power_above(value: float) -> int:
 def _grid(low: int, high: int, place: Callable[[float], float], *, horizontal: bool) -> str:
     lines = []
     for power in range(low, high + 1):
-        at, text = place(10.0**power), f"{10.0**power:g}"
+        at, text = place(10.0**power), f"{10.0**power:,.10g}"
         if horizontal:
             lines.append(
                 f'<line x1="{at:.1f}" x2="{at:.1f}" y1="12" y2="{_HEIGHT - _MARGIN}" stroke="var(--rule)"/>'
@@ -70,7 +70,7 @@ def _grid(low: int, high: int, place: Callable[[float], float], *, horizontal: b
             )
         else:
             lines.append(
-                f'<line x1="{_MARGIN}" x2="{_WIDTH - 12}" y1="{at:.1f}" y2="{at:.1f}" stroke="var(--rule)"/>'
+                f'<line x1="{_MARGIN}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}" stroke="var(--rule)"/>'
                 f'<text x="{_MARGIN - 6}" y="{at + 4:.1f}" text-anchor="end" {_FONT}>{text}</text>'
             )
     return "\n".join(lines)

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from features.errors import InputError, nearest
+from features.regular_file import read_bounded
 from surrogate.atomic import write_text
 from surrogate.models import model_class
 
+MAX_BYTES = 1 << 20
 SETTINGS_SCHEMA = 1
 """Version of the file. History: 1, the first."""
 
@@ -35,10 +37,12 @@ def read_settings(path: str | Path) -> Settings:
     """
     remedy = "write one with `seer tune -o`"
     try:
-        content = json.loads(Path(path).read_bytes())
+        content = json.loads(read_bounded(path, MAX_BYTES))
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(f"{path}: no JSON; {remedy}") from None
     if not isinstance(content, dict) or not isinstance(content.get("params"), dict) or "model" not in content:
         raise InputError(f"{path}: a settings file needs `model` and `params`; {remedy}")

@@ -22,8 +22,10 @@ from surrogate.tune.storage import DEFAULT_STORAGE, connection_kept, open_storag
 
 IDENTITY = "seer"
 """User attribute of a study: what it was made for."""
-STARTED_WITHIN_S = 30.0
-"""How long a worker waits for the one that made the study to write what it is for."""
+LEAST_FOR_IMPORTANCE = 10
+"""Completed trials below which shares of the variance are noise."""
+STARTED_WITHIN_S = 3.0
+"""How long a worker waits for the one that made the study to write what it is for, before it does so itself."""
 
 
 @dataclass(frozen=True)
@@ -112,33 +114,38 @@ def tune(
 def _join(
     storage: Any, name: str, identity: dict[str, Any], stored: dict[str, Any], where: str, seed: int
 ) -> Any:
-    """The study of that name, made if missing: its maker enqueues the stored settings, then says what it is for."""
+    """The study of that name, made if missing; whoever finds it without its beginnings, completes them."""
     import optuna
 
     from surrogate.tune.sampler import RankedTPE
-    from surrogate.tune.worker import pruner
+    from surrogate.tune.worker import enqueue_missing, pruner
 
     how: dict[str, Any] = {"storage": storage, "sampler": RankedTPE(seed), "pruner": pruner()}
     try:
         study = optuna.create_study(study_name=name, **how)
     except optuna.exceptions.DuplicatedStudyError:
         study = optuna.load_study(study_name=name, **how)
-        _require_same(_identity_of(study, name, where), identity, name, where)
-        return study
-    study.enqueue_trial(stored)
-    study.set_user_attr(IDENTITY, identity)
+        _await_identity(study, stored, name, where)
+    if IDENTITY not in study.user_attrs:
+        study.set_user_attr(IDENTITY, identity)
+    _require_same(dict(study.user_attrs[IDENTITY]), identity, name, where)
+    enqueue_missing(study, stored)
     return study
 
 
-def _identity_of(study: Any, name: str, where: str) -> dict[str, Any]:
+def _await_identity(study: Any, stored: dict[str, Any], name: str, where: str) -> None:
+    """Let the maker of a study say what it is for; one that was killed before it did leaves nothing but the name."""
     until = time.monotonic() + STARTED_WITHIN_S
     while IDENTITY not in study.user_attrs:
-        if time.monotonic() > until or study.get_trials(deepcopy=False)[1:]:
+        if any(
+            trial.system_attrs.get("fixed_params") != stored for trial in study.get_trials(deepcopy=False)
+        ):
             raise InputError(
                 f"study {name!r} in {where} is not one of `seer tune`; give another --study name"
             )
+        if time.monotonic() > until:
+            return
         time.sleep(0.1)
-    return dict(study.user_attrs[IDENTITY])
 
 
 def _require_same(theirs: dict[str, Any], ours: dict[str, Any], name: str, where: str) -> None:
@@ -186,7 +193,7 @@ def _outcome(study: Any, model: str, objective: str, where: str, stored: dict[st
                 for state in (TrialState.PRUNED, TrialState.RUNNING)
             },
         },
-        _importance(study) if len(done) > 2 else {},
+        _importance(study) if len(done) >= LEAST_FOR_IMPORTANCE else {},
     )
 
 

@@ -1,13 +1,13 @@
 """Where a shared study lives: a journal file, SQLite or PostgreSQL; one clear line for what can go wrong."""
 
 import importlib.util
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from features.errors import InputError, nearest
+from features.regular_file import require_regular
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -53,15 +53,17 @@ def shown(where: str) -> str:
 
 def _journal(path: Path) -> "BaseStorage":
     from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalFileSymlinkLock
+    from optuna.storages.journal import JournalFileBackend
 
+    from surrogate.tune.file_locks import journal_lock
+
+    require_regular(path)
     if path.is_dir():
         raise InputError(f"storage {path} is a folder; name a file in it")
     if path.is_file() and not _looks_like_journal(path):
         raise InputError(f"storage {path} is no journal of a search; name a new file")
-    lock = JournalFileOpenLock if os.name == "nt" else JournalFileSymlinkLock
     try:
-        return JournalStorage(JournalFileBackend(str(path), lock_obj=lock(str(path))))
+        return JournalStorage(JournalFileBackend(str(path), lock_obj=journal_lock(path)))
     except OSError as error:
         raise InputError(f"storage {path}: cannot be used ({error.strerror}); choose another place") from None
     except (ValueError, KeyError, TypeError):
@@ -123,17 +125,14 @@ def _database(where: str) -> "BaseStorage":
 @contextmanager
 def _making_tables(url: "URL") -> Iterator[None]:
     """One worker at a time: optuna makes its tables when it opens an empty database, and two at once fail."""
-    from optuna.storages.journal import JournalFileOpenLock, JournalFileSymlinkLock
     from sqlalchemy import create_engine, text
     from sqlalchemy.pool import NullPool
 
+    from surrogate.tune.file_locks import folder_locked
+
     if url.drivername.startswith("sqlite"):
-        lock = (JournalFileOpenLock if os.name == "nt" else JournalFileSymlinkLock)(str(url.database))
-        lock.acquire()
-        try:
+        with folder_locked(Path(str(url.database))):
             yield
-        finally:
-            lock.release()
         return
     with create_engine(url, poolclass=NullPool).connect() as connection:
         connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": TABLES_LOCK})
@@ -173,4 +172,8 @@ def connection_kept(where: str) -> Iterator[None]:
     except (StorageInternalError, SQLAlchemyError) as error:
         raise InputError(
             f"storage {shown(where)}: lost ({_reason(error.__cause__ or error)}); the same command goes on from there"
+        ) from None
+    except OSError as error:
+        raise InputError(
+            f"storage {shown(where)}: cannot be written ({error.strerror}); the same command goes on once it can"
         ) from None

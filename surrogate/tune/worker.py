@@ -3,8 +3,10 @@
 import os
 import platform
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import optuna
 from optuna.study import Study
@@ -16,6 +18,10 @@ from surrogate.tune.sampler import COUNTED, rank
 
 WORKER = "worker"
 """User attribute of a trial: host and process that run it."""
+ENQUEUED_BY = "enqueued_by"
+"""User attribute of a waiting trial: which call put it there."""
+NAMED_WITHIN_S = 10.0
+"""A trial without a worker's name for so long is lost: a worker's first deed is to name itself."""
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 LOST_AFTER_S = 3600.0
 LOST_AFTER_TRIALS = 10.0
@@ -45,7 +51,11 @@ def run(
     _show(study, trials, progress)
     while deadline is None or time.monotonic() < deadline:
         release_lost(study)
-        if len(study.get_trials(deepcopy=False, states=COUNTED)) >= trials:
+        counted = study.get_trials(deepcopy=False, states=COUNTED)
+        if len(counted) >= trials:
+            if any(map(_is_unnamed, counted)):  # its worker is about to name itself, or was killed
+                time.sleep(0.2)
+                continue
             break
         trial = study.ask()
         try:
@@ -89,6 +99,28 @@ def give_back(study: Study, number: int) -> None:
         study.enqueue_trial(params)
 
 
+def enqueue_missing(study: Study, params: dict[str, Any]) -> None:
+    """Let ``params`` wait to be tried, unless a trial has them; of several workers that do so at once, one counts."""
+    kept = (*COUNTED, TrialState.WAITING)
+
+    def alike() -> list[FrozenTrial]:
+        trials = study.get_trials(deepcopy=False, states=kept)
+        return [t for t in trials if params in (t.params, t.system_attrs.get("fixed_params"))]
+
+    if alike():
+        return
+    marker = uuid.uuid4().hex
+    study.enqueue_trial(params, user_attrs={ENQUEUED_BY: marker})
+    first, *others = alike()
+    if first.user_attrs.get(ENQUEUED_BY) == marker:
+        return
+    for trial in others:
+        if trial.user_attrs.get(ENQUEUED_BY) == marker:
+            study._storage.set_trial_state_values(
+                trial._trial_id, TrialState.FAIL
+            )  # optuna cannot tell a waiting one
+
+
 def release_lost(study: Study) -> None:
     """Give back the trials of workers that are no more (killed, or a machine that left)."""
     trials = study.get_trials(deepcopy=False)
@@ -99,10 +131,17 @@ def release_lost(study: Study) -> None:
 
 
 def _lost(trial: FrozenTrial, longest_s: float) -> bool:
-    host, _, process = str(trial.user_attrs.get(WORKER, "")).rpartition(":")
-    if host == platform.node() and os.name == "posix":
-        return not _alive(int(process))
+    if _is_unnamed(trial):
+        return _seconds(trial) > NAMED_WITHIN_S
+    host, _, process = str(trial.user_attrs[WORKER]).rpartition(":")
+    if host == platform.node() and os.name == "posix" and not _alive(int(process)):
+        return True
     return _seconds(trial) > max(LOST_AFTER_S, LOST_AFTER_TRIALS * longest_s)
+
+
+def _is_unnamed(trial: FrozenTrial) -> bool:
+    """A trial that runs, but by whom nobody said: its worker was killed, or is one step before that."""
+    return trial.state == TrialState.RUNNING and WORKER not in trial.user_attrs
 
 
 def _alive(process: int) -> bool:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 COVERAGE = 0.90
 ALL = "all"
 """Key of the base over all rows."""
+UNSEEN_GPU_FACTOR = 3.0
+"""On half widths for a GPU that was never measured, where a bundle's card does not state its own."""
 KEY_COLUMNS = ("gpu", "direction", "algorithm")
 
 
@@ -45,20 +47,6 @@ class Widths:
     distance: Factors = Factors()
     time_us: Factors = Factors()
     own_share: float = 1.0
-
-    @classmethod
-    def fit(
-        cls,
-        frame: "pd.DataFrame",
-        predicted_us: np.ndarray,
-        measured_us: np.ndarray,
-        distance: np.ndarray,
-        judged: np.ndarray | None = None,
-    ) -> "Widths":
-        """Widths from held-out predictions: `surrogate.uncertainty.width_fit.fit_widths`."""
-        from surrogate.uncertainty.width_fit import fit_widths
-
-        return fit_widths(frame, predicted_us, measured_us, distance, judged)
 
     def lookup(
         self, gpu: str, direction: str, algorithm: str, distance: float, predicted_us: float | None = None

@@ -62,10 +62,10 @@ class References:
         return cls(shapes[kept], (int(sizes[:, 0].min()), int(sizes[:, 0].max())))
 
     @cached_property
-    def _points(self) -> tuple[np.ndarray, np.ndarray]:
-        """−2 × coordinates of the shapes (m, 13), and their squared lengths (m,)."""
+    def _factors(self) -> np.ndarray:
+        """(m, 14): its product with a one and 13 coordinates is a squared distance, less their own squared length."""
         points = _shape_coordinates(self.shapes)
-        return np.ascontiguousarray(-2 * points), (points * points).sum(axis=1)
+        return np.column_stack([(points * points).sum(axis=1), -2 * points])
 
     @cached_property
     def _batch_span(self) -> tuple[float, float]:
@@ -75,15 +75,15 @@ class References:
 
     def distance(self, sizes: Sequence[int]) -> float:
         """Distance of one problem's 14 sizes."""
-        doubled, squares = self._points
         least, greatest = self._batch_span
         x = coordinates(sizes)
-        n, shape = float(x[0]), x[1:]
-        squared = doubled @ shape + squares
-        count = min(NEIGHBOURS, len(squares))
+        n, x[0] = float(x[0]), 1.0
+        squared = self._factors.dot(x)
+        count = min(NEIGHBOURS, len(squared))
         squared.partition(count - 1)
         gap = max(least - n, n - greatest, 0.0)
-        return max(float(squared[:count].sum()) / count + float(shape @ shape) + gap * gap, 0.0) ** 0.5
+        nearest = sum(squared[:count].tolist()) / count
+        return max(nearest + float(x.dot(x)) - 1.0 + gap * gap, 0.0) ** 0.5
 
     def distances(self, sizes: np.ndarray) -> np.ndarray:
         """(rows,) distances of problems (rows, 14); neighbouring equal rows are computed once."""
@@ -99,11 +99,10 @@ class References:
 
     def _squared(self, points: np.ndarray) -> np.ndarray:
         """(rows,) squared distances of `coordinates` (rows, 14)."""
-        doubled, squares = self._points
         least, greatest = self._batch_span
         n, shape = points[:, 0], points[:, 1:]
-        squared = shape @ doubled.T + squares
-        count = min(NEIGHBOURS, len(squares))
+        squared = shape @ self._factors[:, 1:].T + self._factors[:, 0]
+        count = min(NEIGHBOURS, self._factors.shape[0])
         squared.partition(count - 1, axis=1)
         gap = np.maximum(np.maximum(least - n, n - greatest), 0.0)
         return squared[:, :count].sum(axis=1) / count + (shape * shape).sum(axis=1) + gap * gap

@@ -13,7 +13,6 @@ from features.errors import InputError
 from surrogate.bundle import Bundle, load, save
 from surrogate.calibration.calibrate import calibrate
 from surrogate.calibration.plan import greedy, plan_calibration, write_plan
-from surrogate.calibration.unseen_gpu import unseen_gpu_factor
 from surrogate.collect.plan_file import file_problems
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset, read_dataset
@@ -224,16 +223,6 @@ def test_planning_prefers_what_is_listed(table: Table, bundle: Bundle, tmp_path)
     planned = plan_calibration(bundle, NEW, 5, given_problems)
     assert {p.conv for p in planned} <= {p.conv for p in given_problems}
     assert any(p.networks for p in planned)
-
-
-def test_unseen_gpu_factor(table: Table) -> None:
-    """GPUs that differ by an unforeseeable factor ask for wider intervals; twins do not; one GPU says nothing."""
-    frame = table(16, gpus=("Tesla T4", "TITAN Xp", "TITAN V"), noise=0.05)
-    odd = frame.assign(time_us=frame["time_us"] * np.where(frame["gpu"] == "TITAN V", 8.0, 1.0))
-    factor = unseen_gpu_factor(Dataset(odd), model="linear-terms")
-    assert factor > 1.5
-    with pytest.raises(InputError, match="one GPU"):
-        unseen_gpu_factor(Dataset(table(8, gpus=("Tesla T4",))))
 
 
 def test_a_blend_is_calibrated_and_served(table: Table, tmp_path) -> None:

@@ -1,48 +1,14 @@
-"""Run ``seer`` in this process, through its entry point, and small datasets for it."""
+"""A small dataset for the commands, and a bundle fitted on it."""
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.cli import main
-from surrogate.dataset import write_dataset
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command left: exit status and both streams."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """Standard output as JSON."""
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def seer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """``seer("gpus", "--json")`` → `Outcome`."""
-
-    def run(*words: str | Path) -> Outcome:
-        monkeypatch.setattr("sys.argv", ["seer", *map(str, words)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return run
+from surrogate.bundle import save
+from surrogate.dataset import Dataset, write_dataset
+from surrogate.training import train
 
 
 @pytest.fixture(scope="session")
@@ -80,4 +46,12 @@ def dataset(table: pd.DataFrame, tmp_path: Path) -> Path:
     """`table` as a file."""
     path = tmp_path / "small data é.parquet"
     write_dataset(table, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def trained(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A linear bundle fitted on `table`, shared: read it, do not change it."""
+    path = tmp_path_factory.mktemp("trained") / "bundle"
+    save(train(Dataset(table), model="linear-terms"), path)
     return path

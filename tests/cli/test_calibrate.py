@@ -4,20 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.bundle import save
 from surrogate.collect.plan_file import file_problems
-from surrogate.dataset.store import Dataset
-from surrogate.training import train
 
 NEW = "TITAN Xp"
-
-
-@pytest.fixture(scope="module")
-def bundle(table, tmp_path_factory):
-    """Fitted on the invented table."""
-    path = tmp_path_factory.mktemp("fitted") / "bundle"
-    save(train(Dataset(table), model="linear-terms"), path)
-    return path
 
 
 @pytest.fixture
@@ -29,13 +18,13 @@ def measured(table, tmp_path):
     return path
 
 
-def test_calibrating_adapts_the_bundle(seer, bundle, measured, tmp_path):
+def test_calibrating_adapts_the_bundle(seer, trained, measured, tmp_path):
     out = tmp_path / "calibrated"
-    result = seer("calibrate", bundle, measured, "-o", out)
+    result = seer("calibrate", trained, measured, "-o", out)
     assert result.code == 0, result.err
     assert "32 problems of 16 shapes" in result.out and "before" in result.out
     errors = []
-    for one in (bundle, out):
+    for one in (trained, out):
         assert seer("predict", "--bundle", one, "--data", measured, "-o", tmp_path / "p.parquet").code == 0
         frame = pd.read_parquet(tmp_path / "p.parquet").dropna(subset=["time_us"])
         errors.append(np.median(np.abs(frame["predicted_us"] / frame["time_us"] - 1)))
@@ -44,9 +33,9 @@ def test_calibrating_adapts_the_bundle(seer, bundle, measured, tmp_path):
     assert [row["problems"] for row in card.values()] == [32]
 
 
-def test_a_plan_is_one_that_collect_reads(seer, bundle, dataset, tmp_path):
+def test_a_plan_is_one_that_collect_reads(seer, trained, dataset, tmp_path):
     out = tmp_path / "plan.jsonl"
-    result = seer("calibrate", bundle, "--plan", 12, "--gpu", NEW, "--problems", dataset, "-o", out)
+    result = seer("calibrate", trained, "--plan", 12, "--gpu", NEW, "--problems", dataset, "-o", out)
     assert result.code == 0, result.err
     assert "seer collect --plan" in result.out
     assert len({p.conv for p in file_problems(out)}) == 12
@@ -68,9 +57,9 @@ def test_a_plan_is_one_that_collect_reads(seer, bundle, dataset, tmp_path):
         (["DATA", "--where", "n=8", "--where", "c=16"], "needs at least 10"),
     ],
 )
-def test_user_errors_are_one_line(seer, bundle, measured, tmp_path, words, said):
+def test_user_errors_are_one_line(seer, trained, measured, tmp_path, words, said):
     words = [measured if word == "DATA" else word for word in words]
-    result = seer("calibrate", bundle, *words, "-o", tmp_path / "out")
+    result = seer("calibrate", trained, *words, "-o", tmp_path / "out")
     assert result.code == 2
     assert said in result.err and result.err.count("\n") == 1
     assert not (tmp_path / "out").exists()

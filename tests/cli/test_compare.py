@@ -10,6 +10,12 @@ from features.errors import InputError
 MODELS = "always-best-single,roofline,linear-dims,linear-terms"
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Reports without figures, which take most of a small comparison's time and do not matter to the test."""
+    monkeypatch.setattr("surrogate.report.write.draw", lambda *run: ({}, {"slowdowns": "left out"}))
+
+
 def test_compare_writes_results_tables_and_report(seer, dataset, tmp_path):
     out = tmp_path / "out"
     result = seer("compare", dataset, "--models", MODELS, "--folds", 4, "-o", out)
@@ -43,6 +49,7 @@ def test_report_draws_the_same_page_again(seer, dataset, tmp_path):
     assert (out / "report.html").read_bytes() == before
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("by", ["shape", "network", "gpu", "random"])
 def test_every_split_runs(seer, dataset, tmp_path, by):
     result = seer(
@@ -62,6 +69,7 @@ def test_every_split_runs(seer, dataset, tmp_path, by):
     assert {row["split"] for row in result.json["choice_rows"]} == {by}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_json_and_csv_are_whole(seer, dataset, tmp_path):
     as_json = seer(
         "compare", dataset, "--models", "roofline", "--folds", 2, "--json", "-o", tmp_path / "a"
@@ -72,6 +80,7 @@ def test_json_and_csv_are_whole(seer, dataset, tmp_path):
     assert len(as_csv.splitlines()) == len(as_json["choice_rows"]) + 1
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_where_filters_and_is_recorded(seer, dataset, tmp_path):
     result = seer(
         "compare",
@@ -90,6 +99,7 @@ def test_where_filters_and_is_recorded(seer, dataset, tmp_path):
     assert result.json["dataset"]["where"] == ["gpu=Tesla T4"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_seeds_make_different_folds_and_same_seed_same_bits(seer, dataset, tmp_path):
     for name in ("a", "b"):
         seer(
@@ -129,6 +139,7 @@ def test_unreadable_and_missing_files(seer, tmp_path):
     assert missing.code == 2 and "no such file" in missing.err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_narrow_integer_columns_give_the_same_results(seer, table, tmp_path):
     sizes = ["n", "c", "h", "w", "k", "r", "s", "pad_h", "groups"]
     narrow = table[table.c <= 64]
@@ -171,6 +182,7 @@ def test_bad_options_say_the_remedy(seer, dataset, tmp_path, words, message):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_models_add_up_and_count_once(seer, dataset, tmp_path):
     words = ["--models", "linear-dims", "--models", "roofline, linear-dims", "--folds", 2, "--json"]
     result = seer("compare", dataset, *words, "-o", tmp_path / "out")
@@ -187,6 +199,7 @@ def test_a_place_that_cannot_be_written_is_said_before_the_work(seer, dataset, t
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_run_says_how_far_it_came_and_changes_nothing(seer, dataset, tmp_path, monkeypatch):
     words = ["compare", dataset, "--models", "roofline,linear-dims", "--folds", 2, "-o", tmp_path / "out"]
     seer(*words)

@@ -4,45 +4,42 @@ import json
 
 import pytest
 
-from surrogate.bundle import save
-from surrogate.dataset.store import Dataset
-from surrogate.training import train
 
-
-@pytest.fixture(scope="module")
-def bundle(table, tmp_path_factory):
-    """Fitted on the invented table."""
-    path = tmp_path_factory.mktemp("fitted") / "bundle"
-    save(train(Dataset(table), model="linear-terms"), path)
-    return path
-
-
-def test_every_format(seer, bundle, dataset, tmp_path):
+def test_every_format(seer, trained, dataset, tmp_path):
     """JSON and C from a cuDNN bundle; a find-db is refused in one line."""
     result = seer(
-        "export", bundle, "--problems", dataset, "--as", "json", "--gpu", "t4", "-o", tmp_path / "p.json"
+        "export", trained, "--problems", dataset, "--as", "json", "--gpu", "t4", "-o", tmp_path / "p.json"
     )
     assert result.code == 0, result.err
     table = json.loads((tmp_path / "p.json").read_text())
     assert len(table["picks"]) == 32 and "picks of 32 problems" in result.out
     result = seer(
-        "export", bundle, "--problems", dataset, "--as", "c-header", "--gpu", "t4", "-o", tmp_path / "p.h"
+        "export", trained, "--problems", dataset, "--as", "c-header", "--gpu", "t4", "-o", tmp_path / "p.h"
     )
     assert result.code == 0, result.err
     assert "#ifndef SEER_" in (tmp_path / "p.h").read_text()
     refused = seer(
-        "export", bundle, "--problems", dataset, "--as", "miopen-user-db", "--gpu", "t4", "-o", tmp_path / "x"
+        "export",
+        trained,
+        "--problems",
+        dataset,
+        "--as",
+        "miopen-user-db",
+        "--gpu",
+        "t4",
+        "-o",
+        tmp_path / "x",
     )
     assert refused.code == 2 and "needs a bundle fitted on MIOpen" in refused.err
     assert not (tmp_path / "x").exists()
 
 
-def test_limits_are_kept(seer, bundle, tmp_path):
+def test_limits_are_kept(seer, trained, tmp_path):
     """Less workspace, other picks; what has no pick is counted."""
     (tmp_path / "p.txt").write_text("n8c64h28k64r3s3p1u1\nn8c64h28k128r1u1\n")
     words = [
         "export",
-        bundle,
+        trained,
         "--problems",
         tmp_path / "p.txt",
         "--as",
@@ -70,15 +67,24 @@ def test_limits_are_kept(seer, bundle, tmp_path):
         (["--as", "json"], "several GPUs"),
     ],
 )
-def test_user_errors_are_one_line(seer, bundle, dataset, tmp_path, words, said):
-    result = seer("export", bundle, "--problems", dataset, *words, "-o", tmp_path / "out")
+def test_user_errors_are_one_line(seer, trained, dataset, tmp_path, words, said):
+    result = seer("export", trained, "--problems", dataset, *words, "-o", tmp_path / "out")
     assert result.code == 2
     assert said in result.err and result.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_file_of_problems(seer, bundle, tmp_path):
+def test_a_missing_file_of_problems(seer, trained, tmp_path):
     result = seer(
-        "export", bundle, "--problems", tmp_path / "none", "--as", "json", "--gpu", "t4", "-o", tmp_path / "o"
+        "export",
+        trained,
+        "--problems",
+        tmp_path / "none",
+        "--as",
+        "json",
+        "--gpu",
+        "t4",
+        "-o",
+        tmp_path / "o",
     )
     assert result.code == 2 and "none: cannot be read" in result.err

@@ -10,11 +10,8 @@ import pytest
 from features.conv import Conv
 from surrogate.autotuning import cache as tuning_cache
 from surrogate.autotuning.cache import FILE_NAME, Tuning, TuningCache
-from surrogate.bundle import save
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.collect.protocol import RepeatPolicy
-from surrogate.dataset.store import Dataset
-from surrogate.training import train
 
 PROBLEM = "n8c64h28w28k64r3s3p1u1"
 CONV = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
@@ -46,13 +43,6 @@ class Bench:
         pass
 
 
-@pytest.fixture(scope="module")
-def folder(table, tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("fitted") / "bundle"
-    save(train(Dataset(table), model="linear-terms"), path)
-    return path
-
-
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file where measurements are kept, in a folder of its own."""
@@ -62,8 +52,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def select(seer, folder: Path) -> Callable[..., Any]:
-    return lambda *words: seer("select", "--bundle", folder, "--gpu", "t4", PROBLEM, *words)
+def select(seer, trained: Path) -> Callable[..., Any]:
+    return lambda *words: seer("select", "--bundle", trained, "--gpu", "t4", PROBLEM, *words)
 
 
 def on(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> Bench:

@@ -73,6 +73,13 @@ def test_every_line_fits_and_no_row_is_lost(records: list[dict[str, object]], wi
     assert all(str(record["n"]) in "\n".join(lines) for record in records)
 
 
+def test_long_notes_below_a_printed_table_are_wrapped_at_words() -> None:
+    note = "excluded FFT: needs 94371840 bytes of workspace (90.0 MiB), the limit is 16777216 bytes"
+    assert fitted(f"title\n\n{note}", 60).split("\n") == [
+        "title", "", "excluded FFT: needs 94371840 bytes of workspace (90.0 MiB),", "  the limit is 16777216 bytes",
+    ]  # fmt: skip
+
+
 def test_a_printed_table_is_laid_out_anew_between_its_title_and_notes() -> None:
     text = "\n".join(["title of it", to_table(RECORDS), "note: none"])
     assert fitted(text, 200) == text

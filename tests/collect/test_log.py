@@ -166,6 +166,7 @@ def test_a_disk_that_fills_up_leaves_whole_records(tmp_path, room):
         ({"kind": "done", "find": [], "conditions": {}}, "done record without problem"),
         ({"kind": "song"}, "kind 'song' is unknown"),
         ({"kind": ["done"]}, "not a record"),
+        ({**RECORD, "problem": "half \ud800"}, "'utf-8' codec can't encode"),
     ],
 )
 def test_a_record_that_lacks_something_is_named_by_line(tmp_path, record, said):

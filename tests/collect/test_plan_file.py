@@ -85,3 +85,18 @@ def test_any_text_is_read_or_refused(tmp_path_factory, text):
         assert file_problems(path)
     except InputError as error:
         assert "plan" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("n,c,h,k,r\n", "a header without problems"),
+        ("problem\n", "plan"),
+        ('{"a":' * 100_000, "not JSON"),
+        ("n1c3h8k4r3\n" + "x" * (65 << 20), "larger than 67,108,864 bytes"),
+    ],
+)
+def test_files_without_end_or_without_problems_are_refused(tmp_path, text, said):
+    with pytest.raises(InputError, match=said) as caught:
+        file_problems(write(tmp_path, text))
+    assert "\n" not in str(caught.value)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pandas as pd
@@ -66,8 +66,8 @@ def test_a_failing_write_leaves_the_old_file(
     write_dataset(table(1), path)
     before = path.read_bytes()
 
-    def half(_: Any, where: Path, **__: Any) -> None:
-        Path(where).write_bytes(b"half")
+    def half(_: Any, where: IO[bytes], **__: Any) -> None:
+        where.write(b"half")
         raise OSError("disk full")
 
     monkeypatch.setattr(pq, "write_table", half)

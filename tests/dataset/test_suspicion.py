@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from surrogate.cli import main
-from surrogate.dataset import read_dataset
+from surrogate.dataset import normalise, read_dataset
 from surrogate.dataset.suspicion import suspicions
+from surrogate.formats import FORMATS
 
 Table = Callable[..., pd.DataFrame]
 
@@ -43,6 +44,23 @@ def test_unknown_gpus_and_tables_without_times_are_left_alone(table: Table) -> N
 def test_measured_tables_are_not_suspected(shared_data: Path) -> None:
     data = read_dataset(shared_data / "cudnn_conv_partial_networks.parquet")
     assert suspicions(data.frame, data.devices) == []
+
+
+def test_problems_so_small_that_launches_are_all_they_take_are_not_suspected(table: Table) -> None:
+    """16 µs where the roofline says 0.01: three thousand times as much, and right."""
+    small = table(12).assign(n=1, c=4, h=4, w=4, k=4, groups=1, time_us=16.0)
+    assert suspicions(small) == []
+    said = suspicions(small.assign(time_us=16e3))
+    assert len(said) == 2 and all(line.endswith("are these ns?") for line in said)
+
+
+def test_raw_find_dbs_are_not_suspected_and_in_another_unit_they_are(shared_data: Path) -> None:
+    for path in sorted((shared_data / "raw").glob("miopen_*.txt")):
+        frame = normalise(FORMATS["miopen"].read([path]).rows, path.name)
+        assert suspicions(frame) == []
+        for unit, factor in (("ms", 1e-3), ("s", 1e-6), ("ns", 1e3)):
+            (said,) = suspicions(frame.assign(time_us=frame["time_us"] * factor))
+            assert said.endswith(f"are these {unit}?")
 
 
 @pytest.mark.parametrize("command", [("data", "check"), ("data", "merge", "-o", "out.parquet")])

@@ -5,6 +5,8 @@ memory ends that process only; the inputs of crashes and hangs are kept.
 """
 
 import argparse
+import csv
+import io
 import json
 import os
 import queue
@@ -15,13 +17,17 @@ import sys
 import tempfile
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from surrogate.atomic import write_text
 from tests.fuzz.cases import all_seeds, damaged_files, extreme_files, run, write
 from tests.fuzz.readers import READERS, Reader
 
 MEMORY_LIMIT_BYTES = 8 << 30
+VERDICTS = ("refused", "read", "crashed", "hung")
+COLUMNS = ("reader", "seed", "tried", *VERDICTS, "peak_mib", "slowest_s")
 SILENCE_SECONDS = 30.0
 """A process that says nothing for so long hangs in native code."""
 
@@ -46,6 +52,9 @@ def main() -> None:
     parser.add_argument(
         "--keep", type=Path, default=Path(tempfile.gettempdir()) / "fuzz", help="where crashes go"
     )
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write the table there as well, its seed beside it"
+    )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -69,10 +78,31 @@ def main() -> None:
             f"{tally.peak_mib:>10.0f}{tally.slowest_s:>11.1f}",
             flush=True,
         )
+    if given.csv:
+        write_csv(given.csv, tallies, given.seed)
     for name, tally in tallies.items():
         for finding, count in tally.findings.most_common():
             print(f"{name}: {count} × {finding}")
     sys.exit(any(t.verdicts["crashed"] or t.verdicts["hung"] for t in tallies.values()))
+
+
+def write_csv(path: Path, tallies: Mapping[str, Tally], seed: int) -> None:
+    """A row per reader; readers that the file holds already are replaced, so that runs of parts make one table."""
+    rows: dict[str, dict[str, object]] = {}
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = {row["reader"]: dict(row) for row in csv.DictReader(file)}
+    for name, tally in tallies.items():
+        counts = {verdict: tally.verdicts[verdict] for verdict in VERDICTS}
+        rows[name] = {
+            "reader": name, "seed": seed, "tried": tally.verdicts.total(), **counts,
+            "peak_mib": f"{tally.peak_mib:.0f}", "slowest_s": f"{tally.slowest_s:.1f}",
+        }  # fmt: skip
+    lines = io.StringIO()
+    writer = csv.DictWriter(lines, list(COLUMNS), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows[name] for name in READERS if name in rows)
+    write_text(path, lines.getvalue())
 
 
 def work(reader: Reader, given: argparse.Namespace) -> None:

@@ -165,7 +165,7 @@ def _odd_column(rows: int, column: Any, random: Random) -> Any:
     )  # fmt: skip
     try:
         return random.choice(makers)()
-    except (pa.ArrowException, TypeError):
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):  # a date of year 10^9 is no Python date
         return pa.nulls(rows)
 
 
@@ -191,6 +191,6 @@ def rehashed(files: Files, index: str) -> Files:
         for name in hashes:
             if name in files:
                 hashes[name] = hashlib.sha256(files[name]).hexdigest()
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return files
     return {**files, index: json.dumps(told).encode()}

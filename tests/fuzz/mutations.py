@@ -143,7 +143,7 @@ def json_structure(data: bytes, random: Random) -> bytes:
     """A JSON document with one or two of its values swapped for odd ones, dropped, repeated or nested."""
     try:
         document = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return damaged(data, (), random)
     for _ in range(random.choice((1, 1, 2))):
         document = _changed(document, random)

@@ -135,9 +135,17 @@ def _bundle(path: Path) -> object:
 
 
 def _operators(path: Path) -> object:
+    from features.gpu import gpu
+    from features.operators import operator
     from surrogate.operators.bundle import load_operators
+    from surrogate.operators.predictor import OperatorPredictor
 
-    return load_operators(path)
+    bundle = load_operators(path)
+    found = OperatorPredictor(gpu("v100"), bundle).predict(
+        [operator("gemm", m=1024, n=256, k=64), operator("relu", n=32, c=64, h=56, w=56)]
+    )
+    assert all(one.time_us >= 0 for one in found)
+    return found
 
 
 def _network(path: Path) -> object:

@@ -3,6 +3,9 @@
 `python -m tests.fuzz --count 2000` tries more, with inputs of extreme size, and prints what became of them.
 """
 
+import csv
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from tests.fuzz.cases import all_seeds, damaged_files, run, write
 from tests.fuzz.readers import READERS, Reader
 
+ROOT = Path(__file__).resolve().parents[2]
 COUNT = 60
 QUICK = [reader for reader in READERS.values() if reader.quick]
 OWN = [reader for reader in QUICK if reader.name.startswith("import")]
@@ -45,6 +49,19 @@ def test_the_same_case_is_the_same_files() -> None:
     valid = all_seeds(reader)
     assert damaged_files(reader, valid, 7, 1) == damaged_files(reader, valid, 7, 1)
     assert len({str(damaged_files(reader, valid, i, 1)) for i in range(40)}) > 30
+
+
+def test_the_table_is_written_and_parts_of_it_go_together(tmp_path: Path) -> None:
+    for name in ("settings (JSON)", "gpus.toml"):
+        subprocess.run(
+            [sys.executable, "-m", "tests.fuzz", "--count", "5", "--no-extremes", "--reader", name,
+             "--csv", str(tmp_path / "t.csv")],
+            cwd=ROOT, check=True, capture_output=True,
+        )  # fmt: skip
+    with (tmp_path / "t.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["reader"] for row in rows] == ["settings (JSON)", "gpus.toml"]
+    assert all(int(row["tried"]) == int(row["refused"]) + int(row["read"]) == 5 for row in rows)
 
 
 def test_a_crash_is_seen(tmp_path: Path) -> None:

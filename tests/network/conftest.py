@@ -135,30 +135,3 @@ def _saved(frame: pd.DataFrame, path: Path) -> Path:
 
     save(train(Dataset(normalise(frame, "table")), model="linear-terms"), path)
     return path
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command left: exit status and both streams."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def seer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """``seer("network", …)`` through the entry point."""
-    from surrogate.cli import main
-
-    def run(*words: str | Path) -> Outcome:
-        monkeypatch.setattr("sys.argv", ["seer", *map(str, words)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return run

@@ -120,8 +120,9 @@ def test_places_that_are_no_bundle(bundle: OperatorBundle, tmp_path: Path) -> No
         load_operators(tmp_path / "missing")
     with pytest.raises(InputError, match="exists and is no operator bundle"):
         save_operators(bundle, tmp_path)
+    (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
-        save_operators(bundle, tmp_path / "no" / "such")
+        save_operators(bundle, tmp_path / "file" / "such")
 
 
 def test_predictor(folder: Path) -> None:

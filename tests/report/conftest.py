@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from features.problem import SIZE_COLUMNS
+
 MODELS = {"booster": 0.10, "booster-raw": 0.16, "seer-time-only": 0.30, "roofline": 0.80, "nearest": 0.24}
 REFERENCES = ("cudnn-heuristic", "always-best-single", "oracle")
 GPUS = {"Tesla V100-SXM2-16GB": 1.0, "Tesla T4": 2.4, "TITAN Xp": 1.6, "Tesla K80": 5.0}
@@ -20,21 +22,7 @@ ALGORITHMS = {
     "FFT_TILING": "FFT",
     "WINOGRAD": "WINOGRAD",
 }
-SIZES = (
-    "n",
-    "c",
-    "h",
-    "w",
-    "k",
-    "r",
-    "s",
-    "pad_h",
-    "pad_w",
-    "stride_h",
-    "stride_w",
-    "dilation_h",
-    "dilation_w",
-)
+SIZES = tuple(name for name in SIZE_COLUMNS if name != "groups")
 
 
 def invented_results() -> dict[str, Any]:

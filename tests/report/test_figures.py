@@ -53,6 +53,20 @@ def test_bucket_errors_known_answer() -> None:
     assert errors["median"].isna().tolist() == [False, True]  # four rows are too few
 
 
+def test_decades_of_too_few_rows_are_not_on_the_axis() -> None:
+    frame = pd.DataFrame(
+        {"model": "m", "time_us": [20.0] * 9 + [2e6] * 4, "predicted_us": [22.0] * 9 + [2e6] * 4}
+    )
+    words = _words(bucket_figure(frame, ["m"]) or "")
+    assert "100 µs" in words and "1 s" not in words and "10 s" not in words
+
+
+def test_a_long_name_has_the_legend_s_whole_line() -> None:
+    name = "boosted trees on terms and sizes of the problem"
+    slowdowns = pd.DataFrame({"model": [name, "b"], "slowdown": [1.1, 1.2]})
+    assert name in _words(slowdown_figure(slowdowns, [name, "b"]) or "")
+
+
 def test_thinning_keeps_the_ends_and_the_limit() -> None:
     rows = _times(5000)
     few = thinned(rows)

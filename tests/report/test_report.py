@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 
 from features.errors import InputError
 from surrogate.report import write_report
+from surrogate.report.html_table import html_table
 from surrogate.report.notes import DEFINITIONS
+from surrogate.report.tables import Cell, Line, Table
 
 Make = Callable[..., Path]
 FIGURES = {"slowdowns.svg", "gpus.svg", "predicted.svg", "buckets.svg"}
@@ -186,3 +189,12 @@ def test_thousands_of_shapes_keep_the_page_small(
 ) -> None:
     path = write_report(folder_of(tmp_path, results, problems=5000))
     assert path.stat().st_size < 1_500_000
+
+
+def test_columns_of_words_stand_to_the_left_and_very_long_names_are_cut() -> None:
+    name = "void kernel<float>(" + "int, " * 40 + ")"
+    table = Table("t", ("kernel", "bound", "us"), (Line((Cell(name), Cell("memory-bound"), Cell("1.5"))),))
+    page = html_table(table)
+    assert '<th scope="col" class="word">bound</th>' in page and '<td class="word">memory-bound</td>' in page
+    assert "<td>1.5</td>" in page and f'title="{escape(name)}"' in page
+    assert page.count(escape(name)) == 1 and "…" in page

@@ -29,6 +29,13 @@ def test_known_paired_row() -> None:
     assert _texts(table) == [["m", "−3.9", "−7.2 to −1.4", "75.0", "3", "40"]]
 
 
+def test_without_a_heuristic_hits_and_counts_stand_alone() -> None:
+    table = paired_table({"choice_rows": [{**ROW, "paired_vs_heuristic": None}], "time_rows": []})
+    assert table.title.startswith("Picks of the best algorithm, ") and "cuDNN" not in table.title
+    assert table.columns == ("model", "best %", "infeasible", "problems")
+    assert _texts(table) == [["m", "75.0", "3", "40"]]
+
+
 def test_the_heuristic_is_not_paired_with_itself() -> None:
     table = paired_table({"choice_rows": [{**ROW, "model": "cudnn-heuristic"}], "time_rows": []})
     assert _texts(table)[0][1:3] == ["–", "–"]

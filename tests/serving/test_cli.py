@@ -1,8 +1,7 @@
 """``seer select`` and ``seer predict`` through the entry point."""
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,50 +10,27 @@ import pytest
 
 from features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS
 from surrogate.bundle import Bundle, save
-from surrogate.cli import main, problem
+from surrogate.cli import problem
 from surrogate.predictor import load
 
 PROBLEM = "n8c16h14w14k16r3s3p1u1"
 FLAGS = ["-n", "8", "-c", "16", "-H", "14", "-k", "16", "-y", "3", "-p", "1"]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def seer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    def run(*words: object) -> Outcome:
-        monkeypatch.setattr("sys.argv", ["seer", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return Outcome(int(stop.value.code or 0), captured.out, captured.err)
-
-    return run
-
-
-def test_select_prints_the_ranking(seer: Callable[..., Outcome], folder: Path) -> None:
+def test_select_prints_the_ranking(seer: Callable[..., Any], folder: Path) -> None:
     result = seer("select", "--bundle", folder, "--gpu", "v100", PROBLEM)
     wanted = load(folder, gpu="v100", backend="numpy").select(PROBLEM)
     assert (result.code, result.out, result.err) == (0, f"{wanted!r}\n", "")
 
 
-def test_problem_as_flags_with_and_without_dashes(seer: Callable[..., Outcome], folder: Path) -> None:
+def test_problem_as_flags_with_and_without_dashes(seer: Callable[..., Any], folder: Path) -> None:
     ask = ["select", "--bundle", folder, "--gpu", "v100", "--json"]
     text = seer(*ask, PROBLEM)
     assert seer(*ask, "--", *FLAGS).json == seer(*ask, *FLAGS).json == text.json
     assert text.json["problem"] == PROBLEM
 
 
-def test_select_json_and_csv(seer: Callable[..., Outcome], folder: Path) -> None:
+def test_select_json_and_csv(seer: Callable[..., Any], folder: Path) -> None:
     ask = ["select", "--bundle", folder, "--gpu", "v100", PROBLEM, "--top", "2", "--workspace-limit", "64MiB"]
     found = seer(*ask, "--json").json
     assert (
@@ -67,7 +43,7 @@ def test_select_json_and_csv(seer: Callable[..., Outcome], folder: Path) -> None
     assert header.startswith("algorithm,time_us,lower_us,upper_us,workspace_bytes") and len(rows) == 2
 
 
-def test_nothing_feasible_is_status_1(seer: Callable[..., Outcome], bundle: Bundle, tmp_path: Path) -> None:
+def test_nothing_feasible_is_status_1(seer: Callable[..., Any], bundle: Bundle, tmp_path: Path) -> None:
     support = replace(bundle.support, exact={}, general=dict.fromkeys(bundle.support.general, 0.0))
     save(replace(bundle, support=support), tmp_path / "none")
     result = seer("select", "--bundle", tmp_path / "none", "--gpu", "v100", PROBLEM, "--json")
@@ -95,14 +71,14 @@ def test_nothing_feasible_is_status_1(seer: Callable[..., Outcome], bundle: Bund
     ],
 )
 def test_select_tells_errors_in_one_line(
-    seer: Callable[..., Outcome], folder: Path, words: list[str], told: str
+    seer: Callable[..., Any], folder: Path, words: list[str], told: str
 ) -> None:
     result = seer("select", *(str(folder) if word == "FOLDER" else word for word in words))
     assert result.code == 2 and told in result.err and result.out == ""
     assert result.err.count("\n") == 1 and "Traceback" not in result.err
 
 
-def test_predict_one_problem(seer: Callable[..., Outcome], folder: Path) -> None:
+def test_predict_one_problem(seer: Callable[..., Any], folder: Path) -> None:
     ask = ["predict", "--bundle", folder, "--gpu", "v100", PROBLEM]
     best, fft = seer(*ask, "--json").json, seer(*ask, "--json", "--algorithm", "FFT").json
     wanted = load(folder, gpu="v100", backend="numpy")
@@ -112,9 +88,7 @@ def test_predict_one_problem(seer: Callable[..., Outcome], folder: Path) -> None
     assert seer(*ask, "--csv").out.splitlines()[0].startswith("problem,gpu,library_version,algorithm,time_us")
 
 
-def test_predict_a_table(
-    seer: Callable[..., Outcome], folder: Path, frame: pd.DataFrame, tmp_path: Path
-) -> None:
+def test_predict_a_table(seer: Callable[..., Any], folder: Path, frame: pd.DataFrame, tmp_path: Path) -> None:
     part = frame.head(40).drop(columns=["status", "time_us"])
     part.to_parquet(tmp_path / "in.parquet")
     result = seer(
@@ -137,16 +111,12 @@ def test_predict_a_table(
         ([PROBLEM, "--algorithm", "WINOGRD"], "did you mean WINOGRAD"),
     ],
 )
-def test_predict_tells_errors(
-    seer: Callable[..., Outcome], folder: Path, words: list[str], told: str
-) -> None:
+def test_predict_tells_errors(seer: Callable[..., Any], folder: Path, words: list[str], told: str) -> None:
     result = seer("predict", "--bundle", folder, "--gpu", "v100", *words)
     assert result.code == 2 and told in result.err and "Traceback" not in result.err
 
 
-def test_measuring_reranks(
-    seer: Callable[..., Outcome], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measuring_reranks(seer: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import surrogate.autotuning.autotune
     from surrogate.autotuning.tuned import Tuned
 

@@ -1,6 +1,5 @@
 """`Predictor`: one problem, many, a table and `Bundle.predict` agree; what is excluded and why; caches and threads."""
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,51 +14,12 @@ from features.conv import Conv
 from features.errors import InputError
 from features.problem import SIZE_COLUMNS
 from surrogate.bundle import Bundle
-from surrogate.dataset.rows import rows_of
-from surrogate.models import Model, Support
 from surrogate.models.boosted import BoostedDims, BoostedTerms
 from surrogate.models.forest import Forest
 from surrogate.models.linear import LinearTerms
 from surrogate.predictor import Predictor, load
 from surrogate.serving.selection import Selection
-from surrogate.uncertainty.domain import Domain
-
-CONV = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
-STRIDED = replace(CONV, stride_h=2, stride_w=2)
-CONVS = st.builds(
-    Conv,
-    n=st.sampled_from([1, 5, 32]),
-    c=st.integers(1, 70),
-    h=st.integers(7, 300),
-    k=st.integers(1, 70),
-    r=st.sampled_from([1, 2, 3, 5]),
-    pad_h=st.integers(0, 3),
-    stride_h=st.integers(1, 2),
-    dtype=st.sampled_from(["fp32", "fp16"]),
-    math=st.sampled_from(["fma", "tensor_op"]),
-    layout=st.sampled_from(["NCHW", "NHWC"]),
-)
-
-
-def _frame(
-    convs: Sequence[Conv], algorithms: Sequence[str], gpu: str = "v100", version: str = "7.6.3"
-) -> pd.DataFrame:
-    rows = [
-        {
-            "gpu": gpu,
-            "library": "cudnn",
-            "library_version": version,
-            "direction": conv.direction,
-            "dtype": conv.dtype,
-            "math": conv.math,
-            "layout": conv.layout,
-            **dict(zip(SIZE_COLUMNS, conv.sizes, strict=True)),
-            "algorithm": name,
-        }
-        for conv in convs
-        for name in algorithms
-    ]
-    return pd.DataFrame(rows)
+from tests.serving.problems import CONV, CONVS, STRIDED, fitted, frame_of
 
 
 @pytest.fixture(scope="session", params=["numpy", "xgboost", "onnx"])
@@ -76,7 +36,7 @@ def test_one_problem_is_a_table_row_is_the_bundle(
     any_predictor: Predictor, bundle: Bundle, conv: Conv
 ) -> None:
     names = [c.name for c in any_predictor._site(conv, None).candidates]  # every algorithm of cuDNN
-    frame = _frame([conv], names)
+    frame = frame_of([conv], names)
     wanted = bundle.predict(frame)
     table = any_predictor.predict(frame)
     tolerance = 3e-5 if any_predictor.backend == "onnx" else 1e-6
@@ -103,20 +63,14 @@ def test_numpy_is_the_bundle_exactly(predictor: Predictor, bundle: Bundle, frame
     np.testing.assert_array_equal(found.in_domain, wanted["in_domain"])
 
 
-def _fitted(base: Bundle, frame: pd.DataFrame, model: Model) -> Bundle:
-    """A bundle with ``base``'s widths, fitted without held-out folds."""
-    rows = rows_of(frame)
-    return replace(base, model=model.fit(rows), support=Support.fit(rows), domain=Domain.of(frame))
-
-
 def test_real_data_and_the_bundle_agree(shared_data: Path, bundle: Bundle) -> None:
     from surrogate.dataset.store import read_dataset
 
     frame = read_dataset(shared_data / "cudnn_conv_per_algorithm.parquet").frame.sample(2000, random_state=0)
-    fitted = _fitted(bundle, frame.reset_index(drop=True), BoostedTerms(rounds=12))
+    refitted = fitted(bundle, frame.reset_index(drop=True), BoostedTerms(rounds=12))
     found, wanted = (
-        Predictor(fitted, backend="numpy").predict(frame),
-        fitted.predict(frame.reset_index(drop=True)),
+        Predictor(refitted, backend="numpy").predict(frame),
+        refitted.predict(frame.reset_index(drop=True)),
     )
     np.testing.assert_allclose(found.predicted_us, wanted["predicted_us"], rtol=1e-6)
     np.testing.assert_allclose(found.lower_us, wanted["lower_us"], rtol=1e-6)
@@ -126,11 +80,13 @@ def test_real_data_and_the_bundle_agree(shared_data: Path, bundle: Bundle) -> No
 
 def test_other_models_are_served_too(frame: pd.DataFrame, bundle: Bundle) -> None:
     for model, backend in ((BoostedDims(rounds=10), "numpy"), (LinearTerms(), "table")):
-        other = _fitted(bundle, frame, model)
+        other = fitted(bundle, frame, model)
         served = Predictor(other, gpu="t4", backend="numpy")
         assert served.backend == backend
         assert bool(served.notes) == (backend == "table")
-        wanted = other.predict(_frame([CONV, STRIDED], ["GEMM", "FFT", "WINOGRAD"], gpu="t4"))["predicted_us"]
+        wanted = other.predict(frame_of([CONV, STRIDED], ["GEMM", "FFT", "WINOGRAD"], gpu="t4"))[
+            "predicted_us"
+        ]
         found = [
             served.predict(conv, n).time_us for conv in (CONV, STRIDED) for n in ("GEMM", "FFT", "WINOGRAD")
         ]
@@ -138,10 +94,10 @@ def test_other_models_are_served_too(frame: pd.DataFrame, bundle: Bundle) -> Non
 
 
 def test_what_the_model_does_not_know_falls_to_the_roofline(bundle: Bundle, frame: pd.DataFrame) -> None:
-    served = Predictor(_fitted(bundle, frame, Forest(trees=1)), gpu="v100")
+    served = Predictor(fitted(bundle, frame, Forest(trees=1)), gpu="v100")
     one = served.predict(CONV, "GEMM")  # no tree was grown for it
     assert one.source == "roofline" and one.upper_us / one.lower_us == pytest.approx(100.0)
-    table = served.predict(_frame([CONV], ["GEMM", "FFT"]))
+    table = served.predict(frame_of([CONV], ["GEMM", "FFT"]))
     assert table.predicted_us[0] == pytest.approx(one.time_us)
     assert table.upper_us[0] == pytest.approx(one.upper_us)
 
@@ -167,7 +123,7 @@ def test_many_are_one_by_one(bundle: Bundle, convs: list[Conv]) -> None:
 
 def test_the_best_of_a_table_is_the_selection(predictor: Predictor) -> None:
     convs = [CONV, STRIDED, CONV, Conv(n=1, c=64, h=28, k=8, r=1)]
-    frame = _frame(convs, ["x"]).drop(columns=["algorithm", "gpu", "library", "library_version"])
+    frame = frame_of(convs, ["x"]).drop(columns=["algorithm", "gpu", "library", "library_version"])
     for table in (frame, dict(frame.items()), frame[["n", "c", "h", "k", "r", "pad_h", "stride_h"]]):
         found = predictor.predict(table)
         for place, conv in enumerate(convs):
@@ -184,7 +140,7 @@ def test_the_best_of_a_table_is_the_selection(predictor: Predictor) -> None:
 
 def test_rows_keep_their_order_across_chunks(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = pd.concat(
-        [_frame([CONV, STRIDED], ["FFT", "IMPLICIT_GEMM"], gpu=g) for g in ("t4", "v100", "t4")]
+        [frame_of([CONV, STRIDED], ["FFT", "IMPLICIT_GEMM"], gpu=g) for g in ("t4", "v100", "t4")]
     )
     whole = predictor.predict(frame)
     monkeypatch.setattr("surrogate.serving.table.CHUNK_ROWS", 5)
@@ -239,7 +195,7 @@ def test_bad_questions_are_told_in_one_line(folder: Path, predictor: Predictor) 
         (lambda: load(folder, gpu="t4", library="cudn"), "did you mean cudnn"),
         (lambda: load(folder, gpu="t4", backend="onxx"), "did you mean onnx"),
         (lambda: predictor.predict(CONV, "WINOGRD"), "did you mean WINOGRAD"),
-        (lambda: predictor.predict(_frame([CONV], ["WINOGRD"])), "did you mean WINOGRAD"),
+        (lambda: predictor.predict(frame_of([CONV], ["WINOGRD"])), "did you mean WINOGRAD"),
         (lambda: predictor.predict("n1c1h1k1r9"), "exceeds the padded input"),
         (lambda: predictor.select("n1c1"), "lacks h, k, r"),
         (lambda: predictor.select(CONV, workspace_limit=-1), "0 or more"),
@@ -249,7 +205,7 @@ def test_bad_questions_are_told_in_one_line(folder: Path, predictor: Predictor) 
         (lambda: predictor.predict({"n": [1.5], "c": [1], "h": [1], "k": [1], "r": [1]}), "row 0: n is 1.5"),
         (lambda: predictor.predict({"n": [0], "c": [1], "h": [1], "k": [1], "r": [1]}), "between 1 and"),
         (lambda: predictor.predict({"n": ["x"], "c": [1], "h": [1], "k": [1], "r": [1]}), "whole numbers"),
-        (lambda: predictor.predict(_frame([CONV], ["FFT"]).assign(dtype="fp23")), "did you mean"),
+        (lambda: predictor.predict(frame_of([CONV], ["FFT"]).assign(dtype="fp23")), "did you mean"),
         (lambda: predictor.predict(3), "an? int is no problem"),
     ]  # fmt: skip
     for ask, words in cases:

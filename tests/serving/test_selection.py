@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,57 +13,13 @@ from hypothesis import strategies as st
 
 from features.conv import Conv
 from features.errors import InputError
-from features.problem import SIZE_COLUMNS
 from surrogate.bundle import Bundle
 from surrogate.dataset.rows import rows_of
-from surrogate.models import Model, Support
+from surrogate.models import Support
 from surrogate.models.boosted import BoostedTerms
 from surrogate.predictor import Predictor
-from surrogate.serving.sites import UNSEEN_GPU_FACTOR
-from surrogate.uncertainty.domain import Domain
-
-CONV = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
-STRIDED = replace(CONV, stride_h=2, stride_w=2)
-CONVS = st.builds(
-    Conv,
-    n=st.sampled_from([1, 5, 32]),
-    c=st.integers(1, 70),
-    h=st.integers(7, 300),
-    k=st.integers(1, 70),
-    r=st.sampled_from([1, 2, 3, 5]),
-    pad_h=st.integers(0, 3),
-    stride_h=st.integers(1, 2),
-    dtype=st.sampled_from(["fp32", "fp16"]),
-    math=st.sampled_from(["fma", "tensor_op"]),
-    layout=st.sampled_from(["NCHW", "NHWC"]),
-)
-
-
-def _frame(
-    convs: Sequence[Conv], algorithms: Sequence[str], gpu: str = "v100", version: str = "7.6.3"
-) -> pd.DataFrame:
-    rows = [
-        {
-            "gpu": gpu,
-            "library": "cudnn",
-            "library_version": version,
-            "direction": conv.direction,
-            "dtype": conv.dtype,
-            "math": conv.math,
-            "layout": conv.layout,
-            **dict(zip(SIZE_COLUMNS, conv.sizes, strict=True)),
-            "algorithm": name,
-        }
-        for conv in convs
-        for name in algorithms
-    ]
-    return pd.DataFrame(rows)
-
-
-def _fitted(base: Bundle, frame: pd.DataFrame, model: Model) -> Bundle:
-    """A bundle with ``base``'s widths, fitted without held-out folds."""
-    rows = rows_of(frame)
-    return replace(base, model=model.fit(rows), support=Support.fit(rows), domain=Domain.of(frame))
+from surrogate.uncertainty.conformal import UNSEEN_GPU_FACTOR
+from tests.serving.problems import CONV, CONVS, STRIDED, fitted, frame_of
 
 
 def test_selection_ranks_and_says_what_is_excluded(predictor: Predictor) -> None:
@@ -125,7 +81,7 @@ def test_the_workspace_limit_is_told_in_bytes(predictor: Predictor) -> None:
 def test_nondeterministic_algorithms_are_excluded(table: Callable[..., pd.DataFrame], bundle: Bundle) -> None:
     frame = table(8, algorithms=("IMPLICIT_GEMM", "FFT")).assign(direction="bwd_data")
     frame["algorithm"] = frame["algorithm"].map({"IMPLICIT_GEMM": "ALGO_0", "FFT": "ALGO_1"})
-    served = Predictor(_fitted(bundle, frame, BoostedTerms(rounds=5)), gpu="t4", backend="numpy")
+    served = Predictor(fitted(bundle, frame, BoostedTerms(rounds=5)), gpu="t4", backend="numpy")
     conv = replace(CONV, direction="bwd_data")
     assert {one.algorithm for one in served.select(conv).candidates} == {"ALGO_0", "ALGO_1"}
     found = served.select(conv, deterministic=True)
@@ -142,7 +98,7 @@ def test_nothing_feasible_is_an_empty_selection(predictor: Predictor, bundle: Bu
     assert "nothing is feasible" in repr(found) and found.to_dict()["candidates"] == []
     with pytest.raises(InputError, match="no algorithm runs"):
         nothing.predict(CONV)
-    table = nothing.predict(_frame([CONV], ["FFT"]).drop(columns="algorithm"))
+    table = nothing.predict(frame_of([CONV], ["FFT"]).drop(columns="algorithm"))
     assert np.isnan(table.predicted_us[0]) and table.algorithm[0] == "" and not table.supported[0]
 
 
@@ -221,7 +177,7 @@ def test_results_show_themselves(predictor: Predictor) -> None:
     assert "<b>" not in odd._repr_html_() and "&lt;b&gt;&amp;" in odd._repr_html_()
     one = predictor.predict(CONV)
     assert one.algorithm in repr(one) and len(one.to_frame()) == 1 and one.to_dict()["problem"] == str(CONV)
-    many = predictor.predict(_frame([CONV] * 4, ["FFT", "IMPLICIT_GEMM"]))
+    many = predictor.predict(frame_of([CONV] * 4, ["FFT", "IMPLICIT_GEMM"]))
     assert "… 8 rows" in repr(many) and list(many.to_frame().columns) == list(many.to_dict())
     assert "8 predictions" in many._repr_html_()
     with pytest.raises(AttributeError):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from features.errors import InputError
 from surrogate.serving.recent import Recent
-from surrogate.serving.text import UNITS, html_table, mib, parse_bytes, text_table
+from surrogate.serving.text import UNITS, binary_size, html_table, interval_us, parse_bytes, text_table
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,14 @@ def test_other_sizes_are_refused(text: str) -> None:
         parse_bytes(text)
 
 
-def test_bytes_are_shown_in_mib() -> None:
-    assert [mib(0), mib(64 * 2**20), mib(1180)] == ["0", "64.0 MiB", "0.0011 MiB"]
+def test_bytes_are_shown_in_binary_units() -> None:
+    assert [binary_size(size) for size in (0, 64 * 2**20, 1180)] == ["0", "64.0 MiB", "1.2 KiB"]
+
+
+def test_intervals_have_three_digits_and_no_exponent() -> None:
+    assert interval_us(257.44, 1011.2) == "257–1010"
+    assert interval_us(0.04567, 72980.4) == "0.0457–73000"
+    assert interval_us(5.0, 5.0) == "–"
 
 
 def test_tables() -> None:
@@ -43,10 +49,7 @@ def test_tables() -> None:
     assert text_table([]) == ""
     page = html_table("<t>", [{"<a>": "&"}], ["n<"])
     assert (
-        "<t>" not in page
-        and "<th>&lt;a&gt;</th>" in page
-        and "<td>&amp;</td>" in page
-        and "<p>n&lt;</p>" in page
+        "<t>" not in page and ">&lt;a&gt;</th>" in page and ">&amp;</td>" in page and "<p>n&lt;</p>" in page
     )
 
 

@@ -120,3 +120,9 @@ def test_files_that_cannot_be_dealt(table: Table, tmp_path: Path) -> None:
         deal([tmp_path / "few.parquet"], tmp_path)
     with pytest.raises(InputError, match="no dataset given"):
         deal([], tmp_path)
+
+
+@pytest.mark.parametrize("column", ["origin", "heuristic_algorithm", "solver"])
+def test_optional_columns_of_numbers_are_text_in_shards(table: Table, tmp_path: Path, column: str) -> None:
+    path = _write(table(4).assign(**{column: 3}), tmp_path / "t.parquet")
+    assert set(_all_rows(deal([path], tmp_path))[column]) == {"3"}

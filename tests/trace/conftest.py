@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,20 @@ def aged(trace: dict[str, Any]) -> dict[str, Any]:
 def make_trace() -> Callable[..., dict[str, Any]]:
     """``make_trace(steps=2, start=…)``: the invented trace as a JSON object."""
     return whole
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The invented trace of two steps."""
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(whole(steps=2)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def seer(seer: Callable[..., Any]) -> Callable[..., Any]:
+    """``seer("summary", FILE)`` for ``seer trace summary FILE`` → status, standard output, standard error."""
+    return partial(seer, "trace")
 
 
 @pytest.fixture

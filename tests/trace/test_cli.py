@@ -7,31 +7,8 @@ import sys
 
 import pytest
 
-from surrogate.cli import main
 from surrogate.trace import profile, read_trace
 from surrogate.trace.page import trace_page
-
-
-@pytest.fixture
-def file(make_trace, tmp_path):
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps(make_trace(steps=2)))
-    return path
-
-
-@pytest.fixture
-def seer(monkeypatch, capsys):
-    def run(*words):
-        monkeypatch.setattr("sys.argv", ["seer", "trace", *map(str, words)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 def test_summary(seer, file):

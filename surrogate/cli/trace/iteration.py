@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli.output import output_options, show
-from surrogate.cli.trace.options import file_argument, load, shortened, top_option
+from surrogate.cli.trace.options import file_argument, load, top_option
 
 _NARROW = (
     "label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us",
@@ -86,11 +86,11 @@ def command(
         show(rows, as_json=as_json, as_csv=as_csv, whole=found.to_dict())
         return
     click.echo(found.table.title)
-    show(shortened([{key: row[key] for key in _NARROW} for row in rows]), as_json=False, as_csv=False)
+    show([{key: row[key] for key in _NARROW} for row in rows], as_json=False, as_csv=False)
     click.echo("\nOperators, mean of the iterations")
-    show(shortened([asdict(one) for one in found.operators[:top]]), as_json=False, as_csv=False)
+    show([asdict(one) for one in found.operators[:top]], as_json=False, as_csv=False)
     if found.unknown:
         click.echo("\nKept as measured, for the trace lacks")
-        show(shortened([asdict(one) for one in found.unknown]), as_json=False, as_csv=False)
+        show([asdict(one) for one in found.unknown], as_json=False, as_csv=False)
     for note in found.notes:
         click.echo(note)

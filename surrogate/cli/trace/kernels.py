@@ -12,7 +12,6 @@ from surrogate.cli.trace.options import (
     html_option,
     load,
     part_options,
-    shortened,
     top_option,
 )
 
@@ -64,6 +63,6 @@ def command(
         show(found.rows, as_json=as_json, as_csv=as_csv)
         return
     click.echo(found.title)
-    show(shortened([{key: row[key] for key in _NARROW} for row in found.rows]), as_json=False, as_csv=False)
+    show([{key: row[key] for key in _NARROW} for row in found.rows], as_json=False, as_csv=False)
     for note in found.notes:
         click.echo(note)

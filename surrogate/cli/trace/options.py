@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from surrogate.cli.completion import gpu_names
+
 if TYPE_CHECKING:
     from surrogate.trace.events import Trace
-    from surrogate.trace.result import Row
 
-_MAX_CELL = 60
 file_argument = click.argument("file", type=click.Path(path_type=Path))
 top_option = click.option("--top", type=click.IntRange(min=1), metavar="K", help="Only the first K rows.")
 gpu_option = click.option(
-    "--gpu", metavar="G", help="The GPU whose peaks count, where the trace names none or another."
+    "--gpu",
+    metavar="G",
+    shell_complete=gpu_names,
+    help="The GPU whose peaks count, where the trace names none or another.",
 )
 html_option = click.option(
     "--html", "html", type=click.Path(path_type=Path), help="Also write everything as one HTML file."
@@ -93,14 +96,3 @@ def _read(path: Path, max_bytes: int | None) -> "Trace":
             bar.update(done - bar.n)
 
         return read_trace(path, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=step)
-
-
-def shortened(rows: Sequence["Row"]) -> list["Row"]:
-    """Rows with long names cut in the middle, for a terminal; JSON and CSV keep them whole."""
-    return [{key: _short(value) for key, value in row.items()} for row in rows]
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, str) and len(value) > _MAX_CELL:
-        return f"{value[: _MAX_CELL * 2 // 3]}…{value[-_MAX_CELL // 3 + 1 :]}"
-    return value

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from surrogate.cli.output import output_options, show
-from surrogate.cli.trace.options import file_argument, html_option, load, part_options, shortened, top_option
+from surrogate.cli.trace.options import file_argument, html_option, load, part_options, top_option
 
 
 @click.command()
@@ -38,4 +38,4 @@ def command(
 
         write_page(profile(trace), html)
     found = trace_spans(trace).rows(level).top(top)
-    show(found.rows if as_json or as_csv else shortened(found.rows), as_json=as_json, as_csv=as_csv)
+    show(found.rows, as_json=as_json, as_csv=as_csv)

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from surrogate.cli.output import output_options, show
-from surrogate.cli.trace.options import gpu_option, html_option, load, part_options, shortened, top_option
+from surrogate.cli.trace.options import gpu_option, html_option, load, part_options, top_option
 
 _VIEWS = ("model", "layer", "type", "copy")
 
@@ -68,7 +68,7 @@ def command(
         write_page(one, html)
     if by != "model":
         found = {"layer": layer_table, "type": type_table, "copy": copy_table}[by](one).top(top)
-        show(found.rows if as_json or as_csv else shortened(found.rows), as_json=as_json, as_csv=as_csv)
+        show(found.rows, as_json=as_json, as_csv=as_csv)
         return
     facts = {**summary(one)}
     if batch:
@@ -82,9 +82,9 @@ def command(
     for table in (types, copies):
         if len(table):
             click.echo(f"\n{table.title}")
-            show(shortened(table.rows), as_json=False, as_csv=False)
+            show(table.rows, as_json=False, as_csv=False)
 
 
 def _sweep_columns(rows: Any) -> list[dict[str, Any]]:
     kept = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "kernel_ms", "best")
-    return shortened([{key: row[key] for key in kept} for row in rows])
+    return [{key: row[key] for key in kept} for row in rows]

@@ -24,7 +24,9 @@ def bucket_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
     if not models:
         return None
     errors, look = bucket_errors(frame), looks(models)
-    decades = range(int(errors.index.levels[1].min()), int(errors.index.levels[1].max()) + 1)  # type: ignore[attr-defined]
+    filled = errors.dropna(how="all").index.get_level_values(1)  # decades of too few rows would be blank
+    filled = filled if len(filled) else errors.index.get_level_values(1)
+    decades = range(int(filled.min()), int(filled.max()) + 1)
     with theme():
         figure, (upper, lower) = blank(4.3, (2, 1), sharex=True)
         handles = []
@@ -72,4 +74,4 @@ def _scale(axis: "Axes") -> None:
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter(plain_tick)
     else:
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.08 * positive.max() if len(positive) else 1)

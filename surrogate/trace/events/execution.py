@@ -78,6 +78,8 @@ def read_execution_trace(path: str | Path) -> list[Node]:
 
     try:
         whole = json.loads(read_bytes(path, max_bytes=MAX_BYTES))
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"{path}: is no readable JSON ({str(error)[:80]}); record the execution trace again"

@@ -10,10 +10,6 @@ LAUNCH, GRAPH_LAUNCH, COPY_CALL, MEMSET_CALL, SYNC_CALL, RECORD_CALL, WAIT_CALL,
     range(9)
 )
 """Kinds of a runtime call."""
-CALL_KINDS = (
-    "launch", "graph launch", "copy", "memset", "synchronise", "record event", "wait for event", "memory", "other",
-)  # fmt: skip
-
 KERNEL, COPY, MEMSET, GRAPH = range(4)
 """Kinds of a device activity; `GRAPH` is a whole CUDA graph that was traced as one activity."""
 ACTIVITY_KINDS = ("kernel", "copy", "memset", "graph")

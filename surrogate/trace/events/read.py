@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from features.errors import InputError
+from features.regular_file import require_regular
 from surrogate.trace.events.tables import Trace
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def read_trace(
     than `kineto.MAX_EVENTS` events, or none at all.
     """
     path = Path(path)
+    require_regular(path)
     try:
         with path.open("rb") as file:
             start = file.read(len(_SQLITE))

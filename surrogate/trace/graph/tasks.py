@@ -1,7 +1,7 @@
 """The nouns of the dependency graph: `Graph` (tasks and edges as columns), `Resource`, and the codes of their kinds."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -95,14 +95,6 @@ TASK_COLUMNS = (
     "name", "kind", "resource", "layer", "phase", "iteration", "row", "duration_us", "gap_us", "measured_us",
     "priority", "removed",
 )  # fmt: skip
-EDGE_COLUMNS = ("src", "dst", "edge_kind", "lag_us", "from_start")
-
-
-def with_columns(graph: Graph, **columns: Any) -> Graph:
-    """A copy with some columns replaced; the others are shared."""
-    known = {f.name for f in fields(graph)}
-    assert known.issuperset(columns), sorted(set(columns) - known)
-    return replace(graph, **columns)
 
 
 def previous_on_resource(resource: Ints) -> Ints:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from features.errors import InputError
+from features.regular_file import require_regular
 from surrogate.atomic import write_text
 from surrogate.trace.iteration.segments import Segments, segments
 from surrogate.trace.iteration.units import HostWork, Unit
@@ -190,6 +191,7 @@ def _weighted(tables: Sequence[Mapping[str, Mean]]) -> dict[str, Mean]:
 def load_overheads(path: str | Path) -> Overheads:
     """Overheads that `Overheads.save` wrote. Raises `InputError` where the file is missing or no such file."""
     path = Path(path)
+    require_regular(path)
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

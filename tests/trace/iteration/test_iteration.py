@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,6 @@ import pytest
 from features.conv import Conv
 from features.errors import InputError
 from features.gpu import gpu
-from surrogate.cli import main
 from surrogate.operators import OperatorPredictor
 from surrogate.trace.iteration import (
     Surrogates,
@@ -176,29 +176,17 @@ def test_errors(trace, read, make_trace):
 
 
 @pytest.fixture
-def seer(monkeypatch, capsys, make_trace, tmp_path):
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps(make_trace(steps=2)))
-
-    def run(*words, file=path):
-        monkeypatch.setattr("sys.argv", ["seer", "trace", "iteration", str(file), *map(str, words)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        return code, *capsys.readouterr()
-
-    return run
+def iteration(seer, file):
+    return partial(seer, "iteration", file)
 
 
-def test_command(seer, tmp_path):
-    code, out, _ = seer("--save-overheads", tmp_path / "o.json")
+def test_command(iteration, tmp_path):
+    code, out, _ = iteration("--save-overheads", tmp_path / "o.json")
     assert code == 0 and "ProfilerStep#6" in out and "ConvolutionBackward0" in out
-    code, out, _ = seer("--overheads", tmp_path / "o.json", "--json", "--iteration", "1")
+    code, out, _ = iteration("--overheads", tmp_path / "o.json", "--json", "--iteration", "1")
     whole = json.loads(out)
     assert code == 0 and [one["index"] for one in whole["iterations"]] == [1]
-    code, out, _ = seer("--csv", "--leave-one-out")
+    code, out, _ = iteration("--csv", "--leave-one-out")
     assert [row["label"] for row in csv.DictReader(io.StringIO(out))] == ["ProfilerStep#5", "ProfilerStep#6"]
 
 
@@ -211,8 +199,8 @@ def test_command(seer, tmp_path):
         ("--times", "measured", "--gpu", "t4"),
     ],
 )
-def test_users_errors_end_in_one_line(seer, words):
-    code, out, err = seer(*words)
+def test_users_errors_end_in_one_line(iteration, words):
+    code, out, err = iteration(*words)
     assert code == 2 and out == "" and err.count("\n") == 1
 
 

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from surrogate.cli import main
 from surrogate.trace import read_trace
 from surrogate.trace.graph import graph_of, simulate
 
@@ -16,21 +15,6 @@ def file(make_trace, tmp_path):
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(make_trace(steps=3)))
     return path
-
-
-@pytest.fixture
-def seer(monkeypatch, capsys):
-    def run(*words):
-        monkeypatch.setattr("sys.argv", ["seer", "trace", *map(str, words)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 def test_simulate(seer, file):

@@ -123,12 +123,18 @@ def encode(value: Any) -> bytes:
     if isinstance(value, str):
         return b"S" + _length(value.encode())
     if isinstance(value, np.ndarray):
-        marker, dtype = _ARRAYS[value.dtype.name]
+        marker, dtype = _ARRAYS[value.dtype.char]
         return b"[$" + marker + b"#L" + struct.pack(">q", len(value)) + value.astype(dtype).tobytes()
     return b"L" + struct.pack(">q", value)
 
 
-_ARRAYS = {"uint8": (b"U", "u1"), "int32": (b"l", ">i4"), "int64": (b"L", ">i8"), "float32": (b"d", ">f4")}
+_ARRAYS = {
+    np.dtype(name).char: (marker, dtype)
+    for name, marker, dtype in (
+        ("uint8", b"U", "u1"), ("int32", b"l", ">i4"), ("int64", b"L", ">i8"), ("float32", b"d", ">f4")
+    )
+}  # fmt: skip
+"""Letter of a dtype → marker, and how its numbers are stored."""
 
 
 def _length(text: bytes) -> bytes:

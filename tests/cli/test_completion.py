@@ -1,0 +1,43 @@
+"""What a shell offers on tab, asked for as bash asks."""
+
+import subprocess
+import sys
+from os import environ
+from pathlib import Path
+
+import pytest
+
+
+def _offered(line: str, **extra: str) -> list[str]:
+    words = line.split(" ")
+    asked = {"_SEER_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    found = subprocess.run(
+        [sys.executable, "-m", "surrogate"],
+        env={**environ, **asked, **extra},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stderr == ""
+    return [word.split(",", 1)[1] for word in found.stdout.split()]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("seer tr", ["train", "trace"]),
+        ("seer select --gpu titan", ["titan-v", "titan-xp"]),
+        ("seer network --gpu MI2", ["mi210"]),
+        ("seer gpus t", ["t4", "titan-v", "titan-xp"]),
+        ("seer trace kernels --gpu nothing-like-it", []),
+    ],
+)
+def test_names_are_offered(line: str, expected: list[str]) -> None:
+    offered = _offered(line)
+    assert set(expected) <= set(offered)
+    prefix = line.rsplit(" ", 1)[1].casefold()
+    assert all(word.casefold().startswith(prefix) for word in offered)
+
+
+def test_an_unreadable_file_of_gpus_offers_nothing(tmp_path: Path) -> None:
+    assert _offered("seer select --gpu v", SEER_GPUS=str(tmp_path / "missing.toml")) == []

@@ -1,0 +1,59 @@
+"""What would wait or never end is refused before it is opened; what a shell hands over may pass."""
+
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from features.errors import InputError
+from features.regular_file import read_bounded, require_regular
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+
+
+def test_pipes_devices_and_sockets_are_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, kind in ((tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device")):
+        with pytest.raises(InputError, match=f"is {kind}, no regular file"):
+            require_regular(path)
+        link = tmp_path / f"{path.name}.csv"
+        link.symlink_to(path)
+        with pytest.raises(InputError, match=f"is {kind}"):
+            require_regular(link, streams=True)
+    with tempfile.TemporaryDirectory(dir="/tmp") as short, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{short}/s")
+        with pytest.raises(InputError, match="is a socket"):
+            require_regular(f"{short}/s")
+
+
+def test_what_the_reader_judges_itself_passes(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path, tmp_path / "missing", tmp_path / "file" / "below"):
+        require_regular(path)
+    with pytest.raises(InputError, match="no file's name"):
+        require_regular("a\0b")
+
+
+def test_a_shells_own_pipe_passes_where_streams_do() -> None:
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"content")
+        os.close(writing)
+        path = f"/dev/fd/{reading}"
+        with pytest.raises(InputError, match="is a pipe"):
+            require_regular(path)
+        assert read_bounded(path, 100, streams=True) == b"content"
+    finally:
+        os.close(reading)
+
+
+def test_content_up_to_the_bound(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"12345")
+    assert read_bounded(path, 5) == b"12345"
+    with pytest.raises(InputError, match="larger than 4 bytes"):
+        read_bounded(path, 4)
+    with pytest.raises(FileNotFoundError):
+        read_bounded(tmp_path / "missing", 4)
