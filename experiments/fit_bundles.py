@@ -107,8 +107,8 @@ def main(data: Path, out: Path, only: tuple[str, ...], cards_only: bool) -> None
 
 def with_factor(bundle: "Bundle", table: Dataset) -> "Bundle":
     """The bundle with `unseen_gpu_factor` measured on ``table``, which it was fitted on, in its card."""
+    from surrogate.candidates import candidate_frame
     from surrogate.card import rounded
-    from surrogate.comparison import candidate_frame
     from surrogate.dataset.rows import rows_of
     from surrogate.models import model_class
     from surrogate.uncertainty.unseen_gpu import unseen_gpu_factor

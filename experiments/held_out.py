@@ -8,11 +8,11 @@ import pandas as pd
 
 from features.errors import InputError
 from surrogate.candidates import candidate_frame
+from surrogate.comparing.rounds import fit_beside
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import folds
 from surrogate.dataset.store import Dataset
 from surrogate.models import MODELS, Model, Support
-from surrogate.rounds import fit_beside
 
 Tick = Callable[[str], None]
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from surrogate.autotuning.autotune import autotune
     from surrogate.bundle import Bundle, save
     from surrogate.calibration.calibrate import calibrate
-    from surrogate.comparison import Comparison, compare
+    from surrogate.comparing.compare import compare
+    from surrogate.comparing.comparison import Comparison
     from surrogate.dataset.store import Dataset, read_dataset, write_dataset
     from surrogate.predictor import Prediction, Predictions, Predictor, Selection, load, predict, select
     from surrogate.training import evaluate, train
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Bundle": "surrogate.bundle",
-    "Comparison": "surrogate.comparison",
+    "Comparison": "surrogate.comparing.comparison",
     "Conv": "features.conv",
     "Dataset": "surrogate.dataset.store",
     "Gpu": "features.gpu",
@@ -36,7 +37,7 @@ _HOMES = {
     "Selection": "surrogate.predictor",
     "autotune": "surrogate.autotuning.autotune",
     "calibrate": "surrogate.calibration.calibrate",
-    "compare": "surrogate.comparison",
+    "compare": "surrogate.comparing.compare",
     "evaluate": "surrogate.training",
     "gpu": "features.gpu",
     "gpus": "features.gpu",

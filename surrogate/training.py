@@ -9,8 +9,8 @@ import pandas as pd
 
 from features.errors import InputError
 from surrogate.bundle import Bundle
+from surrogate.candidates import candidate_frame
 from surrogate.card import card, held_out_choice, held_out_intervals, rounded
-from surrogate.comparison import candidate_frame
 from surrogate.dataset.problems import judged_rows
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_of_names, shape_names

@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 
 from features.errors import InputError
-from surrogate.comparison import Comparison, compare
+from surrogate.comparing.compare import compare
+from surrogate.comparing.comparison import Comparison
+from surrogate.comparing.rounds import fit_beside
 from surrogate.dataset import SPLITS, Dataset, normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.models import MODELS
@@ -19,7 +21,6 @@ from surrogate.models.boosted import BoostedTerms
 from surrogate.models.gaussian import GaussianTerms
 from surrogate.models.roofline import Roofline
 from surrogate.models.single import AlwaysBestSingle
-from surrogate.rounds import fit_beside
 
 Table = Callable[..., pd.DataFrame]
 CHEAP = ("always-best-single", "roofline", "linear-dims")

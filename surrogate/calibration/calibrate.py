@@ -9,7 +9,7 @@ import pandas as pd
 
 from features.errors import InputError
 from surrogate.bundle import Bundle
-from surrogate.comparison import candidate_frame
+from surrogate.candidates import candidate_frame
 from surrogate.dataset.problems import device_names, joined, newest_version
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import shape_names

@@ -12,7 +12,7 @@ from surrogate.cli.options import candidate_option, candidates_option, where_opt
 from surrogate.cli.output import output_options
 
 if TYPE_CHECKING:
-    from surrogate.outcome import Comparison
+    from surrogate.comparing.comparison import Comparison
 
 Step = Callable[[int, int, str], None]
 
@@ -91,7 +91,7 @@ def command(
     """
     from surrogate.bundled import default_dataset
     from surrogate.cli.datasets import load
-    from surrogate.comparison import compare
+    from surrogate.comparing.compare import compare
     from surrogate.report import FIGURE_FILES, write_report
     from surrogate.staging import staged
 

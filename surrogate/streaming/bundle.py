@@ -11,6 +11,7 @@ import pandas as pd
 
 from features.errors import InputError
 from surrogate.bundle import Bundle
+from surrogate.comparing.comparison import plain
 from surrogate.dataset.problems import judged_rows
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.schema import SIZE_COLUMNS
@@ -18,7 +19,6 @@ from surrogate.dataset.store import Dataset
 from surrogate.judge import time_errors
 from surrogate.models import model_class
 from surrogate.models.boosted import BoostedTerms
-from surrogate.outcome import plain
 from surrogate.streaming.fit import fit_pages, scratch_folder
 from surrogate.streaming.overview import Overview, shapes_in
 from surrogate.streaming.pages import Page, paged_class, started, write_pages

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from features.errors import InputError
-from surrogate.comparison import candidate_frame
+from surrogate.candidates import candidate_frame
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import Dataset
 from surrogate.models import Model, model_class

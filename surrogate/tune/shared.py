@@ -10,7 +10,7 @@ import pandas as pd
 
 from features.errors import InputError
 from features.table import FEATURE_VERSION
-from surrogate.comparison import candidate_frame
+from surrogate.candidates import candidate_frame
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.schema import ROW_KEY
 from surrogate.dataset.store import Dataset

@@ -11,7 +11,7 @@ import pytest
 
 from features.errors import InputError
 from surrogate.bundle import load, save
-from surrogate.comparison import candidate_frame
+from surrogate.candidates import candidate_frame
 from surrogate.dataset import Dataset, normalise, read_dataset, write_dataset
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import shape_names

@@ -11,13 +11,13 @@ import pandas as pd
 
 from features.algorithms import FAMILIES
 from surrogate.atomic import write_text
+from surrogate.comparing.rounds import Runs
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.schema import SETTING_COLUMNS, SHAPE_COLUMNS, SIZE_COLUMNS
 from surrogate.dataset.splits import Fold, shape_names
 from surrogate.dataset.store import write_parquet
 from surrogate.judge import Choice
 from surrogate.models import MODELS
-from surrogate.rounds import Runs
 from surrogate.scorecard import ORACLE, Judged
 from surrogate.staging import staged
 

@@ -9,6 +9,15 @@ import pandas as pd
 from features.errors import InputError
 from surrogate import scorecard
 from surrogate.candidates import candidate_frame
+from surrogate.comparing.comparison import (
+    RESULTS_SCHEMA,
+    Comparison,
+    choice_table,
+    fold_table,
+    plain,
+    prediction_table,
+)
+from surrogate.comparing.rounds import Progress, Runs, run_rounds
 from surrogate.dataset.problems import judged_rows, newest_version
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import Fold, folds
@@ -16,8 +25,6 @@ from surrogate.dataset.store import Dataset
 from surrogate.dataset.strata import strata
 from surrogate.judge import Choice
 from surrogate.models import MODELS, model_class
-from surrogate.outcome import RESULTS_SCHEMA, Comparison, choice_table, fold_table, plain, prediction_table
-from surrogate.rounds import Progress, Runs, run_rounds
 from surrogate.tune import TUNE_TRIALS
 
 
