@@ -1,0 +1,66 @@
+"""The README's table of a comparison: ``python -m experiments.accuracy_table DIR`` prints it as Markdown.
+
+DIR is a folder that ``seer compare`` wrote. Models stand in the order of their slowdown on ungrouped problems.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from math import expm1
+from pathlib import Path
+from typing import Any
+
+LEFT_OUT = ("oracle",)
+"""Models that the table would say nothing of."""
+HEADS = ("model", "slowdown [95 %]", "pooled", "p95", "≤ 10 % slower")
+PAIRED = "change to cuDNN's heuristic [95 %]"
+TIMES = "median time error, all rows / within 2× of the best"
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """The table: choices on ungrouped problems, time errors on all; a dash where a model has none."""
+    choices = [row for row in _whole(results["choice_rows"], "ungrouped") if row["model"] not in LEFT_OUT]
+    times = [row for row in _whole(results["time_rows"], "all") if row["algorithm"] == "all"]
+    errors = {(row["model"], row["population"]): row for row in times}
+    choices.sort(key=lambda row: row["slowdown_macro"])
+    paired = any(row.get("paired_vs_heuristic") for row in choices)
+    heads = (*HEADS, *([PAIRED] if paired else []), TIMES)
+    lines: list[Sequence[str]] = [heads, ("---",) * len(heads)]
+    for row in choices:
+        change = [_change(row.get("paired_vs_heuristic"))] if paired else []
+        lines.append([*_choice(row), *change, _errors(errors, row["model"])])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _whole(rows: Sequence[Mapping[str, Any]], stratum: str) -> list[Mapping[str, Any]]:
+    """The rows over all GPUs, those that could be judged."""
+    return [row for row in rows if row["n"] and row["gpu"] == "all" and row["stratum"] == stratum]
+
+
+def _choice(row: Mapping[str, Any]) -> list[str]:
+    return [
+        row["model"],
+        f"{row['slowdown_macro']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]",
+        f"{row['slowdown_geomean']:.3f}",
+        f"{row['slowdown_p95']:.3f}",
+        f"{row['within_10pct']:.1%}".replace("%", " %"),
+    ]
+
+
+def _change(paired: Sequence[float] | None) -> str:
+    """Of a log difference and its interval; the heuristic against itself has none."""
+    if not paired or not any(paired):
+        return "–"
+    low, middle, high = (f"{100 * expm1(value):+.1f}".replace("-", "−") for value in paired)
+    return f"{middle} % [{low}, {high}]"
+
+
+def _errors(errors: Mapping[tuple[str, str], Mapping[str, Any]], model: str) -> str:
+    found = [errors.get((model, population)) for population in ("all", "within-2x")]
+    return " / ".join(f"{row['median_ape']:.1%}".replace("%", " %") for row in found if row) or "–"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Print a comparison as the README's table.")
+    parser.add_argument("directory", type=Path, help="folder that `seer compare` wrote")
+    print(markdown(json.loads((parser.parse_args().directory / "results.json").read_text(encoding="utf-8"))))

@@ -1,0 +1,59 @@
+"""The README's table: order, what is left out, signs, dashes."""
+
+from experiments.accuracy_table import markdown
+
+
+def _choice(model: str, slowdown: float, **more: object) -> dict[str, object]:
+    return {
+        "model": model, "stratum": "ungrouped", "gpu": "all", "n": 3, "slowdown_macro": slowdown, "ci_low": 1.0,
+        "ci_high": 1.25, "slowdown_geomean": 1.01, "slowdown_p95": 1.5, "within_10pct": 0.875, **more,
+    }  # fmt: skip
+
+
+def _time(model: str, population: str, error: float, **more: object) -> dict[str, object]:
+    row = {
+        "model": model,
+        "stratum": "all",
+        "gpu": "all",
+        "algorithm": "all",
+        "n": 9,
+        "population": population,
+    }
+    return row | {"median_ape": error} | more
+
+
+def test_a_table_by_hand() -> None:
+    results = {
+        "choice_rows": [
+            _choice("slow", 1.2, paired_vs_heuristic=[-0.1, 0.0953102, 0.2]),
+            _choice("quick", 1.05, paired_vs_heuristic=[-0.0512933, -0.0202027, -0.01]),
+            _choice("heuristic", 1.1, paired_vs_heuristic=[0.0, 0.0, 0.0]),
+            _choice("oracle", 1.0),
+            _choice("quick", 9.0, gpu="Tesla T4"),
+            _choice("quick", 9.0, stratum="grouped"),
+            {"model": "none", "stratum": "ungrouped", "gpu": "all", "n": 0, "reason": "no counters"},
+        ],
+        "time_rows": [
+            _time("quick", "all", 0.087),
+            _time("quick", "within-2x", 0.07),
+            _time("quick", "all", 0.5, algorithm="FFT"),
+            _time("slow", "all", 0.2),
+        ],
+    }
+    lines = markdown(results).split("\n")
+    assert [line.split(" | ")[0].strip("| ") for line in lines] == [
+        "model",
+        "---",
+        "quick",
+        "heuristic",
+        "slow",
+    ]
+    assert lines[2] == (
+        "| quick | 1.050 [1.000, 1.250] | 1.010 | 1.500 | 87.5 % | −2.0 % [−5.0, −1.0] | 8.7 % / 7.0 % |"
+    )
+    assert lines[3].endswith("| – | – |") and lines[4].endswith("| +10.0 % [−9.5, +22.1] | 20.0 % |")
+
+
+def test_without_a_heuristic_there_is_no_such_column() -> None:
+    table = markdown({"choice_rows": [_choice("quick", 1.05)], "time_rows": []})
+    assert "heuristic" not in table and table.count("\n") == 2
