@@ -23,6 +23,8 @@ POOLED_SHAPES = 20
 """With this many shapes a key's own quantile counts as much as its parent's (in logs); with more, more."""
 DISTANCE_BANDS = 6
 TIME_BANDS = 5
+LEAST_ERROR = 1e-9
+"""In log time; what is below is rounding: a model that is exact must not divide by nothing."""
 LEAST_WIDTH = 1e-4
 """No base is smaller: a model that errs nowhere on a few rows is not perfect."""
 PARTS = 5
@@ -58,7 +60,7 @@ class Scores:
         return cls(
             part,
             position,
-            np.abs(np.log(predicted_us[position] / measured_us[position])),
+            np.maximum(np.abs(np.log(predicted_us[position] / measured_us[position])), LEAST_ERROR),
             predicted_us[position],
             distance[position],
             np.unique(shape_names(part).astype(str), return_inverse=True)[1],
@@ -151,7 +153,6 @@ def _of(widths: Widths, scores: Scores) -> np.ndarray:
 def _fitted(scores: Scores) -> Widths:
     """Both factors, then the bases of what they leave."""
     typical = pd.Series(scores.error).groupby(scores.shared).transform("median").to_numpy()
-    typical = np.maximum(typical, np.finfo(float).tiny)
     near = _factors(scores.distance, scores.error / typical, scores.shape, DISTANCE_BANDS, rising=True)
     left = scores.error / near.at(scores.distance)
     time = _factors(scores.predicted_us, left / typical, scores.shape, TIME_BANDS, rising=False)
@@ -187,7 +188,7 @@ def _factors(x: np.ndarray, score: np.ndarray, shape: np.ndarray, bands: int, *,
     band = np.searchsorted(edges, x, side="right")
     held = np.bincount(band, weights=weight, minlength=len(edges) + 1)
     level = np.array([conformal_quantile(score[band == b], shape[band == b]) for b in range(len(held))])
-    log_level = np.log(np.maximum(level, np.finfo(float).tiny))
+    log_level = np.log(level)
     if rising:
         log_level = isotonic(log_level, held)
     values = np.exp(log_level - np.average(log_level, weights=held))

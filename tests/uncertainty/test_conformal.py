@@ -10,6 +10,7 @@ from features.errors import InputError
 from surrogate.uncertainty.conformal import Factors, Widths
 from surrogate.uncertainty.width_fit import (
     LEAST_SHAPES,
+    LEAST_WIDTH,
     conformal_quantile,
     fit_widths,
     held_out_half_widths,
@@ -214,3 +215,12 @@ def test_an_edge_belongs_to_the_step_above() -> None:
         3.0,
         3.0,
     ]
+
+
+def test_an_exact_model_has_the_least_widths_and_no_warning() -> None:
+    """Errors of nothing and of a last digit: factors stay factors."""
+    frame, _, measured_us, distance = rows(12)
+    predicted_us = measured_us * np.where(measured_us < np.median(measured_us), 1.0, 1.0 + 4e-16)
+    widths = fit_widths(frame, predicted_us, measured_us, distance)
+    assert set(widths.by_key.values()) == {LEAST_WIDTH}
+    assert all(0.5 < value < 2.0 for value in (*widths.distance.values, *widths.time_us.values))
