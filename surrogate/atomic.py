@@ -162,7 +162,10 @@ def _sync(path: Path) -> None:
 
 
 def _copy(source: Path, path: str | Path) -> None:
-    with source.open("rb") as content, Path(path).open("wb") as stream:
+    """Behind what the stream holds already: the shell may have opened a file there for appending."""
+    if sys.stdout:
+        sys.stdout.flush()
+    with source.open("rb") as content, Path(path).open("ab") as stream:
         shutil.copyfileobj(content, stream)
 
 

@@ -1,5 +1,6 @@
 """The files of a run, written aside and moved into their folder together: two runs' files never stand side by side."""
 
+import errno
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -42,6 +43,9 @@ def staged(directory: str | Path, stale: Iterable[str] = ()) -> Iterator[Path]:
 
 def _move(aside: Path, directory: Path, stale: Iterable[str]) -> None:
     files = sorted(path.relative_to(aside) for path in aside.rglob("*") if path.is_file())
+    for name in files:
+        if (directory / name).is_dir():  # told before anything is moved
+            raise IsADirectoryError(errno.EISDIR, f"{name} is a folder")
     for name in files:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (aside / name).replace(directory / name)

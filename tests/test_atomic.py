@@ -93,6 +93,19 @@ def test_a_device_stays_a_device() -> None:
     assert not stat.S_ISREG(Path(os.devnull).stat().st_mode)
 
 
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout")
+def test_standard_output_keeps_what_it_holds(tmp_path: Path) -> None:
+    """As of ``seer … -o /dev/stdout >> log``: what the log had, what was printed, what was written."""
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    code = (
+        "from surrogate.atomic import write_text; print('printed'); write_text('/dev/stdout', 'written\\n')"
+    )
+    with log.open("a") as out:
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
+    assert log.read_text() == "before\nprinted\nwritten\n"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_full_device_is_one_clear_line() -> None:
     with pytest.raises(InputError, match=r"/dev/full: cannot be written \(No space left on device\)"):

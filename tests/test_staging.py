@@ -60,3 +60,12 @@ def test_an_error_names_the_folder_as_the_user_typed_it(tmp_path: Path) -> None:
     with pytest.raises(InputError) as raised, staged(tmp_path) as folder:
         write_text(folder / "missing" / "x.csv", "")
     assert str(tmp_path / "missing" / "x.csv") in str(raised.value)
+
+
+def test_a_folder_in_the_way_is_told_before_anything_moves(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("before")
+    (tmp_path / "b").mkdir()
+    with pytest.raises(InputError, match="b is a folder"), staged(tmp_path) as folder:
+        write_text(folder / "a", "now")
+        write_text(folder / "b", "now")
+    assert (tmp_path / "a").read_text() == "before"

@@ -219,7 +219,8 @@ def _entries(records: Sequence[Record]) -> Iterator[tuple[Question, str, Tuning]
 
 def _newest(records: Sequence[Record], max_bytes: int) -> list[Record]:
     """The latest record of each key, the oldest keys dropped until all take at most ``max_bytes``."""
-    latest = {(r.get("device"), r.get("problem"), r.get("algorithm")): i for i, r in enumerate(records)}
+    keys = ((r.get("device"), r.get("problem"), r.get("algorithm")) for r in records)
+    latest = {key: i for i, key in enumerate(keys) if all(isinstance(name, str) for name in key)}
     kept: list[Record] = []
     size = 0
     for place in sorted(latest.values(), reverse=True):

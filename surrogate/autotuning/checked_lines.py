@@ -102,13 +102,14 @@ class CheckedLines:
                 content = file.read()
         except FileNotFoundError:
             return []
-        self._state = state
         whole = content.rfind(b"\n") + 1
         if not whole and not self._header_seen and not _begins(content, self.kind.line()):
             self.kind.check({}, self.path)
+        records = list(self._records(content[:whole]))
+        self._state = state  # only now: a file that is refused is refused again
         self._offset += whole
         self._before = (self._before + content[max(whole - _COMPARED, 0) : whole])[-_COMPARED:]
-        return list(self._records(content[:whole]))
+        return records
 
     def search(self, text: bytes) -> list[Record]:
         """Records of the whole file whose line contains ``text``, the oldest first; no other line is parsed.

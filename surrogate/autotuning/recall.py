@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from math import exp, inf
 from typing import TYPE_CHECKING
 
 from features.conv import Conv
@@ -65,8 +66,9 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
     """A selection without limits, measured where ``attempts`` say so, then within ``limits``.
 
     Algorithms that did not run are excluded with the reason; those that ran although the selection excludes them join.
-    Measured ones come first where they include the most promising prediction; else all stand in the order of their
-    times, since what was measured may be what other limits had left.
+    Measured ones come first where they include the most promising prediction and none that was not measured has its
+    whole interval below them; else all stand in the order of their times, since what was measured may be what other
+    limits had left.
     """
     tried = {one.algorithm: one for one in attempts}
     ran = {name: one for name, one in tried.items() if one.measured_us is not None}
@@ -86,7 +88,9 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
         reasons.pop(one.candidate.algorithm, None)
     allowed = [one for one in [*estimates, *joined] if limits.excludes(one) is None]
     promising = next((one for one in allowed if one in estimates), None)
+    quickest_us = min((one.time_us for one in allowed if one.source == MEASURED), default=inf)
     leads = promising is not None and promising.source == MEASURED
+    leads = leads and all(quickest_us <= one.time_us * exp(one.half_width) for one in allowed)
     merged = sorted([*estimates, *joined], key=lambda one: (leads and one.source != MEASURED, one.time_us))
     excluded = tuple(Excluded(name, reason) for name, reason in reasons.items())
     return limited(replace(selection, estimates=tuple(merged), excluded=excluded), limits)

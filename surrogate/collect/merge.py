@@ -142,12 +142,13 @@ def _times(visits: Sequence[Visit]) -> dict[str, Any]:
     """The time columns of visits that are ok."""
     summaries = [summarise(visit.result.times_us) for visit in visits]
     judged = [summary.stable for summary in summaries if summary.judgeable]
+    spans = [statistics.median(visit.result.spans_us) for visit in visits if visit.result.spans_us]
     return {
         "time_us": statistics.median(summary.median_us for summary in summaries),
         "time_us_min": min(summary.min_us for summary in summaries),
         "time_us_max": max(summary.max_us for summary in summaries),
         "time_us_mad": statistics.median(summary.mad_us for summary in summaries),
-        "span_us": statistics.median(statistics.median(visit.result.spans_us) for visit in visits),
+        "span_us": statistics.median(spans) if spans else None,
         "repeats": sum(summary.repeats for summary in summaries),
         "stable": all(judged) if judged else None,
         "timer": visits[0].result.timer,

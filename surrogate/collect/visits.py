@@ -48,6 +48,8 @@ class Gathered:
     visits: dict[Key, list[Visit]] = field(default_factory=dict)
     noted: dict[tuple[tuple[str, str, str], str], Noted] = field(default_factory=dict)
     seen: set[tuple[str, ...]] = field(default_factory=set)
+    of_run: dict[tuple[str, ...], list[Visit]] = field(default_factory=dict)
+    """A run's visits of one problem: a longer copy of the log may bring the clock of those that a shorter one had."""
     duplicates: int = 0
 
 
@@ -58,7 +60,6 @@ def gather(header: Header, records: Iterable[Mapping[str, Any]], gathered: Gathe
     """
     device = (header.device.gpu, header.device.library, header.device.library_version)
     run = (str(header.created_s), header.plan_digest, *map(str, header.shard), *device)
-    by_visit: dict[str, list[Visit]] = {}
     clocks: list[tuple[list[Visit], Mapping[str, float]]] = []
     for record in records:
         if record["kind"] == "operator":  # another table's (`surrogate.collect.operators`)
@@ -77,12 +78,12 @@ def gather(header: Header, records: Iterable[Mapping[str, Any]], gathered: Gathe
         elif record["kind"] == "measure":
             visit = Visit(_sound(record["result"]), record.get("at_s", 0.0))
             gathered.visits.setdefault(Key(device, key, record["algorithm"]), []).append(visit)
-            by_visit.setdefault(visit_key, []).append(visit)
+            gathered.of_run.setdefault((*run, visit_key), []).append(visit)
         elif record["kind"] == "done":
             for choice in choices(record["find"]):
                 if choice.time_us is not None and choice.math in (None, conv_of(key).math):
                     problem.find_us.setdefault(choice.algorithm, []).append(choice.time_us)
-            clocks.append((by_visit.get(visit_key, []), record["conditions"]))
+            clocks.append((gathered.of_run.get((*run, visit_key), []), record["conditions"]))
     _note_clocks(clocks)
 
 

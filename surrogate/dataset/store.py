@@ -161,7 +161,9 @@ def write_dataset(
     described = {**(metadata or {}), "schema": SCHEMA_VERSION, "candidates": candidates}
     if kernels is None or kernels.empty:
         write_parquet(frame, path, described)
-        kernels_path(path).unlink(missing_ok=True)  # an older dataset's kernels are not this one's
+        other = path.with_suffix(".parquet")
+        if path == other or not other.exists():  # an older dataset's kernels are not this one's
+            kernels_path(path).unlink(missing_ok=True)
         return
     with atomic_path(kernels_path(path)) as beside:
         _write(kernels, beside, described)

@@ -43,6 +43,7 @@ def read_columns(path: str | Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
     try:
         with _opened(path, read_dictionary=texts) as file:
             table = file.read(use_threads=True)
+            table.validate(full=True)  # texts that are no UTF-8, offsets that lead elsewhere
         _check_size(path, declared + sum(map(_text_bytes, table.columns)), size)
         return frame_of(table), metadata
     except InputError:

@@ -96,7 +96,10 @@ class BoosterFile:
         start, end = int(self.offsets[place]), int(self.offsets[place + 1])
         left, right = self.left[start:end] - start, self.right[start:end] - start
         inner = np.flatnonzero(left >= 0)
-        parents = np.full(end - start, NO_PARENT)
+        parents = np.zeros(
+            end - start, dtype=np.int64
+        )  # a pruned node's, too: XGBoost follows all but the root's
+        parents[0] = NO_PARENT
         parents[left[inner]] = parents[right[inner]] = inner
         listed = [sorted(self.members[node]) for node in categorical.tolist()]
         sizes = np.array([len(one) for one in listed], dtype=np.int64)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import optuna
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -67,6 +68,8 @@ def run(
         except (KeyboardInterrupt, SystemExit):
             give_back(study, trial.number)
             raise
+        except UpdateFinishedTrialError:  # another worker took it for lost and gave its settings back
+            continue
         except Exception:
             study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
             raise
@@ -80,12 +83,12 @@ def _value(study: Study, trial: Trial, work: Work) -> None:
     for fold, last in enumerate(work.folds.losses(model, work.seed)):
         trial.report(last.value(work.objective), fold)
         if fold + 1 < work.folds.count and trial.should_prune():
-            study.tell(trial, state=TrialState.PRUNED)
+            study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
             return
     assert last is not None  # `InnerFolds.can_hold_out` was asked before the study began
     for part, value in asdict(last).items():
         trial.set_user_attr(f"{part}_loss", value)
-    study.tell(trial, last.value(work.objective))
+    study.tell(trial, last.value(work.objective), skip_if_finished=True)
 
 
 def give_back(study: Study, number: int) -> None:

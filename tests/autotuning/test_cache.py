@@ -152,6 +152,10 @@ def test_foreign_and_newer_files_are_refused_and_kept(path: Path, content: bytes
     ):
         with pytest.raises(InputError, match=said):
             use()
+    reader = TuningCache(path)
+    for _ in range(2):  # and refused again, not taken for an empty one
+        with pytest.raises(InputError, match=said):
+            reader.get(T4, CONV)
     assert path.read_bytes() == content
 
 

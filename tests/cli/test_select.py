@@ -103,6 +103,14 @@ def test_a_slow_one_measured_under_other_limits_does_not_lead(select, cache) -> 
     assert found[-1] == (slowest[0], "measured") and found[0][1] == "model"
 
 
+def test_a_measurement_far_above_a_prediction_does_not_lead(select, cache) -> None:
+    """The model's first choice was measured and is slow: another's whole interval lies below it."""
+    first, *_ = ranked(select("--json"))
+    TuningCache(cache).put(T4, CONV, first[0], Tuning("ok", 1e6, 0, True))
+    found = ranked(select("--json"))
+    assert found[0][1] == "model" and found[-1] == (first[0], "measured")
+
+
 def test_what_the_device_refused_is_out_and_what_it_ran_is_in(select, cache) -> None:
     (best, _), *_ = ranked(select("--json"))
     known = TuningCache(cache)

@@ -202,3 +202,23 @@ def test_a_damaged_measurement_is_one_line_with_the_file(make_plan, record, chan
     with pytest.raises(InputError, match=r"run\.jsonl: a record is damaged") as caught:
         merge_runs([path])
     assert "\n" not in str(caught.value)
+
+
+def test_measurements_without_spans_have_none(make_plan, record):
+    path = record(make_plan(3))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line.get("result", {}).pop("spans_us", None)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = merge_runs([path]).rows
+    assert rows.span_us.isna().all() and rows.time_us.notna().any()
+
+
+def test_a_shorter_copy_of_a_log_changes_nothing(make_plan, record, tmp_path):
+    """A copy cut before a problem's `done` came first: the clock is in the longer one."""
+    path = record(make_plan(3))
+    lines = path.read_text().splitlines(keepends=True)
+    last = max(i for i, line in enumerate(lines) if json.loads(line)["kind"] == "done")
+    (tmp_path / "short.jsonl").write_text("".join(lines[:last]))
+    alone, both = merge_runs([path]).rows, merge_runs([tmp_path / "short.jsonl", path]).rows
+    pd.testing.assert_frame_equal(both, alone)

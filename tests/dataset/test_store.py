@@ -206,3 +206,13 @@ def test_measured_tables_are_accepted_as_they_are(
 ) -> None:
     data = read_dataset(shared_data / f"{name}.parquet", candidates=candidates)
     assert len(data) > 9000
+
+
+def test_a_neighbour_s_kernels_stay(tmp_path: Path, table: Table) -> None:
+    """``foo`` has its kernels where ``foo.parquet`` has them."""
+    kernels = pd.DataFrame({"kernel_name": ["k"], "time_us": [1.0]})
+    write_dataset(table(1), tmp_path / "foo.parquet", kernels=kernels)
+    write_dataset(table(1), tmp_path / "foo")
+    assert _names(tmp_path) == ["foo", "foo.kernels.parquet", "foo.parquet"]
+    write_dataset(table(1), tmp_path / "foo.parquet")
+    assert _names(tmp_path) == ["foo", "foo.parquet"]

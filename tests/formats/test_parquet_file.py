@@ -77,3 +77,11 @@ def test_a_message_is_one_short_line() -> None:
 def test_nothing_is_near_a_name_of_megabytes() -> None:
     assert nearest("n" * 10_000_000, ["n"]) == ""
     assert nearest("stride", (f"column {i}" for i in range(10**9))) == ""
+
+
+def test_texts_that_are_no_utf_8_are_refused(tmp_path: Path) -> None:
+    bytes_ = pa.array([b"\xff\xfe", b"x"], pa.binary())
+    table = pa.table({"gpu": pa.Array.from_buffers(pa.string(), 2, bytes_.buffers())})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet"):
+        read_columns(tmp_path / "a.parquet")

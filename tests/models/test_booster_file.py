@@ -143,3 +143,22 @@ def test_forged_boosters_end_no_process(first: int, last: int) -> None:
     verdicts = [line.split()[1] for line in found.stdout.splitlines()]
     assert found.returncode == 0 and len(verdicts) == last - first, found.stderr[-500:]
     assert set(verdicts) == {"read", "refused"}
+
+
+def test_pruned_nodes_end_no_process() -> None:
+    """XGBoost keeps the nodes that it prunes, without a parent; here in a process of its own, should it die."""
+    code = """
+import numpy as np, xgboost
+from surrogate.models.booster_file import native_booster
+random = np.random.default_rng(0)
+x = random.normal(size=(400, 5)).astype(np.float32)
+data = xgboost.DMatrix(x, label=x[:, 0] * x[:, 1] + random.normal(size=400))
+settings = {"tree_method": "exact", "gamma": 5.0, "max_depth": 6, "nthread": 1, "verbosity": 0}
+known = xgboost.train(settings, data, num_boost_round=8)
+checked = native_booster(bytes(known.save_raw("ubj")), 5)
+assert (checked.inplace_predict(x) == known.inplace_predict(x)).all()
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr[-500:]

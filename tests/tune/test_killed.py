@@ -133,3 +133,22 @@ def test_a_full_disk_is_one_line() -> None:
         connection_kept("j"),
     ):
         raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("step", ["this_worker", "_value"])
+def test_a_trial_that_another_took_for_lost_costs_nothing(
+    data: Dataset, journal: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Given back while its worker lives, before it is named or before its value is told: the worker goes on."""
+    real, robbed = getattr(worker, step), []
+
+    def slow(*args: Any) -> Any:
+        if not robbed:
+            study = optuna.load_study(study_name="s", storage=open_storage(journal))
+            robbed.append(study.get_trials()[-1].number)
+            worker.give_back(study, robbed[0])
+        return real(*args)
+
+    monkeypatch.setattr(worker, step, slow)
+    completed(data, journal)
+    assert robbed
