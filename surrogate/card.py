@@ -38,9 +38,9 @@ def card(data: Dataset, rows: Rows, held: np.ndarray, folds: int, trials: int, s
             "algorithms": sorted(frame["algorithm"].unique()),
             "ranges": {c: [int(frame[c].min()), int(frame[c].max())] for c in SIZE_COLUMNS},
             "origins": sorted(set(frame["origin"].dropna())) if "origin" in frame else [],
-            "where": data.metadata.get("where", []),
+            "where": _each(data, "where"),
         },
-        "licence_notices": data.metadata.get("licence_notices", []),
+        "licence_notices": _each(data, "licence_notices"),
         "training": {"trials": trials, "seed": seed},
         "held_out": {
             "split": f"{folds} folds by shape, batch left out",
@@ -48,6 +48,12 @@ def card(data: Dataset, rows: Rows, held: np.ndarray, folds: int, trials: int, s
             "choice": held_out_choice(data, rows, held),
         },
     }
+
+
+def _each(data: Dataset, name: str) -> list[Any]:
+    """What the metadata lists under ``name``, in the table itself or in those that were merged; each once."""
+    parts = [data.metadata, *data.metadata.get("parts", [])]
+    return list(dict.fromkeys(one for part in parts for one in part.get(name, [])))
 
 
 def held_out_intervals(

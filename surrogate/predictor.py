@@ -104,7 +104,7 @@ class Predictor:
         self,
         problem: Conv | str,
         *,
-        workspace_limit: int | None = None,
+        workspace_limit: int | str | None = None,
         deterministic: bool = False,
         top: int | None = None,
         library_version: str | None = None,
@@ -128,7 +128,7 @@ class Predictor:
         self,
         problems: Iterable[Conv | str],
         *,
-        workspace_limit: int | None = None,
+        workspace_limit: int | str | None = None,
         deterministic: bool = False,
         top: int | None = None,
         library_version: str | None = None,
@@ -193,8 +193,8 @@ class Predictor:
             reasons = [(one, limits.excludes(one)) for one in estimates]
             excluded += tuple(Excluded(one.candidate.name, reason) for one, reason in reasons if reason)
             estimates = tuple(one for one, reason in reasons if reason is None)
-        if limits.top is not None:
-            estimates = estimates[: limits.top]
+        cut = () if limits.top is None else estimates[limits.top :]
+        estimates = estimates[: limits.top]
         pick = estimates[0].candidate.algorithm if estimates else site.candidates[0].algorithm
         setting = site.setting
         return Selection(
@@ -206,6 +206,7 @@ class Predictor:
             excluded,
             site.reason(conv, pick, distance),
             site.widths.own_share,
+            cut,
         )
 
     def _predict(self, conv: Conv, algorithm: str | None, library_version: str | None) -> Prediction:
@@ -302,7 +303,7 @@ def select(
     *,
     gpu: str,
     library: str | None = None,
-    workspace_limit: int | None = None,
+    workspace_limit: int | str | None = None,
     deterministic: bool = False,
     top: int | None = None,
     library_version: str | None = None,

@@ -101,7 +101,8 @@ def limited(selection: Selection, limits: Limits) -> Selection:
     reasons = [(one, limits.excludes(one)) for one in selection.estimates]
     out = tuple(Excluded(one.candidate.name, reason) for one, reason in reasons if reason)
     kept = tuple(one for one, reason in reasons if reason is None)
-    return replace(selection, estimates=kept[: limits.top], excluded=selection.excluded + out)
+    cut = () if limits.top is None else kept[limits.top :]
+    return replace(selection, estimates=kept[: limits.top], excluded=selection.excluded + out, cut=cut)
 
 
 def _measured(one: Estimate, ran: Mapping[str, Attempt]) -> Estimate:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from features.errors import InputError
+from features.gpu import canonical
 from surrogate.bundle import Bundle
 from surrogate.candidates import candidate_frame
 from surrogate.dataset.problems import device_names, joined, newest_version
@@ -30,7 +31,8 @@ Progress = Callable[[int, int, str], None]
 def calibrate(bundle: Bundle, data: Dataset, *, seed: int = 0, progress: Progress | None = None) -> Bundle:
     """``bundle`` with its times on the devices of ``data`` corrected; times on other devices stay as they are.
 
-    Interval widths of those devices come from corrections that never saw the row's shape. Raises `InputError` where a
+    Interval widths of those devices come from corrections that never saw the row's shape, and from rows that the model
+    itself was not trained on: a device without two such shapes keeps the widths it has. Raises `InputError` where a
     device has fewer than `LEAST_PROBLEMS` measured problems or one shape only, or where the bundle does not know the
     library.
     """
@@ -53,16 +55,22 @@ def calibrate(bundle: Bundle, data: Dataset, *, seed: int = 0, progress: Progres
         fitted[device] = fit_correction(part, base_us[mine], seed)
         held_us[mine] = base_us[mine] * np.exp(fitted[device].held_out)
     step(len(names), len(names), "done")
-    measured = np.isfinite(held_us)
+    judged = np.isfinite(held_us) & ~_trained_on(bundle, frame, of_device)
     return replace(
         bundle,
         model=Calibrated.on(bundle.model, {device: one.correction for device, one in fitted.items()}),
         support=_support(bundle.support, Support.fit(rows)),
-        widths=_widths(bundle, frame[measured], held_us[measured], rows.time_us[measured]),
+        widths=_widths(bundle, frame[judged], held_us[judged], rows.time_us[judged]),
         domain=_domain(bundle.domain, Domain.of(frame[rows.ok])),
         devices=devices,
-        card={**bundle.card, "calibration": _card(bundle, data, rows, base_us, held_us, fitted)},
+        card={**bundle.card, "calibration": _card(bundle, data, rows, base_us, held_us, judged, fitted)},
     )
+
+
+def _trained_on(bundle: Bundle, frame: pd.DataFrame, of_device: np.ndarray) -> np.ndarray:
+    """(rows,) True where the bundle's training had the row's shape and its device: such errors foretell nothing."""
+    gpus = {canonical(name) for name in bundle.card.get("data", {}).get("gpus", ())}
+    return np.isin(of_device, sorted(gpus)) & bundle.domain.seen(frame)
 
 
 def _uncorrected(bundle: Bundle) -> Any:
@@ -126,6 +134,8 @@ def _widths(bundle: Bundle, frame: pd.DataFrame, held_us: np.ndarray, time_us: n
     by_key = dict(bundle.widths.by_key)
     for name in sorted(set(device)):
         mine = device == name
+        if len(set(shape[mine])) < 2:
+            continue
         pooled = conformal_quantile(score[mine], shape[mine])
         for key, width in bundle.widths.by_key.items():
             if key.count("|") == 1:
@@ -148,6 +158,7 @@ def _card(
     rows: Rows,
     base_us: np.ndarray,
     held_us: np.ndarray,
+    judged: np.ndarray,
     fitted: Mapping[str, Fitted],
 ) -> dict[str, Any]:
     """Device → what was measured there and what it changed, beside the entries of earlier calibrations."""
@@ -155,18 +166,21 @@ def _card(
     card = dict(bundle.card.get("calibration", {}))
     for device, one in fitted.items():
         mine = np.flatnonzero((of_device == device) & np.isfinite(held_us))
-        part = rows.take(mine)
+        part, apart = rows.take(mine), mine[judged[mine]]
         card[device] = {
             "data": data.name,
             "rows": len(mine),
             "problems": len(np.unique(part.problem)),
             "shapes": len(np.unique(part.shape)),
             "method": "Gaussian process" + (" and trees" if one.correction.trees is not None else ""),
-            "median_ape_before": _median_ape(base_us[mine], part.time_us),
-            "median_ape_held_out": _median_ape(held_us[mine], part.time_us),
+            "rows_not_trained_on": len(apart),
+            "median_ape_before": _median_ape(base_us[apart], rows.time_us[apart]),
+            "median_ape_held_out": _median_ape(held_us[apart], rows.time_us[apart]),
         }
     return card
 
 
-def _median_ape(predicted_us: np.ndarray, time_us: np.ndarray) -> float:
+def _median_ape(predicted_us: np.ndarray, time_us: np.ndarray) -> float | None:
+    if not len(time_us):
+        return None
     return float(f"{asdict(time_errors(predicted_us, time_us))['median_ape']:.6g}")

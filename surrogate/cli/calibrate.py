@@ -1,7 +1,9 @@
 """``seer calibrate``: adapt a bundle to a GPU from a few measurements, or choose what to measure for it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import click
 
@@ -102,10 +104,19 @@ def _calibrate(
     for device in sorted({*calibrated.card["calibration"]}):
         row = calibrated.card["calibration"][device]
         click.echo(
-            f"{output}: {device}, {row['problems']} problems of {row['shapes']} shapes; median time error"
-            f" {row['median_ape_before']:.1%} before, {row['median_ape_held_out']:.1%} after, held out by shape"
+            f"{output}: {device}, {row['problems']} problems of {row['shapes']} shapes; {_change(row)}"
             f" ({row['method']})"
         )
+
+
+def _change(row: Mapping[str, Any]) -> str:
+    """The median time error before and after, where the model had not been trained on all of the rows."""
+    before, after = row["median_ape_before"], row["median_ape_held_out"]
+    if before is None:
+        return (
+            "all of them were in the bundle's training, so nothing tells what it gained; its intervals stay"
+        )
+    return f"median time error {before:.1%} before, {after:.1%} after, held out by shape"
 
 
 def _plan(

@@ -9,10 +9,13 @@ import click
 import pandas as pd
 
 from features.errors import InputError, nearest
-from features.gpu import Gpu
+from features.gpu import Gpu, canonical
 from surrogate.dataset.merge import merge
 from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.dataset.suspicion import suspicions
+
+MOST_LISTED = 12
+"""Values of a column that a message names."""
 
 
 def load(path: Path, candidates: str | None = None, where: Sequence[str] = ()) -> Dataset:
@@ -52,10 +55,14 @@ def filtered(frame: pd.DataFrame, where: Sequence[str], name: str) -> pd.DataFra
             )
         values = set(wanted.split(","))
         text = frame[column].map(_as_text)
-        if not text.isin(values).any():
-            present = ", ".join(sorted(set(text))[:8])
-            raise InputError(f"{name}: --where {condition} leaves no rows; {column} holds {present}")
-        frame = frame[text.isin(values)]
+        held = text.isin(values)
+        if column == "gpu":  # by any name that `seer gpus` knows
+            held |= text.map(canonical).isin(set(map(canonical, values)))
+        if not held.any():
+            present = sorted(set(text))
+            listed = ", ".join(present[:MOST_LISTED]) + ", …" * (len(present) > MOST_LISTED)
+            raise InputError(f"{name}: --where {condition} leaves no rows; {column} holds {listed}")
+        frame = frame[held]
     return frame.reset_index(drop=True)
 
 

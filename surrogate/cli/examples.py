@@ -51,7 +51,7 @@ EXAMPLES = {
     "seer network": (
         "seer network resnet50.onnx --gpu t4 --batch 8 --by-type",
         "seer network my_module:my_callable --gpu v100 --training",
-        "seer network net.onnx --gpu t4 --sweep-batch 1,8,32 --compare-gpus v100,h100",
+        "seer network net.onnx --gpu t4 --sweep-batch 1,8 --compare-gpus v100,h100-sxm",
     ),
     "seer info": ("seer info bundle",),
     "seer trace": ("seer trace summary trace.json.gz",),
@@ -64,11 +64,11 @@ EXAMPLES = {
     "seer trace simulate": ("seer trace simulate trace.json.gz --json",),
     "seer trace whatif": (
         "seer trace whatif trace.json.gz amp fused-adam cuda-graphs",
-        "seer trace whatif trace.json.gz gpu --gpu h100 --timeline h100.json",
+        "seer trace whatif trace.json.gz gpu --gpu h100-sxm --timeline h100.json",
     ),
     "seer trace iteration": (
         "seer trace iteration trace.json.gz --leave-one-out",
-        "seer trace iteration trace.json.gz --gpu a100",
+        "seer trace iteration trace.json.gz --gpu a100-sxm4-40gb",
     ),
     "seer gpus": ("seer gpus", "seer gpus v100 --json"),
 }

@@ -54,6 +54,8 @@ def command(
         raise InputError("--data TABLE needs -o OUT.parquet, and no PROBLEM beside it")
     if as_json or as_csv:
         raise InputError("--json and --csv go with one PROBLEM; of a table OUT.parquet holds all")
+    if output.suffix.lower() in (".csv", ".tsv", ".json", ".jsonl"):
+        raise InputError(f"{output}: what is written is parquet; name it OUT.parquet")
     from surrogate.cli.predict_file import predict_file
 
     click.echo(predict_file(data, output, algorithm, options))

@@ -144,6 +144,8 @@ def _summary(found: Any, output: Path | None) -> str:
     )
     if found.choice_loss is not None:
         lines[-1] += f", log slowdown of choices {found.choice_loss:.5f}"
+    if found.objective == "both":
+        lines[-1] += f" (best is the slowdown + half the absolute error, {found.absolute_loss:.4f})"
     if output is not None:
         lines.append(f"{output}: use it with `seer train --params {output}`")
     return "\n".join(lines)

@@ -3,12 +3,15 @@
 import pandas as pd
 
 from features.errors import InputError
+from surrogate.dataset.problems import device_names
 from surrogate.dataset.schema import ROW_KEY
 from surrogate.dataset.store import Dataset
 
 
 def merge(parts: list[Dataset]) -> Dataset:
     """All rows of all parts; a row key measured in several parts keeps the last part's row.
+
+    A GPU is one device under all its names.
 
     Raises `InputError` where the parts' candidate lists differ: a censored list and a full one cannot be judged alike.
     """
@@ -21,7 +24,7 @@ def merge(parts: list[Dataset]) -> Dataset:
     frame = pd.concat([part.frame for part in parts], ignore_index=True)
     key = [*ROW_KEY, *(["solver"] if "solver" in frame else [])]
     kernels = [part.kernels for part in parts if part.kernels is not None]
-    kept = frame.drop_duplicates(key, keep="last")
+    kept = frame[~frame.assign(gpu=device_names(frame)).duplicated(key, keep="last")]
     return Dataset(
         kept.reset_index(drop=True),
         parts[0].candidates,

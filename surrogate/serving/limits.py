@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from features.errors import InputError
 from surrogate.serving.selection import Estimate
-from surrogate.serving.text import binary_size
+from surrogate.serving.text import binary_size, parse_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,13 @@ class Limits:
         return None
 
 
-def checked_limits(workspace_limit: int | None, deterministic: bool, top: int | None) -> Limits:
-    """Raises `InputError` for a negative workspace, or fewer than one candidate."""
+def checked_limits(workspace_limit: int | str | None, deterministic: bool, top: int | None) -> Limits:
+    """``workspace_limit`` in bytes, or as in ``64MiB``.
+
+    Raises `InputError` for a negative or unreadable workspace, or fewer than one candidate.
+    """
+    if isinstance(workspace_limit, str):
+        workspace_limit = parse_bytes(workspace_limit)
     if workspace_limit is not None and workspace_limit < 0:
         raise InputError(f"workspace_limit is {workspace_limit}; give bytes, 0 or more")
     if top is not None and top < 1:

@@ -85,6 +85,8 @@ class Selection:
     excluded: tuple[Excluded, ...]
     reason: str | None = None
     own_share: float = 1.0
+    cut: tuple[Estimate, ...] = ()
+    """Feasible candidates that ``top`` left out: they are not shown, but may be the best."""
 
     @property
     def in_domain(self) -> bool:
@@ -128,9 +130,10 @@ class Selection:
         """Of being the fastest; a measured pick is certain among the measured, and stands first by right."""
         from surrogate.uncertainty.probability import probability_best
 
-        logs = [log(one.time_us) for one in self.estimates]
-        widths = [one.half_width for one in self.estimates]
-        return probability_best(logs, widths, self.own_share).tolist()
+        every = self.estimates + self.cut
+        logs = [log(one.time_us) for one in every]
+        widths = [one.half_width for one in every]
+        return probability_best(logs, widths, self.own_share).tolist()[: len(self.estimates)]
 
     def with_measured(self, times_us: Mapping[str, float]) -> "Selection":
         """The selection with measured times (algorithm → µs) in the place of predictions.

@@ -265,3 +265,15 @@ def test_on_measured_gpus(shared_data) -> None:
     assert median_error(calibrated, judged) < 0.67 * median_error(fitted, judged)
     out, times = calibrated.predict(judged.frame), judged.frame["time_us"]
     assert ((out["lower_us"] <= times) & (times <= out["upper_us"])).mean() > 0.8
+
+
+def test_rows_that_the_bundle_was_trained_on_narrow_no_interval(table: Table, bundle: Bundle) -> None:
+    """Their errors foretell nothing: widths stay, and no error is called held out."""
+    again = calibrate(bundle, Dataset(table(16, noise=0.02)))
+    assert again.widths == bundle.widths
+    for row in again.card["calibration"].values():
+        assert row["rows_not_trained_on"] == 0 and row["median_ape_held_out"] is None
+    more = calibrate(bundle, Dataset(table(24, noise=0.02)))
+    assert more.widths != bundle.widths
+    for row in more.card["calibration"].values():
+        assert 0 < row["rows_not_trained_on"] < row["rows"] and row["median_ape_held_out"] > 0.0

@@ -3,10 +3,12 @@
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 
 import click
 import pytest
 
+from features.gpu import gpu
 from surrogate.cli import seer
 from surrogate.cli.examples import EXAMPLES
 
@@ -77,3 +79,14 @@ def test_json_and_csv_come_together() -> None:
     for context in CONTEXTS.values():
         names = {name for option in _options(context) for name in option.opts}
         assert ("--json" in names) == ("--csv" in names), context.command_path
+
+
+def test_gpus_of_the_examples_are_known() -> None:
+    """An example that is typed as it stands must not end in "fits several"."""
+    lines = [line for examples in EXAMPLES.values() for line in examples]
+    words = [shlex.split(line) for line in lines]
+    options = {"--gpu", "--own-gpu", "--compare-gpus"}
+    named = [value for line in words for option, value in pairwise(line) if option in options]
+    assert named
+    for name in ",".join(named).split(","):
+        assert gpu(name).name

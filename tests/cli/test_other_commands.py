@@ -6,7 +6,9 @@ import sys
 import pandas as pd
 import pytest
 
+from features.errors import InputError
 from surrogate.cli import COMMANDS
+from surrogate.cli.datasets import filtered
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -78,3 +80,14 @@ def test_data_merge_keeps_every_row_once(seer, table, tmp_path):
     assert len(pd.read_parquet(tmp_path / "m.parquet")) == len(table)
     mixed = seer("data", "merge", tmp_path / "a.parquet", "run.jsonl", "-o", tmp_path / "n.parquet")
     assert mixed.code == 2 and not (tmp_path / "n.parquet").exists()
+
+
+def test_where_takes_any_name_of_a_gpu() -> None:
+    """As `--gpu` does; what is held is listed, and where the list is cut."""
+    frame = pd.DataFrame({"gpu": ["Tesla T4", "TITAN Xp"] * 8, "c": range(16)})
+    for name in ("t4", "Tesla T4", "T4"):
+        assert set(filtered(frame, [f"gpu={name}"], "t")["gpu"]) == {"Tesla T4"}
+    with pytest.raises(InputError, match=r"gpu holds TITAN Xp, Tesla T4$"):
+        filtered(frame, ["gpu=v100"], "t")
+    with pytest.raises(InputError, match=r", …$"):
+        filtered(frame, ["c=-1"], "t")

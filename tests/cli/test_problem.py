@@ -136,3 +136,9 @@ def test_what_a_table_cannot_be(seer, folder, tmp_path, change, words, said) -> 
     )
     assert result.code == 2 and said in result.err and result.err.count("\n") == 1
     assert not (tmp_path / "o").exists()
+
+
+def test_a_table_of_predictions_is_parquet(seer, tmp_path) -> None:
+    """Not parquet under another name."""
+    found = seer("predict", "--gpu", "v100", "--data", "in.parquet", "-o", str(tmp_path / "out.csv"))
+    assert found.code == 2 and "name it OUT.parquet" in found.err

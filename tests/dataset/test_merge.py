@@ -44,3 +44,10 @@ def test_a_part_without_an_optional_column_can_still_be_split_by_network(table: 
     merged = merge([Dataset(normalise(table(8), "a"), name="a"), Dataset(normalise(other, "b"), name="b")])
     for fold in folds("network", merged.frame, merged.frame.iloc[:0], 3, 0):
         assert set(merged.frame["gpu"].iloc[fold.test]) == {"Tesla T4", "TITAN Xp"}
+
+
+def test_a_gpu_under_two_names_is_one(table: Table) -> None:
+    frame = table(4)
+    again = frame.assign(gpu=frame["gpu"].replace("Tesla T4", "t4"), time_us=1.0)
+    merged = merge([Dataset(frame, name="a"), Dataset(again, name="b")]).frame
+    assert len(merged) == len(frame) and set(merged["gpu"]) == {"t4", "TITAN Xp"}

@@ -3,6 +3,7 @@
 import pytest
 
 from features.conv import Conv
+from features.errors import InputError
 from surrogate.predictor import load
 from surrogate.serving.shipped import Shipped, shipped
 
@@ -25,3 +26,19 @@ def test_every_gpu_of_a_bundle_answers(one: Shipped) -> None:
             assert candidate.lower_us < candidate.time_us < candidate.upper_us
             assert candidate.source == "model"
         assert sum(candidate.probability_best for candidate in selection.candidates) == pytest.approx(1)
+
+
+def test_the_probability_of_being_the_best_counts_those_that_top_left_out() -> None:
+    v100, conv = load("v100"), Conv(n=32, c=256, h=14, k=256, r=3, pad_h=1)
+    every, first = v100.select(conv).candidates, v100.select(conv, top=1).candidates
+    assert first == every[:1] and 0.5 < first[0].probability_best < 1.0
+
+
+def test_a_workspace_limit_may_be_a_text() -> None:
+    v100, conv = load("v100"), Conv(n=32, c=256, h=14, k=256, r=3, pad_h=1)
+    assert (
+        v100.select(conv, workspace_limit="16MiB").to_dict()
+        == v100.select(conv, workspace_limit=2**24).to_dict()
+    )
+    with pytest.raises(InputError, match="16 Mäuse"):
+        v100.select(conv, workspace_limit="16 Mäuse")

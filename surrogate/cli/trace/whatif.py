@@ -36,7 +36,11 @@ def command(
     """Time per iteration of FILE as measured and as predicted with each WHAT-IF.
 
     WHAT-IF: amp, amp-tensor, amp-roofline, fused-adam, batch-norm, cuda-graphs, best-convolution, batch=N, gpu,
-    faster-kernels=N, faster-host=N, faster-network=N, data-parallel=N, parameter-server=N, p3=N; numbers are optional.
+    faster-kernels=N, faster-host=N, faster-network=N (N times as fast, 2 without), data-parallel=N (workers),
+    parameter-server=N and p3=N (GB/s, in the place of --bandwidth). batch without a number doubles it.
+
+    Times are of the whole part of the trace, from the first start to the last end, over its iterations: with few
+    iterations the device's last work, behind the host's end, is a visible share. Leave a warm-up out with --iteration.
     """
     from surrogate.trace.graph import graph_of
     from surrogate.trace.profiling import profile

@@ -83,6 +83,8 @@ def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
     called = (graph.kind == CALL) & (graph.row >= 0)
     launch = np.zeros(len(graph), np.bool_)
     launch[called] = np.isin(calls.kind[graph.row[called]], _LAUNCHES)
+    if not launch.any():
+        return Change(graph, notes=("no launch of a kernel in the trace: nothing to capture",))
     other = np.zeros(len(graph), np.bool_)
     other[called] = np.isin(
         calls.kind[graph.row[called]], (kinds.OTHER_CALL, kinds.RECORD_CALL, kinds.MEMORY_CALL)
