@@ -51,7 +51,7 @@ EXAMPLES = {
     "seer network": (
         "seer network resnet50.onnx --gpu t4 --batch 8 --by-type",
         "seer network my_module:my_callable --gpu v100 --training",
-        "seer network net.onnx --gpu t4 --sweep-batch 1,8 --compare-gpus v100,h100-sxm",
+        "seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm",
     ),
     "seer info": ("seer info bundle",),
     "seer trace": ("seer trace summary trace.json.gz",),
