@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from features.errors import InputError
-from surrogate.dataset.problems import codes, device_names
-from surrogate.dataset.schema import SHAPE_COLUMNS
+from surrogate.dataset.problems import codes, device_names, joined
+from surrogate.dataset.schema import ROW_KEY, SHAPE_COLUMNS
 
 SPLITS = ("shape", "network", "gpu", "random")
 
@@ -123,12 +123,15 @@ def _by_gpu(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> li
 
 
 def _by_row(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+    """A further row of the same key as a held-out one is the same measurement, and leaves training with it."""
     label = np.random.default_rng(seed).permutation(len(main)) % count
-    extra = np.arange(len(main), len(main) + len(also))
-    return [
-        Fold(str(f), np.concatenate([np.flatnonzero(label != f), extra]), np.flatnonzero(label == f))
-        for f in range(count)
-    ]
+    key = [*ROW_KEY, *(["solver"] if "solver" in main and "solver" in also else [])]
+    label_of = dict(zip(joined(main, key), label.tolist(), strict=True)) if len(also) else {}
+    extra = np.array(
+        [label_of.get(name, count) for name in joined(also, key)] if len(also) else [], dtype=int
+    )
+    everywhere = np.concatenate([label, extra])
+    return [Fold(str(f), np.flatnonzero(everywhere != f), np.flatnonzero(label == f)) for f in range(count)]
 
 
 def seer_split(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:

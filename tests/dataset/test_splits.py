@@ -166,3 +166,14 @@ def test_seers_split_uses_every_ok_row_but_the_fastest_of_the_gemm_family(table:
     gemms = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM")
     times = (frame["time_us"].where(frame["algorithm"] == name).to_numpy() for name in gemms)
     assert left_out == sorted(int(np.nanargmin(one)) for one in times)
+
+
+def test_random_rows_take_their_twins_of_further_tables_along(table: Table) -> None:
+    """The same measurement under another name of the GPU must not train for itself."""
+    main = table(4)
+    also = pd.concat([main.assign(gpu=main["gpu"].replace("Tesla T4", "t4")), main.assign(n=main["n"] + 100)])
+    for fold in folds("random", main, also, 4, 0):
+        twins = fold.test + len(main)
+        assert not set(twins) & set(fold.train)
+        assert set(range(2 * len(main), 3 * len(main))) <= set(fold.train)
+        assert len(fold.train) == 3 * len(main) - 2 * len(fold.test)
