@@ -174,3 +174,19 @@ def test_boosted_bundles_survive_the_disk(seer, dataset, tmp_path):
 def test_models_that_only_rank_cannot_be_trained_to_predict(seer, dataset, tmp_path):
     result = seer("train", dataset, "--model", "always-best-single", "-o", tmp_path / "b")
     assert result.code == 2 and "predicts no time" in result.err
+
+
+def test_the_card_tells_the_filters_of_every_table(tmp_path, table) -> None:
+    """Merged ones, too, each once."""
+    from surrogate.card import card
+    from surrogate.cli.datasets import load_all
+    from surrogate.dataset.rows import rows_of
+    from surrogate.dataset.store import write_dataset
+
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path in paths:
+        write_dataset(table, path)
+    data = load_all(paths, None, ["n=1,8"])
+    rows = rows_of(data.frame, data.devices)
+    told = card(data, rows, rows.time_us, 3, 0, 0)
+    assert told["data"]["where"] == ["n=1,8"]
