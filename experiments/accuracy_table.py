@@ -1,6 +1,7 @@
 """The README's table of a comparison: ``python -m experiments.accuracy_table DIR`` prints it as Markdown.
 
-DIR is a folder that ``seer compare`` wrote. Models stand in the order of their slowdown on ungrouped problems.
+DIR is a folder that ``seer compare`` wrote. Models stand in the order of their slowdown on ungrouped problems; a line
+behind the table tells how far the first one's seeds lie apart, and how few shapes carry its loss.
 """
 
 import argparse
@@ -10,6 +11,13 @@ from math import expm1
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
+from surrogate.dataset.splits import shape_names
+
+FEW = 6
+"""Shapes whose share of the loss is told."""
 LEFT_OUT = ("oracle",)
 """Models that the table would say nothing of."""
 HEADS = ("model", "slowdown [95 %]", "pooled", "p95", "≤ 10 % slower")
@@ -60,7 +68,23 @@ def _errors(errors: Mapping[tuple[str, str], Mapping[str, Any]], model: str) -> 
     return " / ".join(f"{row['median_ape']:.1%}".replace("%", " %") for row in found if row) or "–"
 
 
+def spread(choices: pd.DataFrame, model: str) -> str:
+    """Of ``model`` on ungrouped problems: slowdowns (macro over shapes) of single seeds, and the worst shapes' share."""
+    mine = choices[(choices["model"] == model) & (choices["stratum"] != "grouped")]
+    mine = mine.assign(loss=np.log(mine["slowdown"]), shape=shape_names(mine))
+    seeds = np.exp(mine.groupby(["seed", "shape"])["loss"].mean().groupby("seed").mean())
+    shapes = mine.groupby("shape")["loss"].mean().sort_values(ascending=False)
+    share = shapes.head(FEW).sum() / shapes.sum() if shapes.sum() else 0.0
+    return (
+        f"{model}: single seeds from {seeds.min():.4f} to {seeds.max():.4f}; the {FEW} worst of {len(shapes)} shapes"
+        f" carry {share:.0%} of the loss"
+    )
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Print a comparison as the README's table.")
     parser.add_argument("directory", type=Path, help="folder that `seer compare` wrote")
-    print(markdown(json.loads((parser.parse_args().directory / "results.json").read_text(encoding="utf-8"))))
+    folder = parser.parse_args().directory
+    table = markdown(json.loads((folder / "results.json").read_text(encoding="utf-8")))
+    first = table.split("\n")[2].split(" | ")[0].removeprefix("| ")
+    print(table, spread(pd.read_parquet(folder / "choices.parquet"), first), sep="\n\n")

@@ -35,7 +35,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         folder = Path(tempfile.gettempdir()) if in_place else target.parent
         temporary = _created(folder, target.name)
     except (OSError, ValueError) as error:  # a NUL in the name is a ValueError
-        raise _unwritable(path, error) from None
+        raise unwritable(path, error) from None
     try:
         yield temporary
         if in_place:
@@ -46,7 +46,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     except BrokenPipeError:
         raise  # the reader left; that is no fault of the place
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise unwritable(path, error) from None
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -81,7 +81,7 @@ def write_folder(path: str | Path, files: Mapping[str, bytes]) -> None:
             finally:
                 shutil.rmtree(aside, ignore_errors=True)
     except (OSError, ValueError) as error:
-        raise _unwritable(path, error) from None
+        raise unwritable(path, error) from None
 
 
 @contextmanager
@@ -169,6 +169,7 @@ def _copy(source: Path, path: str | Path) -> None:
         shutil.copyfileobj(content, stream)
 
 
-def _unwritable(path: str | Path, error: OSError | ValueError) -> InputError:
+def unwritable(path: str | Path, error: OSError | ValueError) -> InputError:
+    """The one line for a place that cannot be written."""
     reason = (isinstance(error, OSError) and error.strerror) or str(error)
     return InputError(f"{path}: cannot be written ({reason}); choose another place")

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from features.errors import InputError
+from surrogate.atomic import unwritable
 
 
 @contextmanager
@@ -27,13 +28,13 @@ def staged(directory: str | Path, stale: Iterable[str] = ()) -> Iterator[Path]:
         raise InputError(f"{directory} is a file; a folder is needed, choose another name") from None
     except (OSError, ValueError) as error:
         _remove_empty(made)
-        raise _unwritable(directory, error) from None
+        raise unwritable(directory, error) from None
     try:
         yield aside
         try:
             _move(aside, directory, stale)
         except OSError as error:
-            raise _unwritable(directory, error) from None
+            raise unwritable(directory, error) from None
     except InputError as error:  # the reader knows the folder by its own name
         raise InputError(str(error).replace(str(aside), str(directory))) from None
     finally:
@@ -58,8 +59,3 @@ def _remove_empty(folders: Iterable[Path]) -> None:
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
-
-
-def _unwritable(directory: Path, error: OSError | ValueError) -> InputError:
-    reason = (isinstance(error, OSError) and error.strerror) or str(error)
-    return InputError(f"{directory}: cannot be written ({reason}); choose another place")

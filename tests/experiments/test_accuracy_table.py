@@ -1,6 +1,9 @@
 """The README's table: order, what is left out, signs, dashes."""
 
-from experiments.accuracy_table import markdown
+import pandas as pd
+
+from experiments.accuracy_table import markdown, spread
+from features.problem import SHAPE_COLUMNS
 
 
 def _choice(model: str, slowdown: float, **more: object) -> dict[str, object]:
@@ -57,3 +60,22 @@ def test_a_table_by_hand() -> None:
 def test_without_a_heuristic_there_is_no_such_column() -> None:
     table = markdown({"choice_rows": [_choice("quick", 1.05)], "time_rows": []})
     assert "heuristic" not in table and table.count("\n") == 2
+
+
+def test_seeds_and_the_worst_shapes_by_hand() -> None:
+    """Two seeds, ten shapes: one at 1.21 in seed 0 and 1.0 in seed 1, the others without loss; a grouped one aside."""
+    rows = [
+        {"model": "quick", "seed": seed, "stratum": "1x1s1", "slowdown": 1.21 if (seed, c) == (0, 3) else 1.0}
+        | dict.fromkeys(SHAPE_COLUMNS, 1)
+        | {"c": c}
+        for seed in (0, 1)
+        for c in range(10)
+    ]
+    aside = [
+        {**rows[0], "stratum": "grouped", "slowdown": 9.0},
+        {**rows[0], "model": "slow", "slowdown": 9.0},
+    ]
+    found = spread(pd.DataFrame(rows + aside), "quick")
+    assert found == (
+        "quick: single seeds from 1.0000 to 1.0192; the 6 worst of 10 shapes carry 100% of the loss"
+    )
