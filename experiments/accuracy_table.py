@@ -69,7 +69,7 @@ def _errors(errors: Mapping[tuple[str, str], Mapping[str, Any]], model: str) -> 
 
 
 def spread(choices: pd.DataFrame, model: str) -> str:
-    """Of ``model`` on ungrouped problems: slowdowns (macro over shapes) of single seeds, and the worst shapes' share."""
+    """``model`` on ungrouped problems: slowdowns (macro over shapes) of single seeds, and the worst shapes' share."""
     mine = choices[(choices["model"] == model) & (choices["stratum"] != "grouped")]
     mine = mine.assign(loss=np.log(mine["slowdown"]), shape=shape_names(mine))
     seeds = np.exp(mine.groupby(["seed", "shape"])["loss"].mean().groupby("seed").mean())
