@@ -14,10 +14,10 @@ from experiments.script import run_script
 from experiments.sources import LABELS, Sources
 from experiments.variants import Round, predict_variants, variant_verdicts
 from experiments.words import interval, listing, percent, ratio
-from features.table import MACHINE_NAMES, TILE_NAMES
-from surrogate.candidates import candidate_frame
+from surrogate.dataset.candidates import candidate_frame
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import folds
+from surrogate.features.table import MACHINE_NAMES, TILE_NAMES
 from surrogate.models import Model
 from surrogate.models.blend import Blend
 from surrogate.models.boosted import BoostedDims, BoostedTerms

@@ -14,7 +14,7 @@ from experiments.experiment import HOME
 from experiments.readme import Row, update_readme
 from experiments.script import SKIPPED, read_sources
 from experiments.sources import DEFAULT_FOLDER
-from features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest
 
 PROJECT = HOME.parent
 

@@ -14,7 +14,7 @@ from experiments.script import run_script
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import choice_verdicts, time_verdicts
 from experiments.words import percent, ratio
-from surrogate.calibration.plan import POOL, choose_problems
+from surrogate.bundle.plan import POOL, choose_problems
 from surrogate.dataset.problems import device_names, newest_version
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_of_names, shape_names

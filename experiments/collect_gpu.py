@@ -18,9 +18,9 @@ from experiments.campaign.convolutions import SliceReport, run_convolutions
 from experiments.campaign.others import run_operators
 from experiments.campaign.probe import run_probe
 from experiments.campaign.slices import SLICES, Kind, Slice, chosen
-from features.errors import InputError
-from surrogate.atomic import write_text
 from surrogate.collect.device import DeviceLostError
+from surrogate.dataset.atomic import write_text
+from surrogate.features.errors import InputError
 
 RUNNERS: dict[Kind, Callable[[Slice, Context], SliceReport]] = {
     Kind.PROBE: run_probe,

@@ -14,11 +14,11 @@ from experiments.held_out import candidate_rows
 from experiments.script import run_script
 from experiments.sources import FORWARD, LABELS, Sources
 from experiments.words import listing, percent
+from surrogate.bundle.training import fold_count, held_out
 from surrogate.dataset.problems import joined, judged_rows
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import Fold, folds
 from surrogate.models import DEFAULT_MODEL, model_class
-from surrogate.training import fold_count, held_out
 from surrogate.uncertainty.coverage import coverage_rows, picks, reliability
 from surrogate.uncertainty.domain import Domain
 from surrogate.uncertainty.width_fit import fit_widths

@@ -10,12 +10,12 @@ from experiments.held_out import candidate_rows
 from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.words import percent
-from features.algorithms import algorithms
-from features.conv import Conv
-from features.errors import InputError
-from features.gpu import Gpu, gpu
-from features.problem import SIZE_COLUMNS
 from surrogate.dataset.rows import Rows, rows_of
+from surrogate.features.algorithms import algorithms
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu, gpu
+from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models import MODELS, Support
 from surrogate.models.base import Model
 from surrogate.network.architectures.onnx_graphs import onnx_model

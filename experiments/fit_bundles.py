@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from features.errors import InputError
 from surrogate.dataset.splits import fold_of_names, shape_names
 from surrogate.dataset.store import Dataset
+from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
-    from surrogate.bundle import Bundle
+    from surrogate.bundle.bundle import Bundle
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ PLANS = {
 )
 def main(data: Path, out: Path, only: tuple[str, ...], cards_only: bool) -> None:
     """Fit every bundle on the public tables in DATA and write it as a folder below OUT."""
-    from surrogate.bundle import load, save
+    from surrogate.bundle.bundle import load, save
+    from surrogate.bundle.training import train
     from surrogate.cli.datasets import load_all, progress_bar
-    from surrogate.training import train
 
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -107,8 +107,8 @@ def main(data: Path, out: Path, only: tuple[str, ...], cards_only: bool) -> None
 
 def with_factor(bundle: "Bundle", table: Dataset) -> "Bundle":
     """The bundle with `unseen_gpu_factor` measured on ``table``, which it was fitted on, in its card."""
-    from surrogate.candidates import candidate_frame
-    from surrogate.card import rounded
+    from surrogate.bundle.card import rounded
+    from surrogate.dataset.candidates import candidate_frame
     from surrogate.dataset.rows import rows_of
     from surrogate.models import model_class
     from surrogate.uncertainty.unseen_gpu import unseen_gpu_factor

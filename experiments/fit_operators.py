@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.operators import save_operators, train_operators
 
 TABLES = (

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
-from surrogate.candidates import candidate_frame
-from surrogate.comparing.rounds import fit_beside
+from surrogate.dataset.candidates import candidate_frame
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import folds
 from surrogate.dataset.store import Dataset
+from surrogate.evaluation.rounds import fit_beside
+from surrogate.features.errors import InputError
 from surrogate.models import MODELS, Model, Support
 
 Tick = Callable[[str], None]

@@ -10,8 +10,8 @@ from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.traces import POWER, RESNET, TRACES, workers
 from experiments.words import listing, percent
-from features.errors import InputError
-from features.gpu import gpu
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
 from surrogate.operators import OperatorPredictor
 from surrogate.trace.events import Trace
 from surrogate.trace.iteration import (

@@ -11,7 +11,7 @@ from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.verdicts import choice_verdicts, time_verdicts, told
 from experiments.words import listing, percent, ratio
-from surrogate.scorecard import HEURISTIC
+from surrogate.evaluation.scorecard import HEURISTIC
 
 EVERY = "all"
 SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms", "blend")

@@ -13,12 +13,12 @@ from experiments.network_operators import PLACE, other_layers, other_sums
 from experiments.script import run_script
 from experiments.sources import FORWARD, Sources
 from experiments.words import percent
-from features.algorithms import algorithms
-from features.errors import InputError
-from features.problem import SIZE_COLUMNS
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_of_names, shape_names
 from surrogate.dataset.store import read_table
+from surrogate.features.algorithms import algorithms
+from surrogate.features.errors import InputError
+from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models import Support
 from surrogate.operators import read_operators
 

@@ -13,7 +13,7 @@ from experiments.script import run_script
 from experiments.sources import LABELS, Sources
 from experiments.variants import Round, predict_variants, variant_verdicts
 from experiments.words import interval, listing, ratio
-from surrogate.candidates import candidate_frame
+from surrogate.dataset.candidates import candidate_frame
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import folds
 from surrogate.dataset.store import Dataset

@@ -12,8 +12,8 @@ from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.verdicts import choice_verdicts, problem_picks, told
 from experiments.words import interval, percent, ratio
-from surrogate.judge import WITHIN
-from surrogate.scorecard import HEURISTIC
+from surrogate.evaluation.judge import WITHIN
+from surrogate.evaluation.scorecard import HEURISTIC
 
 WHOLE, PAPER = "all problems", "paper's pick set"
 

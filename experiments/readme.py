@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.catalogue import NAMES
-from features.errors import InputError
-from surrogate.atomic import write_text
+from surrogate.dataset.atomic import write_text
+from surrogate.features.errors import InputError
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 HEADER = "| question | command | table | figure | answer |"

@@ -15,7 +15,7 @@ from experiments.sources import LABELS, Sources
 from experiments.verdicts import choice_verdicts, refused, time_verdicts, told
 from experiments.words import interval, percent, ratio
 from surrogate.dataset.store import Dataset
-from surrogate.scorecard import HEURISTIC
+from surrogate.evaluation.scorecard import HEURISTIC
 
 DOMAIN = "cuDNN 7, paper's domain"
 MI210_FOLDS = 5

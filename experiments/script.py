@@ -10,7 +10,7 @@ import click
 from experiments.effort import Effort
 from experiments.experiment import HOME, Experiment, write_outcome
 from experiments.sources import DEFAULT_FOLDER, FILES, Sources
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 SKIPPED = 1
 """Exit status where a file that the experiment needs is missing."""

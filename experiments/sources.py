@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from features.errors import InputError, nearest
 from surrogate.dataset.normalise import normalise
 from surrogate.dataset.store import Dataset, read_dataset, read_table
+from surrogate.features.errors import InputError, nearest
 
 DEFAULT_FOLDER = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 """``../shared/data`` beside the project's root."""

@@ -18,16 +18,16 @@ from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome
 from experiments.script import run_script
 from experiments.sources import Sources
-from features.conv import Conv
-from features.errors import InputError
-from features.gpu import gpu
-from features.problem import SIZE_COLUMNS
-from surrogate.bundle import Bundle, save
+from surrogate.bundle.bundle import Bundle, save
 from surrogate.collect.networks import layers
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
+from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models import Support, model_class
-from surrogate.predictor import Predictor, load
+from surrogate.prediction.predictor import Predictor, load
 from surrogate.uncertainty.conformal import ALL, Widths
 from surrogate.uncertainty.domain import Domain
 
@@ -150,7 +150,7 @@ def heuristic(convs: Sequence[Conv]) -> dict[str, Any]:
 
 def table_of(convs: Sequence[Conv], names: Sequence[str] = ()) -> pd.DataFrame:
     """A row per problem and algorithm."""
-    from features.algorithms import algorithms
+    from surrogate.features.algorithms import algorithms
 
     names = names or [one.name for one in algorithms("cudnn") if one.implemented]
     frame = pd.DataFrame([conv.to_dict() for conv in convs for _ in names])

@@ -12,7 +12,7 @@ from experiments.sources import Sources
 from experiments.verdicts import NAMED, problem_picks, time_verdicts, told
 from experiments.words import percent, ratio
 from surrogate.dataset.splits import network_names
-from surrogate.scorecard import HEURISTIC
+from surrogate.evaluation.scorecard import HEURISTIC
 
 QUICK_FOLDS = 4
 EVERY = "all networks"

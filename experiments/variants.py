@@ -10,10 +10,10 @@ from experiments.verdicts import error_record, judged_picks, median_draws
 from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.strata import in_grouping, strata
-from surrogate.judge import resample_weights, shape_interval
+from surrogate.evaluation.judge import resample_weights, shape_interval
+from surrogate.evaluation.scorecard import DRAWS as CHOICE_DRAWS
+from surrogate.evaluation.scorecard import HEURISTIC
 from surrogate.models import Model, Support
-from surrogate.scorecard import DRAWS as CHOICE_DRAWS
-from surrogate.scorecard import HEURISTIC
 
 Round = tuple[np.ndarray, np.ndarray]
 """Positions of the rows to train on and to test on."""

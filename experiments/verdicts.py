@@ -9,9 +9,9 @@ import pandas as pd
 from experiments.held_out import Predictions
 from surrogate.dataset.problems import judged_rows, newest_version
 from surrogate.dataset.strata import strata
-from surrogate.judge import Choice, resample_weights, time_errors
+from surrogate.evaluation.judge import Choice, resample_weights, time_errors
+from surrogate.evaluation.scorecard import HEURISTIC, Judged, choice_rows, pick_by_heuristic, pick_by_times
 from surrogate.models import DEFAULT_MODEL, MODELS
-from surrogate.scorecard import HEURISTIC, Judged, choice_rows, pick_by_heuristic, pick_by_times
 
 NAMED = (DEFAULT_MODEL, "boosted-terms", "seer-time-only")
 """The models that answers name wherever they were judged: the default, its trees alone, SEER's physics."""

@@ -13,9 +13,9 @@ from experiments.script import run_script
 from experiments.sources import FORWARD, Sources
 from experiments.verdicts import choice_verdicts, time_verdicts, told
 from experiments.words import percent, ratio
-from features.errors import InputError
-from features.problem import SIZE_COLUMNS
 from surrogate.dataset.problems import version_number
+from surrogate.features.errors import InputError
+from surrogate.features.problem import SIZE_COLUMNS
 
 GPU = "Tesla V100-SXM2-16GB"
 MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-terms", "blend")

@@ -8,7 +8,7 @@ from experiments.experiment import Experiment, Outcome
 from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.traces import DLRM, RESNET50, TRACES, VGG13, workers
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.graph import graph_of
 from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import MODELS, Network, evaluate, setting_of, what_if

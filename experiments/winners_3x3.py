@@ -18,7 +18,7 @@ from experiments.words import listing, percent
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import Fold, folds
 from surrogate.dataset.store import Dataset
-from surrogate.judge import resample_weights, shape_interval
+from surrogate.evaluation.judge import resample_weights, shape_interval
 from surrogate.models import DEFAULT_MODEL, MODELS
 from surrogate.models.boosted import BoostedTerms
 

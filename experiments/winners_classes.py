@@ -6,10 +6,10 @@ import numpy as np
 
 from experiments.effort import Effort
 from experiments.winners_terms import tile_terms
-from features.table import ALGORITHM_NAMES
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import Fold
 from surrogate.dataset.store import Dataset
+from surrogate.features.table import ALGORITHM_NAMES
 
 SETTINGS = {
     "learning_rate": 0.08, "max_depth": 6, "min_child_weight": 2.0, "subsample": 0.8, "colsample_bynode": 0.3,

@@ -10,9 +10,9 @@ from experiments.held_out import cross_validate
 from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.words import listing, percent
-from features.algorithms import FAMILIES
 from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import Rows
+from surrogate.features.algorithms import FAMILIES
 from surrogate.models import DEFAULT_MODEL
 
 WORST = 50

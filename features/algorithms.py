@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from features.errors import InputError, nearest
-from features.problem import DIRECTIONS
+from .errors import InputError, nearest
+from .problem import DIRECTIONS
 
 Family = Literal[
     "direct", "implicit_gemm", "precomp_gemm", "gemm", "fft", "fft_tiling", "winograd", "winograd_nonfused"

@@ -4,9 +4,9 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, cast
 
-from features import shape
-from features.errors import InputError, nearest
-from features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS
+from . import shape
+from .errors import InputError, nearest
+from .problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS
 
 MAX_SIZE = 2**31 - 1  # cuDNN's descriptors hold int32
 _FOLLOWS = {"w": "h", "s": "r", "pad_w": "pad_h", "stride_w": "stride_h", "dilation_w": "dilation_h"}

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from features.errors import InputError
-from features.gpu import Gpu
+from .errors import InputError
+from .gpu import Gpu
 
 LANES = 16
 """fp32 lanes of one core, nominal: the clock is then chosen so that cores · lanes · 2 · clock is the measured peak."""

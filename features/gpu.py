@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from features.errors import InputError, nearest
+from .errors import InputError, nearest
 
 ENVIRONMENT_VARIABLE = "SEER_GPUS"
 SCHEMA = 1
@@ -167,7 +167,7 @@ def _registry(user_file: str) -> Registry:
 
 def _read(path: Path, known: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Any], tuple[Gpu, ...]]:
     """Architectures (those of ``known`` included) and GPUs of one TOML file."""
-    from features.gpu_file import read_gpu_file
+    from .gpu_file import read_gpu_file
 
     architectures, rows = read_gpu_file(path, known, SCHEMA)
     return architectures, tuple(Gpu(**row) for row in rows)

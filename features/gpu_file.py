@@ -1,12 +1,12 @@
-"""The TOML layout of GPU files (`gpus.toml` and users' own): checked text → values of `features.gpu.Gpu`."""
+"""The TOML layout of GPU files (`gpus.toml` and users' own): checked text → values of `surrogate.features.gpu.Gpu`."""
 
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from features.errors import InputError, nearest
-from features.regular_file import require_regular
+from .errors import InputError, nearest
+from .regular_file import require_regular
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
 _GREATEST = 1e12

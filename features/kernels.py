@@ -5,9 +5,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from features.gpu import Gpu
-from features.kernel_names import KernelName, identify, identify_call
-from features.occupancy import LIMITS, occupancy
+from .gpu import Gpu
+from .kernel_names import KernelName, identify, identify_call
+from .occupancy import LIMITS, occupancy
 
 __all__ = ["KernelLaunch", "KernelName", "identify", "identify_call", "launches", "resident_blocks"]
 

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from features.algorithms import Family
-from features.elementwise import Number
-from features.gpu import Gpu
-from features.kernels import resident_blocks
-from features.roofline import peak_tflops
-from features.terms import TILES
+from .algorithms import Family
+from .elementwise import Number
+from .gpu import Gpu
+from .kernels import resident_blocks
+from .roofline import peak_tflops
+from .terms import TILES
 
 FAMILY_KERNEL: dict[Family, str] = {
     "direct": "IMPLICIT_GEMM",

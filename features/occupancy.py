@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from features.elementwise import Number, ceil_div, maximum, minimum, round_up, where
-from features.errors import InputError
-from features.gpu import Gpu
+from .elementwise import Number, ceil_div, maximum, minimum, round_up, where
+from .errors import InputError
+from .gpu import Gpu
 
 WARP_THREADS = 32
 MAX_THREADS = 1024

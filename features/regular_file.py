@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from features.errors import InputError
+from .errors import InputError
 
 STREAM_FOLDERS = (Path("/dev/fd"), Path("/proc/self/fd"))
 STDIN = Path("/dev/stdin")

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from features.elementwise import Number, maximum
-from features.gpu import Gpu
-from features.problem import DTYPES
+from .elementwise import Number, maximum
+from .gpu import Gpu
+from .problem import DTYPES
 
 COMPUTE_BOUND = "compute-bound"
 MEMORY_BOUND = "memory-bound"

@@ -4,8 +4,8 @@ Every function takes a `Problem` of numbers or of arrays and returns the same ki
 them, are the output's height and width if they are known already.
 """
 
-from features.elementwise import Number, maximum, where
-from features.problem import Problem
+from .elementwise import Number, maximum, where
+from .problem import Problem
 
 Extents = tuple[Number, Number]
 """Output height and width."""

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from features.algorithms import algorithm
-from features.elementwise import Number
-from features.gpu import gpu
-from features.problem import Problem
+from .algorithms import algorithm
+from .elementwise import Number
+from .gpu import gpu
+from .problem import Problem
 
 
 class Rule(NamedTuple):

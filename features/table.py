@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from features.algorithms import FAMILIES, FAMILY_CODE, Family
-from features.elementwise import Number, ceil_div, log2, log2_for, maximum
-from features.gpu import Gpu
-from features.machine import Machine, b_max_columns
-from features.problem import ConvColumns, Problem
-from features.roofline import roofline_us
-from features.shape import is_depthwise
-from features.terms import FAMILY_TERMS, KernelTerms, Sized, sized
+from .algorithms import FAMILIES, FAMILY_CODE, Family
+from .elementwise import Number, ceil_div, log2, log2_for, maximum
+from .gpu import Gpu
+from .machine import Machine, b_max_columns
+from .problem import ConvColumns, Problem
+from .roofline import roofline_us
+from .shape import is_depthwise
+from .terms import FAMILY_TERMS, KernelTerms, Sized, sized
 
 FEATURE_VERSION = 1
 """Raised whenever a name, the order or a formula below changes; bundles carry it."""

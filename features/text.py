@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
-from features.conv import Conv
-from features.errors import InputError
+from .conv import Conv
+from .errors import InputError
 
 LETTERS = {
     "n": "n", "c": "c", "h": "h", "w": "w", "k": "k", "r": "r", "s": "s", "p": "pad_h", "q": "pad_w",

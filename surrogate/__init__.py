@@ -5,52 +5,61 @@ prediction that the caller's limits allow is the pick.
 """
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surrogate.lazy_names import lazy_names
+from surrogate.features.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from features.conv import Conv
-    from features.errors import InputError
-    from features.gpu import Gpu, gpu, gpus
-    from surrogate.autotuning.autotune import autotune
-    from surrogate.bundle import Bundle, save
-    from surrogate.calibration.calibrate import calibrate
-    from surrogate.comparing.compare import compare
-    from surrogate.comparing.comparison import Comparison
+    from surrogate.bundle.bundle import Bundle, save
+    from surrogate.bundle.calibrate import calibrate
+    from surrogate.bundle.training import evaluate, train
     from surrogate.dataset.store import Dataset, read_dataset, write_dataset
-    from surrogate.predictor import Prediction, Predictions, Predictor, Selection, load, predict, select
-    from surrogate.training import evaluate, train
+    from surrogate.evaluation.compare import compare
+    from surrogate.evaluation.comparison import Comparison
+    from surrogate.features.conv import Conv
+    from surrogate.features.errors import InputError
+    from surrogate.features.gpu import Gpu, gpu, gpus
+    from surrogate.prediction.autotune import autotune
+    from surrogate.prediction.predictor import (
+        Prediction,
+        Predictions,
+        Predictor,
+        Selection,
+        load,
+        predict,
+        select,
+    )
 
     __version__: str
 
 _HOMES = {
-    "Bundle": "surrogate.bundle",
-    "Comparison": "surrogate.comparing.comparison",
-    "Conv": "features.conv",
+    "Bundle": "surrogate.bundle.bundle",
+    "Comparison": "surrogate.evaluation.comparison",
+    "Conv": "surrogate.features.conv",
     "Dataset": "surrogate.dataset.store",
-    "Gpu": "features.gpu",
-    "InputError": "features.errors",
-    "Prediction": "surrogate.predictor",
-    "Predictions": "surrogate.predictor",
-    "Predictor": "surrogate.predictor",
-    "Selection": "surrogate.predictor",
-    "autotune": "surrogate.autotuning.autotune",
-    "calibrate": "surrogate.calibration.calibrate",
-    "compare": "surrogate.comparing.compare",
-    "evaluate": "surrogate.training",
-    "gpu": "features.gpu",
-    "gpus": "features.gpu",
-    "load": "surrogate.predictor",
-    "predict": "surrogate.predictor",
+    "Gpu": "surrogate.features.gpu",
+    "InputError": "surrogate.features.errors",
+    "Prediction": "surrogate.prediction.predictor",
+    "Predictions": "surrogate.prediction.predictor",
+    "Predictor": "surrogate.prediction.predictor",
+    "Selection": "surrogate.prediction.predictor",
+    "autotune": "surrogate.prediction.autotune",
+    "calibrate": "surrogate.bundle.calibrate",
+    "compare": "surrogate.evaluation.compare",
+    "evaluate": "surrogate.bundle.training",
+    "gpu": "surrogate.features.gpu",
+    "gpus": "surrogate.features.gpu",
+    "load": "surrogate.prediction.predictor",
+    "predict": "surrogate.prediction.predictor",
     "read_dataset": "surrogate.dataset.store",
-    "save": "surrogate.bundle",
-    "select": "surrogate.predictor",
-    "train": "surrogate.training",
+    "save": "surrogate.bundle.bundle",
+    "select": "surrogate.prediction.predictor",
+    "train": "surrogate.bundle.training",
     "write_dataset": "surrogate.dataset.store",
 }
 """Public name → the module that defines it; each is imported when it is first asked for."""
-_ROOMS = ("dataset", "export", "formats", "models", "network", "operators", "streaming", "trace", "tune")
+_ROOMS = ("formats", "models", "network", "operators", "trace")
 """Packages with public names of their own, as in ``surrogate.trace.span``."""
 
 __all__ = [
@@ -79,6 +88,9 @@ __all__ = [
     "write_dataset",
 ]
 
+
+if not (Path(__file__).parent / "features").is_dir():  # a checkout or sdist without symbolic links
+    __path__.append(str(Path(__file__).parents[1]))
 
 _named, __dir__ = lazy_names(__name__, _HOMES)
 

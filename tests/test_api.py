@@ -18,9 +18,9 @@ import click
 GOLDEN = Path(__file__).parent / "golden" / "api.json"
 ACCEPT = "python tests/test_api.py"
 ROOMS = (
-    "surrogate", "surrogate.dataset", "surrogate.export", "surrogate.formats", "surrogate.models",
+    "surrogate", "surrogate.dataset", "surrogate.prediction.export", "surrogate.formats", "surrogate.models",
     "surrogate.network", "surrogate.operators", "surrogate.streaming", "surrogate.trace", "surrogate.trace.graph",
-    "surrogate.trace.whatif", "surrogate.tune",
+    "surrogate.trace.whatif", "surrogate.evaluation.tune",
 )  # fmt: skip
 """The packages whose ``__all__`` is public."""
 

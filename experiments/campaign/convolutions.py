@@ -10,7 +10,6 @@ import pandas as pd
 from experiments.campaign.context import Context
 from experiments.campaign.files import pack, unpack, write_parts
 from experiments.campaign.slices import Kind, Slice, plan_of
-from features.errors import InputError
 from surrogate.collect import log
 from surrogate.collect.counters.attribute import add_counters
 from surrogate.collect.counters.collect import Counted, count, program_for
@@ -20,6 +19,7 @@ from surrogate.collect.merge import merge_runs
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.run import header_for, run
 from surrogate.dataset.store import kernels_path
+from surrogate.features.errors import InputError
 
 PAIRS_PER_SECOND = 4.0
 """Pairs that a second of counting is given; the child stops by itself where they are too many."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from surrogate.atomic import atomic_path
+from surrogate.dataset.atomic import atomic_path
 from surrogate.dataset.schema import SCHEMA_VERSION
 from surrogate.dataset.store import write_parquet
 

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from features.conv import Conv
 from surrogate.collect.caps import GIB
 from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.gpu import GpuFaultError
 from surrogate.collect.cudnn.status import CudnnError
 from surrogate.collect.protocol import RepeatPolicy
+from surrogate.features.conv import Conv
 
 SHAPES = tuple(
     Conv(n=n, c=c, h=h, k=k, r=r, pad_h=r // 2, stride_h=u)

@@ -17,9 +17,6 @@ from experiments.campaign.convolutions import SliceReport
 from experiments.campaign.numerics import limit_of
 from experiments.campaign.probe_report import markdown
 from experiments.campaign.slices import SLICES, Slice, plan_of
-from features.conv import Conv
-from features.errors import InputError
-from surrogate.atomic import write_text
 from surrogate.collect import log
 from surrogate.collect.counters.collect import count, program_for
 from surrogate.collect.counters.pairs import measured_pairs, stratified
@@ -27,6 +24,9 @@ from surrogate.collect.device import Device, DeviceLostError
 from surrogate.collect.log import RunLog
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.run import header_for, run
+from surrogate.dataset.atomic import write_text
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 SHAPES: Mapping[str, Conv] = {
     "3x3": Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1),

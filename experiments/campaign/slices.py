@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from features.errors import InputError
 from surrogate.collect.caps import Caps
 from surrogate.collect.grids import ALL, grid_problems
 from surrogate.collect.network_plan import network_problems
 from surrogate.collect.plan import Plan, PlannedProblem, Settings, build, in_hash_order, unique
 from surrogate.collect.sample import mixture
+from surrogate.features.errors import InputError
 
 
 class Kind(Enum):

@@ -6,21 +6,21 @@
 
 from typing import Any
 
-from features.errors import InputError, nearest
-from features.operators.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
-from features.operators.embedding_traffic import (
+from ..errors import InputError, nearest
+from ..operators.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
+from ..operators.embedding_traffic import (
     adagrad_us,
     forward_us,
     hit_rate,
     refined_forward_us,
     sgd_us,
 )
-from features.operators.gemm import Addmm, Bmm, Gemm, Linear
-from features.operators.memory_rates import MemoryRates
-from features.operators.operator import Operator
-from features.operators.pointwise import POINTWISE_CLASSES, Concat, Pointwise
-from features.operators.pool import AvgPool, AvgPoolBackward, MaxPool, MaxPoolBackward
-from features.operators.rowwise import (
+from ..operators.gemm import Addmm, Bmm, Gemm, Linear
+from ..operators.memory_rates import MemoryRates
+from ..operators.operator import Operator
+from ..operators.pointwise import POINTWISE_CLASSES, Concat, Pointwise
+from ..operators.pool import AvgPool, AvgPoolBackward, MaxPool, MaxPoolBackward
+from ..operators.rowwise import (
     BatchNorm,
     BatchNormBackward,
     BatchNormInference,
@@ -29,7 +29,7 @@ from features.operators.rowwise import (
     Softmax,
     SoftmaxBackward,
 )
-from features.operators.transfer import AllReduce, AllToAll, CollectiveLaw, Memcpy
+from ..operators.transfer import AllReduce, AllToAll, CollectiveLaw, Memcpy
 
 OPERATORS: dict[str, type[Operator]] = {
     **{

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from features.elementwise import Number, ceil_div
-from features.gpu import Gpu
-from features.operators import embedding_traffic as traffic
-from features.operators.memory_rates import MemoryRates
-from features.operators.operator import Operator
+from ..elementwise import Number, ceil_div
+from ..gpu import Gpu
+from ..operators import embedding_traffic as traffic
+from ..operators.memory_rates import MemoryRates
+from ..operators.operator import Operator
 
 USUAL_ROWS_PER_BLOCK = 45
 """Samples that a block serves where it is not known. Source: Lin et al. (HiPC 2022)."""

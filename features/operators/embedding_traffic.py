@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from features.elementwise import Number, ceil_div, maximum, minimum, round_up, where
-from features.operators.memory_rates import MemoryRates
+from ..elementwise import Number, ceil_div, maximum, minimum, round_up, where
+from ..operators.memory_rates import MemoryRates
 
 SECTOR_BYTES = 32
 VALUE_BYTES = 4

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from features.elementwise import Number, ceil_div, where
-from features.operators.operator import Operator
+from ..elementwise import Number, ceil_div, where
+from ..operators.operator import Operator
 
 TILES = (32, 64, 128)
 """Edges of the output tiles that SGEMM kernels of cuBLAS and cuDNN use (their names tell)."""
@@ -33,7 +33,7 @@ class Gemm(Operator):
 
     @property
     def uses_tensor_cores(self) -> bool:
-        """As in `features.conv.Conv`."""
+        """As in `surrogate.features.conv.Conv`."""
         fp32_kept = self.dtype == "fp32" and self.math == "tensor_op"
         return self.math != "fma" and self.dtype != "fp64" and not fp32_kept
 

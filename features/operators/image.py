@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from features.elementwise import Number
-from features.operators.operator import Operator
+from ..elementwise import Number
+from ..operators.operator import Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from features.gpu import Gpu
+from ..gpu import Gpu
 
 L2_BYTES_PER_SM_CLOCK = 23.6
 """V100: 2,888 GB/s measured (Lin et al., HiPC 2022) / 80 SMs / 1,530 MHz; stands in where L2's rate is not measured."""

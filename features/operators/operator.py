@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from features import roofline
-from features.elementwise import Number
-from features.errors import InputError, nearest
-from features.gpu import Gpu
-from features.problem import DTYPES, MATHS
+from .. import roofline
+from ..elementwise import Number
+from ..errors import InputError, nearest
+from ..gpu import Gpu
+from ..problem import DTYPES, MATHS
 
 MAX_SIZE = 2**53
 """Sizes stay exact in float64, which the feature table and the formulas with rates use."""

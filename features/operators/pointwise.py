@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from features.elementwise import Number, ceil_div
-from features.gpu import Gpu
-from features.operators.image import Image
-from features.operators.operator import Operator
+from ..elementwise import Number, ceil_div
+from ..gpu import Gpu
+from ..operators.image import Image
+from ..operators.operator import Operator
 
 ELEMENTS_PER_BLOCK = 512
 """128 threads of 4 elements each: PyTorch's vectorized_elementwise_kernel."""

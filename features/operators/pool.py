@@ -5,10 +5,10 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from features.elementwise import Number, ceil_div
-from features.errors import InputError
-from features.operators.operator import Operator
-from features.shape import output_size
+from ..elementwise import Number, ceil_div
+from ..errors import InputError
+from ..operators.operator import Operator
+from ..shape import output_size
 
 THREADS = 256
 _SAME = cast(int, None)  # "as the height's"

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from features.elementwise import Number
-from features.operators.image import Image
+from ..elementwise import Number
+from ..operators.image import Image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

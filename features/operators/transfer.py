@@ -5,10 +5,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from features.elementwise import Number, log2, where
-from features.errors import InputError
-from features.gpu import Gpu
-from features.operators.operator import Operator
+from ..elementwise import Number, log2, where
+from ..errors import InputError
+from ..gpu import Gpu
+from ..operators.operator import Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,13 @@ One function per family, each for a number or an array, all returning the same `
 (or arrays): how many blocks of the family's small, middle and large tile the GPU holds at once.
 """
 
-from features.terms.direct import direct
-from features.terms.fft import fft, fft_tiling
-from features.terms.gemm import explicit_gemm, implicit_gemm, precomp_gemm
-from features.terms.kernel import KernelTerms, Launch
-from features.terms.sized import Sized, sized
-from features.terms.tiles import TILES
-from features.terms.winograd import winograd, winograd_nonfused
+from ..terms.direct import direct
+from ..terms.fft import fft, fft_tiling
+from ..terms.gemm import explicit_gemm, implicit_gemm, precomp_gemm
+from ..terms.kernel import KernelTerms, Launch
+from ..terms.sized import Sized, sized
+from ..terms.tiles import TILES
+from ..terms.winograd import winograd, winograd_nonfused
 
 __all__ = ["FAMILY_TERMS", "TILES", "KernelTerms", "Launch", "Sized", "sized"]
 

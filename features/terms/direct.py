@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from features.elementwise import ceil_div
-from features.problem import Problem
-from features.terms.kernel import KernelTerms, launch
-from features.terms.sized import sized
-from features.terms.tiles import TILES
+from ..elementwise import ceil_div
+from ..problem import Problem
+from ..terms.kernel import KernelTerms, launch
+from ..terms.sized import sized
+from ..terms.tiles import TILES
 
 
 def direct(p: Problem, b_max: Any) -> KernelTerms:

@@ -7,11 +7,11 @@ over channels at F·(F/2 + 1) frequencies, 8 operations per complex multiply-add
 
 from typing import Any
 
-from features.elementwise import Number, ceil_div, log2, maximum, where
-from features.problem import Problem
-from features.terms.kernel import KernelTerms, gemm_launches
-from features.terms.sized import Sized, sized
-from features.terms.tiles import TILES
+from ..elementwise import Number, ceil_div, log2, maximum, where
+from ..problem import Problem
+from ..terms.kernel import KernelTerms, gemm_launches
+from ..terms.sized import Sized, sized
+from ..terms.tiles import TILES
 
 TILE = 32
 COMPLEX_ITEMS = 2

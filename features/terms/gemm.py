@@ -5,11 +5,11 @@ Sources: SEER (PACT 2021) for tiles and launched blocks; the cuDNN developer gui
 
 from typing import Any
 
-from features.elementwise import Number, round_up, where
-from features.problem import Problem
-from features.terms.kernel import KernelTerms, Launch, gemm_launches
-from features.terms.sized import Sized, sized
-from features.terms.tiles import TILES, Tile
+from ..elementwise import Number, round_up, where
+from ..problem import Problem
+from ..terms.kernel import KernelTerms, Launch, gemm_launches
+from ..terms.sized import Sized, sized
+from ..terms.tiles import TILES, Tile
 
 INDEX_BYTES = 4
 

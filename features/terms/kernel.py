@@ -3,10 +3,10 @@
 from functools import partial
 from typing import NamedTuple
 
-from features.elementwise import Number
-from features.problem import Problem
-from features.terms.sized import sized
-from features.terms.tiles import Tile
+from ..elementwise import Number
+from ..problem import Problem
+from ..terms.sized import sized
+from ..terms.tiles import Tile
 
 
 class Launch(NamedTuple):

@@ -3,9 +3,9 @@
 from functools import partial
 from typing import NamedTuple
 
-from features.elementwise import Number, where
-from features.problem import Problem
-from features.shape import flops, gemm_k, gemm_m, gemm_n, out_h, out_w, tensor_bytes
+from ..elementwise import Number, where
+from ..problem import Problem
+from ..shape import flops, gemm_k, gemm_m, gemm_n, out_h, out_w, tensor_bytes
 
 
 class Sized(NamedTuple):
@@ -13,7 +13,7 @@ class Sized(NamedTuple):
 
     ``channels_in`` and ``channels_out`` are *per group* as the direction sees them (forward and filter gradient read c
     and produce k, the data gradient swaps), ``result_h`` and ``result_w`` the extents of what it produces; the other
-    derived sizes are those of `features.shape`.
+    derived sizes are those of `surrogate.features.shape`.
     """
 
     n: Number

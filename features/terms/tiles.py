@@ -4,7 +4,7 @@ Source: SEER §2 (GEMM-I, GEMM-P, GEMM, WINO, WINO-N); FFT's pointwise stage is 
 common tiles stand.
 """
 
-from features.algorithms import Family
+from ..algorithms import Family
 
 Tile = tuple[int, int]
 

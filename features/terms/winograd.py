@@ -6,11 +6,11 @@ Transform cost is counted as two small dense products per tile; sparse constants
 
 from typing import Any
 
-from features.elementwise import Number, ceil_div, maximum, where
-from features.problem import Problem
-from features.terms.kernel import KernelTerms, gemm_launches, launch
-from features.terms.sized import Sized, sized
-from features.terms.tiles import TILES, WINOGRAD_BLOCKS
+from ..elementwise import Number, ceil_div, maximum, where
+from ..problem import Problem
+from ..terms.kernel import KernelTerms, gemm_launches, launch
+from ..terms.sized import Sized, sized
+from ..terms.tiles import TILES, WINOGRAD_BLOCKS
 
 
 def _tile_counts(z: Sized, out_tile: Number) -> Number:

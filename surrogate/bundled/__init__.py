@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 FOLDER = Path(__file__).parent
 DATASETS = ("reference_cpu.parquet",)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 
 def bundle_path(text: str, library: str | None = None) -> Path:
@@ -10,8 +10,8 @@ def bundle_path(text: str, library: str | None = None) -> Path:
 
     Raises `InputError` where there is neither such a folder nor such a GPU.
     """
-    from features.gpu import gpu
-    from surrogate.serving.shipped import bundle_for, is_path
+    from surrogate.features.gpu import gpu
+    from surrogate.prediction.shipped import bundle_for, is_path
 
     if is_path(text) or Path(text).exists():
         return Path(text)
@@ -26,6 +26,6 @@ def bundle_path(text: str, library: str | None = None) -> Path:
 
 def named_gpu(text: str, gpu: str | None) -> str | None:
     """The GPU that is asked about: the one named apart, else the one whose shipped bundle ``text`` names."""
-    from surrogate.serving.shipped import is_path
+    from surrogate.prediction.shipped import is_path
 
     return gpu if gpu or is_path(text) or Path(text).exists() else text

@@ -65,8 +65,8 @@ def command(
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it (the vendor's, for one never measured). Times
     on other GPUs stay as they are. Intervals come from held-out shapes.
     """
-    from features.errors import InputError
     from surrogate.cli.bundle_argument import bundle_path
+    from surrogate.features.errors import InputError
 
     if count is None:
         if gpu or problems:
@@ -90,8 +90,8 @@ def _calibrate(
     seed: int,
     output: Path,
 ) -> None:
-    from surrogate.bundle import load, save
-    from surrogate.calibration.calibrate import calibrate
+    from surrogate.bundle.bundle import load, save
+    from surrogate.bundle.calibrate import calibrate
     from surrogate.cli.datasets import load_all, progress_bar
 
     fitted, measured = load(path), load_all(data, candidates, where)
@@ -122,10 +122,10 @@ def _change(row: Mapping[str, Any]) -> str:
 def _plan(
     path: Path, gpu: str, library: str, count: int, problems: Path | None, seed: int, output: Path
 ) -> None:
-    from surrogate.bundle import load
-    from surrogate.calibration.plan import plan_calibration, write_plan
+    from surrogate.bundle.bundle import load
+    from surrogate.bundle.plan import plan_calibration, write_plan
     from surrogate.cli.datasets import progress_bar
-    from surrogate.problem_list import read_planned
+    from surrogate.dataset.problem_list import read_planned
 
     fitted = load(path)
     step, close = progress_bar("plan")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from surrogate.collect.plan_source import PlanSource
     from surrogate.collect.run import Outcome
 
-# written out here, so that help needs no numeric library; a test holds them to `features.problem`
+# written out here, so that help needs no numeric library; a test holds them to `surrogate.features.problem`
 MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
 DTYPES = ("fp32", "fp16", "bf16", "fp64")
 DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
@@ -89,8 +89,8 @@ def command(**options: Any) -> None:
 
     Example: seer collect --device cudnn --sample 5000 --minutes 8 -o run.jsonl
     """
-    from features.errors import InputError
     from surrogate.collect.device import DeviceLostError
+    from surrogate.features.errors import InputError
 
     try:
         done, status = _collect(options)
@@ -136,7 +136,7 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
 
 def _device_name(options: dict[str, Any]) -> str:
     """The device asked for; `InputError` for options that contradict each other."""
-    from features.errors import InputError
+    from surrogate.features.errors import InputError
 
     if str(options["output"]).endswith(".parquet"):
         raise InputError(

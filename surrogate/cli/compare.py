@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from features.errors import InputError
 from surrogate.cli.options import candidate_option, candidates_option, where_option
 from surrogate.cli.output import output_options
+from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
-    from surrogate.comparing.comparison import Comparison
+    from surrogate.evaluation.comparison import Comparison
 
 Step = Callable[[int, int, str], None]
 
@@ -91,9 +91,9 @@ def command(
     """
     from surrogate.bundled import default_dataset
     from surrogate.cli.datasets import load
-    from surrogate.comparing.compare import compare
+    from surrogate.dataset.staging import staged
+    from surrogate.evaluation.compare import compare
     from surrogate.report import FIGURE_FILES, write_report
-    from surrogate.staging import staged
 
     names = _names(models)
     table = load(data or default_dataset(), candidates, where)

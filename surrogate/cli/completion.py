@@ -5,8 +5,8 @@ import click
 
 def gpu_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Registry names that begin with ``incomplete``, else such aliases; none where SEER_GPUS cannot be read."""
-    from features.errors import InputError
-    from features.gpu import gpus
+    from surrogate.features.errors import InputError
+    from surrogate.features.gpu import gpus
 
     try:
         known = gpus()

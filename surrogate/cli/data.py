@@ -87,10 +87,10 @@ def _text(value: str | list[str]) -> str:
 @candidates_option
 def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None:
     """Merge datasets (parquet) or collected runs (JSONL) in PATHS into one dataset; a later file's row wins."""
-    from features.errors import InputError
     from surrogate.cli.datasets import warn
     from surrogate.dataset.merge import merge as merged
     from surrogate.dataset.store import read_dataset, write_dataset
+    from surrogate.features.errors import InputError
 
     runs = [path for path in paths if path.suffix == ".jsonl"]
     if runs and len(runs) < len(paths):

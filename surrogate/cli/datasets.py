@@ -8,11 +8,11 @@ from typing import Any
 import click
 import pandas as pd
 
-from features.errors import InputError, nearest
-from features.gpu import Gpu, canonical
 from surrogate.dataset.merge import merge
 from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.dataset.suspicion import suspicions
+from surrogate.features.errors import InputError, nearest
+from surrogate.features.gpu import Gpu, canonical
 
 MOST_LISTED = 12
 """Values of a column that a message names."""

@@ -28,7 +28,7 @@ def read_driver_line(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
     Raises `InputError` for another operation, a direction of several, a depth, or a mode other than convolution.
     """
-    from features.errors import InputError
+    from surrogate.features.errors import InputError
 
     text = " ".join(words)
     rest = list(words[1:] if words[0].endswith("MIOpenDriver") else words)

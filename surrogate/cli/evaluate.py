@@ -26,9 +26,9 @@ def command(
     Errors and shares are fractions; slowdowns are ratios to the best candidate; an interval reaches from the predicted
     time divided by its factor to the time multiplied by it.
     """
-    from surrogate.bundle import load
+    from surrogate.bundle.bundle import load
+    from surrogate.bundle.training import evaluate
     from surrogate.cli.datasets import load as load_data
-    from surrogate.training import evaluate
 
     records = evaluate(load(bundle_path(bundle)), load_data(data, candidates, where))
     if as_json or as_csv:

@@ -5,8 +5,8 @@ import signal
 
 import click
 
-from features.errors import InputError
 from surrogate.cli.streams import Stopped, drop_output
+from surrogate.features.errors import InputError
 
 EXPECTED = (click.ClickException, InputError, OSError, MemoryError, UnicodeError, KeyboardInterrupt)
 """What a user, a machine or a signal can cause. Anything else is our mistake and keeps its traceback."""

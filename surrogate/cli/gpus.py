@@ -14,7 +14,7 @@ def command(name: str | None, as_json: bool, as_csv: bool) -> None:
 
     A TOML file named in the environment variable SEER_GPUS adds GPUs of your own.
     """
-    from features.gpu import gpu, gpus
+    from surrogate.features.gpu import gpu, gpus
 
     if name:
         one = gpu(name).to_dict()

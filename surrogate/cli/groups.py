@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from features.errors import nearest
 from surrogate.cli.examples import EXAMPLES
+from surrogate.features.errors import nearest
 
 
 class CommandGroup(click.Group):

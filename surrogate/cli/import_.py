@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS, Format, Imported
 from surrogate.formats.imported import plural
 

@@ -8,7 +8,7 @@ import click
 from surrogate.cli.table import fitted, to_table
 from surrogate.network.result import LayerTime, NetworkTime
 from surrogate.network.savings import Rival
-from surrogate.serving.text import interval_us
+from surrogate.prediction.text import interval_us
 
 
 def print_report(

@@ -38,7 +38,7 @@ def command(
     Examples: seer predict --gpu v100 n32c256h14k256r3p1;
     seer predict --bundle BUNDLE --data TABLE.parquet -o OUT.parquet
     """
-    from features.errors import InputError
+    from surrogate.features.errors import InputError
 
     if data is None:
         if output is not None:

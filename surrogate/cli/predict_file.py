@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from features.errors import InputError
 from surrogate.cli.problem import open_predictor
 from surrogate.dataset.check import check
 from surrogate.dataset.normalise import normalise
 from surrogate.dataset.store import devices_in, read_table, write_parquet
-from surrogate.serving.table import CHOICES, DEFAULTS, FOLLOWS
+from surrogate.features.errors import InputError
+from surrogate.prediction.table import CHOICES, DEFAULTS, FOLLOWS
 
 if TYPE_CHECKING:
-    from surrogate.predictor import Predictor
+    from surrogate.prediction.predictor import Predictor
 
 NEEDED = ("n", "c", "h", "k", "r")
 """Columns that nothing stands in for."""

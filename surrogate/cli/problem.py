@@ -8,10 +8,10 @@ import click
 from surrogate.cli.completion import gpu_names
 
 if TYPE_CHECKING:
-    from features.conv import Conv
-    from surrogate.predictor import Predictor
+    from surrogate.features.conv import Conv
+    from surrogate.prediction.predictor import Predictor
 
-# written out here, so that help needs no numeric library; a test holds them to `features.problem`
+# written out here, so that help needs no numeric library; a test holds them to `surrogate.features.problem`
 MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
 DTYPES = ("fp32", "fp16", "bf16", "fp64", "int8")
 DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
@@ -65,9 +65,9 @@ def read_problem(words: tuple[str, ...], options: dict[str, Any]) -> "Conv":
 
     What a line of MIOpenDriver says of element type, direction and layout counts before the options.
     """
-    from features.errors import InputError
-    from features.text import EXAMPLE, parse, parse_flags
     from surrogate.cli.driver_line import is_driver_line, read_driver_line
+    from surrogate.features.errors import InputError
+    from surrogate.features.text import EXAMPLE, parse, parse_flags
 
     settings = {name: options[name] for name in ("dtype", "math", "layout", "direction")}
     if len(words) == 1:
@@ -90,8 +90,8 @@ def open_predictor(options: dict[str, Any]) -> "Predictor":
     """The predictor that ``--gpu`` and ``--bundle`` name: numpy alone answers, since one question is all there is."""
     from pathlib import Path
 
-    from features.errors import InputError
-    from surrogate.predictor import load
+    from surrogate.features.errors import InputError
+    from surrogate.prediction.predictor import load
 
     gpu, bundle, library = options["gpu"], options["bundle"], options["library"]
     if bundle is not None:

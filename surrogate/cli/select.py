@@ -12,10 +12,10 @@ from surrogate.cli.problem import FLAGS, open_predictor, problem_argument, probl
 from surrogate.cli.table import fitted
 
 if TYPE_CHECKING:
-    from features.conv import Conv
-    from surrogate.autotuning.cache import Tuning
-    from surrogate.predictor import Predictor, Selection
-    from surrogate.serving.limits import Limits
+    from surrogate.features.conv import Conv
+    from surrogate.prediction.cache import Tuning
+    from surrogate.prediction.limits import Limits
+    from surrogate.prediction.predictor import Predictor, Selection
 
 MEASURED_TOP = 2
 """Candidates that --measure times, where --top does not say."""
@@ -45,9 +45,9 @@ def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: An
 
     Example: seer select --gpu v100 --workspace-limit 64MiB n32c256h14w14k256r3s3p1u1
     """
-    from features.errors import InputError
-    from surrogate.serving.limits import checked_limits
-    from surrogate.serving.text import parse_bytes
+    from surrogate.features.errors import InputError
+    from surrogate.prediction.limits import checked_limits
+    from surrogate.prediction.text import parse_bytes
 
     if bool(options["device"]) != options["measure"]:
         raise InputError(
@@ -66,7 +66,7 @@ def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: An
 
 def _recalled(conv: "Conv", predictor: "Predictor", limits: "Limits", options: dict[str, Any]) -> "Selection":
     """The ranking, with the measured times of earlier runs where there are any."""
-    from surrogate.autotuning.recall import recall
+    from surrogate.prediction.recall import recall
 
     known = {} if options["no_cache"] else _known(conv)
     return recall(predictor, conv, known, limits=limits, library_version=options["library_version"])
@@ -74,8 +74,8 @@ def _recalled(conv: "Conv", predictor: "Predictor", limits: "Limits", options: d
 
 def _known(conv: "Conv") -> "Mapping[str, Mapping[str, Tuning]]":
     """What the user's cache holds of the problem; a cache that cannot be read is one warning, and no answer is lost."""
-    from features.errors import InputError
-    from surrogate.autotuning.cache import FILE_NAME, cache_folder, tunings_of, warn_once
+    from surrogate.features.errors import InputError
+    from surrogate.prediction.cache import FILE_NAME, cache_folder, tunings_of, warn_once
 
     folder = cache_folder()
     try:
@@ -88,10 +88,10 @@ def _known(conv: "Conv") -> "Mapping[str, Mapping[str, Tuning]]":
 
 def _measured(conv: "Conv", predictor: "Predictor", limits: "Limits", options: dict[str, Any]) -> "Selection":
     """The ranking with its first few timed on the device."""
-    from features.errors import InputError
-    from surrogate.autotuning.autotune import autotune
-    from surrogate.autotuning.cache import TuningCache
-    from surrogate.autotuning.recall import with_attempts
+    from surrogate.features.errors import InputError
+    from surrogate.prediction.autotune import autotune
+    from surrogate.prediction.cache import TuningCache
+    from surrogate.prediction.recall import with_attempts
 
     settings: dict[str, Any] = {
         "workspace_limit": limits.workspace_bytes,

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from features.errors import InputError
 from surrogate.cli.options import candidate_option, candidates_option, where_option
+from surrogate.features.errors import InputError
 
 
 @click.command()
@@ -55,9 +55,9 @@ def command(
     never measured, from fits without one of the GPUs, where DATA has three or more (otherwise, and with --stream: 3
     times).
     """
-    from surrogate.bundle import save
+    from surrogate.bundle.bundle import save
+    from surrogate.bundle.training import train
     from surrogate.cli.datasets import load_all, progress_bar
-    from surrogate.training import train
 
     model, params = _settings(model, params_file, trials, stream)
     if stream and trials:
@@ -105,9 +105,9 @@ def _settings(
     model: str | None, params_file: Path | None, trials: int, stream: bool
 ) -> tuple[str, dict[str, Any]]:
     """The model to train and its settings, from the options that name them."""
+    from surrogate.evaluation.tune import read_settings
     from surrogate.models import DEFAULT_MODEL
     from surrogate.streaming.bundle import STREAMED_MODEL
-    from surrogate.tune import read_settings
 
     if params_file is None:
         return model or (STREAMED_MODEL if stream else DEFAULT_MODEL), {}

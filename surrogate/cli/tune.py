@@ -80,8 +80,8 @@ def command(
     from surrogate.cli.datasets import load_all, progress_bar
     from surrogate.cli.lost_signals import signals_kept
     from surrogate.cli.output import show
-    from surrogate.tune import write_settings
-    from surrogate.tune.shared import tune
+    from surrogate.evaluation.tune import write_settings
+    from surrogate.evaluation.tune.shared import tune
 
     dataset = load_all(data, candidates, where)
     step, close = progress_bar("tune")

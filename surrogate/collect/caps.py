@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from features import shape
-from features.conv import Conv
+from surrogate.features import shape
+from surrogate.features.conv import Conv
 
 MIB, GIB = 1 << 20, 1 << 30
 

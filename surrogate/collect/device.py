@@ -10,9 +10,9 @@ from math import isfinite
 from types import UnionType
 from typing import Any, Protocol, Self, get_args, get_origin, get_type_hints
 
-from features.conv import Conv
-from features.errors import InputError
 from surrogate.collect.protocol import RepeatPolicy
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 MAX_NUMBER = 2**62
 """Greater ones are no measurement, and no column holds them."""

@@ -9,10 +9,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from features.conv import Conv
-from features.errors import InputError
-from features.gpu import Gpu
-from features.gpu import gpu as gpu_named
 from surrogate.collect.cudnn.library import Library
 from surrogate.collect.cudnn.status import CudnnError
 from surrogate.collect.device import DeviceInfo
@@ -25,6 +21,10 @@ from surrogate.collect.log import Header, RunLog
 from surrogate.collect.plan import Plan
 from surrogate.collect.records import problem_record
 from surrogate.collect.run import Progress
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu
+from surrogate.features.gpu import gpu as gpu_named
 
 FIRST_VERSION = 90800
 """The first cuDNN that takes a described device."""

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 
-from features.conv import Conv
-from features.errors import InputError, nearest
 from surrogate.collect.plan import PlannedProblem
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError, nearest
 
 BATCH = 128
 GEMM_CHANNELS = (3, 16, 64, 128, 512, 1024)

@@ -16,10 +16,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
-from features.errors import InputError
-from features.regular_file import require_regular
 from surrogate.collect.device import DeviceInfo
 from surrogate.collect.records import check_record
+from surrogate.features.errors import InputError
+from surrogate.features.regular_file import require_regular
 
 SCHEMA_VERSION = 1
 """Version of the log's layout. History: 1, the first."""

@@ -13,12 +13,12 @@ from typing import Any
 
 import pandas as pd
 
-from features.errors import InputError
-from features.problem import SIZE_COLUMNS
 from surrogate.collect import log
 from surrogate.collect.protocol import Summary, drift, summarise, trend
 from surrogate.collect.records import conv_of
 from surrogate.collect.visits import Gathered, Key, Visit, gather
+from surrogate.features.errors import InputError
+from surrogate.features.problem import SIZE_COLUMNS
 
 SETTING_COLUMNS = ("gpu", "library", "library_version", "direction", "dtype", "math", "layout")
 NUMBER_COLUMNS = (

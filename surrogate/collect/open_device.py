@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from features.errors import InputError
 from surrogate.collect.caps import CPU_CAPS, GPU_CAPS, Caps
 from surrogate.collect.device import Device
 from surrogate.collect.worker import WorkerDevice, command_for
+from surrogate.features.errors import InputError
 
 DEVICES = ("cudnn", "reference", "replay")
 

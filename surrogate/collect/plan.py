@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from features.conv import Conv
-from features.errors import InputError
 from surrogate.collect.caps import Caps
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 ANCHOR_SHARE = 0.01
 """Share of a shard's problems that are anchors; with `ANCHOR_VISITS` visits each they take about 5 % of the run."""

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from features.conv import Conv
-from features.errors import InputError, nearest
-from features.problem import SIZE_COLUMNS
-from features.regular_file import read_bounded
-from features.text import parse
 from surrogate.collect.plan import PlannedProblem
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError, nearest
+from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.features.regular_file import read_bounded
+from surrogate.features.text import parse
 
 SETTING_NAMES = ("dtype", "math", "layout", "direction")
 MAX_BYTES = 64 << 20

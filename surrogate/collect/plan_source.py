@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from features.errors import InputError
 from surrogate.collect.caps import Caps
 from surrogate.collect.grids import grid_problems
 from surrogate.collect.network_plan import network_problems
 from surrogate.collect.plan import Plan, PlannedProblem, Settings, build
+from surrogate.features.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from features.errors import InputError
-from features.problem import SIZE_COLUMNS
 from surrogate.collect.log import Contents, Header
 from surrogate.collect.merge import SETTING_COLUMNS, Merged
 from surrogate.collect.records import conv_of
+from surrogate.features.errors import InputError
+from surrogate.features.problem import SIZE_COLUMNS
 
 COLUMNS = (
     *SETTING_COLUMNS, *SIZE_COLUMNS, "algorithm", "heuristic_rank", "heuristic_algorithm", "workspace_bytes",

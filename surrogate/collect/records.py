@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from features.conv import Conv
-from features.errors import InputError
-from features.text import parse
 from surrogate.collect.device import Choice, Measurement
 from surrogate.collect.plan import PlannedProblem
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.text import parse
 
 _FIELDS: Mapping[str, Mapping[str, type]] = {
     "problem": {"problem": str, "origin": str, "networks": list, "candidates": list, "heuristic": list},

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from features.conv import Conv
-from features.errors import InputError, nearest
 from surrogate.collect.caps import CPU_CAPS
 from surrogate.collect.device import Choice, DeviceInfo, Measurement
 from surrogate.collect.protocol import RepeatPolicy
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError, nearest
 
 LIBRARY = "reference"
 FLUSH_BYTES = 64 << 20

@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from features.conv import Conv
-from features.errors import InputError
 from surrogate.collect.caps import Caps
 from surrogate.collect.grids import ALL, grid_problems
 from surrogate.collect.network_plan import network_problems
 from surrogate.collect.plan import PlannedProblem, in_hash_order, unique
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 T = TypeVar("T")
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
-from features.conv import Conv
-from features.errors import InputError
 from surrogate.collect.device import Choice, Device, DeviceInfo, DeviceLostError, Measurement, choices
 from surrogate.collect.protocol import RepeatPolicy
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 TIMEOUT_S = 300.0
 """Silence after which a child is taken for hung. The first call loads libraries; a call measures for seconds

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from features.conv import MAX_SIZE
-from features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, ConvColumns
-from features.shape import fits
 from surrogate.dataset.schema import ROW_KEY, SIZE_COLUMNS, STATUSES
+from surrogate.features.conv import MAX_SIZE
+from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, ConvColumns
+from surrogate.features.shape import fits
 
 Mask = np.ndarray
 MAX_WORK = 2.0**58

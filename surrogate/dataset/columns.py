@@ -6,8 +6,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from features.errors import InputError, nearest
-from features.problem import SIZE_COLUMNS
+from surrogate.features.errors import InputError, nearest
+from surrogate.features.problem import SIZE_COLUMNS
 
 TABLES = {
     "dataset": "DATA.parquet: one row per (GPU, library, version, setting, problem, algorithm[, solver])",

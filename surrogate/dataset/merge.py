@@ -2,10 +2,10 @@
 
 import pandas as pd
 
-from features.errors import InputError
 from surrogate.dataset.problems import device_names
 from surrogate.dataset.schema import ROW_KEY
 from surrogate.dataset.store import Dataset
+from surrogate.features.errors import InputError
 
 
 def merge(parts: list[Dataset]) -> Dataset:

@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError, nearest
 from surrogate.dataset.schema import (
     LAYOUT_ALIASES,
     OPTIONAL_NUMBERS,
@@ -11,6 +10,7 @@ from surrogate.dataset.schema import (
     SETTING_COLUMNS,
     SIZE_COLUMNS,
 )
+from surrogate.features.errors import InputError, nearest
 
 TEXT_COLUMNS = (*SETTING_COLUMNS, "algorithm", "status")
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from features.gpu import canonical
 from surrogate.dataset.schema import PROBLEM_KEY, SHAPE_COLUMNS, SIZE_COLUMNS
+from surrogate.features.gpu import canonical
 
 
 def joined(frame: pd.DataFrame, columns: Sequence[str]) -> pd.Series:

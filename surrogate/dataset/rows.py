@@ -7,13 +7,13 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from features.algorithms import FAMILY_CODE, LIBRARIES, algorithms, family_of
-from features.gpu import Gpu, gpu
-from features.machine import Machine, machine_columns
-from features.problem import DTYPES, ConvColumns
-from features.table import FEATURE_NAMES, feature_matrix
 from surrogate.dataset.problems import problem_codes, shape_codes, version_number
 from surrogate.dataset.schema import SIZE_COLUMNS
+from surrogate.features.algorithms import FAMILY_CODE, LIBRARIES, algorithms, family_of
+from surrogate.features.gpu import Gpu, gpu
+from surrogate.features.machine import Machine, machine_columns
+from surrogate.features.problem import DTYPES, ConvColumns
+from surrogate.features.table import FEATURE_NAMES, feature_matrix
 
 CONTEXT_NAMES = ("library", "library_version")
 COLUMN_NAMES = (*FEATURE_NAMES, *CONTEXT_NAMES)

@@ -1,7 +1,7 @@
 """The dataset's columns: one row per (device, library, settings, problem, algorithm[, solver])."""
 
-from features.problem import SHAPE_COLUMNS, SIZE_COLUMNS
 from surrogate.dataset.columns import ROW_KEY, SETTING_COLUMNS, names
+from surrogate.features.problem import SHAPE_COLUMNS, SIZE_COLUMNS
 
 SCHEMA_VERSION = 1
 """Version of the parquet layout. History: 1, the first."""

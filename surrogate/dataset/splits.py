@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
 from surrogate.dataset.problems import codes, device_names, joined
 from surrogate.dataset.schema import ROW_KEY, SHAPE_COLUMNS
+from surrogate.features.errors import InputError
 
 SPLITS = ("shape", "network", "gpu", "random")
 

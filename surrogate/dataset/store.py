@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from features.cpu import cpu_device
-from features.errors import InputError
-from features.gpu import Gpu
-from features.regular_file import require_regular
-from surrogate.atomic import atomic_path
+from surrogate.dataset.atomic import atomic_path
 from surrogate.dataset.check import Violation, check
 from surrogate.dataset.normalise import normalise, require_columns
 from surrogate.dataset.schema import CANDIDATES, PREDICTABLE_COLUMNS, REQUIRED_COLUMNS, SCHEMA_VERSION
+from surrogate.features.cpu import cpu_device
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu
+from surrogate.features.regular_file import require_regular
 
 METADATA_KEY = b"seer_surrogate"
 

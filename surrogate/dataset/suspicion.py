@@ -6,9 +6,9 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
-from features.gpu import Gpu
 from surrogate.dataset.rows import rows_of
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu
 
 LAUNCH_US = 5.0
 """What a call takes however small its problem: 3 to 10 µs on every GPU measured."""

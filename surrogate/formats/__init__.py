@@ -7,8 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from features.errors import InputError, nearest
-from features.regular_file import require_regular
+from surrogate.features.errors import InputError, nearest
+from surrogate.features.regular_file import require_regular
 from surrogate.formats.imported import Imported
 
 __all__ = ["FORMATS", "Format", "Imported"]

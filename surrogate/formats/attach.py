@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from features.errors import InputError
-from features.problem import SIZE_COLUMNS
+from surrogate.features.errors import InputError
+from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats.imported import (
     KERNEL_COUNTERS,
     KERNEL_NUMBERS,

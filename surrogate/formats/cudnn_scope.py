@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, read_bytes
 from surrogate.formats.imported import KEY_COLUMNS, Imported, Progress, plural
 from surrogate.formats.scope_entry import Entry, parse_entry

@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from features.errors import InputError
-from features.regular_file import require_regular
+from surrogate.features.errors import InputError
+from surrogate.features.regular_file import require_regular
 from surrogate.formats.imported import Progress
 
 DEFAULT_MAX_BYTES = 2 << 30

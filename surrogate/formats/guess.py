@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats.foreign_file import chunks
 
 _LOOKED_AT_BYTES = 1 << 20

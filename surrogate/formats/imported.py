@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from features.problem import SIZE_COLUMNS
+from surrogate.features.problem import SIZE_COLUMNS
 
 Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes in all) of the file at hand."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, read_lines
 from surrogate.formats.imported import Imported, Progress
 

@@ -5,7 +5,7 @@
 import re
 from collections.abc import Iterable
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 _SPACES = re.compile(r"[\s\u00a0\u202f'’]")
 _SHAPE = re.compile(r"[+-]?\d[\d.,]*(?:[eE][+-]?\d+)?", re.ASCII)

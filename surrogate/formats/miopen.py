@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
-from features.problem import DTYPES, LAYOUTS, SIZE_COLUMNS
+from surrogate.features.errors import InputError
+from surrogate.features.problem import DTYPES, LAYOUTS, SIZE_COLUMNS
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, read_lines
 from surrogate.formats.imported import Imported, Progress, plural
 from surrogate.formats.miopen_gpu import gpu_of_file

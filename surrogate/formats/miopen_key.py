@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from features.conv import MAX_SIZE
-from features.problem import SIZE_COLUMNS
+from surrogate.features.conv import MAX_SIZE
+from surrogate.features.problem import SIZE_COLUMNS
 
 DIRECTIONS = {"F": "fwd", "B": "bwd_data", "W": "bwd_filter"}
 DTYPES = {"FP32": "fp32", "FP16": "fp16", "BF16": "bf16", "FP64": "fp64", "INT8": "int8"}

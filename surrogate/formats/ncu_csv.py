@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats.locale_number import decimal_mark, parse_number
 from surrogate.formats.ncu_metrics import METRICS, kernel_numbers
 

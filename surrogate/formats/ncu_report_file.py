@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats.ncu_metrics import METRICS, kernel_numbers
 
 

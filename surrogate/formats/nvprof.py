@@ -17,7 +17,7 @@ problems that PROGRAM ran (--problems) the launches become dataset rows.
 from collections.abc import Sequence
 from pathlib import Path
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats.attach import attach
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, chunks, read_lines
 from surrogate.formats.imported import Imported, Progress, no_rows, plural

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats.nvprof_values import TIME_US, duration_us, kernel_name, metric, size_bytes, whole
 
 Kind = Literal["trace", "metrics", "averages", "summary"]

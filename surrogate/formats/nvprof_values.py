@@ -3,7 +3,7 @@
 import math
 import re
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 TIME_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 SIZE_BYTES = {"B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3}

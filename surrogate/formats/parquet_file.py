@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 FREE_BYTES = 256 << 20
 """Values may always take so many bytes of memory (a dataset of 500,000 rows takes 150 MB) …"""

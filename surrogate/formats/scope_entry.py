@@ -5,9 +5,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from features.algorithms import algorithms
-from features.conv import Conv
-from features.errors import InputError
+from surrogate.features.algorithms import algorithms
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 _NAME = re.compile(
     r"(?P<layer>[^<]*CUDNN_CONV_[^<]*)"

@@ -1,8 +1,8 @@
 """SEER's algorithm numbers, square problems, and the check that a row can be what its number says."""
 
-from features.algorithms import algorithms
-from features.conv import Conv
-from features.errors import InputError, nearest
+from surrogate.features.algorithms import algorithms
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError, nearest
 
 NUMBERINGS = ("enum", "readme")
 _README = {4: "WINOGRAD", 5: "WINOGRAD_NONFUSED", 6: "FFT", 7: "FFT_TILING"}

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest
 from surrogate.formats.workbook import Sheet
 
 OPERATORS = {"maxpool": 10, "avgpool": 10, "conv_1x1": 9, "data_layout": 10, "layout": 9, "conv_grad": 14}

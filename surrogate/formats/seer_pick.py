@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats.seer_numbering import check_possible, square_conv
 from surrogate.formats.workbook import Sheet
 

@@ -8,8 +8,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from features.conv import Conv
-from features.errors import InputError
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 from surrogate.formats.seer_numbering import algorithm_name, check_possible, square_conv
 from surrogate.formats.workbook import Sheet
 

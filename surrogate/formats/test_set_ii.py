@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.conv import Conv
-from features.errors import InputError
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, read_lines
 from surrogate.formats.seer_numbering import square_conv
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, MAX_EXPANSION, read_bytes
 from surrogate.formats.imported import Progress
 

@@ -1,6 +1,6 @@
 """Tables to fitted models: the `Model` protocol and one file per model."""
 
-from features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest
 from surrogate.models.base import Model
 from surrogate.models.blend import Blend
 from surrogate.models.boosted import BoostedDims, BoostedTerms

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from features.errors import InputError
 from surrogate.dataset.rows import Rows
+from surrogate.features.errors import InputError
 from surrogate.models.booster_file import native_booster
 from surrogate.models.bounds import bound_rows
 from surrogate.models.columns import DIMS, TERMS, candidate_names, roofline_base_us, select, vocabulary

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
-from features.gpu import Gpu, gpu
 from surrogate.dataset.problems import device_names, joined
 from surrogate.dataset.rows import Rows, rows_of
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu, gpu
 from surrogate.models.support import Support
 
 SETTING = ("gpu", "library", "direction", "dtype", "math", "layout")

@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from features.errors import InputError
 from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows
+from surrogate.features.errors import InputError
 from surrogate.models.base import Model
 from surrogate.models.columns import candidate_names
 from surrogate.models.correction import Correction

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from features.table import ALGORITHM_NAMES, DIMENSION_NAMES, MACHINE_NAMES, PROBLEM_NAMES
 from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import COLUMN_NAMES, CONTEXT_NAMES, Rows
+from surrogate.features.table import ALGORITHM_NAMES, DIMENSION_NAMES, MACHINE_NAMES, PROBLEM_NAMES
 
 DIMS = (*DIMENSION_NAMES, *MACHINE_NAMES, *CONTEXT_NAMES)
 """The raw problem and the device: no physics."""

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from features.errors import InputError
-from features.table import DIMENSION_NAMES
 from surrogate.dataset.rows import Rows
+from surrogate.features.errors import InputError
+from surrogate.features.table import DIMENSION_NAMES
 from surrogate.models.columns import candidate_names, select
 from surrogate.models.seer.tree import Tree
 

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from features.errors import InputError
 from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows
+from surrogate.features.errors import InputError
 from surrogate.models.columns import candidate_names, roofline_base_us
 from surrogate.models.covariance import Covariance
 from surrogate.models.places import places, spread

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
 from surrogate.dataset.rows import Rows
+from surrogate.features.errors import InputError
 from surrogate.models.seer.fit import relative_fit
 from surrogate.models.seer.keys import joined, key_columns
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from features.errors import InputError
 from surrogate.dataset.rows import Rows
+from surrogate.features.errors import InputError
 from surrogate.models.columns import DIMS, TERMS, candidate_names, select
 
 OVERALL = ""

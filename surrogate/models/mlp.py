@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from features.errors import InputError
-from features.table import DIMENSION_NAMES, MACHINE_NAMES
 from surrogate.dataset.rows import CONTEXT_NAMES, Rows
 from surrogate.dataset.splits import fold_of_names, shape_names
+from surrogate.features.errors import InputError
+from surrogate.features.table import DIMENSION_NAMES, MACHINE_NAMES
 from surrogate.models.columns import candidate_names, select, vocabulary
 
 COLUMNS = (*DIMENSION_NAMES, "log2_flops", "log2_tensor_bytes", *MACHINE_NAMES, *CONTEXT_NAMES)

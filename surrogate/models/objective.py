@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest
 
 Derivatives = tuple[np.ndarray, np.ndarray]
 """Gradient and curvature of a loss with respect to each row's predicted log time, (rows,) each."""

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
 from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import Rows
+from surrogate.features.errors import InputError
 
 _SETTING = ("gpu", "library", "direction", "dtype", "math", "layout")
 

@@ -2,7 +2,8 @@
 
 Support does not depend on sizes alone smoothly: it is a table. A row's *signature* holds what decides support (filter,
 stride, padding against filter, dilation, groups, direction, type, math, layout); statuses are counted per signature and
-(GPU, library version), then per signature alone; what was never seen falls to the rules of `features.support`.
+(GPU, library version), then per signature alone; what was never seen falls to the documented rules
+(`surrogate.features.support`).
 """
 
 import json
@@ -13,10 +14,10 @@ from typing import Self
 import numpy as np
 import pandas as pd
 
-from features.problem import SIZE_COLUMNS, ConvColumns
-from features.support import supported
 from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import Rows
+from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
+from surrogate.features.support import supported
 
 _TRAITS = (
     "library", "direction", "dtype", "math", "layout", "algorithm", "r", "s", "stride_h", "stride_w",

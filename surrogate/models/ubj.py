@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 MAX_DEPTH = 32
 _NUMBERS = {

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from surrogate.lazy_names import lazy_names
+from surrogate.features.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from surrogate.network.load import Predictors, load_predictors

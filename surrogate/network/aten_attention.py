@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import prod
 
-from features.operators import SoftmaxBackward
+from surrogate.features.operators import SoftmaxBackward
 from surrogate.network import work as make
 from surrogate.network.aten_call import Call, Layers
 from surrogate.network.network import INPUT, WEIGHT

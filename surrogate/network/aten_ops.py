@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
-from features.conv import Conv
-from features.operators import (
+from surrogate.features.conv import Conv
+from surrogate.features.operators import (
     AvgPoolBackward,
     BatchNormBackward,
     EmbeddingBagBackward,

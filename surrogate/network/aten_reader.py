@@ -1,6 +1,6 @@
 """ATen calls → `Network`: every call handled, ignored on purpose, or named as unsupported."""
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.network.aten_call import Call
 from surrogate.network.aten_names import IGNORED
 from surrogate.network.aten_ops import HANDLED

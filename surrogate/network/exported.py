@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest
 from surrogate.network.aten_call import Call
 from surrogate.network.aten_reader import base_name, tell
 from surrogate.network.network import Network, Tally

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from surrogate.atomic import write_text
+from surrogate.dataset.atomic import write_text
 from surrogate.models.seer.classify import CLASSES
 from surrogate.network.result import NetworkTime
 from surrogate.network.sweep import best_batch

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.gpu import Gpu
-from features.gpu import gpu as gpu_named
+from surrogate.features.gpu import Gpu
+from surrogate.features.gpu import gpu as gpu_named
 from surrogate.network.network import Network
 from surrogate.network.predict import time_network
 from surrogate.network.predictors import ConvPredictor, OperatorTimes
@@ -39,7 +39,7 @@ def load_predictors(gpu: str, bundle: str | Path | None = None) -> Predictors:
     Raises `InputError` for an unknown GPU or a damaged bundle.
     """
     from surrogate.operators import OperatorPredictor
-    from surrogate.predictor import load
+    from surrogate.prediction.predictor import load
 
     device = gpu_named(gpu)
     convs = load(gpu) if bundle is None else load(Path(bundle), gpu=gpu)

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from features.conv import Conv
-from features.operators import Operator
+from surrogate.features.conv import Conv
+from surrogate.features.operators import Operator
 
 Work = Conv | Operator
 """What a layer computes: a convolution, or any other operator."""

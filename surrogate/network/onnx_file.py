@@ -5,7 +5,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest
 from surrogate.network.onnx_functions import MAX_NODES, expand_functions, one_line
 
 REMEDY = "pip install 'seer-surrogate[onnx]'"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 MAX_NODES = 200_000
 """Most nodes of a graph, its functions expanded."""

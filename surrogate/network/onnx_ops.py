@@ -6,7 +6,7 @@ Source of the meanings: the ONNX operator specification (opsets 1 to 23).
 from collections.abc import Callable, Iterator
 from math import prod
 
-from features.conv import Conv
+from surrogate.features.conv import Conv
 from surrogate.network import work as make
 from surrogate.network.network import Layer, Work
 from surrogate.network.onnx_names import ELEMENTWISE, LAYER_NORMS, MOVES, REDUCTIONS

@@ -6,7 +6,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.network.network import Layer, Network, Tally
 from surrogate.network.onnx_file import load_model, with_shapes
 from surrogate.network.onnx_names import ELEMENTWISE, IGNORED

@@ -4,20 +4,20 @@ from collections import Counter
 from functools import lru_cache
 from math import exp
 
-from features.algorithms import Family
-from features.conv import Conv
-from features.gpu import Gpu
-from features.machine import b_max
-from features.operators import Gemm, Operator
-from features.operators.pointwise import ELEMENTS_PER_BLOCK
-from features.roofline import compute_us, memory_us, peak_tflops
-from features.terms import FAMILY_TERMS
+from surrogate.features.algorithms import Family
+from surrogate.features.conv import Conv
+from surrogate.features.gpu import Gpu
+from surrogate.features.machine import b_max
+from surrogate.features.operators import Gemm, Operator
+from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
+from surrogate.features.roofline import compute_us, memory_us, peak_tflops
+from surrogate.features.terms import FAMILY_TERMS
 from surrogate.models.seer.classify import CLASSES, COMPUTE, MEMORY, UNDER_UTILISED
 from surrogate.network.network import Layer, Network
 from surrogate.network.predictors import ConvPredictor, OperatorTimes
 from surrogate.network.result import LayerTime, NetworkTime
 from surrogate.network.savings import savings
-from surrogate.serving.selection import Selection
+from surrogate.prediction.selection import Selection
 
 MIDDLE = 1
 """Place of the middle tile among a family's launches."""

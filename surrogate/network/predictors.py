@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from features.conv import Conv
-from features.operators import Operator
-from surrogate.serving.selection import Selection
+from surrogate.features.conv import Conv
+from surrogate.features.operators import Operator
+from surrogate.prediction.selection import Selection
 
 
 class ConvPredictor(Protocol):
-    """Ranks the algorithms of convolutions on one GPU, as `surrogate.predictor.Predictor` does."""
+    """Ranks the algorithms of convolutions on one GPU, as `surrogate.prediction.predictor.Predictor` does."""
 
     def select_many(
         self, problems: Sequence[Conv], *, workspace_limit: int | None = None, deterministic: bool = False

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from features.conv import Conv
-from features.errors import InputError, nearest
-from features.problem import SIZE_COLUMNS
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError, nearest
+from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally
 from surrogate.network.work import default_math
 

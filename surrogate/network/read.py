@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from features.conv import Conv
-from features.errors import InputError
-from features.regular_file import require_regular
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.regular_file import require_regular
 from surrogate.network.network import Network
 
 TABLES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")

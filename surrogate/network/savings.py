@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from features.conv import Conv
+from surrogate.features.conv import Conv
 from surrogate.network.network import Network
-from surrogate.serving.selection import Selection
+from surrogate.prediction.selection import Selection
 
 FIXED = {
     "cudnn": {"fwd": "IMPLICIT_PRECOMP_GEMM", "bwd_data": "ALGO_1", "bwd_filter": "ALGO_1"},

@@ -4,8 +4,8 @@ import ast
 from collections.abc import Callable, Mapping
 from math import prod
 
-from features.elementwise import ceil_div
-from features.errors import InputError
+from surrogate.features.elementwise import ceil_div
+from surrogate.features.errors import InputError
 
 MAX_LETTERS = 2000
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from features.conv import Conv
-from features.errors import InputError
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 from surrogate.network.network import INPUT, WEIGHT
 from surrogate.network.work import default_math
 

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.network.aten_call import Call
 from surrogate.network.aten_reader import base_name, tell
 from surrogate.network.network import Network, Tally

@@ -7,8 +7,8 @@ their gradient formulas need. A gradient that several layers give to one tensor 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from features.conv import Conv
-from features.operators import (
+from surrogate.features.conv import Conv
+from surrogate.features.operators import (
     POINTWISE_CLASSES,
     AvgPool,
     AvgPoolBackward,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 
 def imported_callable(source: str, contract: str) -> Callable[..., Any]:

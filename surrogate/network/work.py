@@ -1,7 +1,7 @@
 """Work other than convolutions: operators from the shapes of their tensors.
 
-Where `features.operators` has a class for the kind and the shapes fit it, that class; else `Streamed`, which only knows
-what is moved: every tensor read or written once.
+Where `surrogate.features.operators` has a class for the kind and the shapes fit it, that class; else `Streamed`, which
+only knows what is moved: every tensor read or written once.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from features.elementwise import Number, ceil_div
-from features.operators import (
+from surrogate.features.elementwise import Number, ceil_div
+from surrogate.features.operators import (
     POINTWISE_CLASSES,
     AvgPool,
     BatchNorm,
@@ -27,7 +27,7 @@ from features.operators import (
     Pointwise,
     Softmax,
 )
-from features.operators.pointwise import ELEMENTS_PER_BLOCK
+from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
 
 Shape = tuple[int, ...]
 

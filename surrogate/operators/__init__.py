@@ -5,7 +5,7 @@ A prediction is the operator's roofline time plus its call's fixed cost, multipl
 
 from typing import TYPE_CHECKING
 
-from surrogate.lazy_names import lazy_names
+from surrogate.features.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from surrogate.operators.bundle import OperatorBundle, load_operators, save_operators

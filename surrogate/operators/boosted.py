@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from features.errors import InputError
-from features.gpu import gpu
-from features.operators import OPERATORS
 from surrogate.dataset.problems import joined
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
+from surrogate.features.operators import OPERATORS
 from surrogate.models.booster_file import native_booster
 from surrogate.operators.columns import FAMILY_NAMES, design, family_of
 from surrogate.operators.table import OperatorTable

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
-from features.regular_file import read_bounded
-from surrogate.atomic import write_folder
-from surrogate.checked_file import checked_file
+from surrogate.dataset.atomic import write_folder
+from surrogate.dataset.checked_file import checked_file
 from surrogate.dataset.problems import joined
+from surrogate.features.errors import InputError
+from surrogate.features.regular_file import read_bounded
 from surrogate.operators.baselines.roofline import roofline_us
 from surrogate.operators.blended import BlendedOperators
 from surrogate.operators.columns import COLUMNS_VERSION

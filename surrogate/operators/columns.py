@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from features.elementwise import ceil_div
-from features.gpu import Gpu
-from features.operators import Gemm, Operator
-from features.operators.gemm import TILES
-from features.roofline import peak_tflops
+from surrogate.features.elementwise import ceil_div
+from surrogate.features.gpu import Gpu
+from surrogate.features.operators import Gemm, Operator
+from surrogate.features.operators.gemm import TILES
+from surrogate.features.roofline import peak_tflops
 
 COLUMNS_VERSION = 1
 """Raised whenever a name, the order or a formula below changes; bundles carry it."""

@@ -7,8 +7,8 @@ hold the framework's launch overhead, 15 to 100 µs.
 
 import pandas as pd
 
-from features.errors import InputError
-from features.gpu import gpu
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
 
 _MATRIX = {"bmm": "bmm", "linear": "linear"}
 _ROWS = {

@@ -1,4 +1,4 @@
-"""Operator models on held-out rows: by shape or by GPU, judged by `surrogate.judge`."""
+"""Operator models on held-out rows: by shape or by GPU, judged by `surrogate.evaluation.judge`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
 from surrogate.dataset.splits import fold_of_names
-from surrogate.judge import time_errors
+from surrogate.evaluation.judge import time_errors
+from surrogate.features.errors import InputError
 from surrogate.operators.models import OPERATOR_MODELS, operator_model
 from surrogate.operators.table import OperatorTable
 

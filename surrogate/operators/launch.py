@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from features.operators import OPERATORS, Operator, Pointwise
+from surrogate.features.operators import OPERATORS, Operator, Pointwise
 from surrogate.models.seer.fit import relative_fit
 from surrogate.operators.baselines.roofline import roofline_us
 from surrogate.operators.boosted import call_costs

@@ -1,6 +1,6 @@
 """Every operator model by name: the baselines, and the boosted trees, alone and blended."""
 
-from features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest
 from surrogate.operators.baselines import BASELINES
 from surrogate.operators.blended import BlendedOperators
 from surrogate.operators.boosted import BoostedOperators

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from features.operators import OPERATORS
+from surrogate.features.operators import OPERATORS
 
 
 def read_own(frame: pd.DataFrame) -> tuple[list[pd.DataFrame], dict[str, int]]:

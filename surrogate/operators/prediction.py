@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from features.operators import Operator
+from surrogate.features.operators import Operator
 
 
 @dataclass(frozen=True, slots=True)

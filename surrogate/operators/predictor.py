@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from features.errors import InputError, nearest
-from features.gpu import Gpu, gpu
-from features.operators import OPERATORS, Operator
 from surrogate import bundled
+from surrogate.features.errors import InputError, nearest
+from surrogate.features.gpu import Gpu, gpu
+from surrogate.features.operators import OPERATORS, Operator
 from surrogate.operators.prediction import OperatorTime
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ elements at 0.99, with the input's at 0.6). Pooling has the convolution's filter
 
 import pandas as pd
 
-from features.problem import DTYPES
-from features.shape import output_size
+from surrogate.features.problem import DTYPES
+from surrogate.features.shape import output_size
 
 _ACTIVATIONS = ("RELU", "CLIPPED_RELU", "ELU", "SIGMOID", "TANH")
 _POOLS = {

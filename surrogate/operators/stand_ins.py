@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from features.operators import Bmm, Gemm, Linear, Operator, operator, operator_class
+from surrogate.features.operators import Bmm, Gemm, Linear, Operator, operator, operator_class
 
 TWO_ACCESSES = "relu"
 LIKE_RELU = ("leaky_relu", "silu", "hardswish", "exp", "sqrt", "copy", "clipped_relu", "elu", "add_scalar")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
-from features.gpu import Gpu, gpu
-from features.operators import OPERATORS, Operator, operator_class
 from surrogate.dataset.problems import joined, version_number
 from surrogate.dataset.store import read_table
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu, gpu
+from surrogate.features.operators import OPERATORS, Operator, operator_class
 
 SIZE_NAMES = tuple(dict.fromkeys(name for cls in OPERATORS.values() for name in cls.size_names()))
 """Every size that some operator has."""

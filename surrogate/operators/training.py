@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from features.errors import InputError
 from surrogate.dataset.splits import fold_of_names
-from surrogate.judge import time_errors
+from surrogate.evaluation.judge import time_errors
+from surrogate.features.errors import InputError
 from surrogate.operators.blended import HELD_FOLDS, BlendedOperators, cross_fit
 from surrogate.operators.boosted import BoostedOperators
 from surrogate.operators.bundle import OperatorBundle

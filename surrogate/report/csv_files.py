@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from surrogate.atomic import write_text
+from surrogate.dataset.atomic import write_text
 from surrogate.report.results import Results, Row, check_results
 
 _ENDS = {2: ("low", "high"), 3: ("low", "mid", "high")}

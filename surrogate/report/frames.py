@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 _PREDICTED = ("model", "seed", "algorithm", "family", "status", "time_us", "predicted_us", "supported")
 _CHOSEN = ("model", "slowdown", "infeasible", "stratum")

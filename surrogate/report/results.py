@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from features.errors import InputError
-from features.regular_file import require_regular
+from surrogate.features.errors import InputError
+from surrogate.features.regular_file import require_regular
 
 SCHEMA = 1
 """Version of `results.json` this room reads. 1: time_rows and choice_rows, one object per judged slice."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from features.errors import InputError
-from surrogate.atomic import write_text
+from surrogate.dataset.atomic import write_text
+from surrogate.features.errors import InputError
 from surrogate.report.csv_files import write_csv
 from surrogate.report.figures import bucket_figure, gpu_figure, predicted_figure, slowdown_figure
 from surrogate.report.frames import read_choices, read_predictions

@@ -9,27 +9,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
-from surrogate.bundle import Bundle
-from surrogate.comparing.comparison import plain
+from surrogate.bundle.bundle import Bundle
+from surrogate.bundle.training import held_out_choice, held_out_intervals
 from surrogate.dataset.problems import judged_rows
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.schema import SIZE_COLUMNS
 from surrogate.dataset.store import Dataset
-from surrogate.judge import time_errors
+from surrogate.evaluation.comparison import plain
+from surrogate.evaluation.judge import time_errors
+from surrogate.features.errors import InputError
 from surrogate.models import model_class
 from surrogate.models.boosted import BoostedTerms
 from surrogate.streaming.fit import fit_pages, scratch_folder
 from surrogate.streaming.overview import Overview, shapes_in
 from surrogate.streaming.pages import Page, paged_class, started, write_pages
 from surrogate.streaming.shards import SHARD_ROWS, Shards, deal
-from surrogate.training import held_out_choice, held_out_intervals
 from surrogate.uncertainty.conformal import Widths
 from surrogate.uncertainty.domain import Domain
 from surrogate.uncertainty.width_fit import fit_widths
 
 STREAMED_MODEL = BoostedTerms.name
-"""The default: trees are fitted page by page, the default of `surrogate.training.train` needs all rows at once."""
+"""The default: trees are fitted page by page, the default of `train` needs all rows at once."""
 SAMPLE_SHARDS = 3
 """Shards at most whose shapes are held out once for intervals and card, and never more than a fifth of all."""
 
@@ -48,7 +48,7 @@ def train_streaming(
     shard_rows: int = SHARD_ROWS,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Bundle:
-    """`surrogate.training.train` for tables beyond memory: parquet files read in parts, boosters from external memory.
+    """`train` for tables beyond memory: parquet files read in parts, boosters from external memory.
 
     Two fits: one without a sample of shapes, whose errors give the interval widths and the card, and one on all rows.
     ``keep``: column → the values whose rows are kept; ``where`` says the same in the card; ``scratch`` and

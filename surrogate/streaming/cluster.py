@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.models import Model
 from surrogate.models.boosted import BoostedTerms
 from surrogate.streaming.fit import scratch_folder, with_booster

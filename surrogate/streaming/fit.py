@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.models import Model
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.columns import vocabulary

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from features.errors import InputError
-from surrogate.candidates import candidate_frame
+from surrogate.dataset.candidates import candidate_frame
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import Dataset
+from surrogate.features.errors import InputError
 from surrogate.models import Model, model_class
 from surrogate.models.boosted import BoostedDims, BoostedTerms
 from surrogate.models.columns import candidate_names

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
-from features.gpu import Gpu
-from features.regular_file import require_regular
 from surrogate.dataset.check import check
 from surrogate.dataset.merge import merge
 from surrogate.dataset.normalise import normalise, require_columns
 from surrogate.dataset.schema import REQUIRED_COLUMNS, SHAPE_COLUMNS, SIZE_COLUMNS
 from surrogate.dataset.store import Dataset, devices_in, read_dataset
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu
+from surrogate.features.regular_file import require_regular
 
 BATCH_ROWS = 32_768
 """Rows read at once."""

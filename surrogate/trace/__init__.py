@@ -6,7 +6,7 @@ spans) are those of one shared tracer: ``with surrogate.trace.span("layer", "con
 
 from typing import Any
 
-from surrogate.lazy_names import lazy_names
+from surrogate.features.lazy_names import lazy_names
 
 _HOMES = {
     "GROUPINGS": "surrogate.trace.kernels",

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from features.errors import InputError
-from features.gpu import Gpu, gpu
-from features.occupancy import LIMITS, MAX_REGISTERS_PER_THREAD, WARP_THREADS, occupancy
-from features.roofline import COMPUTE_BOUND, MEMORY_BOUND, compute_us, memory_us, peak_tflops
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu, gpu
+from surrogate.features.occupancy import LIMITS, MAX_REGISTERS_PER_THREAD, WARP_THREADS, occupancy
+from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, compute_us, memory_us, peak_tflops
 from surrogate.trace.events.tables import Trace
 
 LATENCY_BOUND = "latency-bound"
@@ -64,7 +64,7 @@ def uses_tensor_cores(kernel_name: str) -> bool:
 def launch_use(
     compute_capability: float, sms: int, blocks: int, threads: int, registers: int, shared_bytes: int
 ) -> LaunchUse | None:
-    """Occupancy of a launch by `features.occupancy`; None for an unknown launch or compute capability."""
+    """Occupancy of a launch by `surrogate.features.occupancy`; None for an unknown launch or compute capability."""
     known = compute_capability in LIMITS and threads > 0 and 0 <= registers <= MAX_REGISTERS_PER_THREAD
     if not known or shared_bytes < 0 or blocks < 1:
         return None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest
 from surrogate.trace.bounds import launch_use, peak_of, verdict
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Ints

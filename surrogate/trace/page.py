@@ -4,7 +4,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from surrogate.atomic import write_text
+from surrogate.dataset.atomic import write_text
 from surrogate.report.html import CSS
 from surrogate.report.html_table import html_pairs, html_table
 from surrogate.report.tables import Cell, Line, Table

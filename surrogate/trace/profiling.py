@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from features.gpu import Gpu
-from features.kernels import identify
+from surrogate.features.gpu import Gpu
+from surrogate.features.kernels import identify
 from surrogate.trace.bounds import gpu_of
 from surrogate.trace.device_time import device_of, idle_before_us, main_device
 from surrogate.trace.events import kinds

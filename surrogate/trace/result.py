@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from surrogate.serving.text import html_table, text_table
+from surrogate.prediction.text import html_table, text_table
 
 Row = dict[str, Any]
 

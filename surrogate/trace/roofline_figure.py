@@ -4,7 +4,7 @@ from collections.abc import Callable
 from html import escape
 from math import floor, log10
 
-from features.roofline import peak_tflops, ridge_flops_per_byte
+from surrogate.features.roofline import peak_tflops, ridge_flops_per_byte
 from surrogate.trace.profiling import Profile
 from surrogate.trace.result import Row, Rows
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.problems import device_names, shape_codes
-from surrogate.judge import resample_weights, shape_interval
+from surrogate.evaluation.judge import resample_weights, shape_interval
 from surrogate.uncertainty.probability import probability_best
 
 DRAWS = 1000

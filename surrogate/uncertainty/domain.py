@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 
-from features.problem import SIZE_COLUMNS
+from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.uncertainty.references import References
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from features.problem import SHAPE_COLUMNS, SIZE_COLUMNS
+from surrogate.features.problem import SHAPE_COLUMNS, SIZE_COLUMNS
 
 REFERENCES = 256
 """Training shapes kept at most: more are thinned to those that lie farthest from one another."""

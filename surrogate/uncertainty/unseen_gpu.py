@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from features.errors import InputError
 from surrogate.dataset.problems import device_names, joined
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_of_names, shape_names
+from surrogate.features.errors import InputError
 from surrogate.models.blend import Blend
 from surrogate.uncertainty.conformal import COVERAGE, Widths
 from surrogate.uncertainty.domain import distances_to, reference_shapes

@@ -11,9 +11,9 @@ from typing import Self
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
 from surrogate.dataset.problems import joined, problem_codes
 from surrogate.dataset.splits import fold_of_names, shape_names
+from surrogate.features.errors import InputError
 from surrogate.uncertainty.conformal import ALL, COVERAGE, KEY_COLUMNS, Factors, Widths
 from surrogate.uncertainty.own_share import fit_own_share
 

@@ -7,12 +7,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from features.conv import Conv
-from surrogate.bundle import Bundle
+from surrogate.bundle.bundle import Bundle
 from surrogate.dataset.rows import rows_of
+from surrogate.features.conv import Conv
 from surrogate.models import Support
 from surrogate.models.boosted import BoostedTerms
-from surrogate.predictor import Predictor
+from surrogate.prediction.predictor import Predictor
 from surrogate.uncertainty.conformal import ALL, Widths
 from surrogate.uncertainty.domain import Domain
 

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.bundle import save
-from surrogate.dataset import Dataset, write_dataset
-from surrogate.training import train
+from surrogate.bundle.bundle import save
+from surrogate.bundle.training import train
+from surrogate.dataset.store import Dataset, write_dataset
 
 
 @pytest.fixture(scope="session")

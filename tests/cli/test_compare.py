@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 MODELS = "always-best-single,roofline,linear-dims,linear-terms"
 
@@ -194,7 +194,7 @@ def test_models_add_up_and_count_once(seer, dataset, tmp_path):
 def test_a_place_that_cannot_be_written_is_said_before_the_work(seer, dataset, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
     monkeypatch.setattr(
-        "surrogate.comparing.compare.compare", lambda *parts, **options: pytest.fail("it began")
+        "surrogate.evaluation.compare.compare", lambda *parts, **options: pytest.fail("it began")
     )
     result = seer("compare", dataset, "--models", "roofline", "-o", tmp_path / "file")
     assert result.code == 2 and "is a file; a folder is needed" in result.err and result.err.count("\n") == 1
@@ -223,7 +223,7 @@ def test_a_full_disk_does_not_cost_the_answer(seer, dataset, tmp_path, monkeypat
     def full(path, text):
         raise InputError(f"{path}: cannot be written ({os.strerror(errno.ENOSPC)}); choose another place")
 
-    monkeypatch.setattr("surrogate.comparing.comparison.write_text", full)
+    monkeypatch.setattr("surrogate.evaluation.comparison.write_text", full)
     result = seer("compare", dataset, "--models", "roofline", "--folds", 2, "-o", tmp_path / "out")
     assert result.code == 2 and str(tmp_path / "out" / "folds.csv") in result.err
     assert "Algorithm choice" in result.out and "report.html" not in result.out

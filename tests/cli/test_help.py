@@ -8,9 +8,9 @@ from itertools import pairwise
 import click
 import pytest
 
-from features.gpu import gpu
 from surrogate.cli import seer
 from surrogate.cli.examples import EXAMPLES
+from surrogate.features.gpu import gpu
 
 ALIKE = {"--json", "--csv", "--where", "--candidate", "--candidates", "--execution-trace", "--html"}
 """Options that are the same option wherever they are."""

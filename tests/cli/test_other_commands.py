@@ -6,9 +6,9 @@ import sys
 import pandas as pd
 import pytest
 
-from features.errors import InputError
 from surrogate.cli import COMMANDS
 from surrogate.cli.datasets import filtered
+from surrogate.features.errors import InputError
 
 
 @pytest.mark.parametrize("name", COMMANDS)

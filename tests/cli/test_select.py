@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from features.conv import Conv
-from surrogate.autotuning import cache as tuning_cache
-from surrogate.autotuning.cache import FILE_NAME, Tuning, TuningCache
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.collect.protocol import RepeatPolicy
+from surrogate.features.conv import Conv
+from surrogate.prediction import cache as tuning_cache
+from surrogate.prediction.cache import FILE_NAME, Tuning, TuningCache
 
 PROBLEM = "n8c64h28w28k64r3s3p1u1"
 CONV = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)

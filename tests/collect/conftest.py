@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from features.conv import Conv
 from surrogate.collect.device import Choice, DeviceInfo, Kernel, Measurement
 from surrogate.collect.log import RunLog
 from surrogate.collect.plan import Plan, PlannedProblem, build
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.run import header_for, run
+from surrogate.features.conv import Conv
 
 ALGORITHMS = ("IMPLICIT_GEMM", "GEMM", "FFT", "WINOGRAD")
 

@@ -13,11 +13,11 @@ from unittest import mock
 
 import pytest
 
-from features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS
 from surrogate.cli import collect, main
 from surrogate.collect import log
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.networks import layers
+from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS
 
 
 def seer(*words):

@@ -5,8 +5,6 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from features.conv import Conv
-from features.errors import InputError
 from surrogate.collect.cudnn.accuracy import decode, forward_error
 from surrogate.collect.cudnn.activity import KernelSpan
 from surrogate.collect.cudnn.device import CudnnDevice
@@ -16,6 +14,8 @@ from surrogate.collect.cudnn.status import CudnnError
 from surrogate.collect.device import DeviceLostError
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.reference.direct import direct
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 CONV = Conv(n=2, c=8, h=9, k=4, r=3)
 POLICY = RepeatPolicy()

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from features.errors import InputError
 from surrogate.collect.cudnn import gpu as module
 from surrogate.collect.cudnn.gpu import ALIGNMENT, Gpu, GpuFaultError
 from surrogate.collect.device import DeviceLostError
+from surrogate.features.errors import InputError
 
 FREE = 64 << 20
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.conv import Conv
-from features.errors import InputError
 from surrogate.collect.cudnn import abi, enums
 from surrogate.collect.cudnn.descriptors import Descriptors
 from surrogate.collect.cudnn.directions import DIRECTIONS, ENTRIES, perf_array
 from surrogate.collect.cudnn.library import Library, candidates
 from surrogate.collect.cudnn.status import CudnnError, may_be_sticky, status_of
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 
 def load():

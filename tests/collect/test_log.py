@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from features.errors import InputError
 from surrogate.collect import log
 from surrogate.collect.device import DeviceInfo
 from surrogate.collect.log import Header, RunLog
+from surrogate.features.errors import InputError
 
 HEADER = Header(DeviceInfo("GPU", "cudnn", "9.1.0"), "a" * 64, (1, 2), "test", 3, {"repeats": 5}, 12.5)
 RECORD = {"kind": "done", "problem": "p #0", "find": [], "conditions": {}}

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from features.errors import InputError
-from features.problem import SIZE_COLUMNS
 from surrogate.collect.device import Choice
 from surrogate.collect.merge import COLUMNS, merge_runs
 from surrogate.dataset.schema import KERNEL_COLUMNS, REQUIRED_COLUMNS, ROW_KEY
 from surrogate.dataset.store import read_dataset, write_dataset
+from surrogate.features.errors import InputError
+from surrogate.features.problem import SIZE_COLUMNS
 
 KEY = list(ROW_KEY)
 

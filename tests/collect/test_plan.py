@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.conv import Conv
-from features.errors import InputError
 from surrogate.collect.caps import CPU_CAPS, GPU_CAPS, Caps, tensor_sizes_bytes
 from surrogate.collect.plan import ANCHOR_VISITS, PlannedProblem, Settings, build, problem_key, spread
 from surrogate.collect.records import conv_of
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 
 def problems(count, **sizes):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import InputError
 from surrogate.collect.plan_file import file_problems
+from surrogate.features.errors import InputError
 
 
 def write(tmp_path, text):

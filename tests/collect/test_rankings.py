@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from features.errors import InputError
 from surrogate.cli import main
 from surrogate.collect.device import DeviceInfo
 from surrogate.collect.log import Header, RunLog
 from surrogate.collect.merge import merge_runs
 from surrogate.dataset.schema import ROW_KEY
+from surrogate.features.errors import InputError
 
 PROBLEM = "n{}c16h28w28k32r3s3p0u1 fp32 fma NCHW fwd #0"
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from features.conv import Conv
-from features.errors import InputError
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.reference_device import ReferenceDevice
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 CONV = Conv(n=2, c=4, h=9, k=6, r=3, groups=2)
 

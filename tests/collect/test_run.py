@@ -6,8 +6,6 @@ from collections import Counter
 import pandas as pd
 import pytest
 
-from features.conv import Conv
-from features.errors import InputError
 from surrogate.collect import log
 from surrogate.collect.caps import Caps
 from surrogate.collect.device import DeviceLostError, Measurement
@@ -17,6 +15,8 @@ from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.replay import ReplayDevice
 from surrogate.collect.run import MAX_LOST_IN_A_ROW, header_for, run
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 
 def kinds(path):

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.errors import InputError
-from features.problem import SIZE_COLUMNS
 from surrogate.collect.caps import CPU_CAPS, GPU_CAPS
 from surrogate.collect.grids import GRIDS, grid_problems
 from surrogate.collect.network_plan import BATCHES, network_problems
 from surrogate.collect.networks import NETWORKS, layers
 from surrogate.collect.plan_source import PlanSource, parse_shard
 from surrogate.collect.sample import mixture, sampled
+from surrogate.features.errors import InputError
+from surrogate.features.problem import SIZE_COLUMNS
 
 SEQUENCES = Path(__file__).parents[3] / "shared/data/network_layer_sequences.parquet"
 

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from features.conv import Conv
-from features.errors import InputError
 from surrogate.collect.device import DeviceLostError
 from surrogate.collect.open_device import caps_for, open_device
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.worker import WorkerDevice, serve
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 CONV = Conv(n=2, c=3, h=9, k=4, r=3, dtype="fp16", direction="bwd_data")
 POLICY = RepeatPolicy()
@@ -19,7 +19,7 @@ CHILD = """
 import os, sys, time
 from surrogate.collect.device import Choice, DeviceInfo, DeviceLostError, Kernel, Measurement
 from surrogate.collect.worker import serve
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 class Device:
     def describe(self):

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset import check, normalise
-from surrogate.dataset.check import Violation
+from surrogate.dataset.check import Violation, check
+from surrogate.dataset.normalise import normalise
 
 Table = Callable[..., pd.DataFrame]
 

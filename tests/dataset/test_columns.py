@@ -7,8 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from features.errors import InputError
-from features.problem import SIZE_COLUMNS
 from surrogate import compare
 from surrogate.bundled import __file__ as bundled_file
 from surrogate.cli import main
@@ -17,6 +15,8 @@ from surrogate.collect.device import Kernel
 from surrogate.dataset import schema
 from surrogate.dataset.columns import COLUMNS, TABLES, columns, names
 from surrogate.dataset.store import Dataset
+from surrogate.features.errors import InputError
+from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats.imported import KERNEL_COUNTERS
 from surrogate.formats.ncu_metrics import METRICS, kernel_numbers
 

@@ -5,9 +5,12 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 
-from features.errors import InputError
-from surrogate.dataset import Dataset, check, merge, normalise
+from surrogate.dataset.check import check
+from surrogate.dataset.merge import merge
+from surrogate.dataset.normalise import normalise
 from surrogate.dataset.splits import folds
+from surrogate.dataset.store import Dataset
+from surrogate.features.errors import InputError
 
 Table = Callable[..., pd.DataFrame]
 

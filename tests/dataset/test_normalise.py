@@ -7,10 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.errors import InputError
-from surrogate.dataset import normalise
-from surrogate.dataset.normalise import require_columns
+from surrogate.dataset.normalise import normalise, require_columns
 from surrogate.dataset.schema import SIZE_COLUMNS
+from surrogate.features.errors import InputError
 
 Table = Callable[..., pd.DataFrame]
 

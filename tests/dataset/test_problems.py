@@ -6,8 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset import fastest_solver, judged_rows, problem_codes, shape_codes
-from surrogate.dataset.problems import fully_measured, newest_version, version_number
+from surrogate.dataset.problems import (
+    fastest_solver,
+    fully_measured,
+    judged_rows,
+    newest_version,
+    problem_codes,
+    shape_codes,
+    version_number,
+)
 
 Table = Callable[..., pd.DataFrame]
 

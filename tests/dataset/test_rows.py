@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.conv import Conv
-from features.errors import InputError
-from features.gpu import gpu
-from features.machine import b_max, machine
-from features.problem import SIZE_COLUMNS
-from features.table import FEATURE_NAMES, feature_row
-from surrogate.dataset import normalise
+from surrogate.dataset.normalise import normalise
 from surrogate.dataset.rows import COLUMN_NAMES, rows_of
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
+from surrogate.features.machine import b_max, machine
+from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.features.table import FEATURE_NAMES, feature_row
 
 Table = Callable[..., pd.DataFrame]
 

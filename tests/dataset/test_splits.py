@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.errors import InputError
-from surrogate.dataset import SPLITS, folds, seer_split
-from surrogate.dataset.splits import fold_of_names, network_names, shape_names
+from surrogate.dataset.splits import SPLITS, fold_of_names, folds, network_names, seer_split, shape_names
+from surrogate.features.errors import InputError
 
 Table = Callable[..., pd.DataFrame]
 NAMES = st.sets(st.text("abcdef", min_size=1, max_size=6), min_size=1, max_size=40)

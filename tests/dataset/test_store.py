@@ -11,10 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from features.errors import InputError
-from surrogate.dataset import read_dataset, read_problems, read_table, write_dataset
 from surrogate.dataset.schema import SCHEMA_VERSION
-from surrogate.dataset.store import METADATA_KEY, kernels_path
+from surrogate.dataset.store import (
+    METADATA_KEY,
+    kernels_path,
+    read_dataset,
+    read_problems,
+    read_table,
+    write_dataset,
+)
+from surrogate.features.errors import InputError
 
 Table = Callable[..., pd.DataFrame]
 

@@ -4,10 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.problem import SIZE_COLUMNS
-from features.text import parse
-from surrogate.dataset import GROUPINGS, STRATA, strata
-from surrogate.dataset.strata import in_grouping
+from surrogate.dataset.strata import GROUPINGS, STRATA, in_grouping, strata
+from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.features.text import parse
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from surrogate.cli import main
-from surrogate.dataset import normalise, read_dataset
+from surrogate.dataset.normalise import normalise
+from surrogate.dataset.store import read_dataset
 from surrogate.dataset.suspicion import suspicions
 from surrogate.formats import FORMATS
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import surrogate.formats
-from features.gpu import BUNDLED, gpu, load_gpus
+from surrogate.features.gpu import BUNDLED, gpu, load_gpus
 from surrogate.formats import FORMATS
 from surrogate.models import MODELS
 from tests.docs.markdown import Block, blocks, commands, without_settings
@@ -91,7 +91,7 @@ def test_add_my_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_gpu_guide_names_every_key() -> None:
-    from features.gpu_file import _OWN, _SHARED
+    from surrogate.features.gpu_file import _OWN, _SHARED
 
     text = (ROOT / "features" / "README.md").read_text(encoding="utf-8")
     assert all(f"| `{key}` |" in text for key in _OWN)

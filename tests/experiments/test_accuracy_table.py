@@ -3,7 +3,7 @@
 import pandas as pd
 
 from experiments.accuracy_table import markdown, spread
-from features.problem import SHAPE_COLUMNS
+from surrogate.features.problem import SHAPE_COLUMNS
 
 
 def _choice(model: str, slowdown: float, **more: object) -> dict[str, object]:

@@ -7,7 +7,7 @@ import pytest
 from experiments.catalogue import NAMES
 from experiments.experiment import HOME
 from experiments.readme import BEGIN, END, Row, update_readme, updated
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 PAGE = f"# Title\n\n{BEGIN}\n{END}\n\nAfter.\n"
 

@@ -15,8 +15,8 @@ from experiments.experiment import Outcome, write_outcome
 from experiments.readme import BEGIN, END
 from experiments.script import run_script
 from experiments.sources import Sources
-from features.errors import InputError
 from surrogate import load
+from surrogate.features.errors import InputError
 
 
 def test_a_script_says_that_a_file_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from experiments.script import read_sources
 from experiments.sources import FILES, Sources, winner_rows
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 
 def test_another_dataset_takes_the_place_of_a_source(tmp_path) -> None:

@@ -14,9 +14,9 @@ from experiments.versions import changes
 from experiments.winners_classes import class_terms, classify
 from experiments.words import interval, listing, percent, ratio
 from experiments.worst_errors import shares, traits
-from features.problem import SIZE_COLUMNS
 from surrogate.dataset.store import Dataset
-from surrogate.scorecard import HEURISTIC
+from surrogate.evaluation.scorecard import HEURISTIC
+from surrogate.features.problem import SIZE_COLUMNS
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=30))

@@ -20,7 +20,7 @@ from experiments.winners_terms import (
     tile_terms,
     winograd,
 )
-from surrogate.dataset import normalise
+from surrogate.dataset.normalise import normalise
 from surrogate.dataset.rows import rows_of
 from surrogate.models.boosted import BoostedTerms
 

@@ -2,9 +2,17 @@
 
 import pytest
 
-from features.algorithms import ALGORITHMS, FAMILIES, FAMILY_CODE, LIBRARIES, algorithm, algorithms, family_of
-from features.errors import InputError, nearest
-from features.terms import FAMILY_TERMS, TILES
+from surrogate.features.algorithms import (
+    ALGORITHMS,
+    FAMILIES,
+    FAMILY_CODE,
+    LIBRARIES,
+    algorithm,
+    algorithms,
+    family_of,
+)
+from surrogate.features.errors import InputError, nearest
+from surrogate.features.terms import FAMILY_TERMS, TILES
 
 # cudnn_cnn_infer.h and cudnn_cnn_train.h, value by value.
 CUDNN = {

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.conv import MAX_SIZE, Conv
-from features.errors import InputError
+from surrogate.features.conv import MAX_SIZE, Conv
+from surrogate.features.errors import InputError
 
 BASE: dict[str, Any] = {"n": 32, "c": 256, "h": 14, "k": 256, "r": 3}
 CONVS = st.from_type(Conv)

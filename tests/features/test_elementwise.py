@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.elementwise import ceil_div, log2, maximum, minimum, round_up, where
+from surrogate.features.elementwise import ceil_div, log2, maximum, minimum, round_up, where
 
 WHOLE = st.integers(0, 10**12)
 STEP = st.integers(1, 10**6)

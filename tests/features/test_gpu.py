@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from features.errors import InputError
-from features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, load_gpus, registry
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, load_gpus, registry
 
 NAMES_IN_MEASURED_DATA = {
     "GRID K520": "k520",
@@ -255,5 +255,5 @@ def test_two_gpus_may_not_share_a_name() -> None:
 
 
 def test_importing_reads_no_file() -> None:
-    code = "import sys, features.gpu; sys.exit('tomllib' in sys.modules or 'numpy' in sys.modules)"
+    code = "import sys, surrogate.features.gpu; sys.exit('tomllib' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

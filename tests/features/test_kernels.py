@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.gpu import gpu, gpus
-from features.kernels import identify, identify_call, launches, resident_blocks
-from features.occupancy import occupancy
+from surrogate.features.gpu import gpu, gpus
+from surrogate.features.kernels import identify, identify_call, launches, resident_blocks
+from surrogate.features.occupancy import occupancy
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 BEST_3X3 = SHARED / "conv_best_algorithm_3x3.parquet"

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from features.algorithms import FAMILIES
-from features.gpu import gpu, gpus
-from features.machine import FAMILY_KERNEL, b_max, b_max_columns, machine, machine_columns
+from surrogate.features.algorithms import FAMILIES
+from surrogate.features.gpu import gpu, gpus
+from surrogate.features.machine import FAMILY_KERNEL, b_max, b_max_columns, machine, machine_columns
 
 
 def test_titan_xp_holds_what_seer_lists() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import InputError
-from features.gpu import gpu
-from features.occupancy import LIMITS, NO_LIMIT, b_max, occupancy
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
+from surrogate.features.occupancy import LIMITS, NO_LIMIT, b_max, occupancy
 
 KNOWN_ANSWERS = Path(__file__).resolve().parents[3] / "shared" / "data" / "occupancy_known_answers.parquet"
 

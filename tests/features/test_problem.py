@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.conv import Conv
-from features.problem import SHAPE_COLUMNS, SIZE_COLUMNS, ConvColumns
-from features.shape import flops
+from surrogate.features.conv import Conv
+from surrogate.features.problem import SHAPE_COLUMNS, SIZE_COLUMNS, ConvColumns
+from surrogate.features.shape import flops
 
 CONVS = st.from_type(Conv)
 FLAGS = ("itemsize", "is_bwd_data", "is_bwd_filter", "is_nhwc", "uses_tensor_cores")

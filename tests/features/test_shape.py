@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.conv import Conv
-from features.problem import ConvColumns
-from features.shape import (
+from surrogate.features.conv import Conv
+from surrogate.features.problem import ConvColumns
+from surrogate.features.shape import (
     filter_bytes,
     fits,
     flops,

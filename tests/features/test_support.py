@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.algorithms import ALGORITHMS
-from features.conv import Conv
-from features.errors import InputError
-from features.problem import SIZE_COLUMNS, ConvColumns
-from features.support import RULES, supported, unsupported_reason
+from surrogate.features.algorithms import ALGORITHMS
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
+from surrogate.features.support import RULES, supported, unsupported_reason
 
 CONVS = st.from_type(Conv)
 BASE: dict[str, Any] = {"n": 2, "c": 16, "h": 30, "k": 16, "r": 3, "pad_h": 1}

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.algorithms import FAMILIES, FAMILY_CODE, Family
-from features.conv import Conv
-from features.gpu import gpu
-from features.machine import b_max, machine, machine_columns
-from features.problem import ConvColumns
-from features.table import (
+from surrogate.features.algorithms import FAMILIES, FAMILY_CODE, Family
+from surrogate.features.conv import Conv
+from surrogate.features.gpu import gpu
+from surrogate.features.machine import b_max, machine, machine_columns
+from surrogate.features.problem import ConvColumns
+from surrogate.features.table import (
     ALGORITHM_NAMES,
     DIMENSION_NAMES,
     FEATURE_NAMES,

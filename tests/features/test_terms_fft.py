@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.conv import Conv
-from features.problem import ConvColumns
-from features.shape import tensor_bytes
-from features.terms.fft import fft, fft_tiling, transform_size
 from surrogate.collect.reference.arithmetic import flop_count
+from surrogate.features.conv import Conv
+from surrogate.features.problem import ConvColumns
+from surrogate.features.shape import tensor_bytes
+from surrogate.features.terms.fft import fft, fft_tiling, transform_size
 
 SLOTS = (480.0, 480.0, 60.0)
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.conv import Conv
-from features.elementwise import ceil_div
-from features.problem import ConvColumns
-from features.shape import flops, tensor_bytes
-from features.terms import FAMILY_TERMS
-from features.terms.kernel import KernelTerms, gemm_launch, launch, roles
+from surrogate.features.conv import Conv
+from surrogate.features.elementwise import ceil_div
+from surrogate.features.problem import ConvColumns
+from surrogate.features.shape import flops, tensor_bytes
+from surrogate.features.terms import FAMILY_TERMS
+from surrogate.features.terms.kernel import KernelTerms, gemm_launch, launch, roles
 
 CONVS = st.from_type(Conv)
 SLOTS = (240.0, 120.0, 60.0)

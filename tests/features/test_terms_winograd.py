@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.conv import Conv
-from features.shape import tensor_bytes
-from features.terms.winograd import filter_pieces, winograd, winograd_nonfused
 from surrogate.collect.reference.arithmetic import flop_count
+from surrogate.features.conv import Conv
+from surrogate.features.shape import tensor_bytes
+from surrogate.features.terms.winograd import filter_pieces, winograd, winograd_nonfused
 
 TINY: dict[str, Any] = {"n": 1, "c": 1, "h": 4, "k": 1, "r": 3, "pad_h": 1}
 SLOTS = (60.0, 60.0, 60.0)

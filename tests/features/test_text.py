@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.conv import Conv
-from features.errors import InputError
-from features.text import EXAMPLE, parse, parse_flags, to_flags
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.text import EXAMPLE, parse, parse_flags, to_flags
 
 CONVS = st.from_type(Conv)
 

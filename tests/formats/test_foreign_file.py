@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats.foreign_file import read_bytes, read_lines
 
 PACKERS = {"plain": bytes, "gz": gzip.compress, "bz2": bz2.compress}

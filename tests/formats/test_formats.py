@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from features.errors import InputError
 from surrogate.dataset import schema
+from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import KERNEL_NUMBERS, KEY_COLUMNS, no_rows, plural
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.guess import command_for
 from tests.fuzz import seeds

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from features.errors import InputError
 from surrogate.cli.import_ import command
-from surrogate.dataset import read_dataset
+from surrogate.dataset.store import read_dataset
+from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 
 LINE = (

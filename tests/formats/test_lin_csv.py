@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 
 HEADER = "kernel_name,kernel_runtime,batch_size,M,N,K"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.miopen_gpu import gpu_of_file
 from surrogate.formats.miopen_key import parse_key

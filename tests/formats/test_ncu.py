@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS, Imported
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS, Imported
 from surrogate.formats.imported import KERNEL_NUMBERS
 from surrogate.formats.nvprof_values import duration_us, metric, size_bytes

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from features.errors import LONGEST_MESSAGE, InputError, nearest
+from surrogate.features.errors import LONGEST_MESSAGE, InputError, nearest
 from surrogate.formats import parquet_file
 from surrogate.formats.parquet_file import open_file, read_columns
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import xlwt
 
-from features.errors import InputError
 from surrogate.dataset.schema import KERNEL_COLUMNS, ROW_KEY
+from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 
 PROBLEM = ["batch_size", "in_chan", "in_wid", "out_chan", "out_wid", "ker_wid", "stride", "padding"]

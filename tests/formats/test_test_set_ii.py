@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.conv import Conv
-from features.errors import InputError
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 from surrogate.formats.test_set_ii import read_listed, read_test_set_ii
 
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from surrogate.atomic import write_text
+from surrogate.dataset.atomic import write_text
 from tests.fuzz.cases import all_seeds, damaged_files, extreme_files, run, write
 from tests.fuzz.readers import READERS, Reader
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from tests.fuzz.files import Files
 from tests.fuzz.mutations import damaged, extremes
 from tests.fuzz.readers import Reader

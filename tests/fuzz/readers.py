@@ -84,8 +84,8 @@ def _dataset(path: Path) -> object:
 
 
 def _problems(path: Path) -> object:
+    from surrogate.dataset.problem_list import read_convs
     from surrogate.dataset.store import read_problems
-    from surrogate.problem_list import read_convs
 
     read_convs(path)
     return read_problems(path)
@@ -109,7 +109,7 @@ def _run_log(path: Path) -> object:
 
 
 def _plan(path: Path) -> object:
-    from surrogate.problem_list import read_planned
+    from surrogate.dataset.problem_list import read_planned
 
     found = read_planned(path)
     assert found
@@ -117,13 +117,13 @@ def _plan(path: Path) -> object:
 
 
 def _params(path: Path) -> object:
-    from surrogate.tune.settings import read_settings
+    from surrogate.evaluation.tune.settings import read_settings
 
     return read_settings(path)
 
 
 def _gpus(path: Path) -> object:
-    from features.gpu import load_gpus
+    from surrogate.features.gpu import load_gpus
 
     return load_gpus(path)
 
@@ -135,8 +135,8 @@ def _bundle(path: Path) -> object:
 
 
 def _operators(path: Path) -> object:
-    from features.gpu import gpu
-    from features.operators import operator
+    from surrogate.features.gpu import gpu
+    from surrogate.features.operators import operator
     from surrogate.operators.bundle import load_operators
     from surrogate.operators.predictor import OperatorPredictor
 
@@ -180,9 +180,9 @@ def _report(path: Path) -> object:
 
 
 def _cache(path: Path) -> object:
-    from features.conv import Conv
-    from surrogate.autotuning.cache import TuningCache
     from surrogate.collect.device import DeviceInfo
+    from surrogate.features.conv import Conv
+    from surrogate.prediction.cache import TuningCache
 
     return TuningCache(path).get(DeviceInfo("Tesla T4", "cudnn", "7.6.3"), Conv(**seeds.SIZES))
 

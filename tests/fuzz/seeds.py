@@ -114,11 +114,11 @@ def dataset() -> list[Files]:
 
 def run_log() -> list[Files]:
     """A run of one problem, with a kernel, clocks and a failure."""
-    from features.conv import Conv
     from surrogate.collect.device import Choice, DeviceInfo, Kernel, Measurement
     from surrogate.collect.log import Header
     from surrogate.collect.plan import PlannedProblem
     from surrogate.collect.records import done_record, measure_record, problem_record
+    from surrogate.features.conv import Conv
 
     planned = PlannedProblem(Conv(**SIZES), "plan", ("Net",))
     choice = Choice("GEMM", "ok", 7.5, 64, True, "fma")
@@ -177,10 +177,10 @@ def workbook_xlsx() -> list[Files]:
 
 def bundle(model: str) -> list[Files]:
     """A bundle of ``model``, fitted on an invented table."""
-    from surrogate.bundle import save
+    from surrogate.bundle.bundle import save
+    from surrogate.bundle.training import train
     from surrogate.dataset.normalise import normalise
     from surrogate.dataset.store import Dataset
-    from surrogate.training import train
 
     with TemporaryDirectory() as folder:
         save(train(Dataset(normalise(rows(12), "invented")), model=model), Path(folder) / "bundle")
@@ -299,9 +299,9 @@ def results() -> list[Files]:
 
 def tuning_cache() -> list[Files]:
     """A cache of one measurement."""
-    from features.conv import Conv
-    from surrogate.autotuning.cache import Tuning, TuningCache
     from surrogate.collect.device import DeviceInfo
+    from surrogate.features.conv import Conv
+    from surrogate.prediction.cache import Tuning, TuningCache
 
     with TemporaryDirectory() as folder:
         path = Path(folder) / "tuning.jsonl"

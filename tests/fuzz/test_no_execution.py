@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.formats.parquet_file import open_file, read_columns
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xgboost
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.models.booster_file import native_booster
 from surrogate.models.ubj import decode, encode
 

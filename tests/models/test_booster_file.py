@@ -12,8 +12,8 @@ import xgboost
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import InputError
 from surrogate.bundled import FOLDER
+from surrogate.features.errors import InputError
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.booster_file import BoosterFile, UnsupportedTreesError, native_booster
 from surrogate.models.ubj import decode, encode

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.errors import InputError
-from surrogate.dataset import normalise
+from surrogate.dataset.normalise import normalise
 from surrogate.dataset.rows import COLUMN_NAMES, rows_of
+from surrogate.features.errors import InputError
 from surrogate.models import DEFAULT_MODEL, MODELS, model_class
 from surrogate.models.columns import DIMS, TERMS, candidate_names, select, vocabulary
 

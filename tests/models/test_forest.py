@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from sklearn.ensemble import RandomForestRegressor
 
-from features.errors import InputError
-from surrogate.dataset import normalise
+from surrogate.dataset.normalise import normalise
 from surrogate.dataset.rows import Rows, rows_of
+from surrogate.features.errors import InputError
 from surrogate.models.columns import candidate_names, select
 from surrogate.models.forest import COLUMNS, Forest
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import InputError
-from surrogate.dataset import normalise
+from surrogate.dataset.normalise import normalise
 from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows, rows_of
+from surrogate.features.errors import InputError
 from surrogate.models.blend import Blend
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.columns import roofline_base_us

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.errors import InputError
-from surrogate.dataset import normalise
+from surrogate.dataset.normalise import normalise
 from surrogate.dataset.rows import Rows, rows_of
+from surrogate.features.errors import InputError
 from surrogate.models.linear import LinearDims, LinearTerms
 
 Table = Callable[..., pd.DataFrame]

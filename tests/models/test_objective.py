@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.models.objective import (
     CHOICE_LOSSES,
     Objective,

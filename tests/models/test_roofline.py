@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.conv import Conv
-from features.gpu import gpu
-from features.problem import SIZE_COLUMNS
-from features.roofline import roofline_us
-from features.terms import FAMILY_TERMS
-from surrogate.dataset import normalise
+from surrogate.dataset.normalise import normalise
 from surrogate.dataset.rows import rows_of
+from surrogate.features.conv import Conv
+from surrogate.features.gpu import gpu
+from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.features.roofline import roofline_us
+from surrogate.features.terms import FAMILY_TERMS
 from surrogate.models import Model
 from surrogate.models.roofline import Roofline
 

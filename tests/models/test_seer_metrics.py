@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.errors import InputError
 from surrogate.dataset.schema import PROBLEM_KEY, SIZE_COLUMNS
+from surrogate.features.errors import InputError
 from surrogate.models.seer import METRIC_COLUMNS, with_kernel_metrics
 
 SIZES = dict(zip(SIZE_COLUMNS, (128, 64, 28, 28, 64, 3, 3, 0, 0, 1, 1, 1, 1, 1), strict=True))

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.errors import InputError
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.schema import KERNEL_NUMBERS, PROBLEM_KEY, SIZE_COLUMNS
+from surrogate.features.errors import InputError
 from surrogate.models.seer import SeerPaper, formulas, with_kernel_metrics
 from surrogate.models.seer.blocks import TITAN_XP_B_MAX, launched_blocks
 from surrogate.models.seer.sizes import Sizes, sizes_of

@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.algorithms import FAMILY_CODE
-from features.errors import InputError
-from features.gpu import gpu
-from features.machine import b_max
-from surrogate.dataset import normalise
+from surrogate.dataset.normalise import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_of_names, shape_names
 from surrogate.dataset.store import read_dataset
+from surrogate.features.algorithms import FAMILY_CODE
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
+from surrogate.features.machine import b_max
 from surrogate.models.seer import SeerTimeOnly
 from surrogate.models.seer.analytical import Analytical, analytical
 from surrogate.models.seer.tile_fit import TileFit

@@ -7,8 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset import folds, normalise, read_dataset
+from surrogate.dataset.normalise import normalise
 from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.splits import folds
+from surrogate.dataset.store import read_dataset
 from surrogate.models import Support
 from surrogate.models.support import by_rule
 

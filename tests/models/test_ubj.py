@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.models.ubj import MAX_DEPTH, decode, encode
 from tests.models.forging import small_booster
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.network.read import read_network
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from features.conv import Conv
-from features.errors import InputError
-from features.operators import OPERATORS
 from surrogate.collect.networks import layers
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.operators import OPERATORS
 from surrogate.network.onnx_names import ELEMENTWISE, IGNORED
 from surrogate.network.onnx_ops import HANDLED
 from surrogate.network.onnx_reader import read_onnx

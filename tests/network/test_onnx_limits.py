@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from features.errors import InputError
-from features.operators import Gemm
+from surrogate.features.errors import InputError
+from surrogate.features.operators import Gemm
 from surrogate.network.onnx_functions import MAX_NODES
 from surrogate.network.read import read_network
 

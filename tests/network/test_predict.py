@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from features.algorithms import algorithm
-from features.conv import Conv
-from features.gpu import gpu
+from surrogate.features.algorithms import algorithm
+from surrogate.features.conv import Conv
+from surrogate.features.gpu import gpu
 from surrogate.models.seer.classify import CLASSES
 from surrogate.network.load import Predictors, load_predictors
 from surrogate.network.network import Layer, Network

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.network.sizes import evaluated, symbols
 
 N = "Symbol('s0', positive=True, integer=True)"

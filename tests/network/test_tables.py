@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from features.conv import Conv
-from features.errors import InputError
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 from surrogate.network.read import read_network
 
 ROWS = [

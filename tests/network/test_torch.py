@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from features.conv import Conv
-from features.errors import InputError
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 from surrogate.network.exported import read_exported
 from surrogate.network.onnx_reader import read_onnx
 from surrogate.network.read import read_network

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.conv import Conv
+from surrogate.features.conv import Conv
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network
 from surrogate.network.training import backward, iteration
 from surrogate.network.work import (

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.gpu import gpu
+from surrogate.features.gpu import gpu
 from surrogate.operators.baselines.roofline import roofline_us
 from surrogate.operators.table import OperatorTable, make_table
 

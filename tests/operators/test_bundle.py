@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.errors import InputError
-from features.gpu import gpu
-from features.operators import Operator, operator
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
+from surrogate.features.operators import Operator, operator
 from surrogate.operators import (
     OperatorBundle,
     OperatorPredictor,

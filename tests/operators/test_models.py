@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.operators import hold_out
 from surrogate.operators.blended import BlendedOperators, CrossFit
 from surrogate.operators.boosted import BoostedOperators, call_costs

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.operators.deepbench import read_deepbench
 from surrogate.operators.dense import read_dense
 from surrogate.operators.other_ops import parse_args, read_other_ops, sizes_of

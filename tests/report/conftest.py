@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.problem import SIZE_COLUMNS
+from surrogate.features.problem import SIZE_COLUMNS
 
 MODELS = {"booster": 0.10, "booster-raw": 0.16, "seer-time-only": 0.30, "roofline": 0.80, "nearest": 0.24}
 REFERENCES = ("cudnn-heuristic", "always-best-single", "oracle")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.report import write_csv
 from surrogate.report.csv_files import csv_text
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.report.frames import read_choices, read_predictions
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.report import write_report
 from surrogate.report.html_table import html_table
 from surrogate.report.notes import DEFINITIONS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.report import SCHEMA, read_results, terminal_summary, write_report
 from surrogate.report.results import check_results
 

@@ -3,9 +3,9 @@
 import click
 import pytest
 
-from features.errors import InputError
 from surrogate.cli.failures import line_and_status, one_line
 from surrogate.cli.streams import Stopped
+from surrogate.features.errors import InputError
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from surrogate.dataset import write_dataset
+from surrogate.dataset.store import write_dataset
 
 pytestmark = pytest.mark.slow
 

@@ -88,7 +88,8 @@ def test_a_signal_is_one_line_its_status_and_no_file(
 ) -> None:
     code = f"""
 import os, sys
-from surrogate import atomic, dataset
+from surrogate import dataset
+from surrogate.dataset import atomic
 from surrogate.cli import main
 import surrogate.cli.gpus as gpus
 def signalled(*_, **__):

@@ -6,12 +6,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from features.errors import InputError
 from surrogate.cli.datasets import load_all
 from surrogate.cli.kept import kept_values
-from surrogate.dataset import normalise, write_dataset
+from surrogate.dataset.normalise import normalise
 from surrogate.dataset.schema import ROW_KEY
 from surrogate.dataset.splits import shape_names
+from surrogate.dataset.store import write_dataset
+from surrogate.features.errors import InputError
 from surrogate.streaming import shards as module
 from surrogate.streaming.shards import LEAST_SHARDS, Shards, deal
 

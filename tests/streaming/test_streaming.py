@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.errors import InputError
-from surrogate.bundle import load, save
-from surrogate.candidates import candidate_frame
-from surrogate.dataset import Dataset, normalise, read_dataset, write_dataset
+from surrogate.bundle.bundle import load, save
+from surrogate.dataset.candidates import candidate_frame
+from surrogate.dataset.normalise import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import shape_names
+from surrogate.dataset.store import Dataset, read_dataset, write_dataset
+from surrogate.features.errors import InputError
 from surrogate.models import Support, model_class
 from surrogate.models.boosted import BoostedDims, BoostedTerms
 from surrogate.streaming import fit_on_cluster, fit_streaming, train_streaming

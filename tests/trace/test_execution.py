@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.events import read_trace, with_execution_trace
 from surrogate.trace.events.execution import read_execution_trace
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace import (
     copy_table,
     kernel_table,

@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace import profile, read_trace
 from surrogate.trace.events import kineto, read
 from surrogate.trace.graph import graph_of

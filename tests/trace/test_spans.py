@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import surrogate.trace
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.spans import LEVELS, Tracer, leveled, module_spans, operator_spans, trace_spans
 from surrogate.trace.spans.table import parents_by_inclusion
 

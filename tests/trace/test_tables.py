@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.copies import copy_table
 from surrogate.trace.device_time import idle_before_us, union_us
 from surrogate.trace.kernels import GROUPINGS, kernel_table

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.conv import Conv
+from surrogate.features.conv import Conv
 from surrogate.trace.bounds import launch_use, uses_tensor_cores, verdict
 from surrogate.trace.work import RULES, Operands, flops_and_bytes
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.uncertainty.conformal import Factors, Widths
 from surrogate.uncertainty.width_fit import (
     LEAST_SHAPES,

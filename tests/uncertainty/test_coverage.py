@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from surrogate.bundle.training import evaluate, train
 from surrogate.dataset.splits import fold_of_names, shape_names
 from surrogate.dataset.store import read_dataset
-from surrogate.training import evaluate, train
 from surrogate.uncertainty.coverage import coverage_rows
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.problem import SIZE_COLUMNS
+from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.uncertainty.domain import SETTINGS, Domain
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.conv import Conv
-from features.problem import SIZE_COLUMNS
+from surrogate.features.conv import Conv
+from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.uncertainty.references import NEIGHBOURS, WEIGHTS, References, coordinates, farthest_points
 
 BASE = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)

@@ -7,15 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.bundle import Bundle, load, save
-from surrogate.dataset import normalise
+from surrogate.bundle.bundle import Bundle, load, save
+from surrogate.bundle.training import train
+from surrogate.dataset.normalise import normalise
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset
 from surrogate.models.blend import Blend
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.roofline import Roofline
-from surrogate.predictor import Predictor
-from surrogate.training import train
+from surrogate.prediction.predictor import Predictor
 from surrogate.uncertainty.conformal import ALL, UNSEEN_GPU_FACTOR, Widths
 from surrogate.uncertainty.unseen_gpu import unseen_gpu_factor
 

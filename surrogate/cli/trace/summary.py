@@ -46,7 +46,7 @@ def command(
 
     Several FILES are one model at several batch sizes: a row each, with throughput and the best batch.
     """
-    from features.errors import InputError
+    from surrogate.features.errors import InputError
     from surrogate.trace.copies import copy_table
     from surrogate.trace.layer_times import layer_table, type_table
     from surrogate.trace.overview import batch_sweep, summary

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from features.errors import InputError
 from surrogate.cli.output import output_options, show
 from surrogate.cli.trace.options import file_argument, load, part_options
+from surrogate.features.errors import InputError
 
 _NARROW = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
 

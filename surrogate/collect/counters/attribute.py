@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from features.problem import SIZE_COLUMNS
 from surrogate.collect.counters.pairs import Pair
 from surrogate.collect.counters.workload import MARKER
+from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats.imported import plural
 
 SETTINGS = ("direction", "dtype", "math", "layout")

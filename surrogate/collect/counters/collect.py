@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from features.errors import InputError
 from surrogate.collect.caps import GPU_CAPS, Caps
 from surrogate.collect.counters.attribute import attribute, join_passes
 from surrogate.collect.counters.pairs import Pair, write_pairs
@@ -26,6 +25,7 @@ from surrogate.collect.counters.tool import (
     environment,
     permission_denied,
 )
+from surrogate.features.errors import InputError
 from surrogate.formats import ncu, nvprof
 from surrogate.formats.imported import Imported
 

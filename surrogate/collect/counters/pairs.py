@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from features.conv import Conv
-from features.errors import InputError
-from surrogate.atomic import write_text
 from surrogate.collect.plan import problem_key
 from surrogate.collect.records import conv_of
+from surrogate.dataset.atomic import write_text
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 MAX_PAIRS = 30_000
 """Markers carry a pair's number in their grid; more than this would cost more than the pairs themselves."""

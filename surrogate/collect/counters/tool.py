@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.errors import InputError
 from surrogate.collect.counters.metrics import GROUPS, NVPROF, ncu_metrics
+from surrogate.features.errors import InputError
 
 NCU, NVPROF_NAME = "ncu", "nvprof"
 NVPROF_BELOW = 7.5

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from features.conv import Conv
+from surrogate.features.conv import Conv
 
 SELF_CHECK = {math: Conv(n=2, c=64, h=14, k=32, r=3, pad_h=1, math=math) for math in ("fma", "default")}
 """Problems whose errors stand in every run's header; forward, fp32, small enough for a CPU's float64."""

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, Self
 
-from features.conv import Conv
 from surrogate.collect.cudnn import enums
 from surrogate.collect.cudnn.library import Library
+from surrogate.features.conv import Conv
 
 
 class Descriptors:

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from features.conv import Conv
-from features.errors import InputError, nearest
 from surrogate.collect.caps import GPU_CAPS, tensor_sizes_bytes
 from surrogate.collect.cudnn import abi, enums
 from surrogate.collect.cudnn.accuracy import SELF_CHECK, forward_error
@@ -18,6 +16,8 @@ from surrogate.collect.cudnn.recovery import settle
 from surrogate.collect.cudnn.status import SUCCESS, CudnnError, status_of
 from surrogate.collect.device import Choice, DeviceInfo, Measurement
 from surrogate.collect.protocol import RepeatPolicy
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError, nearest
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 ALGORITHMS: Mapping[str, Mapping[str, int]] = {
     "fwd": {

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from features.errors import InputError
 from surrogate.collect.device import DeviceLostError
+from surrogate.features.errors import InputError
 
 FLUSH_BYTES = 256 << 20
 """Written between repeats: more than any L2 so far holds."""

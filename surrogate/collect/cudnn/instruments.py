@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from features.errors import InputError
 from surrogate.collect.clocks import Clocks
 from surrogate.collect.cudnn import abi
 from surrogate.collect.cudnn.activity import Activity, facts
@@ -14,6 +13,7 @@ from surrogate.collect.cudnn.library import Library
 from surrogate.collect.cudnn.status import CudnnError
 from surrogate.collect.cudnn.stopwatch import Stopwatch
 from surrogate.collect.device import DeviceInfo
+from surrogate.features.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

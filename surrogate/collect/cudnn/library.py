@@ -5,9 +5,9 @@ import ctypes.util
 import os
 from typing import Any, Self
 
-from features.errors import InputError
 from surrogate.collect.cudnn import abi
 from surrogate.collect.cudnn.status import SUCCESS, CudnnError
+from surrogate.features.errors import InputError
 
 ENVIRONMENT = "SEER_CUDNN"
 """Environment variable that names the library's file."""

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from features.conv import Conv
 from surrogate.collect.caps import GPU_CAPS, tensor_sizes_bytes
 from surrogate.collect.cudnn.gpu import GpuFaultError
 from surrogate.collect.cudnn.instruments import Instruments, Parts
@@ -17,6 +16,7 @@ from surrogate.collect.graph.backend import Backend, Handle, Scope
 from surrogate.collect.graph.plans import EnginePlan, Target, engine_count, engine_plan, finalized, ranked
 from surrogate.collect.graph.problem import UNIQUE_IDS, operation_graph
 from surrogate.collect.protocol import RepeatPolicy
+from surrogate.features.conv import Conv
 
 LIBRARY = "cudnn-graph"
 """The library's name in a dataset: its candidates are other ones than those of the legacy functions."""

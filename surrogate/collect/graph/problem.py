@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from features.conv import Conv
 from surrogate.collect.cudnn import enums
 from surrogate.collect.graph.attributes import Attribute, Descriptor, Kind
 from surrogate.collect.graph.backend import Handle, Scope
+from surrogate.features.conv import Conv
 
 UNIQUE_IDS: Mapping[str, int] = {"x": 1, "w": 2, "y": 3}
 """Role of a tensor → its id in the graph and in a variant pack."""

@@ -2,11 +2,11 @@
 
 import json
 
-from features.errors import InputError
-from features.gpu import Gpu
-from features.occupancy import LIMITS, MAX_THREADS, REGISTERS_PER_SM, WARP_THREADS
 from surrogate.collect.graph.attributes import Attribute, Descriptor
 from surrogate.collect.graph.backend import Handle, Scope
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu
+from surrogate.features.occupancy import LIMITS, MAX_THREADS, REGISTERS_PER_SM, WARP_THREADS
 
 BLOCK_SHARED_BYTES = 48 * 1024
 """Shared memory of a block that has not opted in to more."""

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from features.conv import Conv
 from surrogate.collect.networks.branching import densenet121, inception_v1
 from surrogate.collect.networks.builder import Walk
 from surrogate.collect.networks.mobile import efficientnet_b0, mobilenet_v2
 from surrogate.collect.networks.plain import alexnet, squeezenet, vgg
 from surrogate.collect.networks.residual import basic, bottleneck
+from surrogate.features.conv import Conv
 
 NETWORKS: Mapping[str, Callable[[Walk], None]] = {
     "AlexNet": alexnet,

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from features.conv import Conv
-from features.elementwise import ceil_div
+from surrogate.features.conv import Conv
+from surrogate.features.elementwise import ceil_div
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest
 
 IMAGE = ("n", "c", "h", "w")
 POOL = (*IMAGE, "window", "stride")

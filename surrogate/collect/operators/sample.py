@@ -6,8 +6,8 @@ from itertools import cycle
 
 import numpy as np
 
-from features.errors import InputError
 from surrogate.collect.operators.operator import KINDS, Operator
+from surrogate.features.errors import InputError
 
 MAX_BYTES = 4 << 30
 MIN_BYTES = 1 << 12

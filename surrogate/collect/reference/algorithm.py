@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from features.conv import Conv
-from features.errors import InputError
 from surrogate.collect.reference import rules
 from surrogate.collect.reference.buffers import Buffers, total_bytes
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 
 def _anything(_: Conv) -> None:

@@ -9,13 +9,13 @@ sign changes are not arithmetic.
 import math
 from dataclasses import astuple, dataclass
 
-from features.conv import Conv
-from features.elementwise import ceil_div
 from surrogate.collect.reference import ALGORITHMS, fft, fft_tiling
 from surrogate.collect.reference.algorithm import ReferenceAlgorithm
 from surrogate.collect.reference.implicit_gemm import Tiling
 from surrogate.collect.reference.spectral import Size
 from surrogate.collect.reference.winograd import Plan, fused_plan, nonfused_plan
+from surrogate.features.conv import Conv
+from surrogate.features.elementwise import ceil_div
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from features.conv import Conv
+from surrogate.features.conv import Conv
 
 
 def direct(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:

@@ -5,10 +5,10 @@ from typing import Any, cast
 import numpy as np
 import scipy.fft
 
-from features.conv import Conv
 from surrogate.collect.reference import spectral
 from surrogate.collect.reference.buffers import Buffer, Buffers
 from surrogate.collect.reference.spectral import Size
+from surrogate.features.conv import Conv
 
 MAX_PADDED = 256
 """Largest padded image per axis."""

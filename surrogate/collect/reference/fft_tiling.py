@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from features.conv import Conv
 from surrogate.collect.reference import spectral
 from surrogate.collect.reference.blocks import Block, blocks
 from surrogate.collect.reference.buffers import Buffer, Buffers, part
 from surrogate.collect.reference.spectral import Size
 from surrogate.collect.reference.tiles import TileGrid, fill_strip, tile_view
+from surrogate.features.conv import Conv
 
 TILE = 32
 """Inputs per tile and axis; no filter may be larger."""

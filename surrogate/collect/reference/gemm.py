@@ -5,10 +5,10 @@ Workspace N·C·R·S·P·Q·4 bytes, as cuDNN's algorithm 2.
 
 import numpy as np
 
-from features.conv import Conv
 from surrogate.collect.reference.blocks import Block
 from surrogate.collect.reference.buffers import Buffer, Buffers
 from surrogate.collect.reference.window import copy_window
+from surrogate.features.conv import Conv
 
 
 def buffers(conv: Conv) -> Buffers:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from features.conv import Conv
 from surrogate.collect.reference.blocks import Block, blocks
 from surrogate.collect.reference.buffers import Buffers, part
 from surrogate.collect.reference.window import copy_window
+from surrogate.features.conv import Conv
 
 TILE = 256
 """Channels and output channels of one tile at most; a tile holds TILE² numbers."""

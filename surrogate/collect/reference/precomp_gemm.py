@@ -6,8 +6,8 @@ gather tile.
 
 import numpy as np
 
-from features.conv import Conv
 from surrogate.collect.reference.buffers import Buffer, Buffers, part
+from surrogate.features.conv import Conv
 
 GATHER_ELEMENTS = 2**18
 """Aim for the gather tile (1 MiB of float32), so that the GEMM finds it in the core's cache."""

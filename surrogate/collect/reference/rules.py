@@ -1,8 +1,8 @@
 """Which problems each algorithm takes: a short reason, or None where it runs (after cuDNN's rules)."""
 
-from features.conv import Conv
 from surrogate.collect.reference.fft import MAX_PADDED
 from surrogate.collect.reference.fft_tiling import TILE
+from surrogate.features.conv import Conv
 
 
 def everywhere(conv: Conv) -> str | None:

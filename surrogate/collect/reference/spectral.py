@@ -10,8 +10,8 @@ from typing import Any, cast
 import numpy as np
 import scipy.fft
 
-from features.conv import Conv
 from surrogate.collect.reference.buffers import Buffer, Buffers
+from surrogate.features.conv import Conv
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from features.conv import Conv
-from features.elementwise import ceil_div
 from surrogate.collect.reference.blocks import Block, block_shape
+from surrogate.features.conv import Conv
+from surrogate.features.elementwise import ceil_div
 
 
 @dataclass(frozen=True, slots=True)

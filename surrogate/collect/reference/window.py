@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from features.conv import Conv
-from features.elementwise import ceil_div
 from surrogate.collect.reference.blocks import Block
+from surrogate.features.conv import Conv
+from surrogate.features.elementwise import ceil_div
 
 
 def inside(start: int, stop: int, offset: int, stride: int, size: int) -> tuple[int, int]:

@@ -11,11 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
-from features.conv import Conv
 from surrogate.collect.reference.blocks import Block, blocks
 from surrogate.collect.reference.buffers import Buffer, Buffers, part
 from surrogate.collect.reference.cook_toom import transforms
 from surrogate.collect.reference.tiles import TileGrid, fill_strip, tile_view
+from surrogate.features.conv import Conv
 
 FUSED_BLOCK_BYTES = 2**21
 """Aim for all buffers of a fused block together: they stay in the core's cache."""

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from features.algorithms import FAMILIES, Family
-from features.elementwise import ceil_div
-from features.errors import InputError
-from features.gpu import Gpu, gpu
-from features.machine import b_max_columns
-from features.problem import SIZE_COLUMNS, ConvColumns
-from features.roofline import compute_us, memory_us
-from features.shape import gemm_k, out_h, out_w
-from features.terms import FAMILY_TERMS, TILES
-from features.terms.kernel import KernelTerms, roles
 from surrogate.dataset.rows import Rows
+from surrogate.features.algorithms import FAMILIES, Family
+from surrogate.features.elementwise import ceil_div
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu, gpu
+from surrogate.features.machine import b_max_columns
+from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
+from surrogate.features.roofline import compute_us, memory_us
+from surrogate.features.shape import gemm_k, out_h, out_w
+from surrogate.features.terms import FAMILY_TERMS, TILES
+from surrogate.features.terms.kernel import KernelTerms, roles
 from surrogate.models.seer import formulas
 from surrogate.models.seer.classify import roofline_class
 from surrogate.models.seer.fft_fit import BUCKETS

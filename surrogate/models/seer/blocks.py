@@ -3,7 +3,7 @@
 Source: SEER (PACT 2021) and its public repository; see `surrogate.models.seer.formulas` for the symbols.
 """
 
-from features.elementwise import Number, ceil_div
+from surrogate.features.elementwise import Number, ceil_div
 
 TITAN_XP_B_MAX: dict[str, dict[str, int]] = {
     "IMPLICIT_GEMM": {"32x32": 240, "64x128": 120, "128x128": 120},

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from features.elementwise import Number, where
+from surrogate.features.elementwise import Number, where
 
 CLASSES = ("compute-bound", "memory-bound", "under-utilised")
 COMPUTE, MEMORY, UNDER_UTILISED = range(3)

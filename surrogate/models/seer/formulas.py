@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from features.elementwise import Number, ceil_div
+from surrogate.features.elementwise import Number, ceil_div
 
 Terms = tuple[Number, ...]
 FFT_TILE = 32

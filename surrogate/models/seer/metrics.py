@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
-from features.gpu import gpu
-from features.occupancy import LIMITS, b_max
 from surrogate.dataset.schema import ROW_KEY
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
+from surrogate.features.occupancy import LIMITS, b_max
 from surrogate.models.seer.classify import kernel_class
 from surrogate.models.seer.variants import variant_name
 

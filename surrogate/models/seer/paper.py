@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 import pandas as pd
 
-from features.errors import InputError
 from surrogate.dataset.rows import Rows
+from surrogate.features.errors import InputError
 from surrogate.models.seer import algorithm_fit, fft_fit
 from surrogate.models.seer.algorithm_fit import AlgorithmFit
 from surrogate.models.seer.fft_fit import FftFit

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from features.elementwise import Number
-from features.shape import output_size
+from surrogate.features.elementwise import Number
+from surrogate.features.shape import output_size
 
 
 class Sizes(NamedTuple):

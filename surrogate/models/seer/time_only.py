@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pandas as pd
 
-from features.algorithms import FAMILIES
-from features.errors import InputError
 from surrogate.dataset.rows import Rows
+from surrogate.features.algorithms import FAMILIES
+from surrogate.features.errors import InputError
 from surrogate.models.seer.analytical import Analytical, analytical
 from surrogate.models.seer.classify import UNDER_UTILISED
 from surrogate.models.seer.keys import SEPARATOR, joined, key_columns

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from features.elementwise import Number, where
-from features.kernels import identify
+from surrogate.features.elementwise import Number, where
+from surrogate.features.kernels import identify
 from surrogate.models.seer.blocks import TITAN_XP_B_MAX, tile_sizes
 from surrogate.models.seer.sizes import Sizes
 from surrogate.models.seer.tree import Tree

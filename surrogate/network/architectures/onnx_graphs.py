@@ -5,9 +5,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from features.errors import InputError, nearest
-from features.shape import output_size
-from surrogate.atomic import atomic_path
+from surrogate.dataset.atomic import atomic_path
+from surrogate.features.errors import InputError, nearest
+from surrogate.features.shape import output_size
 from surrogate.network.architectures import ARCHITECTURES
 from surrogate.network.architectures.builder import Value
 

@@ -10,9 +10,9 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from features.gpu import gpu
-from features.operators import OPERATORS
-from features.roofline import peak_tflops
+from surrogate.features.gpu import gpu
+from surrogate.features.operators import OPERATORS
+from surrogate.features.roofline import peak_tflops
 from surrogate.operators.columns import GEMM, family_of
 from surrogate.operators.table import OperatorTable
 

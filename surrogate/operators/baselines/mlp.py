@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from features.gpu import gpu
 from surrogate.dataset.splits import fold_of_names
+from surrogate.features.gpu import gpu
 from surrogate.models.mlp import Layers, forward, train
 from surrogate.operators.boosted import booster_rows, labels
 from surrogate.operators.columns import FAMILY_NAMES, design

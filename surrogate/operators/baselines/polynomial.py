@@ -10,9 +10,9 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from features.elementwise import round_up
-from features.operators import Gemm, MaxPool, MaxPoolBackward, Operator
 from surrogate.dataset.problems import joined
+from surrogate.features.elementwise import round_up
+from surrogate.features.operators import Gemm, MaxPool, MaxPoolBackward, Operator
 from surrogate.models.seer.fit import relative_fit
 from surrogate.operators.table import OperatorTable
 

@@ -4,7 +4,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from features.gpu import gpu
+from surrogate.features.gpu import gpu
 from surrogate.operators.table import OperatorTable
 
 

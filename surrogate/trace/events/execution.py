@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
 from surrogate.trace.events.iteration import Iteration, iterations
 from surrogate.trace.events.names import Interner, clean_name, clean_shape, clean_texts

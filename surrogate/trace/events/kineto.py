@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
 from surrogate.trace.events.build import build
 from surrogate.trace.events.names import Interner, clean_name, clean_shapes, clean_texts

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
 from surrogate.trace.events.build import build
 from surrogate.trace.events.names import Interner, clean_name, clean_shapes, clean_texts

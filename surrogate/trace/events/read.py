@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from features.errors import InputError
-from features.regular_file import require_regular
+from surrogate.features.errors import InputError
+from surrogate.features.regular_file import require_regular
 from surrogate.trace.events.tables import Trace
 
 if TYPE_CHECKING:

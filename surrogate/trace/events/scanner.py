@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from json import JSONDecodeError, JSONDecoder
 from typing import Any
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 
 MAX_VALUE_CHARS = 64 << 20
 """Longest single event or header value."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.events.iteration import iteration_of, iterations
 from surrogate.trace.events.tables import Ints, Ranges, Trace, take
 

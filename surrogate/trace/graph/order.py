@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.events.tables import Ints
 from surrogate.trace.graph.tasks import TASK_COLUMNS, Graph, previous_on_resource
 

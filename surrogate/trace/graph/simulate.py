@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest
 from surrogate.trace.graph.tasks import MARK, MARKS, Floats, Graph, previous_on_resource
 
 POLICIES = ("recorded", "arrival", "priority", "shortest")

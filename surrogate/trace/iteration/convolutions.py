@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import prod
 
-from features.conv import Conv
+from surrogate.features.conv import Conv
 from surrogate.trace.iteration.call import Call, LackingError
 from surrogate.trace.work import Shape
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from features.errors import InputError
-from features.regular_file import require_regular
-from surrogate.atomic import write_text
+from surrogate.dataset.atomic import write_text
+from surrogate.features.errors import InputError
+from surrogate.features.regular_file import require_regular
 from surrogate.trace.iteration.segments import Segments, segments
 from surrogate.trace.iteration.units import HostWork, Unit
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from features.errors import InputError
-from features.gpu import Gpu
-from features.gpu import gpu as gpu_named
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu
+from surrogate.features.gpu import gpu as gpu_named
 from surrogate.trace.bounds import gpu_of
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration.operator_table import operator_rows
@@ -90,7 +90,7 @@ def load_surrogates(
     if device is None:
         raise InputError("the trace does not name a known GPU; say which one with --gpu")
     from surrogate.operators import OperatorPredictor
-    from surrogate.predictor import load
+    from surrogate.prediction.predictor import load
 
     convs = None
     if needs_convs:

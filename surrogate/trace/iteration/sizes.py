@@ -6,9 +6,9 @@ from math import prod
 
 import numpy as np
 
-from features.conv import Conv
-from features.errors import InputError
-from features.operators import Addmm, Bmm, EmbeddingBag, Gemm, LayerNorm, Operator, operator
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.operators import Addmm, Bmm, EmbeddingBag, Gemm, LayerNorm, Operator, operator
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration.call import Call, LackingError, call_of
 from surrogate.trace.iteration.convolutions import CONVOLUTIONS, convolutions

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.conv import Conv
-from features.gpu import Gpu
-from features.operators import Memcpy, Operator, operator
+from surrogate.features.conv import Conv
+from surrogate.features.gpu import Gpu
+from surrogate.features.operators import Memcpy, Operator, operator
 from surrogate.network.predictors import ConvPredictor, OperatorTimes
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Trace

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.result import Rows
 from surrogate.trace.spans.live import Tracer
 from surrogate.trace.spans.table import LEVELS, Spans, level_number

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest
 from surrogate.trace.graph.tasks import Graph
 from surrogate.trace.whatif import convolutions, distributed, faster, fusion, precision
 from surrogate.trace.whatif.setting import Change, Setting

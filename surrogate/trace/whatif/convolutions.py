@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from features.conv import Conv
-from features.errors import InputError
-from features.kernels import identify_call
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.kernels import identify_call
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.graph.tasks import Graph

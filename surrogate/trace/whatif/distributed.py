@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.graph.tasks import DEVICE_KINDS, Graph
 from surrogate.trace.whatif.parameters import Parameter, parameters_of
 from surrogate.trace.whatif.precision import OPTIMIZER

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from features.errors import InputError
-from features.roofline import peak_tflops, roofline_us
+from surrogate.features.errors import InputError
+from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.trace.graph.tasks import DEVICE_KINDS, Graph
 from surrogate.trace.whatif.precision import OPTIMIZER
 from surrogate.trace.whatif.primitives import scale, select

@@ -6,8 +6,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from features.errors import InputError
-from surrogate.atomic import write_text
+from surrogate.dataset.atomic import write_text
+from surrogate.features.errors import InputError
 from surrogate.report.style import BAND, BLUE, INK, PAPER, blank, legend, plain_tick, svg, theme
 from surrogate.trace.whatif.evaluate import Answer, path_us
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, LAUNCH, WORK, Graph, Mask
 from surrogate.trace.whatif.parameters import parameters_of

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from features.errors import InputError
-from features.kernels import identify
-from features.roofline import peak_tflops, roofline_us
+from surrogate.features.errors import InputError
+from surrogate.features.kernels import identify
+from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.trace.graph.tasks import KERNEL, Graph, Mask
 from surrogate.trace.whatif.primitives import scale, select
 from surrogate.trace.whatif.setting import Change, Setting

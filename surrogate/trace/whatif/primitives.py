@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest
 from surrogate.trace.graph.order import in_order
 from surrogate.trace.graph.simulate import POLICIES
 from surrogate.trace.graph.tasks import (

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from features.errors import InputError
-from features.gpu import Gpu, gpu
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu, gpu
 from surrogate.trace.graph.tasks import Graph
 
 if TYPE_CHECKING:
-    from surrogate.predictor import Predictor
+    from surrogate.prediction.predictor import Predictor
     from surrogate.trace.profiling import Profile
 
 
@@ -69,7 +69,7 @@ class Setting:
     def predictor(self) -> "Predictor":
         """The surrogate for the trace's own GPU."""
         if self._predictor is None:
-            from surrogate.predictor import load
+            from surrogate.prediction.predictor import load
 
             make = self.load_predictor or (lambda: load(self.own_gpu.name))
             self._predictor = make()
@@ -89,7 +89,7 @@ def setting_of(
     """
 
     def from_bundle() -> "Predictor":
-        from surrogate.predictor import load
+        from surrogate.prediction.predictor import load
 
         return load(str(bundle), gpu=profile.gpu.name if profile.gpu else None)
 

@@ -8,8 +8,8 @@ import pytest
 
 from experiments.campaign import context as context_module
 from experiments.campaign.context import Context
-from features.conv import Conv
 from surrogate.collect.device import Choice, DeviceInfo, Kernel, Measurement
+from surrogate.features.conv import Conv
 
 ALGORITHMS = ("GEMM", "WINOGRAD", "FFT")
 

@@ -13,11 +13,11 @@ from experiments.campaign.convolutions import run_convolutions
 from experiments.campaign.others import run_operators
 from experiments.campaign.probe import run_probe, summarised
 from experiments.campaign.slices import SLICES
-from features.errors import InputError
-from features.problem import SIZE_COLUMNS
 from surrogate.collect.counters.collect import Counted
 from surrogate.collect.counters.tool import PERMISSION_REMEDY, Tool
 from surrogate.dataset.store import read_dataset
+from surrogate.features.errors import InputError
+from surrogate.features.problem import SIZE_COLUMNS
 
 
 @pytest.mark.parametrize("number", [1, 3, 4, 5, 7])

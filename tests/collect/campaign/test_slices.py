@@ -3,8 +3,8 @@
 import pytest
 
 from experiments.campaign.slices import SLICES, Kind, chosen, plan_of
-from features.errors import InputError
 from surrogate.collect.caps import GPU_CAPS
+from surrogate.features.errors import InputError
 
 CONVOLUTIONS = [one for one in SLICES.values() if one.kind in (Kind.CONVOLUTIONS, Kind.GRAPH)]
 

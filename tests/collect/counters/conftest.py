@@ -9,8 +9,8 @@ from textwrap import dedent
 
 import pytest
 
-from features.conv import Conv
 from surrogate.collect.counters.pairs import Pair
+from surrogate.features.conv import Conv
 
 NCU = """
 import json, os, sys

@@ -3,12 +3,12 @@
 import pandas as pd
 import pytest
 
-from features.errors import InputError
 from surrogate.collect.counters import collect
 from surrogate.collect.counters.attribute import KEY, add_counters
 from surrogate.collect.counters.collect import count
 from surrogate.collect.counters.metrics import GROUPS, LAUNCH, ncu_metrics
 from surrogate.collect.counters.tool import Tool, environment, find_tool, permission_denied
+from surrogate.features.errors import InputError
 
 
 def program(pairs_file, seconds):

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.conv import Conv
-from features.errors import InputError
 from surrogate.collect.counters import workload
 from surrogate.collect.counters.pairs import (
     MAX_PAIRS,
@@ -21,6 +19,8 @@ from surrogate.collect.counters.pairs import (
 )
 from surrogate.collect.counters.workload import ProfiledStopwatch, run_pairs
 from surrogate.collect.protocol import RepeatPolicy
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 
 def many(count: int) -> list[Pair]:

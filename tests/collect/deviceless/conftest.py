@@ -153,8 +153,8 @@ def backend(fake_cudnn: FakeCudnn) -> Backend:
 @pytest.fixture
 def real_backend() -> Backend:
     """The installed cuDNN; skipped where there is none that runs without a GPU."""
-    from features.errors import InputError
     from surrogate.collect.cudnn.library import Library
+    from surrogate.features.errors import InputError
 
     try:
         return Backend(Library.load())

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from features.conv import Conv
-from features.errors import InputError
-from features.gpu import gpu
 from surrogate.collect import deviceless
 from surrogate.collect.deviceless import KEPT, Deviceless, collect_heuristic
 from surrogate.collect.plan import PlannedProblem, build
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
 
 CONV = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
 

@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from features.errors import InputError
-from features.gpu import gpu, gpus
-from features.occupancy import LIMITS
-from features.text import parse
 from surrogate.collect.cudnn.status import CudnnError
 from surrogate.collect.graph.attributes import NUMERICAL_NOTES, Attribute, Descriptor, Kind, note_name
 from surrogate.collect.graph.backend import Scope
 from surrogate.collect.graph.plans import EnginePlan, Target, engine_count, engine_plan, finalized, ranked
 from surrogate.collect.graph.problem import operation_graph, strides, tensor_dims
 from surrogate.collect.graph.properties import properties_json
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu, gpus
+from surrogate.features.occupancy import LIMITS
+from surrogate.features.text import parse
 
 CONV = parse("n8c64h14w20k32r3s1p1q0u2v1l1g4")
 

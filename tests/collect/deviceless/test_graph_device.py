@@ -6,8 +6,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from features.conv import Conv
-from features.errors import InputError
 from surrogate.collect import worker
 from surrogate.collect.cudnn.activity import KernelSpan
 from surrogate.collect.cudnn.gpu import GpuFaultError
@@ -16,6 +14,8 @@ from surrogate.collect.graph.attributes import Attribute
 from surrogate.collect.graph.backend import Backend
 from surrogate.collect.graph.device import LIBRARY, GraphDevice
 from surrogate.collect.protocol import RepeatPolicy
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 
 CONV = Conv(n=2, c=8, h=9, k=4, r=3)
 POLICY = RepeatPolicy()

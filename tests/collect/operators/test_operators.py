@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import InputError
 from surrogate.collect import log
 from surrogate.collect.cudnn.activity import KernelSpan
 from surrogate.collect.cudnn.status import CudnnError
@@ -32,6 +31,7 @@ from surrogate.collect.operators.reference import (
 from surrogate.collect.operators.sample import MIN_BYTES, sampled
 from surrogate.collect.operators.stream import cupy_stream
 from surrogate.collect.protocol import RepeatPolicy
+from surrogate.features.errors import InputError
 
 SMALL = 1 << 18
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from features.conv import Conv
-from features.errors import InputError
-from features.text import parse
 from surrogate.collect.reference import ALGORITHMS
 from surrogate.collect.reference.direct import direct, relative_error
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.text import parse
 
 NAMES = tuple(ALGORITHMS)
 ANY_SHAPE = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.fft
 
-from features.text import parse
 from surrogate.collect.reference import ALGORITHMS
 from surrogate.collect.reference.arithmetic import Arithmetic, arithmetic, flop_count
+from surrogate.features.text import parse
 
 PROBLEMS = ("n3c8h37w41k6r3p1", "n2c6h30k4r5p2", "n2c12h31k8r3p1g2", "n2c600h9k8r3p1u2", "n1c4h64k4r9p4")
 CASES = [

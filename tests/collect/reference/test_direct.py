@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import scipy.signal
 
-from features.text import parse
 from surrogate.collect.reference.direct import direct, relative_error
+from surrogate.features.text import parse
 
 
 def test_is_the_definition() -> None:

@@ -5,9 +5,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from features.text import parse
 from surrogate.collect.reference import ALGORITHMS
 from surrogate.collect.reference.implicit_gemm import TILE_BYTES
+from surrogate.features.text import parse
 
 SLACK_BYTES = 48 * 1024  # Python objects, transform matrices, NumPy's cast buffers
 PROBLEMS = (

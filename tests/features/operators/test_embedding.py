@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from features.gpu import gpu
-from features.operators import (
+from surrogate.features.gpu import gpu
+from surrogate.features.operators import (
     EmbeddingBag,
     EmbeddingBagBackward,
     EmbeddingBagBackwardAdagrad,
@@ -15,7 +15,7 @@ from features.operators import (
     refined_forward_us,
     sgd_us,
 )
-from features.operators.embedding_traffic import all_cached_share, concurrent_tables
+from surrogate.features.operators.embedding_traffic import all_cached_share, concurrent_tables
 
 V100 = {"dram_gbs": 809.0, "l2_gbs": 2888.0, "peak_gflops": 12200.0, "sms": 80}
 SLIPPED = MemoryRates(**V100, l2_bytes=6 * 1024 * 1024 * 4)  # the notebook's L2, four times too large

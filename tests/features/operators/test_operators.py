@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.errors import InputError
-from features.gpu import gpu
-from features.operators import (
+from surrogate.collect.operators.operator import KINDS
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
+from surrogate.features.operators import (
     OPERATORS,
     AllReduce,
     AllToAll,
@@ -22,7 +23,6 @@ from features.operators import (
     Softmax,
     operator,
 )
-from surrogate.collect.operators.operator import KINDS
 
 V100 = gpu("v100")
 LAW = CollectiveLaw(overhead_us=20, max_gbs=100, a=10, c=24, l=2, k=0.5, x0=17, b=-1)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.graph import Graph, Resource, critical_path, serialised_pct, simulate
 from surrogate.trace.graph.order import in_order
 from surrogate.trace.graph.tasks import COLLECTIVE, KERNEL, WORK

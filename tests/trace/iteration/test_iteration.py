@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from features.conv import Conv
-from features.errors import InputError
-from features.gpu import gpu
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
 from surrogate.operators import OperatorPredictor
 from surrogate.trace.iteration import (
     Surrogates,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
 from surrogate.trace.iteration import HostWork, Mean, Overheads, load_overheads, measure_overheads, pooled
 from surrogate.trace.iteration.overheads import place, trimmed_mean

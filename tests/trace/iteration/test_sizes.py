@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from features.conv import Conv
-from features.operators import Addmm, Bmm, EmbeddingBag, Gemm, operator
+from surrogate.features.conv import Conv
+from surrogate.features.operators import Addmm, Bmm, EmbeddingBag, Gemm, operator
 from surrogate.trace.iteration.call import Call, LackingError
 from surrogate.trace.iteration.convolutions import CONVOLUTIONS, convolutions, solved
 from surrogate.trace.iteration.sizes import RULES, rebatched

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.graph import simulate
 from surrogate.trace.whatif import MODELS, Network, evaluate, select, setting_of, user_function, what_if
 from surrogate.trace.whatif.convolutions import convolutions_of

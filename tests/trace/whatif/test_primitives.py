@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import InputError
+from surrogate.features.errors import InputError
 from surrogate.trace.graph import simulate
 from surrogate.trace.whatif import NewTask, insert, remove, scale, schedule, select
 

@@ -1,1 +1,0 @@
-"""Measuring the best predictions alone, and the results kept for the next time."""

@@ -1,0 +1,89 @@
+"""Bundles that ship with the package, found by the GPU they serve."""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from surrogate import bundled
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu, canonical, gpu
+
+INDEX = "bundle.json"
+VENDOR_LIBRARIES = {"nvidia": "cudnn", "amd": "miopen", "cpu": "reference"}
+"""Vendor → the library that its GPUs run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """One folder: the registry names of the GPUs it was fitted on, their vendors, its libraries and its size."""
+
+    path: Path
+    gpus: frozenset[str]
+    vendors: frozenset[str]
+    libraries: frozenset[str]
+    rows: int
+
+
+def shipped(folder: Path | None = None) -> tuple[Shipped, ...]:
+    """All bundles in ``folder`` (the package's own by default), in the order of their names."""
+    return _shipped(folder or bundled.FOLDER)
+
+
+@lru_cache(maxsize=8)
+def _shipped(folder: Path) -> tuple[Shipped, ...]:
+    return tuple(_described(file) for file in sorted(folder.glob(f"*/{INDEX}")))
+
+
+def _described(file: Path) -> Shipped:
+    index = json.loads(file.read_bytes())
+    data, devices = index["card"]["data"], index.get("devices", {})
+    vendors = set()
+    for name in data["gpus"]:
+        try:
+            vendors.add(devices[name]["vendor"] if name in devices else gpu(name).vendor)
+        except InputError:
+            continue
+    return Shipped(
+        file.parent,
+        frozenset(canonical(name) for name in data["gpus"]),
+        frozenset(vendors),
+        frozenset(text.partition(" ")[0] for text in data["libraries"]),
+        int(data.get("ok_rows", 0)),
+    )
+
+
+def bundle_for(one: Gpu, library: str | None = None, folder: Path | None = None) -> Path:
+    """The shipped bundle fitted on this GPU, else the vendor's: the one with most rows.
+
+    Raises `InputError` where none serves the GPU or the library.
+    """
+    known = shipped(folder)
+    fitting = [b for b in known if library is None or library in b.libraries]
+    own = VENDOR_LIBRARIES.get(one.vendor) if library is None else library
+    for serves in (
+        [b for b in fitting if one.name in b.gpus],
+        [b for b in fitting if one.vendor in b.vendors and own in b.libraries],
+    ):
+        if serves:
+            return max(serves, key=lambda b: (b.rows, b.path.name)).path
+    wanted = f"{one.name} with {library}" if library else one.name
+    listed = sorted({name for b in known for name in b.gpus})
+    raise InputError(
+        f"no bundle for {wanted} ships with the package; "
+        + (f"shipped: {', '.join(listed)}; " if listed else "none ships with this installation; ")
+        + "train one with `seer train DATA -o BUNDLE` and give its path"
+    )
+
+
+def is_path(text: str | Path) -> bool:
+    """True for a `Path`, for text with a separator, and for the name of a folder that holds a bundle."""
+    return isinstance(text, Path) or "/" in text or "\\" in text or (Path(text) / "bundle.json").is_file()
+
+
+def find_gpu(name: str) -> Gpu:
+    """The registry's GPU, as `surrogate.features.gpu.gpu`; the error also tells of folders."""
+    try:
+        return gpu(name)
+    except InputError as error:
+        raise InputError(f"{error}; and there is no bundle folder of that name") from None

@@ -1,1 +1,0 @@
-"""What `surrogate.predictor` is made of: trees as arrays, features of one problem, limits, results. numpy only."""

@@ -1,0 +1,279 @@
+"""Calibration: a correction that is known is found, intervals hold, other GPUs stay, bundles survive the disk."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surrogate.bundle.bundle import Bundle, load, save
+from surrogate.bundle.calibrate import calibrate
+from surrogate.bundle.plan import greedy, plan_calibration, write_plan
+from surrogate.bundle.training import train
+from surrogate.collect.plan_file import file_problems
+from surrogate.dataset.problem_list import read_planned
+from surrogate.dataset.rows import rows_of
+from surrogate.dataset.store import Dataset, read_dataset
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.models import MODELS, model_class
+from surrogate.models.residual import PRIORS, Inputs, Residual, kernel
+from surrogate.prediction.predictor import Predictor
+
+NEW = "Tesla V100-SXM2-16GB"
+MEDIANS = {name: median for name, (median, _) in PRIORS.items()}
+Table = Callable[..., pd.DataFrame]
+
+
+@pytest.fixture(scope="module")
+def bundle(table: Table) -> Bundle:
+    """Fitted on two GPUs."""
+    return train(Dataset(table(16, noise=0.02)), model="linear-terms")
+
+
+def on_new_gpu(table: Table, bundle: Bundle, shapes: int = 16, noise: float = 0.02) -> Dataset:
+    """Times on a third GPU: the bundle's own predictions, changed by a factor per algorithm and one per size."""
+    frame = table(shapes, gpus=(NEW,), seed=3)
+    predicted = bundle.model.predict_us(rows_of(frame))
+    factor = frame["algorithm"].map(
+        {"IMPLICIT_GEMM": 0.5, "IMPLICIT_PRECOMP_GEMM": 0.7, "FFT": 0.6, "WINOGRAD": 0.4}
+    )
+    trend = (frame["c"].to_numpy() / 32.0) ** 0.2
+    random = np.random.default_rng(1).normal(size=len(frame))
+    times = predicted * factor * trend * np.exp(noise * random)
+    return Dataset(frame.assign(time_us=times.where(frame["status"] == "ok")))
+
+
+def median_error(bundle: Bundle, data: Dataset) -> float:
+    frame = data.frame[data.frame["status"] == "ok"]
+    return float(np.median(np.abs(bundle.predict(frame)["predicted_us"] / frame["time_us"] - 1)))
+
+
+def split(data: Dataset, share: float = 0.5) -> tuple[Dataset, Dataset]:
+    """By shape: every other channel count measured, the rest to judge."""
+    channels = sorted(data.frame["c"].unique())
+    inside = data.frame["c"].isin(channels[:: round(1 / share)])
+    return data.with_frame(data.frame[inside]), data.with_frame(data.frame[~inside])
+
+
+def test_a_known_correction_is_found_on_held_out_shapes(table: Table, bundle: Bundle) -> None:
+    """Factors per algorithm and a trend over the size, from half of the shapes."""
+    measured, judged = split(on_new_gpu(table, bundle))
+    calibrated = calibrate(bundle, measured)
+    assert median_error(bundle, judged) > 0.3
+    assert median_error(calibrated, judged) < 0.07
+    card = next(iter(calibrated.card["calibration"].values()))
+    assert card["median_ape_before"] > 0.3 > 0.1 > card["median_ape_held_out"]
+    assert card["problems"] == len(
+        measured.frame.drop_duplicates(["n", "c", "h", "k", "r", "groups", "stride_h"])
+    )
+
+
+def test_intervals_are_fitted_again_and_hold(table: Table, bundle: Bundle) -> None:
+    measured, judged = split(on_new_gpu(table, bundle, shapes=24))
+    frame = judged.frame[judged.frame["status"] == "ok"]
+
+    before, after = bundle.predict(frame), calibrate(bundle, measured).predict(frame)
+    inside = (after["lower_us"] <= frame["time_us"]) & (frame["time_us"] <= after["upper_us"])
+    assert inside.mean() > 0.8
+    ratio = np.log(after["upper_us"] / after["lower_us"]) / np.log(before["upper_us"] / before["lower_us"])
+    assert ratio.median() < 0.7  # the bundle's own are those of a poorer model
+
+
+def test_other_gpus_stay_as_they_are_and_the_new_one_is_known(table: Table, bundle: Bundle) -> None:
+    calibrated = calibrate(bundle, on_new_gpu(table, bundle))
+    old = table(6)
+    pd.testing.assert_frame_equal(calibrated.predict(old), bundle.predict(old))
+    new = table(6, gpus=(NEW,))
+    ran = (new["status"] == "ok").to_numpy()
+    assert not bundle.predict(new)["in_domain"].any()
+    assert calibrated.predict(new)["in_domain"][ran].mean() > 0.9
+
+
+def test_a_calibrated_bundle_survives_the_disk(table: Table, bundle: Bundle, tmp_path) -> None:
+    """With trees as well, and nothing but JSON and UBJ."""
+    data = on_new_gpu(table, bundle, shapes=60)
+    calibrated = calibrate(bundle, data)
+    assert next(iter(calibrated.card["calibration"].values()))["problems"] >= 100
+    save(calibrated, tmp_path / "b")
+    again = load(tmp_path / "b")
+    pd.testing.assert_frame_equal(again.predict(data.frame), calibrated.predict(data.frame))
+    assert {p.suffix for p in (tmp_path / "b").rglob("*") if p.is_file()} <= {".json", ".ubj"}
+    assert again.card["calibration"] == calibrated.card["calibration"]
+
+
+def test_a_second_calibration_adds_a_gpu_or_corrects_it_anew(table: Table, bundle: Bundle) -> None:
+    first = calibrate(bundle, on_new_gpu(table, bundle))
+    other = table(16, gpus=("Tesla P100-SXM2-16GB",), seed=5)
+    both = calibrate(first, Dataset(other))
+    assert len(both.card["calibration"]) == 2
+    new = table(6, gpus=(NEW,))
+    np.testing.assert_array_equal(both.predict(new)["predicted_us"], first.predict(new)["predicted_us"])
+    doubled = on_new_gpu(table, bundle)
+    doubled = doubled.with_frame(doubled.frame.assign(time_us=doubled.frame["time_us"] * 2))
+    assert median_error(calibrate(first, doubled), doubled) < 0.1  # not on top of the first
+
+
+def test_order_of_rows_does_not_matter(table: Table, bundle: Bundle) -> None:
+    data = on_new_gpu(table, bundle, shapes=8)
+    shuffled = data.with_frame(data.frame.sample(frac=1, random_state=0))
+    once, twice = calibrate(bundle, data).predict(data.frame), calibrate(bundle, shuffled).predict(data.frame)
+    np.testing.assert_allclose(once["predicted_us"], twice["predicted_us"], rtol=1e-3)
+
+
+def test_too_little_is_refused(table: Table, bundle: Bundle) -> None:
+    """Fewer than ten problems, one shape, a library that the bundle does not know."""
+    with pytest.raises(InputError, match=r"has 8 measured problems, calibration needs at least 10.*--plan"):
+        calibrate(bundle, on_new_gpu(table, bundle, shapes=4))
+    one = table(1, gpus=(NEW,), batches=range(1, 13))
+    with pytest.raises(InputError, match="one shape"):
+        calibrate(bundle, Dataset(one))
+    with pytest.raises(InputError, match="measured with reference"):
+        calibrate(bundle, Dataset(table(16, gpus=(NEW,)).assign(library="reference")))
+    with pytest.raises(InputError, match="seer calibrate"):
+        model_class("calibrated")().fit(rows_of(table(2)))
+    assert "calibrated" not in MODELS  # a comparison could not fit it
+
+
+def test_refusals_are_learned(table: Table, bundle: Bundle) -> None:
+    """An algorithm that the new GPU refused is not supported there, and still is elsewhere."""
+    data = on_new_gpu(table, bundle)
+    gone = data.frame["algorithm"] == "WINOGRAD"
+    frame = data.frame.assign(
+        status=data.frame["status"].where(~gone, "not_supported"), time_us=data.frame["time_us"].where(~gone)
+    )
+    calibrated = calibrate(bundle, data.with_frame(frame))
+    assert not calibrated.predict(frame)["supported"][gone].any()
+    old = table(16)
+    assert calibrated.predict(old)["supported"].equals(bundle.predict(old)["supported"])
+
+
+@given(st.integers(2, 30), st.integers(0, 5))
+def test_a_covariance_is_one(count: int, seed: int) -> None:
+    """Symmetric and without negative eigenvalues, whatever the rows."""
+    covariance = kernel(MEDIANS, inputs := invented(count, seed), inputs)
+    np.testing.assert_allclose(covariance, covariance.T)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-9
+
+
+def test_a_process_agrees_with_an_independent_one() -> None:
+    """scikit-learn's Gaussian process, given the same covariance: one family, one candidate, no linear part."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+    random = np.random.default_rng(0)
+    x, y, new = random.normal(size=(20, 3)), random.normal(size=20), random.normal(size=(7, 3))
+    scales = {**dict.fromkeys(PRIORS, 0.0), "common": 0.3, "smooth": 0.5, "length": 1.2, "noise": 0.2}
+    mine = Residual.fit(same(x), y, scales=scales).predict(same(new))
+    covariance = ConstantKernel(0.09) + ConstantKernel(0.25) * RBF(1.2)
+    theirs = GaussianProcessRegressor(covariance, alpha=0.04 + 1e-10, optimizer=None).fit(x, y)
+    np.testing.assert_allclose(mine, theirs.predict(new), rtol=1e-6)
+
+
+def test_far_from_every_measurement_little_is_said() -> None:
+    """The smooth part fades; the common one stays."""
+    scales = {**MEDIANS, "linear": 0.0}
+    found = Residual.fit(invented(20, 0), np.full(20, 0.8), scales=scales)
+    far = invented(5, 1)
+    away = Inputs(far.terms + 100.0, far.family + 50, far.candidate + 50)
+    assert (np.abs(found.predict(away)) < np.abs(found.predict(invented(20, 0))).min()).all()
+
+
+def invented(count: int, seed: int) -> Inputs:
+    random = np.random.default_rng(seed)
+    family = random.integers(0, 3, count)
+    return Inputs(random.normal(size=(count, 4)), family, 2 * family + random.integers(0, 2, count))
+
+
+def same(terms: np.ndarray) -> Inputs:
+    zeros = np.zeros(len(terms), dtype=int)
+    return Inputs(terms, zeros, zeros)
+
+
+def test_a_plan_spreads_and_is_nested() -> None:
+    """Of two clusters each gets its problem before one gets a second; a shorter plan is a prefix."""
+    random = np.random.default_rng(0)
+    terms = np.concatenate([random.normal(0, 0.05, (15, 2)), random.normal(6, 0.05, (5, 2))])
+    chosen = greedy(same(terms), np.arange(20), 6)
+    assert {place < 15 for place in chosen[:2]} == {True, False}
+    assert len(set(chosen)) == 6
+    assert greedy(same(terms), np.arange(20), 3) == chosen[:3]
+
+
+def test_a_plan_covers_algorithms(table: Table, bundle: Bundle, tmp_path) -> None:
+    """Ten planned problems: 3×3 and 1×1, so that every algorithm is measured; `seer collect` reads the file."""
+    planned = plan_calibration(bundle, "v100-sxm2-16gb", 10)
+    assert len({p.conv for p in planned}) == 10
+    assert {p.conv.r for p in planned} > {1, 3}
+    write_plan(planned, tmp_path / "plan.jsonl")
+    assert [p.conv for p in file_problems(tmp_path / "plan.jsonl")] == [p.conv for p in planned]
+    with pytest.raises(InputError, match="2 problems to choose 10"):
+        plan_calibration(bundle, NEW, 10, planned[:2])
+    with pytest.raises(InputError, match="is not the bundle's"):
+        plan_calibration(bundle, NEW, 10, library="miopen")
+
+
+def test_planning_prefers_what_is_listed(table: Table, bundle: Bundle, tmp_path) -> None:
+    """From a table of problems, networks kept."""
+    table(8).to_parquet(tmp_path / "p.parquet")
+    given_problems = read_planned(tmp_path / "p.parquet")
+    assert len(given_problems) == 16
+    planned = plan_calibration(bundle, NEW, 5, given_problems)
+    assert {p.conv for p in planned} <= {p.conv for p in given_problems}
+    assert any(p.networks for p in planned)
+
+
+def test_a_blend_is_calibrated_and_served(table: Table, tmp_path) -> None:
+    """As the shipped bundles are: ten problems of a new GPU help it and survive the disk; the others' times stay."""
+    settings = {"trees.rounds": 30, "trees.learning_rate": 0.2, "process.inducing": 32}
+    blend = train(Dataset(table(16, noise=0.02)), model="blend", params=settings)
+    data = on_new_gpu(table, blend)
+    keys = ["c", "h", "r", "stride_h", "groups", "n"]
+    inside = data.frame[data.frame["c"] <= data.frame["c"].median()]
+    ten = inside.merge(inside[keys].drop_duplicates().head(10))
+    rest = data.with_frame(data.frame[data.frame["c"] > data.frame["c"].median()])
+    calibrated = calibrate(blend, data.with_frame(ten))
+    assert calibrated.card["calibration"]["v100-sxm2-16gb"]["problems"] == 10
+    assert median_error(calibrated, rest) < 0.7 * median_error(blend, rest)
+    save(calibrated, tmp_path / "calibrated blend")
+    again = load(tmp_path / "calibrated blend")
+    conv = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
+    for gpu in ("v100", "t4"):
+        predictor = Predictor(again, gpu=gpu, backend="numpy")
+        for one in predictor.select(conv).candidates:
+            row = data.frame.iloc[:1].assign(**conv.to_dict(), gpu=predictor.gpu, algorithm=one.algorithm)
+            assert one.time_us == pytest.approx(float(again.predict(row)["predicted_us"].iloc[0]), rel=1e-3)
+            assert one.source == "model"
+    others = table(4, gpus=("Tesla T4",))
+    np.testing.assert_allclose(again.predict(others)["predicted_us"], blend.predict(others)["predicted_us"])
+
+
+@pytest.mark.slow
+def test_on_measured_gpus(shared_data) -> None:
+    """T4 from the other GPUs: its other shapes' times get better by a third, and intervals hold."""
+    data = read_dataset(shared_data / "cudnn_conv_per_algorithm.parquet")
+    frame = data.frame[(data.frame["direction"] == "fwd") & (data.frame["dtype"] == "fp32")]
+    held = frame["gpu"] == "Tesla T4"
+    fitted = train(data.with_frame(frame[~held]), model="linear-terms")
+    own = frame[held & (frame["status"] == "ok")]
+    measured = own["c"] % 64 != 0
+    assert len(own[measured]) > 100 < len(own[~measured])
+    judged = data.with_frame(own[~measured])
+    calibrated = calibrate(fitted, data.with_frame(own[measured]))
+    assert median_error(calibrated, judged) < 0.67 * median_error(fitted, judged)
+    out, times = calibrated.predict(judged.frame), judged.frame["time_us"]
+    assert ((out["lower_us"] <= times) & (times <= out["upper_us"])).mean() > 0.8
+
+
+def test_rows_that_the_bundle_was_trained_on_narrow_no_interval(table: Table, bundle: Bundle) -> None:
+    """Their errors foretell nothing: widths stay, and no error is called held out."""
+    again = calibrate(bundle, Dataset(table(16, noise=0.02)))
+    assert again.widths == bundle.widths
+    for row in again.card["calibration"].values():
+        assert row["rows_not_trained_on"] == 0 and row["median_ape_held_out"] is None
+    more = calibrate(bundle, Dataset(table(24, noise=0.02)))
+    assert more.widths != bundle.widths
+    for row in more.card["calibration"].values():
+        assert 0 < row["rows_not_trained_on"] < row["rows"] and row["median_ape_held_out"] > 0.0

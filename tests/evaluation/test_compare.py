@@ -1,0 +1,365 @@
+"""The main job on an invented table: every split, no leakage, the contract of results.json."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.dataset.normalise import normalise
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.splits import SPLITS
+from surrogate.dataset.store import Dataset
+from surrogate.evaluation.compare import compare
+from surrogate.evaluation.comparison import Comparison
+from surrogate.evaluation.rounds import fit_beside
+from surrogate.features.errors import InputError
+from surrogate.models import MODELS
+from surrogate.models.blend import Blend
+from surrogate.models.boosted import BoostedTerms
+from surrogate.models.gaussian import GaussianTerms
+from surrogate.models.roofline import Roofline
+from surrogate.models.single import AlwaysBestSingle
+
+Table = Callable[..., pd.DataFrame]
+CHEAP = ("always-best-single", "roofline", "linear-dims")
+REFERENCES = {"cudnn-heuristic", "oracle"}
+TIME_KEYS = {
+    "model", "split", "stratum", "population", "gpu", "direction", "dtype", "math", "algorithm", "n", "shapes",
+    "median_ape", "mape", "p90_ape", "rmspe", "gmae", "spearman",
+}  # fmt: skip
+CHOICE_KEYS = {
+    "model", "split", "stratum", "gpu", "direction", "dtype", "math", "n", "shapes", "slowdown_macro", "ci_low",
+    "ci_high", "slowdown_geomean", "slowdown_p95", "slowdown_max", "top1", "within_10pct", "top2_slowdown",
+    "infeasible_picks", "paired_vs_heuristic",
+}  # fmt: skip
+
+
+def _data(frame: pd.DataFrame, **options: Any) -> Dataset:
+    return Dataset(normalise(frame, "test"), **options)
+
+
+def _row(rows: list[dict[str, Any]], **where: Any) -> dict[str, Any]:
+    where = {"stratum": "all", "gpu": "all"} | where
+    found = [row for row in rows if all(row.get(key) == value for key, value in where.items())]
+    assert len(found) == 1, where
+    return found[0]
+
+
+SHAPE = ("c", "h", "k", "r", "groups", "stride_h")  # what tells the invented shapes apart
+
+
+def _shapes(frame: pd.DataFrame) -> set[tuple[Any, ...]]:
+    return set(frame[list(SHAPE)].itertuples(index=False, name=None))
+
+
+class Memory(Roofline):
+    """Knows by heart the time of every (shape, algorithm) it was fitted on, and nothing else.
+
+    Where a held-out row is known, it leaked. It also notes what each round trained on and was asked.
+    """
+
+    name: ClassVar[str] = "memory"
+    rounds: ClassVar[list[tuple[pd.DataFrame, pd.DataFrame]]] = []
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        self.train = pd.DataFrame()
+        self.times: dict[tuple[Any, ...], float] = {}
+
+    def fit(self, rows: Rows, *, seed: int = 0) -> Self:
+        fitted = type(self)()
+        fitted.train = rows.frame.copy()
+        known = self._keys(rows.frame[rows.ok])
+        fitted.times = dict(zip(known, rows.time_us[rows.ok].tolist(), strict=True))
+        return fitted
+
+    def _keys(self, frame: pd.DataFrame) -> list[tuple[Any, ...]]:
+        return list(frame[[*SHAPE, "algorithm"]].itertuples(index=False, name=None))
+
+    def predict_us(self, rows: Rows) -> np.ndarray:
+        self.rounds.append((self.train, rows.frame.copy()))
+        return np.array([self.times.get(key, np.nan) for key in self._keys(rows.frame)])
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> type[Memory]:
+    monkeypatch.setitem(MODELS, "memory", Memory)
+    Memory.rounds.clear()
+    return Memory
+
+
+@pytest.mark.parametrize("by", SPLITS)
+def test_every_split_end_to_end(table: Table, by: str) -> None:
+    steps: list[tuple[int, int]] = []
+    result = compare(
+        _data(table(12)),
+        [_data(table(4, gpus=("TITAN V",)))],
+        by=by,
+        folds_count=3,
+        models=CHEAP,
+        progress=lambda done, total, text: steps.append((done, total)),
+    )
+    rows = result.results["choice_rows"]
+    assert {row["model"] for row in rows} == {*CHEAP, *REFERENCES}
+    assert {row["split"] for row in rows} == {by}
+    assert _row(rows, model="oracle")["slowdown_macro"] == 1
+    for row in rows:
+        assert row["n"] == 0 or 1 <= row["ci_low"] <= row["slowdown_macro"] <= row["ci_high"]
+    assert steps[0][0] == 0 and steps[-1][0] == steps[-1][1] and steps == sorted(steps)
+    assert set(result.predictions["model"]) == set(CHEAP)
+    assert set(result.choices["model"]) == {*CHEAP, *REFERENCES}
+    assert len(result.folds) > 0
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_no_held_shape_is_trained_on(table: Table, memory: type[Memory], seeds: int) -> None:
+    main, also = table(12), table(16, batches=(4, 64), gpus=("TITAN V",))
+    result = compare(_data(main), [_data(also)], folds_count=4, seeds=seeds, models=["memory"])
+    assert len(memory.rounds) == 4 * seeds
+    for train, test in memory.rounds:
+        seen, held = _shapes(train), _shapes(test)
+        assert seen and held and not seen & held
+        assert "TITAN V" in set(train["gpu"]) and "TITAN V" not in set(test["gpu"])
+    # What it knows by heart never helps: it has no prediction at all.
+    assert _row(result.results["choice_rows"], model="memory")["n"] == 0
+    assert len(result.predictions) == 0
+
+
+def test_no_shape_of_a_held_network_is_trained_on(table: Table, memory: type[Memory]) -> None:
+    result = compare(_data(table(15)), by="network", folds_count=3, models=["memory"])
+    for train, test in memory.rounds:
+        assert _shapes(test) and not _shapes(train) & _shapes(test)
+    assert _row(result.results["choice_rows"], model="memory")["n"] == 0
+
+
+def test_no_row_of_a_held_gpu_is_trained_on(table: Table, memory: type[Memory]) -> None:
+    compare(_data(table(4)), [_data(table(4, seed=1))], by="gpu", models=["memory"])
+    assert len(memory.rounds) == 2
+    for train, test in memory.rounds:
+        assert len(set(test["gpu"])) == 1 and not set(train["gpu"]) & set(test["gpu"])
+
+
+def test_random_rows_flatter_a_model_that_only_remembers(table: Table, memory: type[Memory]) -> None:
+    """The judge is no cheat: where rows do leak (the same shape at another batch), the memory has an answer."""
+    result = compare(_data(table(12, gpus=("Tesla T4",))), by="random", folds_count=5, models=["memory"])
+    assert _row(result.results["choice_rows"], model="memory")["n"] > 0
+    for train, test in memory.rounds:
+        assert not set(train.index) & set(test.index)
+
+
+def test_contract_of_results_json(table: Table, tmp_path: Path) -> None:
+    data = _data(table(8), name="invented.parquet")
+    result = compare(data, folds_count=3, seeds=2, models=CHEAP)
+    result.write(tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "choices.parquet", "folds.csv", "predictions.parquet", "results.json",
+    ]  # fmt: skip
+    text = (tmp_path / "out" / "results.json").read_text()
+    assert "NaN" not in text and "Infinity" not in text
+    read = json.loads(text)
+    assert read == result.to_dict()
+    assert {"schema", "dataset", "seeds", "folds", "time_rows", "choice_rows"} <= set(read)
+    assert read["seeds"] == [0, 1] and read["folds"] == 3 and read["schema"] == 1
+    assert read["dataset"]["name"] == "invented.parquet" and read["dataset"]["problems"] == 8 * 2 * 2
+    assert read["dataset"]["shapes"] == 8 and read["dataset"]["gpus"] == ["TITAN Xp", "Tesla T4"]
+    for row in read["choice_rows"]:
+        assert set(row) >= CHOICE_KEYS or (row["n"] == 0 and row["reason"])
+    for row in read["time_rows"]:
+        assert set(row) >= TIME_KEYS or (row["n"] == 0 and row["reason"])
+    assert {row["population"] for row in read["time_rows"] if row["n"]} == {"all", "within-2x", "best"}
+    assert _row(read["time_rows"], model="always-best-single")["n"] == 0
+    low, mid, high = _row(read["choice_rows"], model="roofline")["paired_vs_heuristic"]
+    assert low <= mid <= high
+    folds = pd.read_csv(tmp_path / "out" / "folds.csv")
+    assert (folds.groupby("seed").size() == 8).all()
+    assert not folds.drop(columns="fold").duplicated().any()
+
+
+def test_choices_and_predictions_agree_with_the_table(table: Table) -> None:
+    frame = table(8)
+    result = compare(_data(frame), folds_count=3, models=CHEAP)
+    choices = result.choices
+    assert (choices.groupby("model").size() == 8 * 2 * 2).all()
+    key = ["gpu", "n", "c", "h", "k", "r", "groups", "stride_h"]
+    times = frame.set_index([*key, "algorithm"])["time_us"].sort_index()
+    for row in choices.to_dict("records"):
+        where = tuple(row[name] for name in key)
+        best = times.loc[where].min()
+        assert times.loc[(*where, row["best"])] == best
+        if not row["infeasible"]:
+            assert row["slowdown"] == pytest.approx(times.loc[(*where, row["picked"])] / best)
+    shown = result.predictions
+    assert (shown.groupby("model").size() == len(frame)).all()
+    assert shown[shown["model"] == "always-best-single"]["predicted_us"].isna().all()
+    assert (shown[shown["model"] == "roofline"]["predicted_us"] > 0).all()
+
+
+def test_a_comparison_repeats_exactly(table: Table) -> None:
+    first, second = (compare(_data(table(8)), folds_count=3, models=CHEAP).results for _ in range(2))
+    assert first == second
+
+
+def test_the_order_of_rows_does_not_matter(table: Table) -> None:
+    frame = table(8)
+    mixed = frame.sample(frac=1.0, random_state=1)
+    first, second = (
+        compare(_data(one), folds_count=3, models=["roofline"]).results for one in (frame, mixed)
+    )
+    for one in first["choice_rows"]:
+        other = _row(second["choice_rows"], **{key: one[key] for key in ("model", "stratum", "gpu")})
+        assert one["slowdown_macro"] == pytest.approx(other["slowdown_macro"]) and one["n"] == other["n"]
+
+
+def test_terms_beat_the_constant_choice_on_a_table_that_follows_them(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"rounds": 60, "learning_rate": 0.2, "nthread": 1, "min_child_weight": 1.0}.items():
+        monkeypatch.setitem(BoostedTerms.DEFAULTS, name, value)
+    result = compare(
+        _data(table(24, noise=0.02)), folds_count=4, models=["boosted-terms", "always-best-single"]
+    )
+    rows = result.results["choice_rows"]
+    learned, constant = (
+        _row(rows, model=name)["slowdown_macro"] for name in ("boosted-terms", "always-best-single")
+    )
+    assert learned < constant
+    assert _row(rows, model="boosted-terms")["infeasible_picks"] == 0
+    assert result.results["settings"]["boosted-terms"]["rounds"] == 60
+    errors = _row(result.results["time_rows"], model="boosted-terms", population="all", algorithm="all")
+    assert errors["median_ape"] < 0.25
+
+
+def test_listed_tables_may_lack_rows(table: Table) -> None:
+    frame = table(8)
+    listed = frame[(frame["status"] == "ok") & ~((frame["algorithm"] == "FFT") & (frame["n"] == 1))]
+    result = compare(_data(listed, candidates="listed"), folds_count=3, models=["roofline"])
+    assert _row(result.results["choice_rows"], model="oracle")["n"] == 8 * 2 * 2
+    # As a full table the dropped rows are unmeasured: what stays is the four 3×3 shapes at n 8, where all four ran.
+    full = compare(_data(listed), folds_count=2, models=["roofline"])
+    assert _row(full.results["choice_rows"], model="oracle")["n"] == 4 * 2
+
+
+def test_only_the_newest_version_of_a_problem_is_judged_and_older_ones_train(
+    table: Table, memory: type[Memory]
+) -> None:
+    frame = pd.concat([table(4, version="7.5.0", seed=1), table(4, version="7.6.0")], ignore_index=True)
+    result = compare(_data(frame), folds_count=2, models=["memory"])
+    assert _row(result.results["choice_rows"], model="oracle")["n"] == 4 * 2 * 2
+    for train, test in memory.rounds:
+        assert set(test["library_version"]) == {"7.6.0"} and set(train["library_version"]) == {
+            "7.5.0",
+            "7.6.0",
+        }
+
+
+def test_solvers_as_candidates(table: Table) -> None:
+    one, two = table(6), table(6, seed=1)
+    solvers = [one.assign(solver=one["algorithm"] + "-a"), two.assign(solver=two["algorithm"] + "-b")]
+    frame = pd.concat(solvers, ignore_index=True)
+    by_solver = compare(_data(frame), folds_count=2, models=["roofline"], candidate="solver")
+    by_algorithm = compare(_data(frame), folds_count=2, models=["roofline"])
+    assert set(by_solver.choices["best"].str[-2:]) == {"-a", "-b"}
+    assert "solver" not in by_algorithm.predictions and set(by_algorithm.choices["best"]) <= set(
+        frame["algorithm"]
+    )
+    assert len(by_algorithm.predictions) == len(frame) / 2
+
+
+def test_a_table_without_a_heuristic_says_so(table: Table) -> None:
+    result = compare(
+        _data(table(6).drop(columns="heuristic_algorithm"), name="mine"), folds_count=2, models=["roofline"]
+    )
+    row = _row(result.results["choice_rows"], model="cudnn-heuristic")
+    assert row["n"] == 0 and "mine names no heuristic_algorithm" in row["reason"]
+    assert _row(result.results["choice_rows"], model="roofline")["paired_vs_heuristic"] is None
+
+
+def test_tuning_runs_inside_every_fold(table: Table) -> None:
+    result = compare(_data(table(6)), folds_count=2, models=["linear-dims"], tune="light")
+    assert result.results["settings"]["linear-dims"]["alpha"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"models": ["rooflin"]}, "model 'rooflin' is unknown"),
+        ({"tune": "hard"}, "tune 'hard' is unknown; known: none, light, full"),
+        ({"by": "batch"}, "split 'batch' is unknown"),
+        ({"folds_count": 1}, "at least 2"),
+        ({"candidate": "kernel"}, "candidate 'kernel' is unknown"),
+        ({"candidate": "solver"}, "needs a `solver` column"),
+    ],
+)
+def test_bad_options_are_one_clear_line(table: Table, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        compare(_data(table(4)), **{"models": ["roofline"], **options})
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_tables_that_cannot_be_judged(table: Table) -> None:
+    one = _data(table(4, algorithms=("IMPLICIT_GEMM",)), name="one")
+    with pytest.raises(InputError, match=r"one: one algorithm only \(IMPLICIT_GEMM\)"):
+        compare(one, models=["roofline"])
+    censored = table(4)
+    censored = censored[
+        ~((censored["algorithm"] == "GEMM") | (censored["algorithm"] == "FFT") & (censored["r"] == 3))
+    ]
+    censored = censored[~((censored["algorithm"] == "WINOGRAD") & (censored["r"] == 1))]
+    with pytest.raises(InputError, match="--candidates listed"):
+        compare(_data(censored), models=["roofline"])
+    with pytest.raises(InputError, match="1 distinct shape"):
+        compare(_data(table(1)), models=["roofline"])
+
+
+def test_a_folder_that_cannot_be_made(table: Table, tmp_path: Path) -> None:
+    result: Comparison = compare(_data(table(4)), folds_count=2, models=["roofline"])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        result.write(tmp_path / "file" / "out")
+    assert len(result.to_frame()) == len(result.results["choice_rows"])
+
+
+def test_ranking_models_take_part_in_choices_alone(table: Table) -> None:
+    result = compare(_data(table(6)), folds_count=2, models=["always-best-single"])
+    assert not AlwaysBestSingle.predicts_time
+    row = _row(result.results["choice_rows"], model="always-best-single")
+    assert row["n"] == 6 * 2 * 2
+    assert "ranks" in _row(result.results["time_rows"], model="always-best-single")["reason"]
+
+
+def test_a_blend_takes_over_fitted_parts_and_predicts_the_same(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside its parts, the blend costs no second fit; other settings are a fit of their own."""
+    monkeypatch.setitem(BoostedTerms.DEFAULTS, "rounds", 10)
+    fits: list[str] = []
+    for cls in (BoostedTerms, GaussianTerms):
+
+        def counted(self: Any, rows: Rows, *, seed: int = 0, before: Any = cls.fit) -> Any:
+            fits.append(self.name)
+            return before(self, rows, seed=seed)
+
+        monkeypatch.setattr(cls, "fit", counted)
+    data = _data(table(12))
+    alone = compare(data, folds_count=2, models=["blend"])
+    assert sorted(fits) == ["boosted-terms"] * 2 + ["gp-terms"] * 2
+    fits.clear()
+    beside = compare(data, folds_count=2, models=["boosted-terms", "gp-terms", "blend"])
+    assert sorted(fits) == ["boosted-terms"] * 2 + ["gp-terms"] * 2
+    mine = beside.predictions[beside.predictions["model"] == "blend"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(mine, alone.predictions, check_exact=True)
+
+    rows = rows_of(data.frame, {})
+    fitted = {name: MODELS[name]().fit(rows) for name in ("boosted-terms", "gp-terms")}
+    fits.clear()
+    fit_beside(Blend(**{"trees.rounds": 5}), rows, 0, fitted)
+    assert sorted(fits) == ["boosted-terms", "gp-terms"]
+
+
+def test_a_model_named_twice_is_compared_once(table: Table) -> None:
+    result = compare(_data(table(4)), folds_count=2, models=["roofline", "roofline"])
+    assert len(result.predictions) == len(result.predictions.drop_duplicates())

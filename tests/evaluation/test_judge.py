@@ -1,0 +1,228 @@
+"""Every metric on arrays small enough to compute by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surrogate.evaluation.judge import (
+    GMAE_FLOOR,
+    Candidates,
+    choose,
+    choose_rows,
+    resample_weights,
+    shape_interval,
+    time_errors,
+)
+
+NAN = float("nan")
+
+
+def test_time_errors_by_hand() -> None:
+    # Errors 0.1, 0.2, 0.5, 0.4: median 0.3, mean 0.3, p90 at rank 2.7: 0.4 + 0.7·0.1, rms √(0.46/4).
+    errors = time_errors(np.array([110.0, 80.0, 150.0, 60.0]), np.full(4, 100.0))
+    assert errors.n == 4
+    assert errors.median_ape == pytest.approx(0.3)
+    assert errors.mape == pytest.approx(0.3)
+    assert errors.p90_ape == pytest.approx(0.47)
+    assert errors.rmspe == pytest.approx(math.sqrt(0.46 / 4))
+    assert errors.gmae == pytest.approx((0.1 * 0.2 * 0.5 * 0.4) ** 0.25)
+    assert math.isnan(errors.spearman)  # the measured times do not vary
+
+
+def test_spearman_by_hand() -> None:
+    # Ranks 1 2 3 4 5 and 2 1 4 3 5: 1 − 6·4/(5·24) = 0.8.
+    assert time_errors(np.array([2.0, 1, 4, 3, 5]), np.array([1.0, 2, 3, 4, 5])).spearman == pytest.approx(
+        0.8
+    )
+    assert time_errors(np.array([1.0, 10, 100]), np.array([3.0, 4, 5])).spearman == pytest.approx(1)
+    assert time_errors(np.array([3.0, 2, 1]), np.array([3.0, 4, 5])).spearman == pytest.approx(-1)
+    # Ties share their mean rank: 1.5 1.5 3 against 1 2 3 is √3/2.
+    assert time_errors(np.array([1.0, 1, 2]), np.array([1.0, 2, 3])).spearman == pytest.approx(
+        math.sqrt(3) / 2
+    )
+
+
+def test_an_exact_prediction_does_not_make_the_geometric_mean_zero() -> None:
+    errors = time_errors(np.array([100.0, 101.0]), np.array([100.0, 100.0]))
+    assert errors.gmae == pytest.approx(math.sqrt(GMAE_FLOOR * 0.01))
+    assert errors.rmspe == pytest.approx(0.01 / math.sqrt(2))
+
+
+def test_rows_without_both_times_are_left_out() -> None:
+    errors = time_errors(np.array([110.0, NAN, 5.0, np.inf]), np.array([100.0, 100.0, NAN, 1.0]))
+    assert (errors.n, errors.mape) == (1, pytest.approx(0.1))
+    nothing = time_errors(np.array([NAN]), np.array([1.0]))
+    assert nothing.n == 0 and math.isnan(nothing.mape) and math.isnan(nothing.spearman)
+
+
+PROBLEM = np.array([0, 0, 0, 1, 1, 2, 2])
+TIME = np.array([10.0, 20.0, 40.0, 6.0, 5.0, 8.0, NAN])
+OK = np.isfinite(TIME)
+THREE = Candidates(PROBLEM, TIME, OK, np.array([0, 1, 2, 0, 1, 0, 1]))
+ANY = np.ones(7, dtype=bool)
+
+
+def test_best_and_worst() -> None:
+    assert THREE.count == 3
+    assert THREE.best_us().tolist() == [10, 5, 8]
+    assert THREE.worst_us().tolist() == [40, 6, 8]
+    assert Candidates(*(np.array([]) for _ in range(4))).count == 0
+
+
+def test_picks_by_hand() -> None:
+    choice = choose(THREE, np.array([3.0, 1, 2, 1, 2, 1, 9]), ANY)
+    assert choice.row.tolist() == [1, 3, 5]
+    assert choice.slowdown == pytest.approx([2.0, 1.2, 1.0])
+    # Second picks: row 2 (40, no better), row 4 (5, the best), row 6 (did not run).
+    assert choice.top2_slowdown == pytest.approx([2.0, 1.0, 1.0])
+    assert not choice.infeasible.any() and choice.made.all()
+
+
+def test_measuring_two_repairs_a_wrong_first_pick() -> None:
+    choice = choose(THREE, np.array([2.0, 3, 1, 2, 1, 1, 9]), ANY)
+    assert choice.slowdown == pytest.approx([4.0, 1.0, 1.0])
+    assert choice.top2_slowdown == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_ties_go_to_the_lowest_order() -> None:
+    score = np.ones(7)
+    assert choose(THREE, score, ANY).row.tolist() == [0, 3, 5]
+    turned = Candidates(PROBLEM, TIME, OK, np.array([2, 1, 0, 1, 0, 1, 0]))
+    assert choose(turned, score, ANY).row.tolist() == [2, 4, 6]
+
+
+def test_rows_of_a_problem_need_not_stand_together() -> None:
+    order = np.array([6, 2, 4, 0, 5, 1, 3])
+    mixed = Candidates(PROBLEM[order], TIME[order], OK[order], THREE.order[order])
+    score = np.array([3.0, 1, 2, 1, 2, 1, 9])
+    choice = choose(mixed, score[order], ANY)
+    assert order[choice.row].tolist() == [1, 3, 5]
+
+
+def test_an_infeasible_pick_is_charged_the_slowest() -> None:
+    choice = choose(THREE, np.array([1.0, 2, 3, 1, 2, 2, 1]), ANY)
+    assert choice.row.tolist() == [0, 3, 6]
+    assert choice.infeasible.tolist() == [False, False, True]
+    assert choice.slowdown[2] == 8 / 8
+    harder = Candidates(
+        np.zeros(3, int), np.array([10.0, 30.0, NAN]), np.array([True, True, False]), np.arange(3)
+    )
+    picked = choose(harder, np.array([2.0, 3.0, 1.0]), np.ones(3, bool))
+    assert (picked.row[0], picked.slowdown[0], picked.top2_slowdown[0]) == (2, 3.0, 1.0)
+
+
+def test_what_the_chooser_holds_infeasible_is_not_picked() -> None:
+    allowed = np.array([False, True, True, True, True, True, False])
+    choice = choose(THREE, np.array([1.0, 2, 3, 1, 2, 2, 1]), allowed)
+    assert choice.row.tolist() == [1, 3, 5]
+
+
+def test_where_nothing_is_allowed_the_pick_is_infeasible() -> None:
+    allowed = np.array([False, False, False, True, True, True, True])
+    choice = choose(THREE, np.arange(7.0), allowed)
+    assert choice.row[0] == -1 and choice.infeasible[0] and choice.made[0]
+    assert choice.slowdown[0] == choice.top2_slowdown[0] == 4.0
+
+
+def test_a_problem_without_any_score_is_not_counted() -> None:
+    choice = choose(THREE, np.array([NAN, NAN, NAN, NAN, 2.0, 1.0, NAN]), ANY)
+    assert choice.made.tolist() == [False, True, True]
+    assert choice.row.tolist() == [-1, 4, 5]
+    assert choice.slowdown[1] == 1.0
+
+
+def test_the_best_possible_chooser_never_loses() -> None:
+    choice = choose(THREE, TIME, OK)
+    assert choice.slowdown.tolist() == [1, 1, 1] and not choice.infeasible.any()
+
+
+def test_known_picks() -> None:
+    choice = choose_rows(THREE, np.array([1, -1, 6]), np.array([True, True, False]))
+    assert choice.slowdown == pytest.approx([2.0, 6 / 5, 1.0])
+    assert choice.infeasible.tolist() == [False, True, True]
+    assert choice.made.tolist() == [True, True, False]
+
+
+@st.composite
+def _tables(draw: st.DrawFn) -> tuple[Candidates, np.ndarray, np.ndarray]:
+    sizes = draw(st.lists(st.integers(2, 5), min_size=1, max_size=5))
+    problem = np.repeat(np.arange(len(sizes)), sizes)
+    rows = len(problem)
+    ok = np.array(draw(st.lists(st.booleans(), min_size=rows, max_size=rows)))
+    ok[np.searchsorted(problem, np.arange(len(sizes)))] = True  # each problem has one at least
+    time = np.array(draw(st.lists(st.floats(1, 1e4), min_size=rows, max_size=rows)))
+    score = np.array(draw(st.lists(st.floats(1, 1e4) | st.just(NAN), min_size=rows, max_size=rows)))
+    allowed = np.array(draw(st.lists(st.booleans(), min_size=rows, max_size=rows)))
+    order = np.concatenate([np.arange(size) for size in sizes])
+    return Candidates(problem, np.where(ok, time, NAN), ok, order), score, allowed
+
+
+@given(_tables())
+def test_choices_against_a_plain_loop(made: tuple[Candidates, np.ndarray, np.ndarray]) -> None:
+    c, score, allowed = made
+    choice = choose(c, score, allowed)
+    for problem in range(c.count):
+        rows = np.flatnonzero(c.problem == problem)
+        ranked = sorted(
+            (i for i in rows if allowed[i] and np.isfinite(score[i])), key=lambda i: (score[i], c.order[i])
+        )
+        times = [c.time_us[i] for i in rows if c.ok[i]]
+        costs = [c.time_us[i] if c.ok[i] else max(times) for i in ranked[:2]] or [max(times)]
+        assert choice.row[problem] == (ranked[0] if ranked else -1)
+        assert choice.infeasible[problem] == (not ranked or not c.ok[ranked[0]])
+        assert choice.slowdown[problem] == costs[0] / min(times)
+        assert choice.top2_slowdown[problem] == min(costs) / min(times)
+        assert choice.made[problem] == np.isfinite(score[rows]).any()
+        assert 1 <= choice.top2_slowdown[problem] <= choice.slowdown[problem]
+
+
+def test_bootstrap_draws_have_the_right_size_and_repeat() -> None:
+    weights = resample_weights(7, 50, seed=1)
+    assert weights.shape == (50, 7) and (weights.sum(axis=1) == 7).all()
+    assert (weights == resample_weights(7, 50, seed=1)).all()
+    assert (weights != resample_weights(7, 50, seed=2)).any()
+
+
+def test_macro_and_pooled_by_hand() -> None:
+    # Shape 0 has problems 1, 2, 3 (mean 2), shape 1 has 8: macro (2 + 8)/2, pooled 14/4.
+    values, shape = np.array([1.0, 2.0, 3.0, 8.0]), np.array([0, 0, 0, 1])
+    weights = resample_weights(2, 200, seed=0)
+    macro = shape_interval(values, shape, weights, macro=True)
+    pooled = shape_interval(values, shape, weights, macro=False)
+    assert (macro.mid, pooled.mid) == (5.0, 3.5)
+    # Draws of two shapes: (0, 0), (0, 1), (1, 1): macro 2, 5, 8 and pooled 2, 3.5, 8 are the only values.
+    assert (macro.low, macro.high) == (pooled.low, pooled.high) == (2.0, 8.0)
+
+
+def test_one_shape_has_no_spread() -> None:
+    interval = shape_interval(np.array([1.0, 3.0]), np.zeros(2, int), resample_weights(1, 10, 0), macro=True)
+    assert (interval.low, interval.mid, interval.high) == (2.0, 2.0, 2.0)
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    random = np.random.default_rng(0)
+    covered = 0
+    for _ in range(200):
+        effect = random.normal(0.3, 0.1, size=40)  # of shapes; problems of one shape hang together
+        shape = np.repeat(np.arange(40), 5)
+        values = effect[shape] + random.normal(0, 0.02, size=200)
+        interval = shape_interval(values, shape, resample_weights(40, 300, seed=1), macro=True)
+        covered += interval.low <= 0.3 <= interval.high
+    assert 0.88 <= covered / 200 <= 0.99
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(-5, 5)), min_size=1, max_size=30))
+def test_the_estimate_lies_within_the_values_and_the_interval_is_ordered(
+    pairs: list[tuple[int, float]],
+) -> None:
+    shape = np.unique([s for s, _ in pairs], return_inverse=True)[1]
+    values = np.array([v for _, v in pairs])
+    weights = resample_weights(int(shape.max()) + 1, 100, seed=3)
+    for macro in (True, False):
+        one = shape_interval(values, shape, weights, macro=macro)
+        assert values.min() - 1e-9 <= one.low <= one.high <= values.max() + 1e-9
+        assert values.min() - 1e-9 <= one.mid <= values.max() + 1e-9

@@ -1,0 +1,213 @@
+"""Rows of results.json from three problems whose figures are computed by hand."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.dataset.problems import problem_codes, shape_codes
+from surrogate.dataset.strata import strata
+from surrogate.evaluation.scorecard import (
+    HEURISTIC,
+    ORACLE,
+    Judged,
+    choice_rows,
+    pick_by_heuristic,
+    pick_by_times,
+    pick_oracle,
+    time_rows,
+)
+from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.features.text import parse
+
+NAN = float("nan")
+PROBLEMS = (("Tesla T4", "n1c8h9k8r3p1"), ("Tesla T4", "n4c8h9k8r3p1"), ("TITAN V", "n1c8h9k8r1g8"))
+TIMES = {"GEMM": (10.0, 10.0, 8.0), "FFT": (20.0, 5.0, NAN), "WINOGRAD": (40.0, 20.0, 4.0)}
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    """Two batches of a 3×3 shape on one GPU and a depthwise shape on another, three algorithms each."""
+    rows = []
+    for i, (gpu, text) in enumerate(PROBLEMS):
+        for name, times in TIMES.items():
+            rows.append(
+                {
+                    **dict(zip(SIZE_COLUMNS, parse(text).sizes, strict=True)),
+                    **dict.fromkeys(
+                        ("library", "library_version", "direction", "dtype", "math", "layout"), "x"
+                    ),
+                    "gpu": gpu,
+                    "algorithm": name,
+                    "status": "not_supported" if math.isnan(times[i]) else "ok",
+                    "time_us": times[i],
+                    "heuristic_algorithm": "GEMM",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _judged(frame: pd.DataFrame) -> Judged:
+    order = np.tile([2, 4, 6], 3)
+    return Judged.of(frame, problem_codes(frame) + 100, shape_codes(frame) + 7, order, strata(frame))
+
+
+def _row(rows: list[dict[str, Any]], **where: str) -> dict[str, Any]:
+    found = [row for row in rows if all(row[key] == value for key, value in where.items())]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_judged_numbers_problems_and_shapes_from_zero(frame: pd.DataFrame) -> None:
+    judged = _judged(frame)
+    assert judged.candidates.count == 3
+    assert judged.problem_row.tolist() == [0, 3, 6] and judged.shape.tolist() == [0, 0, 1]
+    assert judged.stratum[judged.problem_row].tolist() == ["3x3s1", "3x3s1", "grouped"]
+
+
+def test_choices_by_hand(frame: pd.DataFrame) -> None:
+    judged = _judged(frame)
+    # The model picks Winograd everywhere: slowdowns 4, 4, 1; cuDNN's heuristic GEMM: 1, 2, 2.
+    model = pick_by_times(judged, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))
+    picks = {"model": [model], HEURISTIC: [pick_by_heuristic(judged)], ORACLE: [pick_oracle(judged)]}
+    rows = choice_rows(judged, picks, {})
+    row = _row(rows, model="model", stratum="all", gpu="all")
+    assert (row["n"], row["shapes"], row["infeasible_picks"]) == (3, 2, 0)
+    assert row["slowdown_macro"] == pytest.approx(2.0)  # shapes: 4 and 1, geometric mean
+    assert row["slowdown_geomean"] == pytest.approx(16 ** (1 / 3))
+    assert (
+        row["slowdown_max"] == 4
+        and row["top1"] == pytest.approx(1 / 3)
+        and row["within_10pct"] == pytest.approx(1 / 3)
+    )
+    # Two measured: FFT beside Winograd gives 2, 1 and (it did not run) 1.
+    assert row["top2_slowdown"] == pytest.approx(2 ** (1 / 3))
+    assert row["ci_low"] <= row["slowdown_macro"] <= row["ci_high"]
+    # Paired, per shape: (ln 4 + ln 2)/2 and −ln 2, mean of the two.
+    low, mid, high = row["paired_vs_heuristic"]
+    assert mid == pytest.approx((1.5 * math.log(2) - math.log(2)) / 2) and low <= mid <= high
+    assert row["paired_pooled_vs_heuristic"][1] == pytest.approx((2 + 1 - 1) * math.log(2) / 3)
+    oracle = _row(rows, model=ORACLE, stratum="all", gpu="all")
+    assert (oracle["slowdown_macro"], oracle["slowdown_max"], oracle["top1"]) == (1, 1, 1)
+    heuristic = _row(rows, model=HEURISTIC, stratum="all", gpu="all")
+    assert heuristic["paired_vs_heuristic"] == [0, 0, 0]
+
+
+def test_parts_by_gpu_and_stratum(frame: pd.DataFrame) -> None:
+    judged = _judged(frame)
+    rows = choice_rows(judged, {HEURISTIC: [pick_by_heuristic(judged)]}, {})
+    assert {(row["gpu"], row["stratum"]) for row in rows} == {
+        (gpu, stratum)
+        for gpu, strata_here in {
+            "all": ("all", "ungrouped", "3x3s1", "grouped"),
+            "Tesla T4": ("all", "ungrouped", "3x3s1"),
+            "TITAN V": ("all", "grouped"),
+        }.items()
+        for stratum in strata_here
+    }
+    assert _row(rows, gpu="all", stratum="ungrouped")["slowdown_macro"] == pytest.approx(math.sqrt(2))
+    assert _row(rows, gpu="TITAN V", stratum="all")["slowdown_macro"] == pytest.approx(2)
+
+
+def test_seeds_are_averaged_in_logs_problem_by_problem(frame: pd.DataFrame) -> None:
+    judged = _judged(frame)
+    one = pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))  # GEMM: 1, 2, 2
+    two = pick_by_times(judged, np.tile([3.0, 2.0, 1.0], 3), np.ones(9, bool))  # Winograd: 4, 4, 1
+    row = _row(
+        choice_rows(judged, {"m": [one, two], HEURISTIC: [pick_by_heuristic(judged)]}, {}),
+        model="m",
+        gpu="all",
+        stratum="all",
+    )
+    assert row["slowdown_geomean"] == pytest.approx((2 * math.sqrt(8) * math.sqrt(2)) ** (1 / 3))
+    assert row["n"] == 3 and row["top1"] == pytest.approx(2 / 6)
+
+
+def test_a_heuristic_that_names_an_absent_algorithm_is_infeasible(frame: pd.DataFrame) -> None:
+    named = frame.assign(heuristic_algorithm=["DIRECT"] * 3 + ["GEMM"] * 3 + ["FFT"] * 3)
+    choice = pick_by_heuristic(_judged(named))
+    assert choice.made.all()
+    assert choice.row.tolist() == [-1, 3, 7]
+    # Absent, and present but not supported: both are charged the slowest.
+    assert choice.infeasible.tolist() == [True, False, True]
+    assert choice.slowdown == pytest.approx([4.0, 2.0, 2.0])
+
+
+def test_problems_without_a_heuristic_are_not_counted_for_it(frame: pd.DataFrame) -> None:
+    some = frame.assign(heuristic_algorithm=np.array(["GEMM"] * 6 + [None] * 3, dtype=object))
+    judged = _judged(some)
+    oracle, heuristic = pick_oracle(judged), pick_by_heuristic(judged)
+    assert heuristic.made.tolist() == [True, True, False]
+    rows = choice_rows(judged, {HEURISTIC: [heuristic], ORACLE: [oracle]}, {})
+    assert _row(rows, model=HEURISTIC, stratum="all", gpu="all")["n"] == 2
+    # The pair is taken on the two problems where both chose; on the other GPU there is none.
+    assert _row(rows, model=ORACLE, stratum="all", gpu="all")["paired_vs_heuristic"][1] == pytest.approx(
+        -math.log(2) / 2
+    )
+    assert _row(rows, model=ORACLE, stratum="all", gpu="TITAN V")["paired_vs_heuristic"] is None
+    absent = _row(rows, model=HEURISTIC, stratum="all", gpu="TITAN V")
+    assert absent["n"] == 0 and absent["reason"]
+
+
+def test_without_the_column_the_reason_stands(frame: pd.DataFrame) -> None:
+    judged = _judged(frame.drop(columns="heuristic_algorithm"))
+    rows = choice_rows(judged, {HEURISTIC: [pick_by_heuristic(judged)]}, {HEURISTIC: "no column"})
+    assert all(row["n"] == 0 and row["shapes"] == 0 and row["reason"] == "no column" for row in rows)
+
+
+def test_time_rows_by_hand(frame: pd.DataFrame) -> None:
+    ok = frame[frame["status"] == "ok"].reset_index(drop=True)
+    best = ok.groupby(problem_codes(ok))["time_us"].transform("min")
+    predicted = (ok["time_us"] * np.where(ok["time_us"] == best, 1.1, 1.3)).to_numpy()
+    rows = time_rows(
+        ok,
+        strata(ok),
+        (ok["time_us"] / best).to_numpy(),
+        {"m": [predicted], "ranks": []},
+        {"ranks": "it ranks"},
+    )
+    whole = _row(rows, model="m", population="all", stratum="all", gpu="all", algorithm="all")
+    assert (whole["n"], whole["shapes"]) == (8, 2)
+    assert whole["mape"] == pytest.approx((3 * 0.1 + 5 * 0.3) / 8)
+    near = _row(rows, model="m", population="within-2x", stratum="all", gpu="all", algorithm="all")
+    assert near["n"] == 6 and near["mape"] == pytest.approx((3 * 0.1 + 3 * 0.3) / 6)  # 10 20 | 10 5 | 8 4
+    top = _row(rows, model="m", population="best", stratum="all", gpu="all", algorithm="all")
+    assert top["n"] == 3 and top["mape"] == pytest.approx(0.1)
+    assert _row(rows, model="m", population="all", algorithm="FFT")["n"] == 2
+    assert _row(rows, model="m", population="all", gpu="TITAN V")["n"] == 2
+    assert _row(rows, model="m", population="all", stratum="grouped")["n"] == 2
+    ranks = _row(rows, model="ranks")
+    assert (ranks["n"], ranks["reason"]) == (0, "it ranks")
+
+
+def test_errors_of_several_seeds_are_averaged(frame: pd.DataFrame) -> None:
+    ok = frame[frame["status"] == "ok"].reset_index(drop=True)
+    runs = [(ok["time_us"] * factor).to_numpy() for factor in (1.1, 1.3)]
+    rows = time_rows(ok, strata(ok), np.ones(len(ok)), {"m": runs}, {})
+    row = _row(rows, model="m", population="all", stratum="all", gpu="all", algorithm="all")
+    assert row["median_ape"] == pytest.approx(0.2) and row["n"] == 8
+
+
+def test_within_ten_percent_counts_picks_up_to_that_factor(frame: pd.DataFrame) -> None:
+    # Picks at 1.05, 1.2 and 1.0 times the best: two of three are within 10 %, one is the best.
+    near = frame.assign(status="ok", time_us=[10.5, 10, 99, 12, 10, 99, 10, 11, 99])
+    judged = _judged(near)
+    gemm = pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))
+    rows = choice_rows(judged, {"m": [gemm], HEURISTIC: [pick_by_heuristic(judged)]}, {})
+    row = _row(rows, model="m", stratum="all", gpu="all")
+    assert row["within_10pct"] == pytest.approx(2 / 3) and row["top1"] == pytest.approx(1 / 3)
+    assert row["slowdown_p95"] == pytest.approx(1.05 + 0.9 * 0.15) and row["slowdown_max"] == pytest.approx(
+        1.2
+    )
+
+
+def test_rows_without_a_prediction_count_neither_as_rows_nor_as_shapes(frame: pd.DataFrame) -> None:
+    ok = frame[frame["status"] == "ok"].reset_index(drop=True)
+    measured = ok["time_us"].to_numpy()
+    some = np.where(ok["groups"] == 1, measured, NAN)
+    rows = time_rows(ok, strata(ok), np.ones(len(ok)), {"some": [some], "none": [measured * NAN]}, {})
+    part = _row(rows, model="some", population="all", stratum="all", gpu="all", algorithm="all")
+    assert (part["n"], part["shapes"]) == (6, 1)
+    assert all(row["n"] == row["shapes"] == 0 and row["reason"] for row in rows if row["model"] == "none")

@@ -1,0 +1,258 @@
+"""Measuring the top k: order, fallback, limits, cache, lost devices; on fakes, a replayed run and the CPU itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surrogate.collect.caps import Caps
+from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
+from surrogate.collect.log import RunLog
+from surrogate.collect.plan import PlannedProblem, build
+from surrogate.collect.protocol import RepeatPolicy
+from surrogate.collect.replay import ReplayDevice
+from surrogate.collect.run import header_for, run
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.prediction.autotune import autotune
+from surrogate.prediction.cache import TuningCache
+
+CONV = Conv(n=1, c=8, h=8, k=8, r=3, pad_h=1)
+NAMES = ("WINOGRAD", "GEMM", "FFT", "IMPLICIT_GEMM")
+ONCE = RepeatPolicy(repeats=1)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    algorithm: str
+    time_us: float
+    lower_us: float = 0.0
+    upper_us: float = 9.0
+    source: str = "model"
+
+
+@dataclass(frozen=True)
+class Ranking:
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass
+class Ranker:
+    """A predictor that ranks names in a given order, 1 µs apart."""
+
+    names: Sequence[str] = NAMES
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    def select(self, conv: Conv, **limits: Any) -> Ranking:
+        self.asked.append(limits)
+        return Ranking(tuple(Candidate(name, 1.0 + i) for i, name in enumerate(self.names)))
+
+
+@dataclass
+class Bench:
+    """A device whose every answer is written down: algorithm → a time in µs, a measurement, or an error to raise."""
+
+    answers: Mapping[str, float | Measurement | Exception]
+    calls: list[str] = field(default_factory=list)
+    closed: bool = False
+
+    def describe(self) -> DeviceInfo:
+        return DeviceInfo("Tesla T4", "cudnn", "9.1.0")
+
+    def candidates(self, conv: Conv) -> tuple[str, ...]:
+        return tuple(self.answers)
+
+    def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
+        self.calls.append(algorithm)
+        answer = self.answers[algorithm]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, Measurement):
+            return answer
+        return Measurement("ok", "", (answer,), (answer,), "events", 64, True)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def tune(bench: Bench, k: int = 2, **options: Any) -> Any:
+    options = {"predictor": Ranker(), "cache": TuningCache(), **options}
+    return autotune(CONV, bench, k, **options)  # type: ignore[arg-type]
+
+
+def test_only_the_top_k_are_timed_and_the_fastest_wins() -> None:
+    bench = Bench({"WINOGRAD": 5.0, "GEMM": 3.0, "FFT": 1.0, "IMPLICIT_GEMM": 2.0})
+    tuned = tune(bench, 2)
+    assert bench.calls == ["WINOGRAD", "GEMM"]
+    assert (tuned.algorithm, tuned.time_us, tuned.source) == ("GEMM", 3.0, "measured")
+    assert [(a.algorithm, a.predicted_us, a.measured_us) for a in tuned.tried] == [
+        ("WINOGRAD", 1.0, 5.0), ("GEMM", 2.0, 3.0)
+    ]  # fmt: skip
+    assert not bench.closed  # an open device stays the caller's
+    assert tuned.times_us == {"WINOGRAD": 5.0, "GEMM": 3.0}
+
+
+def test_a_refusal_passes_the_turn_on() -> None:
+    """Until k ran; the reasons are told."""
+    refused = Measurement("not_supported", "filter of 3")
+    bench = Bench({"WINOGRAD": refused, "GEMM": Measurement("failed"), "FFT": 4.0, "IMPLICIT_GEMM": 2.0})
+    tuned = tune(bench, 2)
+    assert tuned.algorithm == "IMPLICIT_GEMM"
+    assert [a.reason for a in tuned.tried] == ["filter of 3", "failed", "", ""]
+
+
+def test_an_algorithm_that_the_device_does_not_offer_is_passed_over() -> None:
+    bench = Bench({"FFT": 4.0})
+    tuned = tune(bench, 1)
+    assert bench.calls == ["FFT"]
+    assert "no such algorithm" in tuned.tried[0].reason
+
+
+def test_nothing_ran() -> None:
+    tuned = tune(Bench({name: Measurement("not_supported", "no") for name in NAMES}))
+    assert tuned.algorithm is None and tuned.time_us is None
+    assert len(tuned.tried) == 4
+    assert "nothing ran" in repr(tuned)
+
+
+def test_limits_reach_the_predictor_and_bind_what_is_measured() -> None:
+    """The library's own workspace counts where the prediction was too small; so does its determinism."""
+    ranker = Ranker()
+    large = Measurement("ok", "", (1.0,), (1.0,), "events", 1000, True)
+    loose = Measurement("ok", "", (1.0,), (1.0,), "events", 10, False)
+    bench = Bench({"WINOGRAD": large, "GEMM": loose, "FFT": 4.0, "IMPLICIT_GEMM": 9.0})
+    tuned = tune(bench, 1, predictor=ranker, workspace_limit=999, deterministic=True)
+    assert ranker.asked == [{"workspace_limit": 999, "deterministic": True}]
+    assert tuned.algorithm == "FFT"
+    assert "1000 bytes" in tuned.tried[0].reason and tuned.tried[1].reason == "not deterministic"
+
+
+def test_the_cache_is_asked_before_the_device(tmp_path: Path) -> None:
+    """A second call measures nothing, whatever the ranking says now; a refusal is remembered, a failure is not."""
+    path = tmp_path / "tuning.jsonl"
+    refused = Measurement("not_supported", "no")
+    first = Bench({"WINOGRAD": refused, "GEMM": 3.0, "FFT": Measurement("failed"), "IMPLICIT_GEMM": 2.0})
+    assert tune(first, 2, cache=path).source == "measured"
+    second = Bench(dict.fromkeys(NAMES, 0.5))
+    tuned = tune(second, 2, cache=path)
+    assert second.calls == ["FFT"]
+    assert (tuned.algorithm, tuned.source) == ("FFT", "measured")
+    third = Bench(dict.fromkeys(NAMES, 0.1))
+    tuned = tune(third, 2, cache=path)
+    assert third.calls == []
+    assert (tuned.algorithm, tuned.time_us, tuned.source, tuned.cost_ms) == ("FFT", 0.5, "cache", 0.0)
+    reversed_ranking = tune(third, 1, cache=path, predictor=Ranker(NAMES[::-1]))
+    assert reversed_ranking.algorithm == "FFT"  # found earlier, beyond the first of this ranking
+    assert third.calls == []
+
+
+def test_a_cached_time_beyond_the_limits_does_not_win(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.jsonl"
+    large = Measurement("ok", "", (1.0,), (1.0,), "events", 1000, True)
+    tune(Bench({"WINOGRAD": large, "GEMM": 3.0, "FFT": 5.0, "IMPLICIT_GEMM": 7.0}), 2, cache=path)
+    limited = tune(Bench(dict.fromkeys(NAMES, 9.0)), 1, cache=path, workspace_limit=500)
+    assert limited.algorithm == "GEMM"
+
+
+def test_a_device_lost_once_costs_one_algorithm_lost_twice_is_an_error() -> None:
+    """A worker process starts afresh; what was measured before is in the cache."""
+    lost = DeviceLostError("an illegal address")
+    bench = Bench({"WINOGRAD": lost, "GEMM": 3.0, "FFT": 4.0, "IMPLICIT_GEMM": 2.0})
+    assert tune(bench, 2).algorithm == "GEMM"
+    cache = TuningCache()
+    bench = Bench({"WINOGRAD": 2.0, "GEMM": lost, "FFT": lost, "IMPLICIT_GEMM": 2.0})
+    with pytest.raises(InputError, match=r"an illegal address.*new process"):
+        tune(bench, 3, cache=cache)
+    assert set(cache.get(bench.describe(), CONV)) == {"WINOGRAD"}
+
+
+def test_user_errors() -> None:
+    with pytest.raises(InputError, match="k is 0"):
+        tune(Bench({}), 0)
+    with pytest.raises(InputError, match="unknown"):
+        autotune(CONV, "cuda", predictor=Ranker(), cache=TuningCache())
+
+
+@given(
+    st.permutations(NAMES),
+    st.lists(st.none() | st.floats(0.1, 100), min_size=4, max_size=4),
+    st.integers(1, 5),
+)
+def test_the_pick_is_the_best_of_what_ran(ranking: list[str], times: list[float | None], k: int) -> None:
+    """At most k ran, in the ranking's order, with no gap but refusals; a larger k is never slower."""
+    refused = Measurement("not_supported", "no")
+    answers = {name: refused if time is None else time for name, time in zip(NAMES, times, strict=True)}
+    tuned = tune(Bench(answers), k, predictor=Ranker(ranking))
+    wider = tune(Bench(answers), k + 1, predictor=Ranker(ranking))
+    assert len(tuned.times_us) == min(k, sum(time is not None for time in times))
+    assert [a.algorithm for a in tuned.tried] == ranking[: len(tuned.tried)]
+    if tuned.time_us is not None:
+        assert tuned.time_us == min(tuned.times_us.values()) >= wider.time_us
+
+
+def test_results_are_plain() -> None:
+    """JSON values, a table, and a text that names the winner."""
+    tuned = tune(Bench({"WINOGRAD": 5.0, "GEMM": 3.0, "FFT": 1.0, "IMPLICIT_GEMM": 2.0}))
+    values = tuned.to_dict()
+    assert values["problem"] == "n1c8h8w8k8r3s3p1u1 fp32 fma NCHW fwd"
+    assert values["tried"][0] == {
+        "algorithm": "WINOGRAD", "predicted_us": 1.0, "measured_us": 5.0, "reason": "", "cached": False,
+        "workspace_bytes": 64, "deterministic": True,
+    }  # fmt: skip
+    assert list(tuned.to_frame()["measured_us"]) == [5.0, 3.0]
+    assert "GEMM 3.0 µs (measured)" in repr(tuned)
+
+
+def test_on_a_replayed_run(tmp_path: Path) -> None:
+    """A recording answers as the device did; an algorithm that it does not hold is passed over."""
+    bench = Bench({"GEMM": 3.0, "FFT": Measurement("not_supported", "no"), "IMPLICIT_GEMM": 2.0})
+    recorder: Any = bench
+    recorder.heuristic = recorder.find = lambda conv: ()
+    recorder.conditions = dict
+    plan = build([PlannedProblem(CONV, "test")], description="test", caps=Caps(0))
+    with RunLog(tmp_path / "run.jsonl", header_for(plan, recorder, ONCE)) as log:
+        run(plan, recorder, log, policy=ONCE)
+    tuned = autotune(CONV, ReplayDevice(tmp_path / "run.jsonl"), 2, predictor=Ranker(), cache=TuningCache())
+    assert (tuned.algorithm, tuned.time_us) == ("IMPLICIT_GEMM", 2.0)
+    assert [bool(a.reason) for a in tuned.tried] == [True, False, True, False]
+
+
+def test_on_this_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name, for real; the next call recalls."""
+    from surrogate.collect.reference_device import ReferenceDevice
+
+    spec = {"name": "This CPU"}  # measuring it would take two seconds
+    monkeypatch.setattr("surrogate.prediction.autotune._open", lambda name: ReferenceDevice(spec=spec))
+    ranker = Ranker(("WINOGRAD", "GEMM", "IMPLICIT_GEMM"))
+    conv = Conv(n=1, c=8, h=16, k=8, r=5, pad_h=2)  # no 5×5 Winograd
+    first = autotune(conv, "reference", 2, predictor=ranker, cache=tmp_path / "t.jsonl")
+    assert first.source == "measured" and first.cost_ms > 0
+    assert [a.measured_us is None for a in first.tried] == [True, False, False]
+    assert "only 3x3" in first.tried[0].reason
+    assert first.time_us == min(first.times_us.values())
+    second = autotune(conv, "reference", 2, predictor=ranker, cache=tmp_path / "t.jsonl")
+    assert (second.source, second.algorithm, second.time_us) == ("cache", first.algorithm, first.time_us)
+
+
+def test_with_a_real_predictor_on_this_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle fitted on the bundled CPU data ranks; the measured winner then leads its selection."""
+    from surrogate.bundle.training import train
+    from surrogate.bundled import default_dataset
+    from surrogate.collect.reference_device import ReferenceDevice
+    from surrogate.dataset.store import read_dataset
+    from surrogate.prediction.predictor import Predictor
+
+    data = read_dataset(default_dataset())
+    predictor = Predictor(train(data, model="linear-terms"))
+    device = ReferenceDevice(spec={"name": "This CPU"})
+    conv = Conv(n=1, c=8, h=16, k=8, r=3, pad_h=1)
+    tuned = autotune(conv, device, 2, predictor=predictor, cache=TuningCache())
+    ranked = predictor.select(conv)
+    assert [a.algorithm for a in tuned.tried] == [c.algorithm for c in ranked.candidates[: len(tuned.tried)]]
+    told = ranked.with_measured(tuned.times_us)
+    assert (told.algorithm, told.time_us) == (tuned.algorithm, tuned.time_us)
+    assert told.candidates[0].source == "measured"

@@ -1,0 +1,148 @@
+"""``seer select`` and ``seer predict`` through the entry point."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from surrogate.bundle.bundle import Bundle, save
+from surrogate.cli import problem
+from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS
+from surrogate.prediction.predictor import load
+
+PROBLEM = "n8c16h14w14k16r3s3p1u1"
+FLAGS = ["-n", "8", "-c", "16", "-H", "14", "-k", "16", "-y", "3", "-p", "1"]
+
+
+def test_select_prints_the_ranking(seer: Callable[..., Any], folder: Path) -> None:
+    result = seer("select", "--bundle", folder, "--gpu", "v100", PROBLEM)
+    wanted = load(folder, gpu="v100", backend="numpy").select(PROBLEM)
+    assert (result.code, result.out, result.err) == (0, f"{wanted!r}\n", "")
+
+
+def test_problem_as_flags_with_and_without_dashes(seer: Callable[..., Any], folder: Path) -> None:
+    ask = ["select", "--bundle", folder, "--gpu", "v100", "--json"]
+    text = seer(*ask, PROBLEM)
+    assert seer(*ask, "--", *FLAGS).json == seer(*ask, *FLAGS).json == text.json
+    assert text.json["problem"] == PROBLEM
+
+
+def test_select_json_and_csv(seer: Callable[..., Any], folder: Path) -> None:
+    ask = ["select", "--bundle", folder, "--gpu", "v100", PROBLEM, "--top", "2", "--workspace-limit", "64MiB"]
+    found = seer(*ask, "--json").json
+    assert (
+        found
+        == load(folder, gpu="v100", backend="numpy")
+        .select(PROBLEM, top=2, workspace_limit=64 * 2**20)
+        .to_dict()
+    )
+    header, *rows = seer(*ask, "--csv").out.splitlines()
+    assert header.startswith("algorithm,time_us,lower_us,upper_us,workspace_bytes") and len(rows) == 2
+
+
+def test_nothing_feasible_is_status_1(seer: Callable[..., Any], bundle: Bundle, tmp_path: Path) -> None:
+    support = replace(bundle.support, exact={}, general=dict.fromkeys(bundle.support.general, 0.0))
+    save(replace(bundle, support=support), tmp_path / "none")
+    result = seer("select", "--bundle", tmp_path / "none", "--gpu", "v100", PROBLEM, "--json")
+    assert result.code == 1 and result.json["candidates"] == [] and len(result.json["excluded"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([PROBLEM], "no GPU named"),
+        (["--gpu", "a100", PROBLEM], "fits several"),
+        (["--gpu", "v1000", PROBLEM], "did you mean"),
+        (["--gpu", "v100"], "no PROBLEM given"),
+        (["--gpu", "v100", "n8c16"], "lacks h, k, r"),
+        (["--gpu", "v100", "-n", "8", "-c"], "flag without a value"),
+        (["--gpu", "v100", "-z", "8"], "'-z' in problem"),
+        (["--gpu", "v100", PROBLEM, "--workspace-limit", "much"], "64MiB"),
+        (["--gpu", "v100", PROBLEM, "--top", "0"], "x>=1"),
+        (["--gpu", "v100", PROBLEM, "--measure"], "go together"),
+        (["--gpu", "v100", PROBLEM, "--device", "reference"], "go together"),
+        (["--gpu", "v100", PROBLEM, "--dtype", "fp23"], "fp23"),
+        (["--gpu", "v100", PROBLEM, "--direction", "bwd_data", "--bundle", "FOLDER"], "no cudnn bwd_data"),
+        (["--bundle", "FOLDER", PROBLEM], "fitted on several GPUs"),
+        (["--bundle", "./nowhere", "--gpu", "v100", PROBLEM], "no bundle there"),
+    ],
+)
+def test_select_tells_errors_in_one_line(
+    seer: Callable[..., Any], folder: Path, words: list[str], told: str
+) -> None:
+    result = seer("select", *(str(folder) if word == "FOLDER" else word for word in words))
+    assert result.code == 2 and told in result.err and result.out == ""
+    assert result.err.count("\n") == 1 and "Traceback" not in result.err
+
+
+def test_predict_one_problem(seer: Callable[..., Any], folder: Path) -> None:
+    ask = ["predict", "--bundle", folder, "--gpu", "v100", PROBLEM]
+    best, fft = seer(*ask, "--json").json, seer(*ask, "--json", "--algorithm", "FFT").json
+    wanted = load(folder, gpu="v100", backend="numpy")
+    assert best == wanted.predict(PROBLEM).to_dict() and fft["algorithm"] == "FFT"
+    assert best["time_us"] <= fft["time_us"]
+    assert best["algorithm"] in seer(*ask).out
+    assert seer(*ask, "--csv").out.splitlines()[0].startswith("problem,gpu,library_version,algorithm,time_us")
+
+
+def test_predict_a_table(seer: Callable[..., Any], folder: Path, frame: pd.DataFrame, tmp_path: Path) -> None:
+    part = frame.head(40).drop(columns=["status", "time_us"])
+    part.to_parquet(tmp_path / "in.parquet")
+    result = seer(
+        "predict", "--bundle", folder, "--data", tmp_path / "in.parquet", "-o", tmp_path / "out.parquet"
+    )
+    assert result.code == 0, result.err
+    out = pd.read_parquet(tmp_path / "out.parquet")
+    added = ["predicted_us", "lower_us", "upper_us", "in_domain", "supported"]
+    assert list(out.columns) == [*part.columns, *added]
+    found = load(folder, backend="numpy").predict(part)
+    assert out["predicted_us"].tolist() == found.predicted_us.tolist()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--data", "x.parquet"], "needs -o"),
+        (["--data", "x.parquet", "-o", "y.parquet", PROBLEM], "no PROBLEM beside it"),
+        ([PROBLEM, "-o", "y.parquet"], "-o goes with --data"),
+        ([PROBLEM, "--algorithm", "WINOGRD"], "did you mean WINOGRAD"),
+    ],
+)
+def test_predict_tells_errors(seer: Callable[..., Any], folder: Path, words: list[str], told: str) -> None:
+    result = seer("predict", "--bundle", folder, "--gpu", "v100", *words)
+    assert result.code == 2 and told in result.err and "Traceback" not in result.err
+
+
+def test_measuring_reranks(seer: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import surrogate.prediction.autotune
+    from surrogate.prediction.tuned import Tuned
+
+    asked: dict[str, Any] = {}
+
+    def autotune(conv: Any, device: str, k: int, *, predictor: Any, **limits: Any) -> Tuned:
+        asked.update(limits, device=device, k=k)
+        ranked = predictor.select(conv, **limits).candidates
+        attempts = tuple(_attempt(one, place) for place, one in enumerate(ranked[:k]))
+        return Tuned(str(conv), "v100", "cudnn", "7", ranked[1].algorithm, 4.0, "measured", attempts, 1.0)
+
+    monkeypatch.setattr(surrogate.prediction.autotune, "autotune", autotune)
+    ask = ["select", "--bundle", folder, "--gpu", "v100", PROBLEM, "--json"]
+    before = [one["algorithm"] for one in seer(*ask).json["candidates"]]
+    found = seer(*ask, "--measure", "--device", "cudnn", "--top", "2", "--deterministic").json["candidates"]
+    assert [one["algorithm"] for one in found[:2]] == before[1::-1]
+    assert [one["source"] for one in found] == ["measured", "measured", *["model"] * (len(found) - 2)]
+    assert asked == {"workspace_limit": None, "deterministic": True, "device": "cudnn", "k": 2}
+
+
+def _attempt(one: Any, place: int) -> Any:
+    from surrogate.prediction.tuned import Attempt
+
+    return Attempt(one.algorithm, one.time_us, 5.0 - place)
+
+
+def test_help_lists_what_the_features_know() -> None:
+    assert set(problem.MATHS) == set(MATHS) and set(problem.DTYPES) == set(DTYPES)
+    assert problem.DIRECTIONS == DIRECTIONS and problem.LAYOUTS == LAYOUTS

@@ -1,0 +1,276 @@
+"""Exported picks: JSON as documented, a C header that compiles and answers, a find-db that we read back."""
+
+import json
+import random
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surrogate.bundle.bundle import Bundle
+from surrogate.bundle.training import train
+from surrogate.dataset.problem_list import read_convs
+from surrogate.dataset.schema import SIZE_COLUMNS
+from surrogate.dataset.store import Dataset, read_dataset
+from surrogate.features.algorithms import algorithm
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
+from surrogate.formats import FORMATS
+from surrogate.formats.miopen_key import parse_key
+from surrogate.models import MODELS
+from surrogate.prediction.export import Picks, export, picks_for
+from surrogate.prediction.export.c_header import FIELDS
+from surrogate.prediction.export.miopen_user_db import find_db_key
+from surrogate.prediction.predictor import Predictor
+
+Table = Callable[..., pd.DataFrame]
+CC = shutil.which("cc")
+
+
+@pytest.fixture(scope="module")
+def predictor(table: Table) -> Predictor:
+    """cuDNN's algorithms on a T4."""
+    return Predictor(train(Dataset(table(12, gpus=("Tesla T4", "TITAN Xp"))), model="linear-terms"), gpu="t4")
+
+
+@pytest.fixture(scope="module")
+def amd(table: Table) -> Bundle:
+    """MIOpen's solvers on an MI210, fitted in few rounds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(MODELS["boosted-terms"].DEFAULTS, "rounds", 20)  # type: ignore[attr-defined]
+        return _amd(table)
+
+
+def _amd(table: Table) -> Bundle:
+    frame = table(12, gpus=("MI210",), algorithms=("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM"))
+    names = {"IMPLICIT_GEMM": ("ImplicitGEMM", "ConvIg"), "IMPLICIT_PRECOMP_GEMM": ("GEMM", "GemmFwd")}
+    solver = [names[a][1] for a in frame["algorithm"]]
+    frame = frame.assign(
+        algorithm=[names[a][0] for a in frame["algorithm"]], solver=solver, library="miopen",
+        library_version="find-db v2",
+    ).drop(columns="heuristic_algorithm")  # fmt: skip
+    return train(Dataset(frame, "listed"), model="boosted-terms", candidate="solver")
+
+
+def convs(count: int, seed: int = 0) -> list[Conv]:
+    """Distinct problems, some 1×1, strided or grouped."""
+    draw = random.Random(seed)
+    found: set[Conv] = set()
+    while len(found) < count:
+        c, r = 16 * draw.randint(1, 8), draw.choice([1, 3])
+        found.add(
+            Conv(n=draw.randint(1, 32), c=c, h=draw.choice([7, 14, 28]), k=c, r=r, pad_h=r // 2,
+                 stride_h=draw.choice([1, 2]), groups=draw.choice([1, c]))
+        )  # fmt: skip
+    return sorted(found, key=str)
+
+
+def test_json_has_every_problem_and_its_ranking(predictor: Predictor) -> None:
+    asked = convs(20)
+    picks = picks_for(predictor, asked, deterministic=True)
+    table = json.loads(export(picks, "json"))
+    assert (table["kind"], table["schema"], table["gpu"], table["library"]) == (
+        "seer-picks",
+        1,
+        gpu("Tesla T4").name,
+        "cudnn",
+    )
+    assert table["deterministic"] is True and table["workspace_limit_bytes"] is None
+    assert [row["problem"] for row in table["picks"]] == [str(conv) for conv in asked]
+    for conv, row in zip(asked, table["picks"], strict=True):
+        ranked = predictor.select(conv, deterministic=True).candidates
+        assert Conv(**{name: row[name] for name in conv.to_dict()}) == conv
+        assert (row["algorithm"], row["time_us"]) == (ranked[0].algorithm, ranked[0].time_us)
+        assert row["enum"] == algorithm(row["algorithm"]).enum
+        assert [one["algorithm"] for one in row["fallbacks"]] == [one.algorithm for one in ranked[1:]]
+        assert row["lower_us"] < row["time_us"] < row["upper_us"]
+        assert "solver" not in row
+
+
+def test_a_problem_comes_once_and_what_nothing_runs_is_told(predictor: Predictor) -> None:
+    asked = convs(3)
+    picks = picks_for(predictor, [*asked, *asked], workspace_limit=0)
+    assert len(picks.convs) == 3
+    table = json.loads(export(picks, "json"))
+    assert len(table["picks"]) + len(table["infeasible"]) == 3
+    nothing = Picks(picks.convs, tuple(_emptied(r) for r in picks.rankings), 0, False, "m", "d")
+    emptied = json.loads(export(nothing, "json"))
+    assert emptied["picks"] == [] and len(emptied["infeasible"]) == 3
+    for form in ("c-header", "miopen-user-db"):
+        with pytest.raises(InputError):
+            export(nothing, form)
+
+
+def _emptied(ranking):
+    from dataclasses import replace
+
+    return replace(ranking, estimates=())
+
+
+@pytest.mark.skipif(CC is None, reason="no C compiler here")
+def test_the_header_compiles_and_answers(predictor: Predictor, tmp_path: Path) -> None:
+    """As C99 with every warning an error, twice included; every problem is found, neighbours of it are not."""
+    asked = convs(60)
+    picks = picks_for(predictor, asked)
+    (tmp_path / "picks.h").write_text(export(picks, "c-header"))
+    order = ", ".join(f"&p.{name}" for name in FIELDS)
+    (tmp_path / "main.c").write_text(
+        f"""#include <stdio.h>
+#include "picks.h"
+#include "picks.h"
+int main(void) {{
+    struct seer_problem p;
+    int32_t *field[] = {{{order}}};
+    for (;;) {{
+        for (int i = 0; i < {len(FIELDS)}; i++) if (scanf("%d", field[i]) != 1) return 0;
+        const struct seer_pick *found = seer_t4_find(&p);
+        if (found) printf("%d %d %.6e\\n", found->algorithm, found->fallback, (double)found->time_us);
+        else printf("none\\n");
+    }}
+}}
+"""
+    )
+    flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1"]
+    subprocess.run([str(CC), *flags, "-o", "main", "main.c"], cwd=tmp_path, check=True)
+    others = [conv.with_batch(conv.n + 100) for conv in asked]
+    backward = Conv(**{**asked[0].to_dict(), "direction": "bwd_data"})
+    lines = "\n".join(" ".join(map(str, _numbers(conv))) for conv in [*asked, *others, backward])
+    out = subprocess.run([tmp_path / "main"], input=lines, capture_output=True, text=True, check=True).stdout
+    answers = out.splitlines()
+    for conv, line in zip(asked, answers, strict=False):
+        ranked = predictor.select(conv).candidates
+        enum, fallback, time_us = line.split()
+        assert int(enum) == algorithm(ranked[0].algorithm).enum
+        assert int(fallback) == (algorithm(ranked[1].algorithm).enum if len(ranked) > 1 else -1)
+        assert float(time_us) == pytest.approx(ranked[0].time_us, rel=1e-6)
+    assert answers[len(asked) :] == ["none"] * (len(others) + 1)
+
+
+def _numbers(conv: Conv) -> list[int]:
+    """The key as a reader of the header's own enumerators would write it."""
+    return [*conv.sizes, {"fwd": 0, "bwd_data": 1, "bwd_filter": 2}[conv.direction], 1, 0, 0]
+
+
+def test_header_comments_cannot_be_broken(predictor: Predictor) -> None:
+    picks = picks_for(predictor, convs(2))
+    named = Picks(picks.convs, picks.rankings, None, False, "m", "*/ int evil; /* é\n#error")
+    text = export(named, "c-header")
+    assert "*/ int" not in text and "\n#error" not in text and text.isascii()
+
+
+def test_find_db_round_trip(amd: Bundle, tmp_path: Path) -> None:
+    """Our own reader finds problems, solvers, algorithms and times again."""
+    predictor = Predictor(amd)
+    picks = picks_for(predictor, convs(15))
+    path = tmp_path / "gfx90a68.HIP.3_2_0.ufdb.txt"
+    path.write_text(export(picks, "miopen-user-db"))
+    rows = FORMATS["miopen"].read([path]).rows
+    assert set(rows["gpu"]) == {"MI210"} and set(rows["library_version"]) == {"find-db v2"}
+    expected = [
+        (*conv.sizes, one.solver, one.algorithm)
+        for conv, ranking in picks.feasible
+        for one in ranking.candidates
+    ]
+    found = rows[[*SIZE_COLUMNS, "solver", "algorithm"]].itertuples(index=False, name=None)
+    assert list(found) == expected
+    times = [one.time_us for _, ranking in picks.feasible for one in ranking.candidates]
+    assert rows["time_us"].tolist() == pytest.approx(times, rel=1e-8)
+
+
+@given(st.from_type(Conv))
+@settings(max_examples=60)
+def test_every_key_is_read_back(conv: Conv) -> None:
+    """All directions, types and layouts that find-dbs have."""
+    key = parse_key(find_db_key(conv))
+    assert key is not None
+    assert (key.sizes, key.direction, key.layout, key.dtype) == (
+        conv.sizes,
+        conv.direction,
+        conv.layout,
+        conv.dtype,
+    )
+    assert (key.out_h, key.out_w) == (conv.out_h, conv.out_w)
+
+
+def test_keys_as_miopen_writes_them(shared_data: Path) -> None:
+    """The lines of a real find-db are written again as they are."""
+    lines = (shared_data / "raw" / "miopen_gfx90a68_v2_sample.fdb.txt").read_text().splitlines()
+    written = 0
+    for line in lines:
+        key = parse_key(line.partition("=")[0])
+        if (
+            key is None
+            or key.wrong
+            or key.dtype not in ("fp32", "fp16", "bf16")
+            or key.layout not in ("NCHW", "NHWC")
+        ):
+            continue
+        values = dict(zip(SIZE_COLUMNS, key.sizes, strict=True))
+        try:
+            conv = Conv(**values, dtype=key.dtype, layout=key.layout, direction=key.direction)
+        except InputError:
+            continue  # MIOpen times problems whose filter does not fit
+        text = line.partition("=")[0]
+        assert find_db_key(conv) in (
+            text,
+            text.replace(f"{key.layout}-{key.layout}-{key.layout}", key.layout),
+        )
+        written += 1
+    assert written > 20
+
+
+def test_a_find_db_needs_miopen_s_solvers(predictor: Predictor, amd: Bundle, table: Table) -> None:
+    with pytest.raises(InputError, match="these picks are cudnn's"):
+        export(picks_for(predictor, convs(2)), "miopen-user-db")
+    picks = picks_for(Predictor(amd), convs(2))
+    by_algorithm = Picks(picks.convs, picks.rankings, None, False, "m", "d", "algorithm")
+    with pytest.raises(InputError, match="--candidate solver"):
+        export(by_algorithm, "miopen-user-db")
+    with pytest.raises(InputError, match="did you mean json"):
+        export(picks, "jsn")
+    with pytest.raises(InputError, match="no problem came"):
+        picks_for(predictor, [])
+
+
+def test_problem_files(table: Table, tmp_path: Path) -> None:
+    """A table whatever its name, CSV, texts with settings, Test-set-II; wrong ones are told by file."""
+    frame = table(3, batches=(1, 8))
+    frame.to_parquet(tmp_path / "a.data")
+    assert len(read_convs(tmp_path / "a.data")) == 6
+    (tmp_path / "b.csv").write_text("n,c,h,k,r,dtype\n1,8,8,8,3,fp16\n1,8,8,8,3,fp16\n")
+    assert read_convs(tmp_path / "b.csv") == [Conv(n=1, c=8, h=8, k=8, r=3, dtype="fp16")]
+    (tmp_path / "c.txt").write_text("# mine\nn1c8h8w8k8r3s3p1u1\n")
+    assert read_convs(tmp_path / "c.txt") == [Conv(n=1, c=8, h=8, k=8, r=3, pad_h=1)]
+    (tmp_path / "d.txt").write_text("1\n128 64 56 64 56 3 1 1\n")
+    assert read_convs(tmp_path / "d.txt") == [Conv(n=128, c=64, h=56, k=64, r=3, pad_h=1)]
+    with pytest.raises(InputError, match=r"none.txt: cannot be read"):
+        read_convs(tmp_path / "none.txt")
+    frame.drop(columns=["k"]).to_parquet(tmp_path / "e.parquet")
+    with pytest.raises(InputError, match="column k missing"):
+        read_convs(tmp_path / "e.parquet")
+    frame.assign(groups=7).to_parquet(tmp_path / "f.parquet")
+    with pytest.raises(InputError, match=r"f.parquet: problem 0: groups 7"):
+        read_convs(tmp_path / "f.parquet")
+
+
+@pytest.mark.slow
+def test_on_measured_solvers(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample of MI210's find-db: fitted by solver, exported, read back."""
+    data = read_dataset(shared_data / "miopen_conv_mi210.parquet", candidates="listed")
+    frame = data.frame[(data.frame["direction"] == "fwd") & (data.frame["dtype"] == "fp32")]
+    some = data.with_frame(frame[frame["c"] % 64 == 0].iloc[:3000])
+    monkeypatch.setitem(MODELS["boosted-terms"].DEFAULTS, "rounds", 20)  # type: ignore[attr-defined]
+    bundle = train(some, candidate="solver")
+    some.frame.iloc[:200].to_parquet(tmp_path / "p.parquet")
+    picks = picks_for(Predictor(bundle), read_convs(tmp_path / "p.parquet"))
+    path = tmp_path / "gfx90a68.HIP.ufdb.txt"
+    path.write_text(export(picks, "miopen-user-db"))
+    rows = FORMATS["miopen"].read([path]).rows
+    assert len(rows.drop_duplicates(list(SIZE_COLUMNS))) == len(picks.feasible)
+    assert set(rows["solver"]) <= set(some.frame["solver"])

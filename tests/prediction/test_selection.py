@@ -1,0 +1,186 @@
+"""`Selection`: the order, what is excluded and why, limits, versions and GPUs that training did not see."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surrogate.bundle.bundle import Bundle
+from surrogate.dataset.rows import rows_of
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.models import Support
+from surrogate.models.boosted import BoostedTerms
+from surrogate.prediction.predictor import Predictor
+from surrogate.uncertainty.conformal import UNSEEN_GPU_FACTOR
+from tests.prediction.problems import CONV, CONVS, STRIDED, fitted, frame_of
+
+
+def test_selection_ranks_and_says_what_is_excluded(predictor: Predictor) -> None:
+    found = predictor.select(CONV)
+    times = [one.time_us for one in found.candidates]
+    assert (
+        times == sorted(times)
+        and found.time_us == times[0]
+        and found.algorithm == found.candidates[0].algorithm
+    )
+    assert all(
+        one.lower_us < one.time_us < one.upper_us and one.source == "model" for one in found.candidates
+    )
+    assert sum(one.probability_best for one in found.candidates) == pytest.approx(1.0)
+    reasons = {one.algorithm: one.reason for one in found.excluded}
+    assert reasons["DIRECT"] == "no release implements it"
+    assert "never measured" in reasons["GEMM"]
+    assert {one.algorithm for one in found.candidates} | set(reasons) == {
+        c.name for c in predictor._site(CONV, None).candidates
+    }
+    assert found.in_domain and found.reason is None
+
+
+def test_the_library_refuses(predictor: Predictor) -> None:
+    reasons = {one.algorithm: one.reason for one in predictor.select(STRIDED).excluded}
+    # Nothing like it was measured: the rules speak.
+    assert reasons["WINOGRAD"] == "stride must be 1" and reasons["FFT"] == "stride must be 1"
+    pointwise = Conv(n=8, c=16, h=14, k=32, r=1, stride_h=1)
+    assert predictor.predict(pointwise, "WINOGRAD").supported is False
+    assert "3×3" in str(predictor.predict(pointwise, "WINOGRAD").reason)
+
+
+def test_what_never_ran_is_told_apart_from_a_version_that_refuses(
+    bundle: Bundle, frame: pd.DataFrame
+) -> None:
+    def refused(mask: pd.Series) -> dict[str, str]:
+        changed = frame.copy()
+        changed.loc[mask & (changed.algorithm == "IMPLICIT_GEMM"), "status"] = "not_supported"
+        served = Predictor(
+            replace(bundle, support=Support.fit(rows_of(changed))), gpu="v100", backend="numpy"
+        )
+        return {one.algorithm: one.reason for one in served.select(CONV).excluded}
+
+    everywhere = refused(pd.Series(True, index=frame.index))
+    assert "never ran in the training data" in everywhere["IMPLICIT_GEMM"]
+    here = (frame.gpu == "Tesla V100-SXM2-16GB") & (frame.library_version == "7.6.3")
+    assert "cudnn 7.6.3 refused" in refused(here & frame.index.isin(frame.index))["IMPLICIT_GEMM"]
+
+
+def test_the_workspace_limit_is_told_in_bytes(predictor: Predictor) -> None:
+    all_ = predictor.select(CONV)
+    largest = max(one.workspace_bytes for one in all_.candidates)
+    limited = predictor.select(CONV, workspace_limit=largest - 1)
+    reasons = [one.reason for one in limited.excluded if "workspace" in one.reason]
+    assert len(reasons) == 1 and f"needs {largest} bytes" in reasons[0] and str(largest - 1) in reasons[0]
+    assert predictor.select(CONV, workspace_limit=largest).estimates == all_.estimates
+
+
+def test_nondeterministic_algorithms_are_excluded(table: Callable[..., pd.DataFrame], bundle: Bundle) -> None:
+    frame = table(8, algorithms=("IMPLICIT_GEMM", "FFT")).assign(direction="bwd_data")
+    frame["algorithm"] = frame["algorithm"].map({"IMPLICIT_GEMM": "ALGO_0", "FFT": "ALGO_1"})
+    served = Predictor(fitted(bundle, frame, BoostedTerms(rounds=5)), gpu="t4", backend="numpy")
+    conv = replace(CONV, direction="bwd_data")
+    assert {one.algorithm for one in served.select(conv).candidates} == {"ALGO_0", "ALGO_1"}
+    found = served.select(conv, deterministic=True)
+    assert [one.algorithm for one in found.candidates] == ["ALGO_1"] and found.candidates[0].deterministic
+    assert "nondeterministic" in {one.algorithm: one.reason for one in found.excluded}["ALGO_0"]
+    with pytest.raises(InputError, match="no cudnn fwd algorithm"):
+        served.select(CONV)
+
+
+def test_nothing_feasible_is_an_empty_selection(predictor: Predictor, bundle: Bundle) -> None:
+    nothing = Predictor(replace(bundle, support=_refuse_all(bundle)), gpu="v100", backend="numpy")
+    found = nothing.select(CONV)
+    assert found.candidates == () and found.algorithm is None and found.time_us is None and found.best is None
+    assert "nothing is feasible" in repr(found) and found.to_dict()["candidates"] == []
+    with pytest.raises(InputError, match="no algorithm runs"):
+        nothing.predict(CONV)
+    table = nothing.predict(frame_of([CONV], ["FFT"]).drop(columns="algorithm"))
+    assert np.isnan(table.predicted_us[0]) and table.algorithm[0] == "" and not table.supported[0]
+
+
+def _refuse_all(bundle: Bundle):
+    support = bundle.support
+    return replace(
+        support, exact=dict.fromkeys(support.exact, 0.0), general=dict.fromkeys(support.general, 0.0)
+    )
+
+
+@given(low=st.integers(0, 10**6), more=st.integers(0, 10**6), conv=CONVS)
+@settings(max_examples=40)
+def test_a_larger_workspace_is_never_slower(predictor: Predictor, low: int, more: int, conv: Conv) -> None:
+    def time_us(limit: int) -> float:
+        return predictor.select(conv, workspace_limit=limit).time_us or math.inf
+
+    assert time_us(low + more) <= time_us(low)
+
+
+@given(conv=CONVS, top=st.integers(1, 9))
+@settings(max_examples=40)
+def test_top_is_a_prefix(predictor: Predictor, conv: Conv, top: int) -> None:
+    assert predictor.select(conv, top=top).estimates == predictor.select(conv).estimates[:top]
+
+
+def test_an_unseen_version_is_accepted_out_of_domain(predictor: Predictor) -> None:
+    assert predictor.select(CONV).library_version == "7.6.3"  # the newest
+    found = predictor.select(CONV, library_version="9.1.0")
+    assert found.library_version == "9.1.0" and found.estimates
+    assert not found.in_domain and "9.1.0" in str(found.reason)
+    assert predictor.select(CONV, library_version="7.5.0").in_domain
+
+
+def test_an_unseen_gpu_is_answered_from_its_specification(bundle: Bundle, predictor: Predictor) -> None:
+    for card, factor in ((bundle.card, UNSEEN_GPU_FACTOR), ({**bundle.card, "unseen_gpu_factor": 2.5}, 2.5)):
+        served = Predictor(replace(bundle, card=card), gpu="titan-xp", backend="numpy")
+        found = served.select(CONV)
+        assert not found.in_domain and {one.source for one in found.candidates} == {"spec"}
+        own, shared = served._site(CONV, None), found.estimates[0]
+        narrow = own.widths.lookup(
+            "titan-xp", "fwd", shared.candidate.algorithm, own.distance(CONV), shared.time_us
+        )
+        assert shared.half_width == pytest.approx(factor * narrow)
+    assert predictor.gpu == "v100-sxm2-16gb"
+
+
+def test_measured_times_take_over(predictor: Predictor) -> None:
+    found = predictor.select(CONV)
+    last = found.candidates[-1].algorithm
+    changed = found.with_measured({last: 1e6, "DIRECT": 1.0})
+    assert changed.algorithm == last and changed.time_us == 1e6  # the only measured one, however slow
+    first = changed.candidates[0]
+    assert first.source == "measured" and first.lower_us == first.upper_us == 1e6
+    assert len(changed.candidates) == len(found.candidates)
+
+
+def test_json_is_the_contract(predictor: Predictor) -> None:
+    found = json.loads(json.dumps(predictor.select(CONV, workspace_limit=10**5).to_dict()))
+    assert list(found) == ["problem", "gpu", "library_version", "candidates", "excluded"]
+    assert found["problem"] == "n8c16h14w14k16r3s3p1u1"
+    assert (found["gpu"], found["library_version"]) == ("v100-sxm2-16gb", "7.6.3")
+    assert list(found["candidates"][0]) == [
+        "algorithm", "time_us", "lower_us", "upper_us", "workspace_bytes", "deterministic", "source",
+        "probability_best",
+    ]  # fmt: skip
+    assert all(list(row) == ["algorithm", "reason"] for row in found["excluded"])
+
+
+def test_results_show_themselves(predictor: Predictor) -> None:
+    found = predictor.select(CONV)
+    assert (
+        repr(found).splitlines()[0].startswith("n8c16h14w14k16r3s3p1u1 fwd fp32 fma NCHW on v100-sxm2-16gb")
+    )
+    assert "<table>" in found._repr_html_() and len(found.to_frame()) == len(found.candidates)
+    odd = replace(found, library_version="<b>&")
+    assert "<b>" not in odd._repr_html_() and "&lt;b&gt;&amp;" in odd._repr_html_()
+    one = predictor.predict(CONV)
+    assert one.algorithm in repr(one) and len(one.to_frame()) == 1 and one.to_dict()["problem"] == str(CONV)
+    many = predictor.predict(frame_of([CONV] * 4, ["FFT", "IMPLICIT_GEMM"]))
+    assert "… 8 rows" in repr(many) and list(many.to_frame().columns) == list(many.to_dict())
+    assert "8 predictions" in many._repr_html_()
+    with pytest.raises(AttributeError):
+        one.time_us = 0.0  # type: ignore[misc]
+    with pytest.raises(KeyError):
+        many["time"]

@@ -1,0 +1,64 @@
+"""Bundles that ship: found by GPU, else by vendor; and the module's own `predict` and `select`."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from surrogate import bundled
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
+from surrogate.prediction import predictor
+from surrogate.prediction import shipped as shipped_module
+from surrogate.prediction.predictor import load, predict, select
+from surrogate.prediction.shipped import bundle_for, shipped
+
+PROBLEM = "n8c16h14k16r3p1"
+
+
+@pytest.fixture
+def shelf(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of shipped bundles: the small one, and one with fewer rows for another GPU too."""
+    shutil.copytree(folder, tmp_path / "nvidia")
+    shutil.copytree(folder, tmp_path / "other")
+    index = tmp_path / "other" / "bundle.json"
+    content = json.loads(index.read_text())
+    content["card"]["data"] |= {"gpus": ["TITAN Xp"], "ok_rows": 3}
+    index.write_text(json.dumps(content))
+    monkeypatch.setattr(bundled, "FOLDER", tmp_path)
+    yield tmp_path
+    shipped_module._shipped.cache_clear()
+    predictor._loaded.cache_clear()
+
+
+def test_found_by_gpu_then_by_vendor(shelf: Path) -> None:
+    assert [one.path.name for one in shipped()] == ["nvidia", "other"]
+    assert bundle_for(gpu("v100")).name == "nvidia"
+    assert bundle_for(gpu("titan-xp")).name == "other"
+    assert bundle_for(gpu("k80")).name == "nvidia"  # of two that do not know it, the one with more rows
+    assert bundle_for(gpu("k80"), "cudnn").name == "nvidia"
+
+
+def test_none_for_a_vendor_or_library(shelf: Path) -> None:
+    with pytest.raises(InputError, match=r"no bundle for mi210 ships.*shipped: t4, titan-xp, v100-sxm2-16gb"):
+        load("mi210")
+    with pytest.raises(InputError, match=r"no bundle for v100-sxm2-16gb with miopen"):
+        load("v100", library="miopen")
+
+
+def test_an_empty_shelf_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="none ships with this installation"):
+        bundle_for(gpu("v100"), folder=tmp_path)
+
+
+def test_names_load_what_ships(shelf: Path) -> None:
+    assert load("Tesla T4", backend="numpy").gpu == "t4"
+    far = load("h200", backend="numpy").select(PROBLEM)
+    assert far.best is not None and far.best.source == "spec"
+    assert select(PROBLEM, gpu="t4").estimates == load("t4").select(PROBLEM).estimates
+    assert predict(PROBLEM, gpu="t4", algorithm="FFT") is predict(
+        PROBLEM, gpu="t4", algorithm="FFT"
+    )  # loaded once
+    assert len(predict({"n": [1, 2], "c": [8, 8], "h": [7, 7], "k": [8, 8], "r": [1, 1]}, gpu="t4")) == 2
