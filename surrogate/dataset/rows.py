@@ -9,7 +9,7 @@ import pandas as pd
 
 from surrogate.dataset.problems import problem_codes, shape_codes, version_number
 from surrogate.dataset.schema import SIZE_COLUMNS
-from surrogate.features.algorithms import FAMILY_CODE, LIBRARIES, algorithms, family_of
+from surrogate.features.algorithms import MECHANISM_CODE, LIBRARIES, algorithms, mechanism_of
 from surrogate.features.gpu import Gpu, gpu
 from surrogate.features.machine import Machine, machine_columns
 from surrogate.features.problem import DTYPES, ConvColumns
@@ -109,14 +109,14 @@ def _machine(frame: pd.DataFrame, columns: ConvColumns, gpus: list[Gpu], gpu_ind
 
 
 def _algorithms(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(rows,) index into the distinct algorithms, and their family codes and order in the library."""
+    """(rows,) index into the distinct algorithms, and their mechanism codes and order in the library."""
     key = ["library", "direction", "algorithm"]
-    family, order = [], []
+    mechanism, order = [], []
     for library, direction, name in frame[key].drop_duplicates().itertuples(index=False, name=None):
         known = [a.name for a in algorithms(library, direction)]
-        family.append(FAMILY_CODE[family_of(name, library, direction)])
+        mechanism.append(MECHANISM_CODE[mechanism_of(name, library, direction)])
         order.append(known.index(name) if name in known else len(known))
-    return frame.groupby(key, sort=False).ngroup().to_numpy(), np.array(family), np.array(order)
+    return frame.groupby(key, sort=False).ngroup().to_numpy(), np.array(mechanism), np.array(order)
 
 
 def _version_feature(version: str) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.rows import Rows
-from surrogate.features.algorithms import FAMILIES
+from surrogate.features.algorithms import MECHANISMS
 from surrogate.features.errors import InputError
 from surrogate.models.seer.analytical import Analytical, analytical
 from surrogate.models.seer.classify import UNDER_UTILISED
@@ -98,9 +98,9 @@ _LEVELS = (
 
 
 def _families(rows: Rows) -> list[tuple[np.ndarray, Analytical]]:
-    """(positions, terms) of each family among the rows."""
-    code = rows.column("family").astype(int)
-    parts = [(np.flatnonzero(code == one), one) for one in range(len(FAMILIES)) if (code == one).any()]
+    """(positions, terms) of each mechanism among the rows."""
+    code = rows.column("mechanism").astype(int)
+    parts = [(np.flatnonzero(code == one), one) for one in range(len(MECHANISMS)) if (code == one).any()]
     return [(part, analytical(rows.take(part), one)) for part, one in parts]
 
 
