@@ -153,6 +153,17 @@ def read_dataset(path: str | Path, *, candidates: str | None = None) -> Dataset:
     return Dataset(frame, chosen, Path(path).name, metadata, kernels)
 
 
+def as_dataset(data: Dataset | pd.DataFrame | str | Path) -> Dataset:
+    """A dataset as it is, of a table (normalised and checked), or read from a path. Raises `InputError` as reading does."""
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, pd.DataFrame):
+        frame = normalise(data, "table")
+        _refuse(check(frame), "table")
+        return Dataset(frame, name="table")
+    return read_dataset(data)
+
+
 def read_problems(path: str | Path) -> pd.DataFrame:
     """A table of problems to predict, normalised and checked: neither status nor time is looked at, rows may repeat."""
     frame, _ = read_table(path)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from surrogate.dataset.checks import families_of, family_rows
 from surrogate.dataset.files import write_text
-from surrogate.dataset.problems import candidate_frame, judged_rows, newest_version
+from surrogate.dataset.problems import judged_rows, newest_version
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import Fold, folds
 from surrogate.dataset.store import Dataset, as_dataset
@@ -28,9 +28,7 @@ from surrogate.evaluation.judge import Choice
 from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, tuned
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
-from surrogate.models import MODELS, model_class
-from surrogate.models.base import TimeModel
-from surrogate.models.support import Support
+from surrogate.models import MODELS, Support, TimeModel, model_class, model_frame
 
 Progress = Callable[[int, int, str], None]
 """Called with (fits done, fits in all, what is being done)."""
@@ -91,7 +89,7 @@ def compare(
     if tune not in TUNE_TRIALS:
         raise InputError(f"tune {tune!r} is unknown; known: {', '.join(TUNE_TRIALS)}")
     main, *others = (as_dataset(part) for part in (data, *also_train))
-    frames = [candidate_frame(part, candidate) for part in (main, *others)]
+    frames = [model_frame(part, candidate) for part in (main, *others)]
     devices = {name: gpu for part in (*others, main) for name, gpu in part.devices.items()}
     parts: list[FamilyRuns] = []
     refused: dict[Family, str] = {}
@@ -130,7 +128,11 @@ def _prepared(
     main, others = rows.frame.iloc[: len(own)], rows.frame.iloc[len(own) :]
     judged = judged_rows(main, kind, data.candidates)
     if not judged.any() and len(np.unique(rows.problem[: len(own)])) < len(own):
-        hint = "" if data.candidates == "listed" else "; if it lists only some candidates, say --candidates listed"
+        hint = (
+            ""
+            if data.candidates == "listed"
+            else "; if it lists only some candidates, say --candidates listed"
+        )
         raise InputError(f"{data.name}: no problem has two measured candidates and none unmeasured{hint}")
     rounds = [folds(by, kind, main, others, folds_count, seed) for seed in range(seeds)]
     return FamilyRuns(rows, len(own), rounds, judged)
@@ -159,7 +161,9 @@ def _run(
         for fold in seed_folds:
             train, test = part.rows.take(fold.train), fold.test[newest[fold.test]]
             if not train.ok.any():
-                raise InputError(f"fold {fold.name}: nothing is left to train on; use fewer folds or more data")
+                raise InputError(
+                    f"fold {fold.name}: nothing is left to train on; use fewer folds or more data"
+                )
             held = part.rows.take(test)
             feasible[test] = Support.fit(train).supported(held)
             for cls in classes:

@@ -109,7 +109,9 @@ def choice_rows(
                 continue
             for model, choices in picks.items():
                 where = {"model": model, "family": kind.name, "stratum": grouping, "gpu": gpu}
-                rows.append(where | _choice_row(judged, choices, picks, part, weights, reasons.get(model, "")))
+                rows.append(
+                    where | _choice_row(judged, choices, picks, part, weights, reasons.get(model, ""))
+                )
     return rows
 
 
@@ -192,11 +194,13 @@ def time_rows(
         parts += [(blank | {column: str(value)}, values == value) for value in sorted(set(values))]
     found = []
     for model, runs in predictions.items():
-        if not runs:
-            missing = {"n": 0, "shapes": 0, "reason": reasons.get(model, "")}
+        known = (
+            np.logical_and.reduce([np.isfinite(run) for run in runs]) if runs else np.zeros(len(rows), bool)
+        )
+        if not known.any():
+            missing = {"n": 0, "shapes": 0, "reason": reasons.get(model, "it predicts none of these rows")}
             found.append({"model": model, "population": ALL, **blank, **missing})
             continue
-        known = np.logical_and.reduce([np.isfinite(run) for run in runs])
         for population, factor in WITHIN_FACTOR.items():
             for where, part in parts:
                 counted = np.flatnonzero(part & (ratio_to_best <= factor) & known)

@@ -64,9 +64,7 @@ class Scores:
     candidate: np.ndarray
 
     @classmethod
-    def of(
-        cls, rows: Rows, predicted_us: np.ndarray, measured_us: np.ndarray, distance: np.ndarray
-    ) -> Self:
+    def of(cls, rows: Rows, predicted_us: np.ndarray, measured_us: np.ndarray, distance: np.ndarray) -> Self:
         """The rows with both times. Raises `InputError` where there are none."""
         position = np.flatnonzero(np.isfinite(predicted_us) & np.isfinite(measured_us))
         if not len(position):
@@ -192,9 +190,7 @@ def _bases(scores: Scores, left: np.ndarray) -> dict[str, float]:
     return bases
 
 
-def _steps(
-    x: np.ndarray, score: np.ndarray, shape: np.ndarray, bands: int, *, rising: bool
-) -> StepFunction:
+def _steps(x: np.ndarray, score: np.ndarray, shape: np.ndarray, bands: int, *, rising: bool) -> StepFunction:
     """Quantiles of ``score`` in bands of ``x`` that hold about equally many shapes; 1 on the (geometric) average.
 
     ``rising`` pools neighbouring bands until the factors never fall.

@@ -63,9 +63,7 @@ class Widths:
         by_key = self.by_key
         return by_key.get(f"{gpu}|{candidate}") or by_key.get(candidate) or by_key[ALL]
 
-    def lookup(
-        self, gpu: str, candidate: str, distance: float, predicted_us: float | None = None
-    ) -> float:
+    def lookup(self, gpu: str, candidate: str, distance: float, predicted_us: float | None = None) -> float:
         """Half width in log time of one row: the interval is predicted · exp(± half width).
 
         ``distance`` as `Domain.distance` gives it. Without ``predicted_us`` the widest time factor holds.
