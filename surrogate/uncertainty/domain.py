@@ -132,7 +132,7 @@ class References:
 
     def inside(self, sizes: np.ndarray) -> np.ndarray:
         """(rows,) True where all sizes (rows, sizes) lie in the measured ranges."""
-        return ((self.least <= sizes) & (sizes <= self.greatest)).all(axis=1)
+        return np.all((self.least <= sizes) & (sizes <= self.greatest), axis=1)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers; no ``reach`` where there is no limit."""
@@ -285,7 +285,9 @@ class Domain:
         kind = family(data["family"])
         return cls(
             kind,
-            *(frozenset(data[name]) for name in ("settings", "shapes", "versions")),
+            frozenset(data["settings"]),
+            frozenset(data["shapes"]),
+            frozenset(data["versions"]),
             {key: References.from_dict(kind, known) for key, known in data["references"].items()},
         )
 

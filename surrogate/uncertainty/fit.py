@@ -5,8 +5,9 @@ locally weighted scores |log error| / width. Rows of one shape err alike, so sha
 count shapes, and every shape is scored by widths that were fitted on other shapes before the last constant is taken.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -161,7 +162,7 @@ def conformal_quantile(scores: np.ndarray, shape: np.ndarray) -> float:
 
 
 def pooled_base(own: float, parent: float, shapes: int) -> float:
-    """A key's quantile, drawn towards its parent's (in logs) as far as its shapes are few; the parent's below a least."""
+    """A key's quantile, drawn (in logs) towards its parent's as far as its shapes are few."""
     weight = shapes / (shapes + POOLED_SHAPES) if shapes >= LEAST_SHAPES else 0.0
     return own**weight * parent ** (1 - weight)
 
@@ -184,7 +185,7 @@ def _bases(scores: Scores, left: np.ndarray) -> dict[str, float]:
             shapes = len(np.unique(scores.shape[index]))
             if shapes >= LEAST_SHAPES:
                 own = max(conformal_quantile(left[index], scores.shape[index]), LEAST_WIDTH)
-                parent = bases.get(scores.candidate[index[0]], bases[ALL])
+                parent = bases.get(str(scores.candidate[index[0]]), bases[ALL])
                 key = "|".join(names) if isinstance(names, tuple) else str(names)
                 bases[key] = float(pooled_base(own, parent, shapes))
     return bases
@@ -245,14 +246,36 @@ def fit_own_share(
         likely = [probability_best(time, width, np.exp(log_share))[best] for time, width, best in cases]
         return -float(weight @ np.log(np.maximum(likely, LEAST_LIKELIHOOD)))
 
-    ends = tuple(np.log(SHARES))
-    return float(np.exp(minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 0.02}).x))
+    found: Any = minimize_scalar(loss, bounds=np.log(SHARES), method="bounded", options={"xatol": 0.02})
+    return float(np.exp(found.x))
 
 
 def rows_by_problem(problem: np.ndarray) -> list[np.ndarray]:
     """The rows of every problem."""
     order = np.argsort(problem, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(problem[order])) + 1)
+
+
+def held_out_by_shape(
+    model: "TimeModel", rows: Rows, count: int, seed: int, step: Callable[[int], None] = lambda fold: None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(rows,) predictions by clones of ``model`` that never saw the row's shape, and distances to what those saw.
+
+    ``count`` folds by shape; ``step`` is called with the number of each before its fit. NaN where a fold had nothing to
+    learn from. Raises `InputError` where no row gets a prediction.
+    """
+    label = fold_labels(shape_names(rows.frame, rows.family), count, seed)
+    predicted, distance = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    for fold in range(count):
+        step(fold)
+        inside, outside = rows.take(label != fold), np.flatnonzero(label == fold)
+        if inside.ok.any() and len(outside):
+            held = rows.take(outside)
+            predicted[outside] = clone(model).fit(inside).predict(held)
+            distance[outside] = distances_to(references_of(inside), held)
+    if not np.isfinite(predicted[rows.ok]).any():
+        raise InputError("all rows have one shape; held-out errors and intervals need at least two shapes")
+    return predicted, distance
 
 
 def unseen_gpu_factor(rows: Rows, widths: Widths, model: "TimeModel", *, seed: int = 0) -> float | None:
