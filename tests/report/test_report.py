@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,7 @@ from typing import Any
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.report.choice_tables import Cell, Line, Table
-from surrogate.report.html_table import html_table
-from surrogate.report.notes import DEFINITIONS
-from surrogate.report.write import write_report
+from surrogate.report.page import DEFINITIONS, Figure, Section, page, write_report
 
 Make = Callable[..., Path]
 FIGURES = {"slowdowns.svg", "gpus.svg", "predicted.svg", "buckets.svg"}
@@ -191,10 +187,11 @@ def test_thousands_of_shapes_keep_the_page_small(
     assert path.stat().st_size < 1_500_000
 
 
-def test_columns_of_words_stand_to_the_left_and_very_long_names_are_cut() -> None:
-    name = "void kernel<float>(" + "int, " * 40 + ")"
-    table = Table("t", ("kernel", "bound", "us"), (Line((Cell(name), Cell("memory-bound"), Cell("1.5"))),))
-    page = html_table(table)
-    assert '<th scope="col" class="word">bound</th>' in page and '<td class="word">memory-bound</td>' in page
-    assert "<td>1.5</td>" in page and f'title="{escape(name)}"' in page
-    assert page.count(escape(name)) == 1 and "…" in page
+def test_any_report_fills_the_shell() -> None:
+    figure = Figure("f", '<?xml?><svg width="1" viewBox="0 0 1 1"><path id="a" fill="#1c1d1f"/></svg>', "C <")
+    sections = [Section("A & b", ["<p>"], [figure]), Section("empty", [])]
+    text = page("<t>", sections, kicker="k", answer="1 %")
+    read = _Page(text)
+    assert {"a-b", "figure-f", "f-a"} == set(read.ids) and "empty" not in read.words
+    assert '<svg viewBox="0 0 1 1" role="img" aria-label="C &lt;">' in text and "var(--ink)" in text
+    assert "<t>" in read.words and "1\u00a0%" in read.words and "question" not in text.split("</style>")[1]
