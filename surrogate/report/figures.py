@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.features.errors import InputError
+from surrogate.report import style
 from surrogate.report.results import (
     REFERENCES,
     Results,
@@ -17,20 +18,6 @@ from surrogate.report.results import (
     number,
     shown_models,
     values,
-)
-from surrogate.report.style import (
-    BAND,
-    BLUE,
-    INK,
-    PAPER,
-    RULE,
-    blank,
-    legend,
-    looks,
-    plain_tick,
-    svg,
-    theme,
-    time_tick,
 )
 from surrogate.report.tables import percent, share
 
@@ -116,8 +103,6 @@ def read_choices(directory: Path, results: Results, models: list[str], family: s
     frame = _read(directory / "choices.parquet", _CHOSEN, models, family)
     if stratum == "ungrouped":
         frame = frame[frame["stratum"] != "grouped"]
-    elif stratum != "all":
-        frame = frame[frame["stratum"] == stratum]
     slowdown = frame["slowdown"].to_numpy(dtype=float, na_value=np.nan)
     # An infeasible pick without a time of its own is no faster than anything.
     slowdown = np.where(np.isnan(slowdown) & (frame["infeasible"] == True).to_numpy(), np.inf, slowdown)  # noqa: E712
@@ -154,27 +139,27 @@ def slowdown_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
     finite = frame["slowdown"][np.isfinite(frame["slowdown"])]
     top = max(10 * FLOOR, float(finite.max() - 1 if len(finite) else 0) * 1.05)
     over = np.geomspace(FLOOR, top, STEPS)
-    look = looks(models)
-    with theme():
-        figure, (axis,) = blank(3.5)
+    looks = style.looks(models)
+    with style.theme():
+        figure, (axis,) = style.blank(3.5)
         handles, sizes = [], []
         for index, model in enumerate(models):
             slowdown = frame.loc[frame["model"] == model, "slowdown"].to_numpy(dtype=float)
             sizes.append(len(slowdown))
-            style = look[model]
+            look = looks[model]
             handles += axis.plot(
-                100 * over, 100 * exceedance(slowdown, over), color=style.colour, linestyle=style.dashes,
-                marker=style.marker, markevery=(3 * index, 26), fillstyle="none",
+                100 * over, 100 * exceedance(slowdown, over), color=look.colour, linestyle=look.dashes,
+                marker=look.marker, markevery=(3 * index, 26), fillstyle="none",
             )  # fmt: skip
         axis.set(
             xscale="log", yscale="log", xlim=(100 * FLOOR, 100 * top), ylim=(min(50 / max(sizes), 10), 100)
         )
         axis.set_xlabel("x: slowdown of the pick over the best, %")
         axis.set_ylabel("problems slower than x, %")
-        axis.xaxis.set_major_formatter(plain_tick)
-        axis.yaxis.set_major_formatter(plain_tick)
-        legend(figure, handles, models)
-        return svg(figure)
+        axis.xaxis.set_major_formatter(style.plain_tick)
+        axis.yaxis.set_major_formatter(style.plain_tick)
+        style.legend(figure, handles, models)
+        return style.svg(figure)
 
 
 def exceedance(slowdown: np.ndarray, over: np.ndarray) -> np.ndarray:
@@ -194,24 +179,26 @@ def gpu_figure(results: Results, models: list[str]) -> str | None:
     middles = [max(rows[model][1], FLOOR) for rows in excess.values() for model in models if model in rows]
     ends = [rows[model][2] for rows in excess.values() for model in models if model in rows]
     logarithmic = max(middles) > 20 * min(middles)
-    step, look = 0.7 / len(models), looks(models)
-    with theme():
-        figure, (axis,) = blank(0.9 + len(excess) * max(0.34, 0.16 + 0.09 * len(models)) + 0.11 * len(models))
+    step, looks = 0.7 / len(models), style.looks(models)
+    with style.theme():
+        figure, (axis,) = style.blank(
+            0.9 + len(excess) * max(0.34, 0.16 + 0.09 * len(models)) + 0.11 * len(models)
+        )
         handles = []
         for index, model in enumerate(models):
             lines = [line for line, rows in enumerate(excess.values()) if model in rows]
             spans = 100 * np.array([rows[model] for rows in excess.values() if model in rows])
             low, middle, high = np.maximum(spans.T, 100 * FLOOR if logarithmic else -np.inf)
             heights = np.array(lines) + (index - (len(models) - 1) / 2) * step
-            arms, style = np.maximum([middle - low, high - middle], 0), look[model]
+            arms, look = np.maximum([middle - low, high - middle], 0), looks[model]
             axis.errorbar(
-                middle, heights, xerr=arms, fmt="none", ecolor=style.colour, elinewidth=1, capsize=1.6
+                middle, heights, xerr=arms, fmt="none", ecolor=look.colour, elinewidth=1, capsize=1.6
             )
             handles += axis.plot(
-                middle, heights, style.marker, color=style.colour, markerfacecolor=PAPER, clip_on=False
+                middle, heights, look.marker, color=look.colour, markerfacecolor=style.PAPER, clip_on=False
             )
         for edge in range(1, len(excess)):
-            axis.axhline(edge - 0.5, color=RULE, linewidth=0.6)
+            axis.axhline(edge - 0.5, color=style.RULE, linewidth=0.6)
         # A name on two lines, maker's family and model, leaves the dots their width.
         names = [
             [part if len(part) <= 22 else f"{part[:21]}…" for part in gpu.split(" ", 1)] for gpu in excess
@@ -224,10 +211,10 @@ def gpu_figure(results: Results, models: list[str]) -> str | None:
             axis.set(xscale="log", xlim=(100 * FLOOR, 130 * max(ends)))
         else:
             axis.set_xlim(left=0)
-        axis.xaxis.set_major_formatter(plain_tick)
+        axis.xaxis.set_major_formatter(style.plain_tick)
         axis.set_xlabel("slowdown over the best algorithm, %" + (", log scale" if logarithmic else ""))
-        legend(figure, handles, models)
-        return svg(figure)
+        style.legend(figure, handles, models)
+        return style.svg(figure)
 
 
 def _excess(results: Results, gpu: str) -> dict[str, tuple[float, float, float]]:
@@ -248,9 +235,9 @@ def predicted_figure(frame: pd.DataFrame) -> str | None:
         return None
     names = panels(frame["algorithm"])
     low, high = frame["time_us"].min() / 1.5, frame["time_us"].max() * 1.5
-    with theme():
+    with style.theme():
         rows = -(-len(names) // 2)
-        figure, axes = blank(0.7 + 1.75 * rows, (rows, 2), sharex=True, sharey=True)
+        figure, axes = style.blank(0.7 + 1.75 * rows, (rows, 2), sharex=True, sharey=True)
         for axis, name in zip(axes, names, strict=False):
             inside = frame["algorithm"] == name
             _panel(
@@ -263,9 +250,9 @@ def predicted_figure(frame: pd.DataFrame) -> str | None:
         for axis in axes[len(names) :]:
             axis.set_visible(False)
             axes[len(names) - 2].xaxis.set_tick_params(labelbottom=True)
-        figure.supxlabel("measured time", fontsize=8.5, color=INK)
-        figure.supylabel("predicted time", fontsize=8.5, color=INK)
-        return svg(figure)
+        figure.supxlabel("measured time", fontsize=8.5, color=style.INK)
+        figure.supylabel("predicted time", fontsize=8.5, color=style.INK)
+        return style.svg(figure)
 
 
 def panels(algorithm: pd.Series) -> list[str]:
@@ -282,21 +269,28 @@ def _panel(axis: "Axes", name: str, rows: pd.DataFrame, low: float, high: float)
 
     line = np.array([low, high])
     error = (rows["predicted_us"] / rows["time_us"] - 1).abs().to_numpy()
-    axis.fill_between(line, 0.9 * line, 1.1 * line, color=BAND, linewidth=0, zorder=1)
-    axis.plot(line, line, color=INK, linewidth=0.4, zorder=2)
+    axis.fill_between(line, 0.9 * line, 1.1 * line, color=style.BAND, linewidth=0, zorder=1)
+    axis.plot(line, line, color=style.INK, linewidth=0.4, zorder=2)
     shown = thinned(rows)
     # A prediction far outside is drawn on the frame rather than left out.
     heights = shown["predicted_us"].clip(low, high)
     axis.plot(
-        shown["time_us"], heights, ".", color=BLUE, alpha=0.55, markersize=2.6, markeredgewidth=0, zorder=3
+        shown["time_us"],
+        heights,
+        ".",
+        color=style.BLUE,
+        alpha=0.55,
+        markersize=2.6,
+        markeredgewidth=0,
+        zorder=3,
     )
     axis.set_title(name if len(name) <= 26 else f"{name[:25]}…")
     middle, inside = float(np.median(error)), float(np.mean(error <= 0.1))
     words = f"{len(rows):,} rows\nmedian {percent(middle)} %\n{share(inside)} % in band"
-    axis.text(0.03, 0.97, words, transform=axis.transAxes, va="top", fontsize=7, color=INK)
+    axis.text(0.03, 0.97, words, transform=axis.transAxes, va="top", fontsize=7, color=style.INK)
     axis.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
     for side in (axis.xaxis, axis.yaxis):
-        side.set_major_formatter(time_tick)
+        side.set_major_formatter(style.time_tick)
         side.set_minor_formatter(lambda _value, _position: "")
         if high < 40 * low:  # less than two powers of ten: label more than those
             side.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -316,27 +310,33 @@ def bucket_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
     models = [model for model in models if (frame["model"] == model).any()]
     if not models:
         return None
-    errors, look = bucket_errors(frame), looks(models)
-    filled = errors.dropna(how="all").index.get_level_values(1)  # decades of too few rows would be blank
+    errors, looks = bucket_errors(frame), style.looks(models)
+    filled = errors.dropna(how="all").index.get_level_values(
+        1
+    )  # decades of too few rows would be style.blank
     filled = filled if len(filled) else errors.index.get_level_values(1)
     decades = range(int(filled.min()), int(filled.max()) + 1)
-    with theme():
-        figure, axes = blank(4.3, (2, 1), sharex=True)
+    with style.theme():
+        figure, axes = style.blank(4.3, (2, 1), sharex=True)
         handles = {}
-        for axis, column, title in zip(axes, errors, ("median error, %", "90th percentile, %"), strict=True):
+        for axis, column, title in zip(
+            axes, ("median", "p90"), ("median error, %", "90th percentile, %"), strict=True
+        ):
             for model in models:
-                heights, style = errors.loc[model, column].reindex(decades), look[model]
+                heights, look = errors[column].loc[model].reindex(decades), looks[model]
                 (handles[model],) = axis.plot(
-                    heights.index, heights.to_numpy(), color=style.colour, linestyle=style.dashes,
-                    marker=style.marker, fillstyle="none",
+                    heights.index, heights.to_numpy(), color=look.colour, linestyle=look.dashes,
+                    marker=look.marker, fillstyle="none",
                 )  # fmt: skip
             axis.set_ylabel(title)
             _scale(axis)
-        axes[1].set_xticks(decades, [f"{time_tick(10.0**d)}–\n{time_tick(10.0 ** (d + 1))}" for d in decades])
+        axes[1].set_xticks(
+            decades, [f"{style.time_tick(10.0**d)}–\n{style.time_tick(10.0 ** (d + 1))}" for d in decades]
+        )
         axes[1].set_xlim(decades[0] - 0.4, decades[-1] + 0.4)
         axes[1].set_xlabel("measured time")
-        legend(figure, list(handles.values()), models)
-        return svg(figure)
+        style.legend(figure, list(handles.values()), models)
+        return style.svg(figure)
 
 
 def bucket_errors(frame: pd.DataFrame) -> pd.DataFrame:
@@ -354,6 +354,6 @@ def _scale(axis: "Axes") -> None:
     positive = heights[heights > 0]
     if len(positive) and positive.max() > 12 * positive.min():
         axis.set_yscale("log")
-        axis.yaxis.set_major_formatter(plain_tick)
+        axis.yaxis.set_major_formatter(style.plain_tick)
     else:
         axis.set_ylim(0, 1.08 * positive.max() if len(positive) else 1)

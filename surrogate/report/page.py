@@ -7,26 +7,16 @@ from functools import cache
 from html import escape
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
 
 from surrogate.dataset.atomic import write_text
 from surrogate.features.errors import InputError
+from surrogate.report import summary
 from surrogate.report.results import Results, best_model, by_family, csv_text, read_results
 from surrogate.report.style import BAND, BLUE, INK, PAPER, RULE
-from surrogate.report.summary import (
-    choice_tables,
-    headline,
-    part_tables,
-    provenance,
-    reasons,
-    settings,
-    slice_tables,
-    time_tables,
-)
 from surrogate.report.tables import Facts, Table
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 CAPTIONS = {
     "slowdowns": "How much the picks cost, problem by problem: the share of problems whose pick is more than x slower"
@@ -41,39 +31,6 @@ CAPTIONS = {
 FIGURE_FILES = tuple(f"figures/{name}.svg" for name in CAPTIONS)
 """What a report may draw; one that this run does not draw is removed, so that an earlier run's cannot pass for it."""
 QUESTION = "How much slower than the fastest algorithm is the one a model picks?"
-DEFINITIONS = (
-    ("Problem", "One call on one GPU, such as a convolution: sizes with batch, direction, element type, math and"
-     " layout. It is judged if at least two algorithms were measured and, in a full table, none is unmeasured. Its"
-     " shape is all of it but the batch."),
-    ("Slowdown", "Measured time of the algorithm a model picks, divided by the measured time of the fastest one. 1.000"
-     " is perfect. No predicted time enters."),
-    ("slowdown (macro)", "Geometric mean over the problems of each shape, then over shapes, so that a shape measured at"
-     " many batch sizes counts once. The primary figure, on ungrouped problems."),
-    ("pooled", "Geometric mean over all problems, each counting once."),
-    ("95 % interval", "Bootstrap over shapes: 2.5th and 97.5th percentile of the figure over resampled shapes."),
-    ("p95, max", "95th percentile and largest slowdown of single problems."),
-    ("≤10 %", "Percent of problems whose pick is at most 10 % slower than the best."),
-    ("best %", "Percent of problems whose pick is the fastest algorithm itself."),
-    ("top-2", "Slowdown if the two best-ranked algorithms were both measured and the faster one kept."),
-    ("infeasible", "Picks that the library does not support or that were not measured; each is charged as the slowest"
-     " algorithm that was."),
-    ("change %", "Paired: mean over shapes of the log ratio of the model's time to that of cuDNN's own pick, on the"
-     " same problems, shown as a change in percent. Below zero the model is faster; an interval across zero shows no"
-     " difference."),
-    ("Stratum", "Problems alike. Of convolutions: 1×1 filters at stride 1 and 2 (1x1s1, 1x1s2), 3×3 at stride 1"
-     " (3x3s1), other ungrouped ones (other), and grouped ones with depthwise among them (grouped); ungrouped is all"
-     " but the last. Other families of kernels have strata of their own."),
-    ("Population", "Rows over which time errors are taken: all of them; those within twice the time of their problem's"
-     " best, which decide a pick; and the best ones only."),
-    ("Time errors", "Of |predicted / measured − 1|: median, mean, 90th percentile, root mean square (RMSPE) and"
-     " geometric mean (GMAE). Spearman is the rank correlation of the times."),
-    ("Split", "How held-out rows were chosen. shape: no shape is in both parts, whatever its batch; network: all shapes"
-     " of the held-out networks leave training; gpu: so do all rows of the held-out GPU; random: single rows, shown"
-     " only because they make every model look better than it is."),
-    ("References", "oracle knows all measured times. cudnn-heuristic is the library's own pick. always-best-single"
-     " takes the one algorithm that is best on the training part. They stand below the rule in each table."),
-)  # fmt: skip
-"""Term and definition, in the order of the page."""
 _VARIABLES = {INK: "ink", PAPER: "paper", RULE: "rule", BAND: "band", BLUE: "blue"}
 """Colour of a figure → the page's variable, which differs in dark mode."""
 
@@ -101,10 +58,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page: tables, facts and paragraphs, then figures side by side. An empty one is left out."""
+    """A part of a page: tables, facts, HTML and paragraphs, then figures side by side. An empty one is left out."""
 
     title: str
-    parts: Sequence[Table | Facts | str]
+    parts: Sequence[Table | Facts | Markup | str]
     figures: Sequence[Figure] = ()
 
     @property
@@ -123,12 +80,13 @@ def page(
 
 
 @cache
-def _template() -> "Template":
-    from jinja2 import Environment, StrictUndefined
-
-    text = resources.files("surrogate.report").joinpath("page.html.j2").read_text(encoding="utf-8")
+def _template() -> Template:
     shell = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return shell.from_string(text)
+    return shell.from_string(_file("page.html.j2"))
+
+
+def _file(name: str) -> str:
+    return resources.files("surrogate.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[str, str]) -> str:
@@ -141,21 +99,21 @@ def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[st
         whose = f"{family}: " if family else ""
         return [Figure(name, figures[name], whose + captions[name]) for name in names if name in figures]
 
-    unjudged = reasons(results)
+    unjudged, chosen = summary.reasons(results), summary.settings(results)
     missing = [f"No figure “{name}”: {why}." for name, why in absent.items()]
     sections = [
-        Section("The choice of the algorithm", choice_tables(results), drawn("slowdowns", "gpus")),
-        Section("By kind of problem and GPU", slice_tables(results)),
-        Section("The predicted times", time_tables(results), drawn("predicted", "buckets")),
-        Section("Times by algorithm, problem and GPU", part_tables(results)),
+        Section("The choice of the algorithm", summary.choice_tables(results), drawn("slowdowns", "gpus")),
+        Section("By kind of problem and GPU", summary.slice_tables(results)),
+        Section("The predicted times", summary.time_tables(results), drawn("predicted", "buckets")),
+        Section("Times by algorithm, problem and GPU", summary.part_tables(results)),
         Section("What could not be judged", [*([Table(unjudged)] if unjudged else []), *missing]),
-        Section("The data and the folds", [Facts(provenance(results))]),
-        Section("The settings of the models", [Facts(settings(results))] if settings(results) else []),
-        Section("What the figures mean", [Facts(DEFINITIONS, terms=True)]),
+        Section("The data and the folds", [Facts(summary.provenance(results))]),
+        Section("The settings of the models", [Facts(chosen)] if chosen else []),
+        Section("What the figures mean", [Markup(_file("definitions.html"))]),
     ]
     name = str(results.get("dataset", {}).get("name") or "unnamed data")
     kicker = "comparison of models"
-    return page(name, sections, kicker=kicker, question=QUESTION, answer=headline(results))
+    return page(name, sections, kicker=kicker, question=QUESTION, answer=summary.headline(results))
 
 
 def write_report(directory: Path) -> Path:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,39 +18,23 @@ REFERENCES = ("oracle", HEURISTIC, "always-best-single")
 STRATA = ("ungrouped", "all", "1x1s1", "1x1s2", "3x3s1", "grouped", "other")
 POPULATIONS = ("all", "within-2x", "best")
 MAX_LEARNED = 4
+SLICE = ("split", "family", "stratum", "population", "gpu", "direction", "dtype", "math", "algorithm")
+"""The columns that name a slice, in the order of the CSV files."""
 
 Row = dict[str, Any]
 Results = dict[str, Any]
-Wanted = Mapping[str, Sequence[str]]
 
-CHOICE: Wanted = {
-    "split": ("shape", "network", "gpu", "random"),
-    "family": ("all",),
-    "stratum": ("ungrouped", "all"),
-    "gpu": ("all",),
-    "direction": ("all",),
-    "dtype": ("all",),
-    "math": ("all",),
-}
-"""Slice of the primary choice figure: the first value present of each key is taken."""
-TIME: Wanted = {**CHOICE, "stratum": ("all", "ungrouped"), "population": ("all",), "algorithm": ("all",)}
-"""Slice of the primary time figure."""
-SLICE = (
-    "model", "split", "family", "stratum", "population", "gpu", "direction", "dtype", "math", "algorithm",
-    "n", "shapes",
+_NUMBERS = (
+    "n", "shapes", "median_ape", "mape", "p90_ape", "rmspe", "gmae", "spearman", "slowdown_macro", "ci_low", "ci_high",
+    "slowdown_geomean", "slowdown_p95", "slowdown_max", "top1", "within_10pct", "top2_slowdown", "infeasible_picks",
 )  # fmt: skip
-"""The columns that name a slice, in the order of the CSV files."""
-
-_TEXTS = ("model", "reason", *SLICE[1:10])
-_NUMBERS = {
-    "time_rows": ("n", "shapes", "median_ape", "mape", "p90_ape", "rmspe", "gmae", "spearman"),
-    "choice_rows": (
-        "n", "shapes", "slowdown_macro", "ci_low", "ci_high", "slowdown_geomean", "slowdown_p95",
-        "slowdown_max", "top1", "within_10pct", "top2_slowdown", "infeasible_picks",
-    ),
-}  # fmt: skip
+_SPANS = {
+    "slowdown_geomean_ci": ("slowdown_geomean_ci_low", "slowdown_geomean_ci_high"),
+    "paired_vs_heuristic": ("paired_low", "paired_mid", "paired_high"),
+    "paired_pooled_vs_heuristic": ("paired_pooled_low", "paired_pooled_mid", "paired_pooled_high"),
+}
+"""Interval → the names of its ends."""
 _AGAIN = "write it again with seer compare"
-_ENDS = {2: ("low", "high"), 3: ("low", "mid", "high")}
 
 
 def read_results(directory: Path) -> Results:
@@ -86,30 +70,29 @@ def check_results(results: Any, name: str = "results") -> Results:
         )
     if not isinstance(results.get("dataset", {}), dict):
         raise InputError(f"{name}: dataset is {results['dataset']!r:.60}; an object is needed")
-    for kind, numbers in _NUMBERS.items():
+    for kind in ("time_rows", "choice_rows"):
         if not isinstance(results.get(kind), list):
             raise InputError(f"{name} has no list {kind}; {_AGAIN}")
         for index, row in enumerate(results[kind]):
-            _check_row(row, numbers, f"{name}: {kind}[{index}]")
+            if not isinstance(row, dict) or not isinstance(row.get("model"), str):
+                raise InputError(f"{name}: {kind}[{index}] is not an object with a model; {_AGAIN}")
+            for key, value in row.items():
+                if needed := _fault(key, value):
+                    raise InputError(f"{name}: {kind}[{index}]: {key} is {value!r:.60}; {needed} is needed")
     return results
 
 
-def _check_row(row: Any, numbers: Sequence[str], where: str) -> None:
-    if not isinstance(row, dict) or not isinstance(row.get("model"), str):
-        raise InputError(f"{where} is not an object with a model; {_AGAIN}")
-    for key in _TEXTS:
-        if not isinstance(row.get(key), str | None):
-            raise InputError(f"{where}: {key} is {row[key]!r:.60}; text or null is needed")
-    for key in numbers:
-        if not _is_number(row.get(key)):
-            raise InputError(f"{where}: {key} is {row[key]!r:.60}; a number or null is needed")
-    paired = row.get("paired_vs_heuristic")
-    if paired is not None and not (
-        isinstance(paired, list) and len(paired) == 3 and all(map(_is_number, paired))
-    ):
-        raise InputError(
-            f"{where}: paired_vs_heuristic is {paired!r:.60}; [low, mid, high] or null is needed"
-        )
+def _fault(key: str, value: Any) -> str:
+    """What ``value`` should be where it is none of that; tables and figures rely on the keys named here."""
+    if key in (*SLICE, "reason") and not isinstance(value, str | None):
+        return "text or null"
+    if key in _NUMBERS and not _is_number(value):
+        return "a number or null"
+    if key in _SPANS and value is not None:
+        length = len(_SPANS[key])
+        if not isinstance(value, list) or len(value) != length or not all(map(_is_number, value)):
+            return f"a list of {length} numbers or null"
+    return ""
 
 
 def _is_number(value: Any) -> bool:
@@ -118,24 +101,20 @@ def _is_number(value: Any) -> bool:
     return value is None or isinstance(value, float)
 
 
+def flat(row: Row) -> Row:
+    """``row`` with every interval as keys of its own, as in paired_low, paired_mid and paired_high."""
+    values: Row = {}
+    for key, value in row.items():
+        names = _SPANS.get(key)
+        values |= zip(names, value or [None] * len(names), strict=True) if names else {key: value}
+    return values
+
+
 def csv_text(rows: Sequence[Row]) -> str:
-    """Judged rows as CSV, the slice's columns first; an interval becomes columns, as in paired_low, paired_mid."""
-    spans = {
-        key: {end: f"{key.removesuffix('_vs_heuristic')}_{end}" for end in _ENDS[len(value)]}
-        for row in rows
-        for key, value in row.items()
-        if isinstance(value, list) and len(value) in _ENDS
-    }
-    keys = dict.fromkeys(key for row in rows for key in row)
-    names = [name for key in keys for name in (spans[key].values() if key in spans else [key])]
-    flat = []
-    for row in rows:
-        record = {key: value for key, value in row.items() if key not in spans}
-        for key, columns in spans.items():
-            if row.get(key):
-                record |= zip(columns.values(), row[key], strict=False)
-        flat.append(record)
-    return to_csv(flat, [*(name for name in SLICE if name in keys), *names] or SLICE)
+    """Judged rows as CSV, the slice's columns first; an interval becomes columns."""
+    records = [flat(row) for row in rows]
+    seen = {key for record in records for key in record}
+    return to_csv(records, [key for key in ("model", *SLICE, "n", "shapes") if key in seen or not rows])
 
 
 def number(row: Row, key: str) -> float | None:
@@ -176,50 +155,34 @@ def by_family(results: Results) -> dict[str, Results]:
     }
 
 
-def narrow(rows: Iterable[Row], wanted: Wanted) -> list[Row]:
-    """The rows of one slice: along each key the first wanted value that was judged, else the fullest."""
-    kept = list(rows)
-    for key, preferred in wanted.items():
-        filled: dict[str, int] = {}
-        for row in kept:
-            filled[label(row, key)] = filled.get(label(row, key), 0) + count(row)
-        # A value whose rows are all empty (n 0) says nothing: another slice that was judged goes first.
-        taken = next((value for value in preferred if filled.get(value)), None) or _fullest(filled, preferred)
-        kept = [row for row in kept if label(row, key) == taken]
-    return kept
+def choice_rows(results: Results, stratum: str = "", gpu: str = "all") -> list[Row]:
+    """Choice rows of one slice, one per model, best first: without ``stratum`` ungrouped, all where none is judged."""
+    strata = (stratum,) if stratum else ("ungrouped", "all")
+    return _ranked(results["choice_rows"], "slowdown_macro", strata, gpu=gpu)
 
 
-def _fullest(filled: Mapping[str, int], preferred: Sequence[str]) -> str | None:
-    """The value with most judged problems; among equals a preferred one, then the first by name."""
-    return min(filled, key=lambda value: (-filled[value], value not in preferred, value), default=None)
+def time_rows(
+    results: Results, stratum: str = "all", gpu: str = "all", population: str = "all", algorithm: str = "all"
+) -> list[Row]:
+    """Time rows of one slice, one per model, smallest median error first."""
+    part = {"gpu": gpu, "population": population, "algorithm": algorithm}
+    return _ranked(results["time_rows"], "median_ape", (stratum,), **part)
 
 
-def choice_rows(results: Results, **fixed: str) -> list[Row]:
-    """Choice rows of the primary slice, one per model, best first; ``fixed`` sets keys, as ``gpu="K80"``."""
-    return _ranked(_slice(results["choice_rows"], CHOICE, fixed), "slowdown_macro")
+def _ranked(rows: Iterable[Row], key: str, strata: Sequence[str], **part: str) -> list[Row]:
+    """One row per model: learned models before references, judged before not judged, then by ``key``.
 
-
-def time_rows(results: Results, **fixed: str) -> list[Row]:
-    """Time rows of the primary slice, one per model, smallest median error first; ``fixed`` sets keys."""
-    return _ranked(_slice(results["time_rows"], TIME, fixed), "median_ape")
-
-
-def _slice(rows: Iterable[Row], wanted: Wanted, fixed: Mapping[str, str]) -> list[Row]:
-    exact = [row for row in rows if all(label(row, key) == value for key, value in fixed.items())]
-    return narrow(exact, {key: preferred for key, preferred in wanted.items() if key not in fixed})
-
-
-def _ranked(rows: Iterable[Row], key: str) -> list[Row]:
-    """One row per model: learned models before references, judged before not judged, then by ``key``."""
-    by_model: dict[str, Row] = {}
-    for row in rows:
-        by_model.setdefault(row["model"], row)
+    Of ``part`` and the first of ``strata`` that was judged.
+    """
+    rows = [row for row in rows if all(label(row, name) == value for name, value in part.items())]
+    judged = {label(row, "stratum") for row in rows if count(row)}
+    stratum = next((name for name in strata if name in judged), strata[-1])
 
     def rank(row: Row) -> tuple[bool, float, str]:
         value = number(row, key)
         return row["model"] in REFERENCES, math.inf if value is None else value, row["model"]
 
-    return sorted(by_model.values(), key=rank)
+    return sorted((row for row in rows if label(row, "stratum") == stratum), key=rank)
 
 
 def best_model(results: Results) -> str | None:

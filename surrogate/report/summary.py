@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from surrogate.report import tables
 from surrogate.report.results import (
     HEURISTIC,
     POPULATIONS,
@@ -18,27 +19,22 @@ from surrogate.report.results import (
     check_results,
     choice_rows,
     count,
+    flat,
     label,
     number,
     time_rows,
     values,
 )
 from surrogate.report.tables import (
-    UNKNOWN,
     Cell,
     Facts,
     Format,
     Table,
-    interval_change,
-    interval_ratio,
     log_change,
     percent,
-    printable,
     ratio,
     share,
-    shortened,
     whole,
-    wrapped,
 )
 
 WIDTH = 80
@@ -47,14 +43,20 @@ NAME_WIDTH = 18
 MAX_REASONS = 12
 MAX_SLICES = 4
 
-_Columns = Mapping[str, tuple[str, Format]]
-"""Head of a column → key of the judged rows, and how it reads."""
+_Columns = Mapping[str, tuple[str | tuple[str, str], Format]]
+"""Head of a column → key of the judged rows, or the keys of an interval's ends, and how it reads."""
 _SLOWDOWNS: _Columns = {
+    "slowdown": ("slowdown_macro", ratio),
+    "95 % interval": (("ci_low", "ci_high"), tables.interval_ratio),
     "pooled": ("slowdown_geomean", ratio),
     "p95": ("slowdown_p95", ratio),
     "max": ("slowdown_max", ratio),
     "≤10 %": ("within_10pct", share),
     "top-2": ("top2_slowdown", ratio),
+}
+_PAIRED: _Columns = {
+    "change %": ("paired_mid", log_change),
+    "95 % interval": (("paired_low", "paired_high"), tables.interval_change),
 }
 _HITS: _Columns = {
     "best %": ("top1", share),
@@ -83,15 +85,15 @@ def terminal_summary(results: Results) -> str:
     Has no trailing newline. Raises `InputError` for what are no results.
     """
     check_results(results)
-    blocks = [Facts(provenance(results)).text(WIDTH), wrapped(headline(results), WIDTH, indent="")]
+    blocks = [Facts(provenance(results)).text(WIDTH), tables.wrapped(headline(results), WIDTH, indent="")]
     for table in choice_tables(results, strata=False) + time_tables(results):
-        formats = {**table.formats, "model": lambda name: shortened(name, NAME_WIDTH)}
+        formats = {**table.formats, "model": lambda name: tables.shortened(name, NAME_WIDTH)}
         blocks.append(replace(table, formats=formats).text(WIDTH))
-    lines = [wrapped(f"{r['model']}: {r['reason']} ({r['where']})", WIDTH) for r in reasons(results)]
+    lines = [tables.wrapped(f"{r['model']}: {r['reason']} ({r['where']})", WIDTH) for r in reasons(results)]
     if len(lines) > MAX_REASONS:
         lines[MAX_REASONS:] = [f"and {len(lines) - MAX_REASONS:,} more"]
     blocks += ["\n".join(["Not judged", *lines])] if lines else []
-    return printable("\n\n".join(block for block in blocks if block))
+    return tables.printable("\n\n".join(block for block in blocks if block))
 
 
 def headline(results: Results) -> str:
@@ -141,7 +143,7 @@ def _paired(row: Row) -> str:
     if low is None or mid is None or high is None or any(map(math.isnan, (low, mid, high))):
         return ""
     if low <= 0 <= high:
-        span = f"{log_change(mid)} % time, 95 % interval {interval_change((low, high))} %"
+        span = f"{log_change(mid)} % time, 95 % interval {tables.interval_change((low, high))} %"
         return f"On the same problems it and cuDNN's heuristic cannot be told apart ({span})."
     near, middle, far = (percent(abs(math.expm1(end))) for end in sorted((low, mid, high), key=abs))
     text = f"On the same problems its picks take {middle} % {'less' if mid < 0 else 'more'} time than"
@@ -194,7 +196,7 @@ def time_tables(results: Results) -> list[Table]:
 
 
 def slice_tables(results: Results) -> list[Table]:
-    """Slowdowns by kind of problem, by GPU and by split, as far as they were told apart."""
+    """Slowdowns by kind of problem and by GPU, as far as they were told apart."""
     return _each_family(results, _slices)
 
 
@@ -216,78 +218,38 @@ def _choices(results: Results, strata: bool) -> list[Table]:
     primary = choice_rows(results)
     if not primary:
         return []
-    tables = [_slowdown_table(primary)]
-    if any(row["model"] == HEURISTIC or number(row, "top1") is not None for row in primary):
-        tables.append(_paired_table(primary))
+    shown = [_of_models(primary, _SLOWDOWNS, "Algorithm choice", _sample(primary))]
+    # Against itself the heuristic has no difference to show.
+    rows = [row | {"paired_vs_heuristic": None} if row["model"] == HEURISTIC else row for row in primary]
+    if any(row.get("paired_vs_heuristic") for row in rows):
+        shown.append(_of_models(rows, {**_PAIRED, **_HITS}, "Paired against cuDNN's heuristic"))
+    elif any(number(row, "top1") is not None for row in rows):
+        shown.append(_of_models(rows, _HITS, "Picks of the best algorithm"))
     everything = choice_rows(results, stratum="all")
     if strata and label(primary[0], "stratum") != "all" and any(map(count, everything)):
-        tables.append(_slowdown_table(everything))
-    return tables
-
-
-def _slowdown_table(rows: list[Row]) -> Table:
-    """Slowdowns of every model on one slice."""
-    best = _best(rows, "slowdown_macro")
-    records = [
-        {
-            "model": row["model"],
-            "slowdown": Cell(number(row, "slowdown_macro"), best=row["model"] == best),
-            "95 % interval": (number(row, "ci_low"), number(row, "ci_high")),
-            **_figures(row, _SLOWDOWNS),
-        }
-        for row in rows
-    ]
-    formats = {"slowdown": ratio, "95 % interval": interval_ratio, **_formats(_SLOWDOWNS)}
-    return _of_models(rows, records, formats, "Algorithm choice", _sample(rows))
-
-
-def _paired_table(rows: list[Row]) -> Table:
-    """Every model against cuDNN's heuristic on the same problems, with hits, infeasible picks and counts.
-
-    Hits and counts alone where no problem has a pick of the heuristic.
-    """
-    paired = any(row.get("paired_vs_heuristic") for row in rows)
-    records = []
-    for row in rows:
-        record: dict[str, Any] = {"model": row["model"]}
-        if paired:
-            # Against itself the heuristic has no difference to show.
-            ends = None if row["model"] == HEURISTIC else row.get("paired_vs_heuristic")
-            low, mid, high = ends or (None, None, None)
-            record |= {"change %": mid, "95 % interval": None if None in (low, high) else (low, high)}
-        records.append(record | _figures(row, _HITS))
-    formats = {"change %": log_change, "95 % interval": interval_change, **_formats(_HITS)}
-    title = "Paired against cuDNN's heuristic" if paired else "Picks of the best algorithm"
-    return _of_models(rows, records, formats, title)
+        shown.append(_of_models(everything, _SLOWDOWNS, "Algorithm choice", _sample(everything)))
+    return shown
 
 
 def _times(results: Results) -> list[Table]:
     populations = values(results["time_rows"], "population", POPULATIONS)
     if any(map(count, time_rows(results, population="all"))):
         populations.insert(0, "all")
-    return [_time_table(results, population) for population in populations]
-
-
-def _time_table(results: Results, population: str) -> Table:
-    """Errors of every model on one population of rows."""
-    rows = [row for row in time_rows(results, population=population) if count(row) or row.get("reason")]
-    best = _best(rows, "median_ape")
-    columns = {**_ERRORS, "Spearman": ("spearman", ratio), **_ROWS}
-    records = [{"model": row["model"], **_figures(row, columns)} for row in rows]
-    for record in records:
-        record["median %"] = Cell(record["median %"], best=record["model"] == best)
-    title = f"Time error, {_POPULATIONS.get(population, population)}"
-    return _of_models(rows, records, _formats(columns), title, _sample(rows, "rows"))
+    columns, shown = {**_ERRORS, "Spearman": ("spearman", ratio), **_ROWS}, []
+    for population in populations:
+        rows = [row for row in time_rows(results, population=population) if count(row) or row.get("reason")]
+        title = f"Time error, {_POPULATIONS.get(population, population)}"
+        shown.append(_of_models(rows, columns, title, _sample(rows, "rows")))
+    return shown
 
 
 def _slices(results: Results) -> list[Table]:
     rows = results["choice_rows"]
     strata = values(rows, "stratum", STRATA)
     strata += ["all"] if any(map(count, choice_rows(results, stratum="all"))) else []
-    gpus, splits = values(rows, "gpu"), values(rows, "split")
-    tables = [_across(results, "stratum", strata, "kind of problem")] if len(strata) > 1 else []
-    tables += [_across(results, "gpu", gpus, "GPU")] if gpus else []
-    return tables + ([_across(results, "split", splits, "split")] if len(splits) > 1 else [])
+    gpus = values(rows, "gpu")
+    shown = [_across(results, "stratum", strata, "kind of problem")] if len(strata) > 1 else []
+    return shown + ([_across(results, "gpu", gpus, "GPU")] if gpus else [])
 
 
 def _across(results: Results, key: str, parts: list[str], title: str) -> Table:
@@ -307,12 +269,12 @@ def _across(results: Results, key: str, parts: list[str], title: str) -> Table:
 
 
 def _slowdown(row: Row, best: bool) -> Cell:
-    ends = interval_ratio((number(row, "ci_low"), number(row, "ci_high")))
-    return Cell(number(row, "slowdown_macro"), "" if ends == UNKNOWN else ends, best)
+    ends = _figures(row, _SLOWDOWNS)["95 % interval"]
+    return Cell(number(row, "slowdown_macro"), tables.interval_ratio(ends) if ends else "", best)
 
 
 def _parts(results: Results) -> list[Table]:
-    model, columns, tables = best_model(results), {**_ERRORS, **_ROWS}, []
+    model, columns, shown = best_model(results), {**_ERRORS, **_ROWS}, []
     own = results | {"time_rows": [row for row in results["time_rows"] if row["model"] == model]}
     for key, words in _PARTS.items():
         records = [
@@ -321,33 +283,40 @@ def _parts(results: Results) -> list[Table]:
             for row in time_rows(own, **{key: part})
         ]
         if records:
-            tables.append(Table(records, _formats(columns), f"Time error by {words}, {model}"))
-    return tables
+            shown.append(Table(records, _formats(columns), f"Time error by {words}, {model}"))
+    return shown
 
 
-def _figures(row: Row, columns: _Columns) -> dict[str, Any]:
-    return {head: number(row, key) for head, (key, _) in columns.items()}
-
-
-def _formats(columns: _Columns) -> dict[str, Format]:
-    return {head: form for head, (_, form) in columns.items()}
-
-
-def _of_models(
-    rows: list[Row],
-    records: list[dict[str, Any]],
-    formats: Mapping[str, Format],
-    title: str,
-    note: str = "",
-) -> Table:
-    """A table with a record per model; the title says what slice ``rows`` are, and references stand last."""
+def _of_models(rows: list[Row], columns: _Columns, title: str, note: str = "") -> Table:
+    """A row per model, references last; in the first column the best is marked, the title says what is covered."""
+    head, (key, _) = next(iter(columns.items()))
+    best = _best(rows, str(key)) if key in ("slowdown_macro", "median_ape") else None
+    records = [{"model": row["model"], **_figures(row, columns)} for row in rows]
+    for record in records:
+        record[head] = Cell(record[head], best=record["model"] == best)
     covered = "nothing judged"
     if rows:
         parts = [label(rows[0], key) for key in ("gpu", "direction", "dtype", "math")]
         parts = [f"split by {label(rows[0], 'split')}", *(part for part in parts if part != "all")]
         covered = ", ".join([f"{label(rows[0], 'stratum')} problems", *parts])
     references = sum(row["model"] in REFERENCES for row in rows)
-    return Table(records, formats, f"{title}, {covered}", note, references=references)
+    return Table(records, _formats(columns), f"{title}, {covered}", note, references=references)
+
+
+def _figures(row: Row, columns: _Columns) -> dict[str, Any]:
+    """A row's values by head; an interval with an unknown end is None."""
+    values, row = {}, flat(row)
+    for head, (key, _) in columns.items():
+        if isinstance(key, str):
+            values[head] = number(row, key)
+        else:
+            ends = number(row, key[0]), number(row, key[1])
+            values[head] = None if None in ends else ends
+    return values
+
+
+def _formats(columns: _Columns) -> dict[str, Format]:
+    return {head: form for head, (_, form) in columns.items()}
 
 
 def _sample(rows: list[Row], what: str = "problems") -> str:
@@ -372,7 +341,7 @@ def reasons(results: Results) -> list[dict[str, str]]:
     for kind in ("choice", "time"):
         rows = results[f"{kind}_rows"]
         # A key with one value in all rows tells nothing apart.
-        keys = [key for key in SLICE[1:10] if len({label(row, key) for row in rows}) > 1]
+        keys = [key for key in SLICE if len({label(row, key) for row in rows}) > 1]
         judged = {row["model"] for row in rows if count(row)}
         for row in rows:
             if count(row):

@@ -212,7 +212,7 @@ def test_strata_of_choices(tmp_path: Path) -> None:
         {"model": "m", "stratum": ["grouped", "1x1s1", "other", "other"],
          "slowdown": [9.0, 1.5, np.nan, np.nan], "infeasible": [False, False, True, False]}
     ).to_parquet(tmp_path / "choices.parquet")  # fmt: skip
-    for stratum, expected in {"ungrouped": [1.5, np.inf], "all": [9.0, 1.5, np.inf], "1x1s1": [1.5]}.items():
+    for stratum, expected in {"ungrouped": [1.5, np.inf], "all": [9.0, 1.5, np.inf]}.items():
         results = {"choice_rows": [{"model": "m", "n": 1, "stratum": stratum}]}
         assert read_choices(tmp_path, results, ["m"])["slowdown"].tolist() == expected
 
