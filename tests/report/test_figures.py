@@ -77,12 +77,6 @@ def test_decades_of_too_few_rows_are_not_on_the_axis() -> None:
     assert "100 µs" in words and "1 s" not in words and "10 s" not in words
 
 
-def test_a_long_name_has_the_legend_s_whole_line() -> None:
-    name = "boosted trees on terms and sizes of the problem"
-    slowdowns = pd.DataFrame({"model": [name, "b"], "slowdown": [1.1, 1.2]})
-    assert name in _words(slowdown_figure(slowdowns, [name, "b"]) or "")
-
-
 def test_thinning_keeps_the_ends_and_the_limit() -> None:
     rows = _times(5000)
     few = thinned(rows)
@@ -104,19 +98,14 @@ def test_predicted_figure_names_its_families_and_counts_all_rows() -> None:
         assert str(family) in words and f"{len(rows)} rows" in words
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-def test_one_row_can_be_drawn(rows: int) -> None:
-    frame = _times(rows)
-    assert predicted_figure(frame) and bucket_figure(frame, ["booster"])
-
-
-def test_extreme_values_can_be_drawn() -> None:
-    frame = _times(20)
-    frame.loc[0, "predicted_us"] = 1e30
-    frame.loc[1, "predicted_us"] = 1e-30
-    assert predicted_figure(frame) and bucket_figure(frame, ["booster"])
-    slowdowns = pd.DataFrame({"model": "a", "slowdown": [1.0, np.inf, 1e9]})
-    assert slowdown_figure(slowdowns, ["a"])
+def test_few_rows_and_extreme_values_can_be_drawn() -> None:
+    for rows in (1, 20):
+        frame = _times(rows)
+        frame.loc[0, "predicted_us"] = 1e30
+        frame.loc[rows - 1, "predicted_us"] = 1e-30
+        assert predicted_figure(frame) and bucket_figure(frame, ["booster"])
+    slowdowns = pd.DataFrame({"model": ["a", "a", "a", "b"], "slowdown": [1.0, np.inf, 1e9, 1.0]})
+    assert slowdown_figure(slowdowns, ["a", "b"]) and slowdown_figure(slowdowns, ["b"])
 
 
 def test_nothing_to_draw_is_none() -> None:
@@ -127,15 +116,15 @@ def test_nothing_to_draw_is_none() -> None:
     assert gpu_figure({"choice_rows": [], "time_rows": []}, ["a"]) is None
 
 
-def test_all_picks_perfect_can_be_drawn() -> None:
-    assert slowdown_figure(pd.DataFrame({"model": "a", "slowdown": [1.0] * 9}), ["a"])
-
-
-@pytest.mark.parametrize("name", ["_hidden", "$x_1$", "<b>&\"'", "模型", "x" * 200, ""])
-def test_odd_names_are_drawn_as_they_are(name: str) -> None:
-    svg = slowdown_figure(pd.DataFrame({"model": name, "slowdown": [1.0, 1.5]}), [name])
-    assert svg and name[:25] in _words(svg)
-    assert bucket_figure(_times(50, name), [name]) and predicted_figure(_times(50).assign(algorithm=name))
+def test_odd_and_long_names_are_drawn_as_they_are() -> None:
+    """A long name has the legend's whole line, a very long one is cut."""
+    names = ["_hidden", "$x_1$", "<b>&\"'", "模型", "", "boosted trees on terms and sizes of the problem"]
+    frame = pd.concat([_times(5, name).assign(algorithm=name, slowdown=1.5) for name in [*names, "x" * 200]])
+    words = _words(slowdown_figure(frame, [*names, "x" * 200]) or "")
+    assert all(name in words for name in [*names, "x" * 50])
+    assert all(
+        name[:25] in _words(predicted_figure(frame[frame["model"] == name]) or "") for name in names[1:4]
+    )
 
 
 def test_gpu_figure_draws_every_gpu_and_model_but_the_oracle(results: dict[str, Any]) -> None:

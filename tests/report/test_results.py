@@ -17,7 +17,6 @@ from surrogate.report.results import (
     check_results,
     choice_rows,
     csv_text,
-    read_results,
     shown_models,
     time_rows,
     values,
@@ -78,11 +77,6 @@ def test_an_object_that_is_not_results_is_refused() -> None:
             check_results(other)
     with pytest.raises(InputError, match="schema is None"):
         terminal_summary({})
-
-
-def test_reading_gives_what_was_written(tmp_path: Path, results: dict[str, Any]) -> None:
-    (tmp_path / "results.json").write_text(json.dumps(results), encoding="utf-8")
-    assert read_results(tmp_path) == json.loads(json.dumps(results))
 
 
 def test_learned_models_come_first_then_references(results: dict[str, Any]) -> None:
