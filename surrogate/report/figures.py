@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from surrogate.evaluation.scorecard import ORACLE
 from surrogate.features.errors import InputError
 from surrogate.report import style
 from surrogate.report.results import (
-    REFERENCES,
     Results,
     best_model,
     choice_rows,
@@ -222,7 +222,7 @@ def _excess(results: Results, gpu: str) -> dict[str, tuple[float, float, float]]
     spans = {}
     for row in choice_rows(results, gpu=gpu):
         middle = number(row, "slowdown_macro")
-        if middle is not None and row["model"] != REFERENCES[0]:
+        if middle is not None and row["model"] != ORACLE:
             low, high = number(row, "ci_low"), number(row, "ci_high")
             ends = (middle, middle) if low is None or high is None else (low, high)
             spans[row["model"]] = (ends[0] - 1, middle - 1, ends[1] - 1)

@@ -6,15 +6,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from surrogate.evaluation.scorecard import ORACLE, is_heuristic
 from surrogate.features.errors import InputError
 from surrogate.features.regular_file import require_regular
 from surrogate.report.tables import to_csv
 
 SCHEMA = 1
 """Newest version of `results.json` that is read. 1: time_rows and choice_rows, one object per judged slice."""
-HEURISTIC = "cudnn-heuristic"
-REFERENCES = ("oracle", HEURISTIC, "always-best-single")
-"""Models that learn no times; tables keep them below the others."""
 STRATA = ("ungrouped", "all", "1x1s1", "1x1s2", "3x3s1", "grouped", "other")
 POPULATIONS = ("all", "within-2x", "best")
 MAX_LEARNED = 4
@@ -169,6 +167,11 @@ def time_rows(
     return _ranked(results["time_rows"], "median_ape", (stratum,), **part)
 
 
+def is_reference(model: str) -> bool:
+    """Whether a model learns no times, as a library's own picker does; tables keep those below the others."""
+    return model in (ORACLE, "always-best-single") or is_heuristic(model)
+
+
 def _ranked(rows: Iterable[Row], key: str, strata: Sequence[str], **part: str) -> list[Row]:
     """One row per model: learned models before references, judged before not judged, then by ``key``.
 
@@ -180,7 +183,7 @@ def _ranked(rows: Iterable[Row], key: str, strata: Sequence[str], **part: str) -
 
     def rank(row: Row) -> tuple[bool, float, str]:
         value = number(row, key)
-        return row["model"] in REFERENCES, math.inf if value is None else value, row["model"]
+        return is_reference(row["model"]), math.inf if value is None else value, row["model"]
 
     return sorted((row for row in rows if label(row, "stratum") == stratum), key=rank)
 
@@ -189,7 +192,7 @@ def best_model(results: Results) -> str | None:
     """The learned model with the smallest macro slowdown, else the smallest median time error, else None."""
     for rows, key in ((choice_rows(results), "slowdown_macro"), (time_rows(results), "median_ape")):
         for row in rows:
-            if row["model"] not in REFERENCES and number(row, key) is not None:
+            if not is_reference(row["model"]) and number(row, key) is not None:
                 return row["model"]
     return None
 
@@ -197,5 +200,5 @@ def best_model(results: Results) -> str | None:
 def shown_models(results: Results) -> list[str]:
     """The models figures draw: the best learned ones and the references other than the oracle, best first."""
     ranked = dict.fromkeys(row["model"] for row in choice_rows(results) + time_rows(results) if count(row))
-    learned = [model for model in ranked if model not in REFERENCES]
-    return learned[:MAX_LEARNED] + [model for model in REFERENCES[1:] if model in ranked]
+    learned = [model for model in ranked if not is_reference(model)]
+    return learned[:MAX_LEARNED] + [model for model in ranked if is_reference(model) and model != ORACLE]

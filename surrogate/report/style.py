@@ -37,7 +37,7 @@ class Look:
 
 
 _REFERENCE_LOOKS = {
-    "cudnn-heuristic": Look(INK, "x", (0, (1, 1)), "||||"),
+    "heuristic": Look(INK, "x", (0, (1, 1)), "||||"),
     "always-best-single": Look("#8a8d93", "v", (0, (4, 1, 1, 1, 1, 1)), "----"),
     "oracle": Look("#8a8d93", "+", "-", "++++"),
 }
@@ -56,7 +56,8 @@ _SETTINGS: dict[str, Any] = {
 
 def looks(names: list[str]) -> dict[str, Look]:
     """One look per series: references have their own, the others take theirs by rank, the first 13 all different."""
-    learned = [name for name in names if name not in _REFERENCE_LOOKS]
+    kinds = {name: "heuristic" if name.endswith("-heuristic") else name for name in names}
+    learned = [name for name in names if kinds[name] not in _REFERENCE_LOOKS]
     ranked = {
         name: Look(
             _COLOURS[i % len(_COLOURS)],
@@ -66,7 +67,7 @@ def looks(names: list[str]) -> dict[str, Look]:
         )
         for i, name in enumerate(learned)
     }
-    return {name: _REFERENCE_LOOKS.get(name) or ranked[name] for name in names}
+    return {name: _REFERENCE_LOOKS.get(kinds[name]) or ranked[name] for name in names}
 
 
 @contextmanager

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from surrogate.evaluation.scorecard import is_heuristic
 from surrogate.report import tables
 from surrogate.report.results import (
-    HEURISTIC,
     POPULATIONS,
-    REFERENCES,
     SLICE,
     STRATA,
     Results,
@@ -20,6 +19,7 @@ from surrogate.report.results import (
     choice_rows,
     count,
     flat,
+    is_reference,
     label,
     number,
     time_rows,
@@ -108,9 +108,10 @@ def _headline(results: Results) -> str:
     if model is None:
         return "No model could be judged on this data; the reasons are listed."
     choices = {row["model"]: row for row in choice_rows(results)}
-    picks = _picks(choices.get(model, {}), choices.get(HEURISTIC, {}))
+    heuristic = next((row for name, row in choices.items() if is_heuristic(name)), {})
+    picks = _picks(choices.get(model, {}), heuristic)
     errors = next((row for row in time_rows(results) if row["model"] == model), {})
-    sentences = [picks, _paired(choices.get(model, {}))]
+    sentences = [picks, _paired(choices.get(model, {}), _picker(heuristic))]
     if number(errors, "median_ape") is not None:
         whose = "Its predicted times" if picks else f"The times {model} predicts"
         error = percent(errors["median_ape"])
@@ -134,20 +135,27 @@ def _picks(row: Row, heuristic: Row) -> str:
         return f"{text}."
     fewer = count(heuristic) < count(row)
     where = f", on the {count(heuristic):,} of {count(row):,} problems that have one," if fewer else ""
-    return f"{text}; those of cuDNN's heuristic{where} are {percent(other - 1)} % slower."
+    return f"{text}; those of {_picker(heuristic)}{where} are {percent(other - 1)} % slower."
 
 
-def _paired(row: Row) -> str:
+def _paired(row: Row, picker: str) -> str:
     """The difference to the library's heuristic on the same problems, or that there is none to see."""
     low, mid, high = row.get("paired_vs_heuristic") or (None, None, None)
     if low is None or mid is None or high is None or any(map(math.isnan, (low, mid, high))):
         return ""
     if low <= 0 <= high:
         span = f"{log_change(mid)} % time, 95 % interval {tables.interval_change((low, high))} %"
-        return f"On the same problems it and cuDNN's heuristic cannot be told apart ({span})."
+        return f"On the same problems it and {picker} cannot be told apart ({span})."
     near, middle, far = (percent(abs(math.expm1(end))) for end in sorted((low, mid, high), key=abs))
     text = f"On the same problems its picks take {middle} % {'less' if mid < 0 else 'more'} time than"
     return f"{text} the heuristic's (95 % interval {near} to {far} %)."
+
+
+def _picker(heuristic: Row) -> str:
+    """The library's own picker in words, from its row."""
+    library = heuristic.get("model", "library-heuristic").rpartition("-")[0]
+    names = {"library": "the library", "cudnn": "cuDNN", "miopen": "MIOpen"}
+    return f"{names.get(library, library)}'s heuristic"
 
 
 def provenance(results: Results) -> list[tuple[str, str]]:
@@ -220,9 +228,10 @@ def _choices(results: Results, strata: bool) -> list[Table]:
         return []
     shown = [_of_models(primary, _SLOWDOWNS, "Algorithm choice", _sample(primary))]
     # Against itself the heuristic has no difference to show.
-    rows = [row | {"paired_vs_heuristic": None} if row["model"] == HEURISTIC else row for row in primary]
+    rows = [row | {"paired_vs_heuristic": None} if is_heuristic(row["model"]) else row for row in primary]
+    heuristic = next((row for row in primary if is_heuristic(row["model"])), {})
     if any(row.get("paired_vs_heuristic") for row in rows):
-        shown.append(_of_models(rows, {**_PAIRED, **_HITS}, "Paired against cuDNN's heuristic"))
+        shown.append(_of_models(rows, {**_PAIRED, **_HITS}, f"Paired against {_picker(heuristic)}"))
     elif any(number(row, "top1") is not None for row in rows):
         shown.append(_of_models(rows, _HITS, "Picks of the best algorithm"))
     everything = choice_rows(results, stratum="all")
@@ -299,7 +308,7 @@ def _of_models(rows: list[Row], columns: _Columns, title: str, note: str = "") -
         parts = [label(rows[0], key) for key in ("gpu", "direction", "dtype", "math")]
         parts = [f"split by {label(rows[0], 'split')}", *(part for part in parts if part != "all")]
         covered = ", ".join([f"{label(rows[0], 'stratum')} problems", *parts])
-    references = sum(row["model"] in REFERENCES for row in rows)
+    references = sum(is_reference(row["model"]) for row in rows)
     return Table(records, _formats(columns), f"{title}, {covered}", note, references=references)
 
 
@@ -330,7 +339,7 @@ def _sample(rows: list[Row], what: str = "problems") -> str:
 def _best(rows: list[Row], key: str) -> str | None:
     """The learned model on top of ranked ``rows``, where it has a figure."""
     learned = (
-        row["model"] for row in rows if row["model"] not in REFERENCES and number(row, key) is not None
+        row["model"] for row in rows if not is_reference(row["model"]) and number(row, key) is not None
     )
     return next(learned, None)
 
