@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from surrogate.dataset.atomic import write_text
+from surrogate.dataset.files import write_text
 from surrogate.report.page import Figure, Section, page
 from surrogate.report.tables import Facts, Table
 from surrogate.trace.copies import copy_table
