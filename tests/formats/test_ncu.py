@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.formats import FORMATS, Imported
+from surrogate.formats import FORMATS
+from surrogate.formats.imported import Imported
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 MESSAGES = """\
 ==PROF== Connected to process 6153 (/usr/bin/conv)
 ==PROF== Profiling "sgemm" - 0: 0%....50%....100% - 3 passes
@@ -98,15 +98,6 @@ def test_waves_rounded_to_two_digits_give_no_b_max(tmp_path: Path) -> None:
     assert pd.isna(row["b_max"]) and pd.isna(row["waves"])
 
 
-@pytest.mark.parametrize(
-    ("duration", "share"),
-    [("1.234,5", "61,84"), ("1 234,5", "61,84"), ("1'234.5", "61.84"), ("1,234.5", "61.84")],
-)
-def test_thousands_separators_by_locale(tmp_path: Path, duration: str, share: str) -> None:
-    row = first(read(tmp_path, long((("Duration", "us", duration), ("DRAM Throughput", "%", share)))))
-    assert row[["time_us", "dram_utilization_pct"]].tolist() == [1234.5, 61.84]
-
-
 def test_one_pass_groups_are_joined(tmp_path: Path) -> None:
     times = long((("gpu__time_duration.sum", "ns", "5500"),))
     counts = long((("dram__sectors_read.sum", "sector", "320"),))
@@ -146,15 +137,21 @@ def test_counters_of_group_a_keep_their_columns_also_beside_problems(tmp_path: P
     assert imported.kernels is not None and imported.kernels.iloc[0][list(wanted)].to_dict() == wanted
 
 
-def test_the_real_export() -> None:
-    path = SHARED / "traces" / "ncu_copy_blocked.csv"
-    if not path.is_file():
-        pytest.skip("../shared/data is missing")
-    row = first(FORMATS["ncu"].read([path], gpu="t4"))
-    expected = {
-        "time_us": 21058.944, "registers_per_thread": 32, "grid_x": 1024, "block_x": 256, "b_max": 160, "waves": 7,
-        "dram_utilization_pct": 61.84, "achieved_occupancy_pct": 96.26,
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        (
+            "traces/ncu_copy_blocked.csv",
+            {
+                "time_us": 21058.944, "registers_per_thread": 32, "grid_x": 1024, "block_x": 256, "b_max": 160,
+                "waves": 7, "dram_utilization_pct": 61.84, "achieved_occupancy_pct": 96.26,
+            },
+        ),
+        ("raw/ncu_cublaslt_ncu.log", {"time_us": 406.24, "grid_y": 32, "block_x": 384, "dram_utilization_pct": 0.74}),
+    ],
+)  # fmt: skip
+def test_real_exports(shared_data: Path, file: str, expected: dict[str, float]) -> None:
+    row = first(FORMATS["ncu"].read([shared_data / file], gpu="t4"))
     assert row[list(expected)].to_dict() == expected
 
 
@@ -166,7 +163,8 @@ def test_the_real_export() -> None:
         (MESSAGES, "no header"),
         ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "line 1: ncu was not permitted.*CAP_SYS_ADMIN"),
         ("==ERROR== Profiling is not supported on device 0.\n", "not supported on device 0.*newer ncu"),
-        (long((("Duration", "us", "1.5"), ("DRAM Throughput", "%", "61,8"))), "different decimal marks"),
+        (long((("Duration", "us", "1.234,5"),)), "'1.234,5'; .*LC_ALL=C"),
+        (long((("DRAM Throughput", "%", "61,84"),)), "'61,84'; .*LC_ALL=C"),
     ],
 )
 def test_wrong_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
