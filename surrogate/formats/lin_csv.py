@@ -48,16 +48,9 @@ def read(
 
 def _frame(path: Path, unit_us: float, max_bytes: int, progress: Progress | None) -> pd.DataFrame:
     lines = (line for _, line in read_lines(path, max_bytes=max_bytes, progress=progress))
-    reader = csv.DictReader(lines)
-    header = [name.strip() for name in reader.fieldnames or ()]
-    reader.fieldnames = header
-    for name in _COLUMNS if header else ():
-        if name not in header:
-            raise InputError(
-                f"{path}: column {name} is missing from {', '.join(header)[:120]};"
-                f" {', '.join(_COLUMNS)} are needed{nearest(name, header)}"
-            )
+    reader = csv.DictReader(lines, skipinitialspace=True)
     try:
+        _check_header(reader.fieldnames or _COLUMNS, path)
         records = [_record(row, unit_us, f"{path}, line {reader.line_num}") for row in reader]
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: not CSV ({error})") from None
@@ -68,6 +61,15 @@ def _frame(path: Path, unit_us: float, max_bytes: int, progress: Progress | None
     frame = pd.DataFrame(records)
     _check_rates(frame, path)
     return frame
+
+
+def _check_header(header: Sequence[str], path: Path) -> None:
+    for name in _COLUMNS:
+        if name not in header:
+            raise InputError(
+                f"{path}: column {name} is missing from {', '.join(header)[:120]};"
+                f" {', '.join(_COLUMNS)} are needed{nearest(name, header)}"
+            )
 
 
 def _record(row: dict[str, str], unit_us: float, where: str) -> dict[str, object]:
