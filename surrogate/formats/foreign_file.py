@@ -14,7 +14,7 @@ from surrogate.features.regular_file import require_regular
 Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes in all) of the file at hand."""
 
-DEFAULT_MAX_BYTES = 512 << 20
+DEFAULT_MAX_BYTES = 256 << 20
 """Most bytes that one file may unpack to; a find-db of 500,000 rows has 70 MB."""
 _MAX_LINE_CHARACTERS = 16 << 20
 _PIECE_BYTES = 1 << 20

@@ -35,7 +35,10 @@ def kernels(folder: Path, *texts: str, **options: Any) -> pd.DataFrame:
 def test_trace(tmp_path: Path, ending: str) -> None:
     assert read(tmp_path, f"nvprof_trace.{ending}").notes == ("log0.csv: 1 memory operation left out",)
     frame = kernels(tmp_path, f"nvprof_trace.{ending}")
-    texts, (first, second) = ["kernel_name", "gpu"], frame[[*KERNEL_NUMBERS, "start_us"]].dropna(axis=1).to_numpy()
+    texts, (first, second) = (
+        ["kernel_name", "gpu"],
+        frame[[*KERNEL_NUMBERS, "start_us"]].dropna(axis=1).to_numpy(),
+    )
     assert frame[texts].to_numpy().tolist() == [
         ["void im2col<float, 4>(int, float*)", "TITAN Xp"],
         ["maxwell_sgemm_128x64_nn", "TITAN Xp"],
@@ -71,13 +74,20 @@ def test_metrics_join_the_trace_launch_by_launch_and_averages_by_name(tmp_path: 
     averaged = kernels(tmp_path, TRACE, f"nvprof_averages.{ending}")
     assert averaged["fp32_instructions"].isna().tolist() == [True, False]
     assert averaged[["fp32_instructions", "dram_utilization_pct"]].to_numpy().tolist()[1] == [20, 20]
-    never_launched = any("1 kernel not joined" in note for note in read(tmp_path, TRACE, f"nvprof_averages.{ending}").notes)
+    never_launched = any(
+        "1 kernel not joined" in note for note in read(tmp_path, TRACE, f"nvprof_averages.{ending}").notes
+    )
     assert never_launched == (ending == "csv")
 
 
 def test_metrics_alone_with_their_units(tmp_path: Path) -> None:
     frame = kernels(tmp_path, "nvprof_metrics.csv")
-    columns = ["fp32_utilization_pct", "achieved_occupancy_pct", "dram_read_throughput_gbs", "sm_efficiency_pct"]
+    columns = [
+        "fp32_utilization_pct",
+        "achieved_occupancy_pct",
+        "dram_read_throughput_gbs",
+        "sm_efficiency_pct",
+    ]
     assert frame[columns].to_numpy().tolist() == [[10, 50, 199.4, 99.3], [100, 25, 0.512, 98]]
     assert frame["time_us"].isna().all()
 
@@ -94,7 +104,17 @@ def test_problems_make_dataset_rows(tmp_path: Path) -> None:
     listed.write_text("1\n128\t64\t56\t128\t0\t3\t1\t0\t2\n")
     texts = (TRACE, "nvprof_metrics.csv", TRACE.replace("1250.5", "1350.5"))
     imported = read(tmp_path, *texts, problems=listed, kernel="sgemm", library_version="7.6")
-    columns = ["gpu", "library_version", "algorithm", "status", "h", "repeats", "time_us", "time_us_min", "time_us_max"]
+    columns = [
+        "gpu",
+        "library_version",
+        "algorithm",
+        "status",
+        "h",
+        "repeats",
+        "time_us",
+        "time_us_min",
+        "time_us_max",
+    ]
     expected = ["TITAN Xp", "7.6", "GEMM", "ok", 56, 2, 1300.5, 1250.5, 1350.5]
     assert imported.rows[columns].to_numpy().tolist() == [expected]
     assert imported.table == "problems" and imported.kernels is not None
