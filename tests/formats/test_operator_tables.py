@@ -44,19 +44,6 @@ def rows_of(*rows: dict[str, Any]) -> tuple[pd.DataFrame, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("input[0]=16;batch_size=8", {"input[0]": 16, "batch_size": 8}),
-        ("input[0]=x", None),
-        ("input[0]=1;input[0]=2", None),
-        ("", None),
-    ],
-)
-def test_parse_args(text: str, expected: dict[str, int] | None) -> None:
-    assert parse_args(text) == expected
-
-
-@pytest.mark.parametrize(
     ("kind", "variant", "text", "expected"),
     [
         (
@@ -72,10 +59,16 @@ def test_parse_args(text: str, expected: dict[str, int] | None) -> None:
         ("max_pool", "", "input[0]=4;input[1]=64", None),
     ],
 )
-def test_sizes(kind: str, variant: str, text: str, expected: dict[str, int] | None) -> None:
+def test_sizes_of_packed_arguments(
+    kind: str, variant: str, text: str, expected: dict[str, int] | None
+) -> None:
     args = parse_args(text)
-    assert args is not None
-    assert sizes_of(kind, variant, args) == expected
+    assert args is not None and sizes_of(kind, variant, args) == expected
+
+
+@pytest.mark.parametrize("text", ["input[0]=x", "input[0]=1;input[0]=2", ""])
+def test_arguments_that_are_no_pairs(text: str) -> None:
+    assert parse_args(text) is None
 
 
 def test_packed_sizes_count_and_name_what_is_dropped() -> None:
@@ -205,13 +198,8 @@ def test_real_files(shared_data: Path, name: str, rows: int, dropped: int) -> No
         or name == "deepbench_gemm"
     )
     assert (imported.rows["time_us"] > 0).all()
-    for (family, kind), part in imported.rows.groupby(["family", "operator"]):
+    table = read_operator_tables([shared_data / f"{name}.parquet"])
+    pd.testing.assert_frame_equal(table, imported.rows)
+    for (family, kind), part in table.groupby(["family", "operator"]):
         sizes = {size: part[size].to_numpy() for size in FAMILIES[str(family)].size_names}
         FAMILIES[str(family)].problem(sizes, {"operator": str(kind)})
-
-
-def test_several_files_are_one_table(shared_data: Path) -> None:
-    names = ("cudnn_other_ops.parquet", "cudnn_other_ops_p100_v100.parquet", "deepbench_gemm.parquet")
-    table = read_operator_tables([shared_data / name for name in names])
-    assert {"pointwise", "rowwise", "pool", "gemm"} == set(table["family"])
-    assert {"softmax_backward", "batch_norm", "gemm", "dropout"} <= set(table["operator"])
