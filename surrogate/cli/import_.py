@@ -46,7 +46,9 @@ _PROBLEMS = (
     help="Unit of lin-csv's kernel_runtime (default us).",
 )
 @click.option(
-    "--max-bytes", type=click.IntRange(min=1), help="Most bytes that one file may unpack to (default 256 MiB)."
+    "--max-bytes",
+    type=click.IntRange(min=1),
+    help="Most bytes that one file may unpack to (default 256 MiB).",
 )
 @click.option("--quiet", is_flag=True, help="No progress bar and no notes on standard error.")
 def command(

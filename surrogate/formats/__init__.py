@@ -80,7 +80,10 @@ _ALL = (
         _GPU,
     ),
     Format(
-        "operator-tables", "operator_tables", "public tables of GEMM, pooling and pointwise times", _ALWAYS
+        "operator-tables",
+        "operator_tables",
+        "public tables of GEMM, pooling and pointwise times",
+        frozenset({"progress"}),
     ),
 )
 FORMATS: Mapping[str, Format] = MappingProxyType({each.name: each for each in _ALL})

@@ -11,8 +11,10 @@ How to get them: parquet files whose columns tell which of these a file is.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from surrogate.dataset.store import read_table
@@ -28,22 +30,12 @@ Reader = Callable[[pd.DataFrame, Counter[str]], Parts]
 """(a raw frame, what was dropped by reason, to add to) → frames of what `family_rows` takes."""
 
 
-def read(
-    paths: Sequence[str | Path],
-    *,
-    gpu: str | None = None,
-    max_bytes: int | None = None,
-    progress: Progress | None = None,
-) -> Imported:
+def read(paths: Sequence[str | Path], *, progress: Progress | None = None) -> Imported:
     """The files as one dataset. Raises `InputError` for a file of other columns."""
-    del max_bytes, progress
-    parts, notes = [], list[str]()
-    for path in map(Path, paths):
-        frame, _ = read_table(path)
-        measured, dropped = _measured(frame if gpu is None else frame.assign(gpu=gpu, device=gpu), path.name)
-        parts.append(measured)
-        notes += dropped
-    return Imported(family_rows(pd.concat(parts, ignore_index=True)), candidates="listed", notes=tuple(notes))
+    del progress  # parquet is read at once
+    measured, notes = zip(*(_measured(read_table(path)[0], Path(path).name) for path in paths), strict=True)
+    rows = family_rows(pd.concat(measured, ignore_index=True))
+    return Imported(rows, candidates="listed", notes=tuple(chain.from_iterable(notes)))
 
 
 def read_operator_tables(paths: Sequence[str | Path]) -> pd.DataFrame:
@@ -81,19 +73,31 @@ def _measured(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, tuple[str, 
 
 
 def _known_devices(part: pd.DataFrame, dropped: Counter[str]) -> pd.DataFrame:
-    names: dict[str, str] = {}
-    for device, count in part["gpu"].value_counts().items():
-        try:
-            names[str(device)] = gpu(str(device)).name
-        except InputError:
-            dropped[f"device {device} unknown"] += count
-    known = part[part["gpu"].isin(names)]
-    return known.assign(gpu=known["gpu"].map(names))
+    """The rows of GPUs in the registry, under the names that they have there."""
+    names = part["gpu"].map({name: _gpu_name(name) for name in part["gpu"].unique()})
+    for device, count in part.loc[names.isna(), "gpu"].value_counts().items():
+        dropped[f"device {device} unknown"] += count
+    return part.assign(gpu=names)[names.notna()]
+
+
+def _gpu_name(name: str) -> str | None:
+    try:
+        return gpu(name).name
+    except InputError:
+        return None
+
+
+def _is_amd(names: pd.Series) -> np.ndarray:
+    """(rows,) True for AMD's devices, False for others and unknown ones."""
+    known = {name: _gpu_name(name) for name in names.unique()}
+    amd = [name for name, registered in known.items() if registered and gpu(registered).vendor == "amd"]
+    return names.isin(amd).to_numpy()
 
 
 # dense_ops: `bmm` and `linear` compute (M × K) = (M × N)·(N × K), as the launched grids show: the reduction is over N.
 # The others work on B × H. A trailing u means that a number takes the place of the second tensor. Times are those of
-# isolated calls and hold the framework's launch overhead, 15 to 100 µs.
+# isolated calls and hold the framework's launch overhead, 15 to 100 µs. PyTorch keeps TF32 off; AMD's fp32 matrix cores
+# need no permission, and MI100's times beat its vector peak.
 _DENSE_KINDS = {
     "bmm": "bmm", "linear": "linear", "softmax": "softmax", "ln": "layer_norm", "relu": "relu", "gelu": "gelu",
     "tanh": "tanh", "add": "add", "mul": "mul", "div": "div", "pow": "pow",
@@ -118,23 +122,11 @@ def _dense(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
                 operator=kind,
                 library="torch",
                 library_version=version,
-                math=_torch_math(part["gpu"]),
+                math=np.where(_is_amd(part["gpu"]), "default", "fma"),
                 **sizes,
             )
         )
     return parts
-
-
-def _torch_math(names: pd.Series) -> pd.Series:
-    """PyTorch keeps TF32 off. AMD's fp32 matrix cores need no permission, and MI100's times beat its vector peak."""
-
-    def math(name: str) -> str:
-        try:
-            return "default" if gpu(name).vendor == "amd" else "fma"
-        except InputError:
-            return "fma"
-
-    return names.map({name: math(name) for name in names.unique()})
 
 
 # deepbench_gemm: C (M × N) = A·B over K; the transposes `ta tb` are the variant, NN the plain one.
@@ -152,7 +144,8 @@ def _deepbench(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
             dropped[f"precision {name!r} unknown"] += count
     part = frame[frame["precision"].isin(_PRECISIONS)]
     rows = {
-        "operator": "gemm", "gpu": part["device"], "library": "cublas", "library_version": part.get("cuda"),
+        "operator": "gemm", "gpu": part["device"],
+        "library": np.where(_is_amd(part["device"]), "rocblas", "cublas"), "library_version": part.get("cuda"),
         "variant": (part["ta"].astype(str) + part["tb"].astype(str)).replace("NN", ""),
         "dtype": part["precision"].map({name: dtype for name, (dtype, _) in _PRECISIONS.items()}),
         "math": part["precision"].map({name: math for name, (_, math) in _PRECISIONS.items()}),
