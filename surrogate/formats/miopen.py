@@ -10,7 +10,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.problem import DTYPES as KNOWN_DTYPES
 from surrogate.features.problem import LAYOUTS, SIZE_COLUMNS
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress, read_lines
-from surrogate.formats.imported import Imported, plural
+from surrogate.formats.imported import KEY_COLUMNS, Imported, plural
 
 _EXAMPLE = "64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F=solver:0.1,0,miopenConvolutionFwdAlgoGEMM"
 _VALUES = ("time_us", "workspace_bytes", "status", "algorithm", "num_cu")
@@ -64,7 +63,8 @@ def read(
     if len(kept) < len(rows):
         repeated = plural(len(rows) - len(kept), "repeated row")
         notes.append(f"{repeated} left out: the first of a problem and solver counts")
-    return Imported(kept, candidates="listed", notes=tuple(notes))
+    columns = [*KEY_COLUMNS, *(name for name in kept if name not in KEY_COLUMNS)]
+    return Imported(kept[columns], candidates="listed", notes=tuple(notes))
 
 
 class _Candidate(NamedTuple):
@@ -86,20 +86,18 @@ def _frame(path: Path, left_out: Counter[str], max_bytes: int, progress: Progres
             continue
         key = parse_key(text)
         why = _refusal(text, key)
-        readable = [] if why or key is None else _candidates(len(keys), values, left_out)
-        if why:
+        if key is None or why:
             left_out[why] += 1
-        if key is not None and readable:
+        elif readable := _candidates(len(keys), values, left_out):
             keys.append(key)
             candidates += readable
     if not candidates:
         reasons = ", ".join(f"{count} × {why}" for why, count in left_out.items()) or "it is empty"
         raise InputError(f"{path}: holds no 2-D problem ({reasons}); a find-db line looks like {_EXAMPLE}")
     rows = pd.DataFrame(candidates)
-    problems = pd.DataFrame([asdict(key) for key in keys])
-    sizes = np.array([key.sizes for key in keys], dtype=np.int64)
-    problems[list(SIZE_COLUMNS)] = sizes
-    problems = problems.drop(columns="sizes").iloc[rows.pop("problem")].reset_index(drop=True)
+    sizes = pd.DataFrame([key.sizes for key in keys], columns=list(SIZE_COLUMNS))
+    problems = pd.concat([sizes, pd.DataFrame(keys).drop(columns="sizes")], axis=1)
+    problems = problems.iloc[rows.pop("problem")].reset_index(drop=True)
     ok = rows["time_us"] > 0
     return pd.concat([problems, rows], axis=1).assign(
         library="miopen",
@@ -144,8 +142,7 @@ _KEY = re.compile(
 _GROUPS = re.compile(r"_g(\d{1,12})")
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """A 2-D problem by its *forward* sizes, in the order of `SIZE_COLUMNS`; ``casts`` are MIOpen's type conversions."""
 
     sizes: tuple[int, ...]

@@ -43,10 +43,10 @@ def read_operator_tables(paths: Sequence[str | Path]) -> pd.DataFrame:
     return read(paths).rows
 
 
-def recognised(columns: Iterable[str]) -> Reader | None:
-    """The reader of a table with these columns, None where they are those of none."""
+def recognised(columns: Iterable[str]) -> tuple[Reader, str] | None:
+    """The reader of a table with these columns and the table's origin; None where they are those of none."""
     known = set(columns)
-    return next((reader for needed, reader in READERS if known.issuperset(needed)), None)
+    return next(((reader, origin) for needed, reader, origin in READERS if known.issuperset(needed)), None)
 
 
 def operator_rows(frame: pd.DataFrame, name: str) -> Imported:
@@ -60,16 +60,17 @@ def operator_rows(frame: pd.DataFrame, name: str) -> Imported:
 
 def _measured(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """What `family_rows` takes, and the notes."""
-    reader = recognised(frame.columns)
-    if reader is None:
-        known = "; or ".join(", ".join(needed) for needed, _ in READERS)
+    source = recognised(frame.columns)
+    if source is None:
+        known = "; or ".join(", ".join(needed) for needed, *_ in READERS)
         raise InputError(f"{name}: its columns fit no table of operators; needed are {known}")
+    reader, origin = source
     dropped = Counter[str]()
     parts = [_known_devices(part, dropped) for part in reader(frame, dropped)]
     notes = tuple(f"{name}: {plural(count, 'row')} left out: {why}" for why, count in dropped.items())
     if not sum(map(len, parts)):
         raise InputError("; ".join(notes) or f"{name}: holds no row")
-    return pd.concat(parts, ignore_index=True), notes
+    return pd.concat(parts, ignore_index=True).assign(origin=origin), notes
 
 
 def _known_devices(part: pd.DataFrame, dropped: Counter[str]) -> pd.DataFrame:
@@ -309,10 +310,10 @@ def _of_convolutions(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
     return parts
 
 
-READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
-    (("gpu", "cudnn", "op", "args", "time_us"), _packed),
-    (("gpu", "op", "variant", "dtype", "pad_h", "time_us"), _of_convolutions),
-    (("gpu", "op", "B", "H", "time_us"), _dense),
-    (("device", "precision", "M", "N", "K", "time_ms"), _deepbench),
+READERS: tuple[tuple[tuple[str, ...], Reader, str], ...] = (
+    (("gpu", "cudnn", "op", "args", "time_us"), _packed, "dlperf"),
+    (("gpu", "op", "variant", "dtype", "pad_h", "time_us"), _of_convolutions, "c3sr_scope"),
+    (("gpu", "op", "B", "H", "time_us"), _dense, "neusight"),
+    (("device", "precision", "M", "N", "K", "time_ms"), _deepbench, "deepbench"),
 )
-"""(columns that tell the kind of table, its reader); the first that fits counts."""
+"""(columns that tell the kind of table, its reader, its origin); the first that fits counts."""

@@ -165,8 +165,13 @@ def test_dense_sizes_and_maths() -> None:
 def test_deepbench_precisions() -> None:
     fp16 = "16 bit inputs, 16 bit multiplication, 32 bit addition"
     row = {"device": "NV_V100", "M": 1, "N": 2, "K": 3, "ta": "T", "tb": "N", "time_ms": 0.5, "cuda": "9.0"}
-    rows, dropped = rows_of({**row, "precision": fp16}, {**row, "precision": "odd"})
-    assert rows.iloc[0][["dtype", "math", "variant", "time_us"]].tolist() == ["fp16", "default", "TN", 500.0]
+    amd = {**row, "device": "AMD_MI25", "precision": "Float", "ta": "N"}
+    rows, dropped = rows_of({**row, "precision": fp16}, {**row, "precision": "odd"}, amd)
+    columns = ["gpu", "library", "dtype", "math", "variant", "time_us", "origin"]
+    assert rows[columns].to_numpy().tolist() == [
+        ["v100-sxm2-16gb", "cublas", "fp16", "default", "TN", 500.0, "deepbench"],
+        ["mi25", "rocblas", "fp32", "fma", "", 500.0, "deepbench"],
+    ]
     assert dropped == ["1 row left out: precision 'odd' unknown"]
 
 
