@@ -57,8 +57,6 @@ def test_table_and_csv(seer: Seer, graph: Path, bundle: Path) -> None:
         "by type",
         "algorithms",
         "compute-bound",
-        "saved over always",
-        "not known",
     ):
         assert part in text
     rows = list(csv.DictReader(io.StringIO(seer(*words, "--csv").out)))
