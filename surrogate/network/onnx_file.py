@@ -1,6 +1,6 @@
 """ONNX files: read as protobuf alone, sizes bounded, weights set aside, every shape made a number."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -49,40 +49,7 @@ def load_model(path: Path) -> Any:
         raise InputError(f"{path}: the ONNX model has no nodes; export it again")
     if len(model.graph.node) > MAX_NODES:
         raise InputError(f"{path}: {len(model.graph.node)} nodes; graphs up to {MAX_NODES} are read")
-    if not all(
-        isinstance(text, str) for text in _texts(model)
-    ):  # protobuf hands over as bytes what is no UTF-8
-        raise InputError(f"{path}: damaged: a name in the graph is no UTF-8 text; export it again")
     return model
-
-
-def _texts(model: Any) -> Iterator[Any]:
-    """Every name in the graph, its subgraphs and its local functions."""
-    for opset in model.opset_import:
-        yield opset.domain
-    for function in model.functions:
-        yield from (function.name, function.domain, *function.input, *function.output, *function.attribute)
-        yield from _texts_of_nodes(function.node)
-    yield from _texts_of_graph(model.graph)
-
-
-def _texts_of_graph(graph: Any) -> Iterator[Any]:
-    yield graph.name
-    yield from (one.name for one in graph.initializer)
-    yield from (one.values.name for one in graph.sparse_initializer)
-    for one in (*graph.input, *graph.output, *graph.value_info):
-        yield one.name
-        yield from (dim.dim_param for dim in one.type.tensor_type.shape.dim)
-    yield from _texts_of_nodes(graph.node)
-
-
-def _texts_of_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
-    for node in nodes:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        for attribute in node.attribute:
-            yield attribute.name
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _texts_of_graph(graph)
 
 
 def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, int]) -> int | None:
@@ -106,7 +73,7 @@ def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, in
             model, check_type=False, strict_mode=False, data_prop=True
         )
     except Exception as error:  # the checker's, the inference's and protobuf's errors have no common base
-        raise InputError(f"{path}: ONNX shape inference refuses the graph ({_one_line(error)})") from None
+        raise InputError(f"{path}: ONNX shape inference refuses the graph ({one_line(error)})") from None
     model.CopyFrom(inferred)
     return new
 
@@ -128,10 +95,10 @@ def _expand_functions(model: Any, path: Path) -> None:
     try:
         model.CopyFrom(inline_local_functions(model))
     except Exception as error:  # onnx raises errors without a common base
-        raise InputError(f"{path}: its local functions cannot be expanded ({_one_line(error)})") from None
+        raise InputError(f"{path}: its local functions cannot be expanded ({one_line(error)})") from None
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """The first line of a foreign error, cut to what a terminal shows."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 160 else f"{text[:159]}…"

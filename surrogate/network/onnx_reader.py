@@ -10,7 +10,7 @@ from surrogate.features.errors import InputError
 from surrogate.network.call import Call, Tensor, argument_name
 from surrogate.network.calls import RULES, tell
 from surrogate.network.network import Network, Tally
-from surrogate.network.onnx_file import load_model, with_shapes
+from surrogate.network.onnx_file import load_model, one_line, with_shapes
 
 DTYPE_OF = {1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16", 2: "int8", 3: "int8", 9: "int8", 5: "fp16"}
 """TensorProto element type → dtype; types that are not there count by their width (int64: 8 bytes)."""
@@ -54,9 +54,23 @@ def network_of(
 ) -> Network:
     """As `read_onnx`, from a ``ModelProto`` (which is changed); ``path`` names it in errors."""
     path = Path(path)
+    try:
+        network = _network(model, path, batch, dims or {}, dtype, training)
+    except (TypeError, ValueError) as error:  # protobuf hands over as bytes what is no UTF-8
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: damaged ({one_line(error)}); export it again") from None
+    if not network.layers and not network.unsupported:
+        raise InputError(f"{path}: no node of the ONNX model costs time (only views and constants)")
+    return network
+
+
+def _network(
+    model: Any, path: Path, batch: int | None, dims: Mapping[str, int], dtype: str | None, training: bool
+) -> Network:
     weights = {one.name: one.data_type for one in model.graph.initializer}
     weights |= {one.values.name: one.values.data_type for one in model.graph.sparse_initializer}
-    found = with_shapes(model, path, batch, dims or {})
+    batch = with_shapes(model, path, batch, dims)
     tensors = _tensors(model.graph, weights, dtype)
     tally = Tally()
     for call, constant in _nodes(model.graph, tensors):
@@ -64,9 +78,7 @@ def network_of(
             tally.ignored[CONSTANT_FOLDED] += 1
         else:
             tell(call, tally, training=training)
-    if not tally.layers and not tally.unsupported:
-        raise InputError(f"{path}: no node of the ONNX model costs time (only views and constants)")
-    return tally.network(path.stem, found)
+    return tally.network(path.stem, batch)
 
 
 def _tensors(graph: Any, weights: Mapping[str, int], dtype: str | None) -> dict[str, Tensor]:

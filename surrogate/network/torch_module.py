@@ -153,7 +153,7 @@ def recording(plain: Callable[[Any], Any]) -> Iterator[list[Recorded]]:
 
 def _deepest(names: set[str]) -> str:
     """The innermost module's path without its root's class name; nothing outside all modules."""
-    deepest = max(names, key=lambda name: (name.count("."), name != "Global"), default="Global")
+    deepest = max(names, key=lambda name: (name.count("."), name != "Global", name), default="Global")
     return deepest.partition(".")[2]
 
 
