@@ -1,6 +1,7 @@
 """ONNX files: read as protobuf alone, sizes bounded, weights set aside, every shape made a number."""
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,6 @@ MAX_INDICES = 2**22
 _WHOLE = (6, 7)  # TensorProto's INT32, INT64
 MAX_NODES = 200_000
 """Most nodes of a graph, its functions expanded."""
-MAX_DEPTH = 100
-"""Deepest chain of functions that call each other; ONNX's inliner has the same limit."""
-Key = tuple[str, str, str]
 
 
 def load_model(path: Path) -> Any:
@@ -81,16 +79,35 @@ def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, in
 def _expand_functions(model: Any, path: Path) -> None:
     """Inline the model's local functions, in place.
 
-    Raises `InputError` where they call themselves, nest deeper than `MAX_DEPTH` or expand to more than `MAX_NODES`
-    nodes (forty functions that each call the next one twice would make 10¹² of them), or where ONNX refuses them.
+    Raises `InputError` where they call themselves or expand to more than `MAX_NODES` nodes (forty functions that each
+    call the next one twice would make 10¹² of them), or where ONNX refuses them.
     """
     from onnx.inliner import inline_local_functions
 
     bodies = {(one.domain, one.name, one.overload): one.node for one in model.functions}
-    count = _expanded(model.graph.node, bodies, {}, (), path)
-    if count > MAX_NODES:
+
+    @cache
+    def expanded(key: tuple[str, str, str]) -> int:
+        return count(bodies[key])
+
+    def count(nodes: Iterable[Any]) -> int:
+        """Nodes after expansion, those of subgraphs included."""
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type, node.overload)
+            total += expanded(key) if key in bodies else 1
+            total += sum(count(graph.node) for one in node.attribute for graph in (one.g, *one.graphs))
+        return total
+
+    try:
+        size = count(model.graph.node)
+    except RecursionError:
         raise InputError(
-            f"{path}: its local functions expand to more than {MAX_NODES} nodes; export them inlined"
+            f"{path}: its local functions call themselves or nest too deep; export it inlined"
+        ) from None
+    if size > MAX_NODES:
+        raise InputError(
+            f"{path}: its local functions expand to more than {MAX_NODES} nodes; export it inlined"
         )
     try:
         model.CopyFrom(inline_local_functions(model))
@@ -102,29 +119,6 @@ def one_line(error: Exception) -> str:
     """The first line of a foreign error, cut to what a terminal shows."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 160 else f"{text[:159]}…"
-
-
-def _expanded(
-    nodes: Iterable[Any],
-    bodies: Mapping[Key, Any],
-    known: dict[Key, int],
-    within: tuple[Key, ...],
-    path: Path,
-) -> int:
-    """Nodes after expansion, those of subgraphs included; counts of functions are kept in ``known``."""
-    count = 0
-    for node in nodes:
-        key = (node.domain, node.op_type, node.overload)
-        if key in bodies and key not in known:
-            if key in within or len(within) >= MAX_DEPTH:
-                fault = "calls itself" if key in within else f"lies over {MAX_DEPTH} calls deep"
-                raise InputError(f"{path}: local function {node.op_type!r} {fault}; export the model inlined")
-            known[key] = _expanded(bodies[key], bodies, known, (*within, key), path)
-        count += known.get(key, 1)
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                count += _expanded(graph.node, bodies, known, within, path)
-    return count
 
 
 def _name_domains(model: Any) -> None:

@@ -70,7 +70,7 @@ def test_functions_that_call_themselves_or_nest_too_deep(tmp_path: Path, chain: 
         _function(one, _call(then, "a", "b")) for one, then in zip(chain, [*chain[1:], chain[0]], strict=True)
     ]
     path = _write(tmp_path / "loop.onnx", [_call(chain[0], "x", "y")], functions=functions)
-    with pytest.raises(InputError, match=r"calls itself|calls deep"):
+    with pytest.raises(InputError, match="call themselves"):
         read_network(path)
 
 
