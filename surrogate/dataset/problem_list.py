@@ -165,7 +165,7 @@ def _json_object(line: str, path: Path, number: int) -> Mapping[str, Any]:
     return value
 
 
-def _from_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], path: Path) -> Iterator[Listed]:
+def _from_rows(rows: Iterable[tuple[str, Mapping[Any, Any]]], path: Path) -> Iterator[Listed]:
     """Named values → problem; what is None or not a number (NaN) counts as absent."""
     for where, row in rows:
         known = {str(name): value for name, value in row.items() if value is not None and value == value}
@@ -197,8 +197,9 @@ def _problem(row: Mapping[str, Any], settings: dict[str, str], operator: str) ->
         return None
     if missing:
         raise InputError(f"{', '.join(missing)} missing; a problem needs {', '.join(NEEDED)}")
-    sizes: dict[str, Any] = {name: _whole(name, row[name]) for name in SIZE_COLUMNS if name in row}
-    return Conv(**sizes, **settings)
+    sizes = {name: _whole(name, row[name]) for name in SIZE_COLUMNS if name in row}
+    values: dict[str, Any] = {**sizes, **settings}
+    return Conv(**values)
 
 
 def _whole(name: str, value: Any) -> int:

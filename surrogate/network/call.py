@@ -207,7 +207,7 @@ Gemm: mat1 mat2 bias
 MatMul: self other
 Gather: weight indices
 """
-SIGNATURES: dict[str, list[str]] = {
+SIGNATURES: Mapping[str, Sequence[str]] = {
     op: names.split()
     for ops, _, names in (line.partition(":") for line in _SIGNATURES.strip().splitlines())
     for op in ops.split()

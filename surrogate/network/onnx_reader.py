@@ -132,7 +132,7 @@ def _call(proto: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], n
         argument_name(op, place): tensor for place, tensor in enumerate(inputs) if proto.input[place]
     }
     for attribute in proto.attribute:
-        key = _ATTRIBUTES.get(attribute.name, attribute.name)
+        key = _ATTRIBUTES.get(attribute.name) or str(attribute.name)
         if attribute.type == _INT:
             arguments[key] = attribute.i
         elif attribute.type == _INTS:

@@ -17,12 +17,8 @@ from surrogate.features.operators import (
     AvgPool,
     BatchNorm,
     BatchNormInference,
-    BiasBackward,
     Bmm,
-    Concat,
-    EmbeddingBag,
     Gemm,
-    LayerNorm,
     Linear,
     MaxPool,
     Operator,
@@ -118,11 +114,6 @@ def copy(made: Shape, dtype: str) -> Pointwise:
     return POINTWISE_CLASSES["copy"](n=n, c=c, h=h, w=w, dtype=dtype)
 
 
-def concat(made: Shape, dtype: str) -> Concat:
-    """Tensors laid into one."""
-    return Concat(elements=prod(made), dtype=dtype)
-
-
 def pool(
     kind: str, size: Shape, result: Shape | None, window: Shape, stride: Shape, pad: Shape, dtype: str
 ) -> MaxPool:
@@ -134,12 +125,10 @@ def pool(
         size, result = (*size[:2], 1, size[2]), result and (*result[:2], 1, result[2])
         window, stride, pad = (1, *window), (1, *stride), (0, *pad)
     extents = list(size[2:])
-    for axis in (0, 1) if result is not None else ():
-        fits = (size[2 + axis] + 2 * pad[axis] - window[axis]) // stride[axis] + 1
-        if fits != result[2 + axis]:
-            extents[axis] = (result[2 + axis] - 1) * stride[axis] + window[axis] - 2 * pad[axis]
-    made = MaxPool if kind == "max" else AvgPool
-    return made(
+    for axis, made in enumerate(result[2:] if result is not None else ()):
+        if (size[2 + axis] + 2 * pad[axis] - window[axis]) // stride[axis] + 1 != made:
+            extents[axis] = (made - 1) * stride[axis] + window[axis] - 2 * pad[axis]
+    return (MaxPool if kind == "max" else AvgPool)(
         n=size[0], c=size[1], h=extents[0], w=extents[1], window=window[0], window_w=window[1],
         stride=stride[0], stride_w=stride[1], pad=pad[0], pad_w=pad[1], dtype=dtype,
     )  # fmt: skip
@@ -151,32 +140,16 @@ def batch_norm(shape: Shape, dtype: str, *, training: bool = False) -> BatchNorm
     return (BatchNorm if training else BatchNormInference)(n=n, c=c, h=h, w=w, dtype=dtype)
 
 
-def layer_norm(rows: int, width: int, dtype: str) -> LayerNorm:
-    """Each of ``rows`` rows of ``width`` brought to mean 0 and variance 1; group and instance norm likewise."""
-    return LayerNorm(n=rows, c=width, dtype=dtype)
-
-
 def softmax(shape: Shape, axis: int, dtype: str) -> Softmax:
     """Softmax along ``axis``."""
     axis %= len(shape)
     return Softmax(n=prod(shape[:axis]), c=shape[axis], h=prod(shape[axis + 1 :]), dtype=dtype)
 
 
-def embedding(rows: int, dim: int, lookups: int, dtype: str, *, bag: int = 1) -> EmbeddingBag:
-    """``lookups`` rows of ``dim`` read from a table of ``rows``; every ``bag`` of them are summed."""
-    return EmbeddingBag(batch=max(1, lookups // bag), rows=rows, bag=bag, dim=dim, dtype=dtype)
-
-
 def fill(made: Shape, dtype: str) -> Pointwise:
     """A tensor of one value."""
     n, c, h, w = image(made)
     return POINTWISE_CLASSES["fill"](n=n, c=c, h=h, w=w, dtype=dtype)
-
-
-def bias_backward(shape: Shape, dtype: str) -> BiasBackward:
-    """The gradient of a bias: its output's gradient summed over all but the channels."""
-    n, c, h, w = image(shape)
-    return BiasBackward(n=n, c=c, h=h, w=w, dtype=dtype)
 
 
 def convolution(
