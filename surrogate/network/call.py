@@ -235,10 +235,10 @@ def base_name(target: str) -> str:
     return operator.rstrip("_") if not operator.startswith("__") else operator
 
 
-def argument_name(op: str, place: int) -> str:
+def argument_name(op: str, position: int) -> str:
     """The name of an operator's argument, a number in words where no rule asks for it."""
     names = SIGNATURES.get(op, [])
-    return names[place] if place < len(names) else f"argument {place + 1}"
+    return names[position] if position < len(names) else f"argument {position + 1}"
 
 
 def recorded(
@@ -258,12 +258,12 @@ def recorded(
     op = base_name(name)
     count = max(len(shapes), len(values), len(SIGNATURES.get(op, [])))
     arguments = {
-        argument_name(op, place): _argument(
-            shapes[place] if place < len(shapes) else (),
-            types[place] if place < len(types) else "",
-            values[place] if place < len(values) else "",
+        argument_name(op, position): _argument(
+            shapes[position] if position < len(shapes) else (),
+            types[position] if position < len(types) else "",
+            values[position] if position < len(values) else "",
         )
-        for place in range(count)
+        for position in range(count)
     }
     return Call(op, arguments, () if output is None else (Tensor(output),), name)
 

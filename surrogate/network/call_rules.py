@@ -138,8 +138,8 @@ def conv(call: Call) -> Layers:
     """Any forward convolution; the bias is a kernel of its own, as frameworks launch it."""
     yield call.layer(_convolution(call), weights=("weight",))
     if isinstance(call.arguments.get("bias"), Tensor):
-        made = call.result()
-        work = make.pointwise("add", [made, made[1:2]], made, call.dtype)
+        result = call.result()
+        work = make.pointwise("add", [result, result[1:2]], result, call.dtype)
         yield call.layer(work, part="bias", weights=("bias",))
 
 
@@ -366,8 +366,8 @@ def concat(call: Call) -> Layers:
     parts = [tensor.shape for tensor in call.tensors()]
     if call.output is None and (not parts or None in parts):
         raise UnsupportedError("shapes of its tensors")
-    made = (sum(prod(part or ()) for part in parts),) if call.output is None else call.output
-    yield call.layer(Concat(elements=prod(made), dtype=call.dtype))
+    shape = (sum(prod(part or ()) for part in parts),) if call.output is None else call.output
+    yield call.layer(Concat(elements=prod(shape), dtype=call.dtype))
 
 
 def moved(call: Call) -> Layers:
@@ -399,9 +399,9 @@ def elementwise(call: Call, kind: str) -> Layers:
     if kind in POINTWISE_CLASSES and call.op != "Sum":
         reads = reads[: POINTWISE_CLASSES[kind].ACCESSES - 1]  # without masks, bounds and what an out= names
     try:
-        made = np.broadcast_shapes(*reads) if call.output is None else call.output
+        shape = np.broadcast_shapes(*reads) if call.output is None else call.output
     except ValueError:
         raise UnsupportedError("operands do not fit") from None
     if len(reads) == 1 and any(name in call.arguments for name in ("other", "exponent")):
         reads.append((1,))  # a number: the kind's scalar form
-    yield call.layer(make.pointwise(kind, reads, made, call.dtype))
+    yield call.layer(make.pointwise(kind, reads, shape, call.dtype))

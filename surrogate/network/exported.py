@@ -17,7 +17,7 @@ from typing import Any
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError, nearest
 from surrogate.network.call import Call, Tensor, base_name
-from surrogate.network.calls import tell
+from surrogate.network.calls import add_call
 from surrogate.network.network import Network, Tally
 
 MAX_JSON_BYTES = 256 * 2**20
@@ -70,11 +70,11 @@ def read_exported(
     try:
         graph, signature = program["graph_module"]["graph"], program["graph_module"]["signature"]
         inputs = _user_inputs(graph, signature)
-        known, found = _symbols(path, graph, inputs, batch, dims or {})
+        known, batch = _symbols(path, graph, inputs, batch, dims or {})
         tensors = _tensors(graph, signature, known, dtype)
         tally = Tally()
         for node in graph["nodes"]:
-            tell(_call(node, tensors), tally, training=training)
+            add_call(_call(node, tensors), tally, training=training)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -83,7 +83,7 @@ def read_exported(
         ) from None
     if not tally.layers and not tally.unsupported:
         raise InputError(f"{path}: no node of the exported program costs time (only views)")
-    return tally.network(path.stem, found)
+    return tally.network(path.stem, batch)
 
 
 def _graph(path: Path) -> dict[str, Any]:
@@ -163,21 +163,21 @@ def _tensors(
 ) -> dict[str, Tensor]:
     """Name → tensor, parameters marked."""
     weights = {spec["parameter"]["arg"]["name"] for spec in signature["input_specs"] if spec.get("parameter")}
-    found = {}
+    tensors = {}
     for name, meta in graph["tensor_values"].items():
         shape = tuple(_size(size, known) for size in meta["sizes"])
         kind = dtype if dtype and meta["dtype"] in FLOATS else DTYPES.get(meta["dtype"], "fp32")
         weight = name in weights
         floating = meta["dtype"] in FLOATS
-        found[name] = Tensor(shape, kind, floating, constant=weight, parameter=weight)
-    return found
+        tensors[name] = Tensor(shape, kind, floating, constant=weight, parameter=weight)
+    return tensors
 
 
 def _call(node: Mapping[str, Any], tensors: dict[str, Tensor]) -> Call:
     """A node with shapes in the place of names; what is trained is passed on to its results."""
     op = base_name(str(node["target"]))
     module = _module(str(node.get("metadata", {}).get("nn_module_stack", "")))
-    arguments = {one["name"]: _argument(one["arg"], tensors) for one in node["inputs"] if one["name"]}
+    arguments = {given["name"]: _argument(given["arg"], tensors) for given in node["inputs"] if given["name"]}
     call = Call(op, arguments, name=f"{module}.{op}" if module else op)
     trained = any(tensor.trained or tensor.parameter for tensor in call.tensors())
     outputs = []
@@ -194,7 +194,7 @@ def _argument(value: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
     if kind == "as_tensor":
         return tensors[content["name"]]
     if kind in ("as_tensors", "as_optional_tensors"):
-        return [tensors[one.get("as_tensor", one)["name"]] for one in content if "as_none" not in one]
+        return [tensors[inner.get("as_tensor", inner)["name"]] for inner in content if "as_none" not in inner]
     return content if kind in _PLAIN_ARGUMENTS else None
 
 
@@ -238,7 +238,7 @@ def _value(node: ast.expr, known: Mapping[str, int], text: str) -> int:
     if name not in _FUNCTIONS:
         raise _unreadable(text)
     try:
-        return int(_FUNCTIONS[name](*(_value(one, known, text) for one in node.args)))
+        return int(_FUNCTIONS[name](*(_value(argument, known, text) for argument in node.args)))
     except (TypeError, ZeroDivisionError, OverflowError):
         raise _unreadable(text) from None
 

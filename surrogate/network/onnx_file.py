@@ -84,7 +84,9 @@ def _expand_functions(model: Any, path: Path) -> None:
     """
     from onnx.inliner import inline_local_functions
 
-    bodies = {(one.domain, one.name, one.overload): one.node for one in model.functions}
+    bodies = {
+        (function.domain, function.name, function.overload): function.node for function in model.functions
+    }
 
     @cache
     def expanded(key: tuple[str, str, str]) -> int:
@@ -96,7 +98,11 @@ def _expand_functions(model: Any, path: Path) -> None:
         for node in nodes:
             key = (node.domain, node.op_type, node.overload)
             total += expanded(key) if key in bodies else 1
-            total += sum(count(graph.node) for one in node.attribute for graph in (one.g, *one.graphs))
+            total += sum(
+                count(graph.node)
+                for attribute in node.attribute
+                for graph in (attribute.g, *attribute.graphs)
+            )
         return total
 
     try:
@@ -123,7 +129,7 @@ def one_line(error: Exception) -> str:
 
 def _name_domains(model: Any) -> None:
     """Inference gives up on a domain without a version; on an unknown operator of a named one it passes by."""
-    named = {one.domain for one in model.opset_import}
+    named = {opset.domain for opset in model.opset_import}
     for domain in {node.domain for node in model.graph.node} - named:
         model.opset_import.add(domain=domain, version=1 if domain else 20)
 
@@ -132,19 +138,23 @@ def _set_weights_aside(graph: Any) -> set[str]:
     """Names of all initializers; large ones become inputs of their shape, so that their bytes travel nowhere."""
     import onnx
 
-    names = {one.name for one in graph.initializer} | {one.values.name for one in graph.sparse_initializer}
-    inputs = {one.name for one in graph.input}
+    names = {weight.name for weight in graph.initializer} | {
+        weight.values.name for weight in graph.sparse_initializer
+    }
+    inputs = {given.name for given in graph.input}
     kept = []
-    for one in graph.initializer:
-        if prod(one.dims) <= KEPT_ELEMENTS and one.data_location != onnx.TensorProto.EXTERNAL:
-            kept.append(one)
-        elif one.name not in inputs:
-            sizes = None if _endless(one.data_type, one.dims) else list(one.dims)
-            graph.input.append(onnx.helper.make_tensor_value_info(one.name, one.data_type, sizes))
-    copies = [onnx.TensorProto.FromString(one.SerializeToString()) for one in kept]
-    for one in graph.sparse_initializer:
-        if one.values.name not in inputs:
-            info = onnx.helper.make_tensor_value_info(one.values.name, one.values.data_type, list(one.dims))
+    for weight in graph.initializer:
+        if prod(weight.dims) <= KEPT_ELEMENTS and weight.data_location != onnx.TensorProto.EXTERNAL:
+            kept.append(weight)
+        elif weight.name not in inputs:
+            sizes = None if _endless(weight.data_type, weight.dims) else list(weight.dims)
+            graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, sizes))
+    copies = [onnx.TensorProto.FromString(weight.SerializeToString()) for weight in kept]
+    for weight in graph.sparse_initializer:
+        if weight.values.name not in inputs:
+            info = onnx.helper.make_tensor_value_info(
+                weight.values.name, weight.values.data_type, list(weight.dims)
+            )
             graph.input.append(info)
     del graph.initializer[:], graph.sparse_initializer[:]
     graph.initializer.extend(copies)
@@ -164,17 +174,17 @@ def _size_inputs(
     old = new = None
     used: set[str] = set()
     sizes: set[str] = set()
-    for one in (one for one in graph.input if one.name not in weights):
-        if not one.type.tensor_type.HasField("shape"):
+    for given in (given for given in graph.input if given.name not in weights):
+        if not given.type.tensor_type.HasField("shape"):
             raise InputError(
-                f"{path}: input {one.name!r} has no shape; export the model with one, or run onnx.shape_inference"
+                f"{path}: input {given.name!r} has no shape; export the model with one, or run onnx.shape_inference"
             )
         value = 0
-        for axis, dim in enumerate(one.type.tensor_type.shape.dim):
-            key = dim.dim_param or f"{one.name}.{axis}"
-            sizes |= {key, f"{one.name}.{axis}"}
+        for axis, dim in enumerate(given.type.tensor_type.shape.dim):
+            key = dim.dim_param or f"{given.name}.{axis}"
+            sizes |= {key, f"{given.name}.{axis}"}
             used |= sizes & set(known)
-            value = known.get(f"{one.name}.{axis}", known.get(key))
+            value = known.get(f"{given.name}.{axis}", known.get(key))
             if axis == 0:
                 old = dim.dim_value if dim.dim_value > 0 and old is None else old
                 value = batch or value or dim.dim_value or 1
@@ -185,14 +195,14 @@ def _size_inputs(
                 value = dim.dim_value
             if value < 1:
                 raise InputError(
-                    f"{path}: input {one.name!r} has an unknown size {key!r}; give it as --dim {key}=224"
+                    f"{path}: input {given.name!r} has an unknown size {key!r}; give it as --dim {key}=224"
                 )
             dim.ClearField("dim_param")
             dim.dim_value = value
-        tensor = one.type.tensor_type
+        tensor = given.type.tensor_type
         if _endless(tensor.elem_type, (dim.dim_value for dim in tensor.shape.dim)):
             raise InputError(
-                f"{path}: input {one.name!r} is a list of {value} whole numbers; up to {MAX_INDICES} are read"
+                f"{path}: input {given.name!r} is a list of {value} whole numbers; up to {MAX_INDICES} are read"
             )
     for name in dims:
         if name not in used:
@@ -207,7 +217,7 @@ def _rebatch_reshapes(graph: Any, old: int, new: int) -> None:
     """
     import onnx
 
-    constants = {one.name for one in graph.initializer}
+    constants = {weight.name for weight in graph.initializer}
     stored = {node.output[0]: node for node in graph.node if node.op_type == "Constant"}
     targets = {
         node.input[1]
@@ -216,7 +226,7 @@ def _rebatch_reshapes(graph: Any, old: int, new: int) -> None:
         and len(node.input) > 1
         and node.input[0] not in constants | stored.keys()
     }
-    values = [one for one in graph.initializer if one.name in targets]
+    values = [weight for weight in graph.initializer if weight.name in targets]
     holders = [stored[name] for name in targets & stored.keys()]
     values += [attribute.t for node in holders for attribute in node.attribute if attribute.name == "value"]
     for value in values:
@@ -245,5 +255,5 @@ def _drop_stale_shapes(graph: Any, *, keep: bool) -> None:
     copies = [type(info).FromString(info.SerializeToString()) for info in fixed]
     del graph.value_info[:]
     graph.value_info.extend(copies)
-    for one in graph.output:
-        one.type.tensor_type.ClearField("shape")
+    for output in graph.output:
+        output.type.tensor_type.ClearField("shape")

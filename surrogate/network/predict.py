@@ -130,7 +130,11 @@ def _baselines(network: Network, choices: Mapping[Conv, Any]) -> tuple[Baseline,
     pairs = []
     for conv, pick in picks:
         estimates = choices[conv].estimates
-        pairs += [(one.time_us, estimates[0].time_us) for one in estimates if one.candidate.name == pick]
+        pairs += [
+            (estimate.time_us, estimates[0].time_us)
+            for estimate in estimates
+            if estimate.candidate.name == pick
+        ]
     if not any(pick for _, pick in picks):
         return ()
     own, best = (sum(times) for times in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)

@@ -13,7 +13,7 @@ from typing import Any
 
 from surrogate.features.errors import InputError
 from surrogate.network.call import Call, Tensor, base_name
-from surrogate.network.calls import tell
+from surrogate.network.calls import add_call
 from surrogate.network.network import Network, Tally
 
 REMEDY = "pip install 'seer-surrogate[torch]'"
@@ -52,7 +52,7 @@ def read_module(
             calls = _calls(module, inputs, training, dtype)
     tally = Tally()
     for call in calls:
-        tell(call, tally, training=training)
+        add_call(call, tally, training=training)
     if training:
         from surrogate.network.training import optimizer_step
 
@@ -61,7 +61,7 @@ def read_module(
         raise InputError(
             f"{source}: the module calls no operator that costs time; give one that computes something"
         )
-    first = next((one for one in inputs if isinstance(one, torch.Tensor) and one.dim()), None)
+    first = next((given for given in inputs if isinstance(given, torch.Tensor) and given.dim()), None)
     return tally.network(source.rpartition(":")[2], first.shape[0] if first is not None else batch, training)
 
 
@@ -70,15 +70,17 @@ def _built(source: str, build: Callable[..., Any], batch: int | None) -> tuple[A
     import torch
 
     takes = "batch" in inspect.signature(build).parameters
-    made = build(batch=batch) if takes and batch is not None else build()
-    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
-        raise InputError(f"{source}: returned {type(made).__name__}; {CONTRACT}")
-    module, inputs = made
+    built = build(batch=batch) if takes and batch is not None else build()
+    if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], torch.nn.Module)):
+        raise InputError(f"{source}: returned {type(built).__name__}; {CONTRACT}")
+    module, inputs = built
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     if batch is not None and not takes:
         inputs = tuple(
-            one.new_empty((batch, *one.shape[1:])) if isinstance(one, torch.Tensor) and one.dim() else one
-            for one in inputs
+            given.new_empty((batch, *given.shape[1:]))
+            if isinstance(given, torch.Tensor) and given.dim()
+            else given
+            for given in inputs
         )
     return module, inputs
 
@@ -137,9 +139,9 @@ def _deepest(names: set[str]) -> str:
 def _named(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments by the names of the operator's schema, defaults included."""
     arguments = func._schema.arguments
-    found = {one.name: one.default_value for one in arguments if one.has_default_value()}
-    found |= {one.name: value for one, value in zip(arguments, args, strict=False)}
-    return found | kwargs
+    named = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    named |= {argument.name: value for argument, value in zip(arguments, args, strict=False)}
+    return named | kwargs
 
 
 def imported_callable(source: str, contract: str) -> Callable[..., Any]:
@@ -156,15 +158,15 @@ def imported_callable(source: str, contract: str) -> Callable[..., Any]:
         sys.path.insert(0, here)
     try:
         with in_one_line(source):
-            found: Any = importlib.import_module(module)
+            target: Any = importlib.import_module(module)
             for part in name.split("."):
-                found = getattr(found, part)
+                target = getattr(target, part)
     finally:
         if added and here in sys.path:
             sys.path.remove(here)
-    if not callable(found):
-        raise InputError(f"{source}: is a {type(found).__name__}, not callable; {contract}")
-    return found
+    if not callable(target):
+        raise InputError(f"{source}: is a {type(target).__name__}, not callable; {contract}")
+    return target
 
 
 @contextmanager
