@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from surrogate.dataset.atomic import write_text
+from surrogate.dataset.files import write_text
 from surrogate.network.result import BOUNDS, NetworkTime, best_batch
 from surrogate.report.style import PAPER, blank, legend, looks, plain_tick, svg, theme
 

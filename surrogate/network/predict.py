@@ -8,7 +8,7 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
-from surrogate.features.algorithms import Family
+from surrogate.features.algorithms import Mechanism
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
@@ -16,12 +16,12 @@ from surrogate.features.machine import b_max
 from surrogate.features.operators import Gemm, Operator
 from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
 from surrogate.features.roofline import compute_us, memory_us, peak_tflops
-from surrogate.features.terms import FAMILY_TERMS
+from surrogate.features.terms import MECHANISM_TERMS
 from surrogate.network.network import Layer, Network
 from surrogate.network.result import COMPUTE, MEMORY, UNDER_UTILISED, Baseline, LayerTime, NetworkTime
 
 MIDDLE = 1
-"""Place of the middle tile among a family's launches."""
+"""Place of the middle tile among a mechanism's launches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def sweep_batches(
 
 
 def _conv_time(layer: Layer, conv: Conv, best: Any, gpu: Gpu) -> LayerTime:
-    problem, flops, moved, bound = _conv_facts(conv, best.candidate.family, gpu)
+    problem, flops, moved, bound = _conv_facts(conv, best.candidate.mechanism, gpu)
     factor = exp(best.half_width)
     return LayerTime(
         layer.name, layer.operator, problem, best.candidate.name, best.time_us, best.time_us / factor,
@@ -142,15 +142,15 @@ def _baselines(network: Network, choices: Mapping[Conv, Any]) -> tuple[Baseline,
 
 
 @lru_cache(maxsize=65536)
-def _conv_facts(conv: Conv, family: Family, gpu: Gpu) -> tuple[str, int, int, str]:
+def _conv_facts(conv: Conv, mechanism: Mechanism, gpu: Gpu) -> tuple[str, int, int, str]:
     """Problem text, FLOPs, bytes and bound of a convolution: the same for every layer of that shape."""
-    return str(conv), conv.flops, conv.tensor_bytes, conv_bound(conv, family, gpu)
+    return str(conv), conv.flops, conv.tensor_bytes, conv_bound(conv, mechanism, gpu)
 
 
-def conv_bound(conv: Conv, family: Family, gpu: Gpu) -> str:
-    """SEER's class of a convolution where nothing was counted (§7 of the method): below one wave of the family's
+def conv_bound(conv: Conv, mechanism: Mechanism, gpu: Gpu) -> str:
+    """SEER's class of a convolution where nothing was counted (§7 of the method): below one wave of the mechanism's
     middle tile under-utilised, else the longer of its own compute and memory times."""
-    terms = FAMILY_TERMS[family](conv, b_max(gpu, family))
+    terms = MECHANISM_TERMS[mechanism](conv, b_max(gpu, mechanism))
     peak = peak_tflops(gpu, conv.dtype, conv.uses_tensor_cores)
     return _bound(terms.launches[MIDDLE].waves, terms.arithmetic_flops, terms.dram_bytes, peak, gpu)
 

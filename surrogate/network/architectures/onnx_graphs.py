@@ -5,7 +5,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from surrogate.dataset.atomic import atomic_path
+from surrogate.dataset.files import atomic_path
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.shape import output_size
 from surrogate.network.architectures import ARCHITECTURES, Value

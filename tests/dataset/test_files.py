@@ -1,0 +1,213 @@
+"""Files that appear whole or not at all."""
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from surrogate.dataset.files import atomic_path, write_folder, write_text
+from surrogate.features.errors import InputError
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_written_whole_and_nothing_beside(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", "grüße")
+    assert (tmp_path / "a.txt").read_bytes() == "grüße".encode()
+    assert _names(tmp_path) == ["a.txt"]
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o644
+
+
+def test_replaces_the_old(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", "old")
+    write_text(str(tmp_path / "a.txt"), "new")
+    assert (tmp_path / "a.txt").read_text() == "new"
+
+
+def test_the_name_is_in_the_same_folder_and_the_old_stays_until_the_end(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", "old")
+    with atomic_path(tmp_path / "a.txt") as temporary:
+        assert temporary.parent == tmp_path and temporary.name != "a.txt"
+        temporary.write_text("new")
+        assert (tmp_path / "a.txt").read_text() == "old"
+    assert (tmp_path / "a.txt").read_text() == "new"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path, error: type[BaseException]) -> None:
+    write_text(tmp_path / "a.txt", "old")
+    with pytest.raises(error), atomic_path(tmp_path / "a.txt") as temporary:
+        temporary.write_text("half")
+        raise error
+    assert (tmp_path / "a.txt").read_text() == "old"
+    assert _names(tmp_path) == ["a.txt"]
+
+
+def test_a_failure_makes_no_file(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), atomic_path(tmp_path / "a.txt"):
+        raise RuntimeError
+    assert _names(tmp_path) == []
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a\.txt: cannot be written \(No such file or directory\)"):
+        write_text(tmp_path / "missing" / "a.txt", "text")
+
+
+def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
+    write_text(tmp_path / "a", "text")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_text(tmp_path / "a" / "b.txt", "text")
+
+
+def test_a_folder_of_that_name_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").mkdir()
+    with pytest.raises(InputError, match="cannot be written"):
+        write_text(tmp_path / "a.txt", "text")
+    assert _names(tmp_path) == ["a.txt"]
+
+
+def test_a_link_stays_and_what_it_names_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "a.txt")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "far" / "a.txt").read_text() == "new"
+
+
+def test_a_link_to_itself_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_text(tmp_path / "loop", "text")
+
+
+def test_a_device_stays_a_device() -> None:
+    write_text(os.devnull, "text")
+    assert not stat.S_ISREG(Path(os.devnull).stat().st_mode)
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout")
+def test_standard_output_keeps_what_it_holds(tmp_path: Path) -> None:
+    """As of ``seer … -o /dev/stdout >> log``: what the log had, what was printed, what was written."""
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    code = "from surrogate.dataset.files import write_text; print('printed'); write_text('/dev/stdout', 'written\\n')"
+    with log.open("a") as out:
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
+    assert log.read_text() == "before\nprinted\nwritten\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_device_is_one_clear_line() -> None:
+    with pytest.raises(InputError, match=r"/dev/full: cannot be written \(No space left on device\)"):
+        write_text("/dev/full", "text")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_a_pipe_gets_the_content(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe").read_text()))
+    reader.start()
+    write_text(tmp_path / "pipe", "text")
+    reader.join(timeout=10)
+    assert got == ["text"] and _names(tmp_path) == ["pipe"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
+def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_text(tmp_path / "a.txt", "text")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_name_as_long_as_the_file_system_takes(tmp_path: Path) -> None:
+    write_text(tmp_path / ("é" * 120), "text")
+    assert _names(tmp_path) == ["é" * 120]
+    with pytest.raises(InputError, match="cannot be written"):
+        write_text(tmp_path / ("x" * 300), "text")
+
+
+def test_a_nul_in_the_name_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written"):
+        write_text(tmp_path / "a\0b", "text")
+
+
+def test_a_disk_that_fills_leaves_the_old_file(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", "old")
+    with pytest.raises(InputError, match=r"a\.txt: cannot be written \(disk is full\)"):  # noqa: SIM117
+        with atomic_path(tmp_path / "a.txt"):
+            raise OSError(28, "disk is full")
+    assert (tmp_path / "a.txt").read_text() == "old" and _names(tmp_path) == ["a.txt"]
+
+
+def _folder(path: Path) -> dict[str, bytes]:
+    return {
+        file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()
+    }
+
+
+OLD, NEW = {"a": b"old", "below/b": b"old"}, {"a": b"new", "c": b"new"}
+
+
+def test_a_folder_holds_just_its_files(tmp_path: Path) -> None:
+    for files in (OLD, NEW):
+        write_folder(tmp_path / "deep" / "f", files)
+        assert _folder(tmp_path / "deep" / "f") == files
+    assert _names(tmp_path / "deep") == ["f"]
+
+
+def test_a_link_to_a_folder_stays(tmp_path: Path) -> None:
+    write_folder(tmp_path / "f", OLD)
+    (tmp_path / "link").symlink_to(tmp_path / "f")
+    write_folder(tmp_path / "link", NEW)
+    assert (tmp_path / "link").is_symlink() and _folder(tmp_path / "f") == NEW
+
+
+def test_a_folder_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
+    write_folder(tmp_path / "f", OLD)
+    with pytest.raises(InputError, match="cannot be written"):
+        write_folder(tmp_path / "f", {**NEW, "a/below-a-file": b""})
+    assert _folder(tmp_path / "f") == OLD and _names(tmp_path) == ["f"]
+    with pytest.raises(InputError, match="cannot be written"):
+        write_folder(tmp_path / "f" / "a" / "g", NEW)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from surrogate.dataset.files import write_folder
+mark = sys.argv[2].encode()
+print("begun", flush=True)
+for _ in range(int(sys.argv[3])):
+    write_folder(Path(sys.argv[1]), {f"{name}-{mark.decode()}": mark * 50_000 for name in "abcdef"})
+"""
+
+
+def _writer(path: Path, mark: str, times: int) -> subprocess.Popen[bytes]:
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), mark, str(times)], stdout=subprocess.PIPE
+    )
+    assert writer.stdout and writer.stdout.readline()
+    return writer
+
+
+def _is_one_writers(path: Path, marks: str) -> bool:
+    found = _folder(path)
+    return any(found == {f"{name}-{m}": m.encode() * 50_000 for name in "abcdef"} for m in marks)
+
+
+def test_two_writers_of_one_folder_never_mix(tmp_path: Path) -> None:
+    writers = [_writer(tmp_path / "f", mark, 30) for mark in "xy"]
+    for writer in writers:
+        with writer:
+            assert writer.wait() == 0
+    assert _is_one_writers(tmp_path / "f", "xy") and _names(tmp_path) == ["f"]
