@@ -4,6 +4,7 @@ from pathlib import Path
 
 from surrogate.collect.plan import PlannedProblem
 from surrogate.dataset.problem_list import read_list
+from surrogate.features.conv import Conv
 
 
 def file_problems(path: str | Path) -> list[PlannedProblem]:
@@ -14,5 +15,5 @@ def file_problems(path: str | Path) -> list[PlannedProblem]:
     return [
         PlannedProblem(listed.problem, "plan", listed.networks)
         for listed in read_list(path)
-        if listed.problem is not None
+        if isinstance(listed.problem, Conv)
     ]

@@ -1,9 +1,9 @@
 """The one reader of a list of problems: lines of text, CSV, JSON lines, a parquet table, or SEER's Test-set-II.
 
-A line is a problem as the command line takes it (``n32c256h14w14k256r3s3p1u1`` or flags); a row of a table has the
-problem's size columns or a column ``problem`` with such a text, and optionally ``dtype math layout direction``,
-``networks`` (comma-separated), ``name``, ``heuristic_algorithm``, and ``op`` or ``operator`` for a row that is no
-convolution.
+A line is a problem as the command line takes it (``n32c256h14w14k256r3s3p1u1``, flags, ``gemm:m64n64k64``). A row of a
+table has the size columns of a convolution or a column ``problem`` with such a text, and optionally ``dtype math layout
+direction``, ``networks`` (comma-separated), ``name``, ``heuristic_algorithm``, and ``op`` or ``operator`` for a row that
+is no convolution.
 """
 
 import csv
@@ -16,9 +16,9 @@ from typing import Any
 
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, nearest
+from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.features.regular_file import read_bounded, require_regular
-from surrogate.features.text import parse
 
 SETTINGS = ("dtype", "math", "layout", "direction")
 NEEDED = ("n", "c", "h", "k", "r")
@@ -42,7 +42,7 @@ class Listed:
     that of a table with a row per algorithm.
     """
 
-    problem: Conv | None
+    problem: AnyProblem | None
     where: str
     name: str = ""
     networks: tuple[str, ...] = ()
@@ -64,8 +64,10 @@ def read_list(path: str | Path) -> list[Listed]:
 
 
 def read_convs(path: str | Path) -> list[Conv]:
-    """The distinct problems of a file, in its order. Raises `InputError` like `read_list`."""
-    return list(dict.fromkeys(listed.problem for listed in read_list(path) if listed.problem is not None))
+    """The distinct convolutions of a file, in its order. Raises `InputError` like `read_list`."""
+    return list(
+        dict.fromkeys(listed.problem for listed in read_list(path) if isinstance(listed.problem, Conv))
+    )
 
 
 def _listed(path: Path) -> Iterator[Listed]:
@@ -186,12 +188,12 @@ def _from_rows(rows: Iterable[tuple[str, Mapping[Any, Any]]], path: Path) -> Ite
         )
 
 
-def _problem(row: Mapping[str, Any], settings: dict[str, str], operator: str) -> Conv | None:
+def _problem(row: Mapping[str, Any], settings: dict[str, str], operator: str) -> AnyProblem | None:
     """The problem of a row; None for another operator, which has no filter."""
     if "layout" in settings:
         settings["layout"] = LAYOUT_ALIASES.get(settings["layout"], settings["layout"])
     if "problem" in row:
-        return parse(str(row["problem"]), **settings)
+        return parse_problem(str(row["problem"]), **settings)
     missing = [name for name in NEEDED if name not in row]
     if missing and operator:
         return None

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.operators import Gemm
 from surrogate.features.regular_file import require_regular
-from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally
+from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work
+from surrogate.network.work import default_math
 
 TABLES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
 MAX_SIZE = 2**31 - 1
@@ -94,28 +96,29 @@ def read_table_of_problems(
         if row.problem is None:
             tally.unsupported[row.operator] += 1
         else:
-            conv = row.problem if batch is None else row.problem.with_batch(batch)
-            tally.add(
-                [_layer(row.name or row.where, conv, row.heuristic, dtype, training, bool(tally.layers))]
-            )
+            layer = _layer(row.name or row.where, row.problem, dtype, training, bool(tally.layers))
+            if batch is not None and isinstance(layer.work, Conv):
+                layer = replace(layer, work=layer.work.with_batch(batch))
+            tally.add([replace(layer, heuristic=row.heuristic)])
+    if not tally.layers:
+        raise InputError(f"{path}: no row holds a problem; give n, c, h, k and r, or a text")
     batches = {conv.n for conv in (layer.work for layer in tally.layers) if isinstance(conv, Conv)}
-    if not batches:
-        raise InputError(f"{path}: no row holds a convolution; give n, c, h, k and r")
     return tally.network(path.stem, batches.pop() if len(batches) == 1 else None)
 
 
-def _layer(
-    name: str, conv: Conv, heuristic: str | None, dtype: str | None, training: bool, inner: bool
-) -> Layer:
+def _layer(name: str, problem: Work, dtype: str | None, training: bool, inner: bool) -> Layer:
     """The layer in the wanted element type; under ``training`` with its gradients, also of the input if ``inner``."""
-    from surrogate.network.work import default_math
-
-    if dtype is not None and dtype != conv.dtype:
-        conv = replace(conv, dtype=dtype, math=default_math(dtype))
-    gradients = (INPUT, WEIGHT) if inner else (WEIGHT,)
-    gradients = gradients if training and conv.direction == "fwd" else ()
-    weights = conv.k * (conv.c // conv.groups) * conv.r * conv.s
-    return Layer(name, "conv", conv, gradients, weights if gradients else 0, heuristic)
+    if dtype is not None and dtype != problem.dtype:
+        problem = replace(problem, dtype=dtype, math=default_math(dtype))
+    weights, kind = 0, "conv" if isinstance(problem, Conv) else problem.kind
+    if isinstance(problem, Conv):
+        weights = problem.k * (problem.c // problem.groups) * problem.r * problem.s
+    elif isinstance(problem, Gemm):
+        weights = problem.batch * problem.k * problem.n
+    if not training or (isinstance(problem, Conv) and problem.direction != "fwd"):
+        return Layer(name, kind, problem)
+    gradients = (*((INPUT,) if inner else ()), *((WEIGHT,) if weights else ()))
+    return Layer(name, kind, problem, gradients, weights)
 
 
 def _is_binary(path: Path) -> bool:

@@ -64,6 +64,13 @@ def test_parquet_and_distinct_problems(tmp_path: Path) -> None:
     assert [listed.algorithm for listed in read_list(tmp_path / "list")] == ["GEMM", "FFT", "GEMM"]
 
 
+def test_problems_of_other_families(tmp_path: Path) -> None:
+    """As the command line writes them; exports and plans of convolutions pass them over."""
+    path = _write(tmp_path, "gemm:m64n32k16\nn1c3h224k64r7\nsoftmax:n8c100\n")
+    assert [str(listed.problem).split(":")[0] for listed in read_list(path)][::2] == ["gemm", "softmax"]
+    assert read_convs(path) == [FIRST]
+
+
 def test_test_set_ii(tmp_path: Path) -> None:
     """SEER's own form: a count, then bare numbers."""
     assert [str(conv) for conv in read_convs(_write(tmp_path, "1\n128 64 56 128 56 3 1 1\n"))] == [

@@ -40,6 +40,17 @@ def test_a_line_per_problem(tmp_path: Path) -> None:
     assert {(conv.dtype, conv.math, conv.layout) for conv in found.convs} == {("fp16", "tensor_op", "NHWC")}
 
 
+def test_problems_of_any_family(tmp_path: Path) -> None:
+    """A product has two gradients, a softmax that of its input."""
+    path = tmp_path / "net.txt"
+    path.write_text("n32c256h14w14k256r3\ngemm:m64n32k16\nsoftmax:n8c100\n")
+    found = read_network(path, training=True)
+    assert [layer.operator for layer in found.layers] == [
+        "conv", "gemm", "softmax", "softmax.backward", "gemm.grad_input", "gemm.grad_weight", "conv.bwd_filter",
+        "sgd with momentum",
+    ]  # fmt: skip
+
+
 def test_training_from_a_table(tmp_path: Path) -> None:
     """Every layer but the first has both gradients; one step over all weights."""
     path = tmp_path / "net.csv"
