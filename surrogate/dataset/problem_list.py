@@ -2,8 +2,8 @@
 
 A line is a problem as the command line takes it (``n32c256h14w14k256r3s3p1u1``, flags, ``gemm:m64n64k64``). A row of a
 table has the size columns of a convolution or a column ``problem`` with such a text, and optionally ``dtype math layout
-direction``, ``networks`` (comma-separated), ``name``, ``heuristic_algorithm``, and ``op`` or ``operator`` for a row that
-is no convolution.
+direction``, ``networks`` (comma-separated), ``name``, ``heuristic_algorithm``, and ``op`` or ``operator`` for a row
+that is no convolution.
 """
 
 import csv
