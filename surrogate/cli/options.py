@@ -1,6 +1,12 @@
-"""Options that several commands share; nothing heavy is imported for their help."""
+"""Options that several commands share, and what --json and --csv print; nothing heavy is imported for their help."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import click
+
+from surrogate.report.tables import Table, terminal_width, to_csv, to_json
 
 candidates_option = click.option(
     "--candidates",
@@ -14,9 +20,85 @@ candidate_option = click.option(
     show_default=True,
     help="Choose among algorithms (each with its fastest solver) or among solvers.",
 )
+device_option = click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where XGBoost grows trees.",
+)
 where_option = click.option(
     "--where",
     metavar="COLUMN=VALUE",
     multiple=True,
     help="Keep only rows with this value; repeat for more columns, or VALUE,VALUE for either.",
 )
+
+
+def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--json`` and ``--csv``; the command gets ``as_json`` and ``as_csv``."""
+    for option in (
+        click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table."),
+    ):
+        function = option(function)
+    return function
+
+
+def show(
+    records: Sequence[Mapping[str, Any]],
+    *,
+    as_json: bool = False,
+    as_csv: bool = False,
+    whole: Any = None,
+    table: Table | None = None,
+) -> None:
+    """Print ``records`` as JSON (``whole`` in their place, if given), as CSV, or as ``table`` for people."""
+    if as_json:
+        click.echo(to_json(records if whole is None else whole))
+    elif as_csv:
+        click.echo(to_csv(records), nl=False)
+    else:
+        click.echo((table or Table(records)).text(terminal_width()))
+
+
+def gpu_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Registry names that begin with ``incomplete``, else such aliases; none where SEER_GPUS cannot be read."""
+    from surrogate.features.errors import InputError
+    from surrogate.features.gpu import gpus
+
+    try:
+        known = gpus()
+    except InputError:
+        return []
+    begun = incomplete.casefold()
+    names = [one.name for one in known if one.name.casefold().startswith(begun)]
+    aliases = [alias for one in known for alias in one.aliases]
+    return names or sorted({alias for alias in aliases if alias.casefold().startswith(begun)})
+
+
+def bundle_path(text: str, library: str | None = None) -> Path:
+    """The folder that ``text`` means; what exists is a path, whatever else its name may be.
+
+    Raises `InputError` where there is neither such a folder nor such a GPU.
+    """
+    from surrogate.features.errors import InputError
+    from surrogate.features.gpu import gpu
+    from surrogate.prediction.shipped import bundle_for, is_path
+
+    if is_path(text) or Path(text).exists():
+        return Path(text)
+    try:
+        one = gpu(text)
+    except InputError as error:
+        raise InputError(
+            f"{text}: no bundle there (no bundle.json; `seer train` makes one), and no GPU whose bundle ships: {error}"
+        ) from None
+    return bundle_for(one, library)
+
+
+def named_gpu(text: str, gpu: str | None) -> str | None:
+    """The GPU that is asked about: the one named apart, else the one whose shipped bundle ``text`` names."""
+    from surrogate.prediction.shipped import is_path
+
+    return gpu if gpu or is_path(text) or Path(text).exists() else text
