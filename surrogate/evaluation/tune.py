@@ -420,6 +420,11 @@ def open_storage(where: str) -> "BaseStorage":
         path = Path(rest if separator else where)
         if path.is_dir():
             raise InputError(f"storage {path} is a folder; name a file in it")
+        if path.is_file() and path.open("rb").read(10) not in (
+            b"",
+            b'{"op_code"',
+        ):  # nothing else is appended to
+            raise InputError(f"storage {path} is no journal of a search; name a new file")
         return JournalStorage(JournalFileBackend(str(path)))
     if scheme.partition("+")[0] not in SCHEMES[1:]:
         raise InputError(f"storage {shown(where)} is unknown; give {FORMS}{nearest(scheme, SCHEMES)}")
@@ -429,7 +434,7 @@ def open_storage(where: str) -> "BaseStorage":
             where,
             heartbeat_interval=HEARTBEAT_S,
             grace_period=3 * HEARTBEAT_S,
-            failed_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=RETRIES),
+            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=RETRIES),
         )
 
 

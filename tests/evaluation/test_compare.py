@@ -18,7 +18,7 @@ from surrogate.evaluation.comparison import Comparison
 from surrogate.features.errors import InputError
 from surrogate.models import MODELS
 from surrogate.models.base import TimeModel
-from surrogate.models.baselines import AlwaysBestSingle, Roofline
+from surrogate.models.baselines import AlwaysBestSingle
 from surrogate.models.boosted import BoostedTerms
 
 Table = Callable[..., pd.DataFrame]
@@ -328,7 +328,14 @@ def test_a_model_named_twice_is_compared_once(table: Table) -> None:
     assert len(result.predictions) == len(result.predictions.drop_duplicates())
 
 
-PRODUCT = {"family": "gemm", "operator": "gemm", "gpu": "Tesla T4", "library_version": "1", "batch": 1, "dtype": "fp16"}
+PRODUCT = {
+    "family": "gemm",
+    "operator": "gemm",
+    "gpu": "Tesla T4",
+    "library_version": "1",
+    "batch": 1,
+    "dtype": "fp16",
+}
 
 
 def _products() -> pd.DataFrame:
