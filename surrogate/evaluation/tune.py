@@ -420,10 +420,7 @@ def open_storage(where: str) -> "BaseStorage":
         path = Path(rest if separator else where)
         if path.is_dir():
             raise InputError(f"storage {path} is a folder; name a file in it")
-        if path.is_file() and path.open("rb").read(10) not in (
-            b"",
-            b'{"op_code"',
-        ):  # nothing else is appended to
+        if path.is_file() and not _is_journal(path):  # nothing else is ever appended to
             raise InputError(f"storage {path} is no journal of a search; name a new file")
         return JournalStorage(JournalFileBackend(str(path)))
     if scheme.partition("+")[0] not in SCHEMES[1:]:
@@ -436,6 +433,11 @@ def open_storage(where: str) -> "BaseStorage":
             grace_period=3 * HEARTBEAT_S,
             heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=RETRIES),
         )
+
+
+def _is_journal(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(10) in (b"", b'{"op_code"')
 
 
 def shown(where: str) -> str:

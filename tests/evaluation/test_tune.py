@@ -231,7 +231,9 @@ def file(data: Dataset, tmp_path: Path) -> Path:
     return tmp_path / "six.parquet"
 
 
-@pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
+@pytest.mark.parametrize(
+    "form", ["{}/study.journal", pytest.param("sqlite:///{}/study.db", marks=pytest.mark.slow)]
+)
 def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> None:
     """Two at once do the work together: each at most one trial too many, the stored settings once."""
     storage = form.format(tmp_path)
@@ -254,7 +256,7 @@ def test_the_same_command_resumes_and_adds(data: Dataset, tmp_path: Path, form: 
     more = tune(data, trials=8, **where)
     assert sum(more.trials.values()) == 8 and more.value <= first.value
     assert more.stored_value is not None and more.value <= more.stored_value
-    assert 0 < more.time_loss and more.settings().params == more.params
+    assert more.time_loss > 0 and more.settings().params == more.params
 
 
 def test_a_search_on_a_storage_finds_what_one_in_memory_finds(data: Dataset, tmp_path: Path) -> None:
@@ -264,7 +266,7 @@ def test_a_search_on_a_storage_finds_what_one_in_memory_finds(data: Dataset, tmp
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such signal there")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(
     data: Dataset, file: Path, tmp_path: Path, number: int
 ) -> None:
