@@ -7,6 +7,7 @@ that processes and machines share.
 
 import hashlib
 import json
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -52,6 +53,7 @@ FORMS = "a file name, journal:///PATH, sqlite:///PATH or postgresql://USER@HOST/
 HEARTBEAT_S = 30
 """How often a worker on a database says that it lives; after three times as long its trial is tried again."""
 RETRIES = 3
+OPEN_ATTEMPTS = 4
 SETTINGS_SCHEMA = 1
 """Version of the settings file. History: 1, the first."""
 MAX_SETTINGS_BYTES = 1 << 20
@@ -414,6 +416,7 @@ def open_storage(where: str) -> "BaseStorage":
     import optuna
     from optuna.storages import JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
     from optuna.storages.journal import JournalFileBackend
+    from sqlalchemy.exc import DBAPIError
 
     scheme, separator, rest = where.partition("://")
     if not separator or (scheme == "journal" and rest.startswith("/") and rest != "/"):
@@ -425,14 +428,21 @@ def open_storage(where: str) -> "BaseStorage":
         return JournalStorage(JournalFileBackend(str(path)))
     if scheme.partition("+")[0] not in SCHEMES[1:]:
         raise InputError(f"storage {shown(where)} is unknown; give {FORMS}{nearest(scheme, SCHEMES)}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return RDBStorage(
-            where,
-            heartbeat_interval=HEARTBEAT_S,
-            grace_period=3 * HEARTBEAT_S,
-            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=RETRIES),
-        )
+    for attempt in range(OPEN_ATTEMPTS):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                return RDBStorage(
+                    where,
+                    heartbeat_interval=HEARTBEAT_S,
+                    grace_period=3 * HEARTBEAT_S,
+                    heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=RETRIES),
+                )
+        except DBAPIError:  # another worker may be making the tables at this moment
+            if attempt + 1 == OPEN_ATTEMPTS:
+                raise
+            time.sleep(0.5)
+    raise AssertionError("the loop returns or raises")
 
 
 def _is_journal(path: Path) -> bool:

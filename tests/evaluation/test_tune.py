@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -400,3 +401,10 @@ def test_a_file_that_is_no_journal_is_left_as_it_is(data: Dataset, tmp_path: Pat
 def test_a_password_is_never_shown() -> None:
     assert shown("postgresql://me:secret@host/base") == "postgresql://me@host/base"
     assert shown("tune.journal") == "tune.journal" and shown("sqlite:///a/b.db") == "sqlite:///a/b.db"
+
+
+def test_workers_may_make_the_database_in_the_same_moment(tmp_path: Path) -> None:
+    open_storage(f"sqlite:///{tmp_path}/other.db")  # SQLAlchemy cannot be imported by several threads at once
+    with ThreadPoolExecutor(4) as pool:
+        opened = list(pool.map(open_storage, [f"sqlite:///{tmp_path}/study.db"] * 4))
+    assert all(each.get_all_studies() == [] for each in opened)
