@@ -233,15 +233,15 @@ def _optimise(
             trial.set_user_attr(f"{part}_loss", loss)
         return last.value(objective)
 
-    def show(study: "Study", trial: Any = None) -> int:
+    def show(study: "Study", trial: Any = None) -> None:
         del trial
         finished = study.get_trials(deepcopy=False, states=states)
         values = [each.value for each in finished if each.state == states[0] and each.value is not None]
         if progress is not None:
             progress(min(len(finished), trials), trials, f"best {min(values):.5f}" if values else "")
-        return len(finished)
 
-    if show(study) < trials:
+    show(study)
+    if len(study.get_trials(deepcopy=False, states=states)) < trials:
         stop = optuna.study.MaxTrialsCallback(trials, states=states)
         study.optimize(value, timeout=timeout_s, callbacks=[show, stop])
 
