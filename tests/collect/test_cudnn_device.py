@@ -102,6 +102,8 @@ class FakeGpu:
 class FakeActivity:
     """Two kernels of 30 and 40 µs, 5 µs apart, under every label; or none."""
 
+    broken = ""
+
     def __init__(self, kernels=2):
         self.kernels, self.labels = kernels, []
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from surrogate.collect.clocks import Clocks
 from surrogate.collect.cudnn import abi
-from surrogate.collect.cudnn.activity import Activity, facts
-from surrogate.collect.cudnn.gpu import Gpu
+from surrogate.collect.cudnn.activity import Activity
+from surrogate.collect.cudnn.gpu import FLUSH_BYTES, Gpu
 from surrogate.collect.cudnn.library import Library
 from surrogate.collect.cudnn.status import CudnnError
 from surrogate.collect.cudnn.stopwatch import Stopwatch
@@ -36,7 +36,7 @@ class Instruments:
         """Raises `InputError` where libcudnn, CuPy or a GPU is missing, or cuDNN does not start."""
         self.library = parts.library or Library.load()
         # CUPTI must be on before the CUDA context exists, or it misses what the context launches first
-        self.activity, self._why_no_activity = parts.activity or Activity.open()
+        self.activity, self._why_no_activity = parts.activity or Activity.open(FLUSH_BYTES)
         self.gpu = parts.gpu or Gpu(max_tensor_bytes, max_workspace_bytes)
         self._clocks = parts.clocks or Clocks.open(self.gpu.pci_bus_id)
         self.handle = abi.Handle()
@@ -57,7 +57,10 @@ class Instruments:
         driver = self._clocks.driver_version() if self._clocks else ""
         if driver:
             versions["driver"] = driver
-        known = {**self.gpu.properties(), **facts(self.activity, self._why_no_activity), **properties}
+        timer = {"timer": "events", "cupti_missing": self._why_no_activity}
+        if self.activity:
+            timer = {"timer": "cupti"}
+        known = {**self.gpu.properties(), **timer, **properties}
         return DeviceInfo(self.gpu.name, library, self.library.version, versions, known)
 
     def conditions(self) -> Mapping[str, float]:

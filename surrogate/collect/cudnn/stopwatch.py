@@ -50,6 +50,8 @@ class Stopwatch:
         """The repeats as CUPTI saw them; None and why where it lost records: sums without them would be too small."""
         repeats = self._activity.collect(labels)
         dropped = self._activity.dropped()
+        if self._activity.broken:
+            return None, f"CUPTI: {self._activity.broken}; timed by events"
         if dropped:
             return None, f"CUPTI dropped {dropped} records; timed by events"
         seen = traced(repeats)

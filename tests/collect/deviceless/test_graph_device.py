@@ -55,6 +55,8 @@ class FakeGpu:
 
 
 class FakeActivity:
+    broken = ""
+
     @contextmanager
     def label(self, number):
         yield

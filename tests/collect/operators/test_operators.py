@@ -204,6 +204,8 @@ def test_the_stopwatch_warms_flushes_and_repeats_by_the_policy(length_us, repeat
 
 def test_the_stopwatch_takes_kernel_times_where_they_are_seen():
     class Activity:
+        broken = ""
+
         def label(self, number):
             return memoryview(b"")  # any context
 
