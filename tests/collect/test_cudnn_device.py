@@ -1,5 +1,6 @@
 """The cuDNN device over stand-ins for the library, the GPU and CUPTI: every status, warm-up, timers, faults."""
 
+import json
 from contextlib import contextmanager
 
 import numpy as np
@@ -309,6 +310,14 @@ def test_the_self_check_tells_the_error_of_every_algorithm_that_runs(parts):
     assert set(errors) == {"fma", "default"}
     assert errors["fma"] == dict.fromkeys(set(ALGORITHMS["fwd"]) - {"DIRECT", "FFT"}, 0.0)
     assert library.calls[-1][0] == "cudnnConvolutionForward"
+
+
+def test_a_result_that_is_not_finite_leaves_a_header_that_can_be_written(parts):
+    library, gpu = parts
+    gpu.read = lambda pointer, size: np.full(size // 4, np.nan, np.float32).view(np.uint8)
+    info = CudnnDevice(library=library, gpu=gpu, activity=(None, ""), clocks=None).describe()
+    assert set(info.properties["relative_errors"]["fma"].values()) == {None}
+    json.dumps(info.to_dict(), allow_nan=False)
 
 
 def test_only_forward_problems_are_checked(parts):

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from surrogate.collect.caps import GPU_CAPS, tensor_sizes_bytes
@@ -122,12 +123,13 @@ class CudnnDevice:
         x, w, y = (self._gpu.read(current.pointers[role], sizes[role]) for role in ("x", "w", "y"))
         return forward_error(conv, x, w, y)
 
-    def _errors(self, conv: Conv) -> dict[str, float]:
-        """Algorithm → relative error on ``conv``, of those that run."""
-        found: dict[str, float] = {}
+    def _errors(self, conv: Conv) -> dict[str, float | None]:
+        """Algorithm → relative error on ``conv``, of those that run; None where it is not finite (JSON has no NaN)."""
+        found: dict[str, float | None] = {}
         for algorithm in enums.ALGORITHMS[conv.direction]:
             try:
-                found[algorithm] = self.relative_error(conv, algorithm)
+                error = self.relative_error(conv, algorithm)
+                found[algorithm] = error if isfinite(error) else None
             except (CudnnError, MemoryError, GpuFaultError):
                 settle(self._gpu)
         return found

@@ -105,8 +105,12 @@ class CudnnCalls:
             return forward
         forward()  # the backward pass finds the largest values by comparing with the forward's result
         dy, dx = empty(shape), empty(operator.sizes[:4])
-        operands = self._y, y.data.ptr, self._y, dy.data.ptr, self._x, x.data.ptr
-        return lambda: call("cudnnPoolingBackward", *common, *operands, self._zero, self._x, dx.data.ptr)
+
+        def backward() -> None:  # holds the arrays themselves: CuPy gives memory to others once nobody does
+            operands = self._y, y.data.ptr, self._y, dy.data.ptr, self._x, x.data.ptr
+            call("cudnnPoolingBackward", *common, *operands, self._zero, self._x, dx.data.ptr)
+
+        return backward
 
     def _batch_norm(
         self, x: Any, y: Any, shape: tuple[int, ...], empty: Callable[..., Any]

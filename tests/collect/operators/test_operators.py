@@ -1,6 +1,7 @@
 """Operator problems, what they compute, and their loop."""
 
 import ctypes
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -278,6 +279,34 @@ def test_every_cudnn_operator_calls_its_function_with_arguments_that_fit(kind):
     assert [name for name, _ in functions.calls] == [f"cudnn{stem}"]
     calls.close()
     assert library.made == 0
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"embedding_bag", "embedding_bag_backward"}))
+def test_a_prepared_call_keeps_its_arrays_alive(kind):
+    """CuPy's pool hands memory to the next caller once no array holds it."""
+    arrays = []
+
+    class Held(np.ndarray):
+        """NumPy's arrays have no attributes of their own, and no weak references without a class of their own."""
+
+    def empty(shape):
+        made = np.ones(shape, np.float32).view(Held)
+        arrays.append(weakref.ref(made))
+        return made if kind in ("gemm", "add") else SimpleNamespace(data=Pointer(made))
+
+    class Pointer:
+        def __init__(self, held):
+            self.held = held
+
+        @property
+        def ptr(self):
+            return self.held.ctypes.data
+
+    operator = next(one for one in sampled(60, 0, SMALL) if one.kind == kind)
+    calls = CudnnCalls(Library(), ctypes.c_void_p(1), Functions()) if kind in CUDNN_KINDS else CupyCalls(Cupy())
+    prepared = calls.prepare(operator, empty)
+    assert arrays and all(reference() is not None for reference in arrays)
+    prepared()
 
 
 def test_the_layout_transform_writes_nhwc():
