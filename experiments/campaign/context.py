@@ -10,9 +10,10 @@ from surrogate.collect.counters.tool import Tool, find_tool
 from surrogate.collect.device import Device
 from surrogate.collect.graph.serve import open_graph_device
 from surrogate.collect.open_device import caps_for, open_device
-from surrogate.collect.operators.device import GpuOperators, OperatorDevice
+from surrogate.collect.operators.device import OperatorDevice
 from surrogate.collect.operators.reference import ReferenceOperators
 from surrogate.collect.run import Progress
+from surrogate.collect.worker import WorkerOperators, command_for
 
 WRITING_SHARE = 0.06
 """Share of a slice's time kept for its tables."""
@@ -53,7 +54,7 @@ class Context:
 
     def open_operators(self) -> OperatorDevice:
         """The device of the other operators."""
-        return GpuOperators() if self.device == "cudnn" else ReferenceOperators()
+        return WorkerOperators(command_for("operators")) if self.device == "cudnn" else ReferenceOperators()
 
     def find_profiler(self, compute_capability: float) -> Tool:
         """The profiler that counts on this GPU; `InputError` where it is missing."""

@@ -67,7 +67,7 @@ def run_convolutions(one: Slice, context: Context) -> SliceReport:
     finally:
         device.close()
     report.done, report.measured = outcome.problems_done, dict(outcome.statuses)
-    report.stopped = outcome.stopped
+    report.stopped = outcome.wrong_timer or outcome.stopped
     counted = None
     if one.counters_share:
         counted = _counted(path, context, 60.0 * minutes * one.counters_share, report)

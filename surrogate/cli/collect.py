@@ -222,13 +222,15 @@ def _summary(output: str, outcome: "Outcome") -> str:
     line = f"{output}: {outcome.problems_done} of {outcome.problems_total} problems done; measured {counts}"
     if _nothing_ran(outcome):
         line = f"{line}; no algorithm ran: {outcome.last_reason}"
+    if outcome.wrong_timer:
+        line = f"{line}; {outcome.wrong_timer}"
     return f"{line}; stopped: {outcome.stopped}, the same command goes on" if outcome.stopped else line
 
 
 def _exit_status(outcome: "Outcome") -> int:
-    """1 where the device was lost for good, or nothing at all could run; else 0, also when the time was up."""
+    """1 where the device was lost for good, nothing could run, or the wrong instrument timed; 0 when time was up."""
     lost = bool(outcome.stopped) and not outcome.time_up
-    return int(lost or _nothing_ran(outcome))
+    return int(lost or _nothing_ran(outcome) or bool(outcome.wrong_timer))
 
 
 def _nothing_ran(outcome: "Outcome") -> bool:

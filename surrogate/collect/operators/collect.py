@@ -14,7 +14,7 @@ from surrogate.collect.log import Header, RunLog
 from surrogate.collect.operators.device import OperatorDevice
 from surrogate.collect.operators.operator import Operator, parse
 from surrogate.collect.protocol import RepeatPolicy, summarise
-from surrogate.collect.run import TIME_UP, Outcome, Progress
+from surrogate.collect.run import MAX_LOST_IN_A_ROW, TIME_UP, Outcome, Progress
 
 KIND = "operator"
 
@@ -31,12 +31,12 @@ def collect_operators(
 ) -> Outcome:
     """Measure what the log at ``path`` does not hold yet, within ``minutes``; the same call goes on later.
 
-    A device that is lost ends the call, with the problem noted as failed, so that a new process goes on after
-    it.
+    A device that is lost costs one problem, which is noted as failed: the worker starts a new process. Too many
+    losses in a row end the call.
     """
     policy = policy or RepeatPolicy()
     end_s = None if minutes is None else clock() + 60.0 * minutes
-    longest_s, statuses = 0.0, dict[str, int]()
+    longest_s, lost_in_a_row, statuses = 0.0, 0, dict[str, int]()
     with RunLog(path, header_for(operators, device, policy)) as run:
         done = {record["problem"] for record in run.records if record["kind"] == KIND}
         for operator in operators:
@@ -45,23 +45,24 @@ def collect_operators(
             began_s = clock()
             if end_s is not None and began_s + longest_s >= end_s:
                 return Outcome(len(done), len(operators), statuses, TIME_UP)
-            lost = ""
+            conditions: dict[str, float] = {}
             try:
                 result = device.measure(operator, policy)
+                conditions = dict(device.conditions())
+                lost_in_a_row = 0
+                longest_s = max(longest_s, clock() - began_s)
             except DeviceLostError as error:
-                lost = f"the device was lost: {error}"
-                result = Measurement("failed", lost)
-            conditions = {} if lost else dict(device.conditions())
+                lost_in_a_row += 1
+                result = Measurement("failed", f"the device was lost: {error}")
             run.append(
                 {"kind": KIND, "problem": operator.key, "result": result.to_dict(), "conditions": conditions}
             )
             done.add(operator.key)
             statuses[result.status] = statuses.get(result.status, 0) + 1
-            longest_s = max(longest_s, clock() - began_s)
             if progress:
                 progress(len(done), len(operators), operator.key)
-            if lost:
-                return Outcome(len(done), len(operators), statuses, lost)
+            if lost_in_a_row >= MAX_LOST_IN_A_ROW:
+                return Outcome(len(done), len(operators), statuses, result.reason)
     return Outcome(len(done), len(operators), statuses)
 
 

@@ -32,6 +32,7 @@ from surrogate.collect.operators.reference import (
 from surrogate.collect.operators.sample import MIN_BYTES, sampled
 from surrogate.collect.operators.stream import cupy_stream
 from surrogate.collect.protocol import RepeatPolicy
+from surrogate.collect.run import MAX_LOST_IN_A_ROW
 from surrogate.features.errors import InputError
 
 SMALL = 1 << 18
@@ -124,9 +125,9 @@ def test_the_reference_runs_every_kind_and_the_table_tells(tmp_path):
 
 
 class Fake:
-    """A device with a clock; it is lost at one problem."""
+    """A device with a clock; it is lost at some problems."""
 
-    def __init__(self, lost_at=None):
+    def __init__(self, lost_at=()):
         self.seen, self.lost_at, self.now_s = [], lost_at, 0.0
 
     def describe(self):
@@ -135,7 +136,7 @@ class Fake:
     def measure(self, operator, policy):
         self.seen.append(operator)
         self.now_s += 10.0
-        if operator.key == self.lost_at:
+        if operator.key in self.lost_at:
             raise DeviceLostError("sticky")
         return Measurement("ok", "", (3.0, 1.0, 2.0), (4.0, 4.0, 4.0), "cupti")
 
@@ -155,12 +156,12 @@ def test_the_loop_keeps_to_its_time_and_goes_on(tmp_path):
     assert operator_table(path)["time_us"].tolist() == [2.0] * 8
 
 
-def test_a_lost_device_costs_one_problem(tmp_path):
-    operators, path = sampled(4, 0), tmp_path / "run.jsonl"
-    outcome = collect_operators(operators, Fake(operators[1].key), path)
-    assert outcome.problems_done == 2 and "lost" in outcome.stopped and not outcome.time_up
-    assert collect_operators(operators, Fake(), path).finished
-    assert operator_table(path)["status"].tolist() == ["ok", "failed", "ok", "ok"]
+def test_a_lost_device_costs_one_problem_and_one_lost_for_good_ends_the_call(tmp_path):
+    operators, path = sampled(9, 0), tmp_path / "run.jsonl"
+    assert collect_operators(operators, Fake({operators[1].key}), path).finished
+    assert operator_table(path)["status"].tolist() == ["ok", "failed", *["ok"] * 7]
+    outcome = collect_operators(operators, Fake({one.key for one in operators}), tmp_path / "gone.jsonl")
+    assert outcome.problems_done == MAX_LOST_IN_A_ROW and "lost" in outcome.stopped and not outcome.time_up
 
 
 def test_another_list_does_not_go_on_with_the_log(tmp_path):
