@@ -92,7 +92,7 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None
     from surrogate.dataset.store import read_dataset, write_dataset
     from surrogate.features.errors import InputError
 
-    runs = [path for path in paths if path.suffix == ".jsonl"]
+    runs = [path for path in paths if path.name.endswith((".jsonl", ".jsonl.gz"))]
     if runs and len(runs) < len(paths):
         raise InputError("PATHS mix runs (.jsonl) and datasets; merge the runs first, then the datasets")
     if runs:

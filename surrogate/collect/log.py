@@ -7,9 +7,11 @@ killed process loses at most the measurement in flight; ``fsync`` follows every 
 cut loses little more. A torn last line is cut off when the run goes on.
 """
 
+import gzip
 import json
 import os
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import FileIO
@@ -25,6 +27,8 @@ SCHEMA_VERSION = 1
 """Version of the log's layout. History: 1, the first."""
 FSYNC_SECONDS = 2.0
 HEADER = "seer-collect"
+GZIP = b"\x1f\x8b"
+"""What a packed log begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +112,20 @@ class Contents:
 
 
 def read(path: str | Path) -> Contents:
-    """All whole records of ``path``. A torn last line is left out; anything else unreadable raises `InputError`."""
+    """All whole records of ``path``, which may be packed by gzip.
+
+    A torn last line is left out; anything else unreadable raises `InputError`.
+    """
     path = Path(path)
     require_regular(path)
     try:
         data = path.read_bytes()
+        data = gzip.decompress(data) if data.startswith(GZIP) else data
     except FileNotFoundError:
         raise InputError(f"{path}: no such run; `seer collect -o` writes one") from None
-    except OSError as error:
-        raise InputError(
-            f"{path}: not readable ({error.strerror}); give a run written by `seer collect`"
-        ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: not readable ({reason}); give a run written by `seer collect`") from None
     whole = data.rfind(b"\n") + 1
     records: list[dict[str, Any]] = []
     for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):

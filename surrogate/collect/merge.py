@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from surrogate.collect import log
+from surrogate.collect.device import demangled
 from surrogate.collect.protocol import Summary, drift, summarise, trend
 from surrogate.collect.records import conv_of
 from surrogate.collect.visits import Gathered, Key, Visit, gather
@@ -182,6 +183,7 @@ def _kernels(gathered: Gathered) -> pd.DataFrame:
                     "algorithm": key.algorithm,
                     "kernel_index": index,
                     **asdict(kernel),
+                    "kernel_name": demangled(kernel.kernel_name),
                     "blocks": blocks,
                 }
             )

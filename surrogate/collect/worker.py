@@ -84,9 +84,7 @@ class Worker:
         self.starts += 1
         return self._child
 
-    def _exchange(
-        self, child: "subprocess.Popen[str]", request: str, timeout_s: float
-    ) -> Mapping[str, Any]:
+    def _exchange(self, child: "subprocess.Popen[str]", request: str, timeout_s: float) -> Mapping[str, Any]:
         """The child's reply, or ``lost`` with the reason."""
         assert child.stdin is not None and child.stdout is not None
         hung = threading.Event()

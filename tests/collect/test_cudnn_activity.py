@@ -32,7 +32,7 @@ class FakeCupti:
 
     ActivityKind = KINDS
     ExternalCorrelationKind = SimpleNamespace(CUSTOM0=3)
-    cuptiError = CuptiError
+    cuptiError = CuptiError  # noqa: N815
 
     def __init__(self, forced_only=False, refused=(), failing=()):
         self.pending, self.stack, self.enabled, self.forced_only = [], [], set(), forced_only
@@ -140,7 +140,8 @@ def test_the_label_ends_with_an_exception():
 
 
 @pytest.mark.parametrize(
-    "function", ["activity_push_external_correlation_id", "activity_flush_all", "activity_pop_external_correlation_id"]
+    "function",
+    ["activity_push_external_correlation_id", "activity_flush_all", "activity_pop_external_correlation_id"],
 )
 def test_an_error_of_cupti_is_kept_and_ends_its_use(function):
     cupti = FakeCupti()
@@ -212,4 +213,3 @@ def test_overlapping_kernels_make_a_shorter_span_than_sum():
 @pytest.mark.parametrize("repeats", [[], [[]], [[span(0, 1)], []]])
 def test_missing_records_say_nothing(repeats):
     assert traced(repeats) is None
-

@@ -1,6 +1,7 @@
 """The log: headers that must agree, torn tails, locks, foreign files."""
 
 import errno
+import gzip
 import json
 import os
 from dataclasses import replace
@@ -32,6 +33,16 @@ def test_a_log_reads_back(tmp_path):
     assert contents.records == (RECORD, RECORD)
     assert contents.whole_bytes == path.stat().st_size
     assert all(isinstance(json.loads(line), dict) for line in path.read_text().splitlines())
+
+
+def test_a_packed_log_reads_alike_and_a_damaged_one_is_named(tmp_path):
+    path, packed = tmp_path / "run.jsonl", tmp_path / "run.jsonl.gz"
+    begin(path, RECORD)
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert log.read(packed).records == (RECORD,)
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(InputError, match="not readable"):
+        log.read(packed)
 
 
 def test_going_on_appends_and_keeps_the_first_header(tmp_path):

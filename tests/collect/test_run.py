@@ -136,7 +136,7 @@ def test_a_hang_costs_one_timeout(make_plan, record, fake_device):
 
     device.measure, device.find = hangs_once, lambda conv: asked.append(conv) or ()
     record(plan, device, minutes=0.75, clock=clock)
-    assert clock.now_s == 41.0 and [conv for conv in asked] == [problem.conv for problem in plan.problems[1:]]
+    assert clock.now_s == 41.0 and asked == [problem.conv for problem in plan.problems[1:]]
 
 
 @pytest.mark.parametrize(("rows", "told"), [(0, False), (1, False), (10, True)])

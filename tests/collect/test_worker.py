@@ -8,8 +8,8 @@ import pytest
 
 from surrogate.collect.device import DeviceLostError
 from surrogate.collect.open_device import caps_for, open_device
-from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.operators.operator import Operator
+from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.worker import WorkerDevice, WorkerOperators, serve
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError

@@ -1,6 +1,5 @@
 """Counting: run the pairs under the profiler, pass by pass, read what it wrote, attribute and join it."""
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from surrogate.collect.counters.tool import (
     environment,
     permission_denied,
 )
+from surrogate.collect.device import demangled
 from surrogate.features.errors import InputError
 from surrogate.formats import ncu, nvprof
 from surrogate.formats.imported import Imported
@@ -89,6 +89,7 @@ def count(
         return Counted(notes=(PERMISSION_REMEDY,), permitted=False, seconds=time.monotonic() - began_s)
     if tables:
         joined, said = join_passes(tables)
+        joined["kernel_name"] = joined["kernel_name"].map(demangled)
         return Counted(joined, (*notes, *said), True, time.monotonic() - began_s)
     return Counted(notes=tuple(notes), seconds=time.monotonic() - began_s)
 
@@ -153,11 +154,9 @@ def _readers(tool: Tool, passes: Sequence[Pass]) -> list[tuple[str, Callable[[],
 
 
 def _read_report(one: Pass) -> Imported:
-    """Nsight Compute's report by its own module where that is there (full digits), else by its CSV."""
+    """Nsight Compute's report by its CSV, whose raw page has full digits and mangled names."""
     if not one.output.exists():
         raise InputError(f"{one.output.name} was not written")
-    if importlib.util.find_spec("ncu_report"):
-        return ncu.read([one.output])
     exported = one.output.with_suffix(".csv")
     try:
         with exported.open("wb") as file:

@@ -57,7 +57,16 @@ class Tool:
             "--metrics", ncu_metrics(group), "--export", str(report),
         )  # fmt: skip
         # base units would round to two decimals, so the export keeps ncu's own, which the reader scales
-        export = (self.path, "--import", str(report), "--csv", "--page", "raw")
+        export = (
+            self.path,
+            "--import",
+            str(report),
+            "--csv",
+            "--page",
+            "raw",
+            "--print-kernel-base",
+            "mangled",
+        )
         return Pass(group, (self.path, *options, *program), report, export)
 
     def _nvprof(self, name: str, extra: Sequence[str], program: Sequence[str], folder: Path) -> Pass:
@@ -66,6 +75,8 @@ class Tool:
             "--profile-from-start",
             "off",
             "--print-gpu-trace",
+            "--demangling",
+            "off",
             "--csv",
             *extra,
             "--log-file",

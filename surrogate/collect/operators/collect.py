@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from surrogate.collect import log
-from surrogate.collect.device import DeviceLostError, Measurement
+from surrogate.collect.device import DeviceLostError, Measurement, demangled
 from surrogate.collect.log import Header, RunLog
 from surrogate.collect.operators.device import OperatorDevice
 from surrogate.collect.operators.operator import Operator, parse
@@ -104,5 +104,6 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
             "kernels": len(result.kernels),
         }
     if result.kernels:
-        row["kernel_name"] = max(result.kernels, key=lambda kernel: kernel.time_us).kernel_name
+        longest = max(result.kernels, key=lambda kernel: kernel.time_us)
+        row["kernel_name"] = demangled(longest.kernel_name)
     return row | {name: value for name, value in record["conditions"].items() if name == "sm_clock_mhz"}

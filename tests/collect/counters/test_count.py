@@ -3,11 +3,15 @@
 import pandas as pd
 import pytest
 
+from surrogate.collect.caps import Caps
 from surrogate.collect.counters import collect
 from surrogate.collect.counters.attribute import KEY, add_counters
 from surrogate.collect.counters.collect import count
 from surrogate.collect.counters.metrics import GROUPS, LAUNCH, ncu_metrics
 from surrogate.collect.counters.tool import Tool, environment, find_tool, permission_denied
+from surrogate.collect.device import DeviceInfo, Kernel, Measurement, demangled
+from surrogate.collect.merge import merge_runs
+from surrogate.collect.plan import PlannedProblem, build
 from surrogate.features.errors import InputError
 
 
@@ -30,7 +34,7 @@ def test_ncu_counts_every_kernel_of_every_pair(profiler, pairs, tmp_path):
     assert kernels.groupby("n")["algorithm"].apply(list).iloc[0] == ["GEMM", "GEMM", "WINOGRAD", "WINOGRAD"]
     assert kernels["kernel_index"].tolist() == [0, 1] * 6
     first = kernels.iloc[0]
-    assert first["kernel_name"] == "void gemm_0<float, 128>(float *, int)"
+    assert first["kernel_name"] == "void gemm_0<float, 128>(float*, int)"
     assert first["time_us"] == 1234.5
     assert first["fp32_instructions"] == 1_000_000
     assert first["fp32_utilization_pct"] == 81.25
@@ -97,6 +101,41 @@ def test_counters_join_the_runs_kernels_by_key_and_name(profiler, pairs, tmp_pat
     assert joined["time_us"].eq(7.0).all() and joined.loc[0, "counted_time_us"] == 1234.5
     assert joined.loc[0, "registers_per_thread"] == 128
     assert pd.isna(joined.loc[3, "fp32_instructions"]) and joined.loc[2, "fp32_instructions"] == 1_000_000
+
+
+def test_a_runs_kernels_by_cupti_join_their_counters(profiler, pairs, tmp_path, record):
+    """Both name kernels by their mangled names; the table has them readable."""
+
+    class Device:
+        def describe(self):
+            return DeviceInfo("GPU", "cudnn", "9.1.0")
+
+        def candidates(self, conv):
+            return ("GEMM", "WINOGRAD")
+
+        def measure(self, conv, algorithm, policy):
+            base = [f"{algorithm.lower()}_{at}" for at in range(2)]
+            names = [f"_Z{len(name)}{name}IfLi128EEvPfi" for name in base]
+            kernels = tuple(Kernel(name, 40, 1, 1, 256, 1, 1, 128, 0, 0, 1.0) for name in names)
+            return Measurement("ok", "", (2.0,), (2.0,), "cupti", 0, True, kernels)
+
+        heuristic = find = lambda self, conv: ()
+        conditions = dict
+
+    plan = build([PlannedProblem(pair.conv, "test") for pair in pairs], description="test", caps=Caps(0))
+    kernels = merge_runs([record(plan, Device())]).kernels
+    counters = counted(Tool("ncu", profiler("ncu")), pairs, tmp_path).kernels
+    joined, hits = add_counters(kernels, counters)
+    assert hits == len(kernels) == 12 and joined["fp32_instructions"].notna().all()
+    assert joined["kernel_name"][0] in (
+        "void gemm_0<float, 128>(float*, int)",
+        "void winograd_0<float, 128>(float*, int)",
+    )
+
+
+def test_names_that_are_not_mangled_stay():
+    assert demangled("volta_sgemm_128x64_nn") == "volta_sgemm_128x64_nn"
+    assert demangled("_Z is no name") == "_Z is no name"
 
 
 def test_each_group_asks_once_and_never_for_the_eight_pass_metric():

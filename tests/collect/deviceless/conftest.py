@@ -154,9 +154,13 @@ def backend(fake_cudnn: FakeCudnn) -> Backend:
 def real_backend() -> Backend:
     """The installed cuDNN; skipped where there is none that runs without a GPU."""
     from surrogate.collect.cudnn.library import Library
+    from surrogate.collect.deviceless import Deviceless
     from surrogate.features.errors import InputError
+    from surrogate.features.gpu import gpu
 
     try:
-        return Backend(Library.load())
+        backend = Backend(Library.load())
+        Deviceless(gpu("h200"), backend=backend).close()
     except (InputError, OSError, ctypes.ArgumentError) as error:
-        pytest.skip(f"libcudnn is not installed here: {error}")
+        pytest.skip(f"no libcudnn here that ranks without a driver: {error}")
+    return backend

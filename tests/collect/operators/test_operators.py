@@ -304,7 +304,9 @@ def test_a_prepared_call_keeps_its_arrays_alive(kind):
             return self.held.ctypes.data
 
     operator = next(one for one in sampled(60, 0, SMALL) if one.kind == kind)
-    calls = CudnnCalls(Library(), ctypes.c_void_p(1), Functions()) if kind in CUDNN_KINDS else CupyCalls(Cupy())
+    calls = (
+        CudnnCalls(Library(), ctypes.c_void_p(1), Functions()) if kind in CUDNN_KINDS else CupyCalls(Cupy())
+    )
     prepared = calls.prepare(operator, empty)
     assert arrays and all(reference() is not None for reference in arrays)
     prepared()
