@@ -1,8 +1,8 @@
 """A GPU's measuring campaign, in slices that end by themselves: ``python -m experiments.collect_gpu``.
 
-Each slice is a run of its own: it stops within its minutes, and the same command goes on with it. Slice 0
-tells what the GPU can do (PROBE.md); 1 to 5 measure convolutions; 6 other operators; 7 graph-API engines.
-``--device reference`` runs every slice on this CPU, with few problems, before a GPU is there.
+Each slice is a run of its own: it stops within its minutes, and the same command goes on with it. Slice 0 tells what the
+GPU can do (PROBE.md); 1 to 5 measure convolutions; 6 other operators. ``--device cpu`` runs every slice on this CPU, with
+few problems, before a GPU is there.
 """
 
 import json
@@ -25,7 +25,6 @@ from surrogate.features.errors import InputError
 RUNNERS: dict[Kind, Callable[[Slice, Context], SliceReport]] = {
     Kind.PROBE: run_probe,
     Kind.CONVOLUTIONS: run_convolutions,
-    Kind.GRAPH: run_convolutions,
     Kind.OPERATORS: run_operators,
 }
 LISTED = "\b\n" + "\n".join(f"{one.number}  {one.title}" for one in SLICES.values())
@@ -41,8 +40,8 @@ LISTED = "\b\n" + "\n".join(f"{one.number}  {one.title}" for one in SLICES.value
     help="Wall clock per slice.",
 )  # fmt: skip
 @click.option(
-    "--device", default="cudnn", show_default=True, type=click.Choice(["cudnn", "reference"]),
-    help="cudnn measures on this GPU; reference rehearses on this CPU.",
+    "--device", default="cudnn", show_default=True, type=click.Choice(["cudnn", "cpu"]),
+    help="cudnn measures on this GPU; cpu rehearses on this CPU.",
 )  # fmt: skip
 @click.option("--seed", default=0, show_default=True, type=int, help="Draws problems and their order.")
 @click.option("--problems", type=click.IntRange(min=1), help="Shapes per slice instead of its own number.")

@@ -25,8 +25,8 @@ DEFAULT_SAMPLE = 1000
 @click.command(name="collect")
 @click.option(
     "--device",
-    type=click.Choice(["cudnn", "reference", "replay"]),
-    help="What measures: cuDNN on this GPU, NumPy on this CPU, or a recorded run served again.",
+    type=click.Choice(["cudnn", "cpu", "replay", "reference"]),
+    help="What measures: cuDNN on this GPU, NumPy on this CPU (also: reference), or a recorded run served again.",
 )
 @click.option(
     "--plan",
@@ -158,7 +158,7 @@ def _device_name(options: dict[str, Any]) -> str:
     if options["gpu"]:
         raise InputError("--gpu goes with --heuristic-only; a device measures on the GPU it has")
     if not options["device"]:
-        raise InputError("no device is named; give --device cudnn, --device reference or --device replay")
+        raise InputError("no device is named; give --device cudnn, --device cpu or --device replay")
     if options["recording"] and options["device"] != "replay":
         raise InputError("--recording goes with --device replay")
     if options["device"] == "replay" and not options["recording"]:

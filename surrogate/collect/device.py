@@ -182,7 +182,7 @@ class Device(Protocol):
         ...
 
     def conditions(self) -> Mapping[str, float]:
-        """Clocks, temperature, power and throttle flags now (see `surrogate.collect.clocks`); empty if unknown."""
+        """Clocks, temperature, power and throttle flags now (as NVML tells them); empty if unknown."""
         ...
 
     def close(self) -> None:

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from surrogate.collect.device import Choice, Device, DeviceLostError, Measurement
-from surrogate.collect.log import Header, RunLog
+from surrogate.collect.log import Header, RunLog, done_record, measure_record, problem_record
 from surrogate.collect.plan import Plan, PlannedProblem
 from surrogate.collect.protocol import RepeatPolicy
-from surrogate.collect.records import done_record, measure_record, problem_record
 
 Progress = Callable[[int, int, str], None]
 """Called with problems done, problems in all, and the problem just finished."""

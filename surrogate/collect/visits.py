@@ -5,11 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from surrogate.collect.clocks import throttles
 from surrogate.collect.device import Measurement, choices
-from surrogate.collect.log import Header
-from surrogate.collect.protocol import slow_clocks
-from surrogate.collect.records import conv_of, key_without_visit
+from surrogate.collect.log import Header, conv_of, key_without_visit
+from surrogate.collect.protocol import slow_clocks, throttles
 
 
 class Key(NamedTuple):

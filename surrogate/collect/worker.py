@@ -6,9 +6,7 @@ reason}``. A child that said ``lost``, died or kept silent too long is replaced 
 """
 
 import json
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -149,11 +147,6 @@ class WorkerOperators(Worker):
         return Measurement.from_dict(reply)
 
 
-def command_for(device: str, *arguments: str) -> list[str]:
-    """The command that serves the device called ``device`` in `DEVICES`."""
-    return [sys.executable, "-m", "surrogate.collect.worker", device, *arguments]
-
-
 def serve(open_device: Callable[[], Any], requests: TextIO, replies: TextIO) -> None:
     """Answer requests until they end, or until the device is lost."""
     device: Any = None
@@ -204,30 +197,3 @@ def _exit(child: "subprocess.Popen[str]") -> str:
     except subprocess.TimeoutExpired:
         return "its output closed"
     return f"signal {-code}" if code < 0 else f"exit status {code}"
-
-
-def _cudnn(*arguments: str) -> Any:
-    from surrogate.collect.cudnn.device import CudnnDevice
-
-    return CudnnDevice(max_workspace_bytes=int(arguments[0]), max_tensor_bytes=int(arguments[1]))
-
-
-def _operators() -> Any:
-    from surrogate.collect.operators.device import GpuOperators
-
-    return GpuOperators()
-
-
-DEVICES: Mapping[str, Callable[..., Any]] = {"cudnn": _cudnn, "operators": _operators}
-"""Device name → what opens it in the child, given the command's further words."""
-
-
-def main(words: Sequence[str]) -> None:
-    """Serve the device named by ``words``. Whatever a library writes to standard output goes to standard error."""
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    serve(lambda: DEVICES[words[0]](*words[1:]), sys.stdin, replies)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -6,15 +6,14 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from surrogate.collect.cudnn.accuracy import decode, forward_error
+from surrogate.collect.cpu.algorithms import direct
 from surrogate.collect.cudnn.activity import KernelSpan
-from surrogate.collect.cudnn.device import CudnnDevice
-from surrogate.collect.cudnn.enums import ALGORITHMS
+from surrogate.collect.cudnn.convolution import ALGORITHMS
+from surrogate.collect.cudnn.device import CudnnDevice, decode, forward_error
 from surrogate.collect.cudnn.gpu import GpuFaultError
-from surrogate.collect.cudnn.status import CudnnError
+from surrogate.collect.cudnn.library import CudnnError
 from surrogate.collect.device import DeviceLostError
 from surrogate.collect.protocol import RepeatPolicy
-from surrogate.collect.reference.direct import direct
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 

@@ -8,9 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.collect.caps import CPU_CAPS, GPU_CAPS, Caps, tensor_sizes_bytes
-from surrogate.collect.plan import ANCHOR_VISITS, PlannedProblem, Settings, build, problem_key, spread
-from surrogate.collect.records import conv_of
+from surrogate.collect.log import conv_of
+from surrogate.collect.plan import (
+    ANCHOR_VISITS,
+    CPU_CAPS,
+    GPU_CAPS,
+    Caps,
+    PlannedProblem,
+    Settings,
+    build,
+    problem_key,
+    spread,
+    tensor_sizes_bytes,
+)
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 

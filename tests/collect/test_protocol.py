@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.collect.clocks import Clocks, throttles
-from surrogate.collect.protocol import RepeatPolicy, drift, slow_clocks, summarise, trend
+from surrogate.collect.cudnn.instruments import Clocks
+from surrogate.collect.protocol import RepeatPolicy, drift, slow_clocks, summarise, throttles, trend
 
 TIMES = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=9)
 

@@ -63,7 +63,7 @@ def test_nothing_ranked_and_a_mixture_are_refused(tmp_path, make_plan, record):
     with pytest.raises(InputError, match="no engine is ranked"):
         merge_runs([empty])
     measured = record(make_plan(2), name="measured.jsonl")
-    with pytest.raises(InputError, match=r"empty\.jsonl holds a ranking without times"):
+    with pytest.raises(InputError, match="rankings"):
         merge_runs([measured, empty])
 
 

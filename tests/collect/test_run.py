@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from surrogate.collect import log
-from surrogate.collect.caps import Caps
 from surrogate.collect.device import DeviceLostError, Measurement
 from surrogate.collect.log import RunLog
 from surrogate.collect.merge import merge_runs
+from surrogate.collect.plan import Caps
 from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.replay import ReplayDevice

@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surrogate.collect.caps import CPU_CAPS, GPU_CAPS
-from surrogate.collect.grids import GRIDS, grid_problems
-from surrogate.collect.network_plan import BATCHES, network_problems
-from surrogate.collect.networks import NETWORKS, layers
-from surrogate.collect.plan_source import PlanSource, parse_shard
+from surrogate.collect.networks import BATCHES, NETWORKS, layers, network_problems
+from surrogate.collect.plan import CPU_CAPS, GPU_CAPS
+from surrogate.collect.plan_source import GRIDS, PlanSource, grid_problems, parse_shard
 from surrogate.collect.sample import mixture, sampled
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS

@@ -10,7 +10,6 @@ import pytest
 from surrogate import compare
 from surrogate.bundled import __file__ as bundled_file
 from surrogate.cli import main
-from surrogate.collect import merge, rankings
 from surrogate.collect.device import Kernel
 from surrogate.dataset import schema
 from surrogate.dataset.columns import COLUMNS, TABLES, columns, names
@@ -47,8 +46,6 @@ def test_an_unknown_table_names_the_known() -> None:
 
 
 def test_what_runs_and_rankings_write_is_declared() -> None:
-    assert set(merge.COLUMNS) <= set(names("dataset"))
-    assert set(rankings.COLUMNS) <= set(names("dataset"))
     assert {*Kernel.__slots__, "blocks"} <= set(names("kernels"))
     assert tuple(name for name in names("dataset") if name in SIZE_COLUMNS) == SIZE_COLUMNS
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from surrogate.collect.cudnn.library import may_be_sticky
 from surrogate.collect.device import DeviceLostError
 from surrogate.features.errors import InputError
 
@@ -186,6 +187,20 @@ class Gpu:
             pool.set(raw)
             self._pools[dtype] = pool
         return self._pools[dtype]
+
+
+def settle(gpu: Any, code: int | None = None) -> None:
+    """Wait for ``gpu`` after a failed call, so that a sticky error shows now, as `DeviceLostError`.
+
+    ``code`` is the cuDNN status that failed; one that launched nothing needs no waiting. What passes is swallowed: the
+    caller has reported it already.
+    """
+    if code is not None and not may_be_sticky(code):
+        return
+    try:
+        gpu.synchronize()
+    except GpuFaultError:
+        return
 
 
 def _round_up(size: int) -> int:

@@ -1,7 +1,6 @@
 """Image networks on 3 × 224 × 224 inputs, 1,000 classes."""
 
-from surrogate.collect.networks.branching import INCEPTION_V1, POOL_BEFORE
-from surrogate.collect.networks.mobile import MOBILENET_V2
+from surrogate.collect.networks import INCEPTION_V1, MOBILENET_V2, POOL_BEFORE
 from surrogate.network.architectures.builder import Builder, Value
 
 CLASSES = 1000

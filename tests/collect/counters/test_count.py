@@ -3,15 +3,21 @@
 import pandas as pd
 import pytest
 
-from surrogate.collect.caps import Caps
-from surrogate.collect.counters import collect
-from surrogate.collect.counters.attribute import KEY, add_counters
-from surrogate.collect.counters.collect import count
-from surrogate.collect.counters.metrics import GROUPS, LAUNCH, ncu_metrics
-from surrogate.collect.counters.tool import Tool, environment, find_tool, permission_denied
+from surrogate.collect.counters import profilers
+from surrogate.collect.counters.pairs import KEY, add_counters
+from surrogate.collect.counters.profilers import (
+    GROUPS,
+    LAUNCH,
+    Tool,
+    count,
+    environment,
+    find_tool,
+    ncu_metrics,
+    permission_denied,
+)
 from surrogate.collect.device import DeviceInfo, Kernel, Measurement, demangled
 from surrogate.collect.merge import merge_runs
-from surrogate.collect.plan import PlannedProblem, build
+from surrogate.collect.plan import Caps, PlannedProblem, build
 from surrogate.features.errors import InputError
 
 
@@ -176,7 +182,7 @@ def test_permission_is_read_from_the_profilers_words():
 
 
 def test_a_profiler_that_hangs_is_stopped_within_the_grace(pairs, tmp_path, monkeypatch):
-    monkeypatch.setattr(collect, "GRACE_S", 0.5)
+    monkeypatch.setattr(profilers, "GRACE_S", 0.5)
     path = tmp_path / "ncu"
     path.write_text("#!/bin/sh\nsleep 60\n")
     path.chmod(0o755)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from surrogate.collect.counters import workload
 from surrogate.collect.counters.pairs import (
+    MARKER,
     MAX_PAIRS,
     Pair,
     measured_pairs,
@@ -132,4 +133,4 @@ def test_only_the_second_call_is_profiled():
 
 
 def test_the_marker_is_the_kernel_that_the_source_names():
-    assert f"void {workload.MARKER}()" in workload._SOURCE
+    assert f"void {MARKER}()" in workload._SOURCE
