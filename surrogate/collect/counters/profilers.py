@@ -1,8 +1,8 @@
 """Counting: which profiler serves a GPU and what it is asked, the runs under it, and its files joined to the pairs.
 
 Nsight Compute's counters come in groups of one pass each, so that no kernel is replayed and nothing is saved and
-restored. Passes were counted for compute capability 9.0. Never ask for ``sm__throughput``: alone it takes eight. Commands are
-argument lists; no shell ever sees them.
+restored. Passes were counted for compute capability 9.0. Never ask for ``sm__throughput``: alone it takes eight.
+Commands are argument lists; no shell ever sees them.
 """
 
 import os
