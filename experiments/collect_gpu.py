@@ -40,8 +40,8 @@ LISTED = "\b\n" + "\n".join(f"{one.number}  {one.title}" for one in SLICES.value
     help="Wall clock per slice.",
 )  # fmt: skip
 @click.option(
-    "--device", default="cudnn", show_default=True, type=click.Choice(["cudnn", "cpu"]),
-    help="cudnn measures on this GPU; cpu rehearses on this CPU.",
+    "--device", default="cudnn", show_default=True, type=click.Choice(["cudnn", "cpu", "reference"]),
+    help="cudnn measures on this GPU; cpu (also: reference) rehearses on this CPU.",
 )  # fmt: skip
 @click.option("--seed", default=0, show_default=True, type=int, help="Draws problems and their order.")
 @click.option("--problems", type=click.IntRange(min=1), help="Shapes per slice instead of its own number.")

@@ -3,7 +3,6 @@
 import errno
 import gzip
 import json
-import os
 from dataclasses import replace
 
 import pytest
@@ -185,10 +184,3 @@ def test_a_record_that_lacks_something_is_named_by_line(tmp_path, record, said):
     begin(path, RECORD, record)
     with pytest.raises(InputError, match=rf"run\.jsonl:3: not a record of a run \({said}"):
         log.read(path)
-
-
-def test_a_pipe_or_a_device_is_no_log(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for place in (tmp_path / "pipe", "/dev/null"):
-        with pytest.raises(InputError, match="no regular file"):
-            RunLog(place, HEADER)

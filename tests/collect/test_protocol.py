@@ -17,11 +17,6 @@ def test_long_calls_are_repeated_less(warm_us, repeats):
     assert RepeatPolicy().repeats_for(warm_us) == repeats
 
 
-def test_a_policy_survives_its_dict():
-    policy = RepeatPolicy(repeats=9)
-    assert RepeatPolicy.from_dict(policy.to_dict()) == policy
-
-
 def test_a_summary_by_hand():
     summary = summarise([10.0, 11.0, 10.5, 30.0, 10.2])
     assert (summary.median_us, summary.min_us, summary.max_us, summary.repeats) == (10.5, 10.0, 30.0, 5)

@@ -64,7 +64,8 @@ class Instruments:
         timer = {"timer": "cupti"}
         if not self.activity:
             timer = {"timer": "events", "cupti_missing": self._why_no_activity}
-        known = {**self.gpu.properties(), **timer, **properties}
+        facts = {"library_path": self.library.path, "flush_bytes": FLUSH_BYTES}
+        known = {**self.gpu.properties(), **facts, **timer, **properties}
         return DeviceInfo(self.gpu.name, library, self.library.version, versions, known)
 
     def conditions(self) -> Mapping[str, float]:

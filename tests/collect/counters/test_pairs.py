@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.collect.counters import workload
 from surrogate.collect.counters.pairs import (
-    MARKER,
     MAX_PAIRS,
     Pair,
     measured_pairs,
@@ -76,13 +74,6 @@ def test_none_or_too_many_pairs_are_refused(tmp_path, count):
         write_pairs(many(1)[:1] * count, tmp_path / "pairs.jsonl")
 
 
-@pytest.mark.parametrize("text", ["nothing", '{"conv": {"n": 1}}', "[]"])
-def test_a_file_that_is_no_list_is_refused(tmp_path, text):
-    (tmp_path / "x").write_text(text)
-    with pytest.raises(InputError, match="no list of pairs"):
-        read_pairs(tmp_path / "x")
-
-
 class Recorder:
     """A device that notes what it is asked, and which number the marker would carry then."""
 
@@ -130,7 +121,3 @@ def test_only_the_second_call_is_profiled():
     stopwatch.number, stopwatch.label = 4, "pair"
     result = stopwatch.time(lambda: events.append(("call",)), RepeatPolicy(), 64, True)
     assert events == [("call",), ("start", 4, "pair"), ("call",), ("stop",)] and result.status == "ok"
-
-
-def test_the_marker_is_the_kernel_that_the_source_names():
-    assert f"void {MARKER}()" in workload._SOURCE

@@ -9,9 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.collect import log
-from surrogate.collect.cudnn.activity import KernelSpan
-from surrogate.collect.cudnn.instruments import Stopwatch
 from surrogate.collect.cudnn.library import PROTOTYPES as CONVOLUTIONS
 from surrogate.collect.cudnn.library import CudnnError, Library
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
@@ -35,7 +32,6 @@ from surrogate.collect.operators.gpu import (
     cupy_stream,
 )
 from surrogate.collect.operators.operator import FAMILIES, KINDS, MIN_BYTES, Operator, parse, sampled
-from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.run import MAX_LOST_IN_A_ROW
 from surrogate.features.errors import InputError
 
@@ -176,64 +172,6 @@ def test_a_lost_device_costs_one_problem_and_one_lost_for_good_ends_the_call(tmp
     assert merge_runs([path]).rows["status"].tolist() == ["ok", "failed", *["ok"] * 7]
     outcome = collect_operators(operators, Fake({one.key for one in operators}), tmp_path / "gone.jsonl")
     assert outcome.problems_done == MAX_LOST_IN_A_ROW and "lost" in outcome.stopped and not outcome.time_up
-
-
-def test_another_list_does_not_go_on_with_the_log(tmp_path):
-    path = tmp_path / "run.jsonl"
-    collect_operators(sampled(3, 0), Fake(), path)
-    with pytest.raises(InputError, match="recorded with plan"):
-        collect_operators(sampled(3, 1), Fake(), path)
-    assert len(log.read(path).records) == 3
-
-
-class Clockwork:
-    """Events read a clock that calls advance."""
-
-    def __init__(self):
-        self.now_us, self.flushes = 0.0, 0
-
-    def event(self):
-        return self.now_us
-
-    def elapsed_us(self, start, end):
-        return end - start
-
-    def flush(self):
-        self.flushes += 1
-
-    def synchronize(self):
-        pass
-
-
-@pytest.mark.parametrize(("length_us", "repeats", "warm"), [(100, 5, 1), (30_000, 3, 2), (200_000, 1, 2)])
-def test_the_stopwatch_warms_flushes_and_repeats_by_the_policy(length_us, repeats, warm):
-    gpu, calls = Clockwork(), []
-
-    def call():
-        calls.append(1)
-        gpu.now_us += length_us
-
-    result = Stopwatch(gpu, None).time(call, RepeatPolicy(), 7, True)
-    assert result.times_us == (length_us,) * repeats and result.timer == "events"
-    assert (len(calls), gpu.flushes) == (warm + repeats, repeats) and result.workspace_bytes == 7
-
-
-def test_the_stopwatch_takes_kernel_times_where_they_are_seen():
-    class Activity:
-        broken = ""
-
-        def label(self, number):
-            return memoryview(b"")  # any context
-
-        def collect(self, labels):
-            return [[KernelSpan(0, 5000, "k", (1, 1, 1), (32, 1, 1), 8, 0, 0)] for _ in labels]
-
-        def dropped(self):
-            return 0
-
-    gpu = Clockwork()
-    result = Stopwatch(gpu, Activity()).time(lambda: None, RepeatPolicy())
-    assert result.timer == "cupti" and result.times_us == (5.0,) * 5 and result.kernels[0].kernel_name == "k"
 
 
 @pytest.fixture
