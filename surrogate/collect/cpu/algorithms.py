@@ -175,12 +175,12 @@ def fft(x: np.ndarray, w: np.ndarray, conv: Conv, tile: int | None = None) -> np
     """
     tiles = _fft_tiles(conv, tile)
     shape = tiles.height, tiles.width
-    spectra: Any = scipy.fft.rfft2(tiles.cut(x, conv))
-    filters: Any = np.conjugate(np.asarray(scipy.fft.rfft2(w, s=shape)))
-    # frequencies lead, so that the spectra are stacks of matrices (tiles × c) and (c × k)
-    stacked = spectra.transpose(4, 5, 0, 2, 3, 1)
-    stacked = np.ascontiguousarray(stacked).reshape(*stacked.shape[:2], -1, conv.c)
-    product = stacked @ np.ascontiguousarray(filters.transpose(2, 3, 1, 0))
+    # frequencies lead, so that the spectra are stacks of matrices: (tiles × c) and (c × k)
+    cut = np.ascontiguousarray(tiles.cut(x, conv).transpose(4, 5, 0, 2, 3, 1)).reshape(*shape, -1, conv.c)
+    taps = np.ascontiguousarray(w.transpose(2, 3, 1, 0))
+    spectra: Any = scipy.fft.rfft2(cut, axes=(0, 1))
+    filters: Any = scipy.fft.rfft2(taps, s=shape, axes=(0, 1))
+    product = spectra @ np.conjugate(filters, out=filters)
     parts: Any = scipy.fft.irfft2(product, s=shape, axes=(0, 1))
     parts = parts[: tiles.step_h, : tiles.step_w].reshape(
         tiles.step_h, tiles.step_w, conv.n, tiles.rows, tiles.columns, conv.k
@@ -226,18 +226,26 @@ def winograd(x: np.ndarray, w: np.ndarray, conv: Conv, m: int, fused: bool) -> n
     ``fused`` takes one image through all stages after the other; otherwise each stage passes over the whole batch.
     """
     at, g, bt = WINOGRAD[m]
-    tile, groups, tiles = m + 2, conv.groups, _Tiles.of(conv, m + 2, m + 2)
-    filters = np.einsum("ir,kcrs,js->ijkc", g, w, g, optimize=True)
-    filters = np.ascontiguousarray(filters).reshape(tile, tile, groups, conv.k // groups, conv.c // groups)
+    groups, tiles = conv.groups, _Tiles.of(conv, m + 2, m + 2)
+    filters = _transformed(g, w.transpose(2, 3, 0, 1))
+    filters = filters.reshape((m + 2) ** 2, groups, conv.k // groups, conv.c // groups)
     images = 1 if fused else conv.n
     parts = []
     for start in range(0, conv.n, images):
         cut = tiles.cut(x[start : start + images], conv)
-        inputs = np.einsum("ia,ncpqab,jb->ijcnpq", bt, cut, bt, optimize=True)
-        product = filters @ np.ascontiguousarray(inputs).reshape(tile, tile, groups, conv.c // groups, -1)
-        product = product.reshape(tile, tile, conv.k, *cut.shape[:1], tiles.rows, tiles.columns)
-        parts.append(np.einsum("ai,ijknpq,bj->nkpqab", at, product, at, optimize=True))
+        inputs = _transformed(bt, cut.transpose(4, 5, 1, 0, 2, 3))
+        product = filters @ inputs.reshape((m + 2) ** 2, groups, conv.c // groups, -1)
+        outputs = _transformed(at, product.reshape(m + 2, m + 2, -1))
+        outputs = outputs.reshape(m, m, conv.k, images, tiles.rows, tiles.columns)
+        parts.append(outputs.transpose(3, 2, 4, 5, 0, 1))
     return tiles.join(np.concatenate(parts), conv)
+
+
+def _transformed(matrix: np.ndarray, tiles: np.ndarray) -> np.ndarray:
+    """``matrix`` (a × t) applied to both leading axes of ``tiles`` (t, t, …): (a, a, rest), by two GEMMs."""
+    a, t = matrix.shape
+    rows = matrix @ np.ascontiguousarray(tiles).reshape(t, -1)
+    return matrix @ rows.reshape(a, t, -1)
 
 
 def _winograd_workspace(conv: Conv, m: int, fused: bool) -> int:
