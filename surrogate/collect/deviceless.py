@@ -140,13 +140,13 @@ class Deviceless:
         (engine,) = scope.get_into(config, Attribute.CONFIG_ENGINE, [scope.make(Descriptor.ENGINE)])
         number = int(scope.get(engine, Attribute.ENGINE_INDEX, Kind.INT64)[0])
         try:
-            found = scope.get(
+            numbers = scope.get(
                 engine, Attribute.ENGINE_NUMERICAL_NOTES, Kind.NUMERICAL_NOTE, 2 * len(NUMERICAL_NOTES)
             )
         except CudnnError:  # an engine without notes may refuse the question
-            found = []
+            numbers = []
         known = len(NUMERICAL_NOTES)
-        names = tuple(NUMERICAL_NOTES[note] if 0 <= note < known else f"note_{note}" for note in found)
+        names = tuple(NUMERICAL_NOTES[note] if 0 <= note < known else f"note_{note}" for note in numbers)
         return EnginePlan(number, names, config)
 
     def _entry(self, scope: Scope, plan: EnginePlan) -> dict[str, Any]:
@@ -155,11 +155,11 @@ class Deviceless:
         if plan.notes:
             entry["notes"] = list(plan.notes)
         try:
-            made = scope.make(Descriptor.PLAN)
-            scope.set(made, Attribute.PLAN_DEVICE, Kind.DESCRIPTOR, self._target)
-            scope.set(made, Attribute.PLAN_CONFIG, Kind.DESCRIPTOR, plan.config)
-            scope.finalize(made)
-            workspace_bytes = int(scope.get(made, Attribute.PLAN_WORKSPACE_BYTES, Kind.INT64)[0])
+            executable = scope.make(Descriptor.PLAN)
+            scope.set(executable, Attribute.PLAN_DEVICE, Kind.DESCRIPTOR, self._target)
+            scope.set(executable, Attribute.PLAN_CONFIG, Kind.DESCRIPTOR, plan.config)
+            scope.finalize(executable)
+            workspace_bytes = int(scope.get(executable, Attribute.PLAN_WORKSPACE_BYTES, Kind.INT64)[0])
         except CudnnError as error:
             return {**entry, "status": error.status}
         return {**entry, "status": "ok", "workspace_bytes": workspace_bytes}
@@ -220,26 +220,26 @@ def _tensor(scope: Scope, role: str, conv: Conv) -> Handle:
         "y": (conv.n, conv.k, conv.out_h, conv.out_w),
     }[role]
     strides = (c * h * w, 1, c * w, c) if conv.layout == "NHWC" else (c * h * w, h * w, w, 1)
-    made = scope.make(Descriptor.TENSOR)
-    scope.set(made, Attribute.TENSOR_DATA_TYPE, Kind.DATA_TYPE, data_type(conv.dtype))
-    scope.set(made, Attribute.TENSOR_ALIGNMENT, Kind.INT64, ALIGNMENT_BYTES)
-    scope.set(made, Attribute.TENSOR_DIMENSIONS, Kind.INT64, n, c, h, w)
-    scope.set(made, Attribute.TENSOR_STRIDES, Kind.INT64, *strides)
-    scope.set(made, Attribute.TENSOR_UNIQUE_ID, Kind.INT64, UNIQUE_IDS[role])
-    return scope.finalize(made)
+    tensor = scope.make(Descriptor.TENSOR)
+    scope.set(tensor, Attribute.TENSOR_DATA_TYPE, Kind.DATA_TYPE, data_type(conv.dtype))
+    scope.set(tensor, Attribute.TENSOR_ALIGNMENT, Kind.INT64, ALIGNMENT_BYTES)
+    scope.set(tensor, Attribute.TENSOR_DIMENSIONS, Kind.INT64, n, c, h, w)
+    scope.set(tensor, Attribute.TENSOR_STRIDES, Kind.INT64, *strides)
+    scope.set(tensor, Attribute.TENSOR_UNIQUE_ID, Kind.INT64, UNIQUE_IDS[role])
+    return scope.finalize(tensor)
 
 
 def _convolution(scope: Scope, conv: Conv) -> Handle:
-    made = scope.make(Descriptor.CONVOLUTION)
+    convolution = scope.make(Descriptor.CONVOLUTION)
     compute, pads = data_type(COMPUTE_DTYPES[conv.dtype]), (conv.pad_h, conv.pad_w)
-    scope.set(made, Attribute.CONVOLUTION_COMPUTE_TYPE, Kind.DATA_TYPE, compute)
-    scope.set(made, Attribute.CONVOLUTION_MODE, Kind.CONVOLUTION_MODE, CROSS_CORRELATION)
-    scope.set(made, Attribute.CONVOLUTION_DILATIONS, Kind.INT64, conv.dilation_h, conv.dilation_w)
-    scope.set(made, Attribute.CONVOLUTION_STRIDES, Kind.INT64, conv.stride_h, conv.stride_w)
-    scope.set(made, Attribute.CONVOLUTION_PRE_PADDINGS, Kind.INT64, *pads)
-    scope.set(made, Attribute.CONVOLUTION_POST_PADDINGS, Kind.INT64, *pads)
-    scope.set(made, Attribute.CONVOLUTION_SPATIAL_DIMS, Kind.INT64, 2)
-    return scope.finalize(made)
+    scope.set(convolution, Attribute.CONVOLUTION_COMPUTE_TYPE, Kind.DATA_TYPE, compute)
+    scope.set(convolution, Attribute.CONVOLUTION_MODE, Kind.CONVOLUTION_MODE, CROSS_CORRELATION)
+    scope.set(convolution, Attribute.CONVOLUTION_DILATIONS, Kind.INT64, conv.dilation_h, conv.dilation_w)
+    scope.set(convolution, Attribute.CONVOLUTION_STRIDES, Kind.INT64, conv.stride_h, conv.stride_w)
+    scope.set(convolution, Attribute.CONVOLUTION_PRE_PADDINGS, Kind.INT64, *pads)
+    scope.set(convolution, Attribute.CONVOLUTION_POST_PADDINGS, Kind.INT64, *pads)
+    scope.set(convolution, Attribute.CONVOLUTION_SPATIAL_DIMS, Kind.INT64, 2)
+    return scope.finalize(convolution)
 
 
 def properties_json(gpu: Gpu) -> str:

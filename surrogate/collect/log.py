@@ -96,8 +96,8 @@ class Header:
     @property
     def _plan(self) -> str:
         """The plan as told to a person; the digest alone decides whether two are the same."""
-        told = f"{self.description}, seed {self.seed}, " if self.description else ""
-        return f"{told}digest {self.plan_digest[:12]}"
+        named = f"{self.description}, seed {self.seed}, " if self.description else ""
+        return f"{named}digest {self.plan_digest[:12]}"
 
     def conflict(self, other: "Header") -> str:
         """Why a run with this header cannot go on as ``other``; empty where it can."""
@@ -309,13 +309,13 @@ def measure_record(
 
 
 def done_record(
-    problem: PlannedProblem, found: Sequence[Choice], conditions: Mapping[str, float]
+    problem: PlannedProblem, timed: Sequence[Choice], conditions: Mapping[str, float]
 ) -> dict[str, Any]:
     """Written when every candidate of a problem has been measured."""
     return {
         "kind": "done",
         "problem": problem.key,
-        "find": [choice.to_dict() for choice in found],
+        "find": [choice.to_dict() for choice in timed],
         "conditions": dict(conditions),
     }
 

@@ -99,7 +99,7 @@ def _settings(key: Key) -> dict[str, Any]:
 
 
 def _row(key: Key, gathered: Gathered) -> dict[str, Any]:
-    problem = gathered.noted[key.device, key.problem]
+    problem = gathered.notes[key.device, key.problem]
     visits = gathered.visits[key]
     ok = [visit for visit in visits if visit.result.status == "ok"]
     shown = (ok or visits)[0].result

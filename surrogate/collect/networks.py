@@ -109,14 +109,14 @@ POOL_BEFORE = (2, 7)
 def inception_v1(walk: Walk) -> None:
     """Szegedy et al. (2015), without the auxiliary classifiers."""
     walk.conv(64, 7, stride=2).pool(3, 2, ceil=True).conv(64, 1).conv(192, 3).pool(3, 2, ceil=True)
-    for index, (one, reduce3, three, reduce5, five, pooled) in enumerate(INCEPTION_V1):
+    for index, (single, reduce3, three, reduce5, five, pooled) in enumerate(INCEPTION_V1):
         if index in POOL_BEFORE:
             walk.pool(3, 2, ceil=True)
-        walk.branch().conv(one, 1)
+        walk.branch().conv(single, 1)
         walk.branch().conv(reduce3, 1).conv(three, 3)
         walk.branch().conv(reduce5, 1).conv(five, 5)
         walk.branch().conv(pooled, 1)
-        walk.c = one + three + five + pooled
+        walk.c = single + three + five + pooled
 
 
 def densenet121(walk: Walk) -> None:
@@ -206,14 +206,14 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 def network_problems(batches: tuple[int, ...] = BATCHES) -> list[PlannedProblem]:
     """Every distinct layer at every batch, with the names of the networks it occurs in."""
-    found: dict[str, PlannedProblem] = {}
+    distinct: dict[str, PlannedProblem] = {}
     for name in NETWORKS:
         for conv in layers(name):
-            known = found.get(str(conv))
+            known = distinct.get(str(conv))
             names = (*known.networks, name) if known else (name,)
-            found[str(conv)] = PlannedProblem(conv, "network", tuple(dict.fromkeys(names)))
+            distinct[str(conv)] = PlannedProblem(conv, "network", tuple(dict.fromkeys(names)))
     return [
         PlannedProblem(problem.conv.with_batch(n), problem.origin, problem.networks)
-        for problem in found.values()
+        for problem in distinct.values()
         for n in batches
     ]

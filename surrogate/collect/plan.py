@@ -168,16 +168,16 @@ def in_hash_order(problems: Iterable[PlannedProblem], seed: int) -> list[Planned
 
 def unique(problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
     """Each problem once: the first origin, the networks of all."""
-    found: dict[Conv, PlannedProblem] = {}
+    distinct: dict[Conv, PlannedProblem] = {}
     for problem in problems:
-        known = found.get(problem.conv)
+        known = distinct.get(problem.conv)
         if known is None:
-            found[problem.conv] = problem
+            distinct[problem.conv] = problem
         elif not set(problem.networks) <= set(known.networks):
-            found[problem.conv] = replace(
+            distinct[problem.conv] = replace(
                 known, networks=tuple(dict.fromkeys(known.networks + problem.networks))
             )
-    return list(found.values())
+    return list(distinct.values())
 
 
 def _within(problems: Iterable[PlannedProblem], caps: Caps) -> tuple[list[PlannedProblem], dict[str, int]]:
@@ -198,7 +198,7 @@ def _with_anchors(
     """``problems`` with each anchor's visits strewn evenly over the whole length, and nowhere else."""
     anchored = {anchor.conv for anchor in anchors}
     placed = [
-        (float(place), problem) for place, problem in enumerate(problems) if problem.conv not in anchored
+        (float(index), problem) for index, problem in enumerate(problems) if problem.conv not in anchored
     ]
     for visit in range(ANCHOR_VISITS if anchors else 0):
         for number, anchor in enumerate(anchors):

@@ -43,10 +43,10 @@ def file_problems(path: str | Path) -> list[PlannedProblem]:
     lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
     if not lines:
         raise InputError(f"{path}: holds no problem; give one a line, as in n32c256h14w14k256r3s3p1u1")
-    found = list(_problems(path, lines))
-    if not found:
+    problems = list(_problems(path, lines))
+    if not problems:
         raise InputError(f"{path}: a header without problems; give one a line below it")
-    return found
+    return problems
 
 
 def _problems(path: Path, lines: list[tuple[int, str]]) -> Iterator[PlannedProblem]:

@@ -158,8 +158,8 @@ def _problem(
         if state.lost_in_a_row >= MAX_LOST_IN_A_ROW:
             return f"the device was lost {MAX_LOST_IN_A_ROW} times in a row: {result.reason}"
     # after a loss a fresh process would first run every algorithm again, and hang or die once more
-    found = () if lost else _guarded(lambda: device.find(problem.conv))
-    log.append(done_record(problem, found, _conditions(device)))
+    timed = () if lost else _guarded(lambda: device.find(problem.conv))
+    log.append(done_record(problem, timed, _conditions(device)))
     state.done.add(problem.key)
     return ""
 

@@ -48,12 +48,12 @@ class Pair:
 
 def measured_pairs(records: Iterable[Mapping[str, Any]]) -> list[Pair]:
     """The pairs that a run's records show as ok, each once, in their order."""
-    found: dict[str, Pair] = {}
+    pairs: dict[str, Pair] = {}
     for record in records:
         if record["kind"] == "measure" and record["result"]["status"] == "ok":
             pair = Pair(conv_of(record["problem"]), record["algorithm"])
-            found.setdefault(pair.key, pair)
-    return list(found.values())
+            pairs.setdefault(pair.key, pair)
+    return list(pairs.values())
 
 
 def stratified(pairs: Sequence[Pair], count: int, seed: int = 0) -> list[Pair]:
@@ -152,13 +152,13 @@ def add_counters(kernels: pd.DataFrame, counters: pd.DataFrame) -> tuple[pd.Data
     index = [*KEY, "kernel_name"]
     known = counters.rename(columns={"time_us": "counted_time_us"}).drop_duplicates(index).set_index(index)
     keyed = kernels.set_index(index)
-    found = known.reindex(keyed.index)
+    counted = known.reindex(keyed.index)
     merged = keyed.copy()
     for column in known.columns:
         filled = (
-            found[column]
+            counted[column]
             if column not in merged
-            else merged[column].where(merged[column].notna(), found[column])
+            else merged[column].where(merged[column].notna(), counted[column])
         )
         merged[column] = filled
     hit = int(keyed.index.isin(known.index).sum())

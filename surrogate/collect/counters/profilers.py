@@ -232,10 +232,10 @@ def count(
     notes: list[str] = []
     tables: list[pd.DataFrame] = []
     try:
-        for one in passes:
+        for profiled in passes:
             left_s = began_s + seconds + GRACE_S - time.monotonic()
-            problem = _run(one, min(share_s + GRACE_S, max(left_s, 1.0)))
-            notes += [f"pass {one.name}: {problem}"] if problem else []
+            problem = _run(profiled, min(share_s + GRACE_S, max(left_s, 1.0)))
+            notes += [f"pass {profiled.name}: {problem}"] if problem else []
         for name, read in _readers(tool, passes):
             tables += _attributed(name, read, pairs, notes)
     except PermissionError:
@@ -262,20 +262,20 @@ def _attributed(
     return [table]
 
 
-def _run(one: Pass, timeout_s: float) -> str:
+def _run(profiled: Pass, timeout_s: float) -> str:
     """Run one pass; what went wrong in a line, or nothing. An earlier try's output is removed first.
 
     Raises `PermissionError` where the profiler says that it may not count.
     """
-    one.output.unlink(missing_ok=True)
+    profiled.output.unlink(missing_ok=True)
     try:
         # a process group of its own, so that the profiler's child can be stopped with it: it holds the GPU
         child = subprocess.Popen(
-            one.command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            profiled.command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
         )  # fmt: skip
     except OSError as error:
-        return f"{one.command[0]} did not start ({error.strerror})"
+        return f"{profiled.command[0]} did not start ({error.strerror})"
     try:
         said, _ = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -286,7 +286,7 @@ def _run(one: Pass, timeout_s: float) -> str:
         raise
     if permission_denied(said):
         raise PermissionError
-    if child.returncode and not one.output.exists():
+    if child.returncode and not profiled.output.exists():
         return f"exit status {child.returncode}: {' '.join(said.split())[-MESSAGE_CHARACTERS:]}"
     return ""
 
@@ -301,24 +301,24 @@ def _stop(child: "subprocess.Popen[str]") -> None:
 def _readers(tool: Tool, passes: Sequence[Pass]) -> list[tuple[str, Callable[[], Imported]]]:
     """What reads the passes' outputs. nvprof's metrics name no grid, so they are read with the trace."""
     if tool.name == NVPROF_NAME:
-        there = [one.output for one in passes if one.output.exists()]
-        return [("+".join(one.name for one in passes), lambda: nvprof.read(there))]
-    return [(one.name, partial(_read_report, one)) for one in passes]
+        written = [profiled.output for profiled in passes if profiled.output.exists()]
+        return [("+".join(profiled.name for profiled in passes), lambda: nvprof.read(written))]
+    return [(profiled.name, partial(_read_report, profiled)) for profiled in passes]
 
 
-def _read_report(one: Pass) -> Imported:
+def _read_report(profiled: Pass) -> Imported:
     """Nsight Compute's report by its CSV, whose raw page has full digits and mangled names."""
-    if not one.output.exists():
-        raise InputError(f"{one.output.name} was not written")
-    exported = one.output.with_suffix(".csv")
+    if not profiled.output.exists():
+        raise InputError(f"{profiled.output.name} was not written")
+    exported = profiled.output.with_suffix(".csv")
     try:
         with exported.open("wb") as file:
             subprocess.run(
-                one.export, env=environment(), stdout=file, stderr=subprocess.DEVNULL,
+                profiled.export, env=environment(), stdout=file, stderr=subprocess.DEVNULL,
                 stdin=subprocess.DEVNULL, timeout=EXPORT_S, check=False,
             )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(f"{one.output.name} could not be exported ({error})") from None
+        raise InputError(f"{profiled.output.name} could not be exported ({error})") from None
     return ncu.read([exported])
 
 

@@ -106,10 +106,10 @@ class Scope:
 
     def make(self, kind: Descriptor) -> Handle:
         """A new descriptor."""
-        made = Handle()
-        self._library.check("cudnnBackendCreateDescriptor", int(kind), ctypes.byref(made))
-        self._made.callback(self._library.call, "cudnnBackendDestroyDescriptor", made)
-        return made
+        descriptor = Handle()
+        self._library.check("cudnnBackendCreateDescriptor", int(kind), ctypes.byref(descriptor))
+        self._made.callback(self._library.call, "cudnnBackendDestroyDescriptor", descriptor)
+        return descriptor
 
     def set(self, descriptor: Handle, attribute: int, kind: Kind, *values: Any) -> None:
         """Set an attribute to one or more values; descriptors are given as their handles."""
@@ -141,7 +141,7 @@ class Scope:
 
     def get_into(self, descriptor: Handle, attribute: int, into: list[Handle]) -> list[Handle]:
         """Fill made descriptors ``into`` with those that an attribute holds; returns those filled."""
-        array = (Handle * len(into))(*(made.value for made in into))
+        array = (Handle * len(into))(*(handle.value for handle in into))
         return into[: self._ask(descriptor, attribute, Kind.DESCRIPTOR, len(into), array)]
 
     def _ask(self, descriptor: Handle, attribute: int, kind: Kind, room: int, array: Any) -> int:

@@ -115,12 +115,12 @@ class Convolutions:
         self._direction = DIRECTIONS["fwd"]
         self._scales: tuple[Any, Any] = (None, None)
         kinds = {"x": "Tensor", "w": "Filter", "y": "Tensor", "conv": "Convolution"}
-        with ExitStack() as made:
+        with ExitStack() as owned:
             self.descriptors: dict[str, Any] = {}
             for role, kind in kinds.items():
                 self.descriptors[role] = library.create(kind)
-                made.callback(library.call, f"cudnnDestroy{kind}Descriptor", self.descriptors[role])
-            self._made = made.pop_all()
+                owned.callback(library.call, f"cudnnDestroy{kind}Descriptor", self.descriptors[role])
+            self._owned = owned.pop_all()
 
     def set(self, conv: Conv) -> Direction:
         """Describe ``conv``. An element type that is not collected raises `InputError`."""
@@ -191,7 +191,7 @@ class Convolutions:
 
     def close(self) -> None:
         """Destroy the descriptors."""
-        self._made.close()
+        self._owned.close()
 
     def _described(self) -> tuple[Any, ...]:
         """The descriptors of operands, convolution and result, in the order of all functions that run nothing."""

@@ -88,12 +88,12 @@ class CudnnDevice:
             current = self._set(conv)
             self._warm_rest(current)
             workspace = (self._gpu.workspace, self._gpu.workspace_bytes)
-            found = self._convolutions.find(current.pointers, workspace)
+            timed = self._convolutions.find(current.pointers, workspace)
             self._gpu.synchronize()
         except (CudnnError, MemoryError, GpuFaultError):
             settle(self._gpu)
             return ()
-        return tuple(_choice(conv, entry) for entry in found)
+        return tuple(_choice(conv, entry) for entry in timed)
 
     def conditions(self) -> Mapping[str, float]:
         """Clocks, temperature, power, throttle reasons."""
@@ -124,14 +124,14 @@ class CudnnDevice:
 
     def _errors(self, conv: Conv) -> dict[str, float | None]:
         """Algorithm → relative error on ``conv``, of those that run; None where it is not finite (JSON has no NaN)."""
-        found: dict[str, float | None] = {}
+        errors: dict[str, float | None] = {}
         for algorithm in ALGORITHMS[conv.direction]:
             try:
                 error = self.relative_error(conv, algorithm)
-                found[algorithm] = error if isfinite(error) else None
+                errors[algorithm] = error if isfinite(error) else None
             except (CudnnError, MemoryError, GpuFaultError):
                 settle(self._gpu)
-        return found
+        return errors
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """Workspace, warm-up, repeats. Raises `DeviceLostError` after a sticky CUDA error, nothing else."""
@@ -232,8 +232,8 @@ def forward_error(conv: Conv, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> fl
         "w": (conv.k, conv.c // conv.groups, conv.r, conv.s),
         "y": (conv.n, conv.k, conv.out_h, conv.out_w),
     }
-    found = {
+    arrays = {
         role: as_nchw(decode(raw, conv.dtype), dims[role], conv.layout)
         for role, raw in (("x", x), ("w", w), ("y", y))
     }
-    return relative_error(found["y"], direct(found["x"], found["w"], conv))
+    return relative_error(arrays["y"], direct(arrays["x"], arrays["w"], conv))

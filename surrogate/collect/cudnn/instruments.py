@@ -181,13 +181,13 @@ class Clocks:
             "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0,
             "throttle_reasons": lambda: (reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(handle),
         }
-        found: dict[str, float] = {}
+        answers: dict[str, float] = {}
         for name, ask in questions.items():
             try:
-                found[name] = ask()
+                answers[name] = ask()
             except nvml.NVMLError:
                 continue
-        return found
+        return answers
 
     def close(self) -> None:
         """Give NVML back."""

@@ -123,7 +123,7 @@ def candidates() -> list[str]:
     named = os.environ.get(ENVIRONMENT)
     if named:
         return [named]
-    found: list[str] = []
+    paths: list[str] = []
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -134,9 +134,9 @@ def candidates() -> list[str]:
         except RuntimeError:  # not found, or found but not loadable here
             path = None
         if path:
-            found.append(path)
+            paths.append(path)
     by_linker = ctypes.util.find_library("cudnn")
-    return [*found, *([by_linker] if by_linker else []), *SONAMES]
+    return [*paths, *([by_linker] if by_linker else []), *SONAMES]
 
 
 class Library:
@@ -193,9 +193,9 @@ class Library:
 
     def create(self, kind: str) -> ctypes.c_void_p:
         """A new ``Tensor``, ``Filter`` or ``Convolution`` descriptor."""
-        made = Handle()
-        self.check(f"cudnnCreate{kind}Descriptor", ctypes.byref(made))
-        return made
+        descriptor = Handle()
+        self.check(f"cudnnCreate{kind}Descriptor", ctypes.byref(descriptor))
+        return descriptor
 
     def reason(self, code: int) -> str:
         """The status's name, and in cuDNN 9 the condition that failed, in one line."""

@@ -79,11 +79,11 @@ class CudnnCalls:
 
     def close(self) -> None:
         """Destroy the descriptors."""
-        for kind, one in (
+        for kind, descriptor in (
             ("Tensor", self._x), ("Tensor", self._y), ("Tensor", self._statistics), ("Pooling", self._pooling),
             ("Activation", self._activation),
         ):  # fmt: skip
-            self._library.call(f"cudnnDestroy{kind}Descriptor", one)
+            self._library.call(f"cudnnDestroy{kind}Descriptor", descriptor)
 
     def _describe(self, descriptor: Handle, shape: tuple[int, ...], layout: str = "NCHW") -> None:
         self._check("cudnnSetTensor4dDescriptor", descriptor, LAYOUTS[layout], DTYPES["fp32"], *shape)
