@@ -16,11 +16,12 @@ import pandas as pd
 from surrogate.collect import log
 from surrogate.collect.device import Measurement, demangled
 from surrogate.collect.log import Contents, conv_of
-from surrogate.collect.operators.operator import FAMILIES, parse
+from surrogate.collect.operators.operator import parse
 from surrogate.collect.protocol import drift, summarise, trend
 from surrogate.collect.visits import Gathered, Key, Visit, gather
 from surrogate.dataset.columns import SETTING_COLUMNS, columns
 from surrogate.features.errors import InputError
+from surrogate.features.families import FAMILY_OF_KIND
 
 DEVICE_COLUMNS = SETTING_COLUMNS[:3]
 
@@ -239,7 +240,7 @@ def _operator_row(record: Mapping[str, Any]) -> dict[str, Any]:
     if "window" in sizes:  # windows are square here, and never padded
         sizes |= {"window_w": sizes["window"], "stride_w": sizes["stride"], "pad": 0, "pad_w": 0}
     return {
-        "family": FAMILIES[operator.kind],
+        "family": FAMILY_OF_KIND[operator.kind],
         "operator": operator.kind,
         "dtype": "fp32",
         "math": "fma",

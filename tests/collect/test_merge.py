@@ -10,8 +10,7 @@ from surrogate.cli import main
 from surrogate.collect.device import Choice, DeviceInfo
 from surrogate.collect.log import Header, RunLog
 from surrogate.collect.merge import merge_runs
-from surrogate.dataset.columns import names
-from surrogate.dataset.columns import KERNEL_COLUMNS, REQUIRED_COLUMNS, ROW_KEY
+from surrogate.dataset.columns import KERNEL_COLUMNS, REQUIRED_COLUMNS, ROW_KEY, names
 from surrogate.dataset.store import read_dataset, write_dataset
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS

@@ -27,19 +27,6 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "embedding_bag_backward": EMBEDDING,
 }
 """Kind → the names of its sizes. Everything is fp32 (indices int32), images NCHW."""
-FAMILIES: Mapping[str, str] = {
-    "max_pool": "pool",
-    "max_pool_backward": "pool",
-    "batch_norm": "rowwise",
-    "relu": "pointwise",
-    "add": "pointwise",
-    "layout_transform": "pointwise",
-    "softmax": "rowwise",
-    "gemm": "gemm",
-    "embedding_bag": "embedding",
-    "embedding_bag_backward": "embedding",
-}
-"""Kind → its family in a dataset."""
 MIN_BYTES, MAX_BYTES = 1 << 12, 4 << 30
 """Bounds of the drawn problems."""
 

@@ -31,9 +31,10 @@ from surrogate.collect.operators.gpu import (
     CupyCalls,
     cupy_stream,
 )
-from surrogate.collect.operators.operator import FAMILIES, KINDS, MIN_BYTES, Operator, parse, sampled
+from surrogate.collect.operators.operator import KINDS, MIN_BYTES, Operator, parse, sampled
 from surrogate.collect.run import MAX_LOST_IN_A_ROW
 from surrogate.features.errors import InputError
+from surrogate.features.families import FAMILY_OF_KIND
 
 SMALL = 1 << 18
 
@@ -120,7 +121,7 @@ def test_this_cpu_runs_every_kind_and_the_table_tells(tmp_path):
     assert outcome.finished and outcome.statuses == {"ok": len(KINDS)}
     table = merge_runs([path]).rows
     assert set(table["operator"]) == set(KINDS) and (table["time_us"] > 0).all()
-    assert dict(zip(table["operator"], table["family"], strict=True)) == FAMILIES
+    assert dict(zip(table["operator"], table["family"], strict=True)) == {kind: FAMILY_OF_KIND[kind] for kind in KINDS}
     for name, value in {
         "gpu": "Fake CPU", "library": "reference", "dtype": "fp32", "math": "fma", "algorithm": "default",
         "status": "ok", "timer": "wall",
