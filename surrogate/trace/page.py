@@ -5,9 +5,9 @@ from pathlib import Path
 from string import Template
 
 from surrogate.dataset.atomic import write_text
+from surrogate.report.choice_tables import Cell, Line, Table
 from surrogate.report.html import CSS
 from surrogate.report.html_table import html_pairs, html_table
-from surrogate.report.tables import Cell, Line, Table
 from surrogate.trace.copies import copy_table
 from surrogate.trace.kernels import kernel_table
 from surrogate.trace.layer_times import layer_table, type_table

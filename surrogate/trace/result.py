@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from surrogate.prediction.text import html_table, text_table
+from surrogate.report.tables import Table
 
 Row = dict[str, Any]
 
@@ -23,14 +23,16 @@ class Rows:
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
+    def table(self) -> Table:
+        """What people see."""
+        formats = dict.fromkeys((key for row in self.rows for key in row), show)
+        return Table(self.rows, formats, self.title, notes=self.notes)
+
     def __repr__(self) -> str:
-        return "\n".join([self.title, text_table(self._shown()) or "(no rows)", *self.notes])
+        return self.table().text()
 
     def _repr_html_(self) -> str:
-        return html_table(self.title, self._shown(), self.notes)
-
-    def _shown(self) -> list[dict[str, str]]:
-        return [{key: show(value) for key, value in row.items()} for row in self.rows]
+        return self.table().__html__()
 
     def to_dict(self) -> dict[str, Any]:
         """Title, rows and notes as plain JSON values."""
