@@ -210,6 +210,11 @@ class ConvFamily(Family):
             "other",
         )
 
+    def kernel_group(self, problem: Any) -> np.ndarray:
+        """Depthwise and grouped problems run kernels of their own."""
+        p = problem
+        return np.select([p.groups == 1, p.groups == p.c], ["ungrouped", "depthwise"], "grouped")
+
     def in_grouping(self, stratum: np.ndarray, grouping: str) -> np.ndarray:
         """``ungrouped`` is everything but ``grouped``."""
         return stratum != "grouped" if grouping == "ungrouped" else super().in_grouping(stratum, grouping)

@@ -157,6 +157,10 @@ class Family(ABC):
         """(rows,) the stratum of each problem of an array problem."""
         ...
 
+    def kernel_group(self, problem: Any) -> np.ndarray:
+        """(rows,) a name for problems that run kernels of their own: those of one name may share a simple fit."""
+        return self.stratum(problem)
+
     def in_grouping(self, stratum: np.ndarray, grouping: str) -> np.ndarray:
         """(rows,) True where a problem of that stratum belongs to one of `groupings`."""
         return np.full(len(stratum), True) if grouping == "all" else stratum == grouping

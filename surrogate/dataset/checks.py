@@ -19,7 +19,14 @@ from surrogate.dataset.columns import (
 )
 from surrogate.features.conv import MAX_SIZE
 from surrogate.features.errors import InputError, nearest
-from surrogate.features.families import DEFAULT_ALGORITHM, DEFAULT_FAMILY, FAMILIES, FAMILY_OF_KIND, Family, family
+from surrogate.features.families import (
+    DEFAULT_ALGORITHM,
+    DEFAULT_FAMILY,
+    FAMILIES,
+    FAMILY_OF_KIND,
+    Family,
+    family,
+)
 from surrogate.features.gpu import Gpu
 
 MAX_WORK = 2.0**58
@@ -186,9 +193,7 @@ def _rules(frame: pd.DataFrame, unique: bool) -> Iterator[tuple[str, np.ndarray,
         yield from _times(frame)
 
 
-def _family_rules(
-    frame: pd.DataFrame, kind: Family, unique: bool
-) -> Iterator[tuple[str, np.ndarray, str]]:
+def _family_rules(frame: pd.DataFrame, kind: Family, unique: bool) -> Iterator[tuple[str, np.ndarray, str]]:
     own = family_rows(frame, kind)
     sane = own.copy()
     for size in kind.sizes:
@@ -200,7 +205,9 @@ def _family_rules(
         if known:
             yield column, own & ~frame[column].isin(known).to_numpy(), f"known: {', '.join(known)}"
     with np.errstate(over="ignore"):
-        sizes = [np.maximum(frame[name].to_numpy(dtype=float), 1) for name in kind.size_names if "pad" not in name]
+        sizes = [
+            np.maximum(frame[name].to_numpy(dtype=float), 1) for name in kind.size_names if "pad" not in name
+        ]
         large = sane & (np.prod(sizes, axis=0) >= MAX_WORK)
     yield kind.size_names[0], large, f"the product of all sizes must stay below {MAX_WORK:.1e}"
     columns = {name: np.where(sane, frame[name].to_numpy(), 1) for name in kind.size_names}

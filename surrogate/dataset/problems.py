@@ -68,6 +68,14 @@ def strata(frame: pd.DataFrame, kind: Family) -> np.ndarray:
     return out
 
 
+def kernel_groups(frame: pd.DataFrame, kind: Family) -> np.ndarray:
+    """(rows,) the group of problems that run the same kernels; see `Family.kernel_group`."""
+    out = np.full(len(frame), "", dtype=object)
+    for setting, positions in groups(frame, kind.setting_names):
+        out[positions] = kind.kernel_group(problems_of(frame.iloc[positions], kind, setting))
+    return out
+
+
 def groups(frame: pd.DataFrame, columns: Sequence[str]) -> list[tuple[tuple[str, ...], np.ndarray]]:
     """(values, positions) of every combination of the columns' values, in order of appearance."""
     code = frame.groupby(list(columns), sort=False, dropna=False, observed=True).ngroup().to_numpy()

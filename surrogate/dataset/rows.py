@@ -90,7 +90,9 @@ def rows_of(
     if kind is None:
         kinds = families_of(table)
         if len(kinds) != 1:
-            raise InputError(f"a table of one family is needed; this one has {', '.join(k.name for k in kinds)}")
+            raise InputError(
+                f"a table of one family is needed; this one has {', '.join(k.name for k in kinds)}"
+            )
         kind = kinds[0]
     frame = table
     width = len(kind.column_names) + len(CONTEXT_NAMES)
@@ -158,9 +160,7 @@ def _stacked(columns: tuple[Any, ...], length: int) -> np.ndarray:
     return out
 
 
-def _mechanisms(
-    part: pd.DataFrame, kind: Family, setting: tuple[str, ...]
-) -> list[tuple[str, np.ndarray]]:
+def _mechanisms(part: pd.DataFrame, kind: Family, setting: tuple[str, ...]) -> list[tuple[str, np.ndarray]]:
     """(mechanism, positions) of the rows of one setting."""
     by_mechanism: dict[str, list[np.ndarray]] = {}
     for (library, algorithm), members in groups(part, ("library", "algorithm")):

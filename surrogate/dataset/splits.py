@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.problems import codes, device_names, joined, shape_names
-from surrogate.features.families import Family
 from surrogate.features.errors import InputError
+from surrogate.features.families import Family
 
 SPLITS = ("shape", "network", "gpu", "random")
 
@@ -43,9 +43,7 @@ def fold_of_names(names: Iterable[str], count: int, seed: int) -> dict[str, int]
     return {name: i % count for i, name in enumerate(sorted(set(names), key=rank))}
 
 
-def folds(
-    by: str, kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int
-) -> list[Fold]:
+def folds(by: str, kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
     """The rounds of a split of one family's tables; positions count through ``main`` first, then ``also`` (which is never tested).
 
     ``by``: ``shape`` (no shape of the test rows is in training, whatever its batch, GPU or table), ``network`` (every

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from surrogate.dataset.files import atomic_path
 from surrogate.dataset.checks import Violation, check, normalise
 from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION
+from surrogate.dataset.files import atomic_path
 from surrogate.features.cpu import cpu_device
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
@@ -90,7 +90,9 @@ def _read_parquet(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
             file = pq.ParquetFile(raw)
             declared = file.metadata.num_rows * file.metadata.num_columns * 8
             if declared > MAX_BYTES:
-                raise InputError(f"{path}: declares {declared:,} bytes of values; at most {MAX_BYTES:,} are read")
+                raise InputError(
+                    f"{path}: declares {declared:,} bytes of values; at most {MAX_BYTES:,} are read"
+                )
             table = file.read()
         names = [name for name in table.column_names if not name.startswith("__index_level_")]
         if len(set(names)) < len(names):

@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.rows import CONTEXT_NAMES, Rows, rows_of
 from surrogate.features.errors import InputError
+from surrogate.features.families import Family
 
 
 class TimeModel(RegressorMixin, BaseEstimator):
@@ -62,3 +63,27 @@ class TimeModel(RegressorMixin, BaseEstimator):
         """Hyperparameters drawn from an Optuna trial; empty where there is nothing to tune."""
         del trial
         return {}
+
+
+def dims(family: Family) -> tuple[str, ...]:
+    """Columns of the raw problem, the device and the release: no physics."""
+    return (*family.dimension_names, *CONTEXT_NAMES)
+
+
+def terms(family: Family) -> tuple[str, ...]:
+    """The raw problem, the device, the release, and the analytical terms (not the code of a mechanism)."""
+    return (*(name for name in family.column_names if name != "mechanism"), *CONTEXT_NAMES)
+
+
+def configuration(family: Family) -> tuple[str, ...]:
+    """What predictors of the literature see: the raw problem, its FLOPs and bytes, the device."""
+    work = tuple(name for name in WORK_NAMES if name in family.problem_names)
+    return (*family.dimension_names, *work, *CONTEXT_NAMES)
+
+
+WORK_NAMES = ("log2_flops", "log2_tensor_bytes", "log2_dram_bytes")
+
+
+def traffic_column(family: Family) -> str:
+    """The column of a problem's compulsory bytes."""
+    return next(name for name in WORK_NAMES[1:] if name in family.problem_names)

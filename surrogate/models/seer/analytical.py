@@ -12,6 +12,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.features.algorithms import MECHANISMS, Mechanism
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError
+from surrogate.features.families import CONV
 from surrogate.features.gpu import Gpu, gpu
 from surrogate.features.machine import b_max_columns
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
@@ -52,6 +53,12 @@ class Analytical:
         return 0 if self.mechanism in FFT_MECHANISMS else bound
 
 
+def require_convolutions(rows: Rows, model: str) -> None:
+    """Raise `InputError` where the rows are of another family: SEER is a model of convolutions."""
+    if rows.family is not CONV:
+        raise InputError(f"{model} knows convolutions, and these are rows of family {rows.family.name}")
+
+
 def _known_gpu(name: str) -> Gpu:
     try:
         return gpu(name)
@@ -80,7 +87,9 @@ def analytical(rows: Rows, mechanism_code: int) -> Analytical:
     own = compute_us(found.arithmetic_flops, peak), memory_us(found.dram_bytes, bandwidth)
     bound = roofline_class(*own, found.launches[1].waves)
     tile = gemm_p_tile(roles(p).channels_out) if mechanism == "precomp_gemm" else np.full(len(rows), -1)
-    terms = tuple(_forms(p, mechanism, found, t, b_max[t], peak, bandwidth) for t in range(len(TILES[mechanism])))
+    terms = tuple(
+        _forms(p, mechanism, found, t, b_max[t], peak, bandwidth) for t in range(len(TILES[mechanism]))
+    )
     return Analytical(mechanism, bound, span, tile, terms)
 
 
