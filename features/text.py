@@ -1,4 +1,7 @@
-"""A convolution problem as text: ``n32c256h14w14k256r3s3p1u1``, or the field's flags ``-n 32 -c 256 -H 14 …``."""
+"""A convolution problem as text: ``n32c256h14w14k256r3s3p1u1``, or the field's flags ``-n 32 -c 256 -H 14 …``.
+
+Library versions as numbers, too.
+"""
 
 import re
 from typing import Any
@@ -58,6 +61,17 @@ def parse_flags(words: list[str], **settings: Any) -> Conv:
 def to_flags(conv: Conv) -> list[str]:
     """All 14 flags with their values, ready for `parse_flags`."""
     return [word for flag, name in FLAGS.items() for word in (flag, str(getattr(conv, name)))]
+
+
+def version_number(version: str) -> tuple[int, ...]:
+    """The first dotted number in a version text, for ordering: ``7.6.4`` → (7, 6, 4), ``find-db v2`` → (2,)."""
+    number = re.search(r"\d+(?:\.\d+)*", str(version))
+    return tuple(int(part) for part in number[0].split(".")) if number else (0,)
+
+
+def version_column(version: str) -> float:
+    """A version as one number: 7.6.4 → 7.0604, so that a threshold separates releases."""
+    return sum(part / 100.0**place for place, part in enumerate(version_number(version)[:3]))
 
 
 def _add(sizes: dict[str, int], names: dict[str, str], key: str, value: str, text: str) -> None:

@@ -15,7 +15,7 @@ import pandas as pd
 from surrogate.bundle.bundle import Bundle
 from surrogate.collect.plan import PlannedProblem
 from surrogate.dataset.atomic import write_text
-from surrogate.dataset.problems import version_number
+from surrogate.features.text import version_number
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv

@@ -101,7 +101,7 @@ class Trees:
         decided = self._decided(constant)
         column = np.full(int(self.feature.max(initial=0)) + 1, -1)
         for position, name in enumerate(varying):
-            if name < len(column):
+            if 0 <= name < len(column):
                 column[name] = position
         feature, value = column[self.feature], self.value.copy()
         patterns = self._patterns(codes, len(varying), feature, value, decided)
@@ -168,6 +168,38 @@ class Trees:
                 feature[node] = first + patterns.setdefault(right, len(patterns))
                 value[node] = 0.5
         return np.array(list(patterns), dtype=np.float32).reshape(len(patterns), len(codes)).T.copy()
+
+
+@dataclass(frozen=True, slots=True)
+class BoostedTimes:
+    """A fitted model as arrays: time = (roofline · 2^(``own_weight`` · own roofline column) + call) · exp(trees).
+
+    ``columns`` are the trees' columns by name, behind which comes the candidate's code; ``codes`` candidate (as
+    `Rows.candidate` names it) → code; ``call_us`` ``gpu|library``, ``|library`` or "" → a call's fixed cost in µs.
+    """
+
+    trees: Trees
+    columns: tuple[str, ...]
+    codes: Mapping[str, int]
+    own_weight: float = 0.0
+    call_us: Mapping[str, float] = field(default_factory=dict)
+
+    def to_files(self) -> dict[str, bytes]:
+        """The arrays, and the rest as JSON."""
+        facts = {name: getattr(self, name) for name in ("columns", "codes", "own_weight", "call_us")}
+        return {"trees.npz": self.trees.to_bytes(), "times.json": json.dumps(facts, sort_keys=True).encode()}
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, bytes]) -> "BoostedTimes":
+        """What `to_files` wrote."""
+        facts = json.loads(files["times.json"])
+        trees = Trees.from_bytes(files["trees.npz"])
+        return cls(trees, **(facts | {"columns": tuple(facts["columns"])}))
+
+    def call_cost_us(self, gpu: str, library: str) -> float:
+        """The fixed cost of a call on a GPU, else of the library, else of any."""
+        keys = (f"{gpu}|{library}", f"|{library}", "")
+        return next((self.call_us[key] for key in keys if key in self.call_us), 0.0)
 
 
 @dataclass(frozen=True, slots=True)

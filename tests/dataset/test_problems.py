@@ -13,8 +13,8 @@ from surrogate.dataset.problems import (
     newest_version,
     problem_codes,
     shape_codes,
-    version_number,
 )
+from surrogate.features.text import version_number
 
 Table = Callable[..., pd.DataFrame]
 
