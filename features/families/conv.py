@@ -156,6 +156,12 @@ class ConvFamily(Family):
     candidate_names = ALGORITHM_NAMES
     setting_columns = SETTING_NAMES
     dimension_names = (*SIZE_NAMES, *SETTING_NAMES, *MACHINE_NAMES)
+    distance_units: Mapping[str, float] = {
+        "log2_flops": 4.0, "log2_intensity": 2.0, "log2_algorithm_roofline_ratio": 1.5, "log2_blocks": 4.0,
+        "log2_kernels": 1.0, "log2_r": 1.0, "log2_n": 3.0, "log2_channels_in": 3.0, "log2_channels_out": 3.0,
+        "log2_out_h": 2.0, "is_depthwise": 0.5, "stride_h": 1.0, "itemsize": 4.0, "is_bwd_data": 1.0,
+        "is_bwd_filter": 1.0, "is_nhwc": 1.0, "uses_tensor_cores": 1.0,
+    }  # fmt: skip
     own_roofline = "log2_algorithm_roofline_ratio"
     has_call_cost = False
 

@@ -7,6 +7,7 @@ runs a problem, and which problems are one shape. Every formula serves one probl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,6 +83,10 @@ class Family(ABC):
     """Those of ``problem_names`` and ``constant_names`` that are raw sizes and settings: a model without physics."""
     problem_names: tuple[str, ...]
     candidate_names: tuple[str, ...] = ()
+    distance_units: Mapping[str, float] = MappingProxyType(
+        {"log2_flops": 4.0, "log2_intensity": 2.0, "itemsize": 4.0, "uses_tensor_cores": 1.0}
+    )
+    """Column → the difference between two problems that counts as one unit of distance."""
     own_roofline: str = ""
     """The candidate column that holds log2(candidate's roofline / problem's roofline); empty where there is none."""
     has_call_cost: bool = True
@@ -151,6 +156,11 @@ class Family(ABC):
     def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
         """The physics of a setting on a GPU."""
         ...
+
+    def is_streaming(self, setting: tuple[str, ...]) -> bool:
+        """True where a kernel is one pass over memory: its times tell a call's fixed cost from the kernel's own."""
+        del setting
+        return False
 
     @abstractmethod
     def stratum(self, problem: Any) -> np.ndarray:

@@ -13,11 +13,13 @@ from ..elementwise import Number, ceil_div, log2, maximum, where
 from ..errors import InputError, nearest
 from ..gpu import Gpu
 from ..machine import MACHINE_NAMES, Machine
-from ..operators import OPERATORS, Operator
+from ..operators import OPERATORS, Operator, Pointwise
 from ..operators.gemm import TILES
 from ..problem import DTYPES, MATHS
 from .family import Family, Formula, ProblemTerms, Size
 
+CHEAP_FLOPS = 5
+"""Operations per element up to which an operator is a pass over memory on every GPU."""
 COMMON_NAMES = (
     "log2_flops", "log2_dram_bytes", "log2_roofline_us", "log2_intensity", "log2_blocks_per_sm", "log2_bytes_per_l2",
 )  # fmt: skip
@@ -155,6 +157,11 @@ class OperatorFamily(Family):
             return (), where(terms.roofline_us >= 0, 0, 0)
 
         return Formula((float(DTYPES[dtype]), float(tensor_cores), *machine_columns), problem, candidate)
+
+    def is_streaming(self, setting: tuple[str, ...]) -> bool:
+        """Pointwise and bound by memory on any GPU: counted FLOPs of gelu and tanh would blur the slope."""
+        cls = self.kinds[setting[0]]
+        return issubclass(cls, Pointwise) and cls.FLOPS <= CHEAP_FLOPS
 
     def stratum(self, problem: Any) -> np.ndarray:
         """The operator's kind."""

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from surrogate.cli.options import candidate_option, candidates_option, output_options, where_option
+from surrogate.cli.options import (
+    candidate_option,
+    candidates_option,
+    output_options,
+    where_option,
+)
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -90,7 +95,7 @@ def command(
     """
     from surrogate.bundled import default_dataset
     from surrogate.cli.datasets import load
-    from surrogate.dataset.staging import staged
+    from surrogate.dataset.files import staged
     from surrogate.evaluation.compare import compare
     from surrogate.report.write import FIGURE_FILES, write_report
 

@@ -294,7 +294,7 @@ KERNEL_NUMBERS = tuple(_KERNEL_NAMES[_NUMBERS_FROM:_COUNTERS_FROM])
 KERNEL_COLUMNS = tuple(_KERNEL_NAMES[:_COUNTERS_FROM])
 KERNEL_COUNTERS = tuple(_KERNEL_NAMES[_COUNTERS_FROM:])
 """What joins them where it was counted."""
-OPTIONAL_NUMBERS = tuple(c.name for c in _DATASET if not c.required and c.kind == "float64") + ("repeats",)
+OPTIONAL_NUMBERS = (*(c.name for c in _DATASET if not c.required and c.kind == "float64"), "repeats")
 OPTIONAL_TEXTS = tuple(c.name for c in _DATASET if not c.required and c.kind == "text")
 
 COLUMNS = (*_DATASET, *_KERNELS, *_PREDICTIONS, *_RESULTS, *_JUDGED)

@@ -38,7 +38,7 @@ def codes(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
 
 
 def problem_codes(frame: pd.DataFrame, kind: Family) -> np.ndarray:
-    """Problem of each row: device, settings and all sizes; candidates of one problem may come from several libraries."""
+    """Problem of each row: device, settings and all sizes; its candidates may come from several libraries."""
     return codes(frame, kind.problem_key)
 
 

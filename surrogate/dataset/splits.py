@@ -44,7 +44,9 @@ def fold_of_names(names: Iterable[str], count: int, seed: int) -> dict[str, int]
 
 
 def folds(by: str, kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
-    """The rounds of a split of one family's tables; positions count through ``main`` first, then ``also`` (which is never tested).
+    """The rounds of a split of one family's tables.
+
+    Positions count through ``main`` first, then ``also``, which is never tested.
 
     ``by``: ``shape`` (no shape of the test rows is in training, whatever its batch, GPU or table), ``network`` (every
     shape of the held networks leaves training), ``gpu`` (one GPU each), ``random`` (rows; flatters, for comparison).

@@ -153,6 +153,17 @@ def read_dataset(path: str | Path, *, candidates: str | None = None) -> Dataset:
     return Dataset(frame, chosen, Path(path).name, metadata, kernels)
 
 
+def as_dataset(data: "Dataset | pd.DataFrame | str | Path") -> Dataset:
+    """A dataset from what a caller has: itself, a path, or a table, which is normalised and checked."""
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, pd.DataFrame):
+        frame = normalise(data, "the table")
+        _refuse(check(frame), "the table")
+        return Dataset(frame)
+    return read_dataset(data)
+
+
 def read_problems(path: str | Path) -> pd.DataFrame:
     """A table of problems to predict, normalised and checked: neither status nor time is looked at, rows may repeat."""
     frame, _ = read_table(path)
@@ -246,7 +257,7 @@ def merge(parts: list[Dataset]) -> Dataset:
 
 
 def describe(data: Dataset) -> list[dict[str, Any]]:
-    """One record per family, device and setting: rows, ok rows, problems, shapes, and how many of them can be judged."""
+    """One record per family, device and setting: rows, ok rows, problems, shapes, and how many can be judged."""
     from surrogate.dataset.checks import families_of, family_rows
     from surrogate.dataset.problems import fastest_solver, groups, judged_rows, problem_codes, shape_codes
 

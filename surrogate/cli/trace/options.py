@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.completion import gpu_names
+from surrogate.cli.options import gpu_names
 
 if TYPE_CHECKING:
     from surrogate.trace.events import Trace
