@@ -3,32 +3,33 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from surrogate.dataset.problems import device_names, shape_codes
+from surrogate.dataset.problems import device_names
+from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import resample_weights, shape_interval
-from surrogate.uncertainty.probability import probability_best
+from surrogate.uncertainty.fit import rows_by_problem
+from surrogate.uncertainty.intervals import probability_best
 
 DRAWS = 1000
 EDGES = (0.0, 0.4, 0.6, 0.8, 0.95, 1.0)
 """Bands of the reliability table."""
 
 
-def coverage_rows(frame: pd.DataFrame, log_error: np.ndarray, half_width: np.ndarray) -> list[dict[str, Any]]:
+def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> list[dict[str, Any]]:
     """One record for all rows, then one per GPU (registry names), over rows where both arrays (rows,) are finite.
 
     ``coverage`` share of rows inside their interval, ``coverage_low`` and ``_high`` its 95 % interval by bootstrap over
     shapes; ``half_width`` the mean in log time, ``interval_factor`` the median of upper / predicted.
     """
     known = np.isfinite(log_error) & np.isfinite(half_width)
-    gpu, shape = device_names(frame), shape_codes(frame)
+    gpu = device_names(rows.frame)
     records = []
     for name in ["all", *sorted(set(gpu[known]))]:
         part = np.flatnonzero(known & ((gpu == name) | (name == "all")))
         if not len(part):
             continue
         covered = (np.abs(log_error[part]) <= half_width[part]).astype(float)
-        _, code = np.unique(shape[part], return_inverse=True)
+        _, code = np.unique(rows.shape[part], return_inverse=True)
         weights = resample_weights(int(code.max()) + 1, DRAWS, seed=int(code.max()) + 1)
         interval = shape_interval(covered, code, weights, macro=False)
         records.append(
@@ -58,9 +59,8 @@ def picks(
     Arrays (rows,), ``problem`` any codes; rows without all three numbers are left out. A tie with the best counts.
     """
     known = np.flatnonzero(np.isfinite(predicted_us) & np.isfinite(measured_us) & np.isfinite(half_width))
-    order = known[np.argsort(problem[known], kind="stable")]
     stated, best = [], []
-    for rows in np.split(order, np.flatnonzero(np.diff(problem[order])) + 1):
+    for rows in (known[part] for part in rows_by_problem(problem[known])):
         if len(rows) > 1:
             pick = int(predicted_us[rows].argmin())
             stated.append(probability_best(np.log(predicted_us[rows]), half_width[rows], own_share)[pick])
