@@ -52,7 +52,7 @@ def command(
     from surrogate.dataset.problem_list import read_convs
     from surrogate.prediction.export import export, picks_for
     from surrogate.prediction.limits import parse_bytes
-    from surrogate.prediction.predictor import load
+    from surrogate.prediction.shipped import load
 
     picks = picks_for(
         load(bundle_path(bundle), gpu=named_gpu(bundle, gpu)),

@@ -90,6 +90,64 @@ class Trees:
             raise InputError("the trees' nodes do not fit one another; the file is damaged")
         return trees
 
+    def booster(self, columns: int) -> Any:
+        """An XGBoost booster of these trees on ``columns`` columns, for one thread."""
+        import xgboost
+
+        starts = [*self.roots.tolist(), len(self.feature)]
+        nodes, first = np.unique(self.members[:, 0], return_index=True)
+        ends = [*first.tolist(), len(self.members)]
+        split_type = np.zeros(len(self.feature), dtype=np.int64)
+        split_type[nodes] = 1
+        trees = []
+        for place, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+            left, right = self.left[start:end] - start, self.right[start:end] - start
+            inner = np.flatnonzero(left >= 0)
+            parents = np.full(end - start, 2**31 - 1)
+            parents[left[inner]] = parents[right[inner]] = inner
+            own = range(*np.searchsorted(nodes, [start, end]).tolist())
+            categories = [self.members[ends[i] : ends[i + 1], 1].tolist() for i in own]
+            sizes = [len(listed) for listed in categories]
+            trees.append(
+                {
+                    "id": place,
+                    "left_children": np.maximum(left, -1).tolist(),
+                    "right_children": np.maximum(right, -1).tolist(),
+                    "parents": parents.tolist(),
+                    "split_conditions": self.value[start:end].astype(np.float64).tolist(),
+                    "split_indices": self.feature[start:end].tolist(),
+                    "split_type": split_type[start:end].tolist(),
+                    "default_left": self.missing_left[start:end].astype(np.int64).tolist(),
+                    "categories": [category for listed in categories for category in listed],
+                    "categories_nodes": [int(nodes[i]) - start for i in own],
+                    "categories_segments": (np.cumsum(sizes, dtype=int) - sizes).tolist() if sizes else [],
+                    "categories_sizes": sizes,
+                    **dict.fromkeys(("base_weights", "loss_changes", "sum_hessian"), [0.0] * (end - start)),
+                    "tree_param": _texts(
+                        num_deleted=0, num_feature=columns, num_nodes=end - start, size_leaf_vector=1
+                    ),
+                }
+            )
+        model = {
+            "cats": {"enc": [], "feature_segments": [], "sorted_idx": []},
+            "gbtree_model_param": _texts(num_parallel_tree=1, num_trees=len(trees)),
+            "iteration_indptr": list(range(len(trees) + 1)),
+            "tree_info": [0] * len(trees),
+            "trees": trees,
+        }
+        numbers = _texts(boost_from_average=1, num_class=0, num_feature=columns, num_target=1)
+        learner = {
+            "attributes": {},
+            "feature_names": [],
+            "feature_types": [],
+            "gradient_booster": {"model": model, "name": "gbtree"},
+            "learner_model_param": numbers | {"base_score": f"[{float(self.base_score[0])!r}]"},
+            "objective": {"name": "reg:squarederror", "reg_loss_param": {"scale_pos_weight": "1"}},
+        }
+        booster = xgboost.Booster({"nthread": 1})
+        booster.load_model(bytearray(json.dumps({"learner": learner, "version": [3, 0, 0]}).encode()))
+        return booster
+
     def specialise(
         self, varying: Sequence[int], constant: Mapping[int, float], codes: Sequence[float] = ()
     ) -> "Forest":
@@ -258,10 +316,8 @@ class Forest:
         self._lanes[rows, width] = lanes
         return lanes
 
-    def booster(self, columns: int) -> Any:
-        """An XGBoost booster of these trees on ``columns`` columns, for one thread."""
-        import xgboost
-
+    def trees(self) -> Trees:
+        """The same trees, each with its nodes one after another."""
         # 1. Every node's tree: children follow their parents, so one pass from the roots down is enough.
         tree = np.zeros(len(self.child), dtype=np.int64)
         tree[self.roots] = np.arange(len(self.roots))
@@ -275,44 +331,14 @@ class Forest:
         order = np.argsort(tree, kind="stable")
         number = np.empty(len(tree), dtype=np.int64)
         number[order] = np.arange(len(tree))
-        starts = np.searchsorted(tree[order], np.arange(len(self.roots) + 1))
-        number -= starts[tree]
-        left, parent = np.full(len(tree), -1), np.full(len(tree), 2**31 - 1)
-        left[inner] = number[self.child[inner]]
-        parent[self.child[inner]] = parent[self.child[inner] + 1] = number[inner]
+        left, right = np.full(len(tree), -1), np.full(len(tree), -1)
+        left[inner], right[inner] = number[self.child[inner]], number[self.child[inner] + 1]
         value = np.where(left < 0, self.leaf, self.threshold)
-        columns_of_tree = {
-            "left_children": left, "right_children": np.where(left < 0, -1, left + 1), "parents": parent,
-            "split_conditions": value.astype(np.float64), "split_indices": self.feature,
-            "default_left": self.missing_left.astype(np.int64),
-        }  # fmt: skip
-        trees = [
-            {name: values[order[start:end]].tolist() for name, values in columns_of_tree.items()}
-            | dict.fromkeys(("base_weights", "loss_changes", "sum_hessian"), [0.0] * int(end - start))
-            | {"split_type": [0] * int(end - start), "id": place}
-            | {f"categories{part}": [] for part in ("", "_nodes", "_segments", "_sizes")}
-            | {"tree_param": _texts(num_deleted=0, num_feature=columns, num_nodes=end - start, size_leaf_vector=1)}
-            for place, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True))
-        ]
-        model = {
-            "cats": {"enc": [], "feature_segments": [], "sorted_idx": []},
-            "gbtree_model_param": _texts(num_parallel_tree=1, num_trees=len(trees)),
-            "iteration_indptr": list(range(len(trees) + 1)),
-            "tree_info": [0] * len(trees),
-            "trees": trees,
-        }
-        numbers = _texts(boost_from_average=1, num_class=0, num_feature=columns, num_target=1)
-        learner = {
-            "attributes": {},
-            "feature_names": [],
-            "feature_types": [],
-            "gradient_booster": {"model": model, "name": "gbtree"},
-            "learner_model_param": numbers | {"base_score": f"[{float(self.base_score)!r}]"},
-            "objective": {"name": "reg:squarederror", "reg_loss_param": {"scale_pos_weight": "1"}},
-        }
-        booster = xgboost.Booster({"nthread": 1})
-        booster.load_model(bytearray(json.dumps({"learner": learner, "version": [3, 0, 0]}).encode()))
-        return booster
+        arrays = (self.feature, value, left, right, self.missing_left)
+        roots = np.searchsorted(tree[order], np.arange(len(self.roots)))
+        return Trees(
+            *(array[order] for array in arrays), np.empty((0, 2), dtype=np.int32), roots, np.array([self.base_score])
+        )
 
 
 def _texts(**numbers: int) -> dict[str, str]:

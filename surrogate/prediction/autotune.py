@@ -207,7 +207,7 @@ def _lost(error: DeviceLostError) -> InputError:
 
 def _shipped(info: DeviceInfo) -> Selector:
     """The predictor of a shipped bundle for the device."""
-    from surrogate.prediction.predictor import load
+    from surrogate.prediction.shipped import load
 
     try:
         return load(info.gpu, library=info.library)

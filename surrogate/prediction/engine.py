@@ -227,7 +227,7 @@ class BoosterEngine(Engine):
         if len(x) < LEAST_ROWS or (large["rows"] < SPECIALISED_ROWS and "xgboost" not in sys.modules):
             return self.forest.predict(x)
         if "booster" not in large:
-            large["booster"] = self.forest.booster(x.shape[1])
+            large["booster"] = self.forest.trees().booster(x.shape[1])
         return large["booster"].inplace_predict(x)
 
     def _times(self, x: np.ndarray, roofline_us: Any, score: np.ndarray) -> np.ndarray:

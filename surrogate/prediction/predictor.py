@@ -5,11 +5,11 @@ from dataclasses import replace
 from math import exp
 from typing import TYPE_CHECKING, Any
 
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, family_of, parse_problem
 from surrogate.prediction.engine import Setting
 from surrogate.prediction.kernel_times import KernelTimes
-from surrogate.prediction.prepared import PreparedSetting, Ranking, SettingCache, TargetDevice
+from surrogate.prediction.prepared import Prepared, PreparedSetting, Ranking, SettingCache, TargetDevice, unknown_algorithm
 from surrogate.prediction.results import Estimate, Excluded, KernelTime, Limits, Prediction, Predictions, Selection
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 REMEMBERED = 100_000
 """Answers kept by a predictor; each takes about 2 KB."""
-Prepared = tuple[PreparedSetting, ...]
-"""One problem's setting, with each library whose kernels compete."""
 
 
 class Predictor:
@@ -38,7 +36,7 @@ class Predictor:
         if library is not None:
             self._settings.check_library(library)
         self._near: dict[tuple[Any, ...], Prepared] = {}
-        self._kernels = KernelTimes(self)
+        self._kernels = KernelTimes(bundle, self._settings, library)
         self.forget()
 
     @property
@@ -150,7 +148,7 @@ class Predictor:
 
         A kind of problem that was never measured goes by one that moves the same bytes, else by its roofline.
         """
-        return self._kernels.of(problems)
+        return self._kernels.of(problems, self.target)
 
     def forget(self) -> None:
         """Drop all remembered answers; what was made ready for a setting stays."""
@@ -158,10 +156,6 @@ class Predictor:
 
     def __repr__(self) -> str:
         return f"Predictor({self.bundle!r}, {self.gpu or 'any GPU that a table names'})"
-
-    def prepared(self, problem: AnyProblem, library: str) -> PreparedSetting:
-        """The setting of a problem with one library, in its newest version."""
-        return self._prepared(problem, None, library)[0]
 
     def _remember(self, key: tuple[Any, ...], answer: Any) -> None:
         if len(self._answers) >= REMEMBERED:
@@ -262,16 +256,6 @@ def _named(prepared: Prepared, problem: AnyProblem, algorithm: str) -> Predictio
             reason = own.reason(problem, estimate.candidate.algorithm, distance)
             return _prediction(own, problem, estimate, reason, own.rules.of(problem)[index])
     raise unknown_algorithm(prepared, algorithm)
-
-
-def unknown_algorithm(prepared: Prepared, algorithm: str) -> InputError:
-    """The one line for a name that no library of the setting has."""
-    names = [candidate.name for one in prepared for candidate in one.candidates]
-    setting = prepared[0].setting
-    told = " ".join(filter(None, (setting.library, setting.values[0])))
-    return InputError(
-        f"algorithm {algorithm!r} is none of {told}; known: {', '.join(names)}{nearest(algorithm, names)}"
-    )
 
 
 def _prediction(

@@ -275,6 +275,10 @@ class PreparedSetting:
         return near
 
 
+Prepared = tuple[PreparedSetting, ...]
+"""One problem's setting, with each library whose kernels compete."""
+
+
 @dataclass(frozen=True, slots=True)
 class SettingCache:
     """The prepared settings of one bundle, each made when it is first asked for."""
@@ -295,24 +299,56 @@ class SettingCache:
         device = self.bundle.devices.get(name) or self.bundle.devices.get(key) or gpu(name)
         return TargetDevice(device, key, key in self.bundle.fitted_gpus)
 
-    def libraries(self, kind: Family, gpu_name: str, wanted: str | None = None) -> tuple[str, ...]:
-        """Whose kernels compete on a GPU: those measured on it, else on its vendor's GPUs; ``wanted`` narrows them.
+    def competing(
+        self,
+        kind: Family,
+        gpu_name: str,
+        values: tuple[str, ...],
+        library: str | None = None,
+        library_version: str | None = None,
+    ) -> Prepared:
+        """A setting on a GPU with every library that has candidates for it, or with ``library`` alone.
 
-        Raises `InputError` where the bundle does not know ``wanted``.
+        Raises `InputError` for an unknown library, and where none has a candidate.
         """
-        pairs = {tuple(text.split("|", 2)[:2]) for text in self.bundle.part(kind).domain.settings}
-        everywhere = sorted({library for _, library in pairs})
-        if wanted is not None:
-            if wanted not in everywhere:
-                raise InputError(
-                    f"library {wanted!r} is not in the bundle; known: {', '.join(everywhere)}"
-                    f"{nearest(wanted, everywhere)}"
-                )
-            return (wanted,)
+        if library is not None:
+            self.check_library(library)
+        names = self._libraries(kind, gpu_name) if library is None else (library,)
+        prepared, failure = [], None
+        for name in names:
+            version = library_version or self.newest_version(kind, gpu_name, name)
+            try:
+                prepared.append(self.prepared(Setting(kind, gpu_name, name, version, values)))
+            except InputError as error:
+                failure = failure or error
+        if not prepared and failure is not None:
+            raise failure
+        return tuple(prepared)
+
+    def _libraries(self, kind: Family, gpu_name: str) -> tuple[str, ...]:
+        """Whose kernels compete on a GPU: those measured on it, else on its vendor's GPUs, else all."""
+        pairs = self._measured(kind)
         vendor = self.device(gpu_name).device.vendor
         here = {library for name, library in pairs if name == gpu_name}
         like = here or {library for name, library in pairs if self.device(name).device.vendor == vendor}
-        return tuple(sorted(like)) or tuple(everywhere)
+        return tuple(sorted(like)) or self.all_libraries(kind)
+
+    def all_libraries(self, kind: Family) -> tuple[str, ...]:
+        """The libraries of a family's training data."""
+        return tuple(sorted({library for _, library in self._measured(kind)}))
+
+    def check_library(self, wanted: str) -> None:
+        """Raises `InputError`, with the nearest names, for a library that no part of the bundle knows."""
+        known = sorted({name for part in self.bundle.parts.values() for name in self.all_libraries(part.family)})
+        if wanted not in known:
+            raise InputError(
+                f"library {wanted!r} is not in the bundle; known: {', '.join(known)}{nearest(wanted, known)}"
+            )
+
+    def _measured(self, kind: Family) -> set[tuple[str, str]]:
+        """(GPU, library) of a family's training data."""
+        texts = (text.split("|", 2) for text in self.bundle.part(kind).domain.settings)
+        return {(name, library) for name, library, _ in texts}
 
     def newest_version(self, kind: Family, gpu_name: str, library: str) -> str:
         """The newest version that was measured on the GPU, else anywhere; "" where none is known."""
@@ -370,6 +406,16 @@ class SettingCache:
             )
             for algorithm, solver in (*pairs, *((name, "") for name in registry if name not in measured))
         ), len(pairs)
+
+
+def unknown_algorithm(prepared: Prepared, algorithm: str) -> InputError:
+    """The one line for a name that no library of the setting has."""
+    names = [candidate.name for one in prepared for candidate in one.candidates]
+    setting = prepared[0].setting
+    told = " ".join(filter(None, (setting.library, setting.values[0])))
+    return InputError(
+        f"algorithm {algorithm!r} is none of {told}; known: {', '.join(names)}{nearest(algorithm, names)}"
+    )
 
 
 def newest(versions: Iterable[str]) -> str:

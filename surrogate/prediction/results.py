@@ -373,4 +373,5 @@ def parse_bytes(text: str) -> int:
 
 def setting_line(problem: Any) -> str:
     """A problem with everything that is asked about it: sizes, direction, element type, math and layout."""
-    return " ".join(filter(None, (str(problem), *family_of(problem).setting_of(problem))))
+    own = (value for value in family_of(problem).setting_of(problem) if value not in ("", problem.kind))
+    return " ".join((str(problem), *own))

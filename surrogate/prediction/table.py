@@ -8,8 +8,7 @@ import numpy as np
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import DEFAULT_FAMILY, FAMILY_OF_KIND, Family, family
 from surrogate.features.gpu import canonical
-from surrogate.prediction.predictor import unknown_algorithm
-from surrogate.prediction.prepared import PreparedSetting, SettingCache
+from surrogate.prediction.prepared import Prepared, PreparedSetting, SettingCache, unknown_algorithm
 from surrogate.prediction.results import Predictions
 
 CHUNK_ROWS = 65_536
@@ -112,7 +111,7 @@ def _predict_setting(
 
 
 def _asked(
-    prepared: tuple[PreparedSetting, ...],
+    prepared: Prepared,
     sizes: np.ndarray,
     problem: np.ndarray,
     named: Column,

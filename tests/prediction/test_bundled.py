@@ -4,7 +4,7 @@ import pytest
 
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.prediction.predictor import load
+from surrogate.prediction.shipped import load
 from surrogate.prediction.shipped import Shipped, shipped
 
 CONV = Conv(n=32, c=256, h=14, k=256, r=3, pad_h=1)

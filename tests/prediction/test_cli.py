@@ -11,7 +11,7 @@ import pytest
 from surrogate.bundle.bundle import Bundle, save
 from surrogate.cli import problem
 from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS
-from surrogate.prediction.predictor import load
+from surrogate.prediction.shipped import load
 
 PROBLEM = "n8c16h14w14k16r3s3p1u1"
 FLAGS = ["-n", "8", "-c", "16", "-H", "14", "-k", "16", "-y", "3", "-p", "1"]

@@ -17,7 +17,8 @@ from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models.boosted import BoostedDims, BoostedTerms
 from surrogate.models.forest import Forest
 from surrogate.models.linear import LinearTerms
-from surrogate.prediction.predictor import Predictor, load
+from surrogate.prediction.predictor import Predictor
+from surrogate.prediction.shipped import load
 from surrogate.prediction.selection import Selection
 from tests.prediction.problems import CONV, CONVS, STRIDED, fitted, frame_of
 
