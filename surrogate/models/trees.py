@@ -85,7 +85,9 @@ class Trees:
             trees = cls(*(archive[part.name] for part in fields(cls)))
         nodes, inner = np.arange(len(trees.feature)), trees.left >= 0
         sides = (trees.left, trees.right)
-        forward = all((side[inner] > nodes[inner]).all() and (side[inner] < len(nodes)).all() for side in sides)
+        forward = all(
+            (side[inner] > nodes[inner]).all() and (side[inner] < len(nodes)).all() for side in sides
+        )
         if not forward or trees.feature.min(initial=0) < 0 or not np.isfinite(trees.value[~inner]).all():
             raise InputError("the trees' nodes do not fit one another; the file is damaged")
         return trees
@@ -337,7 +339,10 @@ class Forest:
         arrays = (self.feature, value, left, right, self.missing_left)
         roots = np.searchsorted(tree[order], np.arange(len(self.roots)))
         return Trees(
-            *(array[order] for array in arrays), np.empty((0, 2), dtype=np.int32), roots, np.array([self.base_score])
+            *(array[order] for array in arrays),
+            np.empty((0, 2), dtype=np.int32),
+            roots,
+            np.array([self.base_score]),
         )
 
 

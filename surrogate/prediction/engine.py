@@ -245,4 +245,3 @@ def _taken(terms: ProblemTerms, rows: np.ndarray) -> ProblemTerms:
         return terms
     taken = type(sized)._make(v[rows] if isinstance(v, np.ndarray) else v for v in sized)
     return ProblemTerms((), terms.roofline_us[rows], taken)
-

@@ -128,6 +128,4 @@ def _by_roofline(problem: AnyProblem, target: TargetDevice) -> KernelTime:
     kind = family_of(problem)
     time_us = float(kind.formula(kind.setting_of(problem), target.device).problem(problem).roofline_us)
     upper_us = ROOFLINE_UPPER * time_us
-    return KernelTime(
-        problem, target.name, "", "", time_us, time_us, upper_us, time_us, ROOFLINE, False
-    )
+    return KernelTime(problem, target.name, "", "", time_us, time_us, upper_us, time_us, ROOFLINE, False)

@@ -7,10 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, family_of, parse_problem
-from surrogate.prediction.engine import Setting
 from surrogate.prediction.kernel_times import KernelTimes
-from surrogate.prediction.prepared import Prepared, PreparedSetting, Ranking, SettingCache, TargetDevice, unknown_algorithm
-from surrogate.prediction.results import Estimate, Excluded, KernelTime, Limits, Prediction, Predictions, Selection
+from surrogate.prediction.prepared import (
+    Prepared,
+    PreparedSetting,
+    Ranking,
+    SettingCache,
+    TargetDevice,
+    unknown_algorithm,
+)
+from surrogate.prediction.results import (
+    Estimate,
+    Excluded,
+    KernelTime,
+    Limits,
+    Prediction,
+    Predictions,
+    Selection,
+)
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle

@@ -201,7 +201,10 @@ class PreparedSetting:
         factor = near.values[bisect_right(near.edges, distance)] * self.widening
         estimates = []
         for i, time_us, workspace in zip(wanted, times_us, workspaces, strict=True):
-            half, source = self.bases[i] * factor * by_time.values[bisect_right(by_time.edges, time_us)], self.source
+            half, source = (
+                self.bases[i] * factor * by_time.values[bisect_right(by_time.edges, time_us)],
+                self.source,
+            )
             if not 0.0 < time_us < inf:
                 time_us, half, source = self._stand_in(problem, i, time_us), ROOFLINE_HALF_WIDTH, ROOFLINE
             estimates.append(Estimate(self.candidates[i], time_us, half, int(workspace), source))
@@ -254,7 +257,9 @@ class PreparedSetting:
             _check_unknown(time_us[unknown])
             time_us[unknown] = self.engine.roofline_us(sizes, problem[unknown], index[unknown])
             half[unknown] = ROOFLINE_HALF_WIDTH
-        unseen = np.array([self.setting_reason(candidate.algorithm) is not None for candidate in self.candidates])
+        unseen = np.array(
+            [self.setting_reason(candidate.algorithm) is not None for candidate in self.candidates]
+        )
         factor = np.exp(half)
         return {
             "predicted_us": time_us,
@@ -271,7 +276,9 @@ class PreparedSetting:
         """(problems,) True within reach, or where the shape itself was measured."""
         near = distance <= reach
         for row in np.flatnonzero(~near).tolist():
-            near[row] = self.part.domain.size_reason(self.reference, sizes[row].tolist(), distance[row]) is None
+            near[row] = (
+                self.part.domain.size_reason(self.reference, sizes[row].tolist(), distance[row]) is None
+            )
         return near
 
 
@@ -339,7 +346,9 @@ class SettingCache:
 
     def check_library(self, wanted: str) -> None:
         """Raises `InputError`, with the nearest names, for a library that no part of the bundle knows."""
-        known = sorted({name for part in self.bundle.parts.values() for name in self.all_libraries(part.family)})
+        known = sorted(
+            {name for part in self.bundle.parts.values() for name in self.all_libraries(part.family)}
+        )
         if wanted not in known:
             raise InputError(
                 f"library {wanted!r} is not in the bundle; known: {', '.join(known)}{nearest(wanted, known)}"
@@ -355,7 +364,9 @@ class SettingCache:
         part = self.bundle.part(kind)
         parts = (key.rsplit("|", 2) for key in part.support.exact if key.startswith(f"{library}|"))
         here = {version for _, name, version in parts if name == gpu_name}
-        return newest(here or {v.partition("|")[2] for v in part.domain.versions if v.startswith(f"{library}|")})
+        return newest(
+            here or {v.partition("|")[2] for v in part.domain.versions if v.startswith(f"{library}|")}
+        )
 
     def _prepare(self, setting: Setting) -> PreparedSetting:
         part, target = self.bundle.part(setting.family), self.device(setting.gpu)

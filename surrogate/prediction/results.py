@@ -327,7 +327,13 @@ class Predictions(_Shown):
     def table(self) -> Table:
         """The first rows."""
         records = [
-            {"row": i, **{name: values[i].item() if values.dtype != object else values[i] for name, values in self.columns()}}
+            {
+                "row": i,
+                **{
+                    name: values[i].item() if values.dtype != object else values[i]
+                    for name, values in self.columns()
+                },
+            }
             for i in range(min(len(self), SHOWN))
         ]
         more = [f"… {len(self)} rows"] if len(self) > SHOWN else []

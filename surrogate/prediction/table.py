@@ -36,7 +36,9 @@ def predict_table(
     _check_gpu(columns, given["gpu"])
     out = _empty(rows)
     for kind, positions in _families(columns, rows):
-        part = columns if len(positions) == rows else {n: np.asarray(v)[positions] for n, v in columns.items()}
+        part = (
+            columns if len(positions) == rows else {n: np.asarray(v)[positions] for n, v in columns.items()}
+        )
         for name, values in _predict_family(settings, kind, part, len(positions), given, algorithm).items():
             out[name][positions] = values
     return Predictions(**out)
@@ -75,7 +77,9 @@ def _predict_family(
         for group in np.unique(code):
             members = start + np.flatnonzero(code == group)
             setting = {n: v[0 if p is None else int(p[members[0]])] for n, (v, p) in texts.items()}
-            for name, values in _predict_setting(settings, kind, setting, sizes[members], named, members).items():
+            for name, values in _predict_setting(
+                settings, kind, setting, sizes[members], named, members
+            ).items():
                 out[name][members] = values
     return out
 
