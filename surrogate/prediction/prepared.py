@@ -125,7 +125,7 @@ class SupportRules:
         return rule or f"problems of this kind never ran in the training data (refused{where})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PreparedSetting:
     """The first ``measured`` of ``candidates`` can be ranked; the library has the others, but training never saw them.
 
