@@ -271,11 +271,17 @@ def held_out_by_shape(
         inside, outside = rows.take(label != fold), np.flatnonzero(label == fold)
         if inside.ok.any() and len(outside):
             held = rows.take(outside)
-            predicted[outside] = clone(model).fit(inside).predict(held)
+            predicted[outside] = _refitted(model, inside).predict(held)
             distance[outside] = distances_to(references_of(inside), held)
     if not np.isfinite(predicted[rows.ok]).any():
         raise InputError("all rows have one shape; held-out errors and intervals need at least two shapes")
     return predicted, distance
+
+
+def _refitted(model: "TimeModel", rows: Rows) -> "TimeModel":
+    """A clone of ``model`` fitted on ``rows``."""
+    unfitted: Any = clone(model)
+    return unfitted.fit(rows)
 
 
 def unseen_gpu_factor(rows: Rows, widths: Widths, model: "TimeModel", *, seed: int = 0) -> float | None:
@@ -314,7 +320,7 @@ def unseen_gpu_factor(rows: Rows, widths: Widths, model: "TimeModel", *, seed: i
 def _ratios(model: "TimeModel", inside: Rows, judged: Rows, widths: Widths) -> np.ndarray:
     """|log error| / half width of the rows of ``judged`` that a model of ``inside`` predicts; none if it has no fit."""
     try:
-        predicted = clone(model).fit(inside).predict(judged)
+        predicted = _refitted(model, inside).predict(judged)
     except InputError:
         return np.empty(0)
     no_gpu = np.full(len(judged), "", dtype=object)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from surrogate.dataset.rows import Rows, rows_of
-from surrogate.dataset.schema import KERNEL_NUMBERS, PROBLEM_KEY, SIZE_COLUMNS
+from surrogate.dataset.columns import KERNEL_NUMBERS, PROBLEM_KEY, SIZE_COLUMNS
 from surrogate.features.errors import InputError
 from surrogate.models.seer import SeerPaper, formulas, with_kernel_metrics
 from surrogate.models.seer.physics import TITAN_XP_B_MAX, launched_blocks
