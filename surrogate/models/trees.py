@@ -231,11 +231,49 @@ class Trees:
 
 
 @dataclass(frozen=True, slots=True)
-class BoostedTimes:
-    """A fitted model as arrays: time = (roofline · 2^(``own_weight`` · own roofline column) + call) · exp(trees).
+class Trend:
+    """A linear function of a few columns that goes on where trees clamp: outside the range of the training data.
 
-    ``columns`` are the trees' columns by name, behind which comes the candidate's code; ``codes`` candidate (as
-    `Rows.candidate` names it) → code; ``call_us`` ``gpu|library``, ``|library`` or "" → a call's fixed cost in µs.
+    ``names`` (columns,); ``low`` and ``high`` (columns,) are the range; ``knots`` (hinges,) of the columns at positions
+    ``hinged`` (hinges,); ``slopes`` (columns + hinges,) per unit.
+    """
+
+    names: tuple[str, ...]
+    low: np.ndarray
+    high: np.ndarray
+    hinged: np.ndarray
+    knots: np.ndarray
+    slopes: np.ndarray
+
+    def beyond(self, x: np.ndarray) -> np.ndarray:
+        """(rows,) what the trend adds between the edge of the range and ``x`` (rows, columns); 0 inside."""
+        inside = np.clip(x, self.low, self.high)
+        return (self.columns(x) - self.columns(inside)) @ self.slopes
+
+    def columns(self, x: np.ndarray) -> np.ndarray:
+        """``x`` (rows, columns) and its hinges max(0, x − knot)."""
+        return np.hstack([x, np.maximum(x[:, self.hinged] - self.knots, 0.0)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        arrays = {part.name: np.asarray(getattr(self, part.name)).tolist() for part in fields(self)}
+        return arrays | {"names": list(self.names)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "Trend":
+        """What `to_dict` gave."""
+        arrays = {name: np.array(content[name], dtype=float) for name in ("low", "high", "knots", "slopes")}
+        hinged = np.array(content["hinged"], dtype=np.int64)
+        return cls(names=tuple(content["names"]), hinged=hinged, **arrays)
+
+
+@dataclass(frozen=True, slots=True)
+class BoostedTimes:
+    """A fitted model as arrays: time = (roofline · 2^(``own_weight`` · own roofline column) + call) · exp(trees + trend).
+
+    ``columns`` are the trees' columns by name, behind which comes the candidate's code, categorical or as a number;
+    ``codes`` candidate (as `Rows.candidate` names it) → code; ``call_us`` ``gpu|library``, ``|library`` or "" → a
+    call's fixed cost in µs.
     """
 
     trees: Trees
@@ -243,10 +281,14 @@ class BoostedTimes:
     codes: Mapping[str, int]
     own_weight: float = 0.0
     call_us: Mapping[str, float] = field(default_factory=dict)
+    trend: Trend | None = None
 
     def to_files(self) -> dict[str, bytes]:
         """The arrays, and the rest as JSON."""
-        facts = {name: getattr(self, name) for name in ("columns", "codes", "own_weight", "call_us")}
+        facts: dict[str, Any] = {
+            name: getattr(self, name) for name in ("columns", "codes", "own_weight", "call_us")
+        }
+        facts["trend"] = self.trend and self.trend.to_dict()
         return {"trees.npz": self.trees.to_bytes(), "times.json": json.dumps(facts, sort_keys=True).encode()}
 
     @classmethod
@@ -254,7 +296,8 @@ class BoostedTimes:
         """What `to_files` wrote."""
         facts = json.loads(files["times.json"])
         trees = Trees.from_bytes(files["trees.npz"])
-        return cls(trees, **(facts | {"columns": tuple(facts["columns"])}))
+        trend = Trend.from_dict(facts["trend"]) if facts["trend"] else None
+        return cls(trees, tuple(facts["columns"]), facts["codes"], facts["own_weight"], facts["call_us"], trend)
 
     def call_cost_us(self, gpu: str, library: str) -> float:
         """The fixed cost of a call on a GPU, else of the library, else of any."""

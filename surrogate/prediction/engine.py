@@ -15,7 +15,7 @@ import numpy as np
 from surrogate.features.families import Family, Formula, ProblemTerms
 from surrogate.features.gpu import Gpu
 from surrogate.features.text import version_column
-from surrogate.models.trees import BoostedTimes, Forest
+from surrogate.models.trees import BoostedTimes, Forest, Trend
 
 SPECIALISED_ROWS = 8_192
 """Rows of a setting from which on an XGBoost booster of its trees is worth making."""
@@ -139,7 +139,8 @@ class BoosterEngine(Engine):
 
     A row of the trees' input holds the problem's columns, the candidate's own, and zeros and ones that say which
     candidate it is; ``template`` (candidates, columns) has what never changes of it. ``call_us`` and ``own_weight`` are
-    those of `BoostedTimes`.
+    those of `BoostedTimes`; ``trend_places`` (terms,) says where in a row its terms
+    stand, −1 for those of ``trend_constant`` (terms,).
     """
 
     forest: Forest
@@ -147,6 +148,9 @@ class BoosterEngine(Engine):
     own_weight: float
     own_column: int
     call_us: float
+    trend: Trend | None
+    trend_places: np.ndarray
+    trend_constant: np.ndarray
     _large: dict[str, Any] = field(default_factory=lambda: {"rows": 0}, repr=False, compare=False)
     """How many rows were asked for, and the XGBoost booster once they are many."""
 
@@ -161,13 +165,17 @@ class BoosterEngine(Engine):
         place = {name: i for i, name in enumerate(times.columns)}
         varying = (*kind.problem_names, *kind.candidate_names)
         codes = [float(times.codes.get(candidate.key, "nan")) for candidate in candidates]
-        forest = times.trees.specialise(
-            [place.get(name, -1) for name in varying],
-            {place[name]: float(value) for name, value in constant.items() if name in place},
-            codes,
-        )
-        template = np.zeros((len(codes), len(varying) + forest.patterns.shape[1]), dtype=np.float32)
-        template[:, len(varying) :] = forest.patterns
+        places = [place.get(name, -1) for name in varying]
+        numeric = not len(times.trees.members)  # the code is compared like a size
+        if numeric:
+            places.append(len(times.columns))
+        known = {place[name]: float(value) for name, value in constant.items() if name in place}
+        forest = times.trees.specialise(places, known, codes)
+        template = np.zeros((len(codes), len(places) + forest.patterns.shape[1]), dtype=np.float32)
+        template[:, len(places) :] = forest.patterns
+        if numeric:
+            template[:, len(varying)] = codes
+        trended = times.trend.names if times.trend else ()
         return cls(
             setting,
             device,
@@ -178,6 +186,9 @@ class BoosterEngine(Engine):
             times.own_weight if kind.own_roofline else 0.0,
             varying.index(kind.own_roofline) if kind.own_roofline else 0,
             times.call_cost_us(setting.gpu, setting.library),
+            times.trend,
+            np.array([varying.index(name) if name in varying else -1 for name in trended], dtype=int),
+            np.array([constant.get(name, 0.0) for name in trended]),
         )
 
     def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -235,7 +246,11 @@ class BoosterEngine(Engine):
         base_us = roofline_us
         if self.own_weight:
             base_us = base_us * np.exp2(self.own_weight * x[:, self.own_column].astype(np.float64))
-        return (base_us + self.call_us) * np.exp(score.astype(np.float64))
+        log_correction = score.astype(np.float64)
+        if self.trend is not None:
+            terms = np.where(self.trend_places >= 0, x[:, self.trend_places], self.trend_constant)
+            log_correction += self.trend.beyond(terms)
+        return (base_us + self.call_us) * np.exp(log_correction)
 
 
 def _taken(terms: ProblemTerms, rows: np.ndarray) -> ProblemTerms:
