@@ -36,8 +36,6 @@ def roofline_svg(kernels: Rows, profile: Profile) -> str:
         f'<text x="12" y="{_HEIGHT / 2:.0f}" text-anchor="middle" {_FONT}'
         f' transform="rotate(-90 12 {_HEIGHT / 2:.0f})">TFLOP/s</text>',
         "</svg>",
-        f"<figcaption>Roofline of {escape(profile.gpu.name)}, fp32 without tensor cores; area by total time; bytes are"
-        " the least traffic.</figcaption>",
     ]
     return "\n".join(parts)
 
