@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy as np
 from surrogate.features.errors import InputError
 
 UNDECIDED, LEFT, RIGHT = -1, 0, 1
+ARRAYS, FACTS = "trees.npz", "times.json"
+"""The files of `BoostedTimes`."""
 CHUNK_ROWS = 32
 """Rows that are followed together: their node positions, thresholds and values stay in the cache."""
 
@@ -102,7 +105,7 @@ class Trees:
         split_type = np.zeros(len(self.feature), dtype=np.int64)
         split_type[nodes] = 1
         trees = []
-        for place, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+        for place, (start, end) in enumerate(pairwise(starts)):
             left, right = self.left[start:end] - start, self.right[start:end] - start
             inner = np.flatnonzero(left >= 0)
             parents = np.full(end - start, 2**31 - 1)
@@ -269,7 +272,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class BoostedTimes:
-    """A fitted model as arrays: time = (roofline · 2^(``own_weight`` · own roofline column) + call) · exp(trees + trend).
+    """A fitted model as arrays: (roofline · 2^(``own_weight`` · own roofline column) + call) · exp(trees + trend) µs.
 
     ``columns`` are the trees' columns by name, behind which comes the candidate's code, categorical or as a number;
     ``codes`` candidate (as `Rows.candidate` names it) → code; ``call_us`` ``gpu|library``, ``|library`` or "" → a
@@ -289,15 +292,17 @@ class BoostedTimes:
             name: getattr(self, name) for name in ("columns", "codes", "own_weight", "call_us")
         }
         facts["trend"] = self.trend and self.trend.to_dict()
-        return {"trees.npz": self.trees.to_bytes(), "times.json": json.dumps(facts, sort_keys=True).encode()}
+        return {ARRAYS: self.trees.to_bytes(), FACTS: json.dumps(facts, sort_keys=True).encode()}
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> "BoostedTimes":
         """What `to_files` wrote."""
-        facts = json.loads(files["times.json"])
-        trees = Trees.from_bytes(files["trees.npz"])
+        facts = json.loads(files[FACTS])
+        trees = Trees.from_bytes(files[ARRAYS])
         trend = Trend.from_dict(facts["trend"]) if facts["trend"] else None
-        return cls(trees, tuple(facts["columns"]), facts["codes"], facts["own_weight"], facts["call_us"], trend)
+        return cls(
+            trees, tuple(facts["columns"]), facts["codes"], facts["own_weight"], facts["call_us"], trend
+        )
 
     def call_cost_us(self, gpu: str, library: str) -> float:
         """The fixed cost of a call on a GPU, else of the library, else of any."""
