@@ -384,12 +384,14 @@ class Forest:
         left, right = np.full(len(tree), -1), np.full(len(tree), -1)
         left[inner], right[inner] = number[self.child[inner]], number[self.child[inner] + 1]
         value = np.where(left < 0, self.leaf, self.threshold)
-        arrays = (self.feature, value, left, right, self.missing_left)
-        roots = np.searchsorted(tree[order], np.arange(len(self.roots)))
         return Trees(
-            *(array[order] for array in arrays),
+            self.feature[order],
+            value[order],
+            left[order],
+            right[order],
+            self.missing_left[order],
             np.empty((0, 2), dtype=np.int32),
-            roots,
+            np.searchsorted(tree[order], np.arange(len(self.roots))),
             np.array([self.base_score]),
         )
 
