@@ -74,7 +74,7 @@ class Predictor:
         return self._target
 
     @overload
-    def predict(
+    def predict(  # pyright: ignore[reportOverlappingOverload]
         self, problem: AnyProblem | str, algorithm: str | None = ..., *, library_version: str | None = ...
     ) -> Prediction: ...
     @overload
