@@ -12,8 +12,8 @@ from surrogate.bundle.bundle import Bundle, load, save
 from surrogate.bundle.calibrate import calibrate
 from surrogate.bundle.plan import greedy, plan_calibration, write_plan
 from surrogate.bundle.training import train
+from surrogate.collect.plan import unique
 from surrogate.collect.plan_file import file_problems
-from surrogate.dataset.problem_list import read_planned
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.features.conv import Conv
@@ -218,7 +218,7 @@ def test_a_plan_covers_algorithms(table: Table, bundle: Bundle, tmp_path) -> Non
 def test_planning_prefers_what_is_listed(table: Table, bundle: Bundle, tmp_path) -> None:
     """From a table of problems, networks kept."""
     table(8).to_parquet(tmp_path / "p.parquet")
-    given_problems = read_planned(tmp_path / "p.parquet")
+    given_problems = unique(file_problems(tmp_path / "p.parquet"))
     assert len(given_problems) == 16
     planned = plan_calibration(bundle, NEW, 5, given_problems)
     assert {p.conv for p in planned} <= {p.conv for p in given_problems}
