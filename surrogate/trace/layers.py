@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from surrogate.trace.events import kinds
-from surrogate.trace.events.host import within
-from surrogate.trace.events.iteration import Iteration, iteration_of, iterations
+from surrogate.trace.events.build import within
+from surrogate.trace.events.iterations import Iteration, iteration_of, iterations
 from surrogate.trace.events.tables import Ints, Trace
 
 FORWARD, BACKWARD, OTHER = range(3)

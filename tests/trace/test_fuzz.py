@@ -71,7 +71,7 @@ def _analyse(path: Path) -> bool:
     repr(kernel_table(one)).encode()
     trace_page(one).encode()
     with contextlib.suppress(InputError):
-        trim(one.trace, iterations_kept=[0], share=(0.25, 0.75))
+        trim(one.trace, iterations_kept=[0], from_us=250.0, to_us=750.0)
     return True
 
 

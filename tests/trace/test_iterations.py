@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.trace.events import iteration_of, iterations, kinds, trim
-from surrogate.trace.events.iteration import period
+from surrogate.trace.events.iterations import period
 
 
 def test_profiler_steps(make_trace, read):
@@ -74,7 +74,7 @@ def test_the_real_traces(resnet, real):
     assert len(loop) == 44 and loop[0].by == "repetition"
 
 
-@pytest.mark.parametrize("part", [{"iterations_kept": [1]}, {"share": (0.5, 1.0)}, {"from_us": 1000.0}])
+@pytest.mark.parametrize("part", [{"iterations_kept": [1]}, {"from_us": 1000.0}])
 def test_the_second_half_by_any_name(make_trace, read, part):
     trace = trim(read(make_trace(steps=2)), **part)
     assert (len(trace.ranges), len(trace.calls), len(trace.activities), len(trace.allocations)) == (
@@ -112,7 +112,6 @@ def test_trimming_to_a_gpu(make_trace, read):
         {"iterations_kept": [7]},
         {"gpu": 3},
         {"from_us": 5.0, "to_us": 4.0},
-        {"share": (0.5, 2)},
         {"from_us": 1e9},
     ],
 )

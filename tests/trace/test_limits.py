@@ -1,60 +1,15 @@
 """Files made to hurt: archives that explode, endless event lists, names that are no text."""
 
-import gzip
 import json
 import sqlite3
-import tarfile
 
 import pytest
 
 from surrogate.features.errors import InputError
 from surrogate.trace import profile, read_trace
-from surrogate.trace.events import kineto, read
 from surrogate.trace.graph import graph_of
 from surrogate.trace.iteration import load_overheads
 from surrogate.trace.whatif import evaluate, setting_of, user_function, what_if
-
-
-def test_padding_is_refused_long_before_the_limit(tmp_path, monkeypatch):
-    """16 MiB of blanks in 16 KB, by a lowered allowance; as much plain text is read to its end."""
-    monkeypatch.setattr(read, "FREE_BYTES", 1 << 20)
-    blanks = b'{"traceEvents":[' + b" " * (16 << 20)
-    path = tmp_path / "bomb.json.gz"
-    path.write_bytes(gzip.compress(blanks))
-    seen = []
-    with pytest.raises(InputError, match="over 200 times its size"):
-        read_trace(path, progress=lambda done, total: seen.append(done))
-    assert len(seen) < 16
-    plain = tmp_path / "plain.json"
-    plain.write_bytes(blanks)
-    with pytest.raises(InputError, match="holds no operators"):
-        read_trace(plain)
-
-
-def test_a_real_traces_ratio_is_far_from_the_limit(make_trace):
-    """A small trace of many equal steps packs tightly and still is no padding."""
-    raw = json.dumps(make_trace(steps=300)).encode()
-    assert len(raw) / len(gzip.compress(raw)) < read.MAX_RATIO / 3
-
-
-def test_more_events_than_memory_should_hold(make_trace, tmp_path, monkeypatch):
-    path = tmp_path / "long.json"
-    path.write_text(json.dumps(make_trace(steps=2)))
-    count = len(make_trace(steps=2)["traceEvents"])
-    monkeypatch.setattr(kineto, "MAX_EVENTS", count)
-    assert len(read_trace(path).calls) == 12
-    monkeypatch.setattr(kineto, "MAX_EVENTS", count - 1)
-    with pytest.raises(InputError, match="record fewer iterations"):
-        read_trace(path)
-
-
-def test_an_archive_of_several_traces(make_trace, tmp_path):
-    one, path = tmp_path / "worker0.json", tmp_path / "workers.tar.gz"
-    one.write_text(json.dumps(make_trace()))
-    with tarfile.open(path, "w:gz") as archive:
-        archive.add(one, "worker0.json")
-    with pytest.raises(InputError, match=r"unpack it .tar xf. and give one trace"):
-        read_trace(path)
 
 
 def test_an_execution_trace_in_the_place_of_a_trace(tmp_path):

@@ -28,7 +28,7 @@ def part_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose a part of the trace; the command passes them on to `load` as keywords."""
     for option in (
         click.option(
-            "--max-bytes", type=click.IntRange(min=1), help="Most bytes a packed trace may unpack to [8 GiB]."
+            "--max-bytes", type=click.IntRange(min=1), help="Most bytes a packed trace may unpack to [2 GiB]."
         ),
         click.option(
             "--execution-trace",
@@ -85,7 +85,7 @@ def _read(path: Path, max_bytes: int | None) -> "Trace":
     """The trace, with a bar on standard error while a large one is read."""
     from tqdm import tqdm
 
-    from surrogate.trace.events.read import DEFAULT_MAX_BYTES, read_trace
+    from surrogate.trace.events import read_trace
 
     with tqdm(
         desc=path.name, unit="B", unit_scale=True, disable=None, leave=False, dynamic_ncols=True, delay=1.0
@@ -95,4 +95,4 @@ def _read(path: Path, max_bytes: int | None) -> "Trace":
             bar.total = total
             bar.update(done - bar.n)
 
-        return read_trace(path, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=step)
+        return read_trace(path, max_bytes=max_bytes, progress=step)

@@ -1,170 +1,163 @@
 """PyTorch profiler (Kineto) traces in Chrome's JSON → `Trace`; the category names of both generations."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable
 from typing import Any
 
 from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
 from surrogate.trace.events.build import build
-from surrogate.trace.events.names import Interner, clean_name, clean_shapes, clean_texts
-from surrogate.trace.events.rows import Parts
-from surrogate.trace.events.scanner import Scanner
+from surrogate.trace.events.raw import RawTrace, clean_name
 from surrogate.trace.events.tables import Device, Trace
 
+Handler = Callable[[dict[str, Any], dict[str, Any]], None]
+
 _RANGES = {"operator": kinds.OPERATOR, "cpu_op": kinds.OPERATOR, "user_annotation": kinds.ANNOTATION}
-_CALLS = {"runtime", "cuda_runtime", "cuda_driver", "driver", "hip_runtime", "xpu_runtime", "mtia_runtime"}
+_CALLS = ("runtime", "cuda_runtime", "cuda_driver", "driver", "hip_runtime", "xpu_runtime", "mtia_runtime")
 _ACTIVITIES = {
     "kernel": kinds.KERNEL, "memcpy": kinds.COPY, "gpu_memcpy": kinds.COPY, "memset": kinds.MEMSET,
     "gpu_memset": kinds.MEMSET, "concurrent_kernel": kinds.KERNEL,
 }  # fmt: skip
-IGNORED = {
-    "async",
-    "ac2g",
-    "async_cpu_to_gpu",
-    "async_gpu",
-    "fwdbwd",
-    "forward_backward",
-    "gpu_user_annotation",
-    "trace",
-}
+_IGNORED = {
+    "async", "ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "forward_backward", "gpu_user_annotation", "trace",
+}  # fmt: skip
 """Categories that repeat what the other events say: arrows, annotations projected to the GPU, the recording itself."""
-MAX_EVENTS = 10_000_000
-"""Most events of a file; their rows take about 500 bytes each."""
-Row = tuple[Any, ...]
+_TAIL = 12  # characters; a number or a literal cut by the end of the file fails this close to it
 
 
-def read_kineto(pieces: Iterable[bytes], source: str) -> Trace:
-    """The trace in a file's (unpacked) bytes. Raises `InputError` for what is no trace; see `Scanner`.
+def read_kineto(content: bytes, source: str) -> Trace:
+    """The trace in a file's (unpacked) bytes: an object with a ``traceEvents`` list, or a bare list of events.
 
-    Events without a usable time are left out and counted in ``notes``; categories that no table holds are
-    counted in ``ignored``.
+    Events without a usable time are left out and counted in ``notes``; categories that no table holds are counted in
+    ``ignored``. Of a file that ends early the whole events are used. Raises `InputError` for what is no trace.
     """
-    scanner = Scanner(pieces, source)
-    rows = _Rows()
-    handlers = rows.handlers()
-    for number, event in enumerate(scanner):
-        if number >= MAX_EVENTS:
+    text = content.decode("utf-8-sig", "replace")
+    reader = _EventReader(RawTrace(source, "kineto"))
+    raw = reader.raw
+    try:
+        # Each event becomes a row while the file is parsed, so that memory never holds all events as dicts.
+        whole = json.JSONDecoder(object_hook=reader.take, strict=False).decode(text)
+    except json.JSONDecodeError as error:
+        at_the_end = error.msg.startswith("Unterminated") or error.pos >= len(text.rstrip()) - _TAIL
+        if not (reader.count and at_the_end):
+            raise _refusal(source, f"is no JSON or damaged ({error.msg})") from None
+        raw.notes.append("the file ends early; what comes before its end is used")
+        whole = _header(text) | {"traceEvents": []}
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or lists without end
+        raise _refusal(source, f"is damaged ({str(error).partition(';')[0]})") from None
+    header = whole if isinstance(whole, dict) else {"traceEvents": whole}
+    events = header.get("traceEvents")
+    if not isinstance(events, list):
+        if "nodes" in header:
             raise InputError(
-                f"{source}: over {MAX_EVENTS:,} events; record fewer iterations, or without Python stacks"
+                f"{source}: an execution trace, which holds shapes and no times; give it as --execution-trace beside"
+                " the profiler's trace of the same program"
             )
-        if type(event) is not dict:
-            rows.damaged += 1
-            continue
-        phase, category = event.get("ph"), event.get("cat")
-        handler = handlers.get(category) if phase == "X" and type(category) is str else None
-        if handler is not None:
-            arguments = event.get("args")
-            handler(event, arguments if type(arguments) is dict else {})
-        else:
-            rows.other(event, phase, category)
-    if not scanner.found_events and "nodes" in scanner.header:
-        raise InputError(
-            f"{source}: an execution trace, which holds shapes and no times; give it as --execution-trace beside the"
-            " profiler's trace of the same program"
-        )
-    notes = ["the file ends early; what comes before its end is used"] if scanner.cut else []
-    if rows.damaged:
-        notes.append(f"{rows.damaged:,} entries of the events list are no events")
-    rank, world = _ranks(scanner.header.get("distributedInfo"))
-    return build(
-        Parts(
-            source=source,
-            format="kineto",
-            names=rows.names,
-            shapes=rows.shapes,
-            types=rows.types,
-            inputs=rows.inputs,
-            threads=rows.threads,
-            thread_names=rows.thread_names,
-            ranges=rows.ranges,
-            frames=rows.frames,
-            calls=rows.calls,
-            activities=rows.activities,
-            syncs=rows.syncs,
-            allocations=rows.allocations,
-            devices=_devices(scanner.header.get("deviceProperties")),
-            rank=rank,
-            world_size=world,
-            notes=notes,
-            ignored=dict(rows.ignored),
-        )
+        raise _refusal(source, "holds no list of events")
+    if damaged := sum(entry is not None for entry in events):
+        raw.notes.append(f"{damaged:,} entries of the events list are no events")
+    raw.devices = _devices(header.get("deviceProperties"))
+    info = header.get("distributedInfo")
+    if isinstance(info, dict):
+        rank, world = info.get("rank"), info.get("world_size")
+        raw.rank = rank if type(rank) is int else None
+        raw.world_size = world if type(world) is int else None
+    return build(raw)
+
+
+def _refusal(source: str, what: str) -> InputError:
+    return InputError(
+        f"{source}: {what}; give a PyTorch profiler trace (.json, .json.gz) or an Nsight Systems export"
+        " (nsys export --type sqlite)"
     )
 
 
-class _Rows:
-    """Rows as they come, one list per table, in the column order of `surrogate.trace.events.build`."""
+def _header(text: str) -> dict[str, Any]:
+    """What stands before the list of events in a file that ends early."""
+    try:
+        header = json.loads(text[: text.index('"traceEvents"')].rstrip().rstrip(",") + "}")
+    except ValueError:
+        return {}
+    return header if isinstance(header, dict) else {}
 
-    def __init__(self) -> None:
-        self.names, self.types = Interner(clean_name), Interner(clean_texts)
-        self.inputs, self.shapes = Interner(clean_texts), Interner(clean_shapes)
-        self.threads = Interner(lambda key: (clean_name(str(key[0])), clean_name(str(key[1]))))
-        self.thread_names: dict[tuple[str, str], str] = {}
-        self.ranges: list[Row] = []
-        self.frames: list[Row] = []
-        self.calls: list[Row] = []
-        self.activities: list[Row] = []
-        self.syncs: list[Row] = []
-        self.allocations: list[Row] = []
-        self.ignored: Counter[str] = Counter()
-        self.damaged = 0
 
-    def handlers(self) -> dict[str, Callable[[dict[str, Any], dict[str, Any]], None]]:
-        """Category (old and new spelling) → what takes its events."""
-        table: dict[str, Callable[[dict[str, Any], dict[str, Any]], None]] = {}
-        for category, kind in _RANGES.items():
-            table[category] = table[category.capitalize()] = _bound(self.range, kind)
-        table["python_function"] = self.frame
-        for category in _CALLS:
-            table[category] = table[category.capitalize()] = self.call
-        for category, kind in _ACTIVITIES.items():
-            table[category] = table[category.capitalize()] = _bound(self.activity, kind)
-        table["cuda_sync"] = self.sync
-        return table
+class _EventReader:
+    """Takes each JSON object of the file and keeps those that are events as rows of ``raw``."""
+
+    def __init__(self, raw: RawTrace) -> None:
+        self.raw, self.count = raw, 0
+        self.handlers: dict[str, Handler] = {"python_function": self.frame, "cuda_sync": self.sync}
+        kinds_of = [(_RANGES, self.range), (dict.fromkeys(_CALLS, -1), self.call), (_ACTIVITIES, self.activity)]
+        for categories, method in kinds_of:
+            for category, kind in categories.items():
+                handler = _with_kind(method, kind)
+                self.handlers[category] = self.handlers[category.capitalize()] = handler
+
+    def take(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        """The object itself, or None for an event, which is kept as a row."""
+        phase = event.get("ph")
+        if phase is None:
+            return event
+        self.count += 1
+        category, arguments = event.get("cat"), event.get("args")
+        arguments = arguments if type(arguments) is dict else {}
+        handler = self.handlers.get(category) if phase == "X" and type(category) is str else None
+        if handler is not None:
+            handler(event, arguments)
+        elif event.get("name") == "[memory]" and arguments:
+            self.allocation(event, arguments)
+        elif phase == "M":
+            if event.get("name") == "thread_name" and arguments:
+                key = str(event.get("pid")), str(event.get("tid"))
+                self.raw.thread_names[key] = clean_name(str(arguments.get("name", "")))
+        elif not (type(category) is str and category.lower() in _IGNORED) and phase not in ("i", "I", "C"):
+            self.raw.ignored[f"{category} ({phase})"[:80]] += 1
+        return None
 
     def thread(self, event: dict[str, Any]) -> int:
         process, thread = event.get("pid"), event.get("tid")
-        if type(process) not in _PLAIN or type(thread) not in _PLAIN:
+        if type(process) not in (int, str) or type(thread) not in (int, str):
             process, thread = str(process), str(thread)
-        return self.threads.index((process, thread))
+        return self.raw.threads.index((process, thread))
 
     def range(self, event: dict[str, Any], arguments: dict[str, Any], kind: int) -> None:
-        get = arguments.get
+        raw, get = self.raw, arguments.get
         dims, stack = get("Input Dims", get("Input dims")), get("Call stack")
         types, inputs = get("Input type"), get("Concrete Inputs")
-        self.ranges.append(
+        raw.ranges.append(
             (
-                event.get("ts"), event.get("dur"), self.name(event.get("name")), kind, self.thread(event),
+                event.get("ts"), event.get("dur"), raw.name(event.get("name")), kind, self.thread(event),
                 get("External id", get("external id", -1)), get("Sequence number", -1), get("Fwd thread id", -1),
-                self.shapes.index(repr(dims), dims) if dims is not None else -1,
-                self.types.index(repr(types), types) if types is not None else -1,
-                self.inputs.index(repr(inputs), inputs) if inputs is not None else -1,
+                raw.shapes.index(repr(dims), dims) if dims is not None else -1,
+                raw.types.index(repr(types), types) if types is not None else -1,
+                raw.inputs.index(repr(inputs), inputs) if inputs is not None else -1,
                 -1,
-                self.name(stack) if stack else -1,
+                raw.name(stack) if stack else -1,
             )
         )  # fmt: skip
 
     def frame(self, event: dict[str, Any], arguments: dict[str, Any]) -> None:
-        self.frames.append(
+        self.raw.frames.append(
             (
-                event.get("ts"), event.get("dur"), self.name(event.get("name")), kinds.FRAME, self.thread(event),
+                event.get("ts"), event.get("dur"), self.raw.name(event.get("name")), kinds.FRAME, self.thread(event),
                 arguments.get("Python id", -1), -1, -1, -1, -1, -1, -1, -1,
             )
         )  # fmt: skip
 
-    def call(self, event: dict[str, Any], arguments: dict[str, Any]) -> None:
-        self.calls.append(
+    def call(self, event: dict[str, Any], arguments: dict[str, Any], kind: int) -> None:
+        get = arguments.get
+        self.raw.calls.append(
             (
-                event.get("ts"), event.get("dur"), self.name(event.get("name")), -1, self.thread(event),
-                arguments.get("correlation", -1), arguments.get("External id", arguments.get("external id", -1)),
+                event.get("ts"), event.get("dur"), self.raw.name(event.get("name")), kind, self.thread(event),
+                get("correlation", -1), get("External id", get("external id", -1)),
             )
         )  # fmt: skip
 
     def activity(self, event: dict[str, Any], arguments: dict[str, Any], kind: int) -> None:
         get = arguments.get
-        self.activities.append(
+        self.raw.activities.append(
             (
-                event.get("ts"), event.get("dur"), self.name(event.get("name")), kind,
+                event.get("ts"), event.get("dur"), self.raw.name(event.get("name")), kind,
                 get("device", event.get("pid")), get("stream", event.get("tid")), "",
                 get("correlation", -1), get("External id", get("external id", -1)),
                 get("grid"), get("block"), get("registers per thread", -1), get("shared memory", -1),
@@ -174,67 +167,37 @@ class _Rows:
 
     def sync(self, event: dict[str, Any], arguments: dict[str, Any]) -> None:
         get = arguments.get
-        name = self.name(get("cuda_sync_kind", event.get("name")))
-        self.syncs.append(
+        self.raw.syncs.append(
             (
-                event.get("ts"), event.get("dur"), name, -1, get("device", event.get("pid")),
-                get("stream", event.get("tid")), "", get("correlation", -1),
+                event.get("ts"), event.get("dur"), self.raw.name(get("cuda_sync_kind", event.get("name"))), -1,
+                get("device", event.get("pid")), get("stream", event.get("tid")), "", get("correlation", -1),
                 get("wait_on_cuda_event_record_corr_id", -1),
             )
         )  # fmt: skip
 
-    def other(self, event: dict[str, Any], phase: Any, category: Any) -> None:
-        """Memory records and thread names; the rest is counted, arrows and marks are left out on purpose."""
-        arguments = event.get("args")
-        if event.get("name") == "[memory]" and type(arguments) is dict:
-            get = arguments.get
-            device = get("Device Id", -1) if get("Device Type", 0) else -1
-            self.allocations.append(
-                (
-                    event.get("ts"),
-                    get("Bytes"),
-                    device,
-                    get("Addr", -1),
-                    get("Total Allocated", -1),
-                    self.thread(event),
-                )
+    def allocation(self, event: dict[str, Any], arguments: dict[str, Any]) -> None:
+        get = arguments.get
+        device = get("Device Id", -1) if get("Device Type", 0) else -1
+        self.raw.allocations.append(
+            (
+                event.get("ts"), get("Bytes"), device, get("Addr", -1), get("Total Allocated", -1), self.thread(event),
             )
-        elif phase == "M":
-            if event.get("name") == "thread_name" and type(arguments) is dict:
-                key = str(event.get("pid")), str(event.get("tid"))
-                self.thread_names[key] = clean_name(str(arguments.get("name", "")))
-        elif not (type(category) is str and category.lower() in IGNORED) and phase not in ("i", "I", "C"):
-            self.ignored[f"{category} ({phase})"[:80]] += 1
-
-    def name(self, value: Any) -> int:
-        return self.names.index(value) if type(value) is str else self.names.index(repr(value))
+        )  # fmt: skip
 
 
-_PLAIN = (int, str)
-
-
-def _bound(method: Callable[..., None], kind: int) -> Callable[[dict[str, Any], dict[str, Any]], None]:
+def _with_kind(method: Callable[[dict[str, Any], dict[str, Any], int], None], kind: int) -> Handler:
     return lambda event, arguments: method(event, arguments, kind)
 
 
 def _devices(properties: Any) -> list[Device]:
-    found = []
-    for at, one in enumerate(properties if isinstance(properties, list) else []):
-        if not isinstance(one, dict):
-            continue
-        numbers = {
-            key: value if isinstance(value := one.get(key), int) and 0 <= value < 2**62 else 0
-            for key in ("id", "computeMajor", "computeMinor", "numSms", "totalGlobalMem")
-        }
-        capability = numbers["computeMajor"] + min(numbers["computeMinor"], 9) / 10
-        index = numbers["id"] if "id" in one else at
-        name = clean_name(one.get("name", ""))
-        found.append(Device(index, name, round(capability, 1), numbers["numSms"], numbers["totalGlobalMem"]))
-    return found
-
-
-def _ranks(info: Any) -> tuple[int | None, int | None]:
-    if not isinstance(info, dict):
-        return None, None
-    rank, world = info.get("rank"), info.get("world_size")
-    return (rank if type(rank) is int else None), (world if type(world) is int else None)
+    devices = []
+    for position, entry in enumerate(properties if isinstance(properties, list) else []):
+        if isinstance(entry, dict):
+            index, major, minor, sms, memory = (
+                value if isinstance(value := entry.get(key), int) and 0 <= value < 2**62 else 0
+                for key in ("id", "computeMajor", "computeMinor", "numSms", "totalGlobalMem")
+            )
+            capability = round(major + min(minor, 9) / 10, 1)
+            index = index if "id" in entry else position
+            devices.append(Device(index, clean_name(entry.get("name", "")), capability, sms, memory))
+    return devices

@@ -1,6 +1,6 @@
 """The events of a trace as columns: one frozen table per kind of event, over shared names, threads and streams."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -199,14 +199,18 @@ class Trace:
         """The name in ``row`` of a table of this trace."""
         return self.names[int(table.name[row])]
 
+    def named(self, table: Any, test: Callable[[str], Any]) -> NDArray[np.bool_]:
+        """Which rows of a table have a name that passes ``test``, which is called once per name."""
+        return np.array([bool(test(name)) for name in self.names] or [False])[table.name]
+
     def shapes_of(self, row: int) -> tuple[Any, ...] | None:
         """Input shapes of a row of ``ranges``, one tuple per argument; None where the trace has none."""
-        found = int(self.ranges.shapes[row])
-        return None if found < 0 else self.shapes[found]
+        index = int(self.ranges.shapes[row])
+        return None if index < 0 else self.shapes[index]
 
     def device_name(self, device: int) -> str:
         """The name of the device of that index, "" where the trace has none."""
-        return next((one.name for one in self.devices if one.index == device), "")
+        return next((known.name for known in self.devices if known.index == device), "")
 
 
 T = TypeVar("T")

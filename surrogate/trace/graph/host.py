@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from surrogate.trace.events.host import within
+from surrogate.trace.events.build import within
 from surrogate.trace.events.tables import Ints, Trace
 from surrogate.trace.graph.handover import Burst, busy_spans
 from surrogate.trace.layers import Layers

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surrogate.trace.events.iteration import Iteration
+from surrogate.trace.events.iterations import Iteration
 from surrogate.trace.events.tables import Ints
 from surrogate.trace.graph.coverage import Coverage
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from surrogate.trace.events import kinds
-from surrogate.trace.events.iteration import Iteration, iteration_of, iterations
+from surrogate.trace.events.iterations import Iteration, iteration_of, iterations
 from surrogate.trace.events.tables import Ints, Trace
 
 WRAPPER = re.compile(r"^(?:Optimizer\.|DistributedDataParallel|autograd::engine::thread_main)")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError, nearest
-from surrogate.trace.events.link import nest
+from surrogate.trace.events.build import nest
 from surrogate.trace.events.tables import Ints
 from surrogate.trace.result import Rows
 

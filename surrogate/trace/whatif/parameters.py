@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from surrogate.trace.events.iteration import Iteration
+from surrogate.trace.events.iterations import Iteration
 from surrogate.trace.events.tables import Trace
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
