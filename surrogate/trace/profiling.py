@@ -1,18 +1,57 @@
-"""One trace ready to be asked: layers found, work derived, device chosen; the analyses build on this."""
+"""One trace with what its analyses share: layers, work, device, GPU, busy and idle times."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surrogate.features.gpu import Gpu
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu, gpu
 from surrogate.features.kernels import identify
-from surrogate.trace.bounds import gpu_of
-from surrogate.trace.device_time import device_of, idle_before_us, main_device
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Ints, Trace
+from surrogate.trace.events.tables import Activities, Ints, Trace
 from surrogate.trace.layers import Layers, find_layers
-from surrogate.trace.operands import WorkFinder
+from surrogate.trace.work import WorkFinder
+
+
+def union_us(start_ns: Ints, end_ns: Ints) -> float:
+    """Length in µs of the union of intervals, in any order, overlapping or not."""
+    if not len(start_ns):
+        return 0.0
+    order = np.argsort(start_ns, kind="stable")
+    starts, reach = start_ns[order], np.maximum.accumulate(end_ns[order])
+    gaps = np.maximum(starts[1:] - reach[:-1], 0).sum()
+    return float(reach[-1] - starts[0] - gaps) / 1e3
+
+
+def idle_before_us(activities: Activities, device: Ints) -> np.ndarray:
+    """For every activity the time in µs that its device was idle right before it; 0 for a device's first.
+
+    Per device the idle times and the busy time (`union_us`) add up to the span from first start to last end.
+    """
+    idle = np.zeros(len(activities))
+    for one in np.unique(device).tolist():
+        rows = np.flatnonzero(device == one)
+        rows = rows[np.argsort(activities.start_ns[rows], kind="stable")]
+        reach = np.maximum.accumulate(activities.end_ns[rows])
+        idle[rows[1:]] = np.maximum(activities.start_ns[rows[1:]] - reach[:-1], 0) / 1e3
+    return idle
+
+
+def device_of(trace: Trace) -> Ints:
+    """The device index of every activity."""
+    devices = np.array([one.device for one in trace.streams] or [-1], dtype=np.int64)
+    return devices[trace.activities.stream]
+
+
+def main_device(trace: Trace) -> int:
+    """The device with the most activity time; 0 where there is none."""
+    device = device_of(trace)
+    if not len(device):
+        return trace.devices[0].index if trace.devices else 0
+    values, place = np.unique(device, return_inverse=True)
+    return int(values[np.bincount(place, weights=trace.activities.time_us).argmax()])
+
 
 _PREPARING = {"offsets", "layout", "fft_filter", "winograd_filter", "xmma_setup"}
 """Families of kernels that prepare an operator's work without doing any of it."""
@@ -108,3 +147,17 @@ def _spread_work(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64]
 def _prepares(name: str) -> bool:
     found = identify(name)
     return found is not None and found.family in _PREPARING
+
+
+def gpu_of(trace: Trace, device: int, name: str | None = None) -> Gpu | None:
+    """The registry's GPU for a device of the trace, or the one of ``name``; None where the registry has none.
+
+    Raises `InputError` where ``name`` is given and unknown.
+    """
+    if name:
+        return gpu(name)
+    recorded = trace.device_name(device)
+    try:
+        return gpu(recorded) if recorded else None
+    except InputError:
+        return None

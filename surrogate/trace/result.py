@@ -10,7 +10,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Rows:
+class ResultTable:
     """A table: ``rows`` share their keys, every key that is a quantity ends in its unit; None where unknown."""
 
     title: str
@@ -42,9 +42,9 @@ class Rows:
 
         return pd.DataFrame(list(self.rows))
 
-    def top(self, count: int | None) -> "Rows":
+    def top(self, count: int | None) -> "ResultTable":
         """The first ``count`` rows, all where it is None."""
-        return Rows(self.title, self.rows[:count], self.notes)
+        return ResultTable(self.title, self.rows[:count], self.notes)
 
 
 def show(value: Any) -> str:

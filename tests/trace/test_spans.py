@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import surrogate.trace
 from surrogate.features.errors import InputError
-from surrogate.trace.spans import LEVELS, Tracer, leveled, module_spans, operator_spans, trace_spans
-from surrogate.trace.spans.table import parents_by_inclusion
+from surrogate.trace.spans import LEVELS, parents_by_inclusion, trace_spans
+from surrogate.trace.tracer import Tracer, leveled, module_spans, operator_spans
 
 
 def _named(spans, name):
@@ -151,7 +151,7 @@ def test_the_shared_tracer_is_off_until_enabled():
 
 def test_a_span_that_is_off_reads_no_clock(monkeypatch):
     tracer = Tracer("model")
-    monkeypatch.setattr("surrogate.trace.spans.live._now", lambda: pytest.fail("the clock was read"))
+    monkeypatch.setattr("surrogate.trace.tracer._now", lambda: pytest.fail("the clock was read"))
     with tracer.span("layer", "x"):
         pass
 

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.trace.copies import copy_table
-from surrogate.trace.device_time import idle_before_us, union_us
 from surrogate.trace.kernels import GROUPINGS, kernel_table
-from surrogate.trace.layer_times import layer_table, type_table
 from surrogate.trace.layers import BACKWARD, FORWARD, OTHER, find_layers
-from surrogate.trace.overview import batch_sweep, summary
-from surrogate.trace.profiling import profile
+from surrogate.trace.profiling import idle_before_us, profile, union_us
+from surrogate.trace.tables import batch_sweep, copy_table, layer_table, summary, type_table
 
 CONV_FLOPS = 2 * 8 * 16 * 30 * 30 * 3 * 3 * 3
 CONV_BYTES = 4 * (8 * 3 * 32 * 32 + 16 * 3 * 3 * 3 + 8 * 16 * 30 * 30)

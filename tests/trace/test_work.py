@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
-from surrogate.trace.bounds import launch_use, uses_tensor_cores, verdict
+from surrogate.trace.kernels import launch_use, uses_tensor_cores, verdict
 from surrogate.trace.work import RULES, Operands, flops_and_bytes
 
 

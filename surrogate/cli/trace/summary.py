@@ -47,10 +47,8 @@ def command(
     Several FILES are one model at several batch sizes: a row each, with throughput and the best batch.
     """
     from surrogate.features.errors import InputError
-    from surrogate.trace.copies import copy_table
-    from surrogate.trace.layer_times import layer_table, type_table
-    from surrogate.trace.overview import batch_sweep, summary
     from surrogate.trace.profiling import profile
+    from surrogate.trace.tables import batch_sweep, copy_table, layer_table, summary, type_table
 
     if len(files) > 1 and (by != "model" or html):
         raise InputError(

@@ -60,7 +60,7 @@ def command(
 
         write_timeline(answers[-1].predicted, timeline, answers[-1].name)
     if figures is not None:
-        from surrogate.trace.whatif.figures import write_figures
+        from surrogate.trace.whatif.output import write_figures
 
         write_figures(answers, figures)
     rows = [answer.to_dict() for answer in answers]

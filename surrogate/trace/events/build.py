@@ -1,4 +1,4 @@
-"""Raw rows → the sorted, linked tables of a `Trace`: which range is inside which, which call launched which activity."""
+"""Raw rows → the sorted, linked tables of a `Trace`: ranges inside ranges, activities of the calls that launched them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,7 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surrogate.trace.events import kinds
-from surrogate.trace.events.raw import COLUMNS, Columns, Interner, RawTrace, columns_of, floats, integers, triples
+from surrogate.trace.events.raw import (
+    COLUMNS,
+    Columns,
+    Interner,
+    RawTrace,
+    columns_of,
+    floats,
+    integers,
+    triples,
+)
 from surrogate.trace.events.tables import (
     Activities,
     Allocations,
@@ -161,7 +170,7 @@ def nest(
 ) -> tuple[Ints, Ints]:
     """(parent, depth): the innermost row of the same thread that holds each row, -1 for none; linear time.
 
-    ``order`` breaks ties of the start (the outer range was opened first, so it has the smaller id). Rows where
+    ``order`` breaks ties of the start (the outer range was opened first, so it has the smaller id). ResultTable where
     ``holds`` is False have parents but are none. Overlap without inclusion makes no child: a later range that
     outlasts an open one is its sibling. ``tolerance_ns`` forgives what rounding to whole µs cuts off a parent.
     """

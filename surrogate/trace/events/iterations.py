@@ -51,7 +51,9 @@ def iterations(trace: Trace) -> tuple[Iteration, ...]:
     steps = np.flatnonzero(ranges.kind == kinds.STEP)
     if len(steps):
         return tuple(
-            Iteration(i, trace.name_of(ranges, row), int(ranges.start_ns[row]), int(ranges.end_ns[row]), "step")
+            Iteration(
+                i, trace.name_of(ranges, row), int(ranges.start_ns[row]), int(ranges.end_ns[row]), "step"
+            )
             for i, row in enumerate(steps.tolist())
         )
     first, last = trace.span_ns
@@ -138,7 +140,9 @@ def _repeats(trace: Trace) -> list[int]:
     by_user = own & np.isin(ranges.kind, (kinds.NVTX, kinds.ANNOTATION))
     # Names that differ only in numbers, such as "Step 10 to 20", count as one.
     numbers: dict[str, int] = {}
-    labels = np.array([numbers.setdefault(_NUMBER.sub("#", name), len(numbers)) for name in trace.names] or [0])
+    labels = np.array(
+        [numbers.setdefault(_NUMBER.sub("#", name), len(numbers)) for name in trace.names] or [0]
+    )
     for depth in range(_MAX_DEPTH):
         rows = np.flatnonzero((own if depth == 0 else by_user) & (ranges.depth == depth))
         start, length = period(labels[ranges.name[rows]]) if len(rows) else (0, 0)
@@ -237,7 +241,7 @@ def _by_gpu(trace: Trace, gpu: int) -> Trace:
 def _subset(
     trace: Trace, ranges: Mask, calls: Mask, activities: Mask, inside: Callable[[Ints], Mask]
 ) -> Trace:
-    """The chosen rows with their links renumbered; a link to a range that went leads to the nearest kept one around it."""
+    """The chosen rows with their links renumbered; a link to a range that went leads to the next one around it."""
     new_range, frames_kept = _new_rows(trace.ranges, ranges), inside(trace.frames.start_ns)
     new_call = np.append(np.where(calls, np.cumsum(calls) - 1, -1), -1)
     kept_calls, kept_activities = take(trace.calls, calls), take(trace.activities, activities)

@@ -87,7 +87,11 @@ class _EventReader:
     def __init__(self, raw: RawTrace) -> None:
         self.raw, self.count = raw, 0
         self.handlers: dict[str, Handler] = {"python_function": self.frame, "cuda_sync": self.sync}
-        kinds_of = [(_RANGES, self.range), (dict.fromkeys(_CALLS, -1), self.call), (_ACTIVITIES, self.activity)]
+        kinds_of = [
+            (_RANGES, self.range),
+            (dict.fromkeys(_CALLS, -1), self.call),
+            (_ACTIVITIES, self.activity),
+        ]
         for categories, method in kinds_of:
             for category, kind in categories.items():
                 handler = _with_kind(method, kind)

@@ -1,7 +1,7 @@
 """What a reader collects from a trace file, and how its raw values become clean columns.
 
-Readers append one tuple per event to a `RawTrace`, its values as the file holds them. `columns_of` turns the rows of one
-table into NumPy columns: fast where every value is a plain number, value by value where a file is damaged.
+Readers append one tuple per event to a `RawTrace`, its values as the file holds them. `columns_of` turns the rows of
+one table into NumPy columns: fast where every value is a plain number, value by value where a file is damaged.
 """
 
 import math
@@ -41,7 +41,7 @@ _LIMIT = 2**63 - 1
 
 
 class Interner(Generic[T]):
-    """Gives each distinct value an index, in the order of first sight; ``clean`` is applied to a value when it is new."""
+    """Gives each distinct value an index, in the order of first sight; ``clean`` is applied to new values."""
 
     def __init__(self, clean: Callable[[Any], T]) -> None:
         self._clean = clean

@@ -220,3 +220,19 @@ def take(table: T, rows: NDArray[Any]) -> T:
     """The chosen rows (indices or a mask) of a table of columns."""
     columns = {f.name: getattr(table, f.name)[rows] for f in fields(table)}  # type: ignore[arg-type]
     return replace(table, **columns)  # type: ignore[type-var]
+
+
+def linked(column: NDArray[Any], links: Ints, missing: Any = -1) -> NDArray[Any]:
+    """``column[links]``, with ``missing`` where a link is -1; the column may be empty."""
+    return np.append(column, missing)[links]
+
+
+def merged(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Starts and ends of the union of intervals, sorted; intervals that touch or overlap become one."""
+    if not len(starts):
+        return starts, ends
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    # An interval opens a new one of the union where it starts behind all that came before.
+    new = np.flatnonzero(starts[1:] > reach[:-1]) + 1
+    return starts[np.concatenate([[0], new])], reach[np.concatenate([new - 1, [len(reach) - 1]])]

@@ -7,8 +7,14 @@ performance model for deep learning recommendation model training on GPUs" (HiPC
 
 from surrogate.trace.iteration.clocks import Clocks, clocks_for
 from surrogate.trace.iteration.overheads import Mean, Overheads, load_overheads, measure_overheads, pooled
-from surrogate.trace.iteration.predict import batch_of, iteration_times, load_surrogates
-from surrogate.trace.iteration.result import IterationTime, IterationTimes, OperatorRow
+from surrogate.trace.iteration.predict import (
+    IterationTime,
+    IterationTimes,
+    OperatorRow,
+    batch_of,
+    iteration_times,
+    load_surrogates,
+)
 from surrogate.trace.iteration.times import DeviceTimes, Lack, Surrogates, measured_times, predicted_times
 from surrogate.trace.iteration.units import Action, HostWork, Unit, host_work
 

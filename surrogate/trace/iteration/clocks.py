@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration.overheads import EVENT_US, Overheads, handed_over, place
-from surrogate.trace.iteration.segments import Segments, segments
-from surrogate.trace.iteration.units import Action, Unit
+from surrogate.trace.iteration.units import Action, Segments, Unit, segments
 
 KERNEL_GAP_US = 1.0
 """Between two activities of a stream. Source: Lin et al. (HiPC 2022)."""

@@ -12,8 +12,7 @@ import numpy as np
 from surrogate.dataset.atomic import write_text
 from surrogate.features.errors import InputError
 from surrogate.features.regular_file import require_regular
-from surrogate.trace.iteration.segments import Segments, segments
-from surrogate.trace.iteration.units import HostWork, Unit
+from surrogate.trace.iteration.units import HostWork, Segments, Unit, segments
 
 EVENT_US = 2.0
 """What tracing one event costs the host, in µs. Source: Lin et al. (HiPC 2022)."""

@@ -15,10 +15,9 @@ from surrogate.features.operators import Memcpy, Operator, operator
 from surrogate.network.predictors import ConvPredictor, OperatorTimes
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Trace
-from surrogate.trace.iteration.call import LackingError
 from surrogate.trace.iteration.clocks import collectives
-from surrogate.trace.iteration.sizes import Problem, known_names, problems, rebatched
-from surrogate.trace.operands import WorkFinder
+from surrogate.trace.iteration.sizes import LackingError, Problem, known_names, problems, rebatched
+from surrogate.trace.work import WorkFinder
 
 MEASURED, MODEL, ROOFLINE = "measured", "model", "roofline"
 TF32_FROM = 8.0

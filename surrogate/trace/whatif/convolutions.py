@@ -12,9 +12,9 @@ from surrogate.features.kernels import identify_call
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.graph.tasks import Graph
-from surrogate.trace.operands import WorkFinder
 from surrogate.trace.whatif.primitives import scale, select
 from surrogate.trace.whatif.setting import Change, Setting
+from surrogate.trace.work import WorkFinder
 
 _FORWARD = ("aten::cudnn_convolution", "aten::miopen_convolution", "aten::convolution", "aten::_convolution")
 _HALVES = {

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError, nearest
-from surrogate.trace.graph.order import in_order
 from surrogate.trace.graph.simulate import POLICIES
 from surrogate.trace.graph.tasks import (
     CHANNEL,
@@ -36,6 +35,7 @@ from surrogate.trace.graph.tasks import (
     Mask,
     Policy,
     Resource,
+    in_order,
 )
 from surrogate.trace.layers import PHASES
 
@@ -214,7 +214,7 @@ def _columns(
 
 def _placed(graph: Graph, count: int, new: list[NewTask]) -> Graph:
     """New tasks right after the last one they follow, so that order on shared resources is the one asked for."""
-    from surrogate.trace.graph.order import reordered
+    from surrogate.trace.graph.tasks import reordered
 
     position = np.arange(len(graph), dtype=float)
     position[count:] = [max(one.after, default=-1) + 0.5 for one in new]

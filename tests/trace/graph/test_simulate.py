@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
 from surrogate.trace.graph import Graph, Resource, critical_path, serialised_pct, simulate
-from surrogate.trace.graph.order import in_order
-from surrogate.trace.graph.tasks import COLLECTIVE, KERNEL, WORK
+from surrogate.trace.graph.tasks import COLLECTIVE, KERNEL, WORK, in_order
 
 
 def make(tasks, edges=(), resources=3) -> Graph:

@@ -8,9 +8,15 @@ from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
 from surrogate.features.operators import Addmm, Bmm, EmbeddingBag, Gemm, operator
-from surrogate.trace.iteration.call import Call, LackingError
-from surrogate.trace.iteration.convolutions import CONVOLUTIONS, convolutions, solved
-from surrogate.trace.iteration.sizes import RULES, rebatched
+from surrogate.trace.iteration.sizes import (
+    CONVOLUTIONS,
+    RULES,
+    Call,
+    LackingError,
+    convolutions,
+    rebatched,
+    solved,
+)
 
 
 def call(name, *shapes, inputs=(), dtype="fp32"):

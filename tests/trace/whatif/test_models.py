@@ -12,7 +12,7 @@ from surrogate.trace.graph import simulate
 from surrogate.trace.whatif import MODELS, Network, evaluate, select, setting_of, user_function, what_if
 from surrogate.trace.whatif.convolutions import convolutions_of
 from surrogate.trace.whatif.distributed import NETWORK
-from surrogate.trace.whatif.parameters import parameters_of
+from surrogate.trace.whatif.setting import parameters_of
 
 
 def times(graph, **given_):

@@ -8,7 +8,7 @@ from surrogate.trace import read_trace
 from surrogate.trace.graph import graph_of
 from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import evaluate, setting_of, what_if
-from surrogate.trace.whatif.figures import critical_path_svg, times_svg
+from surrogate.trace.whatif.output import critical_path_svg, times_svg
 
 
 def test_figures_name_every_answer_and_part(make_trace, tmp_path):
