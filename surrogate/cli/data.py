@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import candidates_option
-from surrogate.cli.output import output_options, show
+from surrogate.cli.options import candidates_option, output_options, show
 
 
 @click.group(cls=CommandGroup)

@@ -6,8 +6,7 @@ from typing import Any
 import click
 
 from surrogate.cli.bundle_argument import bundle_path
-from surrogate.cli.options import candidates_option, where_option
-from surrogate.cli.output import output_options, show
+from surrogate.cli.options import candidates_option, output_options, show, where_option
 
 
 @click.command()

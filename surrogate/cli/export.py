@@ -51,8 +51,8 @@ def command(
     from surrogate.dataset.atomic import write_text
     from surrogate.dataset.problem_list import read_convs
     from surrogate.prediction.export import export, picks_for
+    from surrogate.prediction.limits import parse_bytes
     from surrogate.prediction.predictor import load
-    from surrogate.prediction.text import parse_bytes
 
     picks = picks_for(
         load(bundle_path(bundle), gpu=named_gpu(bundle, gpu)),

@@ -3,7 +3,7 @@
 import click
 
 from surrogate.cli.completion import gpu_names
-from surrogate.cli.output import output_options, show
+from surrogate.cli.options import output_options, show
 
 
 @click.command()

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.output import output_options, show
+from surrogate.cli.options import output_options, show
 
 
 @click.command()

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from surrogate.cli.completion import gpu_names
-from surrogate.cli.output import output_options, show
+from surrogate.cli.options import output_options, show
 from surrogate.features.problem import DTYPES, LAYOUTS, MATHS
 from surrogate.network.read import MAX_SIZE
 
@@ -90,7 +90,7 @@ def command(
     from surrogate.network.network import Network
     from surrogate.network.read import read_network
     from surrogate.network.sweep import gpu_records, sweep_batches, sweep_records
-    from surrogate.prediction.text import parse_bytes
+    from surrogate.prediction.limits import parse_bytes
 
     limits: dict[str, Any] = {
         "workspace_limit": None if workspace_limit is None else parse_bytes(workspace_limit),

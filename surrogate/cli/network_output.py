@@ -5,17 +5,16 @@ from typing import Any
 
 import click
 
-from surrogate.cli.table import fitted, to_table
 from surrogate.network.result import LayerTime, NetworkTime
 from surrogate.network.savings import Rival
-from surrogate.prediction.text import interval_us
+from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 
 def print_report(
     time: NetworkTime, batches: list[dict[str, Any]], gpus: list[dict[str, Any]], *, layers: bool
 ) -> None:
     """Layers or types, classes, savings, batches, GPUs, and what is in no sum."""
-    click.echo(fitted(time.headline()))
+    click.echo(wrapped(time.headline(), terminal_width()))
     if layers:
         _section("", [_layer(layer) for layer in time.layers])
         click.echo(_sources(time))
@@ -26,7 +25,7 @@ def print_report(
     if time.savings.rivals:
         click.echo()
     for rival in time.savings.rivals:
-        click.echo(fitted(_saved(rival)))
+        click.echo(wrapped(_saved(rival), terminal_width()))
     if time.by_algorithm():
         click.echo(f"peak workspace: {time.peak_workspace_bytes / 2**20:.1f} MiB")
     _section("batches", [_sweep(row) for row in batches])
@@ -39,12 +38,13 @@ def print_report(
     for title, counts in told.items():
         if counts:
             found = ", ".join(f"{name} ×{count}" for name, count in counts.items())
-            click.echo(fitted(f"{title}: {found}"))
+            click.echo(wrapped(f"{title}: {found}", terminal_width()))
 
 
 def _section(title: str, rows: list[dict[str, Any]]) -> None:
     if rows:
-        click.echo(f"\n{title}\n{to_table(rows)}" if title else to_table(rows))
+        table = Table(rows, {"90 %": interval_us}, title).text(terminal_width())
+        click.echo(f"\n{table}" if title else table)
 
 
 def _layer(layer: LayerTime) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _sweep(row: dict[str, Any]) -> dict[str, Any]:
     """A batch or a GPU; of several batches the best one is marked."""
     shown: dict[str, Any] = {name: row[name] for name in ("batch", "gpu", "total_us") if name in row}
     shown |= {
-        "90 %": interval_us(row["lower_us"], row["upper_us"]),
+        "90 %": (row["lower_us"], row["upper_us"]),
         "samples_per_s": row["samples_per_s"],
         "coverage %": round(100 * row["coverage"], 1),
         "MiB": row["peak_workspace_bytes"] / 2**20,

@@ -5,9 +5,8 @@ from typing import Any
 
 import click
 
-from surrogate.cli.output import output_options, show
+from surrogate.cli.options import output_options, show
 from surrogate.cli.problem import FLAGS, open_predictor, problem_argument, problem_options, read_problem
-from surrogate.cli.table import fitted
 
 
 @click.command(context_settings=FLAGS)
@@ -45,10 +44,8 @@ def command(
             raise InputError("-o goes with --data TABLE; one problem's prediction is printed")
         conv = read_problem(problem, options)
         found = open_predictor(options).predict(conv, algorithm, library_version=options["library_version"])
-        if as_json or as_csv:
-            show([found.to_dict()], as_json=as_json, as_csv=as_csv, whole=found.to_dict())
-        else:
-            click.echo(fitted(repr(found)))
+        whole = found.to_dict()
+        show([whole], as_json=as_json, as_csv=as_csv, whole=whole, table=found.table())
         return
     if problem or output is None:
         raise InputError("--data TABLE needs -o OUT.parquet, and no PROBLEM beside it")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from surrogate.cli.output import output_options, show
+from surrogate.cli.options import output_options, show
 
 
 @click.command()
@@ -12,7 +12,9 @@ from surrogate.cli.output import output_options, show
 @output_options
 def command(directory: Path, as_json: bool, as_csv: bool) -> None:
     """Draw figures, CSV tables and report.html anew from the results in DIRECTORY, and print the summary."""
-    from surrogate.report import read_results, terminal_summary, write_report
+    from surrogate.report.results import read_results
+    from surrogate.report.terminal import terminal_summary
+    from surrogate.report.write import write_report
 
     results = read_results(directory)
     page = write_report(directory)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.output import output_options, show
+from surrogate.cli.options import output_options, show
 from surrogate.cli.problem import FLAGS, open_predictor, problem_argument, problem_options, read_problem
-from surrogate.cli.table import fitted
 
 if TYPE_CHECKING:
     from surrogate.features.conv import Conv
@@ -47,20 +46,19 @@ def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: An
     """
     from surrogate.features.errors import InputError
     from surrogate.prediction.limits import checked_limits
-    from surrogate.prediction.text import parse_bytes
 
     if bool(options["device"]) != options["measure"]:
         raise InputError(
             "--measure and --device go together: --measure --device cudnn, or --device reference"
         )
     conv = read_problem(problem, options)
-    text = options["workspace_limit"]
-    size = None if text is None else parse_bytes(text)
-    limits = checked_limits(size, options["deterministic"], options["top"])
+    limits = checked_limits(options["workspace_limit"], options["deterministic"], options["top"])
     predictor = open_predictor(options)
     find = _measured if options["measure"] else _recalled
     selection = find(conv, predictor, limits, options)
-    _print(selection, as_json=as_json, as_csv=as_csv)
+    records = [candidate.to_dict() for candidate in selection.candidates]
+    shown, whole = selection.table(), selection.to_dict()
+    show(records, as_json=as_json, as_csv=as_csv, whole=whole, table=shown)
     sys.exit(0 if selection.estimates else 1)
 
 
@@ -107,11 +105,3 @@ def _measured(conv: "Conv", predictor: "Predictor", limits: "Limits", options: d
         )
     ranked = predictor.select(conv, library_version=version)
     return with_attempts(ranked, tuned.tried, replace(limits, top=None))
-
-
-def _print(selection: "Selection", *, as_json: bool, as_csv: bool) -> None:
-    if as_json or as_csv:
-        records = [one.to_dict() for one in selection.candidates]
-        show(records, as_json=as_json, as_csv=as_csv, whole=selection.to_dict())
-    else:
-        click.echo(fitted(repr(selection)))

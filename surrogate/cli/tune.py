@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import candidate_option, candidates_option, where_option
-from surrogate.cli.output import output_options
+from surrogate.cli.options import candidate_option, candidates_option, output_options, where_option
 
 
 @click.command()
@@ -79,7 +78,7 @@ def command(
     """
     from surrogate.cli.datasets import load_all, progress_bar
     from surrogate.cli.lost_signals import signals_kept
-    from surrogate.cli.output import show
+    from surrogate.cli.options import show
     from surrogate.evaluation.tune import write_settings
     from surrogate.evaluation.tune.shared import tune
 

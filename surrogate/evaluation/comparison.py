@@ -39,7 +39,7 @@ class Comparison:
     folds: pd.DataFrame
 
     def __repr__(self) -> str:
-        from surrogate.report import terminal_summary
+        from surrogate.report.terminal import terminal_summary
 
         return terminal_summary(self.results)
 

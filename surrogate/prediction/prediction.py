@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surrogate.features.conv import Conv
-from surrogate.prediction.text import (
-    binary_size,
-    html_table,
-    interval_us,
-    microseconds,
-    setting_line,
-    text_table,
-)
+from surrogate.report.tables import Table, binary_size, interval_us
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN = 5
+FORMATS = {"90 %": interval_us, "workspace": binary_size}
+"""How the columns of predictions and selections read."""
+
+
+def setting_line(problem: Conv) -> str:
+    """A problem with everything that is asked about it: sizes, direction, element type, math and layout."""
+    p = problem
+    return f"{p} {p.direction} {p.dtype} {p.math} {p.layout}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -55,32 +56,30 @@ class Prediction:
 
         return pd.DataFrame([self.to_dict()])
 
-    def _records(self) -> list[dict[str, str]]:
-        return [
-            {
-                "algorithm": self.algorithm,
-                "time_us": microseconds(self.time_us),
-                "90 %": interval_us(self.lower_us, self.upper_us),
-                "workspace": binary_size(self.workspace_bytes),
-                "source": self.source,
-                "in_domain": "yes" if self.in_domain else "no",
-                "supported": "yes" if self.supported else "no",
-            }
-        ]
+    def table(self) -> Table:
+        """What people see."""
+        record = {
+            "algorithm": self.algorithm,
+            "time_us": self.time_us,
+            "90 %": (self.lower_us, self.upper_us),
+            "workspace": self.workspace_bytes,
+            "source": self.source,
+            "in_domain": self.in_domain,
+            "supported": self.supported,
+        }
+        notes = [f"note: {self.reason}"] if self.reason else []
+        return Table([record], FORMATS, self.title, notes=notes)
 
     @property
     def title(self) -> str:
         """The question in one line."""
         return f"{setting_line(self.problem)} on {self.gpu}, library {self.library_version}"
 
-    def _notes(self) -> list[str]:
-        return [f"note: {self.reason}"] if self.reason else []
-
     def __repr__(self) -> str:
-        return "\n".join([self.title, text_table(self._records()), *self._notes()])
+        return self.table().text()
 
     def _repr_html_(self) -> str:
-        return html_table(self.title, self._records(), self._notes())
+        return self.table().__html__()
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -123,22 +122,15 @@ class Predictions:
 
         return pd.DataFrame(dict(self.columns()))
 
-    def _records(self) -> list[dict[str, str]]:
-        places = range(min(len(self), SHOWN))
-        return [
-            {
-                "row": str(i),
-                **{
-                    name: microseconds(values[i]) if values.dtype.kind == "f" else str(values[i])
-                    for name, values in self.columns()
-                },
-            }
-            for i in places
-        ]
+    def table(self, title: str = "") -> Table:
+        """The first rows, for people."""
+        shown = range(min(len(self), SHOWN))
+        records = [{"row": i} | {name: values[i] for name, values in self.columns()} for i in shown]
+        more = [f"… {len(self)} rows"] if len(self) > SHOWN else []
+        return Table(records, title=title, notes=more, empty="no rows")
 
     def __repr__(self) -> str:
-        more = f"\n… {len(self)} rows" if len(self) > SHOWN else ""
-        return (text_table(self._records()) or "no rows") + more
+        return self.table().text()
 
     def _repr_html_(self) -> str:
-        return html_table(f"{len(self)} predictions", self._records())
+        return self.table(f"{len(self)} predictions").__html__()

@@ -7,15 +7,9 @@ from math import exp, log
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.conv import Conv
+from surrogate.prediction.prediction import FORMATS, setting_line
 from surrogate.prediction.setting import Candidate
-from surrogate.prediction.text import (
-    binary_size,
-    html_table,
-    interval_us,
-    microseconds,
-    setting_line,
-    text_table,
-)
+from surrogate.report.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -170,27 +164,27 @@ class Selection:
         """The question in one line."""
         return f"{setting_line(self.problem)} on {self.gpu}, {self.library} {self.library_version}"
 
-    def _records(self) -> list[dict[str, str]]:
-        return [
+    def table(self) -> Table:
+        """What people see."""
+        records = [
             {
-                "algorithm": "/".join(part for part in (one.algorithm, one.solver) if part),
-                "time_us": microseconds(one.time_us),
-                "90 %": interval_us(one.lower_us, one.upper_us),
-                "workspace": binary_size(one.workspace_bytes),
-                "determ.": "yes" if one.deterministic else "no",
-                "source": one.source,
-                "P(best)": f"{one.probability_best:.2f}",
+                "algorithm": "/".join(part for part in (ranked.algorithm, ranked.solver) if part),
+                "time_us": ranked.time_us,
+                "90 %": (ranked.lower_us, ranked.upper_us),
+                "workspace": ranked.workspace_bytes,
+                "determ.": ranked.deterministic,
+                "source": ranked.source,
+                "P(best)": ranked.probability_best,
             }
-            for one in self.candidates
+            for ranked in self.candidates
         ]
-
-    def _notes(self) -> list[str]:
-        notes = [f"excluded {one.algorithm}: {one.reason}" for one in self.excluded]
-        return notes + ([f"outside the training data: {self.reason}"] if self.reason else [])
+        notes = [f"excluded {candidate.algorithm}: {candidate.reason}" for candidate in self.excluded]
+        notes += [f"outside the training data: {self.reason}"] if self.reason else []
+        formats = FORMATS | {"P(best)": "{:.2f}".format}
+        return Table(records, formats, self.title, notes=notes, empty="nothing is feasible")
 
     def __repr__(self) -> str:
-        table = text_table(self._records()) or "nothing is feasible"
-        return "\n".join([self.title, table, *self._notes()])
+        return self.table().text()
 
     def _repr_html_(self) -> str:
-        return html_table(self.title, self._records(), self._notes())
+        return self.table().__html__()

@@ -5,6 +5,14 @@ from html import escape
 from importlib import resources
 from string import Template
 
+from surrogate.report.choice_tables import (
+    Table,
+    choice_table,
+    gpu_table,
+    paired_table,
+    split_table,
+    stratum_table,
+)
 from surrogate.report.figures.predicted import MAX_POINTS
 from surrogate.report.headline import QUESTION, headline, provenance, settings
 from surrogate.report.html_table import html_figure, html_pairs, html_reasons, html_table
@@ -12,7 +20,6 @@ from surrogate.report.notes import CAPTIONS, DEFINITIONS
 from surrogate.report.reasons import reasons
 from surrogate.report.results import Results
 from surrogate.report.rows import best_model, choice_rows, count
-from surrogate.report.tables import Table, choice_table, gpu_table, paired_table, split_table, stratum_table
 from surrogate.report.time_tables import part_tables, time_tables
 
 CSS = resources.files("surrogate.report").joinpath("page.css")

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from html import escape
 
+from surrogate.report.choice_tables import Cell, Line, Table
 from surrogate.report.reasons import Reason
 from surrogate.report.style import BAND, BLUE, INK, PAPER, RULE
-from surrogate.report.tables import Cell, Line, Table
 
 _VARIABLES = {
     INK: "var(--ink)",

@@ -1,157 +1,357 @@
-"""The choice tables: how much slower than the best the picks of each model are."""
+"""The one writer of tables: aligned text for a terminal or a pipe, CSV, JSON and HTML.
 
-from dataclasses import dataclass
+A table is a list of records, column name → value. The values stay numbers; a formatter per column (`plain` where there
+is none) says how they read, and numbers stand to the right because they are numbers. Only the standard library is
+imported here, because commands that must answer at once print tables.
+"""
 
-from surrogate.report.cells import UNKNOWN, interval, log_change, ratio, share, whole
-from surrogate.report.results import Results, Row
-from surrogate.report.rows import HEURISTIC, REFERENCES, STRATA, choice_rows, count, label, number, values
+import csv
+import io
+import json
+import math
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from numbers import Integral, Number, Real
+from typing import Any, NamedTuple
 
-HEADS = {"gpu": "GPU"}
-"""Key of the results → a column's head, where it is not the key itself."""
+UNKNOWN = "–"
+GAP = "  "
+NARROWEST = 12
+"""No column of texts is cut below this, in characters."""
+NARROWEST_KEY = 24
+"""Nor the first column, which tells the rows apart."""
+LONGEST_NAME = 80
+"""Characters of a row's name on a page: three lines of it."""
+LONGEST_WORD = 40
+"""A column on a page with a longer text is broken into lines."""
+
+BEST = ' class="best"'
+
+Format = Callable[[Any], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One entry: its text, a smaller second line (an interval), and whether it is the best of its kind."""
+def plain(value: Any) -> str:
+    """Any value: four significant digits, no exponent from 1e-4 to 1e9; yes or no; lists and mappings joined."""
+    if value is None or value != value:
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Real) and not isinstance(value, Integral):
+        return f"{float(value):.0f}" if 1e4 <= abs(float(value)) < 1e9 else f"{float(value):.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(plain, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {plain(item)}" for key, item in value.items())
+    return str(value).replace("\n", " ")
 
-    text: str
+
+def whole(value: float) -> str:
+    """A count, with thousands separated."""
+    return f"{value:,.0f}"
+
+
+def binary_size(count: float) -> str:
+    """Bytes in MiB, as in ``12.3 MiB``, below 0.05 MiB in KiB; nothing is ``0``."""
+    if not count:
+        return "0"
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 / 20 else f"{count / 2**10:.1f} KiB"
+
+
+def interval_us(ends: tuple[float, float]) -> str:
+    """Both ends to three significant digits, as in ``257–402``; a dash for an interval of no width."""
+    lower, upper = ends
+    return UNKNOWN if lower == upper else "–".join(f"{float(f'{end:.3g}'):.12g}" for end in (lower, upper))
+
+
+def ratio(value: float) -> str:
+    """A slowdown or other ratio: three decimals near 1, fewer where they say nothing."""
+    if abs(value) >= 1e6:
+        return f"{value:.1e}"
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def interval_ratio(ends: tuple[float | None, float | None]) -> str:
+    """An interval of ratios: ``1.008–1.017``; a dash where an end is unknown."""
+    low, high = ends
+    return UNKNOWN if low is None or high is None else f"{ratio(low)}–{ratio(high)}"
+
+
+def percent(fraction: float) -> str:
+    """A fraction as percent, without the sign: ``0.1234`` → ``12.3``."""
+    value = 100 * fraction
+    if abs(value) >= 1e6:
+        return f"{value:.1e}"
+    return f"{value:.2f}" if abs(value) < 1 else f"{value:.1f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def share(fraction: float) -> str:
+    """A share of problems in percent; never ``100`` for what is not all of them."""
+    return f"{100 * fraction:.0f}" if fraction in (0.0, 1.0) else f"{min(100 * fraction, 99.9):.1f}"
+
+
+def log_change(log_difference: float) -> str:
+    """A log difference as a signed change in percent: ``-0.075`` → ``−7.2``."""
+    change = 100 * math.expm1(min(log_difference, 700.0))
+    return f"{change:+.1f}".replace("-", "−") if abs(change) < 1e4 else f"{change:+.0e}"
+
+
+def interval_change(ends: tuple[float, float]) -> str:
+    """An interval of log differences: ``−7.7 to −3.9``."""
+    return " to ".join(map(log_change, ends))
+
+
+class Cell(NamedTuple):
+    """A value that a page shows with a smaller second line (``detail``) or as the best of its kind."""
+
+    value: Any
     detail: str = ""
     best: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One row of a table. ``reference`` lines stand below the rule: they are yardsticks, not candidates."""
-
-    cells: tuple[Cell, ...]
-    reference: bool = False
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Table:
-    """A table for any medium: the first column holds names, the others numbers."""
+    """Records with what a reader needs around them.
 
-    title: str
-    columns: tuple[str, ...]
-    lines: tuple[Line, ...]
-    note: str = ""
-
-
-def choice_table(results: Results, **fixed: str) -> Table:
-    """Slowdowns of every model on the primary slice (ungrouped where judged); ``fixed`` sets a slice."""
-    rows = choice_rows(results, **fixed)
-    best = _best(rows)
-    lines = tuple(
-        line(
-            row,
-            Cell(ratio(number(row, "slowdown_macro")), best=row["model"] == best),
-            Cell(interval(number(row, "ci_low"), number(row, "ci_high"))),
-            Cell(ratio(number(row, "slowdown_geomean"))),
-            Cell(ratio(number(row, "slowdown_p95"))),
-            Cell(ratio(number(row, "slowdown_max"))),
-            Cell(share(number(row, "within_10pct"))),
-            Cell(ratio(number(row, "top2_slowdown"))),
-        )
-        for row in rows
-    )
-    columns = ("model", "slowdown", "95 % interval", "pooled", "p95", "max", "≤10 %", "top-2")
-    return Table(f"Algorithm choice, {slice_name(rows)}", columns, lines, sample_note(rows))
-
-
-def paired_table(results: Results, **fixed: str) -> Table:
-    """Every model against cuDNN's heuristic on the same problems, with hits, infeasible picks and counts.
-
-    Hits and counts alone where no problem has a pick of the heuristic.
+    ``formats``: column → how its values read, never asked about None or NaN. ``note`` stands behind the title in
+    parentheses, ``notes`` stand below the table. The last ``references`` records are yardsticks: a rule parts them from
+    the others. ``empty`` is printed where there is no record.
     """
-    rows = choice_rows(results, **fixed)
-    paired = any(row.get("paired_vs_heuristic") for row in rows)
-    lines = []
-    for row in rows:
-        # Against itself the heuristic has no difference to show.
-        low, mid, high = (row["model"] != HEURISTIC and row.get("paired_vs_heuristic")) or (None, None, None)
-        span = f"{log_change(low)} to {log_change(high)}" if low is not None and high is not None else UNKNOWN
-        infeasible = whole(number(row, "infeasible_picks"))
-        hits = share(number(row, "top1"))
-        change = (log_change(mid), span) if paired else ()
-        lines.append(line(row, *map(Cell, (*change, hits, infeasible, whole(count(row))))))
-    columns = (
-        "model",
-        *(("change %", "95 % interval") if paired else ()),
-        "best %",
-        "infeasible",
-        "problems",
+
+    records: Sequence[Mapping[str, Any]]
+    formats: Mapping[str, Format] = field(default_factory=dict)
+    title: str = ""
+    note: str = ""
+    notes: Sequence[str] = ()
+    references: int = 0
+    empty: str = "(no rows)"
+
+    @property
+    def columns(self) -> list[str]:
+        """The keys of all records in the order in which they first occur."""
+        return list(dict.fromkeys(key for record in self.records for key in record))
+
+    def text(self, width: int | None = None) -> str:
+        """Title, columns padded to their widest cell with numbers to the right, and notes; no trailing newline.
+
+        In ``width`` characters where one is given: sentences are wrapped, long texts cut in the middle, those of the
+        first column last, and the columns that still do not fit go on in a further table below, each behind the first
+        column again.
+        """
+        title = f"{self.title} ({self.note})" if self.note else self.title
+        lines = [*([wrapped(title, width)] if title else []), self._grid(width)]
+        return printable("\n".join([*lines, *(wrapped(note, width) for note in self.notes)]))
+
+    def __html__(self) -> str:
+        """A heading and a table in a container that scrolls sideways on its own; every text is escaped."""
+        note = f" <span>{escape(self.note)}</span>" if self.note else ""
+        title = f"<h3>{escape(self.title)}{note}</h3>\n" if self.title else ""
+        table = self._scrolling() if self.records else f"<p>{escape(self.empty)}</p>"
+        return title + table + "".join(f"\n<p>{escape(line)}</p>" for line in self.notes)
+
+    def _repr_html_(self) -> str:
+        return self.__html__()
+
+    def _values(self, column: str) -> list[Any]:
+        values = (record.get(column) for record in self.records)
+        return [value.value if isinstance(value, Cell) else value for value in values]
+
+    def _texts(self, column: str) -> list[str]:
+        form = self.formats.get(column, plain)
+        return [UNKNOWN if v is None or v != v else form(v) for v in self._values(column)]
+
+    def _leftward(self, column: str) -> bool:
+        """Whether a column stands to the left: it holds something that is no number, nor an interval of numbers."""
+        return any(
+            value is not None and (isinstance(value, bool) or not isinstance(value, Number | tuple))
+            for value in self._values(column)
+        )
+
+    def _grid(self, width: int | None) -> str:
+        if not self.records:
+            return self.empty
+        columns = [[name, *self._texts(name)] for name in self.columns]
+        left = [self._leftward(name) for name in self.columns]
+        tables = [list(range(len(columns)))]
+        if width is not None:
+            columns, tables = _fitted(columns, left, width)
+        rule = len(self.records) - self.references if 0 < self.references < len(self.records) else None
+        return "\n\n".join(
+            _aligned([columns[i] for i in table], [left[i] for i in table], rule) for table in tables
+        )
+
+    def _scrolling(self) -> str:
+        names = self.columns
+        texts = [self._texts(name) for name in names]
+        styles = [self._style(name, column) for name, column in zip(names, texts, strict=True)]
+        heads = "".join(
+            f'<th scope="col"{style}>{escape(name)}</th>' for name, style in zip(names, styles, strict=True)
+        )
+        rows = [
+            f"<tr>{_html_row([record.get(name) for name in names], cells, styles)}</tr>\n"
+            for record, cells in zip(self.records, zip(*texts, strict=True), strict=True)
+        ]
+        split = len(rows) - self.references
+        bodies = "".join(
+            f"<tbody{kind}>{''.join(part)}</tbody>\n"
+            for kind, part in (("", rows[:split]), (' class="references"', rows[split:]))
+            if part
+        )
+        return (
+            f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(self.title)}">\n'
+            f"<table>\n<thead><tr>{heads}</tr></thead>\n{bodies}</table>\n</div>"
+        )
+
+    def _style(self, column: str, texts: list[str]) -> str:
+        """Attributes of a column's cells; notebooks know no style sheet of ours, so the side is said here."""
+        if not self._leftward(column):
+            return ""
+        long = ' class="text"' if max(map(len, texts)) > LONGEST_WORD else ""
+        return f'{long} style="text-align:left"'
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and what is said of each, as two columns; ``terms`` are definitions, below their names on a phone."""
+
+    pairs: Sequence[tuple[str, str]]
+    terms: bool = False
+
+    def text(self, width: int) -> str:
+        """A line or more for each pair, in ``width`` characters."""
+        names = max((len(name) for name, _ in self.pairs), default=0) + len(GAP)
+        return printable(
+            "\n".join(
+                textwrap.fill(f"{name:{names}}{said}", width, subsequent_indent=" " * names)
+                for name, said in self.pairs
+            )
+        )
+
+    def __html__(self) -> str:
+        items = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(said)}</dd>" for name, said in self.pairs)
+        return f'<dl class="{"terms" if self.terms else "facts"}">\n{items}\n</dl>'
+
+
+def to_csv(records: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
+    """A header line and a line per record: ``columns`` first, then the others as they first occur.
+
+    None and NaN are empty fields; nested values stand as JSON.
+    """
+    records = list(records)
+    names = list(dict.fromkeys([*columns, *(key for record in records for key in record)]))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_field(record.get(name)) for name in names] for record in records)
+    return text.getvalue()
+
+
+def to_json(value: Any) -> str:
+    """Indented JSON; what JSON does not know stands as text."""
+    return json.dumps(value, indent=1, default=str)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that standard output is; None where it is a file or a pipe: nothing is cut there."""
+    if sys.stdout.closed or not sys.stdout.isatty():
+        return None
+    return shutil.get_terminal_size().columns
+
+
+def wrapped(text: str, width: int | None, indent: str = GAP) -> str:
+    """Sentences in lines of ``width`` characters, those that go on indented; as they are without a width."""
+    if width is None:
+        return text
+    lines = text.split("\n")
+    return "\n".join(
+        line if len(line) <= width else textwrap.fill(line, width, subsequent_indent=indent) for line in lines
     )
-    title = "Paired against cuDNN's heuristic" if paired else "Picks of the best algorithm"
-    return Table(f"{title}, {slice_name(rows)}", columns, tuple(lines))
 
 
-def stratum_table(results: Results) -> Table | None:
-    """Macro slowdown per stratum (lines) and model (columns); None where only one stratum was judged."""
-    found = values(results["choice_rows"], "stratum", STRATA)
-    if any(count(row) for row in choice_rows(results, stratum="all")):
-        found.append("all")
-    return _across(results, "stratum", found, "Slowdown by kind of problem") if len(found) > 1 else None
+def shortened(text: str, width: int) -> str:
+    """``text`` with its middle left out; the beginning gets two thirds of ``width`` characters."""
+    if len(text) <= width:
+        return text
+    end = (width - 1) // 3
+    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
 
 
-def gpu_table(results: Results) -> Table | None:
-    """Macro slowdown per GPU (lines) and model (columns); None where no GPU was judged on its own."""
-    found = values(results["choice_rows"], "gpu")
-    return _across(results, "gpu", found, "Slowdown by GPU") if found else None
+def printable(text: str) -> str:
+    """``text`` with a question mark for every character that would steer a terminal; names come from data."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
-def split_table(results: Results) -> Table | None:
-    """Macro slowdown per way of splitting; None where there is only one."""
-    found = values(results["choice_rows"], "split")
-    return _across(results, "split", found, "Slowdown by split") if len(found) > 1 else None
+def _html_row(values: Sequence[Any], texts: Sequence[str], styles: Sequence[str]) -> str:
+    """The row's name, cut if very long, with the whole of it where the pointer rests; then the values."""
+    name = texts[0]
+    hover = f' title="{escape(name)}"' if len(name) > LONGEST_NAME else ""
+    entries = [f'<th scope="row"{hover}>{escape(shortened(name, LONGEST_NAME))}</th>']
+    for value, text, style in zip(values[1:], texts[1:], styles[1:], strict=True):
+        detail, best = (value.detail, value.best) if isinstance(value, Cell) else ("", False)
+        small = f"<small>{escape(detail)}</small>" if detail else ""
+        entries.append(f"<td{BEST if best else style}>{escape(text)}{small}</td>")
+    return "".join(entries)
 
 
-def line(row: Row, *cells: Cell) -> Line:
-    """The line of a model: its name, then ``cells``."""
-    return Line((Cell(row["model"]), *cells), row["model"] in REFERENCES)
+def _field(value: Any) -> Any:
+    if value is None or value != value:
+        return ""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
 
 
-def slice_name(rows: list[Row]) -> str:
-    """What the rows cover, in words: ``ungrouped problems, split by shape``."""
-    if not rows:
-        return "nothing judged"
-    stratum, parts = label(rows[0], "stratum"), [f"split by {label(rows[0], 'split')}"]
-    keys = ("gpu", "direction", "dtype", "math")
-    parts += [label(rows[0], key) for key in keys if label(rows[0], key) != "all"]
-    return ", ".join([f"{stratum} problems", *parts])
+def _fitted(
+    columns: list[list[str]], left: list[bool], width: int
+) -> tuple[list[list[str]], list[list[int]]]:
+    """The columns with texts cut so that they fit ``width``, and the indices of the columns of each table."""
+    widths = [max(map(len, column)) for column in columns]
+    others = [i for i, is_text in enumerate(left) if is_text and i > 0]
+    _shrink(widths, others, NARROWEST, width)
+    _shrink(widths, [0], NARROWEST_KEY, width)
+    if _total(widths) > width:  # it takes several tables, so texts may be longer
+        longest = max(width // 3, NARROWEST)
+        widths = [max(map(len, column)) for column in columns]
+        widths = [min(w, longest) if i == 0 or left[i] else w for i, w in enumerate(widths)]
+    cut = [[shortened(cell, w) for cell in column] for column, w in zip(columns, widths, strict=True)]
+    return cut, _split([max(map(len, column)) for column in cut], width)
 
 
-def sample_note(rows: list[Row], what: str = "problems") -> str:
-    """How much the figures rest on: the largest count, and who covers less of it."""
-    n = max((count(row) for row in rows), default=0)
-    shapes = max((count(row, "shapes") for row in rows), default=0)
-    words = [f"{n:,} {what} of {shapes:,} shapes" if shapes else f"{n:,} {what}"]
-    words += [f"{row['model']} on {count(row):,}" for row in rows if 0 < count(row) < n]
-    return "; ".join(words)
+def _shrink(widths: list[int], indices: list[int], least: int, width: int) -> None:
+    """Take from the widest of ``indices`` until the line fits or all of them are down at ``least``."""
+    over = _total(widths) - width
+    while over > 0 and any(widths[i] > least for i in indices):
+        widths[max(indices, key=widths.__getitem__)] -= 1
+        over -= 1
 
 
-def _best(rows: list[Row]) -> str | None:
-    """The learned model on top of ranked ``rows``, where it has a figure."""
-    learned = [r for r in rows if r["model"] not in REFERENCES and number(r, "slowdown_macro") is not None]
-    return learned[0]["model"] if learned else None
+def _total(widths: list[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _across(results: Results, key: str, found: list[str], title: str) -> Table:
-    """Lines are the values of ``key``, columns the models in the order of the primary choice table."""
-    sliced = {value: {row["model"]: row for row in choice_rows(results, **{key: value})} for value in found}
-    judged = {model for rows in sliced.values() for model, row in rows.items() if count(row)}
-    order = dict.fromkeys([row["model"] for row in choice_rows(results)] + sorted(judged))
-    models = [model for model in order if model in judged]
-    lines = []
-    for value, rows in sliced.items():
-        best = _best(list(rows.values()))
-        cells = [Cell(value), Cell(whole(max((count(r, "shapes") for r in rows.values()), default=0)))]
-        lines.append(Line((*cells, *(_slowdown(rows.get(model), best) for model in models))))
-    return Table(title, (HEADS.get(key, key), "shapes", *models), tuple(lines))
+def _split(widths: list[int], width: int) -> list[list[int]]:
+    """The columns of each table: as many as fit behind the first one, at least one."""
+    tables = [[0]]
+    for i in range(1, len(widths)):
+        if _total([widths[j] for j in (*tables[-1], i)]) > width and len(tables[-1]) > 1:
+            tables.append([0])
+        tables[-1].append(i)
+    return tables
 
 
-def _slowdown(row: Row | None, best: str | None) -> Cell:
-    if row is None:
-        return Cell(UNKNOWN)
-    detail = interval(number(row, "ci_low"), number(row, "ci_high"))
-    text = ratio(number(row, "slowdown_macro"))
-    return Cell(text, "" if detail == UNKNOWN else detail, row["model"] == best)
+def _aligned(columns: list[list[str]], left: list[bool], rule: int | None) -> str:
+    """The lines of a table with a head; a rule stands before the record with the index ``rule``."""
+    widths = [max(map(len, column)) for column in columns]
+    lines = [
+        GAP.join(
+            cell.ljust(w) if is_text else cell.rjust(w)
+            for cell, w, is_text in zip(row, widths, left, strict=True)
+        ).rstrip()
+        for row in zip(*columns, strict=True)
+    ]
+    if rule is not None:
+        lines.insert(1 + rule, "-" * _total(widths))
+    return "\n".join(lines)

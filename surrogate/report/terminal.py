@@ -2,11 +2,11 @@
 
 import textwrap
 
+from surrogate.report.choice_tables import Table, choice_table, paired_table
 from surrogate.report.headline import headline, provenance
 from surrogate.report.reasons import reasons
 from surrogate.report.results import Results, check_results
 from surrogate.report.rows import HEURISTIC, choice_rows, number
-from surrogate.report.tables import Table, choice_table, paired_table
 from surrogate.report.time_tables import time_tables
 
 WIDTH = 80

@@ -1,9 +1,9 @@
 """The time tables: how far predicted times lie from measured ones."""
 
 from surrogate.report.cells import percent, ratio, whole
+from surrogate.report.choice_tables import HEADS, Cell, Line, Table, line, sample_note, slice_name
 from surrogate.report.results import Results, Row
 from surrogate.report.rows import POPULATIONS, STRATA, best_model, count, number, time_rows, values
-from surrogate.report.tables import HEADS, Cell, Line, Table, line, sample_note, slice_name
 
 _ERRORS = ("median_ape", "mape", "p90_ape", "rmspe", "gmae")
 _HEADS = ("median %", "mean %", "p90 %", "RMSPE %", "GMAE %")

@@ -93,7 +93,7 @@ def _tops(trace: Trace) -> Ints:
 
 
 def _leaf_modules(trace: Trace) -> Ints:
-    """ResultTable of ``frames`` that are modules without a module inside."""
+    """Rows of ``frames`` that are modules without a module inside."""
     frames = trace.frames
     is_module = np.array([name.startswith(_MODULE) for name in trace.names] or [False])[frames.name]
     holds_module = np.zeros(len(frames), np.bool_)

@@ -1,4 +1,7 @@
-"""A profile as one HTML file that needs nothing else, with the roofline of its kernels as inline SVG."""
+"""A profile as one HTML file that needs nothing else, with the roofline of its kernels as inline SVG.
+
+Everything that comes from the trace is escaped.
+"""
 
 from collections.abc import Callable
 from html import escape
@@ -9,91 +12,16 @@ from string import Template
 from surrogate.dataset.atomic import write_text
 from surrogate.features.roofline import peak_tflops, ridge_flops_per_byte
 from surrogate.report.html import CSS
-from surrogate.report.html_table import html_pairs, html_table
-from surrogate.report.tables import Cell, Line, Table
+from surrogate.report.tables import Facts, plain
 from surrogate.trace.kernels import kernel_table
 from surrogate.trace.profiling import Profile
-from surrogate.trace.result import ResultTable, Row, show
+from surrogate.trace.result import ResultTable, Row
 from surrogate.trace.tables import copy_table, layer_table, summary, type_table
 
+MAX_LINES = 200
 _WIDTH, _HEIGHT, _MARGIN, _RIGHT = 640.0, 380.0, 48.0, 24.0
 _MAX_DOTS = 300
-
-
-def roofline_svg(kernels: ResultTable, profile: Profile) -> str:
-    """A dot per kernel name (area by its time) under the fp32 roof; "" where no kernel has both rates, or no peaks."""
-    dots = [r for r in kernels.rows if r.get("tflops") and r.get("flop_per_byte")][:_MAX_DOTS]
-    if profile.gpu is None or not dots:
-        return ""
-    peak, dram = peak_tflops(profile.gpu, "fp32"), profile.gpu.dram_gbs
-    ridge = ridge_flops_per_byte(peak, dram)
-    intensities = [ridge, *(r["flop_per_byte"] for r in dots)]
-    rates = [peak, *(r["tflops"] for r in dots)]
-    x, left, right = _axis(min(intensities), max(intensities), _MARGIN, _WIDTH - _RIGHT)
-    y, low, _ = _axis(min(rates), max(rates), _HEIGHT - _MARGIN, 12)
-    start = max(10**left, 10**low / dram * 1e3)
-    corners = ((start, start * dram / 1e3), (ridge, peak), (10.0**right, peak))
-    roof = "M" + " L".join(f"{x(at):.1f},{y(rate):.1f}" for at, rate in corners)
-    parts = [
-        f'<svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" role="img" aria-label="Roofline of the kernels">',
-        _grid(left, right, x, horizontal=True),
-        _grid(low, _power_above(max(rates)), y, horizontal=False),
-        f'<path d="{roof}" fill="none" stroke="var(--ink)" stroke-width="1.5"/>',
-        *(_dot(row, x, y) for row in dots),
-        f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 8:.0f}" text-anchor="middle" {_FONT}>FLOP per DRAM byte</text>',
-        f'<text x="12" y="{_HEIGHT / 2:.0f}" text-anchor="middle" {_FONT}'
-        f' transform="rotate(-90 12 {_HEIGHT / 2:.0f})">TFLOP/s</text>',
-        "</svg>",
-        f"<figcaption>Roofline of {escape(profile.gpu.name)}, fp32 without tensor cores; area by total time; bytes are"
-        " the least traffic.</figcaption>",
-    ]
-    return "\n".join(parts)
-
-
 _FONT = 'font-size="12" fill="var(--ink)"'
-
-
-def _axis(least: float, most: float, near: float, far: float) -> tuple[Callable[[float], float], int, int]:
-    """(value → coordinate, lowest and highest power of ten)."""
-    low, high = floor(log10(least)), _power_above(most)
-
-    def place(value: float) -> float:
-        return near + (log10(value) - low) / max(high - low, 1) * (far - near)
-
-    return place, low, high
-
-
-def _power_above(value: float) -> int:
-    return floor(log10(value)) + 1
-
-
-def _grid(low: int, high: int, place: Callable[[float], float], *, horizontal: bool) -> str:
-    lines = []
-    for power in range(low, high + 1):
-        at, text = place(10.0**power), f"{10.0**power:,.10g}"
-        if horizontal:
-            lines.append(
-                f'<line x1="{at:.1f}" x2="{at:.1f}" y1="12" y2="{_HEIGHT - _MARGIN}" stroke="var(--rule)"/>'
-                f'<text x="{at:.1f}" y="{_HEIGHT - _MARGIN + 16}" text-anchor="middle" {_FONT}>{text}</text>'
-            )
-        else:
-            lines.append(
-                f'<line x1="{_MARGIN}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}" stroke="var(--rule)"/>'
-                f'<text x="{_MARGIN - 6}" y="{at + 4:.1f}" text-anchor="end" {_FONT}>{text}</text>'
-            )
-    return "\n".join(lines)
-
-
-def _dot(row: Row, x: Callable[[float], float], y: Callable[[float], float]) -> str:
-    radius = 3 + (row["time_pct"] or 0.0) ** 0.5 * 2
-    name = escape(f"{row['kernel']}: {row['time_pct']:.1f} % of the time, {row['bound']}")
-    return (
-        f'<circle cx="{x(row["flop_per_byte"]):.1f}" cy="{y(row["tflops"]):.1f}" r="{radius:.1f}"'
-        f' fill="var(--blue)" fill-opacity="0.6"><title>{name}</title></circle>'
-    )
-
-
-MAX_LINES = 200
 _PAGE = Template("""<!doctype html>
 <html lang="en">
 <head>
@@ -130,11 +58,11 @@ def trace_page(profile: Profile) -> str:
     kernels = kernel_table(profile)
     figure = roofline_svg(kernels, profile)
     sections = [
-        ("Layer types", _table(type_table(profile))),
-        ("Layers", _table(layer_table(profile))),
-        ("Kernels", (f"<figure>{figure}</figure>" if figure else "") + _table(kernels)),
-        ("Copies and memsets", _table(copy_table(profile))),
-        ("Summary", html_pairs((key, show(value)) for key, value in facts.items())),
+        ("Layer types", type_table(profile).table(MAX_LINES).__html__()),
+        ("Layers", layer_table(profile).table(MAX_LINES).__html__()),
+        ("Kernels", (f"<figure>{figure}</figure>" if figure else "") + kernels.table(MAX_LINES).__html__()),
+        ("Copies and memsets", copy_table(profile).table(MAX_LINES).__html__()),
+        ("Summary", Facts([(key, plain(value)) for key, value in facts.items()]).__html__()),
     ]
     return _PAGE.substitute(
         title=escape(str(facts["trace"])),
@@ -144,21 +72,69 @@ def trace_page(profile: Profile) -> str:
     )
 
 
-def _answer(facts: dict[str, object]) -> str:
+def _answer(facts: Row) -> str:
     busy, gpu = facts["busy_pct"], facts["gpu"] or "unknown device"
-    device = (
-        f"the device ({gpu}) was busy {show(busy)} % of its span"
-        if busy is not None
-        else "no device activity"
+    device = "no device activity"
+    if busy is not None:
+        device = f"the device ({gpu}) was busy {plain(busy)} % of its span"
+    return f"{plain(facts['iteration_ms'])} ms per iteration ({facts['iterations']}); {device}."
+
+
+def roofline_svg(kernels: ResultTable, profile: Profile) -> str:
+    """A dot per kernel name (area by its time) under the fp32 roof; "" where no kernel has both rates, or no peaks."""
+    dots = [row for row in kernels.rows if row.get("tflops") and row.get("flop_per_byte")][:_MAX_DOTS]
+    if profile.gpu is None or not dots:
+        return ""
+    peak, dram = peak_tflops(profile.gpu, "fp32"), profile.gpu.dram_gbs
+    ridge = ridge_flops_per_byte(peak, dram)
+    intensities = [ridge, *(row["flop_per_byte"] for row in dots)]
+    rates = [peak, *(row["tflops"] for row in dots)]
+    x, left, right = _axis(min(intensities), max(intensities), _MARGIN, _WIDTH - _RIGHT)
+    y, low, high = _axis(min(rates), max(rates), _HEIGHT - _MARGIN, 12)
+    # The roof rises with the bandwidth until the ridge and is flat behind it.
+    start = max(10**left, 10**low / dram * 1e3)
+    corners = ((start, start * dram / 1e3), (ridge, peak), (10.0**right, peak))
+    roof = "M" + " L".join(f"{x(intensity):.1f},{y(rate):.1f}" for intensity, rate in corners)
+    parts = [
+        f'<svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" role="img" aria-label="Roofline of the kernels">',
+        _grid(left, right, x, horizontal=True),
+        _grid(low, high, y, horizontal=False),
+        f'<path d="{roof}" fill="none" stroke="var(--ink)" stroke-width="1.5"/>',
+        *(_dot(row, x, y) for row in dots),
+        f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 8:.0f}" text-anchor="middle" {_FONT}>FLOP per DRAM byte</text>',
+        f'<text x="12" y="{_HEIGHT / 2:.0f}" text-anchor="middle" {_FONT}'
+        f' transform="rotate(-90 12 {_HEIGHT / 2:.0f})">TFLOP/s</text>',
+        "</svg>",
+        f"<figcaption>Roofline of {escape(profile.gpu.name)}, fp32 without tensor cores; area by total time; bytes are"
+        " the least traffic.</figcaption>",
+    ]
+    return "\n".join(parts)
+
+
+def _axis(least: float, most: float, near: float, far: float) -> tuple[Callable[[float], float], int, int]:
+    """(value → coordinate, lowest and highest power of ten) of a logarithmic axis."""
+    low, high = floor(log10(least)), floor(log10(most)) + 1
+    return lambda value: near + (log10(value) - low) / (high - low) * (far - near), low, high
+
+
+def _grid(low: int, high: int, coordinate: Callable[[float], float], *, horizontal: bool) -> str:
+    lines = []
+    for power in range(low, high + 1):
+        at, text = coordinate(10.0**power), f"{10.0**power:,.10g}"
+        if horizontal:
+            ends = f'x1="{at:.1f}" x2="{at:.1f}" y1="12" y2="{_HEIGHT - _MARGIN}"'
+            label = f'x="{at:.1f}" y="{_HEIGHT - _MARGIN + 16}" text-anchor="middle"'
+        else:
+            ends = f'x1="{_MARGIN}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"'
+            label = f'x="{_MARGIN - 6}" y="{at + 4:.1f}" text-anchor="end"'
+        lines.append(f'<line {ends} stroke="var(--rule)"/><text {label} {_FONT}>{text}</text>')
+    return "\n".join(lines)
+
+
+def _dot(row: Row, x: Callable[[float], float], y: Callable[[float], float]) -> str:
+    radius = 3 + (row["time_pct"] or 0.0) ** 0.5 * 2
+    name = escape(f"{row['kernel']}: {row['time_pct']:.1f} % of the time, {row['bound']}")
+    return (
+        f'<circle cx="{x(row["flop_per_byte"]):.1f}" cy="{y(row["tflops"]):.1f}" r="{radius:.1f}"'
+        f' fill="var(--blue)" fill-opacity="0.6"><title>{name}</title></circle>'
     )
-    return f"{show(facts['iteration_ms'])} ms per iteration ({facts['iterations']}); {device}."
-
-
-def _table(rows: ResultTable) -> str:
-    if not len(rows):
-        return "<p>None in this trace.</p>"
-    columns = tuple(rows.rows[0])
-    lines = tuple(Line(tuple(Cell(show(row[c])) for c in columns)) for row in rows.rows[:MAX_LINES])
-    more = f"first {MAX_LINES} of {len(rows):,}" if len(rows) > MAX_LINES else ""
-    note = "; ".join(text for text in (more, *rows.notes) if text)
-    return html_table(Table(rows.title, columns, lines, note))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from surrogate.prediction.text import html_table, text_table
+from surrogate.report.tables import Table, plain
 
 Row = dict[str, Any]
 
@@ -24,13 +24,18 @@ class ResultTable:
         return iter(self.rows)
 
     def __repr__(self) -> str:
-        return "\n".join([self.title, text_table(self._shown()) or "(no rows)", *self.notes])
+        return self.table().text()
 
     def _repr_html_(self) -> str:
-        return html_table(self.title, self._shown(), self.notes)
+        return self.table().__html__()
 
-    def _shown(self) -> list[dict[str, str]]:
-        return [{key: show(value) for key, value in row.items()} for row in self.rows]
+    def table(self, most: int | None = None) -> Table:
+        """The table to print or show; of more than ``most`` rows the first ones, which its note says."""
+        more = f"first {most} of {len(self):,}" if most is not None and len(self) > most else ""
+        formats = {key: _with_thousands for row in self.rows[:1] for key in row}
+        return Table(
+            self.rows[:most], formats, self.title, note=more, notes=self.notes, empty="None in this trace."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Title, rows and notes as plain JSON values."""
@@ -47,12 +52,7 @@ class ResultTable:
         return ResultTable(self.title, self.rows[:count], self.notes)
 
 
-def show(value: Any) -> str:
-    """A value for people: – for what is unknown, four significant digits, whole numbers from 1,000."""
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return str(value)
+def _with_thousands(value: Any) -> str:
+    """Whole numbers from 1,000 with thousands separated; the rest as `plain` has it."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:,.0f}" if number and 1e3 <= abs(value) < 1e15 else plain(value)

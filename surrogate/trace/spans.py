@@ -45,7 +45,7 @@ class Spans:
         return (self.end_ns - self.start_ns) / 1e3
 
     def children(self, row: int) -> Ints:
-        """ResultTable whose parent is ``row``, in time order."""
+        """Rows whose parent is ``row``, in time order."""
         return np.flatnonzero(self.parent == row)
 
     def depth_first(self) -> Iterator[tuple[int, int]]:

@@ -1,12 +1,12 @@
-"""Sizes in bytes, small tables, and the memory of recent answers."""
+"""Sizes in bytes, and the memory of recent answers."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
+from surrogate.prediction.limits import UNITS, parse_bytes
 from surrogate.prediction.recent import Recent
-from surrogate.prediction.text import UNITS, binary_size, html_table, interval_us, parse_bytes, text_table
 
 
 @pytest.mark.parametrize(
@@ -31,26 +31,6 @@ def test_whole_numbers_of_every_unit(number: int, unit: str) -> None:
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="64MiB"):
         parse_bytes(text)
-
-
-def test_bytes_are_shown_in_binary_units() -> None:
-    assert [binary_size(size) for size in (0, 64 * 2**20, 1180)] == ["0", "64.0 MiB", "1.2 KiB"]
-
-
-def test_intervals_have_three_digits_and_no_exponent() -> None:
-    assert interval_us(257.44, 1011.2) == "257–1010"
-    assert interval_us(0.04567, 72980.4) == "0.0457–73000"
-    assert interval_us(5.0, 5.0) == "–"
-
-
-def test_tables() -> None:
-    records = [{"name": "a", "n": "1"}, {"name": "long", "n": "10"}]
-    assert text_table(records) == "name   n\na      1\nlong  10"
-    assert text_table([]) == ""
-    page = html_table("<t>", [{"<a>": "&"}], ["n<"])
-    assert (
-        "<t>" not in page and ">&lt;a&gt;</th>" in page and ">&amp;</td>" in page and "<p>n&lt;</p>" in page
-    )
 
 
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 12))

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.report import write_csv
-from surrogate.report.csv_files import csv_text
+from surrogate.report.csv_files import csv_text, write_csv
 
 
 def test_every_row_and_column_arrives(tmp_path: Path, results: dict[str, Any]) -> None:

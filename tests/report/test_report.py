@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.report import write_report
+from surrogate.report.choice_tables import Cell, Line, Table
 from surrogate.report.html_table import html_table
 from surrogate.report.notes import DEFINITIONS
-from surrogate.report.tables import Cell, Line, Table
+from surrogate.report.write import write_report
 
 Make = Callable[..., Path]
 FIGURES = {"slowdowns.svg", "gpus.svg", "predicted.svg", "buckets.svg"}

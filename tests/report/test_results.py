@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.report import SCHEMA, read_results, terminal_summary, write_report
-from surrogate.report.results import check_results
+from surrogate.report.results import SCHEMA, check_results, read_results
+from surrogate.report.terminal import terminal_summary
+from surrogate.report.write import write_report
 
 
 def _refused(path: Path, text: str | bytes) -> str:

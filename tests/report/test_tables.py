@@ -1,114 +1,159 @@
-"""Tables from results: known cells, and what is left out."""
+"""The one writer of tables: text for pipes and terminals, CSV, JSON, HTML, and how numbers read."""
 
+import json
+import math
+import subprocess
+import sys
 from typing import Any
 
-from surrogate.report.reasons import reasons
-from surrogate.report.tables import choice_table, gpu_table, paired_table, split_table, stratum_table
-from surrogate.report.time_tables import part_tables, time_table, time_tables
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-ROW: dict[str, Any] = {
-    "model": "m", "split": "shape", "stratum": "ungrouped", "gpu": "all", "n": 40, "shapes": 8,
-    "slowdown_macro": 1.0125, "ci_low": 1.01, "ci_high": 1.015, "slowdown_geomean": 1.011,
-    "slowdown_p95": 1.07, "slowdown_max": 50.4, "top1": 0.75, "within_10pct": 0.964, "top2_slowdown": 1.002,
-    "infeasible_picks": 3, "paired_vs_heuristic": [-0.075, -0.04, -0.014],
-}  # fmt: skip
+from surrogate.report import tables
+from surrogate.report.tables import Cell, Facts, Table, to_csv, to_json, wrapped
 
-
-def _texts(table: Any) -> list[list[str]]:
-    return [[cell.text for cell in line.cells] for line in table.lines]
-
-
-def test_known_choice_row() -> None:
-    table = choice_table({"choice_rows": [ROW], "time_rows": []})
-    assert _texts(table) == [["m", "1.012", "1.010–1.015", "1.011", "1.070", "50.4", "96.4", "1.002"]]
-    assert table.note == "40 problems of 8 shapes"
+RECORDS = [
+    {
+        "kernel": f"void cudnn::detail::implicit_convolve_sgemm<float, {i}>",
+        "total_us": 12345.6 * i,
+        "calls": i,
+        "bound": "latency-bound",
+    }
+    for i in range(1, 4)
+]
+WORDS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=60)
 
 
-def test_known_paired_row() -> None:
-    table = paired_table({"choice_rows": [ROW], "time_rows": []})
-    assert _texts(table) == [["m", "−3.9", "−7.2 to −1.4", "75.0", "3", "40"]]
+@pytest.mark.parametrize(
+    ("form", "cases"),
+    [
+        (
+            tables.plain,
+            {None: "–", math.nan: "–", True: "yes", 2.734e5: "273400", 0.00012346: "0.0001235", 1e9: "1e+09",
+             41_250: "41250", "one\ntwo": "one two", (1, 2.5): "1, 2.5", np.float32(0.5): "0.5"},
+        ),
+        (tables.whole, {1000: "1,000", 3.0: "3"}),
+        (tables.binary_size, {0: "0", 64 * 2**20: "64.0 MiB", 1180: "1.2 KiB"}),
+        (
+            tables.interval_us,
+            {(257.44, 1011.2): "257–1010", (0.04567, 72980.4): "0.0457–73000", (5.0, 5.0): "–"},
+        ),
+        (tables.ratio, {1.0: "1.000", 1.01249: "1.012", 12.345: "12.3", 4321.0: "4,321", 3.2e9: "3.2e+09"}),
+        (tables.interval_ratio, {(1.01, 1.015): "1.010–1.015", (None, 1.0): "–"}),
+        (tables.percent, {0.0: "0.00", 0.0054: "0.54", 0.1234: "12.3", 37.68: "3,768", 1e9: "1.0e+11"}),
+        (tables.share, {1.0: "100", 0.99999: "99.9", 0.0: "0", 0.964: "96.4"}),
+        (tables.log_change, {0.0: "+0.0", -0.075: "−7.2", 0.1: "+10.5", 12.0: "+2e+07"}),
+        (tables.interval_change, {(-0.075, -0.014): "−7.2 to −1.4"}),
+    ],
+)  # fmt: skip
+def test_how_numbers_read(form: tables.Format, cases: dict[Any, str]) -> None:
+    assert {value: form(value) for value in cases} == cases
 
 
-def test_without_a_heuristic_hits_and_counts_stand_alone() -> None:
-    table = paired_table({"choice_rows": [{**ROW, "paired_vs_heuristic": None}], "time_rows": []})
-    assert table.title.startswith("Picks of the best algorithm, ") and "cuDNN" not in table.title
-    assert table.columns == ("model", "best %", "infeasible", "problems")
-    assert _texts(table) == [["m", "75.0", "3", "40"]]
+@given(st.floats(0, 1e30))
+def test_columns_of_ratios_stay_narrow(value: float) -> None:
+    assert len(tables.ratio(value)) <= 8
+    assert len(tables.percent(value)) <= 8
 
 
-def test_the_heuristic_is_not_paired_with_itself() -> None:
-    table = paired_table({"choice_rows": [{**ROW, "model": "cudnn-heuristic"}], "time_rows": []})
-    assert _texts(table)[0][1:3] == ["–", "–"]
+def test_numbers_and_intervals_stand_to_the_right_and_all_else_to_the_left() -> None:
+    records = [
+        {"name": "a", "us": 5.0, "90 %": (4.0, 6.0), "n": 1, "ok": True, "who": None},
+        {"name": "long", "us": None, "90 %": (5.0, 5.0), "n": 1000, "ok": False, "who": "x"},
+    ]
+    assert Table(records, {"90 %": tables.interval_us}).text().splitlines() == [
+        "name  us  90 %     n  ok   who",
+        "a      5   4–6     1  yes  –",
+        "long   –     –  1000  no   x",
+    ]
+    assert Table([]).text() == "(no rows)" and Table([], empty="nothing").text() == "nothing"
 
 
-def test_known_time_row() -> None:
-    row = {"model": "m", "population": "best", "n": 1000, "median_ape": 0.0724, "mape": 0.12, "p90_ape": 0.55,
-           "rmspe": 0.3, "gmae": 0.061, "spearman": 0.99}  # fmt: skip
-    table = time_table({"choice_rows": [], "time_rows": [row]}, "best")
-    assert _texts(table) == [["m", "7.2", "12.0", "55.0", "30.0", "6.1", "0.990", "1,000"]]
+def test_title_notes_references_and_cells() -> None:
+    records = [{"model": "a", "x": Cell(1.0, "1.0–1.1", best=True)}, {"model": "oracle", "x": math.nan}]
+    table = Table(records, {"x": tables.ratio}, "T", note="8 rows", notes=["told"], references=1)
+    assert table.text().splitlines() == [
+        "T (8 rows)",
+        "model       x",
+        "a       1.000",
+        "-------------",
+        "oracle      –",
+        "told",
+    ]
+    page = table.__html__()
+    assert '<td class="best">1.000<small>1.0–1.1</small></td>' in page and "<p>told</p>" in page
+    assert '<tbody class="references"><tr><th scope="row">oracle' in page
 
 
-def test_the_best_learned_model_is_marked_once_per_table(results: dict[str, Any]) -> None:
-    for table in (choice_table(results), *time_tables(results)):
-        marked = [line.cells[0].text for line in table.lines if any(cell.best for cell in line.cells)]
-        assert marked == ["booster"]
+def test_a_pipe_gets_whole_cells_and_a_terminal_names_cut_in_the_middle() -> None:
+    assert RECORDS[0]["kernel"] in Table(RECORDS).text()
+    lines = Table(RECORDS).text(60).splitlines()
+    assert lines[0].split() == ["kernel", "total_us", "calls", "bound"]
+    assert all(len(line) <= 60 for line in lines)
+    assert lines[1].startswith("void cudnn") and "…" in lines[1] and "12346" in lines[1]
+    assert lines[3].split("  ")[0].endswith("3>")
 
 
-def test_every_stratum_and_gpu_is_a_line(results: dict[str, Any]) -> None:
-    strata, gpus = stratum_table(results), gpu_table(results)
-    assert strata and [line.cells[0].text for line in strata.lines] == [
-        "ungrouped", "1x1s1", "1x1s2", "3x3s1", "grouped", "other", "all",
+def test_columns_that_do_not_fit_go_on_below_behind_the_first() -> None:
+    records = [{"name": "a", **{f"figure_{i}": i * 1.5 for i in range(10)}}]
+    parts = Table(records).text(40).split("\n\n")
+    assert len(parts) > 1 and all(part.startswith("name") for part in parts)
+    assert sum(part.split("\n")[0].count("figure_") for part in parts) == 10
+
+
+@given(
+    st.lists(st.fixed_dictionaries({"key": WORDS, "text": WORDS, "n": st.integers(0, 10**9)}), min_size=1),
+    st.integers(50, 120),
+)
+def test_every_line_fits_and_no_row_is_lost(records: list[dict[str, Any]], width: int) -> None:
+    lines = Table(records).text(width).split("\n")
+    assert max(map(len, lines)) <= width
+    assert len(lines) == len(records) + 1
+    assert all(str(record["n"]) in "\n".join(lines) for record in records)
+
+
+def test_long_sentences_are_wrapped_at_words() -> None:
+    note = "excluded FFT: needs 94371840 bytes of workspace (90.0 MiB), the limit is 16777216 bytes"
+    expected = [
+        "excluded FFT: needs 94371840 bytes of workspace (90.0 MiB),",
+        "  the limit is 16777216 bytes",
+    ]
+    assert wrapped(note, 60).split("\n") == expected
+    assert Table([{"a": 1}], notes=[note]).text(60).split("\n")[2:] == expected
+    assert wrapped(note, None) == note
+
+
+def test_what_would_steer_a_terminal_is_not_sent() -> None:
+    text = Table([{"a": "\x1b[31mred\r", "模": 1}], title="\x07").text() + Facts([("a", "\x1b")]).text(80)
+    assert text.replace("\n", "").isprintable() and "?[31mred?" in text and "模" in text
+
+
+def test_csv_and_json() -> None:
+    records = [
+        {"a": "x,y", "b": None, "c": [1, "é"]},
+        {"a": 'say "hi"', "b": math.nan, "d": True, "c": {"k": 1}},
+    ]
+    assert to_csv(records, ["d"]).splitlines() == [
+        "d,a,b,c", ',"x,y",,"[1, ""é""]"', 'True,"say ""hi""",,"{""k"": 1}"',
     ]  # fmt: skip
-    assert gpus and len(gpus.lines) == 4 and gpus.columns[:3] == ("GPU", "shapes", "booster")
-    assert all(len(line.cells) == len(gpus.columns) for line in gpus.lines)
+    assert to_csv([], ["a", "b"]) == "a,b\n"
+    assert json.loads(to_json({"a": 1, "b": RECORDS})) == {"a": 1, "b": RECORDS}
 
 
-def test_a_model_judged_on_one_gpu_only_has_dashes_elsewhere(results: dict[str, Any]) -> None:
-    results["choice_rows"].append({**ROW, "model": "local", "gpu": "Tesla T4"})
-    table = gpu_table(results)
-    assert table is not None
-    column = table.columns.index("local")
-    shown = {line.cells[0].text: line.cells[column].text for line in table.lines}
-    assert shown == {"Tesla K80": "–", "Tesla T4": "1.012", "Tesla V100-SXM2-16GB": "–", "TITAN Xp": "–"}
+def test_html_escapes_everything_and_cuts_very_long_names() -> None:
+    name = "void kernel<float>(" + "int, " * 40 + ")"
+    records = [{"<kernel>": name, "bound": "<b>", "why": "&" * 50, "us": 1.5}]
+    page = Table(records, title="<t>", note="<n>", notes=["<p>"]).__html__()
+    assert not any(f"<{tag}>" in page.replace("<p>&lt;p&gt;</p>", "") for tag in ("kernel", "t", "n", "p"))
+    assert page.count("float") == 2 and "…" in page  # cut, with the whole of it as the title
+    assert '<td style="text-align:left">&lt;b&gt;</td>' in page and "<td>1.5</td>" in page
+    assert '<td class="text" style="text-align:left">&amp;' in page
+    assert "<dt>&lt;</dt><dd>&amp;</dd>" in Facts([("<", "&")]).__html__()
 
 
-def test_one_stratum_gpu_and_split_make_no_tables() -> None:
-    results = {"choice_rows": [ROW], "time_rows": []}
-    assert stratum_table(results) is gpu_table(results) is split_table(results) is None
-    assert part_tables(results) == []
-
-
-def test_several_splits_are_laid_side_by_side(results: dict[str, Any]) -> None:
-    results["choice_rows"] += [{**row, "split": "random"} for row in results["choice_rows"]]
-    table = split_table(results)
-    assert table is not None and [line.cells[0].text for line in table.lines] == ["random", "shape"]
-
-
-def test_part_tables_show_the_best_model(results: dict[str, Any]) -> None:
-    titles = [table.title for table in part_tables(results)]
-    assert titles == ["Time error by algorithm, booster", "Time error by GPU, booster"]
-
-
-def test_reasons_are_grouped_and_counted(results: dict[str, Any]) -> None:
-    for place, row in enumerate(row for row in results["choice_rows"] if row["model"] == "seer-paper"):
-        row |= {"n": place == 0, "stratum": f"part {place}"}
-    (reason,) = reasons(results)
-    assert reason.model == "seer-paper" and len(reason.slices) == 9
-    assert reason.slices[0].startswith("choice: part 1") and "fwd" not in reason.where  # fwd are all of them
-    assert reason.where.endswith("and 5 more")
-
-
-def test_a_model_judged_nowhere_has_no_list_of_slices(results: dict[str, Any]) -> None:
-    (reason,) = reasons(results)
-    assert reason.model == "seer-paper" and reason.where == "choice"
-
-
-def test_a_reason_does_not_repeat_the_model() -> None:
-    rows = [{"model": "m", "n": 0, "reason": "m needs counters"}]
-    (reason,) = reasons({"choice_rows": rows, "time_rows": rows})
-    assert reason.reason == "needs counters" and reason.where == "choice; time"
-
-
-def test_a_row_without_a_reason_says_so() -> None:
-    (reason,) = reasons({"choice_rows": [{"model": "m", "n": 0}], "time_rows": []})
-    assert reason.reason == "no reason was recorded"
+def test_the_writer_imports_nothing_heavy() -> None:
+    code = "import sys, surrogate.report.tables; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not {"pandas", "matplotlib", "jinja2", "numpy"} & set(loaded.split())

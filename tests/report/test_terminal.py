@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.report import terminal_summary
-from surrogate.report.tables import Cell, Line, Table
-from surrogate.report.terminal import NAME_WIDTH, WIDTH, text_table
+from surrogate.report.choice_tables import Cell, Line, Table
+from surrogate.report.terminal import NAME_WIDTH, WIDTH, terminal_summary, text_table
 
 GOLDEN = Path(__file__).with_name("summary.txt")
 

@@ -266,4 +266,4 @@ def test_results_print_and_convert(made):
     table = layer_table(made)
     assert "conv2d.0" in repr(table) and table.to_frame()["total_us"].sum() == pytest.approx(made.total_us)
     assert table.to_dict()["rows"] == list(table.rows) and len(table.top(2)) == 2
-    assert ">conv2d.0</td>" in table._repr_html_()
+    assert ">conv2d.0</th>" in table._repr_html_()

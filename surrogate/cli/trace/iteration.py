@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from surrogate.cli.output import output_options, show
+from surrogate.cli.options import output_options, show
 from surrogate.cli.trace.options import file_argument, load, top_option
 
 _NARROW = (

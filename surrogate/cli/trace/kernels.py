@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.output import output_options, show
+from surrogate.cli.options import output_options, show
 from surrogate.cli.trace.options import (
     file_argument,
     gpu_option,

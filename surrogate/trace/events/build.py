@@ -170,7 +170,7 @@ def nest(
 ) -> tuple[Ints, Ints]:
     """(parent, depth): the innermost row of the same thread that holds each row, -1 for none; linear time.
 
-    ``order`` breaks ties of the start (the outer range was opened first, so it has the smaller id). ResultTable where
+    ``order`` breaks ties of the start (the outer range was opened first, so it has the smaller id). Rows where
     ``holds`` is False have parents but are none. Overlap without inclusion makes no child: a later range that
     outlasts an open one is its sibling. ``tolerance_ns`` forgives what rounding to whole µs cuts off a parent.
     """

@@ -210,7 +210,7 @@ class Walk:
     comparable: bool
 
     def activities(self, chosen: Sequence[int]) -> frozenset[int]:
-        """ResultTable of the device activities that the iterations of ``chosen`` launch."""
+        """Rows of the device activities that the iterations of ``chosen`` launch."""
         wanted = set(chosen)
         return frozenset(
             row
