@@ -1,4 +1,4 @@
-"""Raw rows → the sorted, linked tables of a `Trace`: ranges inside ranges, activities of the calls that launched them."""
+"""Raw rows → the sorted, linked tables of a `Trace`: ranges inside ranges, activities to the calls behind them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
