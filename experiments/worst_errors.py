@@ -12,7 +12,7 @@ from experiments.sources import Sources
 from experiments.words import listing, percent
 from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import Rows
-from surrogate.features.algorithms import FAMILIES
+from surrogate.features.algorithms import MECHANISMS
 from surrogate.models import DEFAULT_MODEL
 
 WORST = 50
@@ -55,10 +55,10 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def physics(rows: Rows) -> pd.DataFrame:
-    """Sizes, measured time, family, GFLOPs, roofline time, waves of a middle tile, workspace, time over the best."""
+    """Sizes, measured time, mechanism, GFLOPs, roofline time, waves of a middle tile, workspace, time over the best."""
     frame = rows.frame[list(SHOWN)].reset_index(drop=True)
     return frame.assign(
-        family=np.array(FAMILIES)[rows.column("family").astype(int)],
+        mechanism=np.array(MECHANISMS)[rows.column("mechanism").astype(int)],
         gflops=np.exp2(rows.column("log2_flops").astype(float)) / 1e9,
         roofline_us=rows.roofline_us,
         measured_over_roofline=rows.time_us / rows.roofline_us,
@@ -70,15 +70,15 @@ def physics(rows: Rows) -> pd.DataFrame:
 def traits(rows: Rows) -> pd.DataFrame:
     """(rows, traits) bool: what a row may have in common with others."""
     frame = rows.frame
-    family = np.array(FAMILIES)[rows.column("family").astype(int)]
+    mechanism = np.array(MECHANISMS)[rows.column("mechanism").astype(int)]
     best = pd.Series(rows.time_us).groupby(rows.problem).transform("min").to_numpy()
     found = {
         "depthwise": rows.column("is_depthwise") > 0,
         "grouped": (frame["groups"] > 1).to_numpy(),
-        "FFT": np.isin(family, ["fft", "fft_tiling"]),
-        "FFT at a stride": np.isin(family, ["fft", "fft_tiling"]) & (frame["stride_h"] > 1).to_numpy(),
-        "Winograd": np.isin(family, ["winograd", "winograd_nonfused"]),
-        "GEMM": np.isin(family, ["gemm", "implicit_gemm", "precomp_gemm"]),
+        "FFT": np.isin(mechanism, ["fft", "fft_tiling"]),
+        "FFT at a stride": np.isin(mechanism, ["fft", "fft_tiling"]) & (frame["stride_h"] > 1).to_numpy(),
+        "Winograd": np.isin(mechanism, ["winograd", "winograd_nonfused"]),
+        "GEMM": np.isin(mechanism, ["gemm", "implicit_gemm", "precomp_gemm"]),
         "below one wave": rows.column("log2_waves_middle") < 0,
         "under 50 µs": rows.time_us < 50,
         "over 10 ms": rows.time_us > 10_000,

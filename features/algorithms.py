@@ -1,6 +1,6 @@
-"""The algorithm registry: cuDNN's enums for three directions and MIOpen's families, mapped on common families.
+"""The algorithm registry: cuDNN's enums for three directions and MIOpen's mechanisms, mapped on common mechanisms.
 
-A *family* names the mechanism (what arithmetic is really done); it decides which analytical terms apply.
+A *mechanism* says how an algorithm works (what arithmetic is really done); it decides which analytical terms apply.
 """
 
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from typing import Literal
 from .errors import InputError, nearest
 from .problem import DIRECTIONS
 
-Family = Literal[
+Mechanism = Literal[
     "direct", "implicit_gemm", "precomp_gemm", "gemm", "fft", "fft_tiling", "winograd", "winograd_nonfused"
 ]
-FAMILIES: tuple[Family, ...] = (
+MECHANISMS: tuple[Mechanism, ...] = (
     "direct", "implicit_gemm", "precomp_gemm", "gemm", "fft", "fft_tiling", "winograd", "winograd_nonfused",
 )  # fmt: skip
-FAMILY_CODE: dict[str, int] = {name: code for code, name in enumerate(FAMILIES)}
+MECHANISM_CODE: dict[str, int] = {name: code for code, name in enumerate(MECHANISMS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +30,18 @@ class Algorithm:
     library: str
     direction: str
     name: str
-    family: Family
+    mechanism: Mechanism
     enum: int = -1
     deterministic: bool = True
     implemented: bool = True
 
 
 def _cudnn(
-    direction: str, rows: dict[str, tuple[int, Family]], *, atomic: set[str], never: set[str]
+    direction: str, rows: dict[str, tuple[int, Mechanism]], *, atomic: set[str], never: set[str]
 ) -> list[Algorithm]:
     return [
-        Algorithm("cudnn", direction, name, family, enum, name not in atomic, name not in never)
-        for name, (enum, family) in rows.items()
+        Algorithm("cudnn", direction, name, mechanism, enum, name not in atomic, name not in never)
+        for name, (enum, mechanism) in rows.items()
     ]
 
 
@@ -92,7 +92,7 @@ _CUDNN = [
 ]
 
 # Source: miopenConvFwdAlgorithm_t and its backward siblings; the names are those of MIOpen's find-db importers.
-_MIOPEN_FAMILIES: dict[str, tuple[int, Family]] = {
+_MIOPEN: dict[str, tuple[int, Mechanism]] = {
     "GEMM": (0, "gemm"),
     "Direct": (1, "direct"),
     "FFT": (2, "fft"),
@@ -113,12 +113,12 @@ _REFERENCE = (
 ALGORITHMS: tuple[Algorithm, ...] = (
     *_CUDNN,
     *(
-        Algorithm("miopen", direction, name, family, enum)
+        Algorithm("miopen", direction, name, mechanism, enum)
         for direction in DIRECTIONS
-        for name, (enum, family) in _MIOPEN_FAMILIES.items()
+        for name, (enum, mechanism) in _MIOPEN.items()
     ),
     *(
-        Algorithm("reference", "fwd", a.name, a.family, a.enum)
+        Algorithm("reference", "fwd", a.name, a.mechanism, a.enum)
         for a in _CUDNN
         if a.direction == "fwd" and a.name in _REFERENCE
     ),
@@ -158,7 +158,7 @@ def algorithm(name: str, library: str = "cudnn", direction: str = "fwd") -> Algo
 
 
 @cache
-def family_of(name: str, library: str = "cudnn", direction: str = "fwd") -> Family:
-    """The family of an algorithm; an algorithm that no registry row names is taken for an implicit GEMM."""
+def mechanism_of(name: str, library: str = "cudnn", direction: str = "fwd") -> Mechanism:
+    """The mechanism of an algorithm; an algorithm that no registry row names is taken for an implicit GEMM."""
     found = _INDEX.get((library, direction, name))
-    return found.family if found else "implicit_gemm"
+    return found.mechanism if found else "implicit_gemm"

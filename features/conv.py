@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from . import shape
 from .errors import InputError, nearest
-from .problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS
+from .problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, may_use_tensor_cores
 
 MAX_SIZE = 2**31 - 1  # cuDNN's descriptors hold int32
 _FOLLOWS = {"w": "h", "s": "r", "pad_w": "pad_h", "stride_w": "stride_h", "dilation_w": "dilation_h"}
@@ -25,6 +25,8 @@ class Conv:
     Raises `InputError` for a size out of range, a group count that does not divide the channels, a filter larger than
     the padded input, or an unknown dtype, math, layout or direction.
     """
+
+    kind: ClassVar[str] = "conv"
 
     n: int
     c: int
@@ -114,11 +116,7 @@ class Conv:
     @property
     def uses_tensor_cores(self) -> bool:
         """True where the math type lets matrix units run (fp32 data: only TF32, under ``default``)."""
-        return (
-            self.math != "fma"
-            and self.dtype != "fp64"
-            and not (self.dtype == "fp32" and self.math == "tensor_op")
-        )
+        return may_use_tensor_cores(self.dtype, self.math)
 
     @property
     def sizes(self) -> tuple[int, ...]:

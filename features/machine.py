@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .algorithms import Family
-from .elementwise import Number
+from .algorithms import Mechanism
+from .elementwise import Number, log2
 from .gpu import Gpu
 from .kernels import resident_blocks
 from .roofline import peak_tflops
 from .terms import TILES
 
-FAMILY_KERNEL: dict[Family, str] = {
+MECHANISM_KERNEL: dict[Mechanism, str] = {
     "direct": "IMPLICIT_GEMM",
     "implicit_gemm": "IMPLICIT_GEMM",
     "precomp_gemm": "IMPLICIT_PRECOMP_GEMM",
@@ -22,7 +22,7 @@ FAMILY_KERNEL: dict[Family, str] = {
     "winograd": "WINOGRAD",
     "winograd_nonfused": "WINOGRAD_NONFUSED",
 }
-"""Family → the algorithm whose kernels' resources stand for it (FFT's main stage is a batched GEMM)."""
+"""Mechanism → the algorithm whose kernels' resources stand for it (FFT's main stage is a batched GEMM)."""
 
 
 class Machine(NamedTuple):
@@ -43,6 +43,21 @@ class Machine(NamedTuple):
     is_amd: Number
 
 
+MACHINE_NAMES = (
+    "sms", "log2_peak_tflops", "log2_fp32_tflops", "log2_dram_gbs", "log2_l2_bytes", "shared_per_sm_bytes",
+    "compute_capability", "cores_per_sm", "boost_mhz", "is_amd",
+)  # fmt: skip
+"""A machine's columns, as `machine_features` gives them."""
+
+
+def machine_features(m: Machine) -> tuple[Number, ...]:
+    """`MACHINE_NAMES` of a machine."""
+    return (
+        m.sms, log2(m.peak_tflops), log2(m.fp32_tflops), log2(m.dram_gbs), log2(m.l2_bytes), m.shared_per_sm_bytes,
+        m.compute_capability, m.cores_per_sm, m.boost_mhz, m.is_amd,
+    )  # fmt: skip
+
+
 @cache
 def machine(gpu: Gpu, dtype: str = "fp32", tensor_cores: bool = False) -> Machine:
     """The numbers of one GPU for an element type and math."""
@@ -61,11 +76,11 @@ def machine(gpu: Gpu, dtype: str = "fp32", tensor_cores: bool = False) -> Machin
 
 
 @cache
-def b_max(gpu: Gpu, family: Family) -> tuple[float, float, float]:
-    """B_max, blocks resident on the whole GPU, of the family's small, middle and large tile."""
+def b_max(gpu: Gpu, mechanism: Mechanism) -> tuple[float, float, float]:
+    """B_max, blocks resident on the whole GPU, of the mechanism's small, middle and large tile."""
     small, middle, large = (
-        max(resident_blocks(gpu, FAMILY_KERNEL[family], tile_m, tile_n), 1.0) * gpu.sms
-        for tile_m, tile_n in TILES[family]
+        max(resident_blocks(gpu, MECHANISM_KERNEL[mechanism], tile_m, tile_n), 1.0) * gpu.sms
+        for tile_m, tile_n in TILES[mechanism]
     )
     return small, middle, large
 
@@ -77,8 +92,8 @@ def machine_columns(keys: list[tuple[Gpu, str, bool]], index: np.ndarray) -> Mac
 
 
 def b_max_columns(
-    gpus: list[Gpu], index: np.ndarray, family: Family
+    gpus: list[Gpu], index: np.ndarray, mechanism: Mechanism
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """B_max of the family's three tiles over rows: ``index`` (rows,) names each row's GPU in ``gpus``."""
-    small, middle, large = np.array([b_max(gpu, family) for gpu in gpus], dtype=np.float64)[index].T
+    """B_max of the mechanism's three tiles over rows: ``index`` (rows,) names each row's GPU in ``gpus``."""
+    small, middle, large = np.array([b_max(gpu, mechanism) for gpu in gpus], dtype=np.float64)[index].T
     return small, middle, large

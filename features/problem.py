@@ -22,6 +22,11 @@ MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
 LAYOUTS = ("NCHW", "NHWC")
 
 
+def may_use_tensor_cores(dtype: str, math: str) -> bool:
+    """True where the math type lets matrix units run (fp32 data: only TF32, or AMD's fp32 units, under ``default``)."""
+    return math != "fma" and dtype != "fp64" and not (dtype == "fp32" and math == "tensor_op")
+
+
 class Problem(Protocol):
     """A convolution problem as the formulas see it: every attribute is a number, or an array of one common length."""
 
@@ -166,6 +171,10 @@ class ConvColumns:
             return np.broadcast_to(np.asarray(values, dtype=object), (length,))
 
         dtypes, directions, maths, layouts = text(dtype), text(direction), text(math), text(layout)
+        tensor_cores = np.zeros(length, dtype=bool)
+        for pair in {*zip(dtypes.tolist(), maths.tolist(), strict=True)}:
+            if may_use_tensor_cores(*pair):
+                tensor_cores |= (dtypes == pair[0]) & (maths == pair[1])
         itemsize = np.full(length, 4, dtype=np.int64)
         for name, size in DTYPES.items():
             itemsize[dtypes == name] = size
@@ -175,9 +184,7 @@ class ConvColumns:
             is_bwd_data=directions == "bwd_data",
             is_bwd_filter=directions == "bwd_filter",
             is_nhwc=layouts == "NHWC",
-            uses_tensor_cores=(maths != "fma")
-            & ((dtypes != "fp32") | (maths != "tensor_op"))
-            & (dtypes != "fp64"),
+            uses_tensor_cores=tensor_cores,
         )
 
     def __len__(self) -> int:

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from ..elementwise import Number, ceil_div, where
 from ..operators.operator import Operator
+from ..problem import may_use_tensor_cores
 
 TILES = (32, 64, 128)
 """Edges of the output tiles that SGEMM kernels of cuBLAS and cuDNN use (their names tell)."""
@@ -31,11 +32,10 @@ class Gemm(Operator):
     n: int
     k: int
 
-    @property
-    def uses_tensor_cores(self) -> bool:
+    @classmethod
+    def tensor_cores(cls, dtype: str, math: str) -> bool:
         """As in `surrogate.features.conv.Conv`."""
-        fp32_kept = self.dtype == "fp32" and self.math == "tensor_op"
-        return self.math != "fma" and self.dtype != "fp64" and not fp32_kept
+        return may_use_tensor_cores(dtype, math)
 
     @property
     def flops(self) -> Number:

@@ -71,10 +71,16 @@ class Operator(ABC):
         """Bytes per element."""
         return DTYPES[self.dtype]
 
+    @classmethod
+    def tensor_cores(cls, dtype: str, math: str) -> bool:
+        """True where matrix units may run it under that element type and math."""
+        del dtype, math
+        return False
+
     @property
     def uses_tensor_cores(self) -> bool:
         """True where matrix units may run it."""
-        return False
+        return self.tensor_cores(self.dtype, self.math)
 
     @property
     @abstractmethod
@@ -109,8 +115,8 @@ class Operator(ABC):
         return {"kind": self.kind, **self.sizes, **{name: getattr(self, name) for name in TEXTS}}
 
     def __str__(self) -> str:
-        """One line, as in ``softmax n=32 c=1000 h=1 w=1``."""
-        return " ".join([self.kind, *(f"{name}={size}" for name, size in self.sizes.items())])
+        """One word, as in ``softmax:n32c1000h1w1``."""
+        return f"{self.kind}:" + "".join(f"{name}{size}" for name, size in self.sizes.items())
 
 
 @lru_cache(maxsize=256)

@@ -1,7 +1,7 @@
 """The analytical terms of one algorithm on one problem: what a kernel's time is made of.
 
-One function per family, each for a number or an array, all returning the same `KernelTerms`. ``b_max`` is three numbers
-(or arrays): how many blocks of the family's small, middle and large tile the GPU holds at once.
+One function per mechanism, each for a number or an array, all returning the same `KernelTerms`. ``b_max`` is three
+numbers (or arrays): how many blocks of the mechanism's small, middle and large tile the GPU holds at once.
 """
 
 from ..terms.direct import direct
@@ -12,9 +12,9 @@ from ..terms.sized import Sized, sized
 from ..terms.tiles import TILES
 from ..terms.winograd import winograd, winograd_nonfused
 
-__all__ = ["FAMILY_TERMS", "TILES", "KernelTerms", "Launch", "Sized", "sized"]
+__all__ = ["MECHANISM_TERMS", "TILES", "KernelTerms", "Launch", "Sized", "sized"]
 
-FAMILY_TERMS = {
+MECHANISM_TERMS = {
     "direct": direct,
     "implicit_gemm": implicit_gemm,
     "precomp_gemm": precomp_gemm,
@@ -24,4 +24,4 @@ FAMILY_TERMS = {
     "winograd": winograd,
     "winograd_nonfused": winograd_nonfused,
 }
-"""Family → function (problem, b_max) → `KernelTerms`."""
+"""Mechanism → function (problem, b_max) → `KernelTerms`."""

@@ -1,14 +1,14 @@
-"""The tile variants of each family's main kernel, small to large, as (tile_m, tile_n) = (pixels, channels).
+"""The tile variants of each mechanism's main kernel, small to large, as (tile_m, tile_n) = (pixels, channels).
 
 Source: SEER §2 (GEMM-I, GEMM-P, GEMM, WINO, WINO-N); FFT's pointwise stage is a batched complex GEMM, for which cuBLAS'
 common tiles stand.
 """
 
-from ..algorithms import Family
+from ..algorithms import Mechanism
 
 Tile = tuple[int, int]
 
-TILES: dict[Family, tuple[Tile, Tile, Tile]] = {
+TILES: dict[Mechanism, tuple[Tile, Tile, Tile]] = {
     "direct": ((8, 8), (16, 16), (32, 32)),
     "implicit_gemm": ((32, 32), (64, 128), (128, 128)),
     "precomp_gemm": ((128, 32), (128, 64), (128, 128)),

@@ -1,90 +1,118 @@
-"""A fitted model on disk: a folder of JSON, UBJ and NumPy files whose hashes are checked before any is parsed."""
+"""`Bundle`: fitted models with all that serving them needs, and its folder on disk.
+
+The folder holds ``bundle.json`` (schema, model card, SHA-256 of every file) and, for each family of kernels, the fitted
+model, its support, interval widths and domain: JSON, UBJ and NumPy arrays, nothing that executes.
+"""
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from surrogate.bundle.bundle_check import check_model, check_parts
-from surrogate.bundle.bundle_index import BUNDLE_SCHEMA, INDEX, read_index
-from surrogate.dataset.atomic import write_folder
-from surrogate.dataset.checked_file import checked_file
-from surrogate.dataset.problems import device_names
-from surrogate.dataset.rows import rows_of
+from surrogate.dataset.files import checked_file, write_folder
 from surrogate.features.errors import InputError
+from surrogate.features.families import FAMILIES, Family
 from surrogate.features.gpu import Gpu
-from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.features.table import FEATURE_VERSION
-from surrogate.models import Model, Support, model_class
-from surrogate.uncertainty.conformal import UNSEEN_GPU_FACTOR, Widths
-from surrogate.uncertainty.domain import SETTINGS, Domain
+from surrogate.uncertainty.domain import Domain
+from surrogate.uncertainty.intervals import UNSEEN_GPU_FACTOR, Widths
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from surrogate.dataset.rows import Rows
+    from surrogate.models import Support, TimeModel
+    from surrogate.models.launch import Launch
+
+BUNDLE_SCHEMA = 3
+"""Version of the folder's layout. History: 1 and 2 held convolutions alone; 3, a part for each family."""
+INDEX = "bundle.json"
 REMEDY = "train the bundle again with `seer train`"
-MAX_FILE_BYTES = 512 * 2**20
-WRITERS = 5
-"""Times that another process may replace a bundle while it is read."""
+MAX_FILE_BYTES = 512 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a bundle knows of one family: the fitted model, support, interval widths and domain."""
+
+    family: Family
+    model: "TimeModel"
+    support: "Support"
+    widths: Widths
+    domain: Domain
+    unseen_gpu_factor: float = UNSEEN_GPU_FACTOR
+    """What half widths are multiplied by on a GPU that training never saw."""
+
+    def half_widths(self, rows: "Rows", distance: np.ndarray, predicted_us: np.ndarray) -> np.ndarray:
+        """(rows,) half widths in log time of the 90 % intervals around ``predicted_us``."""
+        from surrogate.dataset.problems import device_names
+
+        fitted = np.isin(device_names(rows.frame).astype(str), self.domain.gpus)
+        widths = self.widths.of(rows, distance, predicted_us)
+        return widths * np.where(fitted, 1.0, self.unseen_gpu_factor)
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A fitted model with all that serving it needs: support, interval widths, domain, and its model card."""
+    """Fitted models of one or several families. ``candidate``: algorithms or solvers are chosen among.
 
-    model: Model
-    support: Support
-    widths: Widths
-    domain: Domain
+    ``launches``: ``gpu|library`` → what of a call's time is not the kernel; ``devices`` that no registry knows.
+    """
+
+    parts: Mapping[str, Part]
     candidate: str = "algorithm"
+    launches: Mapping[str, "Launch"] = field(default_factory=dict)
     devices: Mapping[str, Gpu] = field(default_factory=dict)
     card: Mapping[str, Any] = field(default_factory=dict)
 
-    def predict(self, frame: pd.DataFrame, devices: Mapping[str, Gpu] | None = None) -> pd.DataFrame:
+    @cached_property
+    def fitted_gpus(self) -> frozenset[str]:
+        """Registry names of the GPUs that training or a calibration saw."""
+        return frozenset().union(*(part.domain.gpus for part in self.parts.values()))
+
+    def part(self, family: Family) -> Part:
+        """The part of a family. Raises `InputError` where the bundle has none."""
+        if family.name not in self.parts:
+            raise InputError(
+                f"the bundle knows no {family.name}; it was fitted on {', '.join(self.parts)}: give another bundle"
+            )
+        return self.parts[family.name]
+
+    def predict(self, frame: "pd.DataFrame", devices: Mapping[str, Gpu] | None = None) -> "pd.DataFrame":
         """Predictions for the rows of a normalised frame, in order and with its index.
 
-        ``devices`` are known beside the registry's GPUs and those the bundle was fitted on.
-        Columns: ``predicted_us``, ``lower_us`` and ``upper_us`` (90 % interval, wider by `unseen_gpu_factor` on a GPU
-        that training never saw), ``in_domain``, ``supported``.
-        Raises `InputError` for an unknown GPU, or where solvers are chosen and the frame names none.
+        ``devices`` are known beside the registry's GPUs and those the bundle was fitted on. Columns: ``predicted_us``,
+        ``lower_us`` and ``upper_us`` (90 % interval, wider on a GPU that training never saw), ``in_domain``,
+        ``supported``. Raises `InputError` for an unknown GPU or family, or where solvers are chosen and none is named.
         """
+        import pandas as pd
+
+        from surrogate.dataset.rows import rows_by_family
+
         if self.candidate == "solver" and "solver" not in frame:
             raise InputError("the bundle chooses among solvers, and the table has no `solver` column; add it")
         seen = frame if self.candidate == "solver" else frame.drop(columns="solver", errors="ignore")
-        rows = rows_of(seen, {**self.devices, **(devices or {})})
-        predicted = self.model.predict_us(rows)
-        distance = self.domain.distances(seen)
-        half_width = self.widths.of(seen, distance, predicted)
-        fitted = np.isin(device_names(seen).astype(str), list(self.fitted_gpus))
-        factor = np.exp(half_width * np.where(fitted, 1.0, self.unseen_gpu_factor))
-        return pd.DataFrame(
-            {
-                "predicted_us": predicted,
-                "lower_us": predicted / factor,
-                "upper_us": predicted * factor,
-                "in_domain": self.domain.contains(seen, distance),
-                "supported": self.support.supported(rows),
-            },
-            index=frame.index,
-        )
-
-    @property
-    def fitted_gpus(self) -> frozenset[str]:
-        """Registry names of the GPUs that training or a calibration saw."""
-        return frozenset(text.partition("|")[0] for text in self.domain.settings)
-
-    @property
-    def unseen_gpu_factor(self) -> float:
-        """What half widths are multiplied by on any other GPU."""
-        return float(self.card.get("unseen_gpu_factor", UNSEEN_GPU_FACTOR))
+        numbers = {name: np.full(len(frame), np.nan) for name in ("predicted_us", "lower_us", "upper_us")}
+        flags = {name: np.zeros(len(frame), dtype=bool) for name in ("in_domain", "supported")}
+        for family, (positions, rows) in rows_by_family(seen, {**self.devices, **(devices or {})}).items():
+            part = self.part(family)
+            predicted = part.model.predict(rows)
+            distance = part.domain.distances(rows)
+            factor = np.exp(part.half_widths(rows, distance, predicted))
+            for name, values in zip(numbers, (predicted, predicted / factor, predicted * factor), strict=True):
+                numbers[name][positions] = values
+            flags["in_domain"][positions] = part.domain.contains(rows, distance)
+            flags["supported"][positions] = part.support.supported(rows)
+        return pd.DataFrame({**numbers, **flags}, index=frame.index)
 
     def __repr__(self) -> str:
-        trained = self.card.get("data", {})
-        return (
-            f"Bundle({self.model.name}, {trained.get('rows', '?')} rows, {len(trained.get('gpus', []))} GPUs)"
-        )
+        data = self.card.get("data", {})
+        models = ", ".join(f"{name}: {part.model.name}" for name, part in self.parts.items())
+        return f"Bundle({models}; {data.get('rows', '?')} rows, {len(data.get('gpus', []))} GPUs)"
 
     def to_dict(self) -> dict[str, Any]:
         """The model card."""
@@ -92,31 +120,42 @@ class Bundle:
 
 
 def save(bundle: Bundle, path: str | Path) -> None:
-    """Write the folder, whole or not at all; an older bundle of that name is replaced (see `write_folder`).
+    """Write the folder, whole or not at all; an older bundle of that name is replaced.
 
     Raises `InputError` where ``path`` is something other than a bundle or cannot be written.
     """
     path = Path(path)
     if path.exists() and not (path / INDEX).is_file():
         raise InputError(f"{path}: exists and is no bundle; choose another name, or remove it first")
-    files = {
-        **{f"model/{name}": content for name, content in bundle.model.save().items()},
-        "support.json": bundle.support.to_json(),
-        "widths.json": bundle.widths.to_json(),
-        "domain.json": bundle.domain.to_json(),
-    }
+    files: dict[str, bytes] = {}
+    parts = {}
+    for name, part in bundle.parts.items():
+        files |= {f"{name}/model/{file}": content for file, content in part.model.to_files().items()}
+        files[f"{name}/support.json"] = part.support.to_json()
+        files[f"{name}/widths.json"] = part.widths.to_json()
+        files[f"{name}/domain.json"] = part.domain.to_json()
+        parts[name] = {
+            "model": part.model.name,
+            "params": _plain_params(part.model),
+            "features": part.family.version,
+            "unseen_gpu_factor": part.unseen_gpu_factor,
+        }
     index = {
         "schema": BUNDLE_SCHEMA,
-        "feature_version": FEATURE_VERSION,
-        "model": bundle.model.name,
-        "params": dict(bundle.model.params),
+        "parts": parts,
         "candidate": bundle.candidate,
+        "launches": {key: asdict(launch) for key, launch in bundle.launches.items()},
         "devices": {name: _gpu_row(gpu) for name, gpu in bundle.devices.items()},
         "card": dict(bundle.card),
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
-    files[INDEX] = json.dumps(index, indent=1, sort_keys=True).encode()
-    write_folder(path, files)
+    write_folder(path, {**files, INDEX: json.dumps(index, indent=1, sort_keys=True).encode()})
+
+
+def _plain_params(model: "TimeModel") -> dict[str, Any]:
+    """Hyperparameters as JSON; a calibrated model keeps those of its base with its own files."""
+    params = model.get_params(deep=False)
+    return {key: value for key, value in params.items() if isinstance(value, int | float | str | None)}
 
 
 def load(path: str | Path) -> Bundle:
@@ -126,67 +165,69 @@ def load(path: str | Path) -> Bundle:
     """
     path = Path(path)
     index = read_index(path)
-    for _ in range(WRITERS):
-        try:
-            return _read(path, index)
-        except InputError:
-            newer = read_index(path)
-            if newer["sha256"] == index["sha256"]:
-                raise
-            index = newer
-    return _read(path, index)
-
-
-def _read(path: Path, index: Mapping[str, Any]) -> Bundle:
     files = {
-        name: checked_file(path, name, digest, index=INDEX, max_bytes=MAX_FILE_BYTES, remedy=REMEDY)
+        name: checked_file(path, name, digest, max_bytes=MAX_FILE_BYTES, remedy=REMEDY)
         for name, digest in index["sha256"].items()
     }
     try:
         return _parsed(index, files)
     except InputError:
         raise
-    except Exception as error:  # whatever nonsense a file holds makes its parser raise, it is one line
+    except Exception as error:  # whatever a file holds instead makes its parser raise: one line
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
         raise InputError(f"{path}: the bundle cannot be read ({reason}); {REMEDY}") from None
 
 
+def read_index(path: Path) -> dict[str, Any]:
+    """``bundle.json`` of the folder. Raises `InputError` where there is none, or this release cannot read it."""
+    try:
+        index = json.loads((path / INDEX).read_bytes())
+        schema = int(index["schema"])
+        for name in ("sha256", "card", "devices", *(("parts", "launches") if schema >= BUNDLE_SCHEMA else ())):
+            if not isinstance(index[name], dict):
+                raise ValueError(name)
+    except OSError:
+        raise InputError(
+            f"{path}: no bundle there (no {INDEX}); make one with `seer train DATA -o {path}`"
+        ) from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(f"{path}: {INDEX} is damaged or incomplete; {REMEDY}") from None
+    if schema != BUNDLE_SCHEMA:
+        remedy = "upgrade seer-surrogate" if schema > BUNDLE_SCHEMA else REMEDY
+        raise InputError(f"{path}: bundle schema {schema}, this release reads {BUNDLE_SCHEMA}; {remedy}")
+    return index
+
+
 def _parsed(index: Mapping[str, Any], files: Mapping[str, bytes]) -> Bundle:
-    model_files = {n.removeprefix("model/"): c for n, c in files.items() if n.startswith("model/")}
-    fitted = model_class(index["model"]).load(index["params"], model_files)
-    check_model(fitted, model_files)
-    support = Support.from_json(files["support.json"])
-    widths = Widths.from_json(files["widths.json"])
-    domain = Domain.from_json(files["domain.json"])
-    check_parts(support, widths, domain)
+    from surrogate.models.launch import Launch
+
+    parts = {name: _part(name, row, files) for name, row in index["parts"].items()}
     devices = {
         name: Gpu(**{**row, "aliases": (), "measured_figures": ()}) for name, row in index["devices"].items()
     }
-    bundle = Bundle(fitted, support, widths, domain, index["candidate"], devices, index["card"])
-    if set(model_files) == {"coefficients.json"}:  # nothing else checks that they fit one another
-        _ask_once(bundle)
-    return bundle
+    launches = {key: Launch(**values) for key, values in index["launches"].items()}
+    return Bundle(parts, index["candidate"], launches, devices, index["card"])
 
 
-def _ask_once(bundle: Bundle) -> None:
-    """One problem in every setting of training: a model whose coefficients do not fit one another fails here."""
-    frame = pd.DataFrame(
-        [dict(zip(SETTINGS, s.split("|"), strict=True)) for s in sorted(bundle.domain.settings)]
+def _part(name: str, row: Mapping[str, Any], files: Mapping[str, bytes]) -> Part:
+    from surrogate.models import Support, model_class
+
+    family = FAMILIES[name]
+    if row["features"] != family.version:
+        raise InputError(f"fitted on version {row['features']} of {name}'s columns, not {family.version}; {REMEDY}")
+    own = {file.removeprefix(f"{name}/"): content for file, content in files.items() if file.startswith(f"{name}/")}
+    model_files = {file.removeprefix("model/"): data for file, data in own.items() if file.startswith("model/")}
+    return Part(
+        family,
+        model_class(row["model"]).from_files(row["params"], model_files),
+        Support.from_json(own["support.json"]),
+        Widths.from_json(own["widths.json"]),
+        Domain.from_json(own["domain.json"]),
+        float(row["unseen_gpu_factor"]),
     )
-    sizes = {name: 3 if name in ("r", "s") else 1 for name in SIZE_COLUMNS} | dict.fromkeys("hw", 8)
-    try:
-        rows = rows_of(frame.assign(library_version="", **sizes), bundle.devices)
-    except InputError:  # a GPU of a user's own file that is not named now
-        return
-    with np.errstate(all="ignore"):
-        bundle.model.predict_us(rows)
 
 
 def _gpu_row(gpu: Gpu) -> dict[str, Any]:
     """A device's fields as JSON, without names that belong to a registry."""
-    return {
-        f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name not in ("aliases", "measured_figures")
-    }
-
-
-__all__ = ["BUNDLE_SCHEMA", "INDEX", "Bundle", "load", "read_index", "save"]
+    own = ("aliases", "measured_figures")
+    return {f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name not in own}

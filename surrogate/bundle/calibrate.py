@@ -1,86 +1,114 @@
 """Adapt a fitted bundle to a GPU from a few measurements there: its times are multiplied by a learned correction."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from surrogate.bundle.bundle import Bundle
-from surrogate.dataset.candidates import candidate_frame
-from surrogate.dataset.problems import device_names, joined, newest_version
-from surrogate.dataset.rows import Rows, rows_of
-from surrogate.dataset.splits import shape_names
-from surrogate.dataset.store import Dataset
+from surrogate.bundle.bundle import Bundle, Part
+from surrogate.dataset.problems import device_names, newest_version
+from surrogate.dataset.rows import Rows, rows_by_family
+from surrogate.dataset.store import Dataset, as_dataset
 from surrogate.evaluation.judge import time_errors
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import canonical
-from surrogate.models import Support
-from surrogate.models.calibrated import Calibrated
-from surrogate.models.correction import Fitted, fit_correction
-from surrogate.uncertainty.conformal import ALL, Widths
-from surrogate.uncertainty.domain import Domain
-from surrogate.uncertainty.width_fit import LEAST_SHAPES, POOLED_SHAPES, conformal_quantile
+from surrogate.models import Support, TimeModel, model_frame
+from surrogate.models.calibrated import Calibrated, Correction, fit_correction
+from surrogate.uncertainty.domain import Domain, References
+from surrogate.uncertainty.fit import conformal_quantile, pooled_base
+from surrogate.uncertainty.intervals import ALL, Widths
 
 LEAST_PROBLEMS = 10
 """Measured problems that a device needs before it is corrected."""
 Progress = Callable[[int, int, str], None]
 
 
-def calibrate(bundle: Bundle, data: Dataset, *, seed: int = 0, progress: Progress | None = None) -> Bundle:
+def calibrate(
+    bundle: Bundle,
+    data: Dataset | pd.DataFrame | str | Path,
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Bundle:
     """``bundle`` with its times on the devices of ``data`` corrected; times on other devices stay as they are.
 
     Interval widths of those devices come from corrections that never saw the row's shape, and from rows that the model
     itself was not trained on: a device without two such shapes keeps the widths it has. Raises `InputError` where a
     device has fewer than `LEAST_PROBLEMS` measured problems or one shape only, or where the bundle does not know the
-    library.
+    family or the library.
     """
+    data = as_dataset(data)
     step = progress or (lambda done, total, text: None)
-    frame = candidate_frame(data, bundle.candidate)
     devices = {**bundle.devices, **data.devices}
-    _check_libraries(bundle, frame, data.name)
-    rows = rows_of(frame, devices)
-    base_us = _uncorrected(bundle).predict_us(rows)
-    usable = rows.ok & newest_version(frame) & np.isfinite(base_us)
-    of_device = device_names(frame)
-    fitted: dict[str, Fitted] = {}
+    parts, card = dict(bundle.parts), dict(bundle.card.get("calibration", {}))
+    for kind, (_, rows) in rows_by_family(model_frame(data, bundle.candidate), devices).items():
+        part = bundle.part(kind)
+        _check_libraries(part, rows, data.name)
+        trained_gpus = {canonical(name) for name in bundle.card.get("data", {}).get("gpus", ())}
+        parts[kind.name], told = _calibrate_part(part, rows, trained_gpus, data.name, seed, step)
+        for device, row in told.items():
+            card[device if kind.name == next(iter(bundle.parts)) else f"{device} {kind.name}"] = row
+    return replace(bundle, parts=parts, devices=devices, card={**bundle.card, "calibration": card})
+
+
+def _calibrate_part(
+    part: Part, rows: Rows, trained_gpus: set[str], name: str, seed: int, step: Progress
+) -> tuple[Part, dict[str, Any]]:
+    """The part with corrections for the devices of ``rows``, and device → what was measured and what it changed."""
+    model = _uncorrected(part.model)
+    base_us = model.predict(rows)
+    usable = rows.ok & newest_version(rows.frame, rows.family) & np.isfinite(base_us)
+    of_device = device_names(rows.frame).astype(str)
+    corrections: dict[str, Correction] = {}
     held_us = np.full(len(rows), np.nan)
     names = sorted(set(of_device))
     for done, device in enumerate(names):
         step(done, len(names), device)
         mine = np.flatnonzero(usable & (of_device == device))
-        part = rows.take(mine)
-        _check_measured(part, device, data.name)
-        fitted[device] = fit_correction(part, base_us[mine], seed)
-        held_us[mine] = base_us[mine] * np.exp(fitted[device].held_out)
+        measured = rows.take(mine)
+        _check_measured(measured, device, name)
+        corrections[device], held_out = fit_correction(measured, base_us[mine], seed)
+        held_us[mine] = base_us[mine] * np.exp(held_out)
     step(len(names), len(names), "done")
-    judged = np.isfinite(held_us) & ~_trained_on(bundle, frame, of_device)
-    return replace(
-        bundle,
-        model=Calibrated.on(bundle.model, {device: one.correction for device, one in fitted.items()}),
-        support=_support(bundle.support, Support.fit(rows)),
-        widths=_widths(bundle, frame[judged], held_us[judged], rows.time_us[judged]),
-        domain=_domain(bundle.domain, Domain.of(frame[rows.ok])),
-        devices=devices,
-        card={**bundle.card, "calibration": _card(bundle, data, rows, base_us, held_us, judged, fitted)},
+    # Errors on shapes that training had on that device foretell nothing.
+    trained_on = np.isin(of_device, sorted(trained_gpus)) & part.domain.seen(rows)
+    judged = np.flatnonzero(np.isfinite(held_us) & ~trained_on)
+    earlier = part.model.corrections if isinstance(part.model, Calibrated) else {}
+    calibrated = replace(
+        part,
+        model=Calibrated(model, {**earlier, **corrections}),
+        support=_support(part.support, Support.fit(rows)),
+        widths=_widths(part, rows.take(judged), held_us[judged]),
+        domain=_domain(part.domain, Domain.of(rows.take(rows.ok))),
     )
+    told = {}
+    for device in names:
+        mine = np.flatnonzero((of_device == device) & np.isfinite(held_us))
+        apart, measured = np.intersect1d(mine, judged), rows.take(mine)
+        told[device] = {
+            "data": name,
+            "rows": len(mine),
+            "problems": len(np.unique(measured.problem)),
+            "shapes": len(np.unique(measured.shape)),
+            "method": "Gaussian process",
+            "rows_not_trained_on": len(apart),
+            "median_ape_before": _median_ape(base_us[apart], rows.time_us[apart]),
+            "median_ape_held_out": _median_ape(held_us[apart], rows.time_us[apart]),
+        }
+    return calibrated, told
 
 
-def _trained_on(bundle: Bundle, frame: pd.DataFrame, of_device: np.ndarray) -> np.ndarray:
-    """(rows,) True where the bundle's training had the row's shape and its device: such errors foretell nothing."""
-    gpus = {canonical(name) for name in bundle.card.get("data", {}).get("gpus", ())}
-    return np.isin(of_device, sorted(gpus)) & bundle.domain.seen(frame)
-
-
-def _uncorrected(bundle: Bundle) -> Any:
+def _uncorrected(model: TimeModel) -> TimeModel:
     """The model beneath earlier calibrations: a device measured again is corrected anew."""
-    return bundle.model.base if isinstance(bundle.model, Calibrated) else bundle.model
+    return model.base if isinstance(model, Calibrated) else model
 
 
-def _check_libraries(bundle: Bundle, frame: pd.DataFrame, name: str) -> None:
-    known = {setting.split("|")[1] for setting in bundle.domain.settings}
-    unknown = sorted(set(frame["library"]) - known)
+def _check_libraries(part: Part, rows: Rows, name: str) -> None:
+    known = {setting.split("|")[1] for setting in part.domain.settings}
+    unknown = sorted(set(rows.frame["library"]) - known)
     if unknown:
         raise InputError(
             f"{name}: measured with {', '.join(unknown)}, the bundle knows {', '.join(sorted(known))};"
@@ -108,76 +136,56 @@ def _support(base: Support, own: Support) -> Support:
 
 
 def _domain(base: Domain, own: Domain) -> Domain:
-    ranges = {
-        column: (min(least, own.ranges[column][0]), max(greatest, own.ranges[column][1]))
-        for column, (least, greatest) in base.ranges.items()
-    }
+    """What either spans; distances stay those to the shapes that the model itself was trained on."""
+    references = {**own.references, **base.references}
+    for key, theirs in own.references.items():
+        references[key] = _wider(references[key], theirs)
     return replace(
         base,
-        ranges=ranges,
         settings=base.settings | own.settings,
         shapes=base.shapes | own.shapes,
         versions=base.versions | own.versions,
+        references=references,
     )
 
 
-def _widths(bundle: Bundle, frame: pd.DataFrame, held_us: np.ndarray, time_us: np.ndarray) -> Widths:
-    """Half widths of the calibrated devices: per algorithm where enough shapes were held out, else over all of them.
+def _wider(mine: References, theirs: References) -> References:
+    return replace(
+        mine,
+        least=np.minimum(mine.least, theirs.least),
+        greatest=np.maximum(mine.greatest, theirs.greatest),
+    )
 
-    Errors are first divided by the bundle's own factors (distance, length). An algorithm that was not measured on the
+
+def _widths(part: Part, rows: Rows, held_us: np.ndarray) -> Widths:
+    """Half widths of the calibrated devices: per candidate where enough shapes were held out, else over all of them.
+
+    Errors are first divided by the bundle's own factors (distance, length). A candidate that was not measured on the
     device takes the wider of the bundle's width for it and the device's own.
     """
-    factors = replace(bundle.widths, by_key={ALL: 1.0}).of(frame, bundle.domain.distances(frame), held_us)
-    score = np.abs(np.log(held_us / time_us)) / factors
-    exact = joined(frame, ("gpu", "direction", "algorithm")).to_numpy()
-    shape, device = shape_names(frame), device_names(frame)
-    by_key = dict(bundle.widths.by_key)
+    factors = replace(part.widths, by_key={ALL: 1.0}).of(rows, part.domain.distances(rows), held_us)
+    score = np.abs(np.log(held_us / rows.time_us)) / factors
+    device = device_names(rows.frame).astype(str)
+    by_key = dict(part.widths.by_key)
+    candidates = _candidates(part)
     for name in sorted(set(device)):
         mine = device == name
-        if len(set(shape[mine])) < 2:
+        if len(set(rows.shape[mine])) < 2:
             continue
-        pooled = conformal_quantile(score[mine], shape[mine])
-        for key, width in bundle.widths.by_key.items():
-            if key.count("|") == 1:
-                by_key[f"{name}|{key}"] = max(width, pooled)
-        for key in sorted(set(exact[mine])):
-            own = exact == key
-            share = _own_share(len(set(shape[own])))
-            by_key[key] = pooled ** (1 - share) * conformal_quantile(score[own], shape[own]) ** share
-    return replace(bundle.widths, by_key=by_key)
+        pooled = conformal_quantile(score[mine], rows.shape[mine])
+        for candidate in candidates:
+            by_key[f"{name}|{candidate}"] = max(part.widths.by_key[candidate], pooled)
+        for candidate in sorted(set(rows.candidate[mine])):
+            own = mine & (rows.candidate == candidate)
+            quantile = conformal_quantile(score[own], rows.shape[own])
+            by_key[f"{name}|{candidate}"] = pooled_base(quantile, pooled, len(set(rows.shape[own])))
+    return replace(part.widths, by_key=by_key)
 
 
-def _own_share(shapes: int) -> float:
-    """How much an algorithm's own width counts against the device's (in logs), by its held-out shapes."""
-    return shapes / (shapes + POOLED_SHAPES) if shapes >= LEAST_SHAPES else 0.0
-
-
-def _card(
-    bundle: Bundle,
-    data: Dataset,
-    rows: Rows,
-    base_us: np.ndarray,
-    held_us: np.ndarray,
-    judged: np.ndarray,
-    fitted: Mapping[str, Fitted],
-) -> dict[str, Any]:
-    """Device → what was measured there and what it changed, beside the entries of earlier calibrations."""
-    of_device = device_names(rows.frame)
-    card = dict(bundle.card.get("calibration", {}))
-    for device, one in fitted.items():
-        mine = np.flatnonzero((of_device == device) & np.isfinite(held_us))
-        part, apart = rows.take(mine), mine[judged[mine]]
-        card[device] = {
-            "data": data.name,
-            "rows": len(mine),
-            "problems": len(np.unique(part.problem)),
-            "shapes": len(np.unique(part.shape)),
-            "method": "Gaussian process" + (" and trees" if one.correction.trees is not None else ""),
-            "rows_not_trained_on": len(apart),
-            "median_ape_before": _median_ape(base_us[apart], rows.time_us[apart]),
-            "median_ape_held_out": _median_ape(held_us[apart], rows.time_us[apart]),
-        }
-    return card
+def _candidates(part: Part) -> set[str]:
+    """Keys of the widths that name a candidate on any GPU: those that are no GPU's key."""
+    gpus = tuple(f"{gpu}|" for gpu in part.domain.gpus)
+    return {key for key in part.widths.by_key if key != ALL and not key.startswith(gpus)}
 
 
 def _median_ape(predicted_us: np.ndarray, time_us: np.ndarray) -> float | None:

@@ -14,17 +14,13 @@ import pandas as pd
 
 from surrogate.bundle.bundle import Bundle
 from surrogate.collect.plan import PlannedProblem
-from surrogate.dataset.atomic import write_text
+from surrogate.dataset.files import write_text
 from surrogate.dataset.problems import version_number
 from surrogate.dataset.rows import Rows, rows_of
-from surrogate.features.algorithms import algorithms
-from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.families import AnyProblem, Candidate, family_of
 from surrogate.features.gpu import gpu as gpu_named
-from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.models.columns import candidate_names, vocabulary
-from surrogate.models.correction import inputs_of
-from surrogate.models.residual import PRIORS, Inputs, kernel
+from surrogate.models.calibrated import PRIORS, Inputs, correction_columns, covariance, inputs_of
 
 POOL = 400
 """Problems that are compared at least; a longer list is thinned to this, or to twice what is wanted."""
@@ -51,8 +47,8 @@ def plan_calibration(
     given = _pool(problems, count, seed)
     if len(given) < count:
         raise InputError(f"{len(given)} problems to choose {count} from; give more, or plan fewer")
-    rows, problem = candidates_of(bundle, gpu, [one.conv for one in given], library)
-    chosen = choose_problems(rows, problem, bundle.model.predict_us(rows), count, progress)
+    rows, problem = candidates_of(bundle, gpu, [planned.conv for planned in given], library)
+    chosen = choose_problems(rows, problem, bundle.part(rows.family).model.predict(rows), count, progress)
     return [given[place] for place in chosen]
 
 
@@ -69,66 +65,88 @@ def _pool(problems: Sequence[PlannedProblem] | None, count: int, seed: int) -> l
 
 
 def candidates_of(
-    bundle: Bundle, gpu: str, convs: Sequence[Conv], library: str = "cudnn"
+    bundle: Bundle, gpu: str, problems: Sequence[AnyProblem], library: str = "cudnn"
 ) -> tuple[Rows, np.ndarray]:
-    """Rows of every algorithm that the bundle expects to run, and each row's place in ``convs`` (rows,).
+    """Rows of every candidate that the bundle expects to run, and each row's place in ``problems`` (rows,).
 
-    The library's newest version that the bundle was fitted on. Raises `InputError` where the bundle does not know the
-    library, or nothing is expected to run.
+    All problems are of one family; the library's newest version that the bundle was fitted on. Raises `InputError`
+    where the bundle does not know the library, or nothing is expected to run.
     """
-    known = {(s.split("|")[1], s.split("|")[-1]) for s in bundle.domain.settings}
-    versions = [v.partition("|")[2] for v in bundle.domain.versions if v.partition("|")[0] == library]
+    kind = family_of(problems[0])
+    part = bundle.part(kind)
+    known = {(s.split("|")[1], s.split("|")[-1]) for s in part.domain.settings}
+    versions = [v.partition("|")[2] for v in part.domain.versions if v.partition("|")[0] == library]
     if not versions:
         raise InputError(
             f"library {library!r} is not the bundle's; it knows {', '.join(sorted({a for a, _ in known}))}"
         )
     device = bundle.devices[gpu].name if gpu in bundle.devices else gpu_named(gpu).name
-    setting = {"gpu": device, "library": library, "library_version": max(versions, key=version_number)}
+    fixed = {"gpu": device, "library": library, "library_version": max(versions, key=version_number)}
+    algorithms = sorted(algorithm for owner, algorithm in known if owner == library)
     records = [
-        {**setting, "direction": conv.direction, "dtype": conv.dtype, "math": conv.math, "layout": conv.layout,
-         **dict(zip(SIZE_COLUMNS, conv.sizes, strict=True)), "algorithm": one.name, "place": place}
-        for place, conv in enumerate(convs)
-        for one in algorithms(library, conv.direction)
-        if (library, one.name) in known
-    ]  # fmt: skip
+        {
+            **fixed,
+            "family": kind.name,
+            **dict(zip(kind.setting_names, kind.setting_of(problem), strict=True)),
+            **dict(zip(kind.size_names, kind.sizes_of(problem), strict=True)),
+            "algorithm": algorithm,
+            "place": place,
+        }
+        for place, problem in enumerate(problems)
+        for algorithm in algorithms
+        if _offered(kind.candidates(library, kind.setting_of(problem)), algorithm)
+    ]
     if not records:
-        raise InputError(f"the bundle knows no {library} algorithm in the direction of these problems")
-    rows = rows_of(pd.DataFrame(records), bundle.devices)
-    rows = rows.take(bundle.support.supported(rows))
+        raise InputError(f"the bundle knows no {library} algorithm for these problems")
+    rows = rows_of(pd.DataFrame(records), kind, bundle.devices)
+    rows = rows.take(part.support.supported(rows))
     if not len(rows):
         raise InputError("no algorithm is expected to run on any of these problems; give others")
     return rows, rows.frame["place"].to_numpy()
+
+
+def _offered(registered: tuple[Candidate, ...], algorithm: str) -> bool:
+    """True where the library has the algorithm in the problem's setting, or no registry tells."""
+    return not registered or any(candidate.algorithm == algorithm for candidate in registered)
 
 
 def choose_problems(
     rows: Rows, problem: np.ndarray, predicted_us: np.ndarray, count: int, progress: Progress | None = None
 ) -> list[int]:
     """``count`` distinct codes of ``problem`` (rows,), in the order in which they are worth measuring."""
-    names = candidate_names(rows)
-    usable = np.isfinite(predicted_us)
-    inputs = inputs_of(rows.features, names, np.where(usable, predicted_us, 1.0), vocabulary(names))
-    index = np.flatnonzero(usable)
-    return greedy(inputs.take(index), problem[index], count, progress)
+    index = np.flatnonzero(np.isfinite(predicted_us))
+    usable = rows.take(index)
+    codes = {str(name): code for code, name in enumerate(np.unique(usable.candidate))}
+    inputs = inputs_of(
+        usable.columns(correction_columns(rows.family)),
+        usable.candidate,
+        predicted_us[index],
+        tuple(rows.family.distance_units.values()),
+        codes,
+    )
+    return greedy(inputs, problem[index], count, progress)
 
 
 def greedy(inputs: Inputs, problem: np.ndarray, count: int, progress: Progress | None = None) -> list[int]:
     """The choice itself, under the priors' median hyperparameters."""
     scales = {name: median for name, (median, _) in PRIORS.items()}
-    covariance = kernel(scales, inputs, inputs)
+    variance = covariance(scales, inputs, inputs)
     noise = scales["noise"] ** 2
     codes, place = np.unique(problem, return_inverse=True)
     left = np.ones(len(codes), dtype=bool)
     chosen: list[int] = []
     for done in range(min(count, len(codes))):
-        gain = (covariance**2).sum(axis=0) / (np.diag(covariance) + noise)
+        # 1. What measuring each row would take off the summed variance, added up over the rows of a problem.
+        gain = (variance**2).sum(axis=0) / (np.diag(variance) + noise)
         of_problem = np.bincount(place, weights=gain, minlength=len(codes))
         best = int(np.argmax(np.where(left, of_problem, -np.inf)))
         left[best] = False
         chosen.append(int(codes[best]))
+        # 2. The covariance that is left once all rows of the chosen problem are measured.
         block = np.flatnonzero(place == best)
-        told = covariance[:, block]
-        inner = covariance[np.ix_(block, block)] + noise * np.eye(len(block))
-        covariance = covariance - told @ np.linalg.solve(inner, told.T)
+        shared = variance[:, block]
+        inner = variance[np.ix_(block, block)] + noise * np.eye(len(block))
+        variance = variance - shared @ np.linalg.solve(inner, shared.T)
         if progress:
             progress(done + 1, count, "problems chosen")
     return chosen

@@ -1,13 +1,19 @@
-"""Every column of every table that this package writes: its name, type, unit and meaning, declared once.
-
-`surrogate.dataset.schema` and ``seer data columns`` are read off this declaration.
-"""
+"""Every column of every table that this package writes: its name, type, unit and meaning, declared once."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from surrogate.features.errors import InputError, nearest
-from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.features.families import CONV, FAMILIES
+
+SCHEMA_VERSION = 1
+"""Version of the parquet layout. History: 1, the first."""
+STATUSES = ("ok", "not_supported", "workspace_too_large", "failed")
+CANDIDATES = ("all", "listed")
+"""``all``: every algorithm was tried, a missing row is unmeasured. ``listed``: a censored list, such as MIOpen's."""
+LAYOUT_ALIASES = {"NCHW-NCHW-NCHW": "NCHW", "NHWC-NHWC-NHWC": "NHWC"}
+"""MIOpen's spelling of a layout shared by input, filter and output."""
+FAMILY_COLUMN = "family"
 
 TABLES = {
     "dataset": "DATA.parquet: one row per (GPU, library, version, setting, problem, algorithm[, solver])",
@@ -66,39 +72,50 @@ def _taken(
 
 
 _SETTINGS = (
+    (FAMILY_COLUMN, "text", "", "kind of kernel; a table without the column holds convolutions (conv)"),
     ("gpu", "text", "", "the GPU's name; `seer gpus` lists those known, with their aliases"),
-    ("library", "text", "", "what ran the algorithm: cudnn, cudnn-graph, miopen or reference"),
+    (
+        "library",
+        "text",
+        "",
+        "what ran the algorithm: cudnn, cudnn-graph, miopen, cublas, torch, reference, …",
+    ),
     ("library_version", "text", "", "its version, as in 7.6.4"),
-    ("direction", "text", "", "fwd, bwd_data (gradient of the input) or bwd_filter (of the filter)"),
-    ("dtype", "text", "", "element type: fp64, fp32, fp16, bf16 or int8"),
+    ("operator", "text", "", "which operator of the family, as softmax; families but conv"),
+    (
+        "direction",
+        "text",
+        "",
+        "fwd, bwd_data (gradient of the input) or bwd_filter (of the filter); family conv",
+    ),
+    ("dtype", "text", "", "element type of the arithmetic: fp64, fp32, fp16, bf16 or int8"),
     ("math", "text", "", "arithmetic allowed: fma, default, tensor_op or tensor_op_allow_conversion"),
-    ("layout", "text", "", "order of the dimensions: NCHW or NHWC"),
+    ("layout", "text", "", "order of the dimensions: NCHW or NHWC; family conv"),
+    ("variant", "text", "", "the library's mode of an operator, as SPATIAL_PERSISTENT; families but conv"),
 )
 SETTING_COLUMNS = tuple(name for name, *_ in _SETTINGS)
 """Text columns that, with a problem, say what was measured where."""
 
-_SIZES = dict(
-    zip(
-        SIZE_COLUMNS,
-        (
-            ("batch", "images"), ("input channels", ""), ("input height", "pixels"), ("input width", "pixels"),
-            ("output channels", ""), ("filter height", "pixels"), ("filter width", "pixels"),
-            ("zeros above, and as many below", "pixels"), ("zeros left, and as many right", "pixels"),
-            ("vertical step of the filter", "pixels"), ("horizontal step of the filter", "pixels"),
-            ("vertical distance of the filter's taps, 1 where dense", "pixels"),
-            ("horizontal distance of the filter's taps, 1 where dense", "pixels"),
-            ("groups of channels, each convolved apart", ""),
-        ),
-        strict=True,
-    )
-)  # fmt: skip
+
+def _sizes() -> Iterator[tuple[str, str, str, str]]:
+    """Every size of every family once: name, kind, unit, meaning with the families that have it."""
+    by_name = {}
+    for family in FAMILIES.values():
+        for size in family.sizes:
+            by_name.setdefault(size.name, (size, []))[1].append(family.name)
+    for name, (size, families) in by_name.items():
+        yield name, "int64", size.unit, f"{size.meaning}; {', '.join(families)}"
+
+
+SIZE_COLUMNS = tuple(name for name, *_ in _sizes())
+"""Sizes of all families; 0 where a row's family lacks one."""
 
 _DATASET = (
     *_declared("dataset", True, *_SETTINGS),
-    *_declared("dataset", True, *((name, "int64", unit, said) for name, (said, unit) in _SIZES.items())),
+    *_declared("dataset", True, *_sizes()),
     *_declared(
         "dataset", True,
-        ("algorithm", "text", "", "the library's algorithm, as IMPLICIT_PRECOMP_GEMM"),
+        ("algorithm", "text", "", "the library's algorithm, as IMPLICIT_PRECOMP_GEMM; default where there is one only"),
         ("status", "text", "", "ok, not_supported, workspace_too_large or failed"),
         ("time_us", "float64", "µs", "median time of one call; needed where status is ok"),
     ),
@@ -115,6 +132,7 @@ _DATASET = (
         ("workspace_bytes", "float64", "bytes", "buffer that the algorithm needs beyond its tensors"),
         ("find_time_us", "float64", "µs", "the library's own one-shot timing (cudnnFind…Ex)"),
         ("heuristic_algorithm", "text", "", "what the library's heuristic picks for the problem"),
+        ("heuristic_solver", "text", "", "the solver that it picks"),
         ("heuristic_rank", "int64", "", "place in the heuristic's ranking, from 1 (--heuristic-only)"),
         ("deterministic", "boolean", "", "equal results at every call"),
         ("sm_clock_mhz", "float64", "MHz", "clock of the SMs, sampled after the problem"),
@@ -133,8 +151,8 @@ _DATASET = (
         ("num_cu", "int64", "", "compute units of the GPU that the find-db is for"),
     ),
 )  # fmt: skip
-ROW_KEY = (*SETTING_COLUMNS, *SIZE_COLUMNS, "algorithm")
-"""Columns whose values name one row; ``solver`` joins them where the table has it."""
+ROW_KEY = CONV.row_key
+"""Columns whose values name one row of a table of convolutions; other families have their own (`Family.row_key`)."""
 
 _KERNELS = (
     *_taken("kernels", _DATASET, ROW_KEY),
@@ -192,7 +210,13 @@ _PREDICTIONS = tuple(
 _SLICE = (
     ("model", "text", "", "predictor or picker; oracle and cudnn-heuristic stand among them"),
     ("split", "text", "", "what was held out: shape, network, gpu or random rows"),
-    ("stratum", "text", "", "kind of problems: all, ungrouped, 1x1s1, 1x1s2, 3x3s1, grouped or other"),
+    (FAMILY_COLUMN, "text", "", "kind of kernel"),
+    (
+        "stratum",
+        "text",
+        "",
+        "kind of problems: all, or one of the family's (conv: ungrouped, 1x1s1, 3x3s1, …)",
+    ),
     ("gpu", "text", "", "GPU, or all"),
     ("direction", "text", "", "direction, all where several"),
     ("dtype", "text", "", "element type, all where several"),
@@ -245,10 +269,10 @@ _FOLD = (
 _JUDGED = (
     *_declared("held_out", True, ("model", "text", "", "predictor"), *_FOLD),
     *_taken("held_out", _DATASET, (*ROW_KEY, "solver", "status", "time_us"), optional=("solver",)),
-    *_declared("held_out", True, ("family", "text", "", "the algorithm's family")),
+    *_declared("held_out", False, ("mechanism", "text", "", "how the algorithm works")),
     *_taken("held_out", _PREDICTIONS, ("predicted_us", "supported")),
     *_declared("choices", True, ("model", "text", "", "picker"), _FOLD[0]),
-    *_taken("choices", _DATASET, (*SETTING_COLUMNS, *SIZE_COLUMNS, "networks"), optional=("networks",)),
+    *_taken("choices", _DATASET, (*CONV.problem_key, "networks"), optional=("networks",)),
     *_declared(
         "choices", True,
         ("stratum", "text", "", "kind of the problem"),
@@ -258,10 +282,20 @@ _JUDGED = (
         ("infeasible", "boolean", "", "the pick did not run"),
         ("top2_slowdown", "float64", "ratio", "of the better of the first two"),
     ),
-    *_taken("folds", _DATASET, [name for name in SIZE_COLUMNS if name != "n"]),
+    *_taken("folds", _DATASET, CONV.shape_names),
     *_declared("folds", True, *_FOLD),
     *_declared("folds", False, ("row", "int64", "", "position in the dataset, for random rows")),
 )  # fmt: skip
+
+_KERNEL_NAMES = [column.name for column in _KERNELS]
+_NUMBERS_FROM, _COUNTERS_FROM = _KERNEL_NAMES.index("grid_x"), _KERNEL_NAMES.index("l2_read_sectors")
+KERNEL_NUMBERS = tuple(_KERNEL_NAMES[_NUMBERS_FROM:_COUNTERS_FROM])
+"""The numbers of a kernel table, after its key, ``kernel_index`` and ``kernel_name``."""
+KERNEL_COLUMNS = tuple(_KERNEL_NAMES[:_COUNTERS_FROM])
+KERNEL_COUNTERS = tuple(_KERNEL_NAMES[_COUNTERS_FROM:])
+"""What joins them where it was counted."""
+OPTIONAL_NUMBERS = (*(c.name for c in _DATASET if not c.required and c.kind == "float64"), "repeats")
+OPTIONAL_TEXTS = tuple(c.name for c in _DATASET if not c.required and c.kind == "text")
 
 COLUMNS = (*_DATASET, *_KERNELS, *_PREDICTIONS, *_RESULTS, *_JUDGED)
 """All of them, table by table."""

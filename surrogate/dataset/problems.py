@@ -1,4 +1,7 @@
-"""From rows to problems: codes of problems and shapes, the newest library version, and which problems can be judged."""
+"""From rows to problems: codes of problems and shapes, the newest library version, and which problems can be judged.
+
+Functions take a normalised table of one family, unless they say otherwise.
+"""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.schema import PROBLEM_KEY, SHAPE_COLUMNS, SIZE_COLUMNS
+from surrogate.dataset.store import Dataset
+from surrogate.features.errors import InputError
+from surrogate.features.families import Family
 from surrogate.features.gpu import canonical
 
 
@@ -32,57 +37,118 @@ def codes(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
     return frame.groupby(list(columns), sort=False, dropna=False, observed=True).ngroup().to_numpy()
 
 
-def problem_codes(frame: pd.DataFrame) -> np.ndarray:
-    """Problem of each row: device, library version, settings and all sizes."""
-    return codes(frame, PROBLEM_KEY)
+def problem_codes(frame: pd.DataFrame, kind: Family) -> np.ndarray:
+    """Problem of each row: device, settings and all sizes; its candidates may come from several libraries."""
+    return codes(frame, kind.problem_key)
 
 
-def shape_codes(frame: pd.DataFrame) -> np.ndarray:
+def shape_codes(frame: pd.DataFrame, kind: Family) -> np.ndarray:
     """Shape of each row: the sizes without the batch; device and settings do not matter."""
-    return codes(frame, SHAPE_COLUMNS)
+    return codes(frame, kind.shape_names) if kind.shape_names else np.zeros(len(frame), dtype=int)
+
+
+def shape_names(frame: pd.DataFrame, kind: Family) -> np.ndarray:
+    """A text per row naming its shape."""
+    parts = [frame[column].astype(str) for column in kind.shape_names]
+    return np.array(["/".join(row) for row in zip(*parts, strict=True)], dtype=object)
+
+
+def candidate_names(frame: pd.DataFrame, kind: Family) -> np.ndarray:
+    """(rows,) text: library, what the family adds, algorithm (and solver, where the table has them)."""
+    return joined(
+        frame, ("library", *kind.candidate_key, *(("solver",) if "solver" in frame else ()))
+    ).to_numpy()
+
+
+def strata(frame: pd.DataFrame, kind: Family) -> np.ndarray:
+    """(rows,) the stratum of each row's problem."""
+    out = np.full(len(frame), "", dtype=object)
+    for setting, positions in groups(frame, kind.setting_names):
+        out[positions] = kind.stratum(problems_of(frame.iloc[positions], kind, setting))
+    return out
+
+
+def kernel_groups(frame: pd.DataFrame, kind: Family) -> np.ndarray:
+    """(rows,) the group of problems that run the same kernels; see `Family.kernel_group`."""
+    out = np.full(len(frame), "", dtype=object)
+    for setting, positions in groups(frame, kind.setting_names):
+        out[positions] = kind.kernel_group(problems_of(frame.iloc[positions], kind, setting))
+    return out
+
+
+def groups(frame: pd.DataFrame, columns: Sequence[str]) -> list[tuple[tuple[str, ...], np.ndarray]]:
+    """(values, positions) of every combination of the columns' values, in order of appearance."""
+    code = frame.groupby(list(columns), sort=False, dropna=False, observed=True).ngroup().to_numpy()
+    order = np.argsort(code, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(code[order])) + 1) if len(order) else []
+    values = [frame[column].to_numpy(dtype=object) for column in columns]
+    return [(tuple(str(column[part[0]]) for column in values), part) for part in parts]
+
+
+def problems_of(frame: pd.DataFrame, kind: Family, setting: tuple[str, ...]) -> object:
+    """The problems of all rows as one problem of arrays; all rows have the same ``setting``."""
+    sizes = {name: frame[name].to_numpy(dtype=np.int64) for name in kind.size_names}
+    return kind.problem(sizes, dict(zip(kind.setting_names, setting, strict=True)))
 
 
 def version_number(version: str) -> tuple[int, ...]:
     """The first dotted number in a version text, for ordering: ``7.6.4`` → (7, 6, 4), ``find-db v2`` → (2,)."""
-    found = re.search(r"\d+(?:\.\d+)*", str(version))
-    return tuple(int(part) for part in found[0].split(".")) if found else (0,)
+    number = re.search(r"\d+(?:\.\d+)*", str(version))
+    return tuple(int(part) for part in number[0].split(".")) if number else (0,)
 
 
-def newest_version(frame: pd.DataFrame) -> np.ndarray:
-    """True for rows whose library version is the newest measured for their (gpu, settings, problem)."""
-    versions = frame["library_version"].unique()
-    order = {
-        version: rank for rank, version in enumerate(sorted(versions, key=lambda v: (version_number(v), v)))
-    }
-    rank = frame["library_version"].map(order)
-    key = [column for column in PROBLEM_KEY if column != "library_version"]
-    newest = rank.groupby([frame[column] for column in key], sort=False).transform("max")
+def newest_version(frame: pd.DataFrame, kind: Family) -> np.ndarray:
+    """True for rows whose library version is the newest measured for their (gpu, problem, library)."""
+    versions = sorted(frame["library_version"].unique(), key=lambda v: (version_number(v), v))
+    rank = frame["library_version"].map({version: place for place, version in enumerate(versions)})
+    newest = rank.groupby(codes(frame, (*kind.problem_key, "library"))).transform("max")
     return (rank == newest).to_numpy()
 
 
-def fully_measured(frame: pd.DataFrame) -> np.ndarray:
-    """True for rows whose problem has a row for every algorithm of its device and settings in this table.
+def fully_measured(frame: pd.DataFrame, kind: Family) -> np.ndarray:
+    """True for rows whose problem has a row for every algorithm of its device, library and settings in this table.
 
     This is the rule for ``all`` tables: an algorithm that was tried elsewhere but has no row here is unmeasured.
     """
-    setting = [c for c in PROBLEM_KEY if c not in SIZE_COLUMNS]
+    setting = ["gpu", "library", "library_version", *kind.setting_names]
     tried = frame.groupby(setting, sort=False)["algorithm"].transform("nunique")
-    here = frame.groupby(list(PROBLEM_KEY), sort=False)["algorithm"].transform("nunique")
+    here = frame.groupby([*setting, *kind.size_names], sort=False)["algorithm"].transform("nunique")
     return (tried == here).to_numpy()
 
 
-def judged_rows(frame: pd.DataFrame, candidates: str) -> np.ndarray:
-    """True for rows of judged problems: two candidates ok or more, newest version; for ``all``, none unmeasured."""
-    ok = (frame["status"] == "ok").astype(int)
-    enough = ok.groupby(problem_codes(frame)).transform("sum").to_numpy() >= 2
-    judged = enough & newest_version(frame)
-    return judged & fully_measured(frame) if candidates == "all" else judged
+def judged_rows(frame: pd.DataFrame, kind: Family, candidates: str) -> np.ndarray:
+    """True for rows of judged problems: two candidates ok or more, newest versions; for ``all``, none unmeasured."""
+    newest = newest_version(frame, kind)
+    problem = pd.Series(problem_codes(frame, kind))
+    ok = pd.Series(((frame["status"] == "ok").to_numpy() & newest).astype(int))
+    judged = newest & (ok.groupby(problem).transform("sum").to_numpy() >= 2)
+    if candidates == "all":
+        complete = pd.Series(fully_measured(frame, kind) | ~newest)
+        judged &= complete.groupby(problem).transform("all").to_numpy()
+    return judged
+
+
+def candidate_frame(data: Dataset, candidate: str) -> pd.DataFrame:
+    """The rows to choose among, of all families: of each ``algorithm`` its fastest solver, or every ``solver``.
+
+    Raises `InputError` for another ``candidate``, and for solvers that the table does not name.
+    """
+    if candidate == "algorithm":
+        return fastest_solver(data.frame)
+    if candidate != "solver":
+        raise InputError(f"candidate {candidate!r} is unknown; known: algorithm, solver")
+    if "solver" not in data.frame:
+        raise InputError("candidate solver needs a `solver` column, which this table lacks; use algorithm")
+    return data.frame
 
 
 def fastest_solver(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per (problem, algorithm): that of its fastest solver, ok rows before others."""
+    """One row per (problem, algorithm) of any family: that of its fastest solver, ok rows before others."""
     if "solver" not in frame:
         return frame
+    from surrogate.dataset.columns import SETTING_COLUMNS, SIZE_COLUMNS
+
+    key = [column for column in (*SETTING_COLUMNS, *SIZE_COLUMNS, "algorithm") if column in frame]
     order = frame.assign(_late=(frame["status"] != "ok")).sort_values(["_late", "time_us"], kind="stable")
-    kept = order.drop_duplicates([*PROBLEM_KEY, "algorithm"]).drop(columns="_late")
+    kept = order.drop_duplicates(key).drop(columns=["_late", "solver"])
     return kept.sort_index().reset_index(drop=True)

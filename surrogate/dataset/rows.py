@@ -1,124 +1,183 @@
-"""`Rows`: a checked table with its features, ready for a model. Built once, sliced often."""
+"""`Rows`: a checked table of one family with its columns for a model. Built once, sliced often."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import problem_codes, shape_codes, version_number
-from surrogate.dataset.schema import SIZE_COLUMNS
-from surrogate.features.algorithms import FAMILY_CODE, LIBRARIES, algorithms, family_of
+from surrogate.dataset.checks import families_of
+from surrogate.dataset.problems import (
+    candidate_names,
+    groups,
+    problem_codes,
+    problems_of,
+    shape_codes,
+    strata,
+    version_number,
+)
+from surrogate.features.errors import InputError
+from surrogate.features.families import Family
 from surrogate.features.gpu import Gpu, gpu
-from surrogate.features.machine import Machine, machine_columns
-from surrogate.features.problem import DTYPES, ConvColumns
-from surrogate.features.table import FEATURE_NAMES, feature_matrix
 
-CONTEXT_NAMES = ("library", "library_version")
-COLUMN_NAMES = (*FEATURE_NAMES, *CONTEXT_NAMES)
-"""Columns of `Rows.features`: the physics, then which library of which version measured."""
+CONTEXT_NAMES = ("library_version",)
+"""Columns that a model sees besides the family's: which release measured."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one or several datasets as models and judge see them; every array has one entry per row.
+    """Rows of one family as models and judge see them; every array has one entry per row.
 
-    ``features`` (rows, len(COLUMN_NAMES)) float32; ``roofline_us`` of the problem; ``time_us`` NaN where not measured;
-    ``ok`` True where it was; ``problem`` and ``shape`` are codes; ``order`` the algorithm's place among its library's
-    (ties go to the lowest).
+    ``features`` (rows, len(column_names)) float32; ``roofline_us`` of the problem; ``workspace_bytes`` of the
+    candidate; ``time_us`` NaN where not measured; ``ok`` True where it was; ``candidate`` its name; ``problem`` and
+    ``shape`` are codes; ``order`` the candidate's place among its library's (ties go to the lowest).
     """
 
+    family: Family
     frame: pd.DataFrame
     features: np.ndarray
     roofline_us: np.ndarray
+    workspace_bytes: np.ndarray
     time_us: np.ndarray
     ok: np.ndarray
+    candidate: np.ndarray
     problem: np.ndarray
     shape: np.ndarray
+    stratum: np.ndarray
     order: np.ndarray
 
     def __len__(self) -> int:
         return len(self.frame)
 
-    def take(self, index: np.ndarray) -> "Rows":
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of the columns of ``features``."""
+        return (*self.family.column_names, *CONTEXT_NAMES)
+
+    def take(self, index: Any) -> "Rows":
         """The rows at these positions (or where the mask holds)."""
-        return Rows(
-            self.frame.iloc[np.flatnonzero(index) if index.dtype == bool else index],
-            *(getattr(self, name)[index] for name in _ARRAYS),
-        )
+        index = np.asarray(index)
+        positions = np.flatnonzero(index) if index.dtype == bool else index
+        arrays = (getattr(self, name)[positions] for name in _ARRAYS)
+        return Rows(self.family, self.frame.iloc[positions], *arrays)
 
     def column(self, name: str) -> np.ndarray:
-        """One feature by name (rows,)."""
-        return self.features[:, COLUMN_NAMES.index(name)]
+        """One column of ``features`` by name (rows,)."""
+        return self.features[:, self.column_names.index(name)]
+
+    def columns(self, names: tuple[str, ...]) -> np.ndarray:
+        """(rows, len(names)) float32."""
+        places = {name: place for place, name in enumerate(self.column_names)}
+        return self.features[:, [places[name] for name in names]]
 
 
-_ARRAYS = ("features", "roofline_us", "time_us", "ok", "problem", "shape", "order")
+_ARRAYS = (
+    "features", "roofline_us", "workspace_bytes", "time_us", "ok", "candidate", "problem", "shape", "stratum", "order",
+)  # fmt: skip
 
 
-def rows_of(frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({})) -> Rows:
-    """The features of every row of a normalised frame; ``devices`` are known beside the registry's GPUs.
+def rows_of(
+    table: pd.DataFrame | Rows, kind: Family | None = None, devices: Mapping[str, Gpu] = MappingProxyType({})
+) -> Rows:
+    """The columns of every row of a normalised table of one family; ``devices`` are known beside the registry's GPUs.
 
-    Raises `InputError` for an unknown GPU or library.
+    `Rows` are returned as they are. Raises `InputError` for an unknown GPU, or a table of several families.
     """
-    gpus, gpu_index = _gpus(frame, devices)
-    columns = ConvColumns.of(
-        [frame[name] for name in SIZE_COLUMNS],
-        **{name: frame[name] for name in ("dtype", "math", "layout", "direction")},
-    )
-    machine = _machine(frame, columns, gpus, gpu_index)
-    named, codes, order = _algorithms(frame)
-    matrix, roofline_us = feature_matrix(columns, machine, codes[named], gpus, gpu_index)
-    versions = {v: _version_feature(v) for v in frame["library_version"].unique()}
-    context = np.column_stack(
-        [
-            frame["library"].map({name: i for i, name in enumerate(LIBRARIES)}).to_numpy(dtype=np.float32),
-            frame["library_version"].map(versions).to_numpy(dtype=np.float32),
-        ]
-    )
+    if isinstance(table, Rows):
+        return table
+    if kind is None:
+        kinds = families_of(table)
+        if len(kinds) != 1:
+            raise InputError(
+                f"a table of one family is needed; this one has {', '.join(k.name for k in kinds)}"
+            )
+        kind = kinds[0]
+    frame = table
+    width = len(kind.column_names) + len(CONTEXT_NAMES)
+    features = np.empty((len(frame), width), dtype=np.float32)
+    roofline_us, workspace = np.empty(len(frame)), np.zeros(len(frame))
+    own = slice(len(kind.problem_names), len(kind.problem_names) + len(kind.candidate_names))
+    # 1. One formula serves all rows of a setting on a GPU.
+    for (device, *values), positions in groups(frame, ("gpu", *kind.setting_names)):
+        setting, part = tuple(values), frame.iloc[positions]
+        formula = kind.formula(setting, devices.get(device) or gpu(device))
+        terms = formula.problem(problems_of(part, kind, setting))
+        features[positions, : own.start] = _stacked(terms.values, len(part))
+        features[positions, own.stop : -len(CONTEXT_NAMES)] = formula.constant
+        roofline_us[positions] = terms.roofline_us
+        if not kind.candidate_names:
+            continue
+        # 2. The candidates' own columns, mechanism by mechanism.
+        for mechanism, members in _mechanisms(part, kind, setting):
+            chosen = part.iloc[members]
+            chosen_terms = formula.problem(problems_of(chosen, kind, setting))
+            columns, bytes_needed = formula.candidate(chosen_terms, mechanism)
+            at = positions[members]
+            features[at, own] = _stacked(columns, len(at))
+            workspace[at] = bytes_needed
+    versions = {version: _version_column(version) for version in frame["library_version"].unique()}
+    features[:, -1] = frame["library_version"].map(versions)
     measured = (
         frame["time_us"].to_numpy(dtype=np.float64) if "time_us" in frame else np.full(len(frame), np.nan)
     )
     status = (frame["status"] == "ok").to_numpy() if "status" in frame else np.isfinite(measured)
     return Rows(
+        kind,
         frame,
-        np.hstack([matrix, context]),
+        features,
         roofline_us,
+        workspace,
         measured,
         status & np.isfinite(measured),
-        problem_codes(frame),
-        shape_codes(frame),
-        order[named],
+        candidate_names(frame, kind),
+        problem_codes(frame, kind),
+        shape_codes(frame, kind),
+        strata(frame, kind),
+        _order(frame, kind),
     )
 
 
-def _gpus(frame: pd.DataFrame, devices: Mapping[str, Gpu]) -> tuple[list[Gpu], np.ndarray]:
-    """The distinct GPUs and each row's position among them."""
-    names, index = np.unique(frame["gpu"].astype(str).to_numpy(), return_inverse=True)
-    return [devices.get(name) or gpu(name) for name in names], index
+def rows_by_family(
+    frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({})
+) -> dict[Family, tuple[np.ndarray, Rows]]:
+    """Family → (positions in ``frame``, its `Rows`)."""
+    from surrogate.dataset.checks import family_rows
+
+    parts = {}
+    for kind in families_of(frame):
+        positions = np.flatnonzero(family_rows(frame, kind))
+        parts[kind] = positions, rows_of(frame.iloc[positions], kind, devices)
+    return parts
 
 
-def _machine(frame: pd.DataFrame, columns: ConvColumns, gpus: list[Gpu], gpu_index: np.ndarray) -> Machine:
-    """Machine columns of all rows, looked up once per distinct (GPU, dtype, tensor cores)."""
-    names = list(DTYPES)
-    dtype_index = frame["dtype"].map({name: i for i, name in enumerate(names)}).to_numpy(dtype=np.int64)
-    code = (gpu_index * len(names) + dtype_index) * 2 + columns.uses_tensor_cores
-    distinct, index = np.unique(code, return_inverse=True)
-    keys = [(gpus[c // 2 // len(names)], names[c // 2 % len(names)], bool(c % 2)) for c in distinct.tolist()]
-    return machine_columns(keys, index)
+def _stacked(columns: tuple[Any, ...], length: int) -> np.ndarray:
+    """(length, columns) float32 of arrays and constants."""
+    out = np.empty((length, len(columns)), dtype=np.float32)
+    for place, values in enumerate(columns):
+        out[:, place] = values
+    return out
 
 
-def _algorithms(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(rows,) index into the distinct algorithms, and their family codes and order in the library."""
-    key = ["library", "direction", "algorithm"]
-    family, order = [], []
-    for library, direction, name in frame[key].drop_duplicates().itertuples(index=False, name=None):
-        known = [a.name for a in algorithms(library, direction)]
-        family.append(FAMILY_CODE[family_of(name, library, direction)])
-        order.append(known.index(name) if name in known else len(known))
-    return frame.groupby(key, sort=False).ngroup().to_numpy(), np.array(family), np.array(order)
+def _mechanisms(part: pd.DataFrame, kind: Family, setting: tuple[str, ...]) -> list[tuple[str, np.ndarray]]:
+    """(mechanism, positions) of the rows of one setting."""
+    by_mechanism: dict[str, list[np.ndarray]] = {}
+    for (library, algorithm), members in groups(part, ("library", "algorithm")):
+        by_mechanism.setdefault(kind.mechanism(library, setting, algorithm), []).append(members)
+    return [(mechanism, np.concatenate(members)) for mechanism, members in by_mechanism.items()]
 
 
-def _version_feature(version: str) -> float:
+def _order(frame: pd.DataFrame, kind: Family) -> np.ndarray:
+    """(rows,) the candidate's place in its library's registry, behind it where it is not there."""
+    order = np.zeros(len(frame), dtype=np.int64)
+    names = ("library", *kind.setting_names, "algorithm")
+    for (library, *setting, algorithm), positions in groups(frame, names):
+        known = [candidate.algorithm for candidate in kind.candidates(library, tuple(setting))]
+        order[positions] = known.index(algorithm) if algorithm in known else len(known)
+    return order
+
+
+def _version_column(version: str) -> float:
     """A version as one number: 7.6.4 → 7.0604, so that a threshold separates releases."""
     return sum(part / 100.0**place for place, part in enumerate(version_number(version)[:3]))

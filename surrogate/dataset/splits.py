@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import codes, device_names, joined
-from surrogate.dataset.schema import ROW_KEY, SHAPE_COLUMNS
+from surrogate.dataset.problems import codes, device_names, joined, shape_names
 from surrogate.features.errors import InputError
+from surrogate.features.families import Family
 
 SPLITS = ("shape", "network", "gpu", "random")
 
@@ -28,10 +28,10 @@ class Fold:
     test: np.ndarray
 
 
-def shape_names(frame: pd.DataFrame) -> np.ndarray:
-    """A text per row naming its shape (sizes without the batch)."""
-    parts = [frame[column].astype(str) for column in SHAPE_COLUMNS]
-    return np.array(["/".join(row) for row in zip(*parts, strict=True)], dtype=object)
+def fold_labels(names: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """(rows,) the fold of each row's name; see `fold_of_names`."""
+    fold_of = fold_of_names(names, count, seed)
+    return np.array([fold_of[name] for name in names])
 
 
 def fold_of_names(names: Iterable[str], count: int, seed: int) -> dict[str, int]:
@@ -43,8 +43,10 @@ def fold_of_names(names: Iterable[str], count: int, seed: int) -> dict[str, int]
     return {name: i % count for i, name in enumerate(sorted(set(names), key=rank))}
 
 
-def folds(by: str, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
-    """The rounds of a split; positions count through ``main`` first, then ``also`` (which is never tested).
+def folds(by: str, kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+    """The rounds of a split of one family's tables.
+
+    Positions count through ``main`` first, then ``also``, which is never tested.
 
     ``by``: ``shape`` (no shape of the test rows is in training, whatever its batch, GPU or table), ``network`` (every
     shape of the held networks leaves training), ``gpu`` (one GPU each), ``random`` (rows; flatters, for comparison).
@@ -60,16 +62,16 @@ def folds(by: str, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int
         raise InputError(f"split {by!r} is unknown; known: {', '.join(SPLITS)}")
     if count < 2:
         raise InputError(f"{count} fold{'s' * (count != 1)}: at least 2 are needed")
-    return makers[by](main, also, count, seed)
+    return makers[by](kind, main, also, count, seed)
 
 
-def _both(main: pd.DataFrame, also: pd.DataFrame) -> np.ndarray:
+def _both(kind: Family, main: pd.DataFrame, also: pd.DataFrame) -> np.ndarray:
     """Shape names of all rows, main table first."""
-    return np.concatenate([shape_names(main), shape_names(also)]) if len(also) else shape_names(main)
+    return np.concatenate([shape_names(part, kind) for part in (main, also) if len(part)])
 
 
-def _by_shape(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
-    names = _both(main, also)
+def _by_shape(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+    names = _both(kind, main, also)
     own = names[: len(main)]
     distinct = len(set(own))
     if distinct < 2:
@@ -90,14 +92,14 @@ def network_names(frame: pd.DataFrame) -> list[set[str]]:
     return [set(filter(None, re.split(r"[,;]\s*", text))) for text in texts]
 
 
-def _by_network(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+def _by_network(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
     """Networks that share most of their shapes (ResNet-50 v1 and v2) stay apart: each fold holds whole networks."""
     members = network_names(main)
     networks = set().union(*members)
     if len(networks) < 2:
         raise InputError("a split by network needs a `networks` column that names at least 2 networks")
     fold_of = fold_of_names(networks, min(count, len(networks)), seed)
-    names = _both(main, also)
+    names = _both(kind, main, also)
     rounds = []
     for f in range(min(count, len(networks))):
         held = {network for network, number in fold_of.items() if number == f}
@@ -108,8 +110,8 @@ def _by_network(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -
     return rounds
 
 
-def _by_gpu(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
-    del count, seed  # one round per GPU, nothing is drawn
+def _by_gpu(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+    del kind, count, seed  # one round per GPU, nothing is drawn
     here, everywhere = device_names(main), device_names(pd.concat([main, also]))
     shown = dict(
         zip(here[::-1], main["gpu"].astype(str).to_numpy()[::-1], strict=True)
@@ -122,10 +124,10 @@ def _by_gpu(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> li
     ]
 
 
-def _by_row(main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
+def _by_row(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
     """A further row of the same key as a held-out one is the same measurement, and leaves training with it."""
     label = np.random.default_rng(seed).permutation(len(main)) % count
-    key = [*ROW_KEY, *(["solver"] if "solver" in main and "solver" in also else [])]
+    key = [*kind.row_key, *(["solver"] if "solver" in main and "solver" in also else [])]
     label_of = dict(zip(joined(main, key), label.tolist(), strict=True)) if len(also) else {}
     extra = np.array(
         [label_of.get(name, count) for name in joined(also, key)] if len(also) else [], dtype=int

@@ -8,21 +8,22 @@ from typing import Any
 
 import pandas as pd
 
-from surrogate.dataset.atomic import atomic_path
-from surrogate.dataset.check import Violation, check
-from surrogate.dataset.normalise import normalise, require_columns
-from surrogate.dataset.schema import CANDIDATES, PREDICTABLE_COLUMNS, REQUIRED_COLUMNS, SCHEMA_VERSION
+from surrogate.dataset.checks import Violation, check, normalise
+from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION
+from surrogate.dataset.files import atomic_path
 from surrogate.features.cpu import cpu_device
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
 from surrogate.features.regular_file import require_regular
 
 METADATA_KEY = b"seer_surrogate"
+MAX_BYTES = 64 << 30
+"""Values that a table may declare: beyond it the file is damaged, or too large for one process."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A checked table: ``frame`` (columns of `surrogate.dataset.schema`), how its candidates were listed, its name.
+    """A checked table: ``frame`` (columns of `surrogate.dataset.columns`), how its candidates were listed, its name.
 
     ``metadata`` holds what else the file's own metadata says (provenance, the device's description); ``kernels`` is the
     kernel table that stands beside the file, if there is one.
@@ -64,8 +65,6 @@ def read_table(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
     Raises `InputError` for a missing, unreadable, empty or too new file.
     """
-    from surrogate.formats.parquet_file import read_columns
-
     path = Path(path)
     _refuse_text(path)
     require_regular(path)
@@ -74,11 +73,36 @@ def read_table(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
         raise InputError(
             f"{path}: {what}; give a parquet dataset, or make one with `seer import` or `seer collect`"
         )
-    frame, stored_metadata = read_columns(path)
+    frame, stored_metadata = _read_parquet(path)
     if frame.empty:
         raise InputError(f"{path}: the table has no rows; nothing to work on")
     stored = stored_metadata.get(METADATA_KEY)
     return frame, _metadata(stored, path)
+
+
+def _read_parquet(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
+    """The columns and the schema's metadata. Raises `InputError` for a damaged file or one that is no parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with path.open("rb") as raw:  # Arrow refuses names that are no UTF-8
+            file = pq.ParquetFile(raw)
+            declared = file.metadata.num_rows * file.metadata.num_columns * 8
+            if declared > MAX_BYTES:
+                raise InputError(
+                    f"{path}: declares {declared:,} bytes of values; at most {MAX_BYTES:,} are read"
+                )
+            table = file.read()
+        names = [name for name in table.column_names if not name.startswith("__index_level_")]
+        if len(set(names)) < len(names):
+            raise InputError(f"{path}: two columns have one name; give each another")
+        return table.select(names).to_pandas(ignore_metadata=True), dict(table.schema.metadata or {})
+    except InputError:
+        raise
+    except (pa.ArrowException, MemoryError, OSError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+        raise InputError(f"{path}: cannot be read as parquet ({reason}); fetch or write it again") from None
 
 
 def _refuse_text(path: Path) -> None:
@@ -119,7 +143,6 @@ def read_dataset(path: str | Path, *, candidates: str | None = None) -> Dataset:
     violation and how many there are.
     """
     frame, metadata = read_table(path)
-    require_columns(frame, REQUIRED_COLUMNS, str(path))
     frame = normalise(frame, str(path))
     _refuse(check(frame), path)
     chosen = candidates or metadata.get("candidates", "all")
@@ -130,11 +153,21 @@ def read_dataset(path: str | Path, *, candidates: str | None = None) -> Dataset:
     return Dataset(frame, chosen, Path(path).name, metadata, kernels)
 
 
+def as_dataset(data: "Dataset | pd.DataFrame | str | Path") -> Dataset:
+    """A dataset from what a caller has: itself, a path, or a table, which is normalised and checked."""
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, pd.DataFrame):
+        frame = normalise(data, "the table")
+        _refuse(check(frame), "the table")
+        return Dataset(frame)
+    return read_dataset(data)
+
+
 def read_problems(path: str | Path) -> pd.DataFrame:
     """A table of problems to predict, normalised and checked: neither status nor time is looked at, rows may repeat."""
     frame, _ = read_table(path)
-    require_columns(frame, PREDICTABLE_COLUMNS, str(path))
-    frame = normalise(frame, str(path)).drop(columns=["status", "time_us"], errors="ignore")
+    frame = normalise(frame, str(path), predictable=True).drop(columns=["status", "time_us"], errors="ignore")
     _refuse(check(frame, unique=False), path)
     return frame
 
@@ -190,3 +223,65 @@ def _write(frame: pd.DataFrame, path: Path, metadata: dict[str, Any]) -> None:
     merged = {**(table.schema.metadata or {}), METADATA_KEY: json.dumps(metadata, sort_keys=True).encode()}
     with path.open("wb") as file:  # Arrow refuses names that are no UTF-8
         pq.write_table(table.replace_schema_metadata(merged), file, compression="zstd")
+
+
+def merge(parts: list[Dataset]) -> Dataset:
+    """All rows of all parts; a row key measured in several parts keeps the last part's row.
+
+    A GPU is one device under all its names. Raises `InputError` where the parts' candidate lists differ: a censored
+    list and a full one cannot be judged alike.
+    """
+    from surrogate.dataset.columns import SETTING_COLUMNS, SIZE_COLUMNS
+    from surrogate.features.gpu import canonical
+
+    if not parts:
+        raise InputError("nothing to merge; give at least one dataset")
+    kinds = {part.candidates: part.name for part in parts}
+    if len(kinds) > 1:
+        listed = ", ".join(f"{name} is {kind!r}" for kind, name in kinds.items())
+        raise InputError(f"candidate lists differ ({listed}); merge tables of one kind, or set --candidates")
+    frame = pd.concat([part.frame for part in parts], ignore_index=True)
+    for column in SIZE_COLUMNS:
+        if column in frame:  # a family that only one part has
+            frame[column] = frame[column].fillna(0).astype("int64")
+    key = [c for c in (*SETTING_COLUMNS, *SIZE_COLUMNS, "algorithm", "solver") if c in frame]
+    kernels = [part.kernels for part in parts if part.kernels is not None]
+    named = frame.assign(gpu=frame["gpu"].map({name: canonical(name) for name in frame["gpu"].unique()}))
+    return Dataset(
+        frame[~named.duplicated(key, keep="last")].reset_index(drop=True),
+        parts[0].candidates,
+        "+".join(part.name for part in parts),
+        {"parts": [{"name": part.name, **part.metadata} for part in parts]},
+        pd.concat(kernels, ignore_index=True) if kernels else None,
+    )
+
+
+def describe(data: Dataset) -> list[dict[str, Any]]:
+    """One record per family, device and setting: rows, ok rows, problems, shapes, and how many can be judged."""
+    from surrogate.dataset.checks import families_of, family_rows
+    from surrogate.dataset.problems import fastest_solver, groups, judged_rows, problem_codes, shape_codes
+
+    records = []
+    everything = fastest_solver(data.frame)
+    for kind in families_of(everything):
+        frame = everything[family_rows(everything, kind)].reset_index(drop=True)
+        judged = judged_rows(frame, kind, data.candidates)
+        problem, shape = problem_codes(frame, kind), shape_codes(frame, kind)
+        names = ("gpu", "library", *kind.setting_names)
+        for values, rows in sorted(groups(frame, names), key=lambda group: group[0]):
+            counted = rows[judged[rows]]
+            records.append(
+                {
+                    "family": kind.name,
+                    **dict(zip(names, values, strict=True)),
+                    "versions": sorted(frame["library_version"].iloc[rows].unique()),
+                    "candidates": data.candidates,
+                    "rows": len(rows),
+                    "ok": int((frame["status"].iloc[rows] == "ok").sum()),
+                    "problems": len(set(problem[rows])),
+                    "shapes": len(set(shape[rows])),
+                    "judged_problems": len(set(problem[counted])),
+                    "judged_shapes": len(set(shape[counted])),
+                }
+            )
+    return records

@@ -18,7 +18,7 @@ from surrogate.dataset.store import write_parquet
 from surrogate.evaluation.judge import Choice
 from surrogate.evaluation.rounds import Runs
 from surrogate.evaluation.scorecard import ORACLE, Judged
-from surrogate.features.algorithms import FAMILIES
+from surrogate.features.algorithms import MECHANISMS
 from surrogate.models import MODELS
 
 RESULTS_SCHEMA = 1
@@ -67,7 +67,7 @@ def prediction_table(
     main: pd.DataFrame, rows: Rows, rounds: Sequence[Sequence[Fold]], runs: Runs
 ) -> pd.DataFrame:
     """Row-level predictions of every model and seed."""
-    family = np.array(FAMILIES)[rows.column("family")[: len(main)].astype(int)]
+    mechanism = np.array(MECHANISMS)[rows.column("mechanism")[: len(main)].astype(int)]
     columns = [
         c for c in (*SETTING_COLUMNS, *SIZE_COLUMNS, "algorithm", "solver", "status", "time_us") if c in main
     ]
@@ -83,7 +83,7 @@ def prediction_table(
             part.insert(0, "model", name)
             part.insert(1, "seed", seed)
             part.insert(2, "fold", label[shown])
-            part["family"] = family[shown]
+            part["mechanism"] = mechanism[shown]
             part["predicted_us"] = predicted[shown] if MODELS[name].predicts_time else np.nan
             part["supported"] = runs.supported[seed][shown]
             parts.append(part)

@@ -1,21 +1,22 @@
-"""Tables to fitted models: the `Model` protocol and one file per model."""
+"""Tables to fitted models: every model is a `TimeModel`, a scikit-learn regressor of kernel times."""
 
+import pandas as pd
+
+from surrogate.dataset.problems import candidate_frame
+from surrogate.dataset.store import Dataset
 from surrogate.features.errors import InputError, nearest
-from surrogate.models.base import Model
-from surrogate.models.blend import Blend
+from surrogate.models.base import TimeModel
+from surrogate.models.baselines import AlwaysBestSingle, Roofline
 from surrogate.models.boosted import BoostedDims, BoostedTerms
-from surrogate.models.calibrated import Calibrated
 from surrogate.models.forest import Forest
-from surrogate.models.gaussian import GaussianTerms
 from surrogate.models.li import LiEtAl
 from surrogate.models.linear import LinearDims, LinearTerms
 from surrogate.models.mlp import Mlp
-from surrogate.models.roofline import Roofline
 from surrogate.models.seer import SeerPaper, SeerTimeOnly
-from surrogate.models.single import AlwaysBestSingle
+from surrogate.models.seer.metrics import with_kernel_metrics
 from surrogate.models.support import Support
 
-MODELS: dict[str, type[Model]] = {
+MODELS: dict[str, type[TimeModel]] = {
     cls.name: cls
     for cls in (
         AlwaysBestSingle,
@@ -29,22 +30,24 @@ MODELS: dict[str, type[Model]] = {
         LinearTerms,
         BoostedDims,
         BoostedTerms,
-        GaussianTerms,
-        Blend,
     )
 }
 """Name → class of every model, in the order that reports list them."""
 
-DEFAULT_MODEL = "blend"
+DEFAULT_MODEL = BoostedTerms.name
 
 
-def model_class(name: str) -> type[Model]:
-    """The class of that name, `Calibrated` among them. Raises `InputError` with the nearest names."""
-    if name == Calibrated.name:
-        return Calibrated
+def model_class(name: str) -> type[TimeModel]:
+    """The class of that name. Raises `InputError` with the nearest names."""
     if name not in MODELS:
         raise InputError(f"model {name!r} is unknown; known: {', '.join(MODELS)}{nearest(name, MODELS)}")
     return MODELS[name]
 
 
-__all__ = ["DEFAULT_MODEL", "MODELS", "Model", "Support", "model_class"]
+def model_frame(data: Dataset, candidate: str = "algorithm") -> pd.DataFrame:
+    """The rows to choose among (`candidate_frame`), with kernel metrics where the dataset has kernels."""
+    frame = candidate_frame(data, candidate)
+    return frame if data.kernels is None else with_kernel_metrics(frame, data.kernels)
+
+
+__all__ = ["DEFAULT_MODEL", "MODELS", "Support", "TimeModel", "model_class", "model_frame"]

@@ -1,44 +1,89 @@
-"""The `Model` protocol: what a predictor of kernel time must do to be fitted, judged, tuned and saved."""
+"""`TimeModel`: a scikit-learn regressor of kernel times, which every model here is."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator, RegressorMixin
 
-from surrogate.dataset.rows import Rows
+from surrogate.dataset.rows import CONTEXT_NAMES, Rows, rows_of
+from surrogate.features.errors import InputError
+from surrogate.features.families import Family
 
 
-class Model(Protocol):
-    """A predictor. Instances are values: ``fit`` returns a new, fitted one and leaves this one as it was.
+class TimeModel(RegressorMixin, BaseEstimator):
+    """A predictor of kernel times in µs, of one family of kernels.
 
-    ``params`` are its hyperparameters (plain JSON values); the class's defaults are its stored, sensible settings.
-    ``predicts_time`` is False for a model that only ranks: it is judged by its choices alone.
+    ``X`` is a normalised table of dataset rows (`surrogate.dataset.store.read_dataset`), or `Rows` that were made of
+    one; ``y`` (rows,) are times in µs, by default the table's own ``time_us`` of the rows whose status is ok.
+    ``clone``, ``get_params``, ``cross_val_score`` and ``Pipeline`` work as for any estimator. Hyperparameters are the
+    arguments of ``__init__``; their defaults are the stored, sensible settings.
     """
 
     name: ClassVar[str]
-    predicts_time: ClassVar[bool]
-    params: Mapping[str, Any]
+    predicts_time: ClassVar[bool] = True
+    """False for a model that only ranks: it is judged by its choices alone."""
+    storable: ClassVar[bool] = False
+    """True where a bundle can hold the fitted model (`to_files`, `from_files`); the others are baselines."""
 
-    def __init__(self, **params: Any) -> None: ...
+    def fit(self, X: pd.DataFrame | Rows, y: Any = None) -> Self:  # noqa: N803  scikit-learn's name
+        """Fit on the rows with a time. Raises `InputError` where they cannot carry the model."""
+        rows = rows_of(X)
+        time_us = rows.time_us if y is None else np.asarray(y, dtype=np.float64)
+        timed = np.isfinite(time_us) & (time_us > 0) & (rows.ok if y is None else True)
+        if not timed.any():
+            raise InputError(f"{self.name} needs at least one row with a time to learn from")
+        self._fit(rows.take(timed), time_us[timed])
+        self.is_fitted_ = True
+        return self
 
-    def fit(self, rows: Rows, *, seed: int = 0) -> Self:
-        """A model fitted on the ok rows of ``rows``. Raises `InputError` where the rows cannot carry it."""
-        ...
+    def predict(self, X: pd.DataFrame | Rows) -> np.ndarray:  # noqa: N803
+        """(rows,) times in µs; NaN where the model does not apply."""
+        return self._predict(rows_of(X))
 
-    def predict_us(self, rows: Rows) -> np.ndarray:
-        """Predicted times in µs, (rows,); NaN where the model does not apply."""
-        ...
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        """Fit on rows that all have a time (rows,) in µs."""
+        raise NotImplementedError
 
-    def save(self) -> dict[str, bytes]:
-        """The fitted model as files: name → content, JSON, UBJ or plain arrays, nothing that executes."""
-        ...
+    def _predict(self, rows: Rows) -> np.ndarray:
+        raise NotImplementedError
+
+    def to_files(self) -> dict[str, bytes]:
+        """The fitted model as files: name → content; JSON, UBJ or plain arrays, nothing that executes."""
+        raise NotImplementedError(f"{self.name} is a baseline; bundles hold other models")
 
     @classmethod
-    def load(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """The model that ``save`` described."""
-        ...
+    def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
+        """The model that `to_files` described, with its hyperparameters."""
+        raise NotImplementedError
 
     @staticmethod
     def space(trial: Any) -> dict[str, Any]:
-        """Hyperparameters drawn from an optuna trial; empty where there is nothing to tune."""
-        ...
+        """Hyperparameters drawn from an Optuna trial; empty where there is nothing to tune."""
+        del trial
+        return {}
+
+
+def dims(family: Family) -> tuple[str, ...]:
+    """Columns of the raw problem, the device and the release: no physics."""
+    return (*family.dimension_names, *CONTEXT_NAMES)
+
+
+def terms(family: Family) -> tuple[str, ...]:
+    """The raw problem, the device, the release, and the analytical terms (not the code of a mechanism)."""
+    return (*(name for name in family.column_names if name != "mechanism"), *CONTEXT_NAMES)
+
+
+def configuration(family: Family) -> tuple[str, ...]:
+    """What predictors of the literature see: the raw problem, its FLOPs and bytes, the device."""
+    work = tuple(name for name in WORK_NAMES if name in family.problem_names)
+    return (*family.dimension_names, *work, *CONTEXT_NAMES)
+
+
+WORK_NAMES = ("log2_flops", "log2_tensor_bytes", "log2_dram_bytes")
+
+
+def traffic_column(family: Family) -> str:
+    """The column of a problem's compulsory bytes."""
+    return next(name for name in WORK_NAMES[1:] if name in family.problem_names)

@@ -1,4 +1,4 @@
-"""`linear-dims` and `linear-terms`: ridge regression of log time, one fit per algorithm."""
+"""`linear-dims` and `linear-terms`: ridge regression of log time, one fit per candidate."""
 
 import json
 from collections.abc import Mapping
@@ -7,63 +7,63 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from surrogate.dataset.rows import Rows
-from surrogate.features.errors import InputError
-from surrogate.models.columns import DIMS, TERMS, candidate_names, select
+from surrogate.features.families import Family
+from surrogate.models.base import TimeModel, dims, terms
 
 OVERALL = ""
-"""Key of the fit over all rows, for an algorithm that training did not see."""
+"""Key of the fit over all rows, for a candidate that training did not see."""
 
 
-class _Linear:
-    """log(time) = w · standardised columns + b, penalty α‖w‖², fitted per algorithm."""
+class _Linear(TimeModel):
+    """log(time) = w · standardised columns + b, penalty α‖w‖², fitted per candidate."""
 
-    name: ClassVar[str]
-    predicts_time: ClassVar[bool] = True
-    columns: ClassVar[tuple[str, ...]]
-    DEFAULTS: ClassVar[dict[str, Any]] = {"alpha": 1.0}
+    storable: ClassVar[bool] = True
 
-    def __init__(self, **params: Any) -> None:
-        self.params: Mapping[str, Any] = {**self.DEFAULTS, **params}
-        self._fits: dict[str, dict[str, list[float]]] = {}
+    def __init__(self, alpha: float = 1.0) -> None:
+        self.alpha = alpha
 
-    def fit(self, rows: Rows, *, seed: int = 0) -> Self:
-        """One ridge per algorithm and one over all of them."""
-        del seed
-        ok = rows.take(rows.ok)
-        if not len(ok):
-            raise InputError(f"{self.name} needs at least one ok row to learn from")
-        x, y = self._design(ok), np.log(ok.time_us)
-        names = candidate_names(ok)
-        fitted = type(self)(**self.params)
-        fitted._fits[OVERALL] = _ridge(x, y, self.params["alpha"])
-        for name in np.unique(names):
-            fitted._fits[str(name)] = _ridge(x[names == name], y[names == name], self.params["alpha"])
-        return fitted
+    def columns(self, family: Family) -> tuple[str, ...]:
+        """The columns that the model sees."""
+        raise NotImplementedError
 
-    def predict_us(self, rows: Rows) -> np.ndarray:
-        """Times in µs, (rows,)."""
-        x, names = self._design(rows), candidate_names(rows)
-        out = np.empty(len(rows))
-        for name in np.unique(names):
-            mine = names == name
-            fit = self._fits.get(str(name), self._fits[OVERALL])
-            out[mine] = (x[mine] - fit["mean"]) / fit["scale"] @ np.array(fit["weights"]) + fit["intercept"][
-                0
-            ]
-        return np.exp(np.clip(out, -20.0, 40.0))
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        x, y = self._design(rows), np.log(time_us)
+        self.fits_ = {OVERALL: self._ridge(x, y)}
+        for name in np.unique(rows.candidate):
+            mine = rows.candidate == name
+            self.fits_[str(name)] = self._ridge(x[mine], y[mine])
+
+    def _predict(self, rows: Rows) -> np.ndarray:
+        x, log_time = self._design(rows), np.empty(len(rows))
+        for name in np.unique(rows.candidate):
+            mine = rows.candidate == name
+            fit = self.fits_.get(str(name), self.fits_[OVERALL])
+            log_time[mine] = x[mine] @ np.array(fit["weights"]) + fit["intercept"]
+        return np.exp(np.clip(log_time, -20.0, 40.0))
 
     def _design(self, rows: Rows) -> np.ndarray:
-        return select(rows, self.columns).astype(np.float64)
+        return rows.columns(self.columns(rows.family)).astype(np.float64)
 
-    def save(self) -> dict[str, bytes]:
+    def _ridge(self, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+        """Ridge on standardised columns; the weights are those of the columns as they come."""
+        from sklearn.linear_model import Ridge
+        from sklearn.preprocessing import StandardScaler
+
+        scaler = StandardScaler().fit(x)
+        scale = np.where(np.asarray(scaler.scale_) < 1e-9, 1.0, scaler.scale_)
+        ridge = Ridge(alpha=self.alpha).fit((x - scaler.mean_) / scale, y)
+        weights = np.asarray(ridge.coef_) / scale
+        return {"weights": weights.tolist(), "intercept": float(ridge.intercept_ - weights @ scaler.mean_)}
+
+    def to_files(self) -> dict[str, bytes]:
         """Coefficients as JSON."""
-        return {"coefficients.json": json.dumps(self._fits, sort_keys=True).encode()}
+        return {"coefficients.json": json.dumps(self.fits_, sort_keys=True).encode()}
 
     @classmethod
-    def load(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """What `save` wrote."""
+    def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
+        """What `to_files` wrote."""
         model = cls(**params)
-        model._fits = json.loads(files["coefficients.json"])
+        model.fits_ = json.loads(files["coefficients.json"])
         return model
 
     @staticmethod
@@ -73,29 +73,20 @@ class _Linear:
 
 
 class LinearDims(_Linear):
-    """Ridge on the logarithms of the raw dimensions."""
+    """Ridge on the logarithms of the raw sizes."""
 
     name: ClassVar[str] = "linear-dims"
-    columns = DIMS
+
+    def columns(self, family: Family) -> tuple[str, ...]:
+        """Sizes, settings and the machine."""
+        return dims(family)
 
 
 class LinearTerms(_Linear):
-    """Ridge on the dimensions and the analytical terms."""
+    """Ridge on the sizes and the analytical terms."""
 
     name: ClassVar[str] = "linear-terms"
-    columns = TERMS
 
-
-def _ridge(x: np.ndarray, y: np.ndarray, alpha: float) -> dict[str, list[float]]:
-    """Standardise, then solve the penalised least squares."""
-    from sklearn.linear_model import Ridge
-
-    mean, scale = x.mean(axis=0), x.std(axis=0)
-    scale[scale < 1e-9] = 1.0
-    ridge = Ridge(alpha=alpha).fit((x - mean) / scale, y)
-    return {
-        "mean": mean.tolist(),
-        "scale": scale.tolist(),
-        "weights": np.asarray(ridge.coef_).tolist(),
-        "intercept": [float(ridge.intercept_)],
-    }
+    def columns(self, family: Family) -> tuple[str, ...]:
+        """All of them."""
+        return terms(family)

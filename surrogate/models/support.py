@@ -1,9 +1,8 @@
-"""Which algorithm a library will run on a problem: learned from statuses, with rules where nothing like it was seen.
+"""Which candidate a library will run on a problem: learned from statuses, with rules where nothing like it was seen.
 
-Support does not depend on sizes alone smoothly: it is a table. A row's *signature* holds what decides support (filter,
-stride, padding against filter, dilation, groups, direction, type, math, layout); statuses are counted per signature and
-(GPU, library version), then per signature alone; what was never seen falls to the documented rules
-(`surrogate.features.support`).
+Support does not depend on sizes smoothly: it is a table. A row's *signature* holds what decides it (the setting, the
+candidate and the family's traits of the sizes); statuses are counted per signature and (GPU, library version), then per
+signature alone; what was never seen falls to the documented rules (`Family.refusal`).
 """
 
 import json
@@ -14,27 +13,29 @@ from typing import Self
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import joined
+from surrogate.dataset.problems import device_names, groups, problems_of
 from surrogate.dataset.rows import Rows
-from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
-from surrogate.features.support import supported
-
-_TRAITS = (
-    "library", "direction", "dtype", "math", "layout", "algorithm", "r", "s", "stride_h", "stride_w",
-    "dilated", "grouped", "wide_pad", "large",
-)  # fmt: skip
+from surrogate.features.families import Family
 
 
-def signatures(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Two texts per row: with (GPU, library version) and without."""
-    traits = frame.assign(
-        dilated=(frame["dilation_h"] > 1) | (frame["dilation_w"] > 1),
-        grouped=np.select([frame["groups"] == 1, frame["groups"] == frame["c"]], ["no", "depthwise"], "yes"),
-        wide_pad=(frame["pad_h"] >= frame["r"]) | (frame["pad_w"] >= frame["s"]),
-        large=(frame["h"] + 2 * frame["pad_h"] > 256) | (frame["w"] + 2 * frame["pad_w"] > 256),
+def signatures(frame: pd.DataFrame, kind: Family) -> tuple[np.ndarray, np.ndarray]:
+    """(rows,) two texts: library, setting, algorithm and traits, with and without ``|GPU|library version`` behind."""
+    general = np.full(len(frame), "", dtype=object)
+    for (library, *setting, algorithm), positions in groups(
+        frame, ("library", *kind.setting_names, "algorithm")
+    ):
+        traits = kind.traits(problems_of(frame.iloc[positions], kind, tuple(setting)))
+        start = "|".join((library, *setting, algorithm))
+        columns = [np.broadcast_to(np.asarray(trait), len(positions)).tolist() for trait in traits]
+        general[positions] = (
+            ["|".join((start, *map(str, map(int, row)))) for row in zip(*columns, strict=True)]
+            if columns
+            else start
+        )
+    where = (
+        "|" + device_names(frame).astype(object) + "|" + frame["library_version"].astype(str).to_numpy(object)
     )
-    general = joined(traits, _TRAITS)
-    return general + "|" + joined(frame, ("gpu", "library_version")), general
+    return general + where, general
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,20 @@ class Support:
             return cls({}, {})
         # A workspace limit or a failure says nothing about support.
         known = frame["status"].isin(("ok", "not_supported")).to_numpy()
-        exact, general = signatures(frame[known])
-        ok = (frame.loc[known, "status"] == "ok").astype(float)
-        return cls(_share(ok, exact), _share(ok, general))
+        exact, general = signatures(frame[known], rows.family)
+        ok = pd.Series((frame.loc[known, "status"] == "ok").to_numpy(dtype=float))
+        return cls(_share(ok, pd.Series(exact)), _share(ok, pd.Series(general)))
 
     def supported(self, rows: Rows) -> np.ndarray:
         """(rows,) True where the algorithm is expected to run."""
         frame = rows.frame
-        exact, general = signatures(frame)
+        exact, general = map(pd.Series, signatures(frame, rows.family))
         share = exact.map(self.exact).fillna(general.map(self.general)).to_numpy(dtype=float)
-        return np.where(np.isnan(share), by_rule(frame), share >= 0.5)
+        unknown = np.isnan(share)
+        supported = share >= 0.5
+        if unknown.any():
+            supported[unknown] = by_rule(frame[unknown], rows.family)
+        return supported
 
     def to_json(self) -> bytes:
         """Both tables."""
@@ -79,17 +84,15 @@ def _share(ok: pd.Series, signature: pd.Series) -> dict[str, float]:
     return {str(key): float(share) for key, share in ok.groupby(signature).mean().items()}
 
 
-def by_rule(frame: pd.DataFrame) -> np.ndarray:
-    """(rows,) support as the documentation tells it."""
-    result = np.empty(len(frame), dtype=bool)
-    for (library, direction, name, gpu_name), part in frame.groupby(
-        ["library", "direction", "algorithm", "gpu"], sort=False
-    ):
-        p = ConvColumns.of(
-            [part[c] for c in SIZE_COLUMNS], **{c: part[c] for c in ("dtype", "math", "layout", "direction")}
-        )
-        positions = frame.index.get_indexer(part.index)
-        result[positions] = supported(
-            str(name), p, library=str(library), direction=str(direction), gpu_name=str(gpu_name)
-        )
-    return result
+def by_rule(frame: pd.DataFrame, kind: Family) -> np.ndarray:
+    """(rows,) support as the documentation tells it; rules look at the traits alone, so each is asked once."""
+    allowed = np.ones(len(frame), dtype=bool)
+    _, general = signatures(frame, kind)
+    keys = pd.Series(general + "|" + frame["gpu"].astype(str).to_numpy(object))
+    for positions in keys.groupby(keys, sort=False).indices.values():
+        row = frame.iloc[positions[:1]]
+        library, algorithm, gpu = (str(row[name].iloc[0]) for name in ("library", "algorithm", "gpu"))
+        setting = tuple(str(row[name].iloc[0]) for name in kind.setting_names)
+        problem = problems_of(row, kind, setting)
+        allowed[positions] = kind.refusal(library, setting, algorithm, problem, gpu) is None
+    return allowed

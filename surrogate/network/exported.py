@@ -4,19 +4,20 @@
 neither weights nor samples are opened.
 """
 
+import ast
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
+from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError, nearest
-from surrogate.network.aten_call import Call
-from surrogate.network.aten_reader import base_name, tell
+from surrogate.network.call import Call, Tensor, base_name
+from surrogate.network.calls import tell
 from surrogate.network.network import Network, Tally
-from surrogate.network.sizes import evaluated, symbols
-from surrogate.network.tensor import Tensor
 
 MAX_JSON_BYTES = 256 * 2**20
 GRAPHS = ("models/model.json", "serialized_exported_program.json")
@@ -35,6 +36,18 @@ DTYPES = {
 }
 """torch's ScalarType in the archive → ours; integers stand as the type of their width."""
 FLOATS = (6, 7, 8, 13)
+MAX_LETTERS = 2000
+_FUNCTIONS: dict[str, Callable[..., int]] = {
+    "Add": lambda *values: sum(values),
+    "Mul": lambda *values: prod(values),
+    "Max": max,
+    "Min": min,
+    "FloorDiv": lambda a, b: a // b,
+    "CleanDiv": lambda a, b: a // b,
+    "CeilDiv": ceil_div,
+    "Mod": lambda a, b: a % b,
+    "PythonMod": lambda a, b: a % b,
+}
 
 
 def read_exported(
@@ -152,7 +165,9 @@ def _tensors(
     for name, meta in graph["tensor_values"].items():
         shape = tuple(_size(size, known) for size in meta["sizes"])
         kind = dtype if dtype and meta["dtype"] in FLOATS else DTYPES.get(meta["dtype"], "fp32")
-        found[name] = Tensor(shape, kind, constant=name in weights, parameter=name in weights)
+        weight = name in weights
+        floating = meta["dtype"] in FLOATS
+        found[name] = Tensor(shape, kind, floating, constant=weight, parameter=weight)
     return found
 
 
@@ -171,7 +186,7 @@ def _call(node: Mapping[str, Any], tensors: dict[str, Tensor]) -> Call:
     op = base_name(str(node["target"]))
     module = _module(str(node.get("metadata", {}).get("nn_module_stack", "")))
     title = f"{module}.{op}" if module else op
-    return Call(op, title, arguments, tuple(tensors[name] for name in outputs))
+    return Call(op, arguments, tuple(tensors[name] for name in outputs), title)
 
 
 def _argument(value: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
@@ -205,3 +220,56 @@ def _module(stack: str) -> str:
     """The innermost module's path in ``key,path,class;key,path,class``."""
     parts = stack.rpartition(";")[2].split(",")
     return parts[1] if len(parts) == 3 and not parts[1].startswith("_empty") else ""
+
+
+def evaluated(text: str, known: Mapping[str, int]) -> int:
+    """The value of an expression. Raises `InputError` for anything beyond whole-number arithmetic."""
+    return _value(_tree(text), known, text)
+
+
+def symbols(text: str) -> set[str]:
+    """The names of an expression's symbols."""
+    found = set()
+    for node in ast.walk(_tree(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Symbol":
+            found |= {
+                one.value
+                for one in node.args[:1]
+                if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            }
+    return found
+
+
+def _tree(text: str) -> ast.expr:
+    if len(text) > MAX_LETTERS:
+        raise InputError(f"a size of {len(text)} letters; expressions up to {MAX_LETTERS} are read")
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise _unreadable(text) from None
+
+
+def _value(node: ast.expr, known: Mapping[str, int], text: str) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand, known, text)
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
+        raise _unreadable(text)
+    name, first = node.func.id, node.args[0]
+    if name == "Symbol" and isinstance(first, ast.Constant) and first.value in known:
+        return known[str(first.value)]
+    if name == "Integer":
+        return _value(first, known, text)
+    if name not in _FUNCTIONS:
+        raise _unreadable(text)
+    try:
+        return int(_FUNCTIONS[name](*(_value(one, known, text) for one in node.args)))
+    except (TypeError, ZeroDivisionError, OverflowError):
+        raise _unreadable(text) from None
+
+
+def _unreadable(text: str) -> InputError:
+    return InputError(
+        f"size {text[:80]!r} is not whole-number arithmetic on known symbols; export with fixed sizes"
+    )

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.features.errors import InputError, nearest
-from surrogate.network.onnx_functions import MAX_NODES, expand_functions, one_line
 
 REMEDY = "pip install 'seer-surrogate[onnx]'"
 MAX_FILE_BYTES = 2**31 - 1
@@ -16,6 +15,11 @@ KEPT_ELEMENTS = 1024
 MAX_INDICES = 2**22
 """Longest list of whole numbers with a known length: inference walks through those that say where to slice."""
 _WHOLE = (6, 7)  # TensorProto's INT32, INT64
+MAX_NODES = 200_000
+"""Most nodes of a graph, its functions expanded."""
+MAX_DEPTH = 100
+"""Deepest chain of functions that call each other; ONNX's inliner has the same limit."""
+Key = tuple[str, str, str]
 
 
 def load_model(path: Path) -> Any:
@@ -90,7 +94,7 @@ def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, in
     import onnx
 
     if model.functions:
-        expand_functions(model, path)
+        _expand_functions(model, path)
     _name_domains(model)
     weights = _set_weights_aside(model.graph)
     old, new = _size_inputs(model.graph, path, batch, dims, weights)
@@ -102,9 +106,58 @@ def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, in
             model, check_type=False, strict_mode=False, data_prop=True
         )
     except Exception as error:  # the checker's, the inference's and protobuf's errors have no common base
-        raise InputError(f"{path}: ONNX shape inference refuses the graph ({one_line(error)})") from None
+        raise InputError(f"{path}: ONNX shape inference refuses the graph ({_one_line(error)})") from None
     model.CopyFrom(inferred)
     return new
+
+
+def _expand_functions(model: Any, path: Path) -> None:
+    """Inline the model's local functions, in place.
+
+    Raises `InputError` where they call themselves, nest deeper than `MAX_DEPTH` or expand to more than `MAX_NODES`
+    nodes (forty functions that each call the next one twice would make 10¹² of them), or where ONNX refuses them.
+    """
+    from onnx.inliner import inline_local_functions
+
+    bodies = {(one.domain, one.name, one.overload): one.node for one in model.functions}
+    count = _expanded(model.graph.node, bodies, {}, (), path)
+    if count > MAX_NODES:
+        raise InputError(
+            f"{path}: its local functions expand to more than {MAX_NODES} nodes; export them inlined"
+        )
+    try:
+        model.CopyFrom(inline_local_functions(model))
+    except Exception as error:  # onnx raises errors without a common base
+        raise InputError(f"{path}: its local functions cannot be expanded ({_one_line(error)})") from None
+
+
+def _one_line(error: Exception) -> str:
+    """The first line of a foreign error, cut to what a terminal shows."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 160 else f"{text[:159]}…"
+
+
+def _expanded(
+    nodes: Iterable[Any],
+    bodies: Mapping[Key, Any],
+    known: dict[Key, int],
+    within: tuple[Key, ...],
+    path: Path,
+) -> int:
+    """Nodes after expansion, those of subgraphs included; counts of functions are kept in ``known``."""
+    count = 0
+    for node in nodes:
+        key = (node.domain, node.op_type, node.overload)
+        if key in bodies and key not in known:
+            if key in within or len(within) >= MAX_DEPTH:
+                fault = "calls itself" if key in within else f"lies over {MAX_DEPTH} calls deep"
+                raise InputError(f"{path}: local function {node.op_type!r} {fault}; export the model inlined")
+            known[key] = _expanded(bodies[key], bodies, known, (*within, key), path)
+        count += known.get(key, 1)
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                count += _expanded(graph.node, bodies, known, within, path)
+    return count
 
 
 def _name_domains(model: Any) -> None:

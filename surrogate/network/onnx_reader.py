@@ -7,18 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.features.errors import InputError
-from surrogate.network.network import Layer, Network, Tally
+from surrogate.network.call import Call, Tensor, argument_name
+from surrogate.network.calls import RULES, tell
+from surrogate.network.network import Network, Tally
 from surrogate.network.onnx_file import load_model, with_shapes
-from surrogate.network.onnx_names import ELEMENTWISE, IGNORED
-from surrogate.network.onnx_node import Node
-from surrogate.network.onnx_ops import HANDLED, elementwise
-from surrogate.network.tensor import Tensor, UnsupportedError
 
 DTYPE_OF = {1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16", 2: "int8", 3: "int8", 9: "int8", 5: "fp16"}
 """TensorProto element type → dtype; types that are not there count by their width (int64: 8 bytes)."""
 WIDE = {7: "fp64", 13: "fp64", 6: "fp32", 12: "fp32"}
 FLOATS = (1, 10, 11, 16)
+_INT, _STRING, _INTS = 2, 3, 7  # AttributeProto's types
 CONSTANT_FOLDED = "(computed from constants)"
+_ATTRIBUTES = {
+    "strides": "stride", "dilations": "dilation", "pads": "padding", "group": "groups", "kernel_shape": "kernel_size",
+    "axis": "dim", "training_mode": "training",
+}  # fmt: skip
+"""Attributes whose names differ from those of `surrogate.network.call`."""
 
 
 def read_onnx(
@@ -55,8 +59,11 @@ def network_of(
     found = with_shapes(model, path, batch, dims or {})
     tensors = _tensors(model.graph, weights, dtype)
     tally = Tally()
-    for node in _nodes(model.graph, tensors):
-        _tell(node, tally, training)
+    for call, constant in _nodes(model.graph, tensors):
+        if constant and call.op in RULES:
+            tally.ignored[CONSTANT_FOLDED] += 1
+        else:
+            tell(call, tally, training=training)
     if not tally.layers and not tally.unsupported:
         raise InputError(f"{path}: no node of the ONNX model costs time (only views and constants)")
     return tally.network(path.stem, found)
@@ -66,12 +73,16 @@ def _tensors(graph: Any, weights: Mapping[str, int], dtype: str | None) -> dict[
     """Name → what is known of it; names without a known type are left out."""
     found = {"": Tensor()}
     for one in (*graph.initializer,):
-        found[one.name] = Tensor(tuple(one.dims), _dtype(one.data_type, dtype))
+        found[one.name] = Tensor(
+            tuple(one.dims), _dtype(one.data_type, dtype), floating=one.data_type in FLOATS
+        )
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
         sizes = tuple(dim.dim_value for dim in tensor.shape.dim)
         known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-        found[info.name] = Tensor(sizes if known else None, _dtype(tensor.elem_type, dtype))
+        found[info.name] = Tensor(
+            sizes if known else None, _dtype(tensor.elem_type, dtype), floating=tensor.elem_type in FLOATS
+        )
     for name, kind in weights.items():
         known = found.get(name, Tensor())
         many = prod(known.shape or (1,)) > 1  # a single number is an attribute in disguise
@@ -83,8 +94,11 @@ def _dtype(kind: int, wanted: str | None) -> str:
     return wanted if wanted and kind in FLOATS else DTYPE_OF.get(kind) or WIDE.get(kind, "fp32")
 
 
-def _nodes(graph: Any, tensors: dict[str, Tensor]) -> Iterator[Node]:
-    """Every node with its tensors; what is constant and what is trained is passed on from inputs to outputs."""
+def _nodes(graph: Any, tensors: dict[str, Tensor]) -> Iterator[tuple[Call, bool]]:
+    """Every node as a call, and whether it is computed from constants alone.
+
+    What is constant and what is trained is passed on from inputs to outputs.
+    """
     for number, proto in enumerate(graph.node):
         inputs = tuple(tensors.get(name, Tensor()) for name in proto.input)
         constant = all(t.constant for t, name in zip(inputs, proto.input, strict=True) if name)
@@ -95,40 +109,29 @@ def _nodes(graph: Any, tensors: dict[str, Tensor]) -> Iterator[Node]:
             parameter = constant and any(t.parameter for t in inputs)
             tensors[name] = replace(known, constant=constant, trained=trained, parameter=parameter)
         outputs = tuple(tensors[name] for name in proto.output if name)
-        yield Node(
-            proto.op_type,
-            proto.domain,
-            proto.name or f"{proto.op_type}_{number}",
-            inputs,
-            outputs,
-            proto,
-            constant,
-        )
+        yield _call(proto, inputs, outputs, proto.name or f"{proto.op_type}_{number}"), constant
+
+
+def _call(proto: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], name: str) -> Call:
+    """A node as a call: inputs and attributes by the names that rules ask for; other domains stay in the name."""
+    op = proto.op_type
+    own = proto.domain in ("", "ai.onnx") or (proto.domain == "com.microsoft" and op in RULES)
+    arguments: dict[str, Any] = {
+        argument_name(op, place): tensor for place, tensor in enumerate(inputs) if proto.input[place]
+    }
+    for attribute in proto.attribute:
+        key = _ATTRIBUTES.get(attribute.name, attribute.name)
+        if attribute.type == _INT:
+            arguments[key] = attribute.i
+        elif attribute.type == _INTS:
+            arguments[key] = list(attribute.ints)
+        elif attribute.type == _STRING:
+            arguments[key] = attribute.s.decode("utf-8", "replace")
+    if "kernel_size" in arguments:
+        arguments.setdefault("stride", [1])  # ATen's pooling takes the window in its place
+    return Call(op if own else f"{proto.domain}.{op}", arguments, outputs, name)
 
 
 def _holds_graph(proto: Any) -> bool:
     """True for If, Loop and the like: their bodies see more than their inputs."""
     return any(attribute.type in (5, 10) for attribute in proto.attribute)  # GRAPH, GRAPHS
-
-
-def _tell(node: Node, tally: Tally, training: bool) -> None:
-    """Add the node's layers, or count it."""
-    label = f"{node.domain}.{node.op}" if node.domain not in ("", "ai.onnx") else node.op
-    known = node.domain in ("", "ai.onnx") or (node.domain == "com.microsoft" and node.op in HANDLED)
-    if known and node.op in IGNORED and not (training and node.op == "Dropout"):
-        tally.ignored[node.op] += 1
-    elif known and node.constant:
-        tally.ignored[CONSTANT_FOLDED] += 1
-    elif not known or not (node.op in HANDLED or node.op in ELEMENTWISE):
-        tally.unsupported[label] += 1
-    else:
-        try:
-            tally.add(_layers(node))
-        except UnsupportedError as why:
-            tally.unsupported[f"{label} ({why.label})"] += 1
-        except InputError as why:
-            tally.unsupported[f"{label} ({str(why).split(';')[0]})"] += 1
-
-
-def _layers(node: Node) -> list[Layer]:
-    return list((HANDLED.get(node.op) or elementwise)(node))

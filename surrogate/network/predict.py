@@ -4,14 +4,14 @@ from collections import Counter
 from functools import lru_cache
 from math import exp
 
-from surrogate.features.algorithms import Family
+from surrogate.features.algorithms import Mechanism
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import Gpu
 from surrogate.features.machine import b_max
 from surrogate.features.operators import Gemm, Operator
 from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
 from surrogate.features.roofline import compute_us, memory_us, peak_tflops
-from surrogate.features.terms import FAMILY_TERMS
+from surrogate.features.terms import MECHANISM_TERMS
 from surrogate.models.seer.classify import CLASSES, COMPUTE, MEMORY, UNDER_UTILISED
 from surrogate.network.network import Layer, Network
 from surrogate.network.predictors import ConvPredictor, OperatorTimes
@@ -20,7 +20,7 @@ from surrogate.network.savings import savings
 from surrogate.prediction.selection import Selection
 
 MIDDLE = 1
-"""Place of the middle tile among a family's launches."""
+"""Place of the middle tile among a mechanism's launches."""
 
 
 def time_network(
@@ -70,7 +70,7 @@ def _conv_time(layer: Layer, conv: Conv, choice: Selection, gpu: Gpu) -> LayerTi
     if not choice.estimates:
         return None
     best = choice.estimates[0]
-    problem, flops, moved, bound = _conv_facts(conv, best.candidate.family, gpu)
+    problem, flops, moved, bound = _conv_facts(conv, best.candidate.mechanism, gpu)
     factor = exp(best.half_width)
     return LayerTime(
         layer.name, layer.operator, problem, best.candidate.name, best.time_us, best.time_us / factor,
@@ -89,15 +89,15 @@ def _operator_time(layer: Layer, work: Operator, found: object, gpu: Gpu) -> Lay
 
 
 @lru_cache(maxsize=65536)
-def _conv_facts(conv: Conv, family: Family, gpu: Gpu) -> tuple[str, int, int, str]:
+def _conv_facts(conv: Conv, mechanism: Mechanism, gpu: Gpu) -> tuple[str, int, int, str]:
     """Problem text, FLOPs, bytes and bound of a convolution: the same for every layer of that shape."""
-    return str(conv), conv.flops, conv.tensor_bytes, conv_bound(conv, family, gpu)
+    return str(conv), conv.flops, conv.tensor_bytes, conv_bound(conv, mechanism, gpu)
 
 
-def conv_bound(conv: Conv, family: Family, gpu: Gpu) -> str:
-    """SEER's class of a convolution where nothing was counted (§7 of the method): below one wave of the family's
+def conv_bound(conv: Conv, mechanism: Mechanism, gpu: Gpu) -> str:
+    """SEER's class of a convolution where nothing was counted (§7 of the method): below one wave of the mechanism's
     middle tile under-utilised, else the longer of its own compute and memory times."""
-    terms = FAMILY_TERMS[family](conv, b_max(gpu, family))
+    terms = MECHANISM_TERMS[mechanism](conv, b_max(gpu, mechanism))
     peak = peak_tflops(gpu, conv.dtype, conv.uses_tensor_cores)
     return _bound(terms.launches[MIDDLE].waves, terms.arithmetic_flops, terms.dram_bytes, peak, gpu)
 

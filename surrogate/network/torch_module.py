@@ -3,17 +3,18 @@
 ``module:callable`` imports the user's own module on purpose, as ``python -m`` would: its code runs.
 """
 
+import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from surrogate.features.errors import InputError
-from surrogate.network.aten_call import Call
-from surrogate.network.aten_reader import base_name, tell
+from surrogate.network.call import Call, Tensor, base_name
+from surrogate.network.calls import tell
 from surrogate.network.network import Network, Tally
-from surrogate.network.tensor import Tensor
-from surrogate.network.torch_recording import Recorded, recording
-from surrogate.network.user_callable import imported_callable, in_one_line
 
 REMEDY = "pip install 'seer-surrogate[torch]'"
 CONTRACT = "it must return (module, inputs), inputs being a tuple of tensors; a parameter named batch is given --batch"
@@ -23,6 +24,15 @@ DTYPES = {
     "torch.bool": "int8", "torch.complex64": "fp64",
 }  # fmt: skip
 """torch's element types → ours; other integers stand as the type of their width."""
+
+
+class Recorded(NamedTuple):
+    """One call: ``target`` as ``aten::add.Tensor``, arguments by their schema's names (defaults included)."""
+
+    target: str
+    module: str
+    arguments: dict[str, Any]
+    results: list[Any]
 
 
 def read_module(
@@ -103,7 +113,8 @@ def _plain(dtype: str | None) -> Callable[[Any], Any]:
             kind = DTYPES.get(str(value.dtype), "fp32")
             wanted = dtype if dtype and value.dtype.is_floating_point else kind
             shape = tuple(int(size) for size in value.shape)
-            return Tensor(shape, wanted, parameter=isinstance(value, torch.nn.Parameter))
+            floating = value.dtype.is_floating_point
+            return Tensor(shape, wanted, floating, parameter=isinstance(value, torch.nn.Parameter))
         return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
     return plain
@@ -112,4 +123,80 @@ def _plain(dtype: str | None) -> Callable[[Any], Any]:
 def _as_call(recorded: Recorded) -> Call:
     op = base_name(recorded.target)
     outputs = tuple(one for one in recorded.results if isinstance(one, Tensor))
-    return Call(op, f"{recorded.module}.{op}" if recorded.module else op, recorded.arguments, outputs)
+    name = f"{recorded.module}.{op}" if recorded.module else op
+    return Call(op, recorded.arguments, outputs, name)
+
+
+@contextmanager
+def recording(plain: Callable[[Any], Any]) -> Iterator[list[Recorded]]:
+    """The calls made inside, in order; in a backward pass the module is that of the forward call.
+
+    ``plain`` turns every argument into something without tensors: a tensor held here would make autograd copy it.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.module_tracker import ModuleTracker
+
+    calls: list[Recorded] = []
+    tracker = ModuleTracker()
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            given = {name: plain(value) for name, value in _named(func, args, kwargs or {}).items()}
+            results = plain(list(result) if isinstance(result, list | tuple) else [result])
+            calls.append(Recorded(func.name(), _deepest(tracker.parents), given, results))
+            return result
+
+    with tracker, Recorder():
+        yield calls
+
+
+def _deepest(names: set[str]) -> str:
+    """The innermost module's path without its root's class name; nothing outside all modules."""
+    deepest = max(names, key=lambda name: (name.count("."), name != "Global"), default="Global")
+    return deepest.partition(".")[2]
+
+
+def _named(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    arguments = func._schema.arguments
+    found = {one.name: one.default_value for one in arguments if one.has_default_value()}
+    found |= {one.name: value for one, value in zip(arguments, args, strict=False)}
+    return found | kwargs
+
+
+def imported_callable(source: str, contract: str) -> Callable[..., Any]:
+    """The callable that ``source`` names; modules of the current folder count, too.
+
+    Raises `InputError`, with ``contract`` as the remedy, where there is none or importing it fails.
+    """
+    module, _, name = source.partition(":")
+    if not module or not name:
+        raise InputError(f"{source!r} names no function; write module:callable; {contract}")
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        with in_one_line(source):
+            found: Any = importlib.import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+    if not callable(found):
+        raise InputError(f"{source}: is a {type(found).__name__}, not callable; {contract}")
+    return found
+
+
+@contextmanager
+def in_one_line(source: str) -> Iterator[None]:
+    """What the user's code raises becomes an `InputError` of one line."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        text = text if len(text) <= 200 else f"{text[:199]}…"
+        raise InputError(f"{source}: {type(error).__name__}: {text or 'no reason given'}") from None

@@ -29,13 +29,12 @@ from surrogate.features.operators import (
     Softmax,
     SoftmaxBackward,
 )
+from surrogate.network.call_rules import GRADIENT
 from surrogate.network.network import INPUT, Layer, Network, Tally, Work
 from surrogate.network.work import Streamed
 
 OPTIMIZER = "sgd with momentum"
 """Reads weights, gradients and momenta, writes weights and momenta: 4 operations a weight, one fused pass."""
-BACKWARD = {"fwd": "bwd_data", "bwd_data": "fwd"}
-"""Direction of a (transposed) convolution → the direction of its input's gradient."""
 
 
 def iteration(network: Network) -> Network:
@@ -67,7 +66,7 @@ def backward(layer: Layer) -> Iterator[Layer]:
     work = layer.work
     for wanted in layer.gradients:
         if isinstance(work, Conv):
-            direction = BACKWARD[work.direction] if wanted == INPUT else "bwd_filter"
+            direction = GRADIENT[work.direction] if wanted == INPUT else "bwd_filter"
             yield _named(layer, direction, replace(work, direction=direction))
         elif isinstance(work, Gemm):
             yield _named(layer, f"grad_{wanted}", _product(work, wanted))

@@ -1,4 +1,4 @@
-"""Work other than convolutions: operators from the shapes of their tensors.
+"""Work from the shapes of tensors: convolutions and other operators.
 
 Where `surrogate.features.operators` has a class for the kind and the shapes fit it, that class; else `Streamed`, which
 only knows what is moved: every tensor read or written once.
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+from surrogate.features.conv import Conv
 from surrogate.features.elementwise import Number, ceil_div
+from surrogate.features.errors import InputError
 from surrogate.features.operators import (
     POINTWISE_CLASSES,
     AvgPool,
@@ -112,7 +114,8 @@ def image(shape: Shape) -> tuple[int, int, int, int]:
 
 def copy(made: Shape, dtype: str) -> Pointwise:
     """Data moved within device memory."""
-    return POINTWISE_CLASSES["copy"](n=prod(made), dtype=dtype)
+    n, c, h, w = image(made)
+    return POINTWISE_CLASSES["copy"](n=n, c=c, h=h, w=w, dtype=dtype)
 
 
 def concat(made: Shape, dtype: str) -> Concat:
@@ -121,15 +124,20 @@ def concat(made: Shape, dtype: str) -> Concat:
 
 
 def pool(
-    kind: str, size: Shape, result: Shape, window: Shape, stride: Shape, pad: Shape, dtype: str
+    kind: str, size: Shape, result: Shape | None, window: Shape, stride: Shape, pad: Shape, dtype: str
 ) -> MaxPool:
-    """Pooling (``max`` or ``average``) of an (n, c, h, w) image; where the result is larger than the windows that
-    fit (ceil mode), the image counts as large as they reach."""
-    extents = []
-    for axis in (0, 1):
+    """Pooling (``max`` or ``average``) of an (n, c, h, w) or (n, c, w) image.
+
+    Where the result is larger than the windows that fit (ceil mode), the image counts as large as they reach.
+    """
+    if len(size) == 3:
+        size, result = (*size[:2], 1, size[2]), result and (*result[:2], 1, result[2])
+        window, stride, pad = (1, *window), (1, *stride), (0, *pad)
+    extents = list(size[2:])
+    for axis in (0, 1) if result is not None else ():
         fits = (size[2 + axis] + 2 * pad[axis] - window[axis]) // stride[axis] + 1
-        reach = (result[2 + axis] - 1) * stride[axis] + window[axis] - 2 * pad[axis]
-        extents.append(size[2 + axis] if fits == result[2 + axis] else reach)
+        if fits != result[2 + axis]:
+            extents[axis] = (result[2 + axis] - 1) * stride[axis] + window[axis] - 2 * pad[axis]
     made = MaxPool if kind == "max" else AvgPool
     return made(
         n=size[0], c=size[1], h=extents[0], w=extents[1], window=window[0], window_w=window[1],
@@ -161,10 +169,41 @@ def embedding(rows: int, dim: int, lookups: int, dtype: str, *, bag: int = 1) ->
 
 def fill(made: Shape, dtype: str) -> Pointwise:
     """A tensor of one value."""
-    return POINTWISE_CLASSES["fill"](n=prod(made), dtype=dtype)
+    n, c, h, w = image(made)
+    return POINTWISE_CLASSES["fill"](n=n, c=c, h=h, w=w, dtype=dtype)
 
 
 def bias_backward(shape: Shape, dtype: str) -> BiasBackward:
     """The gradient of a bias: its output's gradient summed over all but the channels."""
     n, c, h, w = image(shape)
     return BiasBackward(n=n, c=c, h=h, w=w, dtype=dtype)
+
+
+def convolution(
+    image: Shape,
+    filters: Shape,
+    begin: Shape,
+    end: Shape,
+    stride: Shape,
+    dilation: Shape,
+    *,
+    groups: int,
+    dtype: str,
+) -> Conv:
+    """A 1-D or 2-D convolution as a `Conv`; a 1-D one has height 1.
+
+    cuDNN pads both sides alike: where ``begin`` and ``end`` differ the image counts as already padded on the longer
+    side. Raises `InputError` for sizes that no convolution has.
+    """
+    if len(image) == 3:
+        image, filters = (*image[:2], 1, image[2]), (*filters[:2], 1, filters[2])
+        begin, end, stride, dilation = (0, *begin), (0, *end), (1, *stride), (1, *dilation)
+    pads = tuple(min(pair) for pair in zip(begin, end, strict=True))
+    grown = tuple(abs(a - b) for a, b in zip(begin, end, strict=True))
+    if min(pads) < 0:
+        raise InputError(f"padding {begin} and {end}; it cannot be negative")
+    return Conv(
+        n=image[0], c=image[1], h=image[2] + grown[0], w=image[3] + grown[1], k=filters[0], r=filters[2], s=filters[3],
+        pad_h=pads[0], pad_w=pads[1], stride_h=stride[0], stride_w=stride[1], dilation_h=dilation[0],
+        dilation_w=dilation[1], groups=groups, dtype=dtype, math=default_math(dtype),
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.gpu import Gpu
 from surrogate.features.machine import b_max
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.features.terms import FAMILY_TERMS, sized
+from surrogate.features.terms import MECHANISM_TERMS, sized
 from surrogate.prediction.setting import Candidate, Setting
 
 Sizes = np.ndarray
@@ -39,10 +39,10 @@ class TableEngine:
     def one(self, conv: Conv, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
         """As `Engine.one`."""
         z = sized(conv)
-        families = [self.candidates[i].family for i in wanted]
-        workspace = [FAMILY_TERMS[f](z, b_max(self.device, f)).workspace_bytes for f in families]
+        mechanisms = [self.candidates[i].mechanism for i in wanted]
+        workspace = [MECHANISM_TERMS[f](z, b_max(self.device, f)).workspace_bytes for f in mechanisms]
         sizes = np.array([conv.sizes])
-        time_us = self._times(sizes, np.zeros(len(families), dtype=int), np.array(wanted, dtype=int))
+        time_us = self._times(sizes, np.zeros(len(mechanisms), dtype=int), np.array(wanted, dtype=int))
         return time_us.tolist(), workspace
 
     def many(self, sizes: Sizes, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -56,8 +56,8 @@ class TableEngine:
         workspace = np.empty(len(index))
         for one in np.unique(index):
             rows = np.flatnonzero(index == one)
-            family = self.candidates[one].family
-            terms = FAMILY_TERMS[family](columns.take(problem[rows]), b_max(self.device, family))
+            mechanism = self.candidates[one].mechanism
+            terms = MECHANISM_TERMS[mechanism](columns.take(problem[rows]), b_max(self.device, mechanism))
             workspace[rows] = terms.workspace_bytes
         return self._times(sizes, problem, index), workspace
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surrogate.features.algorithms import FAMILY_CODE, Family
+from surrogate.features.algorithms import MECHANISM_CODE, Mechanism
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import Gpu, canonical
 from surrogate.features.machine import b_max, machine
@@ -25,7 +25,7 @@ from surrogate.features.table import (
     problem_features,
     problem_roofline_us,
 )
-from surrogate.features.terms import FAMILY_TERMS, KernelTerms, Sized, sized
+from surrogate.features.terms import MECHANISM_TERMS, KernelTerms, Sized, sized
 from surrogate.prediction.bulk import Bulk
 from surrogate.prediction.forest import Forest
 from surrogate.prediction.parts import HotRows, Parts
@@ -42,7 +42,7 @@ SHARED = (*DIMENSION_NAMES[:SIZES], *PROBLEM_NAMES)
 """Columns that the candidates of a problem share."""
 VARYING = (*SHARED, *ALGORITHM_NAMES)
 Formula = tuple[Callable[[Any, Any], KernelTerms], tuple[float, float, float], int]
-"""A family's terms, its B_max on the device, and its code."""
+"""A mechanism's terms, its B_max on the device, and its code."""
 PLACES: Mapping[str, int] = {name: place for place, name in enumerate(VARYING)}
 
 
@@ -77,9 +77,9 @@ class HotSetting:
         own: list[Any] = []
         workspace = []
         for index in wanted:
-            terms_of, slots, family_code = self.formulas[index]
+            terms_of, slots, mechanism_code = self.formulas[index]
             terms = terms_of(z, slots)
-            own += algorithm_features(z, m, roofline_us, family_code, terms)
+            own += algorithm_features(z, m, roofline_us, mechanism_code, terms)
             workspace.append(terms.workspace_bytes)
         x[:, len(SHARED) : len(VARYING)] = np.fromiter(own, np.float32, len(own)).reshape(len(wanted), -1)
         score = self.scorer.score(x, wanted)
@@ -119,9 +119,9 @@ class HotSetting:
         """Write the candidate's own columns of ``x`` (rows, columns), of the problems ``at``; gives its workspaces."""
         every = len(at) == len(roofline_us) and bool((at[1:] > at[:-1]).all())
         own, own_us = (z, roofline_us) if every else (_take(z, at), roofline_us[at])
-        terms_of, slots, family_code = self.formulas[one]
+        terms_of, slots, mechanism_code = self.formulas[one]
         terms = terms_of(own, slots)
-        features = algorithm_features(own, self.machine, own_us, family_code, terms)
+        features = algorithm_features(own, self.machine, own_us, mechanism_code, terms)
         for place, values in enumerate(features, len(SHARED)):
             x[:, place] = values
         return terms.workspace_bytes
@@ -197,7 +197,7 @@ def hot_setting(
         (flags.direction, flags.dtype, flags.math, flags.layout),
         m,
         candidates,
-        tuple(_formula(device, candidate.family) for candidate in candidates),
+        tuple(_formula(device, candidate.mechanism) for candidate in candidates),
         template,
         constant,
         forest,
@@ -209,8 +209,8 @@ def hot_setting(
     )
 
 
-def _formula(device: Gpu, family: Family) -> Formula:
-    return FAMILY_TERMS[family], b_max(device, family), FAMILY_CODE[family]
+def _formula(device: Gpu, mechanism: Mechanism) -> Formula:
+    return MECHANISM_TERMS[mechanism], b_max(device, mechanism), MECHANISM_CODE[mechanism]
 
 
 def candidate_name(setting: Setting, candidate: Candidate) -> str:

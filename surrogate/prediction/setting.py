@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from surrogate.features.algorithms import Family, algorithm, family_of
+from surrogate.features.algorithms import Mechanism, algorithm, mechanism_of
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
@@ -35,7 +35,7 @@ class Candidate:
 
     algorithm: str
     solver: str
-    family: Family
+    mechanism: Mechanism
     deterministic: bool
     code: float
 
@@ -51,7 +51,7 @@ class Candidate:
             deterministic = algorithm(name, library, direction).deterministic
         except InputError:
             deterministic = True
-        return cls(name, solver, family_of(name, library, direction), deterministic, code)
+        return cls(name, solver, mechanism_of(name, library, direction), deterministic, code)
 
 
 @dataclass(frozen=True, slots=True)

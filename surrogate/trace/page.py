@@ -9,7 +9,7 @@ from math import floor, log10
 from pathlib import Path
 from string import Template
 
-from surrogate.dataset.atomic import write_text
+from surrogate.dataset.files import write_text
 from surrogate.features.roofline import peak_tflops, ridge_flops_per_byte
 from surrogate.report.html import CSS
 from surrogate.report.tables import Facts, plain

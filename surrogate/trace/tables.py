@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from surrogate.trace.calls import batch_size
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Ints, Trace
 from surrogate.trace.layers import BACKWARD, FORWARD, OUTSIDE
@@ -195,9 +196,6 @@ def copy_table(profile: Profile) -> ResultTable:
     return ResultTable(f"Copies and memsets: {len(moving):,}, {total / 1e3:.3f} ms", tuple(rows))
 
 
-_BATCHED = ("conv", "linear", "addmm", "embedding")
-
-
 def summary(profile: Profile) -> Row:
     """The figures of one trace: what it holds, iteration times, and how the device's time is spent.
 
@@ -214,7 +212,7 @@ def summary(profile: Profile) -> Row:
         (int(activities.end_ns[own].max()) - int(activities.start_ns[own].min())) / 1e3 if len(own) else 0.0
     )
     rounds, how = [one.time_us for one in layers.iterations], layers.iterations[0].by
-    batch = batch_size(profile)
+    batch = batch_size(trace)
     middle_us = float(np.median(rounds))
     return {
         "trace": Path(trace.source).name,
@@ -245,19 +243,6 @@ def summary(profile: Profile) -> Row:
         "wait_ms": float(trace.calls.time_us[trace.calls.kind == kinds.SYNC_CALL].sum()) / 1e3,
         "unattributed_pct": _unattributed(profile),
     }
-
-
-def batch_size(profile: Profile) -> int | None:
-    """The leading size of the first convolution, linear or embedding layer's input; None where no shape tells."""
-    trace, layers = profile.trace, profile.layers
-    wanted = np.array([any(w in name.lower() for w in _BATCHED) for name in trace.names] or [False])
-    rows = np.flatnonzero(wanted[trace.ranges.name] & (trace.ranges.shapes >= 0) & (layers.of_range >= 0))
-    for row in rows.tolist():
-        shapes = trace.shapes_of(row) or ()
-        first: Any = next(iter(shapes), ())
-        if isinstance(first, tuple) and 2 <= len(first) <= 5 and all(isinstance(size, int) for size in first):
-            return int(first[0])
-    return None
 
 
 def batch_sweep(profiles: Sequence[Profile], batches: Sequence[int | None] = ()) -> ResultTable:

@@ -1,18 +1,18 @@
-"""The registry of algorithms: enums, families, names and their nearest matches."""
+"""The registry of algorithms: enums, mechanisms, names and their nearest matches."""
 
 import pytest
 
 from surrogate.features.algorithms import (
     ALGORITHMS,
-    FAMILIES,
-    FAMILY_CODE,
+    MECHANISMS,
+    MECHANISM_CODE,
     LIBRARIES,
     algorithm,
     algorithms,
-    family_of,
+    mechanism_of,
 )
 from surrogate.features.errors import InputError, nearest
-from surrogate.features.terms import FAMILY_TERMS, TILES
+from surrogate.features.terms import MECHANISM_TERMS, TILES
 
 # cudnn_cnn_infer.h and cudnn_cnn_train.h, value by value.
 CUDNN = {
@@ -63,8 +63,8 @@ def test_miopen_has_its_five_families_in_every_direction() -> None:
 
 
 def test_every_family_has_terms_tiles_and_a_code() -> None:
-    assert set(FAMILY_TERMS) == set(TILES) == set(FAMILIES) == {a.family for a in ALGORITHMS}
-    assert [FAMILY_CODE[name] for name in FAMILIES] == list(range(len(FAMILIES)))
+    assert set(MECHANISM_TERMS) == set(TILES) == set(MECHANISMS) == {a.mechanism for a in ALGORITHMS}
+    assert [MECHANISM_CODE[name] for name in MECHANISMS] == list(range(len(MECHANISMS)))
 
 
 def test_names_are_unique_per_library_and_direction() -> None:
@@ -85,9 +85,9 @@ def test_lookup_and_its_errors() -> None:
 
 
 def test_family_of_an_unregistered_name_is_a_guess_not_an_error() -> None:
-    assert family_of("WINOGRAD") == "winograd"
-    assert family_of("Direct", "miopen", "bwd_filter") == "direct"
-    assert family_of("SOMETHING_NEW") == "implicit_gemm"
+    assert mechanism_of("WINOGRAD") == "winograd"
+    assert mechanism_of("Direct", "miopen", "bwd_filter") == "direct"
+    assert mechanism_of("SOMETHING_NEW") == "implicit_gemm"
 
 
 def test_nearest_ignores_case_and_stays_silent_when_nothing_is_close() -> None:

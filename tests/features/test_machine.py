@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from surrogate.features.algorithms import FAMILIES
+from surrogate.features.algorithms import MECHANISMS
 from surrogate.features.gpu import gpu, gpus
-from surrogate.features.machine import FAMILY_KERNEL, b_max, b_max_columns, machine, machine_columns
+from surrogate.features.machine import MECHANISM_KERNEL, b_max, b_max_columns, machine, machine_columns
 
 
 def test_titan_xp_holds_what_seer_lists() -> None:
@@ -30,11 +30,11 @@ def test_numbers_of_one_gpu() -> None:
 
 
 def test_every_gpu_and_family_has_positive_numbers() -> None:
-    assert set(FAMILY_KERNEL) == set(FAMILIES)
+    assert set(MECHANISM_KERNEL) == set(MECHANISMS)
     for one in gpus():
-        for family in FAMILIES:
-            slots = b_max(one, family)
-            assert len(slots) == 3 and min(slots) >= one.sms, (one.name, family)
+        for mechanism in MECHANISMS:
+            slots = b_max(one, mechanism)
+            assert len(slots) == 3 and min(slots) >= one.sms, (one.name, mechanism)
         numbers = machine(one)
         assert (
             min(numbers.sms, numbers.peak_tflops, numbers.fp32_tflops, numbers.dram_gbs, numbers.l2_bytes) > 0
@@ -47,9 +47,9 @@ def test_columns_repeat_the_single_numbers() -> None:
     columns = machine_columns(keys, np.array([1, 0, 1]))
     for place, key in enumerate((keys[1], keys[0], keys[1])):
         assert [float(column[place]) for column in columns] == list(machine(*key))
-    for family in FAMILIES:
-        slots = b_max_columns([xp, t4], np.array([1, 0]), family)
+    for mechanism in MECHANISMS:
+        slots = b_max_columns([xp, t4], np.array([1, 0]), mechanism)
         assert [[float(s[i]) for s in slots] for i in (0, 1)] == [
-            list(b_max(t4, family)),
-            list(b_max(xp, family)),
+            list(b_max(t4, mechanism)),
+            list(b_max(xp, mechanism)),
         ]

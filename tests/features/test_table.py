@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.features.algorithms import FAMILIES, FAMILY_CODE, Family
+from surrogate.features.algorithms import MECHANISMS, MECHANISM_CODE, Mechanism
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
 from surrogate.features.machine import b_max, machine, machine_columns
@@ -31,10 +31,10 @@ GPUS = [gpu(name) for name in ("TITAN Xp", "Tesla T4", "h200", "mi210")]
 SIZES: dict[str, Any] = {"n": 32, "c": 256, "h": 14, "k": 256, "r": 3, "pad_h": 1}
 
 
-def _row(conv: Conv, place: int, family: Family) -> tuple[dict[str, float], float]:
+def _row(conv: Conv, place: int, mechanism: Mechanism) -> tuple[dict[str, float], float]:
     device = GPUS[place]
     features, base_us = feature_row(
-        conv, machine(device, conv.dtype, conv.uses_tensor_cores), family, b_max(device, family)
+        conv, machine(device, conv.dtype, conv.uses_tensor_cores), mechanism, b_max(device, mechanism)
     )
     return dict(zip(FEATURE_NAMES, features, strict=True)), base_us
 
@@ -63,7 +63,7 @@ def test_known_answers() -> None:
     assert base_us == pytest.approx(7398.752256 / 12.14976, rel=1e-3)
     assert row["log2_roofline_us"] == pytest.approx(math.log2(base_us))
     assert row["sms"] == 30 and row["compute_capability"] == 6.1
-    assert row["family"] == FAMILY_CODE["implicit_gemm"]
+    assert row["mechanism"] == MECHANISM_CODE["implicit_gemm"]
     assert row["log2_arithmetic_ratio"] == 0 and row["log2_algorithm_roofline_ratio"] == 0
     # 6272 × 256 in tiles of 32 × 32: 196 · 8 = 1568 blocks in slots of 240: 6.5333 waves, the last 0.5333 full.
     assert row["log2_waves_small"] == pytest.approx(math.log2(1568 / 240))
@@ -86,7 +86,7 @@ def test_remainders_are_shares_of_the_padded_length() -> None:
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.tuples(CONVS, st.integers(0, 3), st.integers(0, len(FAMILIES) - 1)), min_size=1, max_size=6)
+    st.lists(st.tuples(CONVS, st.integers(0, 3), st.integers(0, len(MECHANISMS) - 1)), min_size=1, max_size=6)
 )
 def test_a_table_holds_the_single_rows(
     columns_of: Callable[[Sequence[Conv]], ConvColumns], picks: list[tuple[Conv, int, int]]
@@ -95,23 +95,23 @@ def test_a_table_holds_the_single_rows(
     matrix, base_us = _matrix(columns_of(convs), convs, places, codes)
     assert matrix.dtype == np.float32 and matrix.shape == (len(picks), len(FEATURE_NAMES))
     for i, (conv, place, code) in enumerate(picks):
-        row, single_us = _row(conv, place, FAMILIES[code])
+        row, single_us = _row(conv, place, MECHANISMS[code])
         assert base_us[i] == pytest.approx(single_us, rel=1e-12)
         values = np.array(list(row.values()), dtype=np.float32)
         assert np.isfinite(values).all()
         np.testing.assert_allclose(matrix[i], values, rtol=3e-7, atol=3e-7)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 @settings(max_examples=20)
 @given(conv=CONVS)
 def test_the_formulas_agree_before_rounding(
-    columns_of: Callable[[Sequence[Conv]], ConvColumns], family: Family, conv: Conv
+    columns_of: Callable[[Sequence[Conv]], ConvColumns], mechanism: Mechanism, conv: Conv
 ) -> None:
-    row, base_us = _row(conv, 1, family)
+    row, base_us = _row(conv, 1, mechanism)
     device = machine_columns([(GPUS[1], conv.dtype, conv.uses_tensor_cores)], np.array([0]))
-    slots: Any = tuple(np.array([value]) for value in b_max(GPUS[1], family))
-    features, array_us = feature_row(columns_of([conv]), device, family, slots)
+    slots: Any = tuple(np.array([value]) for value in b_max(GPUS[1], mechanism))
+    features, array_us = feature_row(columns_of([conv]), device, mechanism, slots)
     assert float(array_us[0]) == base_us
     for name, value in zip(FEATURE_NAMES, features, strict=True):
         assert float(np.ravel(value)[0]) == pytest.approx(float(row[name]), rel=1e-12, abs=1e-12), name
@@ -123,7 +123,7 @@ def test_narrow_integers_give_the_same_features(narrow: type[np.integer]) -> Non
     conv = Conv(**dict(zip(("n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w"), sizes, strict=False)))
     results = [
         _matrix(ConvColumns.of([np.array([v], dtype=kind) for v in sizes]), [conv], [0], [code])
-        for code in range(len(FAMILIES))
+        for code in range(len(MECHANISMS))
         for kind in (np.int64, narrow)
     ]
     for wide, small in zip(results[::2], results[1::2], strict=True):

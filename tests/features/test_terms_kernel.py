@@ -1,4 +1,4 @@
-"""Launch arithmetic, and what holds for the terms of every family."""
+"""Launch arithmetic, and what holds for the terms of every mechanism."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.problem import ConvColumns
 from surrogate.features.shape import flops, tensor_bytes
-from surrogate.features.terms import FAMILY_TERMS
+from surrogate.features.terms import MECHANISM_TERMS
 from surrogate.features.terms.kernel import KernelTerms, gemm_launch, launch, roles
 
 CONVS = st.from_type(Conv)
@@ -68,44 +68,44 @@ def test_roles_swap_for_the_data_gradient() -> None:
     assert roles(Conv(**sizes, direction="bwd_data")) == (4, 2, 9, 9)
 
 
-@pytest.mark.parametrize("family", FAMILY_TERMS)
+@pytest.mark.parametrize("mechanism", MECHANISM_TERMS)
 @settings(max_examples=40)
 @given(conv=CONVS)
-def test_bounds_that_every_family_keeps(family: str, conv: Conv) -> None:
-    terms = FAMILY_TERMS[family](conv, SLOTS)
+def test_bounds_that_every_family_keeps(mechanism: str, conv: Conv) -> None:
+    terms = MECHANISM_TERMS[mechanism](conv, SLOTS)
     assert all(math.isfinite(value) for value in _flat(terms))
     assert terms.arithmetic_flops > 0 and terms.operand_bytes > 0 and terms.kernels >= 1
     assert terms.dram_bytes >= tensor_bytes(conv)
-    assert (terms.workspace_bytes > 0) == (family not in ("direct", "implicit_gemm"))
+    assert (terms.workspace_bytes > 0) == (mechanism not in ("direct", "implicit_gemm"))
     for one in terms.launches:
         assert one.blocks >= 1 and one.blocks == int(one.blocks)
         assert 0 < one.last_wave_share <= 1
         assert 0 < one.tile_utilisation <= 1
 
 
-@pytest.mark.parametrize("family", ["direct", "implicit_gemm", "precomp_gemm", "gemm"])
+@pytest.mark.parametrize("mechanism", ["direct", "implicit_gemm", "precomp_gemm", "gemm"])
 @given(conv=CONVS)
-def test_families_without_transforms_do_the_direct_arithmetic(family: str, conv: Conv) -> None:
-    assert FAMILY_TERMS[family](conv, SLOTS).arithmetic_flops == flops(conv)
+def test_families_without_transforms_do_the_direct_arithmetic(mechanism: str, conv: Conv) -> None:
+    assert MECHANISM_TERMS[mechanism](conv, SLOTS).arithmetic_flops == flops(conv)
 
 
-@pytest.mark.parametrize("family", FAMILY_TERMS)
+@pytest.mark.parametrize("mechanism", MECHANISM_TERMS)
 @settings(max_examples=25)
 @given(convs=st.lists(CONVS, min_size=1, max_size=5))
 def test_arrays_equal_scalars(
-    columns_of: Callable[[Sequence[Conv]], ConvColumns], family: str, convs: list[Conv]
+    columns_of: Callable[[Sequence[Conv]], ConvColumns], mechanism: str, convs: list[Conv]
 ) -> None:
     columns = columns_of(convs)
     slots = [np.full(len(convs), value) for value in SLOTS]
-    array = np.array([np.broadcast_to(v, len(convs)) for v in _flat(FAMILY_TERMS[family](columns, slots))])
-    single = np.array([_flat(FAMILY_TERMS[family](conv, SLOTS)) for conv in convs]).T
+    array = np.array([np.broadcast_to(v, len(convs)) for v in _flat(MECHANISM_TERMS[mechanism](columns, slots))])
+    single = np.array([_flat(MECHANISM_TERMS[mechanism](conv, SLOTS)) for conv in convs]).T
     np.testing.assert_allclose(array, single, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("family", FAMILY_TERMS)
+@pytest.mark.parametrize("mechanism", MECHANISM_TERMS)
 @given(conv=CONVS, factor=st.integers(2, 8))
-def test_more_images_never_mean_less_of_anything(family: str, conv: Conv, factor: int) -> None:
-    small, large = (FAMILY_TERMS[family](one, SLOTS) for one in (conv, conv.with_batch(conv.n * factor)))
+def test_more_images_never_mean_less_of_anything(mechanism: str, conv: Conv, factor: int) -> None:
+    small, large = (MECHANISM_TERMS[mechanism](one, SLOTS) for one in (conv, conv.with_batch(conv.n * factor)))
     for name in ("arithmetic_flops", "dram_bytes", "workspace_bytes", "kernels"):
         assert getattr(large, name) >= getattr(small, name), name
     for one, other in zip(small.launches, large.launches, strict=True):

@@ -30,7 +30,7 @@ ALLOWED = {
     ("surrogate/formats/__init__.py", "importlib.import_module"): "the readers' modules, named in FORMATS",
     ("surrogate/lazy_names.py", "importlib.import_module"): "the homes of public names, named in the code",
     (
-        "surrogate/network/user_callable.py",
+        "surrogate/network/torch_module.py",
         "importlib.import_module",
     ): "MODULE:NAME, which the user names to be run",
 }

@@ -13,7 +13,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.features.roofline import roofline_us
-from surrogate.features.terms import FAMILY_TERMS
+from surrogate.features.terms import MECHANISM_TERMS
 from surrogate.models import Model
 from surrogate.models.roofline import Roofline
 
@@ -23,7 +23,7 @@ Table = Callable[..., pd.DataFrame]
 def test_times_are_those_of_the_algorithms_own_work(table: Table) -> None:
     frame = normalise(table(4), "test")
     predicted = Roofline().predict_us(rows_of(frame))
-    families = {
+    mechanisms = {
         "IMPLICIT_GEMM": "implicit_gemm",
         "IMPLICIT_PRECOMP_GEMM": "precomp_gemm",
         "FFT": "fft",
@@ -32,7 +32,7 @@ def test_times_are_those_of_the_algorithms_own_work(table: Table) -> None:
     for i in range(0, len(frame), 5):
         sizes: dict[str, Any] = {name: int(frame[name][i]) for name in SIZE_COLUMNS}
         conv = Conv(**sizes)
-        terms = FAMILY_TERMS[families[frame["algorithm"][i]]](conv, (1.0, 1.0, 1.0))
+        terms = MECHANISM_TERMS[mechanisms[frame["algorithm"][i]]](conv, (1.0, 1.0, 1.0))
         device = gpu(frame["gpu"][i])
         own_us = roofline_us(terms.arithmetic_flops, terms.dram_bytes, device.fp32_tflops, device.dram_gbs)
         assert predicted[i] == pytest.approx(own_us, rel=1e-5)  # the ratio is stored as float32

@@ -11,7 +11,7 @@ from surrogate.dataset.normalise import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_of_names, shape_names
 from surrogate.dataset.store import read_dataset
-from surrogate.features.algorithms import FAMILY_CODE
+from surrogate.features.algorithms import MECHANISM_CODE
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.machine import b_max
@@ -39,10 +39,10 @@ def _with_tiling(frame: pd.DataFrame) -> Rows:
     return _rows(pd.concat([frame, tiling]))
 
 
-def _one(table: Table, algorithm: str, family: str) -> tuple[Analytical, pd.Series]:
+def _one(table: Table, algorithm: str, mechanism: str) -> tuple[Analytical, pd.Series]:
     """Terms of the invented table's first row (1×16×7×7, 16 filters of 3×3, padded) at batch 128."""
     frame = table(1, batches=(128,), gpus=("TITAN Xp",), algorithms=(algorithm,))
-    return analytical(_rows(frame), FAMILY_CODE[family]), frame.iloc[0]
+    return analytical(_rows(frame), MECHANISM_CODE[mechanism]), frame.iloc[0]
 
 
 def test_the_gemm_terms_by_hand(table: Table) -> None:
@@ -59,7 +59,7 @@ def test_the_gemm_terms_by_hand(table: Table) -> None:
 
 def test_the_fft_terms_go_with_the_batch_but_for_the_filters(table: Table) -> None:
     frame = table(1, batches=(64, 128), gpus=("TITAN Xp",), algorithms=("FFT",))
-    half, whole = analytical(_rows(frame), FAMILY_CODE["fft"]).terms[0][0]
+    half, whole = analytical(_rows(frame), MECHANISM_CODE["fft"]).terms[0][0]
     np.testing.assert_allclose(half[:4] * 2, whole[:4])
     np.testing.assert_array_equal(half[4:], whole[4:])
     assert whole[3] == 1.0 and whole[5] == 1.0
@@ -68,12 +68,12 @@ def test_the_fft_terms_go_with_the_batch_but_for_the_filters(table: Table) -> No
 def test_fft_tiling_counts_its_tiles(table: Table) -> None:
     """At 56×56 outputs and 3×3 filters ⌈56/30⌉² = 4 tiles."""
     frame = table(1, batches=(128,), algorithms=("FFT",)).assign(algorithm="FFT_TILING", h=56, w=56)
-    assert analytical(_rows(frame), FAMILY_CODE["fft_tiling"]).terms[0][0][0, 3] == 4.0
+    assert analytical(_rows(frame), MECHANISM_CODE["fft_tiling"]).terms[0][0][0, 3] == 4.0
 
 
 def test_gemm_p_follows_the_rule_of_outputs(table: Table) -> None:
     frame = table(1, algorithms=("IMPLICIT_PRECOMP_GEMM",)).iloc[[0] * 4].assign(k=[16, 64, 96, 128])
-    found = analytical(_rows(frame.assign(n=[1, 2, 3, 4])), FAMILY_CODE["precomp_gemm"])
+    found = analytical(_rows(frame.assign(n=[1, 2, 3, 4])), MECHANISM_CODE["precomp_gemm"])
     np.testing.assert_array_equal(found.tile, [0, 1, 0, 2])
 
 

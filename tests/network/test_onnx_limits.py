@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
 from surrogate.features.operators import Gemm
-from surrogate.network.onnx_functions import MAX_NODES
+from surrogate.network.onnx_file import MAX_NODES
 from surrogate.network.read import read_network
 
 onnx = pytest.importorskip("onnx")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
-from surrogate.network.sizes import evaluated, symbols
+from surrogate.network.exported import evaluated, symbols
 
 N = "Symbol('s0', positive=True, integer=True)"
 

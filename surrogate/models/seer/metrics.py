@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.schema import ROW_KEY
+from surrogate.dataset.columns import ROW_KEY
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.occupancy import LIMITS, b_max

@@ -9,8 +9,10 @@ import pandas as pd
 
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
+from surrogate.models.base import TimeModel
 from surrogate.models.seer import algorithm_fit, fft_fit
 from surrogate.models.seer.algorithm_fit import AlgorithmFit
+from surrogate.models.seer.analytical import require_convolutions
 from surrogate.models.seer.fft_fit import FftFit
 from surrogate.models.seer.metrics import COUNTERS, METRIC_COLUMNS
 from surrogate.models.seer.sizes import Sizes, feasible, in_domain, sizes_of
@@ -21,7 +23,7 @@ from surrogate.models.seer.variant_fit import Measured
 _DEVICE = ["gpu", "library_version", "algorithm"]
 
 
-class SeerPaper:
+class SeerPaper(TimeModel):
     """Per (GPU, library version, algorithm) the paper's fits (PACT 2021): square, ungrouped, undilated fp32 forward.
 
     ``evaluations``: trials of each tree's leaf size; ``original_blocks``: predict non-fused Winograd's blocks with the
@@ -29,95 +31,86 @@ class SeerPaper:
     """
 
     name: ClassVar[str] = "seer-paper"
-    predicts_time: ClassVar[bool] = True
-    DEFAULTS: ClassVar[dict[str, Any]] = {"evaluations": EVALUATIONS, "original_blocks": False}
+    storable: ClassVar[bool] = True
 
-    def __init__(self, **params: Any) -> None:
-        self.params: Mapping[str, Any] = {**self.DEFAULTS, **params}
-        self._counted: dict[str, AlgorithmFit] = {}
-        self._fft: dict[str, FftFit] = {}
-        self._tiling_class: dict[str, Tree] = {}
+    def __init__(
+        self, evaluations: int = EVALUATIONS, original_blocks: bool = False, random_state: int = 0
+    ) -> None:
+        self.evaluations = evaluations
+        self.original_blocks = original_blocks
+        self.random_state = random_state
 
-    def fit(self, rows: Rows, *, seed: int = 0) -> Self:
-        """From ok rows with the columns of `metrics.with_kernel_metrics`. Raises `InputError` where there are none."""
-        frame = _with_metrics(rows.frame, self.name).assign(_ok=rows.ok, time_us=rows.time_us)
-        fitted = type(self)(**self.params)
-        evaluations = int(self.params["evaluations"])
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        """From rows with the columns of `metrics.with_kernel_metrics`. Raises `InputError` where there are none."""
+        require_convolutions(rows, self.name)
+        frame = _with_metrics(rows.frame, self.name).assign(time_us=time_us)
+        self.counted_: dict[str, AlgorithmFit] = {}
+        self.fft_: dict[str, FftFit] = {}
+        self.tiling_class_: dict[str, Tree] = {}
         for key, algorithm, mine in _parts(frame):
             part = frame.iloc[mine]
             if algorithm in fft_fit.ALGORITHMS:
-                ok = part[part["_ok"]]
-                if len(ok):
-                    fitted._fft[key] = FftFit.fit(algorithm, sizes_of(ok), ok["time_us"].to_numpy())
+                self.fft_[key] = FftFit.fit(algorithm, sizes_of(part), part["time_us"].to_numpy())
                 classed = part[part["kernel_class"].notna()]
                 if algorithm == "FFT_TILING" and len(classed):
                     inputs = _tiling_inputs(sizes_of(classed))
                     bound = classed["kernel_class"].to_numpy(dtype=np.int64)
-                    fitted._tiling_class[key] = tuned_tree(
-                        inputs, bound, classify=True, seed=seed, evaluations=evaluations
+                    self.tiling_class_[key] = tuned_tree(
+                        inputs, bound, classify=True, seed=self.random_state, evaluations=self.evaluations
                     )
                 continue
-            counted = part[part["_ok"] & _counted(part)]
+            counted = part[_counted(part)]
             if len(counted):
-                fitted._counted[key] = AlgorithmFit.fit(
+                self.counted_[key] = AlgorithmFit.fit(
                     algorithm,
                     _measured(counted),
                     counted["variant"].to_numpy(),
                     counted["other_kernels_us"].fillna(0.0).to_numpy(),
-                    seed,
-                    evaluations,
+                    self.random_state,
+                    self.evaluations,
                 )
-        if not fitted._counted:
+        if not self.counted_:
             raise InputError(f"{self.name}: no ok row has the counters of its main kernel; {_SOURCE}")
-        return fitted
 
-    def predict_us(self, rows: Rows) -> np.ndarray:
-        """Times in µs, (rows,); NaN outside SEER's domain, and for a device or variant that training did not hold."""
-        return self._predict(rows)[0]
+    def _predict(self, rows: Rows) -> np.ndarray:
+        """NaN outside SEER's domain, and for a device or variant that training did not hold."""
+        return self._times_and_classes(rows)[0]
 
     def classes(self, rows: Rows) -> np.ndarray:
         """Class of each row's main kernel, (rows,): `classify.CLASSES` by number, −1 where none (always for FFT)."""
-        return self._predict(rows)[1]
+        return self._times_and_classes(rows)[1]
 
-    def _predict(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    def _times_and_classes(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         time_us, bound = np.full(len(rows), np.nan), np.full(len(rows), -1)
         for key, _, mine in _parts(rows.frame):
             sizes = sizes_of(rows.frame.iloc[mine])
-            if key in self._counted:
-                found = self._counted[key].predict(
-                    sizes, original_blocks=bool(self.params["original_blocks"])
-                )
+            if key in self.counted_:
+                found = self.counted_[key].predict(sizes, original_blocks=self.original_blocks)
                 time_us[mine], bound[mine] = found
-            if key in self._fft:
-                time_us[mine] = self._fft[key].predict_us(sizes)
-            if key in self._tiling_class:
-                bound[mine] = self._tiling_class[key].predict(_tiling_inputs(sizes))
+            if key in self.fft_:
+                time_us[mine] = self.fft_[key].predict_us(sizes)
+            if key in self.tiling_class_:
+                bound[mine] = self.tiling_class_[key].predict(_tiling_inputs(sizes))
         return time_us, bound
 
-    def save(self) -> dict[str, bytes]:
+    def to_files(self) -> dict[str, bytes]:
         """Everything as one JSON file."""
         content = {
-            "counted": {key: fit.to_json() for key, fit in self._counted.items()},
-            "fft": {key: fit.to_json() for key, fit in self._fft.items()},
-            "tiling_class": {key: tree.to_json() for key, tree in self._tiling_class.items()},
+            "counted": {key: fit.to_json() for key, fit in self.counted_.items()},
+            "fft": {key: fit.to_json() for key, fit in self.fft_.items()},
+            "tiling_class": {key: tree.to_json() for key, tree in self.tiling_class_.items()},
         }
         return {"seer.json": json.dumps(content, sort_keys=True).encode()}
 
     @classmethod
-    def load(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """What `save` wrote."""
+    def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
+        """What `to_files` wrote."""
         content = json.loads(files["seer.json"])
         model = cls(**params)
-        model._counted = {key: AlgorithmFit.from_json(fit) for key, fit in content["counted"].items()}
-        model._fft = {key: FftFit.from_json(fit) for key, fit in content["fft"].items()}
-        model._tiling_class = {key: Tree.from_json(tree) for key, tree in content["tiling_class"].items()}
+        model.counted_ = {key: AlgorithmFit.from_json(fit) for key, fit in content["counted"].items()}
+        model.fft_ = {key: FftFit.from_json(fit) for key, fit in content["fft"].items()}
+        model.tiling_class_ = {key: Tree.from_json(tree) for key, tree in content["tiling_class"].items()}
         return model
-
-    @staticmethod
-    def space(trial: Any) -> dict[str, Any]:
-        """Nothing to tune: the trees tune themselves."""
-        del trial
-        return {}
 
 
 _SOURCE = "they come from NAME.kernels.parquet beside the dataset, written by `seer import seer-xls`, `nvprof` or `ncu`"

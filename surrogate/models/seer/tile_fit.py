@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from surrogate.models.least_squares import relative_fit, relative_loss
 from surrogate.models.seer.analytical import OUTPUT_EDGES, Analytical
-from surrogate.models.seer.fit import relative_fit, relative_loss
 
 SPANS = len(OUTPUT_EDGES) + 1
 ROUNDS = 2

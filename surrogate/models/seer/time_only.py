@@ -8,18 +8,18 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.rows import Rows
-from surrogate.features.algorithms import FAMILIES
-from surrogate.features.errors import InputError
-from surrogate.models.seer.analytical import Analytical, analytical
+from surrogate.features.algorithms import MECHANISMS
+from surrogate.models.base import TimeModel
+from surrogate.models.keys import SEPARATOR, joined, key_columns
+from surrogate.models.seer.analytical import Analytical, analytical, require_convolutions
 from surrogate.models.seer.classify import UNDER_UTILISED
-from surrogate.models.seer.keys import SEPARATOR, joined, key_columns
 from surrogate.models.seer.tile_fit import TileFit
 
 LEAST_US = 0.1
 """No launch is faster; keeps every prediction positive."""
 
 
-class SeerTimeOnly:
+class SeerTimeOnly(TimeModel):
     """Per (GPU, library version, algorithm) and class the paper's time form, with non-negative coefficients.
 
     A group with fewer than ``least_rows`` rows takes the fit over the GPU's other versions, else over all GPUs (see
@@ -27,58 +27,50 @@ class SeerTimeOnly:
     """
 
     name: ClassVar[str] = "seer-time-only"
-    predicts_time: ClassVar[bool] = True
-    DEFAULTS: ClassVar[dict[str, Any]] = {"least_rows": 8}
+    storable: ClassVar[bool] = True
 
-    def __init__(self, **params: Any) -> None:
-        self.params: Mapping[str, Any] = {**self.DEFAULTS, **params}
-        self._fits: dict[str, TileFit] = {}
+    def __init__(self, least_rows: int = 8) -> None:
+        self.least_rows = least_rows
 
-    def fit(self, rows: Rows, *, seed: int = 0) -> Self:
-        """Every level's fits on the ok rows. Raises `InputError` where there is none."""
-        del seed
-        ok = rows.take(rows.ok)
-        if not len(ok):
-            raise InputError(f"{self.name} needs at least one ok row to learn from")
-        fitted = type(self)(**self.params)
-        for part, terms in _families(ok):
-            time_us = ok.time_us[part]
-            for level, least in zip(_levels(ok.take(part), terms), self._least(), strict=True):
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        """Every level's fits."""
+        self.fits_: dict[str, TileFit] = {}
+        for part, terms in _mechanisms(rows):
+            for level, least in zip(_levels(rows.take(part), terms), self._least(), strict=True):
                 for key, mine in pd.Series(level).groupby(level).indices.items():
                     if len(mine) >= least:
-                        form = _form(str(key), terms)
-                        fitted._fits[str(key)] = TileFit.fit(terms, form, np.asarray(mine), time_us[mine])
-        return fitted
+                        form, index = _form(str(key), terms), np.asarray(mine)
+                        self.fits_[str(key)] = TileFit.fit(terms, form, index, time_us[part][index])
 
     def _least(self) -> list[int]:
         """Rows that a fit of each level needs; the last takes what there is."""
-        return [int(self.params["least_rows"])] * (len(_LEVELS) - 1) + [1]
+        return [self.least_rows] * (len(_LEVELS) - 1) + [1]
 
-    def predict_us(self, rows: Rows) -> np.ndarray:
-        """Times in µs, (rows,), positive; NaN for an algorithm that training did not hold."""
+    def _predict(self, rows: Rows) -> np.ndarray:
+        """Positive times; NaN for an algorithm that training did not hold."""
         time_us = np.full(len(rows), np.nan)
-        for part, terms in _families(rows):
+        for part, terms in _mechanisms(rows):
             found = np.full(len(part), np.nan)
             for level in _levels(rows.take(part), terms):
                 open_rows = np.flatnonzero(np.isnan(found))
                 names = level[open_rows]
                 for key in np.unique(names):
-                    if key in self._fits:
+                    if key in self.fits_:
                         mine = open_rows[names == key]
-                        found[mine] = self._fits[key].predict(terms, _form(key, terms), mine)
+                        found[mine] = self.fits_[key].predict(terms, _form(key, terms), mine)
             time_us[part] = np.maximum(found, LEAST_US)
         return time_us
 
-    def save(self) -> dict[str, bytes]:
+    def to_files(self) -> dict[str, bytes]:
         """Every group's coefficients as JSON."""
-        content = {key: fit.to_json() for key, fit in self._fits.items()}
+        content = {key: fit.to_json() for key, fit in self.fits_.items()}
         return {"fits.json": json.dumps(content, sort_keys=True).encode()}
 
     @classmethod
-    def load(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """What `save` wrote."""
+    def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
+        """What `to_files` wrote."""
         model = cls(**params)
-        model._fits = {key: TileFit.from_json(fit) for key, fit in json.loads(files["fits.json"]).items()}
+        model.fits_ = {key: TileFit.from_json(fit) for key, fit in json.loads(files["fits.json"]).items()}
         return model
 
     @staticmethod
@@ -97,10 +89,11 @@ _LEVELS = (
 """What names a group, from the closest to the last resort; without ``bound`` the form is the under-utilised one."""
 
 
-def _families(rows: Rows) -> list[tuple[np.ndarray, Analytical]]:
-    """(positions, terms) of each family among the rows."""
-    code = rows.column("family").astype(int)
-    parts = [(np.flatnonzero(code == one), one) for one in range(len(FAMILIES)) if (code == one).any()]
+def _mechanisms(rows: Rows) -> list[tuple[np.ndarray, Analytical]]:
+    """(positions, terms) of each mechanism among the rows. Raises `InputError` for other kernels than convolutions."""
+    require_convolutions(rows, SeerTimeOnly.name)
+    code = rows.column("mechanism").astype(int)
+    parts = [(np.flatnonzero(code == one), one) for one in range(len(MECHANISMS)) if (code == one).any()]
     return [(part, analytical(rows.take(part), one)) for part, one in parts]
 
 

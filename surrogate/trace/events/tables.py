@@ -11,6 +11,9 @@ Ints = NDArray[np.int64]
 """A column of whole numbers; -1 stands for "not in the trace"."""
 
 
+Floats = NDArray[np.float64]
+
+
 @dataclass(frozen=True, slots=True)
 class Thread:
     """A host thread, by the ids the profiler printed."""

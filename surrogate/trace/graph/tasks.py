@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from surrogate.features.errors import InputError
 from surrogate.trace.events.iterations import Iteration
-from surrogate.trace.events.tables import Ints
+from surrogate.trace.events.tables import Floats, Ints
 
-Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 WORK, CALL, KERNEL, COPY, MEMSET, COLLECTIVE, MARK = range(7)

@@ -7,15 +7,15 @@ performance model for deep learning recommendation model training on GPUs" (HiPC
 
 from surrogate.trace.iteration.clocks import Clocks, clocks_for
 from surrogate.trace.iteration.overheads import Mean, Overheads, load_overheads, measure_overheads, pooled
-from surrogate.trace.iteration.predict import (
-    IterationTime,
-    IterationTimes,
-    OperatorRow,
-    batch_of,
-    iteration_times,
+from surrogate.trace.iteration.predict import IterationTime, IterationTimes, OperatorRow, iteration_times
+from surrogate.trace.iteration.times import (
+    DeviceTimes,
+    Surrogates,
+    UnpredictedOperator,
     load_surrogates,
+    measured_times,
+    predicted_times,
 )
-from surrogate.trace.iteration.times import DeviceTimes, Lack, Surrogates, measured_times, predicted_times
 from surrogate.trace.iteration.units import Action, HostWork, Unit, host_work
 
 __all__ = [
@@ -25,13 +25,12 @@ __all__ = [
     "HostWork",
     "IterationTime",
     "IterationTimes",
-    "Lack",
     "Mean",
     "OperatorRow",
     "Overheads",
     "Surrogates",
     "Unit",
-    "batch_of",
+    "UnpredictedOperator",
     "clocks_for",
     "host_work",
     "iteration_times",

@@ -5,6 +5,7 @@ import numpy as np
 from surrogate.features.errors import InputError
 from surrogate.features.kernels import identify
 from surrogate.features.roofline import peak_tflops, roofline_us
+from surrogate.trace.calls import batch_size
 from surrogate.trace.events import kinds
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, KERNEL, LAUNCH, WORK, Graph, Mask
 from surrogate.trace.whatif.primitives import remove, scale, select
@@ -229,9 +230,7 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     does not shrink, so its blocks decide: less than a wave before and after, it stays. Raises `InputError` without a
     batch size, in the trace's shapes or as ``value``.
     """
-    from surrogate.trace.tables import batch_size
-
-    own = batch_size(setting.profile)
+    own = batch_size(setting.profile.trace)
     if not own:
         raise InputError(
             "batch: no shape in this trace tells its batch size; record shapes with the profiler"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surrogate.dataset.atomic import write_text
+from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError
 from surrogate.report.style import BAND, BLUE, INK, PAPER, blank, legend, plain_tick, svg, theme
 from surrogate.trace.graph import TASK_KINDS, Timeline

@@ -109,11 +109,15 @@ class Setting:
     def predictor(self) -> "Predictor":
         """The surrogate for the trace's own GPU."""
         if self._predictor is None:
-            from surrogate.prediction.predictor import load
-
-            make = self.load_predictor or (lambda: load(self.own_gpu.name))
-            self._predictor = make()
+            self._predictor = self.load_predictor() if self.load_predictor else load_for(self.own_gpu.name)
         return self._predictor
+
+
+def load_for(gpu_name: str | None, bundle: str | Path | None = None) -> "Predictor":
+    """The surrogate for a GPU: the shipped one, or that of a bundle's folder."""
+    from surrogate.prediction.predictor import load
+
+    return load(str(gpu_name)) if bundle is None else load(str(bundle), gpu=gpu_name)
 
 
 def setting_of(
@@ -128,16 +132,11 @@ def setting_of(
     Raises `InputError` for an unknown GPU.
     """
 
-    def from_bundle() -> "Predictor":
-        from surrogate.prediction.predictor import load
-
-        return load(str(bundle), gpu=profile.gpu.name if profile.gpu else None)
-
     return Setting(
         profile,
         None if target is None else gpu(target),
         network or Network(),
-        from_bundle if bundle else None,
+        (lambda: load_for(profile.gpu.name if profile.gpu else None, bundle)) if bundle else None,
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
 from surrogate.trace.iteration import HostWork, Mean, Overheads, load_overheads, measure_overheads, pooled
-from surrogate.trace.iteration.overheads import place, trimmed_mean
+from surrogate.trace.iteration.overheads import finer_name, trimmed_mean
 
 
 def measured(*units, **more):
@@ -21,7 +21,7 @@ def test_five_overheads_of_one_operator(unit, action):
     found = measured(unit("x", 0, 70, action(30, 34, [0]), action(44, 50, [1]), events=[3, 9, 40]))
     assert {kind: found.us(kind, "x") for kind in ("t2", "t3", "t5")} == {"t2": 26.0, "t3": 20.0, "t5": 8.0}
     assert found.us("t4", "cudaLaunchKernel") == 5.0
-    assert found.us("t5", "x", place("x", 2, 0)) == 8.0
+    assert found.us("t5", "x", finer_name("x", 2, 0)) == 8.0
 
 
 def test_gaps_of_siblings_from_2_to_200(unit):

@@ -1,0 +1,210 @@
+"""`Family`: everything that one kind of kernel contributes; the rest of the project asks a family and names none.
+
+A family says which sizes and settings its problems have, which columns a model sees, what decides whether a candidate
+runs a problem, and which problems are one shape. Every formula serves one problem of numbers and a table of arrays.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..elementwise import Number
+from ..gpu import Gpu
+from ..machine import MACHINE_NAMES, Machine, machine, machine_features
+
+DEFAULT_ALGORITHM = "default"
+"""The algorithm of a kernel among which nothing can be chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One whole-number column of a problem: its unit and meaning, the least value, and the value where it is absent.
+
+    ``default`` None: it must be given. A text names the size whose value stands in.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    least: int = 1
+    default: int | str | None = None
+
+
+class Candidate(NamedTuple):
+    """What a library offers for a problem. ``deterministic``: two runs give the same bits."""
+
+    algorithm: str
+    deterministic: bool = True
+    implemented: bool = True
+
+
+class ProblemTerms(NamedTuple):
+    """Columns of a problem on a machine, the roofline time in µs, and what `Formula.candidate` goes on with."""
+
+    values: tuple[Number, ...]
+    roofline_us: Number
+    sized: Any
+
+
+class Formula(NamedTuple):
+    """A family's physics in one setting on one GPU.
+
+    ``constant`` are the columns that no problem changes, in the order of `Family.constant_names`; ``problem`` gives the
+    `ProblemTerms` of a problem of numbers or arrays; ``candidate`` the columns `Family.candidate_names` of a mechanism
+    on it, and its workspace in bytes.
+    """
+
+    constant: tuple[float, ...]
+    problem: Callable[[Any], ProblemTerms]
+    candidate: Callable[[ProblemTerms, str], tuple[tuple[Number, ...], Number]]
+
+
+class Family(ABC):
+    """One kind of kernel. Instances are constants; see `surrogate.features.families.FAMILIES`."""
+
+    name: str
+    sizes: tuple[Size, ...]
+    settings: Mapping[str, tuple[str, ...]]
+    """Text columns that, with GPU and sizes, make a problem → their known values (empty: any)."""
+    setting_defaults: Mapping[str, str]
+    batch: tuple[str, ...]
+    """Sizes that a shape leaves out: folds hold out all batches of a shape together."""
+    strata: tuple[str, ...]
+    """Kinds of problems that are reported apart."""
+    primary: str = "all"
+    """The grouping of problems that the primary figure is taken over."""
+    candidate_key: tuple[str, ...]
+    """Columns that, with the library, name a candidate to a model."""
+    dimension_names: tuple[str, ...]
+    """Those of ``problem_names`` and ``constant_names`` that are raw sizes and settings: a model without physics."""
+    problem_names: tuple[str, ...]
+    candidate_names: tuple[str, ...] = ()
+    distance_units: Mapping[str, float] = MappingProxyType(
+        {"log2_flops": 4.0, "log2_intensity": 2.0, "itemsize": 4.0, "uses_tensor_cores": 1.0}
+    )
+    """Column → the difference between two problems that counts as one unit of distance."""
+    own_roofline: str = ""
+    """The candidate column that holds log2(candidate's roofline / problem's roofline); empty where there is none."""
+    has_call_cost: bool = True
+    """True where times hold a call's fixed cost that no term of the family describes."""
+    version: int = 1
+    """Raised whenever a column, the order or a formula changes; bundles carry it."""
+
+    @property
+    def size_names(self) -> tuple[str, ...]:
+        """Names of the size columns, in order."""
+        return tuple(size.name for size in self.sizes)
+
+    @property
+    def setting_names(self) -> tuple[str, ...]:
+        """Names of the setting columns, in order."""
+        return tuple(self.settings)
+
+    @property
+    def shape_names(self) -> tuple[str, ...]:
+        """The size columns without the batch."""
+        return tuple(name for name in self.size_names if name not in self.batch)
+
+    @property
+    def problem_key(self) -> tuple[str, ...]:
+        """Columns whose values name one problem on one device: what candidates are compared on."""
+        return ("gpu", *self.setting_names, *self.size_names)
+
+    @property
+    def row_key(self) -> tuple[str, ...]:
+        """Columns whose values name one row of a table; ``solver`` joins them where the table has it."""
+        return ("gpu", "library", "library_version", *self.setting_names, *self.size_names, "algorithm")
+
+    @property
+    def groupings(self) -> tuple[str, ...]:
+        """What a report has rows for: everything, the primary grouping, and each stratum."""
+        return tuple(dict.fromkeys(("all", self.primary, *self.strata)))
+
+    @property
+    def constant_names(self) -> tuple[str, ...]:
+        """Columns that only the setting and the GPU decide: the family's own, then the machine's."""
+        return (*self.setting_columns, *MACHINE_NAMES)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Every column that a model may see, in the order of `formula`'s parts."""
+        return (*self.problem_names, *self.candidate_names, *self.constant_names)
+
+    setting_columns: tuple[str, ...] = ()
+    """Numeric columns of the setting, such as the item size."""
+
+    @abstractmethod
+    def problem(self, sizes: Mapping[str, Any], setting: Mapping[str, str]) -> Any:
+        """The problem of these sizes (numbers, or int64 arrays of one length) in a setting. Raises `InputError`."""
+        ...
+
+    @abstractmethod
+    def setting_of(self, problem: Any) -> tuple[str, ...]:
+        """Values of `setting_names` of a problem."""
+        ...
+
+    @abstractmethod
+    def sizes_of(self, problem: Any) -> tuple[Number, ...]:
+        """Values of `size_names` of a problem."""
+        ...
+
+    @abstractmethod
+    def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
+        """The physics of a setting on a GPU."""
+        ...
+
+    def is_streaming(self, setting: tuple[str, ...]) -> bool:
+        """True where a kernel is one pass over memory: its times tell a call's fixed cost from the kernel's own."""
+        del setting
+        return False
+
+    @abstractmethod
+    def stratum(self, problem: Any) -> np.ndarray:
+        """(rows,) the stratum of each problem of an array problem."""
+        ...
+
+    def kernel_group(self, problem: Any) -> np.ndarray:
+        """(rows,) a name for problems that run kernels of their own: those of one name may share a simple fit."""
+        return self.stratum(problem)
+
+    def in_grouping(self, stratum: np.ndarray, grouping: str) -> np.ndarray:
+        """(rows,) True where a problem of that stratum belongs to one of `groupings`."""
+        return np.full(len(stratum), True) if grouping == "all" else stratum == grouping
+
+    def candidates(self, library: str, setting: tuple[str, ...]) -> tuple[Candidate, ...]:
+        """What the registry knows of a library, in its order; empty where only measurements tell."""
+        del library, setting
+        return ()
+
+    def mechanism(self, library: str, setting: tuple[str, ...], algorithm: str) -> str:
+        """How a candidate works, as far as `Formula.candidate` distinguishes."""
+        del library, setting, algorithm
+        return ""
+
+    def traits(self, problem: Any) -> tuple[Number, ...]:
+        """What of the sizes decides whether a candidate runs a problem; numbers, or arrays as the problem is."""
+        del problem
+        return ()
+
+    def refusal(
+        self, library: str, setting: tuple[str, ...], algorithm: str, problem: Any, gpu_name: str
+    ) -> str | None:
+        """Why the library's documentation rules a candidate out for one problem, None where it does not."""
+        del library, setting, algorithm, problem, gpu_name
+        return None
+
+    def geometry(
+        self, sizes: Mapping[str, np.ndarray], library: np.ndarray
+    ) -> list[tuple[str, np.ndarray, str]]:
+        """(column, rows that break the rule, the rule): sizes that do not fit one another. Rows (rows,) in range."""
+        del sizes, library
+        return []
+
+    def _machine(self, gpu: Gpu, dtype: str, tensor_cores: bool) -> tuple[Machine, tuple[float, ...]]:
+        """The GPU as the formulas see it, and its columns."""
+        m = machine(gpu, dtype, tensor_cores)
+        return m, tuple(float(value) for value in machine_features(m))

@@ -1,0 +1,212 @@
+"""Families of the operators other than convolutions: matrix products, and what memory traffic dominates.
+
+Each family holds several operators (its column ``operator``) that have the same sizes and physics.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+import numpy as np
+
+from ..elementwise import Number, ceil_div, log2, maximum, where
+from ..errors import InputError, nearest
+from ..gpu import Gpu
+from ..machine import MACHINE_NAMES, Machine
+from ..operators import OPERATORS, Operator, Pointwise
+from ..operators.gemm import TILES
+from ..problem import DTYPES, MATHS
+from .family import Family, Formula, ProblemTerms, Size
+
+CHEAP_FLOPS = 5
+"""Operations per element up to which an operator is a pass over memory on every GPU."""
+COMMON_NAMES = (
+    "log2_flops", "log2_dram_bytes", "log2_roofline_us", "log2_intensity", "log2_blocks_per_sm", "log2_bytes_per_l2",
+)  # fmt: skip
+GEMM_NAMES = (
+    "log2_batch", "log2_m", "log2_n", "log2_k", "m_remainder_4", "n_remainder_4", "k_remainder_4", "k_remainder_8",
+    *(f"{name}_{edge}" for edge in TILES for name in ("log2_tiles_per_sm", "log2_quantised_us", "tile_utilisation")),
+)  # fmt: skip
+MEMORY_NAMES = (
+    "log2_n", "log2_c", "log2_h", "log2_w", "log2_elements", "log2_window", "log2_window_w", "log2_stride", "pad",
+    "log2_outputs_per_input", "c_remainder_4", "elements_remainder_4", "c_padding", "log2_tables", "log2_bag",
+    "log2_rows",
+)  # fmt: skip
+MEANINGS: dict[str, tuple[str, str]] = {
+    "batch": ("", "independent products, or samples of an embedding bag"),
+    "m": ("", "rows of the result"),
+    "n": ("", "columns of a product; images of a tensor n × c × h × w"),
+    "k": ("", "length of the sums"),
+    "c": ("", "channels; the columns of a matrix"),
+    "h": ("pixels", "height"),
+    "w": ("pixels", "width"),
+    "window": ("pixels", "height of a pool's window"),
+    "window_w": ("pixels", "width of a pool's window"),
+    "stride": ("pixels", "vertical step of the window"),
+    "stride_w": ("pixels", "horizontal step of the window"),
+    "pad": ("pixels", "padding above, and as much below"),
+    "pad_w": ("pixels", "padding left, and as much right"),
+    "rows": ("", "rows of an embedding table"),
+    "tables": ("", "embedding tables"),
+    "bag": ("", "rows summed for a sample"),
+    "dim": ("", "values of a row"),
+    "rows_per_block": ("", "samples that share a thread block"),
+    "elements": ("", "values in all"),
+    "ranks": ("", "devices that take part"),
+}
+"""Size → unit and meaning."""
+
+
+def gemm_columns(op: Any, m: Machine) -> tuple[Number, ...]:
+    """`GEMM_NAMES` of a product on a machine: sizes, alignment, and tiles at three edges."""
+    values = [log2(op.batch), log2(op.m), log2(op.n), log2(op.k), op.m % 4, op.n % 4, op.k % 4, op.k % 8]
+    for edge in TILES:
+        rows, columns = ceil_div(op.m, edge), ceil_div(op.n, edge)
+        tiles = op.batch * rows * columns
+        # One wave holds a tile on every SM; the last wave costs as much as a full one.
+        wave_us = 2.0 * edge * edge * op.k * m.sms / (m.peak_tflops * 1e6)
+        useful = op.m / (rows * edge) * (op.n / (columns * edge))
+        values += [log2(tiles / m.sms), log2(ceil_div(tiles, m.sms) * wave_us), useful]
+    return tuple(values)
+
+
+def memory_columns(op: Any, m: Machine) -> tuple[Number, ...]:
+    """`MEMORY_NAMES` of any other operator; a size that the operator lacks counts as 1, a padding as 0."""
+    del m
+    get = lambda name, default=1: getattr(op, name, default)  # noqa: E731
+    elements = get("elements", None)
+    if elements is None:
+        elements = op.batch * op.dim
+    c = get("dim", None)
+    if c is None:
+        c = get("c")
+    return (
+        log2(get("n")), log2(c), log2(get("h")), log2(get("w")), log2(elements),
+        log2(get("window")), log2(get("window_w")), log2(get("stride")), get("pad", 0),
+        log2(maximum(get("outputs", elements), 1) / elements), c % 4, elements % 4,
+        2.0 ** -((-log2(c)) // 1) / c,  # what a power of two above c would waste
+        log2(get("tables")), log2(get("bag")), log2(get("rows")),
+    )  # fmt: skip
+
+
+class OperatorFamily(Family):
+    """Operators of one physics: ``kinds`` are the values of the column ``operator``."""
+
+    setting_columns = ("itemsize", "uses_tensor_cores")
+    candidate_key = ("operator", "variant", "algorithm")
+
+    def __init__(
+        self,
+        name: str,
+        kinds: tuple[str, ...],
+        columns: Callable[[Any, Machine], tuple[Number, ...]],
+        column_names: tuple[str, ...],
+        dimension_names: tuple[str, ...],
+        batch: tuple[str, ...],
+    ) -> None:
+        self.name = name
+        self.kinds = {kind: OPERATORS[kind] for kind in kinds}
+        names = dict.fromkeys(size for cls in self.kinds.values() for size in cls.size_names())
+        self.sizes = tuple(_size(size, tuple(self.kinds.values())) for size in names)
+        self.settings = {"operator": kinds, "dtype": tuple(DTYPES), "math": MATHS, "variant": ()}
+        self.setting_defaults = {"operator": kinds[0], "dtype": "fp32", "math": "fma", "variant": ""}
+        self.batch = batch
+        self.strata = kinds if len(kinds) > 1 else ()
+        self.problem_names = (*column_names, *COMMON_NAMES)
+        self.dimension_names = (*dimension_names, *self.setting_columns, *MACHINE_NAMES)
+        self._columns = columns
+
+    def problem(self, sizes: Mapping[str, Any], setting: Mapping[str, str]) -> Any:
+        """The `Operator` of that kind; sizes that it lacks are ignored. Raises `InputError` for an unknown kind."""
+        kind = setting.get("operator") or self.setting_defaults["operator"]
+        if kind not in self.kinds:
+            raise InputError(
+                f"operator {kind!r} is none of family {self.name}; known: {', '.join(self.kinds)}"
+                f"{nearest(kind, self.kinds)}"
+            )
+        cls = self.kinds[kind]
+        own = {name: sizes[name] for name in cls.size_names() if name in sizes}
+        return cls(**own, **{name: setting[name] for name in ("dtype", "math", "variant") if name in setting})
+
+    def setting_of(self, problem: Any) -> tuple[str, ...]:
+        """Operator, dtype, math, variant."""
+        return problem.kind, problem.dtype, problem.math, problem.variant
+
+    def sizes_of(self, problem: Any) -> tuple[Number, ...]:
+        """Values of `size_names`; 0 for a size that the operator lacks."""
+        return tuple(getattr(problem, name, 0) for name in self.size_names)
+
+    def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
+        """One formula for every candidate: no public source says how they differ."""
+        kind, dtype, math, _ = setting
+        cls = self.kinds[kind]
+        tensor_cores = cls.tensor_cores(dtype, math)
+        m, machine_columns = self._machine(gpu, dtype, tensor_cores)
+
+        def problem(op: Any) -> ProblemTerms:
+            base_us = op.roofline_us(gpu)
+            work, traffic = op.flops + 1.0, 1.0 * op.dram_bytes
+            common = (
+                log2(work), log2(traffic), log2(base_us), log2(work / traffic),
+                log2(maximum(op.blocks, 1) / m.sms), log2(traffic / m.l2_bytes),
+            )  # fmt: skip
+            return ProblemTerms(self._columns(op, m) + common, base_us, op)
+
+        def candidate(terms: ProblemTerms, mechanism: str) -> tuple[tuple[Number, ...], Number]:
+            del mechanism
+            return (), where(terms.roofline_us >= 0, 0, 0)
+
+        return Formula((float(DTYPES[dtype]), float(tensor_cores), *machine_columns), problem, candidate)
+
+    def is_streaming(self, setting: tuple[str, ...]) -> bool:
+        """Pointwise and bound by memory on any GPU: counted FLOPs of gelu and tanh would blur the slope."""
+        cls = self.kinds[setting[0]]
+        return issubclass(cls, Pointwise) and cls.FLOPS <= CHEAP_FLOPS
+
+    def stratum(self, problem: Any) -> np.ndarray:
+        """The operator's kind."""
+        return np.full(len(np.atleast_1d(problem.flops)), problem.kind, dtype=object)
+
+
+_SAME_AS = {"window_w": "window", "stride_w": "stride", "pad_w": "pad"}
+
+
+def _size(name: str, classes: tuple[type[Operator], ...]) -> Size:
+    """The column of a size; 0 stands where an operator of the family has no such size."""
+    declared = [{field.name: field.default for field in fields(cls)} for cls in classes]
+    shared = all(name in columns for columns in declared)
+    least = 0 if not shared or any(name in cls.MAY_BE_ZERO for cls in classes) else 1
+    default = declared[0].get(name, 0) if shared else 0
+    return Size(name, *MEANINGS[name], least, _SAME_AS.get(name, None if default is MISSING else default))
+
+
+_MATRIX = tuple(kind for kind, cls in OPERATORS.items() if "k" in cls.size_names())
+_POOLS = tuple(kind for kind, cls in OPERATORS.items() if "window" in cls.size_names())
+_EMBEDDINGS = tuple(kind for kind, cls in OPERATORS.items() if "bag" in cls.size_names())
+_TRANSFERS = ("memcpy", "concat", "all_reduce", "all_to_all")
+_ROWWISE = (
+    "softmax", "softmax_backward", "layer_norm", "batch_norm", "batch_norm_inference", "batch_norm_backward",
+    "bias_backward",
+)  # fmt: skip
+_POINTWISE = tuple(
+    kind for kind in OPERATORS if kind not in (*_MATRIX, *_POOLS, *_EMBEDDINGS, *_TRANSFERS, *_ROWWISE)
+)
+_IMAGE_SIZES = ("log2_n", "log2_c", "log2_h", "log2_w")
+
+
+def _memory(
+    name: str, kinds: tuple[str, ...], dimensions: tuple[str, ...], batch: tuple[str, ...]
+) -> OperatorFamily:
+    return OperatorFamily(name, kinds, memory_columns, MEMORY_NAMES, dimensions, batch)
+
+
+GEMM = OperatorFamily(
+    "gemm", _MATRIX, gemm_columns, GEMM_NAMES, ("log2_batch", "log2_m", "log2_n", "log2_k"), ("batch", "m")
+)
+POINTWISE = _memory("pointwise", _POINTWISE, (*_IMAGE_SIZES, "log2_elements"), ("n",))
+ROWWISE = _memory("rowwise", _ROWWISE, _IMAGE_SIZES, ("n",))
+POOL = _memory("pool", _POOLS, (*_IMAGE_SIZES, "log2_window", "log2_window_w", "log2_stride", "pad"), ("n",))
+EMBEDDING = _memory(
+    "embedding", _EMBEDDINGS, ("log2_elements", "log2_c", "log2_tables", "log2_bag", "log2_rows"), ("batch",)
+)
+TRANSFER = _memory("transfer", _TRANSFERS, ("log2_elements",), ())

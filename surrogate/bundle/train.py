@@ -1,0 +1,136 @@
+"""Datasets to a bundle: for each family a model fitted on everything, its errors known from held-out folds."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.base import clone
+
+from surrogate.bundle.bundle import Bundle, Part
+from surrogate.bundle.card import data_card, each, held_out_card
+from surrogate.dataset.problems import judged_rows
+from surrogate.dataset.rows import Rows, rows_by_family
+from surrogate.dataset.store import Dataset, as_dataset
+from surrogate.evaluation.tune import search
+from surrogate.features.errors import InputError
+from surrogate.models import DEFAULT_MODEL, MODELS, Support, TimeModel, model_class, model_frame
+from surrogate.models.launch import fit_launches
+from surrogate.uncertainty.domain import Domain
+from surrogate.uncertainty.fit import fit_widths, held_out_by_shape, unseen_gpu_factor
+from surrogate.uncertainty.intervals import UNSEEN_GPU_FACTOR
+
+HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
+"""Folds by shape whose held-out predictions give the interval widths and the model card's errors: with few shapes more
+of them, since a fold then lies farther from its training data than a new shape from the bundle's."""
+FEW_SHAPES = 500
+LEAST_SHAPES = 2
+Progress = Callable[[int, int, str], None]
+
+
+def train(
+    data: Dataset | pd.DataFrame | str | Path,
+    *,
+    model: str = DEFAULT_MODEL,
+    trials: int = 0,
+    params: Mapping[str, Any] | None = None,
+    candidate: str = "algorithm",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Bundle:
+    """Fit ``model`` on all ok rows of ``data``, for each of its families, with ``params`` over its stored settings.
+
+    ``trials`` settings are searched first (0: none), which leaves ``params`` aside. Interval widths and the card's
+    errors come from folds by shape (`fold_count`); with three GPUs or more, the factor on the widths for GPUs never
+    seen comes from fits without one. A family with one shape alone is left out, if there is another. Raises
+    `InputError` where the data cannot carry the model.
+    """
+    data = as_dataset(data)
+    step = progress or (lambda done, total, text: None)
+    unfitted = unfitted_model(model, params, seed)
+    tables = {
+        kind: rows
+        for kind, (_, rows) in rows_by_family(model_frame(data, candidate), data.devices).items()
+        if rows.ok.any()
+    }
+    if not tables:
+        raise InputError(f"{data.name}: no row has status ok; there is nothing to learn from")
+    few = [kind.name for kind, rows in tables.items() if len(np.unique(rows.shape[rows.ok])) < LEAST_SHAPES]
+    if len(few) == len(tables):
+        raise InputError(f"{data.name}: all rows have one shape; held-out errors and intervals need at least two")
+    parts, cards = {}, {}
+    kept = {kind: rows for kind, rows in tables.items() if kind.name not in few}
+    total = len(kept) * 100
+    for done, (kind, rows) in enumerate(kept.items()):
+
+        def inner(share: float, text: str, done: int = done, name: str = kind.name) -> None:
+            step(done * 100 + int(100 * share), total, f"{name}: {text}" if len(kept) > 1 else text)
+
+        parts[kind.name], cards[kind.name] = _train_family(rows, unfitted, data, trials, seed, inner)
+    step(total, total, "done")
+    card = {
+        "data": data_card(data, kept.values()),
+        "licence_notices": each(data, "licence_notices"),
+        "training": {"trials": trials, "seed": seed, "left_out": few},
+        "held_out": cards,
+    }
+    return Bundle(parts, candidate, fit_launches(tables.values()), data.devices, card)
+
+
+def unfitted_model(name: str, params: Mapping[str, Any] | None, seed: int) -> TimeModel:
+    """A model with its settings. Raises `InputError` for an unknown one, one that no bundle can hold, or bad settings."""
+    cls = model_class(name)
+    if not cls.storable:
+        known = ", ".join(name for name, other in MODELS.items() if other.storable)
+        raise InputError(f"{name} is a baseline of `seer compare`, a bundle holds one of: {known}")
+    known_params = cls().get_params()
+    unknown = [key for key in params or {} if key not in known_params]
+    if unknown:
+        raise InputError(f"{name} has no setting {unknown[0]!r}; known: {', '.join(known_params)}")
+    own = {"random_state": seed} if "random_state" in known_params else {}
+    return cls(**{**own, **(params or {})})
+
+
+def fold_count(rows: Rows) -> int:
+    """Folds of the held-out predictions."""
+    return HELD_OUT_FOLDS_FEW if len(np.unique(rows.shape)) < FEW_SHAPES else HELD_OUT_FOLDS
+
+
+def _train_family(
+    rows: Rows,
+    model: TimeModel,
+    data: Dataset,
+    trials: int,
+    seed: int,
+    step: Callable[[float, str], None],
+) -> tuple[Part, dict[str, Any]]:
+    """The fitted part of one family, and what the card says of its held-out rows."""
+    if trials:
+        found = search(
+            type(model), rows, trials, seed, progress=lambda n, of, best: step(0.0, f"trial {n} of {of} {best}")
+        )
+        model = type(model)(**{**model.get_params(), **found})
+    count = fold_count(rows)
+    held, distance = held_out_by_shape(
+        model, rows, count, seed, lambda fold: step(0.7 * fold / count, f"held-out fold {fold + 1} of {count}")
+    )
+    step(0.7, "all rows")
+    fitted = clone(model).fit(rows)
+    measured = np.where(rows.ok, rows.time_us, np.nan)
+    widths = fit_widths(rows, held, measured, distance, judged_rows(rows.frame, rows.family, data.candidates))
+    step(0.8, "GPUs left out")
+    factor = unseen_gpu_factor(rows, widths, model, seed=seed)
+    support = Support.fit(rows)
+    part = Part(
+        rows.family,
+        fitted,
+        support,
+        widths,
+        Domain.of(rows.take(rows.ok), distance[rows.ok]),
+        UNSEEN_GPU_FACTOR if factor is None else float(f"{factor:.4g}"),
+    )
+    card = held_out_card(rows, held, measured, distance, widths.own_share, support, data.candidates)
+    card["split"] = f"{count} folds by shape, batch left out"
+    card["params"] = model.get_params(deep=False)
+    return part, card

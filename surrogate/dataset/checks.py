@@ -1,0 +1,263 @@
+"""From a raw table to a checked one: spellings and types, then the rules that a dataset keeps, row by row."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from surrogate.dataset.columns import (
+    FAMILY_COLUMN,
+    LAYOUT_ALIASES,
+    OPTIONAL_NUMBERS,
+    OPTIONAL_TEXTS,
+    SETTING_COLUMNS,
+    SIZE_COLUMNS,
+    STATUSES,
+)
+from surrogate.features.conv import MAX_SIZE
+from surrogate.features.errors import InputError, nearest
+from surrogate.features.families import (
+    DEFAULT_ALGORITHM,
+    DEFAULT_FAMILY,
+    FAMILIES,
+    FAMILY_OF_KIND,
+    Family,
+    family,
+)
+from surrogate.features.gpu import Gpu
+
+MAX_WORK = 2.0**58
+"""Products of sizes beyond this would not fit the int64 columns that features are computed in."""
+TEXT_COLUMNS = (*SETTING_COLUMNS, "algorithm", "status")
+LAUNCH_US = 5.0
+"""What a call takes however small its problem: 3 to 10 µs on every GPU measured."""
+LEAST_RATIO, GREATEST_RATIO = 0.1, 250.0
+"""Half of a GPU's times below or above these multiples of launch and roofline are in another unit: the medians of the
+measured tables lie between 1.8 and 18, and in ns they would be a thousand times that."""
+UNIT_SAMPLE = 2000
+"""Rows of a GPU that are looked at for their unit, spread evenly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken rule: the row's position, the column, the value that came, and the rule."""
+
+    row: int
+    column: str
+    value: Any
+    rule: str
+
+    def __str__(self) -> str:
+        return f"row {self.row}: {self.column} is {self.value!r}; {self.rule}"
+
+
+def families_of(frame: pd.DataFrame) -> tuple[Family, ...]:
+    """The families of a normalised table, in the registry's order."""
+    names = set(frame[FAMILY_COLUMN].unique()) if FAMILY_COLUMN in frame else {DEFAULT_FAMILY}
+    return tuple(known for name, known in FAMILIES.items() if name in names)
+
+
+def family_rows(frame: pd.DataFrame, kind: Family) -> np.ndarray:
+    """(rows,) True where a row is of that family."""
+    if FAMILY_COLUMN not in frame:
+        return np.full(len(frame), kind.name == DEFAULT_FAMILY)
+    return (frame[FAMILY_COLUMN] == kind.name).to_numpy()
+
+
+def normalise(frame: pd.DataFrame, name: str, *, predictable: bool = False) -> pd.DataFrame:
+    """A copy with a family, int64 sizes, float64 numbers, plain text columns and the dataset's spellings.
+
+    Sizes and settings that a row's family has and the table lacks take the family's defaults; unknown columns survive.
+    ``predictable``: neither status nor time is needed. Raises `InputError` for a missing column, an unknown family, or
+    a size that is no whole number.
+    """
+    out = frame.reset_index(drop=True).copy()
+    if FAMILY_COLUMN in out:
+        out[FAMILY_COLUMN] = [family(str(value)).name for value in out[FAMILY_COLUMN].fillna(DEFAULT_FAMILY)]
+    elif "operator" in out:
+        out[FAMILY_COLUMN] = out["operator"].map(FAMILY_OF_KIND).fillna(DEFAULT_FAMILY)
+    else:
+        out[FAMILY_COLUMN] = DEFAULT_FAMILY
+    if not len(out):
+        return out
+    kinds = families_of(out)
+    _require_columns(out, kinds, predictable, name)
+    for column in SIZE_COLUMNS:
+        if column in out:
+            out[column] = _whole(out[column], column, name)
+    for kind in kinds:
+        _fill_defaults(out, kind)
+    for column in ("time_us", *OPTIONAL_NUMBERS):
+        if column in out:
+            out[column] = _number(out[column], column, name)
+    for column in (*TEXT_COLUMNS, *OPTIONAL_TEXTS):
+        if column in out:
+            values = out[column].astype(object)
+            out[column] = values.where(values.isna(), values.astype(str)).where(values.notna(), None)
+    if "layout" in out:
+        out["layout"] = out["layout"].replace(LAYOUT_ALIASES)
+    return out
+
+
+def _require_columns(frame: pd.DataFrame, kinds: tuple[Family, ...], predictable: bool, name: str) -> None:
+    """Raise `InputError` naming every missing column (and the nearest present one)."""
+    needed = ["gpu", "library", "library_version"] + ([] if predictable else ["status", "time_us"])
+    for kind in kinds:
+        needed += [size.name for size in kind.sizes if size.default is None]
+        if kind.name == DEFAULT_FAMILY:  # the others have sensible defaults, convolutions always say theirs
+            needed += [*kind.size_names, *kind.setting_names, "algorithm"]
+    missing = [column for column in dict.fromkeys(needed) if column not in frame]
+    if missing:
+        raise InputError(
+            f"{name}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing;"
+            f" `seer data columns --table dataset` tells what each holds{nearest(missing[0], map(str, frame.columns))}"
+        )
+
+
+def _fill_defaults(out: pd.DataFrame, kind: Family) -> None:
+    """Columns of the family that the table lacks, or leaves empty in the family's rows."""
+    rows = family_rows(out, kind)
+    for size in kind.sizes:
+        default = out[size.default] if isinstance(size.default, str) else size.default or 0
+        if size.name not in out:
+            out[size.name] = np.where(rows, default, 0).astype(np.int64)
+    texts = {**kind.setting_defaults, **({} if "algorithm" in out else {"algorithm": DEFAULT_ALGORITHM})}
+    for column, default in texts.items():
+        if column not in out:
+            out[column] = ""
+            out.loc[rows, column] = default
+        elif kind.name != DEFAULT_FAMILY:
+            empty = rows & (out[column].isna() | (out[column] == "")).to_numpy()
+            if empty.any():
+                out.loc[empty, column] = default
+    if kind.name != DEFAULT_FAMILY:
+        unnamed = rows & (out["algorithm"].isna() | (out["algorithm"] == "")).to_numpy()
+        if unnamed.any():
+            out.loc[unnamed, "algorithm"] = DEFAULT_ALGORITHM
+
+
+def _number(values: pd.Series, column: str, name: str) -> pd.Series:
+    if values.dtype.kind in "mM":  # pandas would count nanoseconds
+        raise InputError(f"{name}: {column} holds dates or durations ({values.dtype}); a number is needed")
+    try:
+        return pd.to_numeric(values).astype(np.float64)
+    except (TypeError, ValueError):
+        numbers = pd.to_numeric(values, errors="coerce")
+        row = int(np.flatnonzero((numbers.isna() & values.notna()).to_numpy())[0])
+        raise InputError(
+            f"{name}: row {row}: {column} is {values.tolist()[row]!r}; a number is needed"
+        ) from None
+
+
+def _whole(values: pd.Series, column: str, name: str) -> pd.Series:
+    """Sizes as int64, whatever their width, so that products cannot overflow."""
+    if values.dtype.kind in "iu":
+        return values.astype(np.int64)
+    numbers = _number(values, column, name).to_numpy()
+    with np.errstate(invalid="ignore"):
+        wrong = ~np.isfinite(numbers) | (numbers != np.floor(numbers)) | (np.abs(numbers) > 2**53)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise InputError(f"{name}: row {row}: {column} is {values.tolist()[row]!r}; a whole number is needed")
+    return pd.Series(numbers.astype(np.int64), index=values.index)
+
+
+def check(frame: pd.DataFrame, *, unique: bool = True) -> list[Violation]:
+    """Every violation in a normalised frame, in the order of rows.
+
+    ``status`` and ``time_us`` are checked where the frame has them; ``unique``: a key may stand in one row only.
+    """
+    violations = [
+        Violation(int(row), column, _plain(frame[column].iloc[row]), rule)
+        for column, mask, rule in _rules(frame, unique)
+        for row in np.flatnonzero(mask)
+    ]
+    return sorted(violations, key=lambda violation: violation.row)
+
+
+def _rules(frame: pd.DataFrame, unique: bool) -> Iterator[tuple[str, np.ndarray, str]]:
+    """(column, rows that break the rule, the rule) for each rule."""
+    for kind in families_of(frame):
+        yield from _family_rules(frame, kind, unique)
+    for column in ("gpu", "library", "library_version", "algorithm"):
+        empty = frame[column].isna().to_numpy()
+        if column != "library_version":
+            empty = empty | (frame[column] == "").to_numpy()
+        yield column, empty, "a name is needed"
+    if "status" in frame:
+        yield "status", ~frame["status"].isin(STATUSES).to_numpy(), f"known: {', '.join(STATUSES)}"
+    if "status" in frame and "time_us" in frame:
+        yield from _times(frame)
+
+
+def _family_rules(frame: pd.DataFrame, kind: Family, unique: bool) -> Iterator[tuple[str, np.ndarray, str]]:
+    own = family_rows(frame, kind)
+    sane = own.copy()
+    for size in kind.sizes:
+        values = frame[size.name].to_numpy()
+        outside = own & ((values < size.least) | (values > MAX_SIZE))
+        sane &= ~outside
+        yield size.name, outside, f"it must be between {size.least} and {MAX_SIZE}"
+    for column, known in kind.settings.items():
+        if known:
+            yield column, own & ~frame[column].isin(known).to_numpy(), f"known: {', '.join(known)}"
+    with np.errstate(over="ignore"):
+        sizes = [
+            np.maximum(frame[name].to_numpy(dtype=float), 1) for name in kind.size_names if "pad" not in name
+        ]
+        large = sane & (np.prod(sizes, axis=0) >= MAX_WORK)
+    yield kind.size_names[0], large, f"the product of all sizes must stay below {MAX_WORK:.1e}"
+    columns = {name: np.where(sane, frame[name].to_numpy(), 1) for name in kind.size_names}
+    for column, wrong, rule in kind.geometry(columns, frame["library"].to_numpy(dtype=object)):
+        yield column, sane & ~large & wrong, rule
+    if unique:
+        key = [*kind.row_key, *(["solver"] if "solver" in frame else [])]
+        repeated = np.zeros(len(frame), dtype=bool)
+        repeated[np.flatnonzero(own)] = frame.loc[own, key].duplicated().to_numpy()
+        yield "algorithm", repeated, "the same row stands above; one row per key"
+
+
+def _times(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
+    ok = (frame["status"] == "ok").to_numpy()
+    time_us = frame["time_us"].to_numpy()
+    with np.errstate(invalid="ignore"):
+        wrong = ok & ~(np.isfinite(time_us) & (time_us > 0))
+        yield "time_us", wrong, "a row with status ok needs a time above 0 µs"
+        for column, breaks, rule in (
+            ("time_us_min", lambda v: v > time_us, "the least repeat cannot exceed the median"),
+            ("time_us_max", lambda v: v < time_us, "the greatest repeat cannot lie below the median"),
+            ("workspace_bytes", lambda v: v < 0, "it must be at least 0"),
+        ):
+            if column in frame:
+                yield column, ok & breaks(frame[column].to_numpy()), rule
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy scalar as the Python number it holds, for the message."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def unit_warnings(frame: pd.DataFrame, devices: Mapping[str, Gpu] = MappingProxyType({})) -> list[str]:
+    """A sentence for each GPU of a checked frame whose times look like another unit's; unknown GPUs are skipped."""
+    from surrogate.dataset.rows import rows_of
+
+    warnings = []
+    ok = frame[(frame["status"] == "ok").to_numpy() & np.isfinite(frame["time_us"].to_numpy())]
+    for (name, kind), part in ok.groupby(["gpu", FAMILY_COLUMN], sort=False):
+        sample = part.iloc[:: max(1, len(part) // UNIT_SAMPLE)].drop(columns="solver", errors="ignore")
+        try:
+            rows = rows_of(sample, FAMILIES[str(kind)], devices)
+        except InputError:
+            continue
+        ratio = float(np.median(rows.time_us / (LAUNCH_US + rows.roofline_us)))
+        if not LEAST_RATIO <= ratio <= GREATEST_RATIO:
+            # The unit that fits better: seconds and nanoseconds lie beyond milliseconds.
+            likely = "ns" if ratio > 1 else "s" if ratio < 1e-4 else "ms"
+            side = f"exceed {ratio:,.0f} times" if ratio > 1 else f"are below {ratio:.2g} of"
+            warnings.append(
+                f"{name}: half of the times {side} launch and roofline; time_us is in µs, are these {likely}?"
+            )
+    return warnings

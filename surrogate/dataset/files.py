@@ -1,0 +1,153 @@
+"""Files and folders that appear whole or not at all: written under a temporary name beside, then renamed."""
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from surrogate.features.errors import InputError
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """A temporary name that takes the place of ``path`` when the block ends well, and vanishes when it fails.
+
+    A symbolic link stays and what it names is replaced; a device or pipe (``/dev/stdout``) gets the finished content.
+    Raises `InputError` where the folder is missing or not writable, the disk is full, or ``path`` is a folder.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        is_stream = str(path).startswith("/dev/") or (target.exists() and not target.is_file())
+        folder = Path(tempfile.gettempdir()) if is_stream else target.parent
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=folder)
+        os.close(handle)
+    except (OSError, ValueError) as error:  # a NUL in the name is a ValueError
+        raise unwritable(path, error) from None
+    temporary = Path(name)
+    try:
+        yield temporary
+        if is_stream:  # behind what the stream holds already: the shell may have opened a file for appending
+            if sys.stdout:
+                sys.stdout.flush()
+            with temporary.open("rb") as content, Path(path).open("ab") as stream:
+                shutil.copyfileobj(content, stream)
+        else:
+            _keep_mode(temporary)
+            temporary.replace(target)
+    except BrokenPipeError:
+        raise  # the reader left, which is no fault of the path
+    except OSError as error:
+        raise unwritable(path, error) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """``text`` as UTF-8 at ``path``, atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_folder(path: str | Path, files: Mapping[str, bytes]) -> None:
+    """A folder of just these files (name, with ``/`` for one below → content) at ``path``; an older one is replaced.
+
+    Raises `InputError` where the folder cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{target.name[:40]}.", dir=target.parent))
+        old = aside.with_name(f"{aside.name}.old")
+        try:
+            for name, content in files.items():
+                (aside / name).parent.mkdir(parents=True, exist_ok=True)
+                (aside / name).write_bytes(content)
+            aside.chmod(0o777 & ~_mask())
+            if target.exists():
+                target.rename(old)
+            aside.rename(target)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+            if old.exists() and not target.exists():  # the second rename failed: the older folder comes back
+                old.rename(target)
+            shutil.rmtree(old, ignore_errors=True)
+    except (OSError, ValueError) as error:
+        raise unwritable(path, error) from None
+
+
+@contextmanager
+def staged(directory: str | Path, stale: Iterable[str] = ()) -> Iterator[Path]:
+    """An empty folder inside ``directory`` whose files move into ``directory`` when the block ends well.
+
+    Entered before long work, it says at once that nothing can be written. Where the block fails, the older files stay.
+    ``stale``: names that an earlier run may have left; those that the block did not write are removed. Raises
+    `InputError` where the folder cannot be made or written.
+    """
+    directory = Path(directory)
+    is_new = not directory.exists()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=".seer-", dir=directory))
+    except FileExistsError:
+        raise InputError(f"{directory} is a file; a folder is needed, choose another name") from None
+    except (OSError, ValueError) as error:
+        raise unwritable(directory, error) from None
+    try:
+        yield aside
+        names = sorted(path.relative_to(aside) for path in aside.rglob("*") if path.is_file())
+        for name in names:
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (aside / name).replace(directory / name)
+        for name in set(stale).difference(map(Path.as_posix, names)):
+            (directory / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable(directory, error) from None
+    except InputError as error:  # the reader knows the folder by its own name
+        raise InputError(str(error).replace(str(aside), str(directory))) from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        if is_new:
+            with suppress(OSError):  # stays where something was written
+                directory.rmdir()
+
+
+def checked_file(folder: Path, name: str, digest: str, *, max_bytes: int, remedy: str) -> bytes:
+    """The content of ``folder / name``, whose SHA-256 must be ``digest`` (hexadecimal).
+
+    Raises `InputError` where the file lies outside the folder, is missing or larger than ``max_bytes``, or differs.
+    """
+    file = folder / name
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise InputError(f"{folder}: its index names {name!r}, outside the folder; do not use it")
+    try:
+        if not file.is_file() or file.stat().st_size > max_bytes:
+            raise InputError(f"{folder}: {name} is missing or larger than {max_bytes:,} bytes; {remedy}")
+        content = file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{folder}: {name} cannot be read ({error.strerror}); {remedy}") from None
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise InputError(f"{folder}: {name} differs from its hash; it is truncated or was changed; {remedy}")
+    return content
+
+
+def unwritable(path: str | Path, error: OSError | ValueError) -> InputError:
+    """The one line for a path that cannot be written."""
+    reason = (isinstance(error, OSError) and error.strerror) or str(error)
+    return InputError(f"{path}: cannot be written ({reason}); choose another place")
+
+
+def _mask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _keep_mode(path: Path) -> None:
+    """The permissions that the user's mask leaves to any new file; a temporary file has fewer."""
+    path.chmod(0o666 & ~_mask())

@@ -1,0 +1,107 @@
+"""What of an isolated call's time is not the kernel: the launch that a timed loop pays and a busy stream hides.
+
+On the public tables the time of a pointwise operator follows max(call, a·roofline + launch): small operators take the
+host's call cost whatever they do, large ones a constant besides their bytes. PyTorch's rows show about half of the call
+cost as that constant, cuDNN's nearly all.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from surrogate.dataset.problems import device_names, groups
+from surrogate.dataset.rows import Rows
+from surrogate.models.least_squares import relative_fit
+
+KERNEL_LEAST_US = 2.0
+"""An empty kernel's duration on the device: what the shortest kernels of profiler traces take."""
+LEAST_ROWS = 30
+CALL_QUANTILE = 0.02
+"""This low quantile of a (GPU, library)'s times is its call's fixed cost; the least one alone may be a fluke."""
+WINDOW = (0.5, 20.0)
+"""Roofline times from … to … times the call cost enter the fit: below them the host is seen, above them nothing."""
+HOST_BOUND = 1.15
+"""Up to this multiple of the call cost a time tells of the host, not of the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """``call_us`` the least time of a call, ``launch_us`` its constant part, ``slope`` a = kernel / roofline time."""
+
+    call_us: float = 0.0
+    launch_us: float = 0.0
+    slope: float = 1.0
+
+    def kernel_us(self, predicted_us: float, roofline_us: float) -> float:
+        """The kernel's own share of a call's predicted time in µs, never below the roofline.
+
+        Where the host bounds the call its time says nothing of the kernel: a·roofline plus the least duration of a
+        kernel stands in, if that is less.
+        """
+        own = predicted_us - self.launch_us
+        if predicted_us <= HOST_BOUND * self.call_us:
+            own = min(own, self.slope * roofline_us + KERNEL_LEAST_US)
+        return max(own, roofline_us)
+
+
+NO_LAUNCH = Launch()
+
+
+def call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> dict[str, float]:
+    """``gpu|library`` → a low quantile of its times in µs; ``|library`` → the median of those over GPUs."""
+    costs: dict[str, float] = {}
+    table = pd.DataFrame({"gpu": gpus, "library": libraries, "time_us": time_us})
+    quantiles = table.groupby(["library", "gpu"])["time_us"].quantile(CALL_QUANTILE)
+    for (library, gpu), cost in quantiles.items():  # pyright: ignore[reportGeneralTypeIssues]
+        costs[f"{gpu}|{library}"] = float(cost)
+    for library, cost in quantiles.groupby(level="library").median().items():
+        costs[f"|{library}"] = float(cost)
+    return costs
+
+
+def fit_launches(tables: Iterable[Rows]) -> dict[str, Launch]:
+    """``gpu|library`` → its launch, where enough streaming operators were measured; ``|library`` → the median ones."""
+    parts = []
+    for rows in tables:
+        streaming = np.zeros(len(rows), dtype=bool)
+        for setting, positions in groups(rows.frame, rows.family.setting_names):
+            streaming[positions] = rows.family.is_streaming(setting)
+        part = rows.take(streaming & rows.ok)
+        parts.append(
+            pd.DataFrame(
+                {
+                    "gpu": device_names(part.frame),
+                    "library": part.frame["library"].to_numpy(),
+                    "time_us": part.time_us,
+                    "roofline_us": part.roofline_us,
+                }
+            )
+        )
+    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    launches: dict[str, Launch] = {}
+    if table.empty:
+        return launches
+    costs = call_costs(*(table[name].to_numpy() for name in ("gpu", "library", "time_us")))
+    by_library: dict[str, list[Launch]] = {}
+    for (gpu, library), part in table.groupby(["gpu", "library"]):
+        call_us = costs[f"{gpu}|{library}"]
+        near = part[part["roofline_us"].between(WINDOW[0] * call_us, WINDOW[1] * call_us)]
+        if len(near) < LEAST_ROWS:
+            continue
+        # time = slope · roofline + constant, by least squares on the relative error.
+        columns = np.column_stack([near["roofline_us"], np.ones(len(near))])
+        slope, constant = relative_fit(columns, near["time_us"].to_numpy())
+        launch = Launch(call_us, float(np.clip(constant, 0.0, call_us)), max(float(slope), 1.0))
+        launches[f"{gpu}|{library}"] = launch
+        by_library.setdefault(str(library), []).append(launch)
+    for library, known in by_library.items():
+        values = np.median([[launch.call_us, launch.launch_us, launch.slope] for launch in known], axis=0)
+        launches[f"|{library}"] = Launch(*map(float, values))
+    return launches
+
+
+def launch_of(launches: Mapping[str, Launch], gpu: str, library: str) -> Launch:
+    """Of the GPU and library, else of the library, else none."""
+    return launches.get(f"{gpu}|{library}", launches.get(f"|{library}", NO_LAUNCH))
