@@ -8,7 +8,8 @@ import numpy as np
 
 from surrogate.features.errors import InputError, nearest
 from surrogate.trace.events.build import nest
-from surrogate.trace.events.tables import Ints, Trace
+from surrogate.trace.events.iterations import iteration_at
+from surrogate.trace.events.tables import Ints, Trace, linked, take
 from surrogate.trace.layers import Layers, find_layers
 from surrogate.trace.result import ResultTable
 
@@ -94,11 +95,8 @@ def parents_by_inclusion(level: Ints, start_ns: Ints, end_ns: Ints, thread: Ints
     count (a worker inside the model span that the main thread opened), the latest begun.
     """
     parent = np.full(len(level), -1, np.int64)
-    for one in range(1, len(LEVELS)):
-        own = np.flatnonzero(level == one)
-        upper = np.flatnonzero(level < one)
-        if not len(own) or not len(upper):
-            continue
+    for number in range(1, len(LEVELS)):
+        own, upper = np.flatnonzero(level == number), np.flatnonzero(level < number)
         parent[own] = _including(own, upper, level, start_ns, end_ns, thread)
         alone = own[parent[own] < 0]
         parent[alone] = _including(alone, upper, level, start_ns, end_ns, np.zeros_like(thread))
@@ -110,37 +108,33 @@ def _including(spans: Ints, upper: Ints, level: Ints, start_ns: Ints, end_ns: In
     rows = np.concatenate([upper, spans])
     holds = np.arange(len(rows)) < len(upper)
     around, _ = nest(start_ns[rows], end_ns[rows], thread[rows], level[rows], holds, 0)
-    found = around[len(upper) :]
+    parent = around[len(upper) :]
     while True:  # open when the span begins, but perhaps over before it ends
-        early = np.flatnonzero(found >= 0)
-        early = early[end_ns[upper[found[early]]] < end_ns[spans[early]]]
+        early = np.flatnonzero(parent >= 0)
+        early = early[end_ns[upper[parent[early]]] < end_ns[spans[early]]]
         if not len(early):
-            return np.where(found >= 0, upper[found], -1)
-        found[early] = around[found[early]]
+            return linked(upper, parent)
+        parent[early] = around[parent[early]]
 
 
 def in_time_order(
     name: Sequence[str], level: Ints, start_ns: Ints, end_ns: Ints, track: Sequence[str], parent: Ints,
-    tags: Sequence[Mapping[str, Any]] = (),
+    tags: Sequence[Mapping[str, Any]],
 ) -> Spans:  # fmt: skip
     """`Spans` from columns in any order, sorted by start (ties: the upper level first), parents renumbered."""
     order = np.lexsort((-end_ns, level, start_ns))
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))
-    moved = parent[order]
-    places = order.tolist()
+    rows = order.tolist()
     return Spans(
-        name=tuple([str(name[at]) for at in places]),
+        name=tuple([str(name[row]) for row in rows]),
         level=level[order],
         start_ns=start_ns[order],
         end_ns=end_ns[order],
-        track=tuple([str(track[at]) for at in places]),
-        parent=np.where(moved >= 0, number[moved], -1) if len(order) else moved,
-        tags=tuple(tags[at] for at in places) if tags else ({},) * len(places),
+        track=tuple([str(track[row]) for row in rows]),
+        parent=linked(number, parent[order]),
+        tags=tuple([tags[row] for row in rows]),
     )
-
-
-MODEL, LAYER, OPERATOR, CALL, KERNEL = range(len(LEVELS))
 
 
 def trace_spans(trace: Trace, layers: Layers | None = None) -> Spans:
@@ -151,104 +145,45 @@ def trace_spans(trace: Trace, layers: Layers | None = None) -> Spans:
     hangs under that layer by its autograd number. A kernel's span is its execution on the stream; its parent is
     its launch call (joined by correlation id), whose own span is the launch. ``tags`` carry the correlation id.
     """
-    found = layers or find_layers(trace)
-    ranges, calls, activities = trace.ranges, trace.calls, trace.activities
-    as_layer = np.full(len(ranges), -1, np.int64)
-    own = found.from_frame == 0
-    as_layer[found.row[own]] = np.flatnonzero(own)
-    operators = np.flatnonzero((found.of_range >= 0) & (as_layer < 0))
-    first_layer = len(found.iterations)
-    first_operator = first_layer + len(found)
-    first_call = first_operator + len(operators)
-    first_kernel = first_call + len(calls)
+    layers = layers or find_layers(trace)
+    ranges, calls, activities, every = trace.ranges, trace.calls, trace.activities, layers.iterations
+    own = np.flatnonzero(layers.from_frame == 0)
+    is_layer = np.zeros(len(ranges), np.bool_)
+    is_layer[layers.row[own]] = True
+    operators = np.flatnonzero((layers.of_range >= 0) & ~is_layer)
+    # Spans are numbered level by level: iterations, layers, operators, calls, activities.
+    counts = [len(every), len(layers), len(operators), len(calls), len(activities)]
+    first_layer, first_operator, first_call = np.cumsum(counts)[:3].tolist()
     span_of_range = np.full(len(ranges), -1, np.int64)
     span_of_range[operators] = first_operator + np.arange(len(operators))
-    span_of_range[found.row[own]] = first_layer + np.flatnonzero(own)
-    iteration = np.where(found.iteration >= 0, found.iteration, -1)
-    parent = np.concatenate(
-        [
-            np.full(len(found.iterations), -1, np.int64),
-            iteration,
-            _operator_parents(trace, found, operators, span_of_range, first_layer),
-            _held_by(trace, calls.range, calls.start_ns, found, span_of_range),
-            _kernel_parents(trace, found, span_of_range, first_call),
-        ]
+    span_of_range[layers.row[own]] = first_layer + own
+    # An operator's parent is the one around it of the same layer, else the layer itself.
+    above, layer = ranges.parent[operators], layers.of_range[operators]
+    around = np.where(linked(layers.of_range, above) == layer, linked(span_of_range, above), -1)
+    of_call, of_activity = (
+        np.where(span >= 0, span, iteration_at(every, table.start_ns))
+        for table in (calls, activities)
+        for span in [linked(span_of_range, table.range)]
     )
-    level = np.repeat(
-        np.arange(5), [len(found.iterations), len(found), len(operators), len(calls), len(activities)]
-    )
-    starts = [
-        np.array([one.start_ns for one in found.iterations], dtype=np.int64), found.start_ns,
-        ranges.start_ns[operators], calls.start_ns, activities.start_ns,
-    ]  # fmt: skip
-    ends = [
-        np.array([one.end_ns for one in found.iterations], dtype=np.int64), found.end_ns,
-        ranges.end_ns[operators], calls.end_ns, activities.end_ns,
-    ]  # fmt: skip
-    assert first_kernel + len(activities) == len(parent)
-    return in_time_order(
-        _names(trace, found, operators), level, np.concatenate(starts), np.concatenate(ends),
-        _tracks(trace, found, operators), parent, _tags(trace, first_call),
-    )  # fmt: skip
-
-
-def _operator_parents(
-    trace: Trace, found: Layers, operators: Ints, span_of_range: Ints, first_layer: int
-) -> Ints:
-    """The enclosing operator's span; else the layer itself (a module, or the forward layer of a backward operator)."""
-    parents = trace.ranges.parent[operators]
-    by_time = np.where(parents >= 0, span_of_range[parents] if len(span_of_range) else -1, -1)
-    same = (
-        (parents >= 0) & (found.of_range[parents] == found.of_range[operators])
-        if len(operators)
-        else parents >= 0
-    )
-    return np.where((by_time >= 0) & same, by_time, first_layer + found.of_range[operators])
-
-
-def _held_by(trace: Trace, held: Ints, start_ns: Ints, found: Layers, span_of_range: Ints) -> Ints:
-    """The span of the range around a call; its iteration where no layer is around it."""
-    span = np.where(held >= 0, span_of_range[held] if len(span_of_range) else -1, -1)
-    lost = np.flatnonzero(span < 0)
-    for at, one in enumerate(found.iterations):
-        inside = (start_ns[lost] >= one.start_ns) & (start_ns[lost] < one.end_ns)
-        span[lost[inside]] = at
-    return span
-
-
-def _kernel_parents(trace: Trace, found: Layers, span_of_range: Ints, first_call: int) -> Ints:
-    activities = trace.activities
-    without = _held_by(trace, activities.range, activities.start_ns, found, span_of_range)
-    return np.where(activities.call >= 0, first_call + activities.call, without)
-
-
-def _names(trace: Trace, found: Layers, operators: Ints) -> list[str]:
-    names = trace.names
-    columns = (trace.ranges.name[operators], trace.calls.name, trace.activities.name)
-    below = [names[at] for column in columns for at in column.tolist()]
-    return [*(one.label for one in found.iterations), *found.name, *below]
-
-
-def _tracks(trace: Trace, found: Layers, operators: Ints) -> list[str]:
-    threads = [one.thread for one in trace.threads]
-    streams = [f"GPU {one.device} stream {one.stream}" for one in trace.streams]
-    of_layer = [
-        threads[int((trace.frames if frame else trace.ranges).thread[row])]
-        for row, frame in zip(found.row.tolist(), found.from_frame.tolist(), strict=True)
-    ]
-    below = [
-        threads[at]
-        for column in (trace.ranges.thread[operators], trace.calls.thread)
-        for at in column.tolist()
-    ]
-    return [
-        *("" for _ in found.iterations),
-        *of_layer,
-        *below,
-        *(streams[at] for at in trace.activities.stream.tolist()),
-    ]
-
-
-def _tags(trace: Trace, before: int) -> list[dict[str, int]]:
-    ids = np.concatenate([trace.calls.correlation, trace.activities.correlation]).tolist()
-    return [*({} for _ in range(before)), *({"correlation": one} if one >= 0 else {} for one in ids)]
+    parent = np.concatenate([
+        np.full(len(every), -1, np.int64), layers.iteration, np.where(around >= 0, around, first_layer + layer),
+        of_call, np.where(activities.call >= 0, first_call + activities.call, of_activity),
+    ])  # fmt: skip
+    starts = [np.array([part.start_ns for part in every], dtype=np.int64), layers.start_ns]
+    ends = [np.array([part.end_ns for part in every], dtype=np.int64), layers.end_ns]
+    names, tracks = [*(part.label for part in every), *layers.name], ["" for _ in every]
+    threads = [thread.thread for thread in trace.threads]
+    for row, is_frame in zip(layers.row.tolist(), layers.from_frame.tolist(), strict=True):
+        tracks.append(threads[int((trace.frames if is_frame else ranges).thread[row])])
+    for table in (take(ranges, operators), calls):
+        tracks += [threads[i] for i in table.thread.tolist()]
+    streams = [f"GPU {stream.device} stream {stream.stream}" for stream in trace.streams]
+    tracks += [streams[i] for i in activities.stream.tolist()]
+    for table in (take(ranges, operators), calls, activities):
+        names += [trace.names[i] for i in table.name.tolist()]
+        starts.append(table.start_ns)
+        ends.append(table.end_ns)
+    ids = [-1] * first_call + np.concatenate([calls.correlation, activities.correlation]).tolist()
+    tags = [{"correlation": number} if number >= 0 else {} for number in ids]
+    level = np.repeat(np.arange(len(LEVELS)), counts)
+    return in_time_order(names, level, np.concatenate(starts), np.concatenate(ends), tracks, parent, tags)

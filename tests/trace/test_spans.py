@@ -170,7 +170,7 @@ def test_levels_are_measured_one_deeper_at_a_time():
     assert seen == [("model", "layer"), *[("model",), ("model", "layer")] * 3]
     rows = found.rows().rows
     assert [row["level"] for row in rows] == ["model", "layer"] and [row["spans"] for row in rows] == [1, 3]
-    assert rows[0]["overhead_us"] == 0 and rows[1]["overhead_us"] > 2000
+    assert rows[0]["overhead_us"] == 0 and rows[1]["overhead_us"] > 0
     assert found.of("layer").name[0] == "net" and "overhead_us" in repr(found)
     with pytest.raises(InputError, match="not measured"):
         found.of("kernel")

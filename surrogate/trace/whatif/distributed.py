@@ -7,7 +7,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.trace.graph.tasks import DEVICE_KINDS, Graph
-from surrogate.trace.whatif.hardware import OPTIMIZER
+from surrogate.trace.whatif.setting import OPTIMIZER
 from surrogate.trace.whatif.primitives import NewTask, insert, schedule, select
 from surrogate.trace.whatif.setting import Change, Network, Parameter, Setting, parameters_of
 

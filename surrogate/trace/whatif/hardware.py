@@ -9,20 +9,16 @@ from surrogate.trace.calls import batch_size
 from surrogate.trace.events import kinds
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, KERNEL, LAUNCH, WORK, Graph, Mask
 from surrogate.trace.whatif.primitives import remove, scale, select
-from surrogate.trace.whatif.setting import Change, Setting, parameters_of
+from surrogate.trace.whatif.setting import OPTIMIZER, Change, Setting, parameters_of
 
 MATRIX, OTHER = 3.0, 2.0
-OPTIMIZER = r"^(?:Optimizer|Optim)"
+"""How many times as fast a kernel of a matrix product, and any other, gets in half precision (Daydream, 5.1)."""
 _MATRIX_NAME = r"gemm|conv|wgrad|dgrad|fprop|winograd"
 _AUXILIARY = {
-    "offsets",
-    "layout",
-    "xmma_setup",
-    "fft_filter",
-    "winograd_filter",
-    "winograd_transform",
-    "im2col",
-}
+    "offsets", "layout", "xmma_setup", "fft_filter", "winograd_filter", "winograd_transform", "im2col",
+}  # fmt: skip
+_ADAM_BYTES = 28.0
+"""Moved per parameter in one pass, fp32: weight, gradient and two moments read, weight and moments written."""
 
 
 def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -37,16 +33,14 @@ def amp_tensor(graph: Graph, setting: Setting, value: float | None) -> Change:
     """As `amp`, but ÷3 for all matrix products and convolutions, and the optimizer stays: its weights are fp32."""
     del setting, value
     changed = select(graph, kind="kernel") & ~select(graph, layer=OPTIMIZER)
-    return Change(scale(graph, changed, np.where(matrix_kernels(graph), 1 / MATRIX, 1 / OTHER)))
+    return Change(scale(graph, changed, np.where(_matrix_kernels(graph), 1 / MATRIX, 1 / OTHER)))
 
 
-def matrix_kernels(graph: Graph) -> Mask:
+def _matrix_kernels(graph: Graph) -> Mask:
     """Kernels of a matrix product or a convolution, those that prepare them (layout, offsets, transforms) left out."""
-    plain = select(graph, kind="kernel", name=_MATRIX_NAME)
-    auxiliary = np.array(
-        [(found := identify(n)) is not None and found.family in _AUXILIARY for n in graph.names]
-    )
-    return plain & ~auxiliary[graph.name]
+    kernels = [identify(name) for name in graph.names]
+    auxiliary = np.array([kernel is not None and kernel.family in _AUXILIARY for kernel in kernels])
+    return select(graph, kind="kernel", name=_MATRIX_NAME) & ~auxiliary[graph.name]
 
 
 def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -57,18 +51,18 @@ def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
     """
     del value
     profile, device = setting.profile, setting.target or setting.own_gpu
-    fast = peak_tflops(device, "fp16", True)
+    fast, slow = peak_tflops(device, "fp16", True), peak_tflops(device, "fp32", False)
     if not device.fp16_tensor_tflops:
         raise InputError(f"{device.name} has no fp16 tensor cores; amp-roofline needs them, amp does not")
     rows = np.flatnonzero((graph.kind == KERNEL) & (graph.row >= 0) & ~select(graph, layer=OPTIMIZER))
     activity = graph.row[rows]
     flops, moved = profile.flops[activity], profile.dram_bytes[activity]
-    fp32 = np.array([profile.dtype[a] == "fp32" for a in activity.tolist()], np.bool_)
+    fp32 = np.array([profile.dtype[row] == "fp32" for row in activity.tolist()], np.bool_)
     known = fp32 & (moved > 0)
-    matrix = matrix_kernels(graph)[rows]
-    slow = peak_tflops(device, "fp32", False)
+    # Outside matrix kernels half-precision arithmetic runs at twice the rate.
+    peak = np.where(_matrix_kernels(graph)[rows], fast, 2 * slow)
     before = roofline_us(flops, moved, slow, device.dram_gbs)
-    after = roofline_us(flops, moved / 2, np.where(matrix, fast, 2 * slow), device.dram_gbs)
+    after = roofline_us(flops, moved / 2, peak, device.dram_gbs)
     elementwise = np.array(["elementwise" in name for name in graph.names])[graph.name[rows]]
     factor = np.ones(len(graph))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -76,11 +70,6 @@ def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
     left = int((~known & ~elementwise).sum())
     notes = (f"{left:,} of {len(rows):,} kernels have unknown work and stay as they are",) if left else ()
     return Change(scale(graph, select(graph, kind="kernel"), np.nan_to_num(factor, nan=1.0)), notes=notes)
-
-
-_ADAM_BYTES = 28.0
-"""Moved per parameter in one pass, fp32: weight, gradient and two moments read, weight and moments written."""
-_LAUNCHES = (kinds.LAUNCH, kinds.MEMSET_CALL)
 
 
 def fused_adam(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -98,22 +87,20 @@ def fused_adam(graph: Graph, setting: Setting, value: float | None) -> Change:
         )
     host = inside & np.isin(graph.kind, (CALL, WORK))
     keep, factor = np.zeros(len(graph), np.bool_), np.ones(len(graph))
-    for place in np.unique(graph.iteration[kernels]).tolist():
-        own = np.flatnonzero(kernels & (graph.iteration == place))
-        whole_us = float(graph.duration_us[own].sum())
-        count = sum(one.elements for one in parameters_of(setting.profile.trace, place, graph.iterations))
-        known = count and setting.profile.gpu is not None
-        time_us = min(whole_us, _ADAM_BYTES * count / (setting.own_gpu.dram_gbs * 1e3)) if known else whole_us
-        last = own[graph.duration_us[own] > 0][-1] if (graph.duration_us[own] > 0).any() else own[-1]
+    for iteration in np.unique(graph.iteration[kernels]).tolist():
+        own = np.flatnonzero(kernels & (graph.iteration == iteration))
+        time_us = float(graph.duration_us[own].sum())
+        parameters = parameters_of(setting.profile.trace, iteration, graph.iterations)
+        if parameters and setting.profile.gpu is not None:
+            moved = _ADAM_BYTES * sum(parameter.elements for parameter in parameters)
+            time_us = min(time_us, moved / (setting.own_gpu.dram_gbs * 1e3))
+        # The last kernel that takes time stands for all of them, with its launch.
+        lasting = own[graph.duration_us[own] > 0]
+        last = (lasting if len(lasting) else own)[-1]
         factor[last] = time_us / graph.duration_us[last] if graph.duration_us[last] else 1.0
         keep[last] = True
-        keep[launches_of(graph, last)] = True
+        keep[graph.src[(graph.dst == last) & (graph.edge_kind == LAUNCH)]] = True
     return Change(scale(remove(graph, (kernels | host) & ~keep), keep & kernels, factor))
-
-
-def launches_of(graph: Graph, task: int) -> np.ndarray:
-    """The calls that launch a device task."""
-    return graph.src[(graph.dst == task) & (graph.edge_kind == LAUNCH)]
 
 
 def restructured_batch_norm(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -126,19 +113,14 @@ def restructured_batch_norm(graph: Graph, setting: Setting, value: float | None)
     norm = select(graph, kind="kernel", layer=r"(?i)^(?:batch_?norm|BatchNorm)")
     if not norm.any():
         raise InputError("batch-norm: no layer of this trace is a batch norm; the what-if applies to none")
-    relu = select(graph, kind="kernel", layer=r"(?i)^relu") & _after_norm(graph)
-    launches = np.zeros(len(graph), np.bool_)
-    chosen = (graph.edge_kind == LAUNCH) & relu[graph.dst]
-    launches[graph.src[chosen]] = True
-    return Change(remove(scale(graph, norm, 1 / 2), relu | launches))
-
-
-def _after_norm(graph: Graph) -> Mask:
-    """Tasks of layers that directly follow a batch norm in their iteration's forward order."""
+    # Layers right behind a batch norm in forward order. An addition that makes a residual block stands between some
+    # batch norms and their ReLU: those stay.
     of_norm = [name.lower().startswith(("batch_norm", "batchnorm")) for name in graph.layers]
-    # An addition that makes a residual block stands between some batch norms and their ReLU: those stay.
     follows = np.array([False, *of_norm[:-1]])
-    return (graph.layer >= 0) & follows[graph.layer]
+    relu = select(graph, kind="kernel", layer=r"(?i)^relu") & (graph.layer >= 0) & follows[graph.layer]
+    launches = np.zeros(len(graph), np.bool_)
+    launches[graph.src[(graph.edge_kind == LAUNCH) & relu[graph.dst]]] = True
+    return Change(remove(scale(graph, norm, 1 / 2), relu | launches))
 
 
 def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -147,22 +129,18 @@ def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
     What the host does outside layers (data loading, the program's own code), copies and synchronisation stay.
     """
     del value
-    calls = setting.profile.trace.calls
     called = (graph.kind == CALL) & (graph.row >= 0)
-    launch = np.zeros(len(graph), np.bool_)
-    launch[called] = np.isin(calls.kind[graph.row[called]], _LAUNCHES)
+    call_kind = np.full(len(graph), -1)
+    call_kind[called] = setting.profile.trace.calls.kind[graph.row[called]]
+    launch = np.isin(call_kind, (kinds.LAUNCH, kinds.MEMSET_CALL))
     if not launch.any():
         return Change(graph, notes=("no launch of a kernel in the trace: nothing to capture",))
-    other = np.zeros(len(graph), np.bool_)
-    other[called] = np.isin(
-        calls.kind[graph.row[called]], (kinds.OTHER_CALL, kinds.RECORD_CALL, kinds.MEMORY_CALL)
-    )
-    captured = (graph.layer >= 0) & ~select(graph, layer=r"DataLoader")
-    work = captured & ((graph.kind == WORK) | other) & ~graph.removed
+    other = np.isin(call_kind, (kinds.OTHER_CALL, kinds.RECORD_CALL, kinds.MEMORY_CALL))
+    captured = (graph.layer >= 0) & ~select(graph, layer=r"DataLoader") & ~graph.removed
     first = np.zeros(len(graph), np.bool_)
-    for place in np.unique(graph.iteration[launch]).tolist():
-        first[np.flatnonzero(launch & (graph.iteration == place))[0]] = True
-    return Change(remove(graph, (launch & ~first) | work))
+    for iteration in np.unique(graph.iteration[launch]).tolist():
+        first[np.flatnonzero(launch & (graph.iteration == iteration))[0]] = True
+    return Change(remove(graph, (launch & ~first) | (captured & ((graph.kind == WORK) | other))))
 
 
 def faster_kernels(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -174,9 +152,8 @@ def faster_kernels(graph: Graph, setting: Setting, value: float | None) -> Chang
 def faster_host(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Host work and calls ``value`` times as fast (2 without one)."""
     del setting
-    return Change(
-        scale(graph, select(graph, kind=("host work", "call")), 1 / _positive("faster-host", value, 2.0))
-    )
+    host = select(graph, kind=("host work", "call"))
+    return Change(scale(graph, host, 1 / _positive("faster-host", value, 2.0)))
 
 
 def faster_network(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -186,11 +163,11 @@ def faster_network(graph: Graph, setting: Setting, value: float | None) -> Chang
     prediction is the most that can be gained. Raises `InputError` where the trace has none.
     """
     del setting
-    found = select(graph, kind="collective")
-    if not found.any():
+    collectives = select(graph, kind="collective")
+    if not collectives.any():
         raise InputError("faster-network: the trace has no collective; data-parallel inserts some")
     note = "a collective's time includes waiting for other workers; the prediction is the most that can be gained"
-    return Change(scale(graph, found, 1 / _positive("faster-network", value, 2.0)), notes=(note,))
+    return Change(scale(graph, collectives, 1 / _positive("faster-network", value, 2.0)), notes=(note,))
 
 
 def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -202,22 +179,22 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     target, own, profile = setting.target, setting.own_gpu, setting.profile
     if target is None:
         raise InputError("gpu: name the GPU that is asked about with --gpu")
-    rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0) & ~graph.removed)
+    rows = _device_tasks(graph)
     if not len(rows):
         return Change(graph, notes=("the trace holds no device task: nothing runs on a GPU",))
     activity = graph.row[rows]
     flops, moved = profile.flops[activity], profile.dram_bytes[activity]
-    dtype = [profile.dtype[a] or "fp32" for a in activity.tolist()]
-    times = [
-        roofline_us(flops, moved, np.array([peak_tflops(one, d) for d in dtype]), one.dram_gbs) for one in (own, target)
-    ]  # fmt: skip
+    dtype = [profile.dtype[row] or "fp32" for row in activity.tolist()]
+    before, after = (
+        roofline_us(flops, moved, np.array([peak_tflops(gpu, d) for d in dtype]), gpu.dram_gbs)
+        for gpu in (own, target)
+    )
     known = moved > 0
     factor = np.ones(len(graph))
     with np.errstate(invalid="ignore", divide="ignore"):
-        factor[rows] = np.where(known, times[1] / times[0], own.dram_gbs / target.dram_gbs)
-    over_bus = select(graph, kind="copy", name=r"(?i)HtoD|DtoH|host")
+        factor[rows] = np.where(known, after / before, own.dram_gbs / target.dram_gbs)
     if own.pcie_gbs and target.pcie_gbs:
-        factor[over_bus] = own.pcie_gbs / target.pcie_gbs
+        factor[select(graph, kind="copy", name=r"(?i)HtoD|DtoH|host")] = own.pcie_gbs / target.pcie_gbs
     changed = select(graph, kind=("kernel", "copy", "memset"))
     notes = (f"{(~known).mean():.0%} of the device tasks have unknown work and follow memory bandwidth",)
     return Change(scale(graph, changed, factor), notes=notes if not known.all() else ())
@@ -236,19 +213,22 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
             "batch: no shape in this trace tells its batch size; record shapes with the profiler"
         )
     ratio = _positive("batch", value, 2.0 * own) / own
-    rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0) & ~graph.removed)
+    rows = _device_tasks(graph)
     blocks = setting.profile.trace.activities.grid[graph.row[rows]].prod(axis=1).astype(float)
     sms = float(setting.profile.sms or 1)
-    factor = np.ones(len(graph))
     # Rounded up to whole waves of one block per SM, the least that can be said without an occupancy.
-    factor[rows] = np.where(
-        blocks > 0, np.ceil(np.maximum(blocks * ratio, 1) / sms) / np.ceil(np.maximum(blocks, 1) / sms), ratio
-    )
-    samples = select(graph, kind=("kernel", "copy", "memset")) & ~select(
-        graph, layer=rf"{OPTIMIZER}|AccumulateGrad"
-    )
+    waves, more_waves = (np.ceil(np.maximum(blocks * times, 1) / sms) for times in (1, ratio))
+    factor = np.ones(len(graph))
+    factor[rows] = np.where(blocks > 0, more_waves / waves, ratio)
+    weights = select(graph, layer=rf"{OPTIMIZER}|AccumulateGrad")
+    samples = select(graph, kind=("kernel", "copy", "memset")) & ~weights
     loading = select(graph, kind="host work", layer="DataLoader")
     return Change(scale(graph, samples | loading, np.where(loading, ratio, factor)))
+
+
+def _device_tasks(graph: Graph) -> np.ndarray:
+    """Tasks that are activities of the trace, removed ones left out."""
+    return np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0) & ~graph.removed)
 
 
 def _positive(name: str, value: float | None, default: float) -> float:
