@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -18,19 +18,8 @@ _now = time.perf_counter_ns
 _Record = tuple[int, str, int, int, int, str, Mapping[str, Any]]
 
 
-class _Nothing:
-    """The span of a level that is off."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-_NOTHING = _Nothing()
+_OFF = nullcontext()
+"""The span of a level that is off."""
 
 
 class _Open:
@@ -82,10 +71,10 @@ class Tracer:
         named = {LEVELS[level_number(level)] for level in levels} or set(LEVELS)
         self._on = {level: number for level, number in self._on.items() if level not in named}
 
-    def span(self, level: str, name: str, **tags: Any) -> "_Open | _Nothing":
+    def span(self, level: str, name: str, **tags: Any) -> AbstractContextManager[None]:
         """A context manager that records its duration under ``name``, with ``tags``, if ``level`` is on."""
         number = self._on.get(level)
-        return _NOTHING if number is None else _Open(self._records, number, name, tags)
+        return _OFF if number is None else _Open(self._records, number, name, tags)
 
     def clear(self) -> None:
         """Forget all recorded spans."""
@@ -138,9 +127,8 @@ def module_spans(model: Any, tracer: Tracer, level: str = "layer") -> Iterator[N
 @contextmanager
 def operator_spans(tracer: Tracer, level: str = "operator") -> Iterator[None]:
     """A span of ``level`` around every operator that PyTorch dispatches on this thread, forward and backward."""
-    if (
-        level not in tracer.levels
-    ):  # the dispatch mode itself costs time, so a level that is off installs none
+    # The dispatch mode itself costs time, so a level that is off installs none.
+    if level not in tracer.levels:
         yield
         return
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -180,29 +168,31 @@ class Leveled:
     def of(self, level: str) -> Spans:
         """The spans of ``level`` as measured by the run that went no deeper. Raises `InputError` if it was not run."""
         level_number(level)
-        found = next((run for run in self.runs if run.level == level), None)
-        if found is None:
+        deepest = next((run for run in self.runs if run.level == level), None)
+        if deepest is None:
             raise InputError(
                 f"level {level!r} was not measured; measured: {', '.join(r.level for r in self.runs)}"
             )
-        return found.spans
+        return deepest.spans
 
     def rows(self) -> ResultTable:
         """Per level: the model's time when measured down to it, the overhead it adds, its spans and their time."""
-        rows = []
-        for before, run in zip((None, *self.runs), self.runs, strict=False):
-            added = run.median_us - before.median_us if before else 0.0
+        rows, shallow_us = [], self.runs[0].median_us
+        before_us = shallow_us
+        for run in self.runs:
+            added = run.median_us - before_us
             own = run.spans.level == LEVELS.index(run.level)
             rows.append(
                 {
                     "level": run.level,
                     "model_us": run.median_us,
                     "overhead_us": added,
-                    "overhead_pct": 100 * added / self.runs[0].median_us if self.runs[0].median_us else None,
+                    "overhead_pct": 100 * added / shallow_us if shallow_us else None,
                     "spans": int(own.sum()),
                     "spans_us": float(run.spans.time_us[own].sum()),
                 }
             )
+            before_us = run.median_us
         return ResultTable(f"Leveled experiment, {len(self.runs[0].model_us)} runs each", tuple(rows))
 
 
@@ -229,25 +219,18 @@ def leveled(
         raise InputError(f"repeats is {repeats}; at least 1 run per level is needed")
     for _ in range(warmup):
         run(Tracer(*levels))
-    times: list[list[float]] = [[] for _ in levels]
-    found: list[list[Spans]] = [[] for _ in levels]
+    results: list[list[tuple[float, Spans]]] = [[] for _ in levels]
     for _ in range(repeats):
-        for depth in range(len(levels)):
-            tracer = Tracer(*levels[: depth + 1])
+        for depth, recorded in enumerate(results, start=1):
+            tracer = Tracer(*levels[:depth])
             run(tracer)
             spans = tracer.spans()
             outer = spans.time_us[spans.level == numbers[0]]
             if not len(outer):
                 raise InputError(f"the run opened no span of level {levels[0]!r}; open one around everything")
-            times[depth].append(float(outer.sum()))
-            found[depth].append(spans)
-    return Leveled(
-        tuple(
-            LevelRun(
-                level,
-                tuple(times[depth]),
-                found[depth][int(np.argsort(times[depth])[len(times[depth]) // 2])],
-            )
-            for depth, level in enumerate(levels)
-        )
-    )
+            recorded.append((float(outer.sum()), spans))
+    runs = []
+    for level, recorded in zip(levels, results, strict=True):
+        median = sorted(recorded, key=lambda result: result[0])[repeats // 2]
+        runs.append(LevelRun(level, tuple(time_us for time_us, _ in recorded), median[1]))
+    return Leveled(tuple(runs))

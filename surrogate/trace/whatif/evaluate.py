@@ -141,21 +141,21 @@ def evaluate(
     Raises `InputError` where one does not apply to this trace.
     """
     baseline = simulate(graph)
-    answers = [_answer(one.label, baseline, one(graph, setting)) for one in what_ifs]
+    answers = [_answer(what_if.label, baseline, what_if(graph, setting)) for what_if in what_ifs]
     if together and len(what_ifs) > 1:
         changed, notes = graph, []
-        for one in what_ifs:
-            change = one(changed, setting)
+        for what_if in what_ifs:
+            change = what_if(changed, setting)
             changed = change.graph
             notes += change.notes
-        answers.append(
-            _answer(" + ".join(one.label for one in what_ifs), baseline, Change(changed, notes=tuple(notes)))
-        )
+        label = " + ".join(what_if.label for what_if in what_ifs)
+        answers.append(_answer(label, baseline, Change(changed, notes=tuple(notes))))
     return answers
 
 
 def _answer(name: str, baseline: Timeline, change: Change) -> Answer:
-    low, high = (None if one is None else simulate(one).per_iteration_us for one in (change.low, change.high))
+    ends = (change.low, change.high)
+    low, high = (None if graph is None else simulate(graph).per_iteration_us for graph in ends)
     return Answer(name, baseline, simulate(change.graph), low, high, change.notes)
 
 
@@ -166,7 +166,7 @@ def device_us(timeline: Timeline) -> float:
 
 
 def _on_streams(timeline: Timeline) -> np.ndarray:
-    is_stream = np.array([one.kind == STREAM for one in timeline.graph.resources] or [False])
+    is_stream = np.array([resource.kind == STREAM for resource in timeline.graph.resources] or [False])
     return np.flatnonzero(is_stream[timeline.graph.resource])
 
 
@@ -178,10 +178,10 @@ def path_us(timeline: Timeline) -> dict[str, float]:
 
 def layer_changes(before: Timeline, after: Timeline) -> list[dict[str, Any]]:
     """Device time per layer type and iteration before and after, where it changes, largest change first."""
-    sums = [_by_type(one) for one in (before, after)]
+    old, new = _by_type(before), _by_type(after)
     rows = [
-        {"type": name, "before_us": sums[0].get(name, 0.0), "after_us": sums[1].get(name, 0.0)}
-        for name in dict.fromkeys([*sums[0], *sums[1]])
+        {"type": name, "before_us": old.get(name, 0.0), "after_us": new.get(name, 0.0)}
+        for name in {**old, **new}
     ]
     changed = [row for row in rows if abs(row["after_us"] - row["before_us"]) > 1e-9]
     return sorted(changed, key=lambda row: -abs(row["after_us"] - row["before_us"]))
@@ -193,8 +193,8 @@ def _by_type(timeline: Timeline) -> dict[str, float]:
     time = np.bincount(
         graph.layer[rows] + 1, weights=graph.duration_us[rows], minlength=len(graph.layers) + 1
     )
-    found: dict[str, float] = {}
-    for name, one in zip((OUTSIDE, *graph.layers), time.tolist(), strict=True):
+    sums: dict[str, float] = {}
+    for name, time_us in zip((OUTSIDE, *graph.layers), time.tolist(), strict=True):
         kind = name.rpartition(".")[0] or name  # a layer is its type and a number
-        found[kind] = found.get(kind, 0.0) + one / max(len(graph.iterations), 1)
-    return found
+        sums[kind] = sums.get(kind, 0.0) + time_us / max(len(graph.iterations), 1)
+    return sums
