@@ -48,10 +48,10 @@ def kernel_table(profile: Profile, by: str = "name") -> ResultTable:
     return ResultTable(title, tuple(rows), _notes(profile, kernels, rows))
 
 
-def _groups(profile: Profile, kernels: Ints, by: str) -> tuple[Sequence[str], Ints]:
+def _groups(profile: Profile, kernels: Ints, by: str) -> tuple[list[str], Ints]:
     """The labels, and the label (by its index) of each kernel."""
     if by == "name":
-        return profile.trace.names, profile.trace.activities.name[kernels]
+        return list(profile.trace.names), profile.trace.activities.name[kernels]
     if by == "model":
         return ["whole model"], np.zeros(len(kernels), np.int64)
     labels, of_layer = profile.layers.labels(by)

@@ -48,13 +48,13 @@ class Profile:
     def compute_capability(self) -> float:
         """The device's compute capability, by the trace or the registry; 0.0 where neither knows."""
         recorded = [d.compute_capability for d in self.trace.devices if d.index == self.device]
-        return (recorded and recorded[0]) or (self.gpu.compute_capability if self.gpu else 0.0)
+        return next(filter(None, recorded), self.gpu.compute_capability if self.gpu else 0.0)
 
     @property
     def sms(self) -> int:
         """The device's SMs; 0 where unknown."""
         recorded = [d.sms for d in self.trace.devices if d.index == self.device]
-        return (recorded and recorded[0]) or (self.gpu.sms if self.gpu else 0)
+        return next(filter(None, recorded), self.gpu.sms if self.gpu else 0)
 
 
 def profile(trace: Trace, gpu: str | None = None) -> Profile:

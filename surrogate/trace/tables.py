@@ -9,7 +9,7 @@ import numpy as np
 
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Floats, Ints, linked
+from surrogate.trace.events.tables import Ints, linked
 from surrogate.trace.layers import BACKWARD, FORWARD
 from surrogate.trace.profiling import Profile, union_us
 from surrogate.trace.result import ResultTable, Row
@@ -57,7 +57,7 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
     trace, layers, activities = profile.trace, profile.layers, profile.trace.activities
     labels, of_layer = layers.labels(by)
 
-    def add(layer: Ints, weights: Any) -> Floats:
+    def add(layer: Ints, weights: Any) -> np.ndarray:
         """``weights`` summed up by the label of their layer (-1: outside)."""
         return np.bincount(of_layer[layer], weights=weights, minlength=len(labels))
 

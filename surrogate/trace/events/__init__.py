@@ -41,20 +41,6 @@ from surrogate.trace.events.tables import (
 )
 
 __all__ = [
-    "Activities",
-    "Allocations",
-    "Calls",
-    "Device",
-    "Iteration",
-    "Ranges",
-    "Stream",
-    "Syncs",
-    "Thread",
-    "Trace",
-    "iteration_of",
-    "iterations",
-    "read_trace",
-    "take",
-    "trim",
-    "with_execution_trace",
-]
+    "Activities", "Allocations", "Calls", "Device", "Iteration", "Ranges", "Stream", "Syncs", "Thread",
+    "Trace", "iteration_of", "iterations", "read_trace", "take", "trim", "with_execution_trace",
+]  # fmt: skip

@@ -18,16 +18,6 @@ from surrogate.trace.graph.simulate import (
 from surrogate.trace.graph.tasks import EDGE_KINDS, TASK_KINDS, Coverage, Graph, Resource
 
 __all__ = [
-    "EDGE_KINDS",
-    "POLICIES",
-    "TASK_KINDS",
-    "Coverage",
-    "CriticalPath",
-    "Graph",
-    "Resource",
-    "Timeline",
-    "critical_path",
-    "graph_of",
-    "serialised_pct",
-    "simulate",
-]
+    "EDGE_KINDS", "POLICIES", "TASK_KINDS", "Coverage", "CriticalPath", "Graph", "Resource", "Timeline",
+    "critical_path", "graph_of", "serialised_pct", "simulate",
+]  # fmt: skip

@@ -75,7 +75,7 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
         *assembly.handover_edges(),
         *assembly.end_edges(),
     ]
-    counts = dict.fromkeys(t.EDGE_KINDS, 0)
+    counts: dict[str, int] = dict.fromkeys(t.EDGE_KINDS, 0)
     for part in edges:
         counts[t.EDGE_KINDS[part.kind]] += len(part.src)
     activities, sizes = trace.activities, [len(part.src) for part in edges]

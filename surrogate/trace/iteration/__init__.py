@@ -19,25 +19,7 @@ from surrogate.trace.iteration.times import (
 from surrogate.trace.iteration.units import Action, HostWork, Unit, host_work
 
 __all__ = [
-    "Action",
-    "Clocks",
-    "DeviceTimes",
-    "HostWork",
-    "IterationTime",
-    "IterationTimes",
-    "Mean",
-    "OperatorRow",
-    "Overheads",
-    "Surrogates",
-    "Unit",
-    "UnpredictedOperator",
-    "clocks_for",
-    "host_work",
-    "iteration_times",
-    "load_overheads",
-    "load_surrogates",
-    "measure_overheads",
-    "measured_times",
-    "pooled",
-    "predicted_times",
-]
+    "Action", "Clocks", "DeviceTimes", "HostWork", "IterationTime", "IterationTimes", "Mean", "OperatorRow",
+    "Overheads", "Surrogates", "Unit", "UnpredictedOperator", "clocks_for", "host_work", "iteration_times",
+    "load_overheads", "load_surrogates", "measure_overheads", "measured_times", "pooled", "predicted_times",
+]  # fmt: skip

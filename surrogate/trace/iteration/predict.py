@@ -346,6 +346,7 @@ class _Walk:
 
     def operators(self, chosen: Sequence[int]) -> tuple[OperatorRow, ...]:
         """Means over the iterations of ``chosen``, the most device time first, then the most host time."""
+        # Per operator: calls, launches, host time, measured and predicted device time.
         sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(5))
         sources: dict[str, dict[str, None]] = defaultdict(dict)
         measured, predicted = self.trace.activities.time_us, self.times.time_us
@@ -354,10 +355,11 @@ class _Walk:
             host = _host_us(unit, self.overheads_of(unit.iteration))
             sums[unit.name] += [1, len(unit.launches), host, measured[rows].sum(), predicted[rows].sum()]
             sources[unit.name].update(dict.fromkeys(self.times.source[row] for row in rows))
-        table = [
-            OperatorRow(name, *(values / len(chosen)).tolist(), ", ".join(sorted(sources[name])))
-            for name, values in sums.items()
-        ]
+        table = []
+        for name, values in sums.items():
+            calls, launches, host, before, after = (values / len(chosen)).tolist()
+            listed = ", ".join(sorted(sources[name]))
+            table.append(OperatorRow(name, calls, launches, host, before, after, listed))
         return tuple(sorted(table, key=lambda row: (-row.predicted_us, -row.host_us, row.operator)))
 
 

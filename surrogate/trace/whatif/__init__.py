@@ -11,22 +11,6 @@ from surrogate.trace.whatif.primitives import NewTask, Task, insert, remove, sca
 from surrogate.trace.whatif.setting import Change, Network, Setting, setting_of
 
 __all__ = [
-    "MODELS",
-    "Answer",
-    "Change",
-    "Network",
-    "NewTask",
-    "Setting",
-    "Task",
-    "WhatIf",
-    "evaluate",
-    "insert",
-    "remove",
-    "scale",
-    "schedule",
-    "select",
-    "setting_of",
-    "user_function",
-    "what_if",
-    "write_timeline",
-]
+    "MODELS", "Answer", "Change", "Network", "NewTask", "Setting", "Task", "WhatIf", "evaluate", "insert",
+    "remove", "scale", "schedule", "select", "setting_of", "user_function", "what_if", "write_timeline",
+]  # fmt: skip

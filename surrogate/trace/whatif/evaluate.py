@@ -10,7 +10,7 @@ from surrogate.features.errors import InputError, nearest
 from surrogate.trace.graph import Graph, Timeline, critical_path, simulate
 from surrogate.trace.graph.tasks import STREAM
 from surrogate.trace.layers import OUTSIDE
-from surrogate.trace.whatif import convolutions, distributed, hardware
+from surrogate.trace.whatif import distributed, hardware
 from surrogate.trace.whatif.setting import Change, Setting
 
 Model = Callable[[Graph, Setting, float | None], Change]
@@ -40,7 +40,7 @@ MODELS: dict[str, tuple[Model, str, bool]] = {
     "fused-adam": (hardware.fused_adam, "the optimizer's kernels as one", False),
     "batch-norm": (hardware.restructured_batch_norm, "batch norm merged into its neighbours", False),
     "cuda-graphs": (hardware.cuda_graphs, "one graph launch per iteration", False),
-    "best-convolution": (convolutions.best_convolutions, "each convolution by the fastest algorithm predicted", False),
+    "best-convolution": (hardware.best_convolutions, "each convolution by the fastest algorithm predicted", False),
     "batch": (hardware.batch, "N samples a step (default: twice as many)", True),
     "gpu": (hardware.other_gpu, "the kernels on the GPU of --gpu", False),
     "faster-kernels": (hardware.faster_kernels, "kernels N times as fast (default 2)", True),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from surrogate.features.errors import InputError
 from surrogate.trace.graph import simulate
 from surrogate.trace.whatif import MODELS, Network, evaluate, select, setting_of, user_function, what_if
-from surrogate.trace.whatif.convolutions import convolutions_of
+from surrogate.trace.whatif.hardware import convolutions_of
 from surrogate.trace.whatif.distributed import NETWORK
 from surrogate.trace.whatif.setting import parameters_of
 
