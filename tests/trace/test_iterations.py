@@ -107,13 +107,7 @@ def test_trimming_to_a_gpu(make_trace, read):
 
 
 @pytest.mark.parametrize(
-    "part",
-    [
-        {"iterations_kept": [7]},
-        {"gpu": 3},
-        {"from_us": 5.0, "to_us": 4.0},
-        {"from_us": 1e9},
-    ],
+    "part", [{"iterations_kept": [7]}, {"gpu": 3}, {"from_us": 5.0, "to_us": 4.0}, {"from_us": 1e9}]
 )
 def test_what_is_not_there_is_refused(make_trace, read, part):
     with pytest.raises(ValueError) as error:
@@ -129,7 +123,7 @@ def test_any_span_keeps_links_valid(made_once, start, length):
         return
     for links, table in (
         (part.ranges.parent, part.ranges), (part.calls.range, part.ranges), (part.activities.range, part.ranges),
-        (part.activities.call, part.calls),
+        (part.activities.call, part.calls)
     ):  # fmt: skip
         assert ((links >= -1) & (links < max(len(table), 1))).all()
     launched = part.activities.call >= 0

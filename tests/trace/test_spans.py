@@ -30,11 +30,11 @@ def test_a_kernel_leads_up_to_its_iteration(make_trace, read):
     spans = trace_spans(read(make_trace(steps=1)))
     assert _chain(spans, _named(spans, "volta_scudnn_128x64_relu_interior_nn_v1")) == [
         ("kernel", "volta_scudnn_128x64_relu_interior_nn_v1"), ("call", "cudaLaunchKernel"),
-        ("operator", "aten::cudnn_convolution"), ("layer", "conv2d.0"), ("model", "ProfilerStep#5"),
+        ("operator", "aten::cudnn_convolution"), ("layer", "conv2d.0"), ("model", "ProfilerStep#5")
     ]  # fmt: skip
     # A backward kernel hangs under the layer of its forward operator, though its thread is another.
     assert _chain(spans, _named(spans, "cudnn_wgrad_kernel"))[-3:] == [
-        ("operator", "ConvolutionBackward0"), ("layer", "conv2d.0"), ("model", "ProfilerStep#5"),
+        ("operator", "ConvolutionBackward0"), ("layer", "conv2d.0"), ("model", "ProfilerStep#5")
     ]  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from surrogate.trace.iteration import (
 
 KERNEL = {
     "ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2,
-    "args": {"device": 0, "stream": 7, "correlation": 1},
+    "args": {"device": 0, "stream": 7, "correlation": 1}
 }  # fmt: skip
 
 

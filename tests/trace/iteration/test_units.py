@@ -10,7 +10,7 @@ from surrogate.trace.iteration.units import segments
 def event(category, name, start, length, thread=1, **arguments):
     return {
         "ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": length,
-        "args": arguments,
+        "args": arguments
     }  # fmt: skip
 
 
