@@ -177,9 +177,10 @@ class _EventReader:
 
     def thread(self, event: dict[str, Any]) -> int:
         process, thread = event.get("pid"), event.get("tid")
-        if type(process) not in (int, str) or type(thread) not in (int, str):
-            process, thread = str(process), str(thread)
-        return self.raw.threads.index((process, thread))
+        try:
+            return self.raw.threads.index((process, thread))
+        except TypeError:  # a list in the place of an id
+            return self.raw.threads.index((str(process), str(thread)))
 
     def range(self, event: dict[str, Any], arguments: dict[str, Any], kind: int) -> None:
         raw, get = self.raw, arguments.get
