@@ -1,6 +1,12 @@
-"""A convolution problem as text: ``n32c256h14w14k256r3s3p1u1``, or the field's flags ``-n 32 -c 256 -H 14 …``."""
+"""A convolution as text: ``n32c256h14w14k256r3s3p1u1``, the field's flags ``-n 32 -c 256 -H 14 …``, or a line of
+MIOpenDriver, as MIOpen itself logs it (``MIOPEN_ENABLE_LOGGING_CMD=1``):
+``./bin/MIOpenDriver convfp16 -n 32 -c 256 -H 14 -W 14 -k 256 -y 3 -x 3 -p 1 -q 1 -m conv -g 1 -F 1 -t 1``.
+
+Source of the driver's names: ROCm/MIOpen, driver/conv_driver.hpp.
+"""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from .conv import Conv
@@ -24,10 +30,14 @@ EXAMPLE = "n32c256h14w14k256r3s3p1u1"
 def parse(text: str, **settings: Any) -> Conv:
     """The `Conv` that ``text`` names; ``settings`` are dtype, math, layout and direction.
 
-    Defaults: w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1. A text beginning with ``-`` is read as flags.
-    Raises `InputError` naming the part that is wrong.
+    Defaults: w=h, s=r, p=0, q=p, u=1, v=u, l=1, j=l, g=1. A text beginning with ``-`` is read as flags; what a line of
+    MIOpenDriver says of element type, direction and layout counts before ``settings``. Raises `InputError` naming the
+    part that is wrong.
     """
     text = text.strip()
+    if is_driver_line(text.split()):
+        flags, own = read_driver_line(text.split())
+        return parse_flags(flags, **settings | own)
     if text.startswith("-"):
         return parse_flags(text.split(), **settings)
     sizes: dict[str, int] = {}
@@ -75,3 +85,50 @@ def _build(sizes: dict[str, int], text: str, names: dict[str, str], settings: di
     if missing:
         raise InputError(f"problem {text!r} lacks {', '.join(missing)}; it looks like {EXAMPLE}")
     return Conv(**sizes, **settings)
+
+
+DRIVER_DTYPES = {"conv": "fp32", "convfp16": "fp16", "convbfp16": "bf16", "convint8": "int8"}
+"""First word → element type."""
+DRIVER_DIRECTIONS = {"1": "fwd", "2": "bwd_data", "4": "bwd_filter"}
+"""Value of ``-F`` → direction; sums ask for several at once."""
+DRIVER_LAYOUTS = ("-I", "--in_layout", "-O", "--out_layout", "-f", "--fil_layout")
+DRIVER_IGNORED = frozenset(
+    ("-t", "--time", "-V", "--verify", "-i", "--iter", "-w", "--wall", "-s", "--search", "-P", "--printconv", "-S",
+     "--solution")
+)  # fmt: skip
+"""How the driver runs, not what: a flag and its value change nothing about the time."""
+
+
+def is_driver_line(words: Sequence[str]) -> bool:
+    """True where a name of the driver stands before the flags."""
+    return any(word in DRIVER_DTYPES for word in words[:2]) or (
+        bool(words) and words[0].endswith("MIOpenDriver")
+    )
+
+
+def read_driver_line(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The flags of the problem itself, and the settings (dtype, direction, layout) that the line names.
+
+    Raises `InputError` for another operation, a direction of several, a depth, or a mode other than convolution.
+    """
+    text = " ".join(words)
+    rest = list(words[1:] if words[0].endswith("MIOpenDriver") else words)
+    if not rest or rest[0] not in DRIVER_DTYPES:
+        raise InputError(f"{text!r} is no convolution of MIOpenDriver; known: {', '.join(DRIVER_DTYPES)}")
+    settings = {"dtype": DRIVER_DTYPES[rest[0]]}
+    flags: list[str] = []
+    if len(rest) % 2 == 0:
+        raise InputError(f"{text!r} has a flag without a value")
+    for flag, value in zip(rest[1::2], rest[2::2], strict=True):
+        if flag in ("-F", "--forw"):
+            if value not in DRIVER_DIRECTIONS:
+                raise InputError(f"-F {value} asks for several directions; give 1, 2 or 4")
+            settings["direction"] = DRIVER_DIRECTIONS[value]
+        elif flag in DRIVER_LAYOUTS:
+            settings["layout"] = value
+        elif flag in ("-m", "--mode"):
+            if value != "conv":
+                raise InputError(f"-m {value}: only convolutions are known, -m conv")
+        elif flag not in DRIVER_IGNORED:
+            flags += [flag, value]
+    return flags, settings

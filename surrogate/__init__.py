@@ -12,8 +12,10 @@ from surrogate.features.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle, save
+    from surrogate.bundle.bundle import load as load_bundle
     from surrogate.bundle.calibrate import calibrate
-    from surrogate.bundle.training import evaluate, train
+    from surrogate.bundle.evaluate import evaluate
+    from surrogate.bundle.train import train
     from surrogate.dataset.store import Dataset, read_dataset, write_dataset
     from surrogate.evaluation.compare import compare
     from surrogate.evaluation.comparison import Comparison
@@ -47,7 +49,7 @@ _HOMES = {
     "autotune": "surrogate.prediction.autotune",
     "calibrate": "surrogate.bundle.calibrate",
     "compare": "surrogate.evaluation.compare",
-    "evaluate": "surrogate.bundle.training",
+    "evaluate": "surrogate.bundle.evaluate",
     "gpu": "surrogate.features.gpu",
     "gpus": "surrogate.features.gpu",
     "load": "surrogate.prediction.predictor",
@@ -55,7 +57,7 @@ _HOMES = {
     "read_dataset": "surrogate.dataset.store",
     "save": "surrogate.bundle.bundle",
     "select": "surrogate.prediction.predictor",
-    "train": "surrogate.bundle.training",
+    "train": "surrogate.bundle.train",
     "write_dataset": "surrogate.dataset.store",
 }
 """Public name → the module that defines it; each is imported when it is first asked for."""

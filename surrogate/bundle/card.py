@@ -11,7 +11,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.store import Dataset
 from surrogate.evaluation.coverage import coverage_rows, picks, reliability
 from surrogate.evaluation.judge import time_errors
-from surrogate.evaluation.scorecard import HEURISTIC, Judged, choice_rows, pick_by_heuristic, pick_by_times
+from surrogate.evaluation.scorecard import Judged, choice_rows, pick_by_heuristic, pick_by_times
 from surrogate.models import Support
 from surrogate.uncertainty.fit import held_out_half_widths
 
@@ -91,7 +91,7 @@ def held_out_choice(
     allowed = support.supported(rows.take(part))
     chosen = {
         "model": [pick_by_times(judged, predicted_us[part], allowed)],
-        HEURISTIC: [pick_by_heuristic(judged)],
+        judged.heuristic: [pick_by_heuristic(judged)],
     }
     wanted = ("all", rows.family.primary)
     return {

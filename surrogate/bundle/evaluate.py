@@ -14,7 +14,7 @@ from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Dataset, as_dataset
 from surrogate.evaluation.coverage import coverage_rows, picks
 from surrogate.evaluation.judge import time_errors
-from surrogate.evaluation.scorecard import HEURISTIC, Judged, choice_rows, pick_by_heuristic, pick_by_times
+from surrogate.evaluation.scorecard import Judged, choice_rows, pick_by_heuristic, pick_by_times
 from surrogate.models import model_frame
 
 
@@ -50,7 +50,7 @@ def _evaluate_part(
     if len(part):
         judged = Judged.of(rows.take(part))
         chosen = pick_by_times(judged, times[part], supported[part])
-        for row in choice_rows(judged, {"model": [chosen], HEURISTIC: [pick_by_heuristic(judged)]}, {}):
+        for row in choice_rows(judged, {"model": [chosen], judged.heuristic: [pick_by_heuristic(judged)]}, {}):
             if row["model"] == "model" and row["gpu"] == "all":
                 own = {k: v for k, v in row.items() if k not in ("model", "gpu", "stratum", "family")}
                 choices[row["stratum"]] = own

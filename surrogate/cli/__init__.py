@@ -7,9 +7,8 @@ from contextlib import suppress
 
 import click
 
-from surrogate.cli.failures import EXPECTED, line_and_status
 from surrogate.cli.groups import LazyGroup
-from surrogate.cli.streams import ending_signals, flush_output, usable_streams
+from surrogate.cli.process import EXPECTED, ending_signals, flush_output, line_and_status, usable_streams
 
 COMMANDS = {
     "collect": ("collect", "Measure kernel times on a device, resumably."),

@@ -65,7 +65,7 @@ def command(
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it (the vendor's, for one never measured). Times
     on other GPUs stay as they are. Intervals come from held-out shapes.
     """
-    from surrogate.cli.bundle_argument import bundle_path
+    from surrogate.cli.options import bundle_path
     from surrogate.features.errors import InputError
 
     if count is None:

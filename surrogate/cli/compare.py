@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from surrogate.cli.options import candidate_option, candidates_option, output_options, where_option
+from surrogate.cli.options import (
+    candidate_option,
+    candidates_option,
+    output_options,
+    where_option,
+)
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -90,9 +95,9 @@ def command(
     """
     from surrogate.bundled import default_dataset
     from surrogate.cli.datasets import load
-    from surrogate.dataset.staging import staged
+    from surrogate.dataset.files import staged
     from surrogate.evaluation.compare import compare
-    from surrogate.report.write import FIGURE_FILES, write_report
+    from surrogate.report.page import FIGURE_FILES, write_report
 
     names = _names(models)
     table = load(data or default_dataset(), candidates, where)
@@ -123,7 +128,7 @@ def command(
 
 def _show(result: "Comparison", as_json: bool, as_csv: bool) -> None:
     from surrogate.cli.options import show
-    from surrogate.report.terminal import terminal_summary
+    from surrogate.report.summary import terminal_summary
 
     if as_json or as_csv:
         show(result.results["choice_rows"], as_json=as_json, as_csv=as_csv, whole=result.results)

@@ -23,15 +23,13 @@ def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
     Times that look like another unit's (ms for µs) are told as a warning.
     """
     from surrogate.cli.datasets import warn
-    from surrogate.dataset.check import check as violations_of
-    from surrogate.dataset.normalise import normalise, require_columns
-    from surrogate.dataset.schema import REQUIRED_COLUMNS
+    from surrogate.dataset.checks import check as violations_of
+    from surrogate.dataset.checks import normalise
     from surrogate.dataset.store import devices_in, read_table
 
     records = []
     for path in paths:
         frame, metadata = read_table(path)
-        require_columns(frame, REQUIRED_COLUMNS, str(path))
         frame = normalise(frame, str(path))
         found = violations_of(frame)
         if not found:
@@ -53,8 +51,7 @@ def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
 @output_options
 def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv: bool) -> None:
     """Describe PATHS: rows, problems, shapes and what can be judged, per GPU and setting."""
-    from surrogate.dataset.describe import describe
-    from surrogate.dataset.store import read_dataset
+    from surrogate.dataset.store import describe, read_dataset
 
     described = {path: describe(read_dataset(path, candidates=candidates)) for path in paths}
     if as_json or as_csv:
@@ -62,7 +59,9 @@ def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv:
         show(records, as_json=as_json, as_csv=as_csv)
         return
     for path, found in described.items():
-        shared = [name for name in _FACTS if all(record[name] == found[0][name] for record in found)]
+        shared = [
+            name for name in _FACTS if name in found[0] and all(r.get(name) == found[0][name] for r in found)
+        ]
         facts = ", ".join(f"{name} {_text(found[0][name])}" for name in shared)
         click.echo(_wrapped(f"{path}: {facts}", ""))
         counts = [{_SHORT.get(k, k): v for k, v in record.items() if k not in shared} for record in found]
@@ -71,7 +70,19 @@ def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv:
 
 _SHORT = {"judged_problems": "judged", "judged_shapes": "in_shapes"}
 """Heads that let the counts fit 80 columns."""
-_FACTS = ("gpu", "library", "versions", "direction", "dtype", "math", "layout", "candidates")
+_FACTS = (
+    "family",
+    "gpu",
+    "library",
+    "versions",
+    "operator",
+    "direction",
+    "dtype",
+    "math",
+    "layout",
+    "variant",
+    "candidates",
+)
 
 
 def _text(value: str | list[str]) -> str:
@@ -87,11 +98,11 @@ def _text(value: str | list[str]) -> str:
 def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None:
     """Merge datasets (parquet) or collected runs (JSONL) in PATHS into one dataset; a later file's row wins."""
     from surrogate.cli.datasets import warn
-    from surrogate.dataset.merge import merge as merged
+    from surrogate.dataset.store import merge as merged
     from surrogate.dataset.store import read_dataset, write_dataset
     from surrogate.features.errors import InputError
 
-    runs = [path for path in paths if path.suffix == ".jsonl"]
+    runs = [path for path in paths if path.name.endswith((".jsonl", ".jsonl.gz"))]
     if runs and len(runs) < len(paths):
         raise InputError("PATHS mix runs (.jsonl) and datasets; merge the runs first, then the datasets")
     if runs:

@@ -8,9 +8,8 @@ from typing import Any
 import click
 import pandas as pd
 
-from surrogate.dataset.merge import merge
-from surrogate.dataset.store import Dataset, read_dataset
-from surrogate.dataset.suspicion import suspicions
+from surrogate.dataset.checks import unit_warnings
+from surrogate.dataset.store import Dataset, merge, read_dataset
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.gpu import Gpu, canonical
 
@@ -29,8 +28,8 @@ def load(path: Path, candidates: str | None = None, where: Sequence[str] = ()) -
 
 def warn(path: Path, frame: pd.DataFrame, devices: Mapping[str, Gpu]) -> None:
     """Say on standard error where the times of a normalised frame look like another unit's."""
-    for suspicion in suspicions(frame, devices):
-        click.echo(f"warning: {path}: {suspicion}", err=True)
+    for warning in unit_warnings(frame, devices):
+        click.echo(f"warning: {path}: {warning}", err=True)
 
 
 def load_all(paths: Sequence[Path], candidates: str | None, where: Sequence[str]) -> Dataset:

@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.bundle_argument import bundle_path
-from surrogate.cli.options import candidates_option, output_options, show, where_option
+from surrogate.cli.options import bundle_path, candidates_option, output_options, show, where_option
 
 
 @click.command()
@@ -26,14 +25,18 @@ def command(
     time divided by its factor to the time multiplied by it.
     """
     from surrogate.bundle.bundle import load
-    from surrogate.bundle.training import evaluate
+    from surrogate.bundle.evaluate import evaluate
     from surrogate.cli.datasets import load as load_data
 
     records = evaluate(load(bundle_path(bundle)), load_data(data, candidates, where))
     if as_json or as_csv:
         show(records, as_json=as_json, as_csv=as_csv)
         return
-    flat = {f"{record['part']} {record['stratum']}": _flat(record) for record in records}
+    several = len({record["family"] for record in records}) > 1
+    flat = {
+        " ".join([record["family"]] * several + [record["part"], record["stratum"]]): _flat(record)
+        for record in records
+    }
     names = dict.fromkeys(name for figures in flat.values() for name in figures)
     table = [
         {"figure": name, **{column: figures.get(name) for column, figures in flat.items()}} for name in names
@@ -43,7 +46,11 @@ def command(
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
     """Figures by name, those of the intervals one by one for each GPU."""
-    figures = {name: value for name, value in record.items() if name not in ("part", "stratum", "intervals")}
+    figures = {
+        name: value
+        for name, value in record.items()
+        if name not in ("family", "part", "stratum", "intervals")
+    }
     for row in record.get("intervals", []):
         figures[f"interval_coverage {row['gpu']}"] = row["coverage"]
         figures[f"interval_factor {row['gpu']}"] = row["interval_factor"]

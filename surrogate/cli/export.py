@@ -47,8 +47,8 @@ def command(
 
     Exit status 1 where no problem has a pick within the limits; problems without one are counted.
     """
-    from surrogate.cli.bundle_argument import bundle_path, named_gpu
-    from surrogate.dataset.atomic import write_text
+    from surrogate.cli.options import bundle_path, named_gpu
+    from surrogate.dataset.files import write_text
     from surrogate.dataset.problem_list import read_convs
     from surrogate.prediction.export import export, picks_for
     from surrogate.prediction.limits import parse_bytes

@@ -2,8 +2,7 @@
 
 import click
 
-from surrogate.cli.completion import gpu_names
-from surrogate.cli.options import output_options, show
+from surrogate.cli.options import gpu_names, output_options, show
 
 
 @click.command()

@@ -16,7 +16,7 @@ def command(bundle: str, as_json: bool, as_csv: bool) -> None:
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it.
     """
     from surrogate.bundle.bundle import read_index
-    from surrogate.cli.bundle_argument import bundle_path
+    from surrogate.cli.options import bundle_path
 
     index = read_index(bundle_path(bundle))
     show(list(_flat("", index)), as_json=as_json, as_csv=as_csv, whole=index)

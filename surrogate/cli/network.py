@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.completion import gpu_names
-from surrogate.cli.options import output_options, show
+from surrogate.cli.options import gpu_names, output_options, show
 from surrogate.features.problem import DTYPES, LAYOUTS, MATHS
 from surrogate.network.read import MAX_SIZE
 

@@ -1,6 +1,7 @@
 """Options that several commands share, and what --json and --csv print; nothing heavy is imported for their help."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +19,13 @@ candidate_option = click.option(
     default="algorithm",
     show_default=True,
     help="Choose among algorithms (each with its fastest solver) or among solvers.",
+)
+device_option = click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where XGBoost grows trees.",
 )
 where_option = click.option(
     "--where",
@@ -52,3 +60,45 @@ def show(
         click.echo(to_csv(records), nl=False)
     else:
         click.echo((table or Table(records)).text(terminal_width()))
+
+
+def gpu_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Registry names that begin with ``incomplete``, else such aliases; none where SEER_GPUS cannot be read."""
+    from surrogate.features.errors import InputError
+    from surrogate.features.gpu import gpus
+
+    try:
+        known = gpus()
+    except InputError:
+        return []
+    begun = incomplete.casefold()
+    names = [one.name for one in known if one.name.casefold().startswith(begun)]
+    aliases = [alias for one in known for alias in one.aliases]
+    return names or sorted({alias for alias in aliases if alias.casefold().startswith(begun)})
+
+
+def bundle_path(text: str, library: str | None = None) -> Path:
+    """The folder that ``text`` means; what exists is a path, whatever else its name may be.
+
+    Raises `InputError` where there is neither such a folder nor such a GPU.
+    """
+    from surrogate.features.errors import InputError
+    from surrogate.features.gpu import gpu
+    from surrogate.prediction.shipped import bundle_for, is_path
+
+    if is_path(text) or Path(text).exists():
+        return Path(text)
+    try:
+        one = gpu(text)
+    except InputError as error:
+        raise InputError(
+            f"{text}: no bundle there (no bundle.json; `seer train` makes one), and no GPU whose bundle ships: {error}"
+        ) from None
+    return bundle_for(one, library)
+
+
+def named_gpu(text: str, gpu: str | None) -> str | None:
+    """The GPU that is asked about: the one named apart, else the one whose shipped bundle ``text`` names."""
+    from surrogate.prediction.shipped import is_path
+
+    return gpu if gpu or is_path(text) or Path(text).exists() else text

@@ -5,17 +5,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.completion import gpu_names
+from surrogate.cli.options import gpu_names
 
 if TYPE_CHECKING:
-    from surrogate.features.conv import Conv
+    from surrogate.features.families import AnyProblem
     from surrogate.prediction.predictor import Predictor
 
-# written out here, so that help needs no numeric library; a test holds them to `surrogate.features.problem`
-MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
-DTYPES = ("fp32", "fp16", "bf16", "fp64", "int8")
-DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
-LAYOUTS = ("NCHW", "NHWC")
+# Written out here, so that help needs no numeric library; a test holds them to the families.
+CHOICES = {
+    "dtype": (("fp32", "fp16", "bf16", "fp64", "int8"), "Element type."),
+    "math": (("fma", "default", "tensor_op", "tensor_op_allow_conversion"), "Math type."),
+    "layout": (("NCHW", "NHWC"), "Of a convolution's tensors in memory."),
+    "direction": (("fwd", "bwd_data", "bwd_filter"), "A convolution forward, or one of its gradients."),
+}
+DEFAULTS = {"dtype": "fp32", "math": "fma", "layout": "NCHW", "direction": "fwd"}
 FLAGS = {"ignore_unknown_options": True}
 """Context settings of a command that takes PROBLEM as flags."""
 
@@ -27,17 +30,14 @@ def problem_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def problem_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say on what, and how, a problem is computed."""
+    for name, (known, text) in reversed(CHOICES.items()):
+        kind = click.Choice(known, case_sensitive=False)
+        function = click.option(f"--{name}", type=kind, help=f"{text}  [default: {DEFAULTS[name]}]")(function)
     for option in (
-        _choice("--direction", DIRECTIONS, "fwd", "Forward, or one of the gradients."),
-        _choice("--layout", LAYOUTS, "NCHW", "Of the tensors in memory."),
-        _choice("--math", MATHS, "fma", "Math type."),
-        _choice("--dtype", DTYPES, "fp32", "Element type."),
         click.option(
             "--library-version", metavar="V", help="As in 8.9.2.  [default: the newest that the bundle knows]"
         ),
-        click.option(
-            "--library", metavar="NAME", help="cudnn, miopen or reference, where the bundle knows several."
-        ),
+        click.option("--library", metavar="NAME", help="Candidates of one library only, as cudnn or miopen."),
         click.option(
             "--bundle",
             type=click.Path(),
@@ -54,40 +54,31 @@ def problem_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _choice(name: str, known: tuple[str, ...], default: str, text: str) -> Callable[..., Any]:
-    """An option of known values, in capitals or not."""
-    kind = click.Choice(known, case_sensitive=False)
-    return click.option(name, type=kind, default=default, show_default=True, help=text)
+def settings_of(options: dict[str, Any]) -> dict[str, str]:
+    """The settings that were given, of those that `problem_options` adds."""
+    return {name: options[name] for name in CHOICES if options.get(name) is not None}
 
 
-def read_problem(words: tuple[str, ...], options: dict[str, Any]) -> "Conv":
-    """The problem that the words name. Raises `InputError` naming what is wrong.
+def read_problem(words: tuple[str, ...], options: dict[str, Any]) -> "AnyProblem":
+    """The problem that the words name, of any family. Raises `InputError` naming what is wrong.
 
     What a line of MIOpenDriver says of element type, direction and layout counts before the options.
     """
-    from surrogate.cli.driver_line import is_driver_line, read_driver_line
     from surrogate.features.errors import InputError
-    from surrogate.features.text import EXAMPLE, parse, parse_flags
+    from surrogate.features.families import parse_problem
+    from surrogate.features.text import EXAMPLE, is_driver_line
 
-    settings = {name: options[name] for name in ("dtype", "math", "layout", "direction")}
-    if len(words) == 1:
-        words = tuple(words[0].split())  # flags, or a driver's line, in quotes
     if not words:
         raise InputError(f"no PROBLEM given; it looks like {EXAMPLE}, or like -- -n 32 -c 256 -H 14 …")
-    if is_driver_line(words):
-        flags, own = read_driver_line(words)
-        return parse_flags(flags, **settings | own)
-    if len(words) == 1:
-        return parse(words[0], **settings)
-    if not words[0].startswith("-"):
+    if len(words) > 1 and not words[0].startswith("-") and not is_driver_line(words):
         raise InputError(
             f"{len(words)} words came as PROBLEM, {words[0]!r} first; give one, or a file of them to `seer export`"
         )
-    return parse_flags(list(words), **settings)
+    return parse_problem(" ".join(words), **settings_of(options))
 
 
 def open_predictor(options: dict[str, Any]) -> "Predictor":
-    """The predictor that ``--gpu`` and ``--bundle`` name: numpy alone answers, since one question is all there is."""
+    """The predictor that ``--gpu`` and ``--bundle`` name."""
     from pathlib import Path
 
     from surrogate.features.errors import InputError
@@ -95,7 +86,7 @@ def open_predictor(options: dict[str, Any]) -> "Predictor":
 
     gpu, bundle, library = options["gpu"], options["bundle"], options["library"]
     if bundle is not None:
-        return load(Path(bundle), gpu=gpu, library=library, backend="numpy")
+        return load(Path(bundle), gpu=gpu, library=library)
     if not gpu:
         raise InputError("no GPU named; give --gpu G (`seer gpus` lists them), or --bundle B")
-    return load(gpu, library=library, backend="numpy")
+    return load(gpu, library=library)

@@ -12,9 +12,9 @@ from surrogate.cli.options import output_options, show
 @output_options
 def command(directory: Path, as_json: bool, as_csv: bool) -> None:
     """Draw figures, CSV tables and report.html anew from the results in DIRECTORY, and print the summary."""
+    from surrogate.report.page import write_report
     from surrogate.report.results import read_results
-    from surrogate.report.terminal import terminal_summary
-    from surrogate.report.write import write_report
+    from surrogate.report.summary import terminal_summary
 
     results = read_results(directory)
     page = write_report(directory)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.completion import gpu_names
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import output_options, show
+from surrogate.cli.options import gpu_names, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table
 

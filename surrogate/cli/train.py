@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import candidate_option, candidates_option, where_option
+from surrogate.cli.options import candidate_option, candidates_option, device_option, where_option
 from surrogate.features.errors import InputError
 
 
@@ -14,7 +14,7 @@ from surrogate.features.errors import InputError
 @click.option(
     "--model",
     metavar="NAME",
-    help="The model to fit.  [default: blend, with --stream boosted-terms, or what --params is for]",
+    help="The model to fit.  [default: boosted-terms, or what --params is for]",
 )
 @click.option(
     "--tune",
@@ -28,10 +28,14 @@ from surrogate.features.errors import InputError
     "--params", "params_file", type=click.Path(path_type=Path), help="Settings that `seer tune -o` found."
 )
 @click.option(
-    "--stream",
-    is_flag=True,
-    help="For tables beyond memory: read in parts, boosters from external memory; intervals and errors from a sample.",
+    "--dask",
+    "cluster",
+    is_flag=False,
+    flag_value="",
+    metavar="[ADDRESS]",
+    help="For tables beyond one machine's memory: the workers of a Dask cluster at ADDRESS, or of this machine.",
 )
+@device_option
 @candidate_option
 @candidates_option
 @where_option
@@ -42,7 +46,8 @@ def command(
     model: str | None,
     trials: int,
     params_file: Path | None,
-    stream: bool,
+    cluster: str | None,
+    device: str,
     candidate: str,
     candidates: str | None,
     where: tuple[str, ...],
@@ -51,66 +56,69 @@ def command(
 ) -> None:
     """Fit a model on all rows of DATA and save it as a bundle: a folder of JSON and UBJ files, nothing executable.
 
-    The model card's errors and the intervals come from folds by shape; how much wider intervals are on a GPU that was
-    never measured, from fits without one of the GPUs, where DATA has three or more (otherwise, and with --stream: 3
-    times).
+    DATA may hold several families of kernels; each gets a model of its own. The model card's errors and the intervals
+    come from folds by shape; how much wider intervals are on a GPU that was never measured, from fits without one of
+    the GPUs, where DATA has three or more (otherwise: 3 times).
     """
     from surrogate.bundle.bundle import save
-    from surrogate.bundle.training import train
+    from surrogate.bundle.train import train
     from surrogate.cli.datasets import load_all, progress_bar
 
-    model, params = _settings(model, params_file, trials, stream)
-    if stream and trials:
-        raise InputError(
-            "--stream trains with given settings; search on a part of the data with `seer tune` first"
-        )
+    name, params = _settings(model, params_file, trials)
+    if device != "cpu":
+        params = {**params, "device": device}
     step, close = progress_bar("train")
-    how: dict[str, Any] = {
-        "model": model,
-        "params": params,
-        "candidate": candidate,
-        "seed": seed,
-        "progress": step,
-    }
     try:
-        if stream:
-            from surrogate.cli.kept import kept_values
-            from surrogate.streaming import train_streaming
+        if cluster is not None:
+            from surrogate.bundle.dask_train import train_on_dask
 
-            keep = kept_values(data, where)
-            bundle = train_streaming(data, candidates=candidates, keep=keep, where=where, **how)
+            if trials or where:
+                raise InputError(
+                    "--dask trains on whole tables with given settings; leave --tune and --where out"
+                )
+            bundle = train_on_dask(
+                data, cluster or None, model=name, params=params, candidate=candidate,
+                candidates=candidates or "all", seed=seed, progress=step,
+            )  # fmt: skip
         else:
-            bundle = train(load_all(data, candidates, where), trials=trials, **how)
+            bundle = train(
+                load_all(data, candidates, where), model=name, params=params, trials=trials, candidate=candidate,
+                seed=seed, progress=step,
+            )  # fmt: skip
     finally:
         close()
     save(bundle, output)
-    held = bundle.card["held_out"]
-    click.echo(f"{output}: {model}, {bundle.card['data']['ok_rows']} rows; held out by shape:")
-    click.echo(
-        f"  time error {held['time']['median_ape']:.1%} median, {held['time']['p90_ape']:.1%} at the 90th percentile"
-    )
+    for family, held in bundle.card["held_out"].items():
+        rows = bundle.card["data"]["families"][family]["ok_rows"]
+        click.echo(f"{output}: {name}, {family}, {rows} rows; held out by shape:")
+        _show_errors(held)
+    for family in bundle.card["training"]["left_out"]:
+        click.echo(f"{output}: {family} left out: its rows have one shape, errors and intervals need two")
+
+
+def _show_errors(held: dict[str, Any]) -> None:
+    """Time errors, slowdowns and coverage of a family's held-out rows."""
+    time = held["time"]
+    click.echo(f"  time error {time['median_ape']:.1%} median, {time['p90_ape']:.1%} at the 90th percentile")
     for stratum, row in held["choice"].items():
-        low, high = row["ci_low"], row["ci_high"]
-        click.echo(
-            f"  slowdown {row['slowdown_macro']:.4f} [{low:.4f}, {high:.4f}] over {row['shapes']} shapes ({stratum})"
-        )
+        if row["n"]:
+            interval = f"[{row['ci_low']:.4f}, {row['ci_high']:.4f}]"
+            click.echo(
+                f"  slowdown {row['slowdown_macro']:.4f} {interval} over {row['shapes']} shapes ({stratum})"
+            )
     for row in held.get("intervals", [])[:1]:
-        low, high, factor = row["coverage_low"], row["coverage_high"], row["interval_factor"]
-        click.echo(
-            f"  90 % intervals cover {row['coverage']:.1%} [{low:.1%}, {high:.1%}], median factor {factor:.2f}"
-        )
+        interval = f"[{row['coverage_low']:.1%}, {row['coverage_high']:.1%}]"
+        factor = row["interval_factor"]
+        click.echo(f"  90 % intervals cover {row['coverage']:.1%} {interval}, median factor {factor:.2f}")
 
 
-def _settings(
-    model: str | None, params_file: Path | None, trials: int, stream: bool
-) -> tuple[str, dict[str, Any]]:
+def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple[str, dict[str, Any]]:
     """The model to train and its settings, from the options that name them."""
     from surrogate.evaluation.tune import read_settings
     from surrogate.models import DEFAULT_MODEL
-    from surrogate.streaming.bundle import STREAMED_MODEL
 
     if params_file is None:
-        return model or (STREAMED_MODEL if stream else DEFAULT_MODEL), {}
+        return model or DEFAULT_MODEL, {}
     if trials:
         raise InputError("--params gives settings and --tune searches others; use one of them")
     settings = read_settings(params_file)

@@ -85,11 +85,15 @@ def normalise(frame: pd.DataFrame, name: str, *, predictable: bool = False) -> p
         return out
     kinds = families_of(out)
     _require_columns(out, kinds, predictable, name)
-    for column in SIZE_COLUMNS:
-        if column in out:
-            out[column] = _whole(out[column], column, name)
     for kind in kinds:
         _fill_defaults(out, kind)
+    for column in SIZE_COLUMNS:
+        if column in out:
+            if len(kinds) > 1:  # 0 where a row's family has no such size
+                lacking = [kind for kind in kinds if column not in kind.size_names]
+                rows = np.logical_or.reduce([family_rows(out, kind) for kind in lacking] or [np.zeros(len(out), bool)])
+                out.loc[rows, column] = 0
+            out[column] = _whole(out[column], column, name)
     for column in ("time_us", *OPTIONAL_NUMBERS):
         if column in out:
             out[column] = _number(out[column], column, name)
@@ -121,9 +125,13 @@ def _fill_defaults(out: pd.DataFrame, kind: Family) -> None:
     """Columns of the family that the table lacks, or leaves empty in the family's rows."""
     rows = family_rows(out, kind)
     for size in kind.sizes:
-        default = out[size.default] if isinstance(size.default, str) else size.default or 0
         if size.name not in out:
-            out[size.name] = np.where(rows, default, 0).astype(np.int64)
+            default = out[size.default] if isinstance(size.default, str) else size.default or 0
+            out[size.name] = np.where(rows, default, 0)
+        elif kind.name != DEFAULT_FAMILY and isinstance(size.default, int):
+            absent = rows & (out[size.name].isna() | (size.least > 0) & (out[size.name] == 0)).to_numpy()
+            if absent.any():
+                out.loc[absent, size.name] = size.default
     texts = {**kind.setting_defaults, **({} if "algorithm" in out else {"algorithm": DEFAULT_ALGORITHM})}
     for column, default in texts.items():
         if column not in out:

@@ -1,5 +1,6 @@
 """Files and folders that appear whole or not at all: written under a temporary name beside, then renamed."""
 
+import errno
 import hashlib
 import os
 import shutil
@@ -11,6 +12,9 @@ from pathlib import Path
 
 from surrogate.features.errors import InputError
 
+TRIES = 100
+"""Times that a folder is put in place while other processes replace it, too."""
+
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
@@ -21,6 +25,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     """
     try:
         target = Path(os.path.realpath(path))
+        if target.is_symlink():  # a link to itself
+            raise OSError(0, "it is a link to itself")
         if target.is_dir():
             raise IsADirectoryError(0, "it is a folder")
         is_stream = str(path).startswith("/dev/") or (target.exists() and not target.is_file())
@@ -69,9 +75,7 @@ def write_folder(path: str | Path, files: Mapping[str, bytes]) -> None:
                 (aside / name).parent.mkdir(parents=True, exist_ok=True)
                 (aside / name).write_bytes(content)
             aside.chmod(0o777 & ~_mask())
-            if target.exists():
-                target.rename(old)
-            aside.rename(target)
+            _put(aside, target, old)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
             if old.exists() and not target.exists():  # the second rename failed: the older folder comes back
@@ -79,6 +83,21 @@ def write_folder(path: str | Path, files: Mapping[str, bytes]) -> None:
             shutil.rmtree(old, ignore_errors=True)
     except (OSError, ValueError) as error:
         raise unwritable(path, error) from None
+
+
+def _put(aside: Path, target: Path, old: Path) -> None:
+    """``aside`` at ``target``, an older folder at ``old``; tried again where another process was faster."""
+    for attempt in range(TRIES):
+        try:
+            if target.exists():
+                target.rename(old)
+            aside.rename(target)
+            return
+        except OSError as error:
+            lost_race = error.errno in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
+            if not lost_race or attempt == TRIES - 1:
+                raise
+            shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager

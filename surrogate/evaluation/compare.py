@@ -1,17 +1,20 @@
-"""The main job: folds × models × judge, on real measurements."""
+"""The main job: folds × models × judge, on real measurements, family by family."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.candidates import candidate_frame
+from surrogate.dataset.checks import families_of, family_rows
+from surrogate.dataset.files import write_text
 from surrogate.dataset.problems import judged_rows, newest_version
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import Fold, folds
-from surrogate.dataset.store import Dataset
-from surrogate.dataset.strata import strata
+from surrogate.dataset.store import Dataset, as_dataset
 from surrogate.evaluation import scorecard
 from surrogate.evaluation.comparison import (
     RESULTS_SCHEMA,
@@ -22,15 +25,48 @@ from surrogate.evaluation.comparison import (
     prediction_table,
 )
 from surrogate.evaluation.judge import Choice
-from surrogate.evaluation.rounds import Progress, Runs, run_rounds
-from surrogate.evaluation.tune import TUNE_TRIALS
+from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, tuned
 from surrogate.features.errors import InputError
-from surrogate.models import MODELS, model_class
+from surrogate.features.families import Family
+from surrogate.models import MODELS, Support, TimeModel, model_class, model_frame
+
+Progress = Callable[[int, int, str], None]
+"""Called with (fits done, fits in all, what is being done)."""
+
+
+@dataclass(frozen=True)
+class FamilyRuns:
+    """One family's rows, folds, and what its fits predicted.
+
+    ``rows`` of all tables, of which the first ``count`` are held out in turn; ``rounds`` the folds of each seed;
+    ``judged`` (count,) rows of judged problems. ``predicted`` model → one array (count,) in µs per seed, NaN where
+    never held out; ``supported`` one mask (count,) per seed; ``settings`` model → its hyperparameters, one per fit;
+    ``reasons`` model → why it could not be fitted.
+    """
+
+    rows: Rows
+    count: int
+    rounds: list[list[Fold]]
+    judged: np.ndarray
+    predicted: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    supported: list[np.ndarray] = field(default_factory=list)
+    settings: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def main(self) -> Rows:
+        """The rows that are held out in turn."""
+        return self.rows.take(np.arange(self.count))
+
+    @property
+    def fits(self) -> int:
+        """Fits of one model."""
+        return sum(map(len, self.rounds))
 
 
 def compare(
-    data: Dataset,
-    also_train: Sequence[Dataset] = (),
+    data: Dataset | pd.DataFrame | str | Path,
+    also_train: Sequence[Dataset | pd.DataFrame | str | Path] = (),
     *,
     by: str = "shape",
     folds_count: int = 10,
@@ -39,130 +75,253 @@ def compare(
     tune: str = "none",
     candidate: str = "algorithm",
     progress: Progress | None = None,
+    keep: Path | None = None,
 ) -> Comparison:
     """Fit every model on every fold's training rows, predict the held-out rows, judge times and choices.
 
-    ``by``: what is held out (see `surrogate.dataset.splits.folds`); ``seeds`` runs, each with its own folds;
-    ``candidate``: choose among ``algorithm``s (each with its fastest solver) or ``solver``s; ``tune``: none (stored
-    settings), light or full (inside the training part). Rows of ``also_train`` only train. A model that the data cannot
-    carry appears with n 0 and the reason. Raises `InputError` where the data cannot carry the comparison.
+    ``data`` is a table or the path of one; ``by``: what is held out (see `surrogate.dataset.splits.folds`); ``seeds``
+    runs, each with its own folds; ``candidate``: choose among ``algorithm``s (each with its fastest solver) or
+    ``solver``s; ``tune``: none (stored settings), light or full (inside the training part). Rows of ``also_train`` only
+    train. ``keep``: a folder of finished fits, so that the same call goes on after an interruption. A model that the
+    data cannot carry appears with n 0 and the reason. Raises `InputError` where the data cannot carry the comparison.
     """
     classes = [model_class(name) for name in dict.fromkeys(models)] if models else list(MODELS.values())
     if tune not in TUNE_TRIALS:
         raise InputError(f"tune {tune!r} is unknown; known: {', '.join(TUNE_TRIALS)}")
-    parts = [candidate_frame(part, candidate) for part in (data, *also_train)]
-    devices = {name: gpu for part in (*also_train, data) for name, gpu in part.devices.items()}
-    rows = rows_of(pd.concat(parts, ignore_index=True), devices)
-    main, others = rows.frame.iloc[: len(parts[0])], rows.frame.iloc[len(parts[0]) :]
-    judged = judged_rows(main, data.candidates)
-    if not judged.any():
-        raise InputError(_why_nothing_is_judged(data, main))
-    rounds = [folds(by, main, others, folds_count, seed) for seed in range(seeds)]
-    runs = run_rounds(rows, main, rounds, classes, tune, progress or (lambda done, total, text: None))
-    return _judge(data, also_train, main, rows, judged, rounds, runs, by)
+    main, *others = (as_dataset(part) for part in (data, *also_train))
+    frames = [model_frame(part, candidate) for part in (main, *others)]
+    devices = {name: gpu for part in (*others, main) for name, gpu in part.devices.items()}
+    parts: list[FamilyRuns] = []
+    refused: dict[Family, str] = {}
+    for kind in families_of(frames[0]):
+        own, *also = (frame[family_rows(frame, kind)] for frame in frames)
+        try:
+            parts.append(_prepared(main, kind, own, also, devices, by, folds_count, seeds))
+        except InputError as error:
+            refused[kind] = str(error)
+    if not parts:
+        raise InputError("; ".join(dict.fromkeys(refused.values())))
+    total, done = sum(part.fits for part in parts) * len(classes), 0
+    for part in parts:
+        kept = keep and keep / _signature(part, by, tune, candidate)
+        done = _run(part, classes, tune, progress or _silent, done, total, kept)
+    (progress or _silent)(total, total, "judging")
+    return _judged(main, others, parts, refused, [cls.name for cls in classes], by)
 
 
-def _why_nothing_is_judged(data: Dataset, main: pd.DataFrame) -> str:
-    names = sorted(main["algorithm"].unique())
-    if len(names) < 2:
-        return f"{data.name}: one algorithm only ({names[0]}); a choice needs at least two per problem"
-    hint = (
-        "" if data.candidates == "listed" else "; if it lists only some candidates, say --candidates listed"
-    )
-    return f"{data.name}: no problem has two measured algorithms and none unmeasured{hint}"
+def _silent(done: int, total: int, text: str) -> None:
+    del done, total, text
 
 
-def _judge(
+def _prepared(
+    data: Dataset,
+    kind: Family,
+    own: pd.DataFrame,
+    also: list[pd.DataFrame],
+    devices: Mapping[str, Any],
+    by: str,
+    folds_count: int,
+    seeds: int,
+) -> FamilyRuns:
+    """The family's rows and folds, nothing fitted yet. Raises `InputError` where they cannot be compared."""
+    rows = rows_of(pd.concat([own, *also], ignore_index=True), kind, devices)
+    main, others = rows.frame.iloc[: len(own)], rows.frame.iloc[len(own) :]
+    judged = judged_rows(main, kind, data.candidates)
+    if not judged.any() and len(np.unique(rows.problem[: len(own)])) < len(own):
+        hint = (
+            ""
+            if data.candidates == "listed"
+            else "; if it lists only some candidates, say --candidates listed"
+        )
+        raise InputError(f"{data.name}: no problem has two measured candidates and none unmeasured{hint}")
+    rounds = [folds(by, kind, main, others, folds_count, seed) for seed in range(seeds)]
+    return FamilyRuns(rows, len(own), rounds, judged)
+
+
+def _run(
+    part: FamilyRuns,
+    classes: Sequence[type[TimeModel]],
+    tune: str,
+    progress: Progress,
+    done: int,
+    total: int,
+    kept: Path | None,
+) -> int:
+    """Fit and predict all folds; how many fits are done then, ``done`` before.
+
+    A model that the data cannot carry is left out with its reason. Raises `InputError` where none can be fitted.
+    """
+    newest = newest_version(part.main.frame, part.rows.family)
+    for cls in classes:
+        part.predicted[cls.name], part.settings[cls.name] = [], []
+    for seed, seed_folds in enumerate(part.rounds):
+        feasible = np.zeros(part.count, dtype=bool)
+        for runs in part.predicted.values():
+            runs.append(np.full(part.count, np.nan))
+        for fold in seed_folds:
+            train, test = part.rows.take(fold.train), fold.test[newest[fold.test]]
+            if not train.ok.any():
+                raise InputError(
+                    f"fold {fold.name}: nothing is left to train on; use fewer folds or more data"
+                )
+            held = part.rows.take(test)
+            feasible[test] = Support.fit(train).supported(held)
+            for cls in classes:
+                progress(done, total, f"{part.rows.family.name} seed {seed} fold {fold.name} {cls.name}")
+                done += 1
+                if cls.name in part.reasons:
+                    continue
+                file = kept and kept / f"{cls.name}-{seed}-{seed_folds.index(fold)}.json"
+                try:
+                    settings, predicted = _fitted(cls, train, held, tune, seed, file)
+                except InputError as error:
+                    part.reasons[cls.name] = str(error)
+                    continue
+                part.settings[cls.name].append(settings)
+                part.predicted[cls.name][seed][test] = predicted
+        part.supported.append(feasible)
+    if len(part.reasons) == len(classes):
+        raise InputError("; ".join(f"{name}: {reason}" for name, reason in part.reasons.items()))
+    return done
+
+
+def _fitted(
+    cls: type[TimeModel], train: Rows, held: Rows, tune: str, seed: int, file: Path | None
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Settings of a model fitted on ``train``, and its times of ``held``; read from ``file`` where they lie there."""
+    if file is not None and file.is_file():
+        content = json.loads(file.read_text())
+        return content["settings"], np.array(content["predicted_us"], dtype=np.float64)
+    model = tuned(cls, train, tune, seed)
+    settings, predicted = plain(model.get_params()), model.fit(train).predict(held)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps({"settings": settings, "predicted_us": predicted.tolist()}))
+    return settings, predicted
+
+
+def _signature(part: FamilyRuns, by: str, tune: str, candidate: str) -> str:
+    """A name for what all fits of a family depend on."""
+    kind = part.rows.family
+    words = (kind.name, kind.version, by, len(part.rounds[0]), tune, candidate, part.count)
+    return "-".join(map(str, (*words, fingerprint(part.rows))))
+
+
+def _judged(
     data: Dataset,
     also_train: Sequence[Dataset],
-    main: pd.DataFrame,
-    rows: Rows,
-    judged_mask: np.ndarray,
-    rounds: list[list[Fold]],
-    runs: Runs,
+    parts: Sequence[FamilyRuns],
+    refused: Mapping[Family, str],
+    models: Sequence[str],
     by: str,
 ) -> Comparison:
-    tested = np.zeros(len(main), dtype=bool)
-    for fold in rounds[0]:
-        tested[fold.test] = True
-    stratum = strata(main)
-    part = np.flatnonzero(judged_mask & tested)
-    judged = scorecard.Judged.of(
-        main.iloc[part], rows.problem[part], rows.shape[part], rows.order[part], stratum[part]
-    )
-    picks = _picks(judged, runs, part)
-    reasons = {
-        scorecard.HEURISTIC: f"{data.name} names no heuristic_algorithm for these problems",
-        **runs.reasons,
-    }
-    where = {"split": by, **_common(main.iloc[part])}
+    noise = float(data.metadata.get("noise", 0.0))
+    time_rows, choice_rows, choices, described = [], [], [], []
+    for part in parts:
+        tested = np.zeros(part.count, dtype=bool)
+        for fold in part.rounds[0]:
+            tested[fold.test] = True
+        positions = np.flatnonzero(part.judged & tested)
+        where = {"split": by, **_common(part.rows.family, part.main.frame.iloc[np.flatnonzero(tested)])}
+        time_rows += [where | row for row in _time_rows(part, tested)]
+        if not len(positions):
+            reason = f"{data.name}: one candidate a problem; a choice needs at least two"
+            choice_rows += [where | row for row in _unjudged(part.rows.family, models, reason)]
+            continue
+        judged = scorecard.Judged.of(part.rows.take(positions), noise)
+        picks = _picks(judged, part, positions)
+        missing = f"{data.name} names no heuristic_algorithm for these problems"
+        reasons = {judged.heuristic: missing, **part.reasons}
+        choice_rows += [where | row for row in scorecard.choice_rows(judged, picks, reasons)]
+        choices.append(choice_table(judged, picks))
+        described.append(judged)
+    for kind, reason in refused.items():
+        for rows in (time_rows, choice_rows):
+            rows += [{"split": by} | row for row in _unjudged(kind, models, reason)]
+    first = parts[0]
     results = {
         "schema": RESULTS_SCHEMA,
-        "dataset": _describe(data, also_train, judged),
-        "seeds": list(range(len(rounds))),
-        "folds": len(rounds[0]),
-        "settings": {name: each[0] if each else {} for name, each in runs.settings.items()},
-        "time_rows": [plain(where | row) for row in _time_rows(main, rows, tested, stratum, runs)],
-        "choice_rows": [plain(where | row) for row in scorecard.choice_rows(judged, picks, reasons)],
+        "dataset": _describe(data, also_train, parts, described, noise),
+        "seeds": list(range(len(first.rounds))),
+        "folds": len(first.rounds[0]),
+        "settings": {name: each[0] if each else {} for name, each in first.settings.items()},
+        "time_rows": [plain(row) for row in time_rows],
+        "choice_rows": [plain(row) for row in choice_rows],
     }
     return Comparison(
         results,
-        prediction_table(main, rows, rounds, runs),
-        choice_table(judged, picks),
-        fold_table(main, rounds, by),
+        pd.concat([prediction_table(part) for part in parts], ignore_index=True),
+        pd.concat(choices, ignore_index=True) if choices else pd.DataFrame({"model": [], "seed": []}),
+        pd.concat([fold_table(part, by) for part in parts], ignore_index=True),
     )
 
 
-def _picks(judged: scorecard.Judged, runs: Runs, part: np.ndarray) -> dict[str, list[Choice]]:
+def _unjudged(kind: Family, models: Sequence[str], reason: str) -> list[dict[str, Any]]:
+    blank = dict.fromkeys(("stratum", "gpu", "direction", "dtype", "math"), scorecard.ALL)
+    return [
+        {"model": name, "family": kind.name, **blank, "n": 0, "shapes": 0, "reason": reason}
+        for name in models
+    ]
+
+
+def _picks(judged: scorecard.Judged, part: FamilyRuns, positions: np.ndarray) -> dict[str, list[Choice]]:
     """Every model's choices, one per seed, then the library's heuristic's and the best."""
     picks = {
         name: [
-            scorecard.pick_by_times(judged, run[part], feasible[part])
-            for run, feasible in zip(each, runs.supported, strict=True)
+            scorecard.pick_by_times(judged, run[positions], feasible[positions])
+            for run, feasible in zip(runs, part.supported, strict=True)
         ]
-        for name, each in runs.predicted.items()
+        for name, runs in part.predicted.items()
     }
-    picks[scorecard.HEURISTIC] = [scorecard.pick_by_heuristic(judged)]
+    picks[judged.heuristic] = [scorecard.pick_by_heuristic(judged)]
     picks[scorecard.ORACLE] = [scorecard.pick_oracle(judged)]
     return picks
 
 
-def _time_rows(
-    main: pd.DataFrame, rows: Rows, tested: np.ndarray, stratum: np.ndarray, runs: Runs
-) -> list[dict[str, Any]]:
+def _time_rows(part: FamilyRuns, tested: np.ndarray) -> list[dict[str, Any]]:
     """Errors over the held-out ok rows of the newest library version."""
-    measured = np.flatnonzero(tested & newest_version(main) & rows.ok[: len(main)])
-    best = pd.Series(rows.time_us[measured]).groupby(rows.problem[measured]).transform("min").to_numpy()
+    main = part.main
+    measured = np.flatnonzero(tested & newest_version(main.frame, main.family) & main.ok)
+    rows = main.take(measured)
+    best = pd.Series(rows.time_us).groupby(rows.problem).transform("min").to_numpy()
     reasons = {
-        name: runs.reasons.get(name, "it ranks algorithms and predicts no time")
-        for name in runs.predicted
-        if name in runs.reasons or not MODELS[name].predicts_time
+        name: part.reasons.get(name, "it ranks algorithms and predicts no time")
+        for name in part.predicted
+        if name in part.reasons or not model_class(name).predicts_time
     }
     times = {
-        name: [] if name in reasons else [run[measured] for run in each]
-        for name, each in runs.predicted.items()
+        name: [] if name in reasons else [run[measured] for run in runs]
+        for name, runs in part.predicted.items()
     }
-    return scorecard.time_rows(
-        main.iloc[measured], stratum[measured], rows.time_us[measured] / best, times, reasons
-    )
+    return scorecard.time_rows(rows, rows.time_us / best, times, reasons)
 
 
-def _common(frame: pd.DataFrame) -> dict[str, str]:
-    """direction, dtype and math of the rows, ``all`` where they differ."""
+def _common(kind: Family, frame: pd.DataFrame) -> dict[str, str]:
+    """direction, dtype and math of the rows, ``all`` where they differ or the family has none."""
     return {
-        column: str(frame[column].iloc[0]) if frame[column].nunique() == 1 else scorecard.ALL
+        column: str(frame[column].iloc[0])
+        if column in kind.setting_names and frame[column].nunique() == 1
+        else scorecard.ALL
         for column in ("direction", "dtype", "math")
     }
 
 
-def _describe(data: Dataset, also_train: Sequence[Dataset], judged: scorecard.Judged) -> dict[str, Any]:
+def _describe(
+    data: Dataset,
+    also_train: Sequence[Dataset],
+    parts: Sequence[FamilyRuns],
+    judged: Sequence[scorecard.Judged],
+    noise: float,
+) -> dict[str, Any]:
     return {
         "name": data.name,
         "rows": len(data),
-        "problems": judged.candidates.count,
-        "shapes": len(np.unique(judged.shape)),
-        "gpus": sorted(judged.frame["gpu"].unique()),
+        "families": [part.rows.family.name for part in parts],
+        "problems": sum(each.candidates.count for each in judged),
+        "shapes": sum(len(np.unique(each.shape)) for each in judged),
+        "gpus": sorted({gpu for each in judged for gpu in each.rows.frame["gpu"].unique()}),
         "candidates": data.candidates,
+        "noise": noise,
         "where": data.metadata.get("where", []),
         "also_train": [part.name for part in also_train],
     }

@@ -4,22 +4,22 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.atomic import write_text
+from surrogate.dataset.columns import SETTING_COLUMNS, SIZE_COLUMNS
+from surrogate.dataset.files import staged, write_text
+from surrogate.dataset.problems import groups
 from surrogate.dataset.rows import Rows
-from surrogate.dataset.schema import SETTING_COLUMNS, SHAPE_COLUMNS, SIZE_COLUMNS
-from surrogate.dataset.splits import Fold, shape_names
-from surrogate.dataset.staging import staged
 from surrogate.dataset.store import write_parquet
 from surrogate.evaluation.judge import Choice
-from surrogate.evaluation.rounds import Runs
 from surrogate.evaluation.scorecard import ORACLE, Judged
-from surrogate.features.algorithms import MECHANISMS
-from surrogate.models import MODELS
+from surrogate.models import model_class
+
+if TYPE_CHECKING:
+    from surrogate.evaluation.compare import FamilyRuns
 
 RESULTS_SCHEMA = 1
 """Version of `results.json`. History: 1, the first."""
@@ -39,7 +39,7 @@ class Comparison:
     folds: pd.DataFrame
 
     def __repr__(self) -> str:
-        from surrogate.report.terminal import terminal_summary
+        from surrogate.report.summary import terminal_summary
 
         return terminal_summary(self.results)
 
@@ -63,65 +63,78 @@ class Comparison:
             write_text(folder / "results.json", json.dumps(self.results, indent=1, allow_nan=False))
 
 
-def prediction_table(
-    main: pd.DataFrame, rows: Rows, rounds: Sequence[Sequence[Fold]], runs: Runs
-) -> pd.DataFrame:
+def prediction_table(part: "FamilyRuns") -> pd.DataFrame:
     """Row-level predictions of every model and seed."""
-    mechanism = np.array(MECHANISMS)[rows.column("mechanism")[: len(main)].astype(int)]
-    columns = [
-        c for c in (*SETTING_COLUMNS, *SIZE_COLUMNS, "algorithm", "solver", "status", "time_us") if c in main
-    ]
+    main = part.main
+    mechanism = _mechanisms(main)
+    columns = _present(main.frame, "algorithm", "solver", "status", "time_us")
     parts = []
-    for seed, folds in enumerate(rounds):
+    for seed, folds in enumerate(part.rounds):
         label = np.full(len(main), "", dtype=object)
         for fold in folds:
             label[fold.test] = fold.name
-        for name in runs.predicted:
-            predicted = runs.predicted[name][seed]
+        for name, runs in part.predicted.items():
+            predicted = runs[seed]
             shown = np.flatnonzero(np.isfinite(predicted))
-            part = main[columns].iloc[shown].copy()
-            part.insert(0, "model", name)
-            part.insert(1, "seed", seed)
-            part.insert(2, "fold", label[shown])
-            part["mechanism"] = mechanism[shown]
-            part["predicted_us"] = predicted[shown] if MODELS[name].predicts_time else np.nan
-            part["supported"] = runs.supported[seed][shown]
-            parts.append(part)
+            table = main.frame[columns].iloc[shown].copy()
+            table.insert(0, "model", name)
+            table.insert(1, "seed", seed)
+            table.insert(2, "fold", label[shown])
+            table["mechanism"] = mechanism[shown]
+            table["predicted_us"] = predicted[shown] if model_class(name).predicts_time else np.nan
+            table["supported"] = part.supported[seed][shown]
+            parts.append(table)
     return pd.concat(parts, ignore_index=True)
+
+
+def _mechanisms(rows: Rows) -> np.ndarray:
+    """(rows,) how each row's candidate works, as its family tells."""
+    kind, out = rows.family, np.full(len(rows), "", dtype=object)
+    for (library, *setting, algorithm), positions in groups(
+        rows.frame, ("library", *kind.setting_names, "algorithm")
+    ):
+        out[positions] = kind.mechanism(library, tuple(setting), algorithm)
+    return out
 
 
 def choice_table(judged: Judged, picks: Mapping[str, Sequence[Choice]]) -> pd.DataFrame:
     """Problem-level choices of every model and seed."""
-    names = judged.frame["solver" if "solver" in judged.frame else "algorithm"].to_numpy(dtype=object)
-    columns = [c for c in (*SETTING_COLUMNS, *SIZE_COLUMNS, "networks") if c in judged.frame]
-    problems = judged.frame[columns].iloc[judged.problem_row].reset_index(drop=True)
-    problems["stratum"] = judged.stratum[judged.problem_row]
+    frame = judged.rows.frame
+    names = frame["solver" if "solver" in frame else "algorithm"].to_numpy(dtype=object)
+    problems = frame[_present(frame, "networks")].iloc[judged.problem_row].reset_index(drop=True)
+    problems["stratum"] = judged.rows.stratum[judged.problem_row]
     problems["best"] = names[picks[ORACLE][0].row]
     parts = []
     for model, choices in picks.items():
         for seed, choice in enumerate(choices):
-            part = problems[choice.made].copy()
-            part.insert(0, "model", model)
-            part.insert(1, "seed", seed)
+            table = problems[choice.made].copy()
+            table.insert(0, "model", model)
+            table.insert(1, "seed", seed)
             row = choice.row[choice.made]
-            part["picked"] = [names[r] if r >= 0 else None for r in row]
-            part["slowdown"] = choice.slowdown[choice.made]
-            part["infeasible"] = choice.infeasible[choice.made]
-            part["top2_slowdown"] = choice.top2_slowdown[choice.made]
-            parts.append(part)
+            table["picked"] = [names[r] if r >= 0 else None for r in row]
+            table["slowdown"] = choice.slowdown[choice.made]
+            table["infeasible"] = choice.infeasible[choice.made]
+            table["top2_slowdown"] = choice.top2_slowdown[choice.made]
+            parts.append(table)
     return pd.concat(parts, ignore_index=True)
 
 
-def fold_table(main: pd.DataFrame, rounds: Sequence[Sequence[Fold]], by: str) -> pd.DataFrame:
-    """Seed, fold and the shapes that it holds out; for a split by row, the rows."""
-    names = pd.Series(shape_names(main))
-    parts = []
-    for seed, folds in enumerate(rounds):
+def fold_table(part: "FamilyRuns", by: str) -> pd.DataFrame:
+    """Family, seed, fold and the shapes that it holds out; for a split by row, the rows."""
+    main, kind = part.main, part.rows.family
+    shapes = pd.Series(main.shape)
+    tables = []
+    for seed, folds in enumerate(part.rounds):
         for fold in folds:
-            held = fold.test if by == "random" else fold.test[~names.iloc[fold.test].duplicated().to_numpy()]
-            part = main.iloc[held][list(SHAPE_COLUMNS)].assign(seed=seed, fold=fold.name)
-            parts.append(part.assign(row=held) if by == "random" else part)
-    return pd.concat(parts, ignore_index=True)
+            held = fold.test if by == "random" else fold.test[~shapes.iloc[fold.test].duplicated().to_numpy()]
+            table = main.frame.iloc[held][list(kind.shape_names)].assign(seed=seed, fold=fold.name)
+            tables.append(table.assign(row=held) if by == "random" else table)
+    return pd.concat(tables, ignore_index=True).assign(family=kind.name)
+
+
+def _present(frame: pd.DataFrame, *further: str) -> list[str]:
+    """Those of the key's columns and the ``further`` ones that the table has."""
+    return [column for column in (*SETTING_COLUMNS, *SIZE_COLUMNS, *further) if column in frame]
 
 
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,9 +15,9 @@ GMAE_FLOOR = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class TimeErrors:
-    """Relative errors |predicted / measured − 1| of ``n`` rows: median, mean, 90th percentile, root mean square,
+    """Relative errors |predicted / measured − 1| of ``n`` rows, and Spearman's rank correlation of the times.
 
-    geometric mean (Lin et al.'s GMAE); and Spearman's rank correlation of predicted and measured times.
+    The median, the mean, the 90th percentile, the root mean square, and the geometric mean (Lin et al.'s GMAE).
     """
 
     n: int
@@ -48,24 +48,26 @@ def time_errors(predicted_us: np.ndarray, measured_us: np.ndarray) -> TimeErrors
 
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> float:
-    from scipy.stats import rankdata
+    from scipy.stats import spearmanr
 
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan")
-    return float(np.corrcoef(rankdata(a), rankdata(b))[0, 1])
+    return float(spearmanr(a, b).statistic)
 
 
 @dataclass(frozen=True)
 class Candidates:
     """The candidate rows of judged problems; each array has one entry per row.
 
-    ``problem`` codes 0 … n−1 of the problems; ``time_us`` NaN where not ``ok``; ``order`` breaks ties (lowest first).
+    ``problem`` codes 0 … n−1 of the problems; ``time_us`` NaN where not ``ok``; ``order`` breaks ties (lowest first);
+    ``noise`` the relative difference below which two times count as equal.
     """
 
     problem: np.ndarray
     time_us: np.ndarray
     ok: np.ndarray
     order: np.ndarray
+    noise: float = 0.0
 
     @property
     def count(self) -> int:
@@ -133,11 +135,12 @@ def _charged(candidates: Candidates, row: np.ndarray, second: np.ndarray, made: 
 
     def cost(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         feasible = (rows >= 0) & candidates.ok[rows]
-        return np.where(feasible, candidates.time_us[rows], worst), feasible
+        slowdown = np.where(feasible, candidates.time_us[rows], worst) / best
+        return np.where(slowdown < 1 + candidates.noise, 1.0, slowdown), feasible
 
-    picked, feasible = cost(row)
+    slowdown, feasible = cost(row)
     fallback, _ = cost(second)
-    return Choice(row, picked / best, ~feasible, np.minimum(picked, fallback) / best, made)
+    return Choice(row, slowdown, ~feasible, np.minimum(slowdown, fallback), made)
 
 
 def resample_weights(groups: int, draws: int, seed: int) -> np.ndarray:

@@ -1,14 +1,12 @@
 """From predictions to the rows of `results.json`: who was right, by how much, on which part of the data."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from surrogate.dataset.problems import shape_codes
-from surrogate.dataset.strata import GROUPINGS, in_grouping
+from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import (
     WITHIN,
     Candidates,
@@ -22,46 +20,48 @@ from surrogate.evaluation.judge import (
 
 WITHIN_FACTOR = {"all": np.inf, "within-2x": 2.0, "best": 1.0}
 """Populations of time errors: rows whose time is at most this factor of their problem's best."""
-HEURISTIC = "cudnn-heuristic"
+HEURISTIC_SUFFIX = "-heuristic"
 ORACLE = "oracle"
 ALL = "all"
 DRAWS = 1000
 """Bootstrap draws per interval."""
 
 
+def heuristic_name(libraries: Iterable[str]) -> str:
+    """What results call the library's own picker: ``cudnn-heuristic``; ``library-heuristic`` for several libraries."""
+    distinct = set(libraries)
+    return (distinct.pop() if len(distinct) == 1 else "library") + HEURISTIC_SUFFIX
+
+
+def is_heuristic(model: str) -> bool:
+    """True for the name of a library's own picker."""
+    return model.endswith(HEURISTIC_SUFFIX)
+
+
 @dataclass(frozen=True)
 class Judged:
-    """The candidate rows of judged problems: ``frame``, its ``stratum``, and ``candidates`` for the picks.
+    """The candidate rows of judged problems of one family, and ``candidates`` for the picks.
 
-    ``problem_row`` (problems,) is the position of each problem's first row; ``shape`` (problems,) its shape's code.
+    ``heuristic`` is the name of the library's own picker; ``problem_row`` (problems,) the position of each problem's
+    first row; ``shape`` (problems,) its shape's code, from 0.
     """
 
-    frame: pd.DataFrame
+    rows: Rows
     candidates: Candidates
-    stratum: np.ndarray
+    heuristic: str
     problem_row: np.ndarray
     shape: np.ndarray
 
     @classmethod
-    def of(
-        cls,
-        frame: pd.DataFrame,
-        problem: np.ndarray,
-        shape: np.ndarray,
-        order: np.ndarray,
-        stratum: np.ndarray,
-    ) -> "Judged":
-        """From rows of judged problems only; ``problem`` and ``shape`` are any codes, one per row."""
-        names, first, code = np.unique(problem, return_index=True, return_inverse=True)
-        del names
-        ok = (frame["status"] == "ok").to_numpy()
-        time_us = np.where(ok, frame["time_us"].to_numpy(dtype=float), np.nan)
+    def of(cls, rows: Rows, noise: float = 0.0) -> "Judged":
+        """From rows of judged problems only; times that differ by less than ``noise`` (relative) count as equal."""
+        first, code = np.unique(rows.problem, return_index=True, return_inverse=True)[1:]
         return cls(
-            frame.reset_index(drop=True),
-            Candidates(code, time_us, ok, order),
-            stratum,
+            rows,
+            Candidates(code, np.where(rows.ok, rows.time_us, np.nan), rows.ok, rows.order, noise),
+            heuristic_name(rows.frame["library"]),
             first,
-            np.unique(shape[first], return_inverse=True)[1],
+            np.unique(rows.shape[first], return_inverse=True)[1],
         )
 
 
@@ -71,15 +71,17 @@ def pick_by_times(judged: Judged, score: np.ndarray, allowed: np.ndarray) -> Cho
 
 
 def pick_by_heuristic(judged: Judged) -> Choice:
-    """The picks of the library's own heuristic, from column ``heuristic_algorithm``; no pick where it is empty."""
-    c = judged.candidates
+    """The picks of the library's own heuristic: column ``heuristic_algorithm``, or ``heuristic_solver`` among solvers.
+
+    No pick where the column is empty or missing.
+    """
+    c, frame = judged.candidates, judged.rows.frame
     row, made = np.full(c.count, -1), np.zeros(c.count, dtype=bool)
-    if "heuristic_algorithm" in judged.frame:
-        named = judged.frame["heuristic_algorithm"].notna().to_numpy()
+    chosen = "solver" if "solver" in frame and "heuristic_solver" in frame else "algorithm"
+    if f"heuristic_{chosen}" in frame:
+        named = frame[f"heuristic_{chosen}"].notna().to_numpy()
         made[c.problem[named]] = True
-        hit = np.flatnonzero(
-            named & (judged.frame["heuristic_algorithm"] == judged.frame["algorithm"]).to_numpy()
-        )
+        hit = np.flatnonzero(named & (frame[f"heuristic_{chosen}"] == frame[chosen]).to_numpy())
         row[c.problem[hit]] = hit
     return choose_rows(c, row, made)
 
@@ -92,21 +94,23 @@ def pick_oracle(judged: Judged) -> Choice:
 def choice_rows(
     judged: Judged, picks: Mapping[str, list[Choice]], reasons: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """One row per model × GPU × grouping. A model's choices (one per seed) are averaged problem by problem, in logs."""
-    rows = []
-    gpu_of = judged.frame["gpu"].to_numpy()[judged.problem_row]
-    stratum_of = judged.stratum[judged.problem_row]
+    """One row per model × GPU × grouping. A model's choices (one per seed) are averaged problem by problem, in logs.
+
+    ``picks`` holds the library's own picker under ``judged.heuristic``, which the others are paired with.
+    """
+    rows, kind = [], judged.rows.family
+    gpu_of = judged.rows.frame["gpu"].to_numpy()[judged.problem_row]
+    stratum_of = judged.rows.stratum[judged.problem_row]
+    weights: dict[int, np.ndarray] = {}
     for gpu in _with_all(gpu_of):
-        for grouping in GROUPINGS:
-            part = in_grouping(stratum_of, grouping) & ((gpu_of == gpu) | (gpu == ALL))
+        for grouping in kind.groupings:
+            part = kind.in_grouping(stratum_of, grouping) & ((gpu_of == gpu) | (gpu == ALL))
             if not part.any():
                 continue
-            weights: dict[int, np.ndarray] = {}
-            heuristic = picks[HEURISTIC]
             for model, choices in picks.items():
-                where = {"model": model, "stratum": grouping, "gpu": gpu}
+                where = {"model": model, "family": kind.name, "stratum": grouping, "gpu": gpu}
                 rows.append(
-                    where | _choice_row(judged, choices, heuristic, part, weights, reasons.get(model, ""))
+                    where | _choice_row(judged, choices, picks, part, weights, reasons.get(model, ""))
                 )
     return rows
 
@@ -114,7 +118,7 @@ def choice_rows(
 def _choice_row(
     judged: Judged,
     choices: list[Choice],
-    heuristic: list[Choice],
+    picks: Mapping[str, list[Choice]],
     part: np.ndarray,
     weights: dict[int, np.ndarray],
     reason: str,
@@ -124,92 +128,89 @@ def _choice_row(
         return {"n": 0, "shapes": 0, "reason": reason or "no pick for these problems"}
     log_slowdown = np.mean([np.log(choice.slowdown[made]) for choice in choices], axis=0)
     slowdown = np.concatenate([choice.slowdown[made] for choice in choices])
-    names, shape = np.unique(judged.shape[made], return_inverse=True)
-    draw = weights.setdefault(len(names), resample_weights(len(names), DRAWS, seed=len(names)))
-    macro = shape_interval(log_slowdown, shape, draw, macro=True)
-    pooled = shape_interval(log_slowdown, shape, draw, macro=False)
     top2 = np.mean([np.log(choice.top2_slowdown[made]) for choice in choices], axis=0)
+    (macro, pooled), shapes = _intervals(log_slowdown, judged.shape[made], weights)
+    # The difference to the library's own picker is taken on the problems where both chose.
+    heuristic = picks[judged.heuristic][0]
+    both = made & heuristic.made
+    paired = {"paired_vs_heuristic": None, "paired_pooled_vs_heuristic": None}
+    if both.any():
+        mine = np.mean([np.log(choice.slowdown[both]) for choice in choices], axis=0)
+        difference = mine - np.log(heuristic.slowdown[both])
+        (macro_difference, pooled_difference), _ = _intervals(difference, judged.shape[both], weights)
+        paired = {
+            "paired_vs_heuristic": macro_difference,
+            "paired_pooled_vs_heuristic": pooled_difference,
+        }
     return {
         "n": int(made.sum()),
-        "shapes": len(names),
-        "slowdown_macro": np.exp(macro.mid),
-        "ci_low": np.exp(macro.low),
-        "ci_high": np.exp(macro.high),
-        "slowdown_geomean": np.exp(pooled.mid),
-        "slowdown_geomean_ci": [np.exp(pooled.low), np.exp(pooled.high)],
+        "shapes": shapes,
+        "slowdown_macro": np.exp(macro[1]),
+        "ci_low": np.exp(macro[0]),
+        "ci_high": np.exp(macro[2]),
+        "slowdown_geomean": np.exp(pooled[1]),
+        "slowdown_geomean_ci": [np.exp(pooled[0]), np.exp(pooled[2])],
         "slowdown_p95": np.quantile(slowdown, 0.95),
         "slowdown_max": slowdown.max(),
         "top1": np.mean(slowdown <= 1.0),
         "within_10pct": np.mean(slowdown <= WITHIN),
         "top2_slowdown": np.exp(top2.mean()),
         "infeasible_picks": round(float(np.mean([choice.infeasible[made].sum() for choice in choices]))),
-        **_paired(judged, choices, heuristic, made),
+        **paired,
     }
 
 
-def _paired(
-    judged: Judged, choices: list[Choice], heuristic: list[Choice], made: np.ndarray
-) -> dict[str, Any]:
-    """Log slowdown minus the heuristic's on the same problems, with intervals over shapes: macro, and pooled."""
-    both = made & heuristic[0].made
-    if not both.any():
-        return {"paired_vs_heuristic": None, "paired_pooled_vs_heuristic": None}
-    mine = np.mean([np.log(choice.slowdown[both]) for choice in choices], axis=0)
-    difference = mine - np.log(heuristic[0].slowdown[both])
-    names, shape = np.unique(judged.shape[both], return_inverse=True)
-    draw = resample_weights(len(names), DRAWS, seed=len(names))
-    macro = shape_interval(difference, shape, draw, macro=True)
-    pooled = shape_interval(difference, shape, draw, macro=False)
-    return {
-        "paired_vs_heuristic": [macro.low, macro.mid, macro.high],
-        "paired_pooled_vs_heuristic": [pooled.low, pooled.mid, pooled.high],
-    }
+def _intervals(
+    values: np.ndarray, shape: np.ndarray, weights: dict[int, np.ndarray]
+) -> tuple[tuple[list[float], list[float]], int]:
+    """[low, mid, high] of the mean of ``values`` (problems,), macro over shapes and pooled; and how many shapes.
+
+    ``weights`` number of shapes → bootstrap draws, drawn once.
+    """
+    names, code = np.unique(shape, return_inverse=True)
+    if len(names) not in weights:
+        weights[len(names)] = resample_weights(len(names), DRAWS, seed=len(names))
+    macro = shape_interval(values, code, weights[len(names)], macro=True)
+    pooled = shape_interval(values, code, weights[len(names)], macro=False)
+    return ([macro.low, macro.mid, macro.high], [pooled.low, pooled.mid, pooled.high]), len(names)
 
 
 def time_rows(
-    frame: pd.DataFrame,
-    stratum: np.ndarray,
+    rows: Rows,
     ratio_to_best: np.ndarray,
     predictions: Mapping[str, list[np.ndarray]],
     reasons: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """One row per model × population × (grouping | GPU | algorithm), over ok rows.
+    """One row per model × population × (grouping | GPU | algorithm), over ok rows of one family.
 
     ``ratio_to_best`` (rows,) time over the problem's best; ``predictions`` model → one array (rows,) in µs per seed,
     whose metrics are averaged. A model without predictions gets one row with n 0 and its reason.
     """
-    measured = frame["time_us"].to_numpy(dtype=float)
-    shape = shape_codes(frame)
-    parts = [({"stratum": g, "gpu": ALL, "algorithm": ALL}, in_grouping(stratum, g)) for g in GROUPINGS]
+    kind = rows.family
+    blank = {"family": kind.name, "stratum": ALL, "gpu": ALL, "algorithm": ALL}
+    parts = [(blank | {"stratum": g}, kind.in_grouping(rows.stratum, g)) for g in kind.groupings]
     for column in ("gpu", "algorithm"):
-        values = frame[column].to_numpy()
-        blank = {"stratum": ALL, "gpu": ALL, "algorithm": ALL}
+        values = rows.frame[column].to_numpy()
         parts += [(blank | {column: str(value)}, values == value) for value in sorted(set(values))]
-    rows = []
+    found = []
     for model, runs in predictions.items():
-        if not runs:
-            rows.append(
-                {
-                    "model": model,
-                    "population": ALL,
-                    **parts[0][0],
-                    "n": 0,
-                    "shapes": 0,
-                    "reason": reasons.get(model, ""),
-                }
-            )
+        known = (
+            np.logical_and.reduce([np.isfinite(run) for run in runs]) if runs else np.zeros(len(rows), bool)
+        )
+        if not known.any():
+            missing = {"n": 0, "shapes": 0, "reason": reasons.get(model, "it predicts none of these rows")}
+            found.append({"model": model, "population": ALL, **blank, **missing})
             continue
         for population, factor in WITHIN_FACTOR.items():
             for where, part in parts:
-                known = np.logical_and.reduce([np.isfinite(run) for run in runs])
-                rows_here = np.flatnonzero(part & (ratio_to_best <= factor) & known)
-                if len(rows_here):
-                    shapes = len(np.unique(shape[rows_here]))
-                    errors = _mean_errors([run[rows_here] for run in runs], measured[rows_here])
-                    rows.append(
+                counted = np.flatnonzero(part & (ratio_to_best <= factor) & known)
+                if len(counted):
+                    shapes = len(np.unique(rows.shape[counted]))
+                    errors = _mean_errors([run[counted] for run in runs], rows.time_us[counted])
+                    found.append(
                         {"model": model, "population": population, **where, "shapes": shapes, **errors}
                     )
-    return rows
+    return found
 
 
 def _mean_errors(runs: list[np.ndarray], measured: np.ndarray) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from surrogate.models.li import LiEtAl
 from surrogate.models.linear import LinearDims, LinearTerms
 from surrogate.models.mlp import Mlp
 from surrogate.models.seer import SeerPaper, SeerTimeOnly
-from surrogate.models.seer.metrics import with_kernel_metrics
+from surrogate.models.seer.kernels import with_kernel_metrics
 from surrogate.models.support import Support
 
 MODELS: dict[str, type[TimeModel]] = {

@@ -121,7 +121,8 @@ class _Boosted(TimeModel):
 
 def _threads(rows: int) -> int:
     """Threads worth starting: with few rows they wait for one another longer than they work."""
-    return max(1, min(rows // ROWS_PER_THREAD, os.cpu_count() or 1))
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(rows // ROWS_PER_THREAD, allowed))
 
 
 class BoostedDims(_Boosted):

@@ -117,7 +117,9 @@ def inputs_of(
     codes: Mapping[str, int],
 ) -> Inputs:
     """The rows as the process sees them; a candidate that was not measured shares nothing with the others (code −1)."""
-    terms = np.column_stack([x[:, : len(units)].astype(np.float64) / units, np.log2(predicted_us) / PREDICTED_UNIT])
+    terms = np.column_stack(
+        [x[:, : len(units)].astype(np.float64) / units, np.log2(predicted_us) / PREDICTED_UNIT]
+    )
     mechanism = x[:, -1] if x.shape[1] > len(units) else np.zeros(len(x))
     candidate = np.array([codes.get(str(name), -1) for name in names], dtype=np.int64)
     return Inputs(terms, mechanism.astype(np.int64), candidate)
@@ -224,7 +226,9 @@ class Calibrated(TimeModel):
         self.is_fitted_ = True
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        raise InputError("a calibrated model is made by `seer calibrate BUNDLE DATA`; train another, then calibrate it")
+        raise InputError(
+            "a calibrated model is made by `seer calibrate BUNDLE DATA`; train another, then calibrate it"
+        )
 
     def _predict(self, rows: Rows) -> np.ndarray:
         times, devices = self.base.predict(rows), device_names(rows.frame)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from surrogate.dataset.atomic import write_text
-from surrogate.models.seer.classify import CLASSES
+from surrogate.models.seer.physics import CLASSES
 from surrogate.network.result import NetworkTime
 from surrogate.network.sweep import best_batch
 from surrogate.report.style import PAPER, blank, legend, looks, plain_tick, svg, theme

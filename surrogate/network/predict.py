@@ -12,7 +12,7 @@ from surrogate.features.operators import Gemm, Operator
 from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
 from surrogate.features.roofline import compute_us, memory_us, peak_tflops
 from surrogate.features.terms import MECHANISM_TERMS
-from surrogate.models.seer.classify import CLASSES, COMPUTE, MEMORY, UNDER_UTILISED
+from surrogate.models.seer.physics import CLASSES, COMPUTE, MEMORY, UNDER_UTILISED
 from surrogate.network.network import Layer, Network
 from surrogate.network.predictors import ConvPredictor, OperatorTimes
 from surrogate.network.result import LayerTime, NetworkTime

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from surrogate.models.seer.classify import CLASSES
+from surrogate.models.seer.physics import CLASSES
 from surrogate.network.savings import Savings
 
 SHOWN = 12

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from surrogate.features.operators import OPERATORS, Operator, Pointwise
-from surrogate.models.seer.fit import relative_fit
+from surrogate.models.seer.fits import relative_fit
 from surrogate.operators.baselines.roofline import roofline_us
 from surrogate.operators.boosted import call_costs
 from surrogate.operators.table import OperatorTable

@@ -1,37 +1,38 @@
-"""`results.json`: read, and checked as far as the tables and figures rely on it."""
+"""`results.json`: read, checked as far as tables and figures rely on it, and narrowed to the slices that they show."""
 
 import json
+import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from surrogate.evaluation.scorecard import ORACLE, is_heuristic
 from surrogate.features.errors import InputError
 from surrogate.features.regular_file import require_regular
+from surrogate.report.tables import to_csv
 
 SCHEMA = 1
-"""Version of `results.json` this room reads. 1: time_rows and choice_rows, one object per judged slice."""
+"""Newest version of `results.json` that is read. 1: time_rows and choice_rows, one object per judged slice."""
+STRATA = ("ungrouped", "all", "1x1s1", "1x1s2", "3x3s1", "grouped", "other")
+POPULATIONS = ("all", "within-2x", "best")
+MAX_LEARNED = 4
+SLICE = ("split", "family", "stratum", "population", "gpu", "direction", "dtype", "math", "algorithm")
+"""The columns that name a slice, in the order of the CSV files."""
 
 Row = dict[str, Any]
 Results = dict[str, Any]
 
-_TEXT = (
-    "model",
-    "split",
-    "stratum",
-    "gpu",
-    "population",
-    "algorithm",
-    "direction",
-    "dtype",
-    "math",
-    "reason",
-)
-_NUMBERS = {
-    "time_rows": ("n", "shapes", "median_ape", "mape", "p90_ape", "rmspe", "gmae", "spearman"),
-    "choice_rows": (
-        "n", "shapes", "slowdown_macro", "ci_low", "ci_high", "slowdown_geomean", "slowdown_p95",
-        "slowdown_max", "top1", "within_10pct", "top2_slowdown", "infeasible_picks",
-    ),
-}  # fmt: skip
+_NUMBERS = (
+    "n", "shapes", "median_ape", "mape", "p90_ape", "rmspe", "gmae", "spearman", "slowdown_macro", "ci_low", "ci_high",
+    "slowdown_geomean", "slowdown_p95", "slowdown_max", "top1", "within_10pct", "top2_slowdown", "infeasible_picks",
+)  # fmt: skip
+_SPANS = {
+    "slowdown_geomean_ci": ("slowdown_geomean_ci_low", "slowdown_geomean_ci_high"),
+    "paired_vs_heuristic": ("paired_low", "paired_mid", "paired_high"),
+    "paired_pooled_vs_heuristic": ("paired_pooled_low", "paired_pooled_mid", "paired_pooled_high"),
+}
+"""Interval → the names of its ends."""
+_AGAIN = "write it again with seer compare"
 
 
 def read_results(directory: Path) -> Results:
@@ -39,81 +40,165 @@ def read_results(directory: Path) -> Results:
     path = Path(directory) / "results.json"
     require_regular(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        content = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(
+            content, ensure_ascii=False
+        ).encode()  # half a character (a lone surrogate) cannot be written
     except FileNotFoundError:
         raise InputError(
             f"no results.json in {directory}; `seer compare -o {directory}` writes one"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} is not readable ({type(error).__name__}); write it again with seer compare"
-        ) from None
-    try:
-        content = json.loads(text)
+    except OSError as error:
+        raise InputError(f"{path} is not readable ({type(error).__name__}); {_AGAIN}") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON ({error}); write it again with seer compare") from None
-    if "\\ud" in text.lower() and not _is_text(content):
-        raise InputError(
-            f"{path} holds half a character (a lone surrogate); write it again with seer compare"
-        )
+        raise InputError(f"{path} is not JSON ({error}); {_AGAIN}") from None
     return check_results(content, str(path))
 
 
 def check_results(results: Any, name: str = "results") -> Results:
     """``results`` itself if it follows the contract, else `InputError` naming the first fault."""
     if not isinstance(results, dict):
-        raise InputError(
-            f"{name} holds a {type(results).__name__}, not an object; write it again with seer compare"
-        )
-    _check_schema(results.get("schema"), name)
-    if not isinstance(results.get("dataset", {}), dict):
-        raise InputError(f"{name}: dataset is {results['dataset']!r:.60}; an object is needed")
-    for kind, numbers in _NUMBERS.items():
-        rows = results.get(kind)
-        if not isinstance(rows, list):
-            raise InputError(f"{name} has no list {kind}; write it again with seer compare")
-        for index, row in enumerate(rows):
-            _check_row(row, numbers, f"{name}: {kind}[{index}]")
-    return results
-
-
-def _is_text(content: Any) -> bool:
-    """True if every text in ``content`` can be written as UTF-8, which JSON's escapes do not warrant."""
-    try:
-        json.dumps(content, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _check_schema(schema: Any, name: str) -> None:
+        raise InputError(f"{name} holds a {type(results).__name__}, not an object; {_AGAIN}")
+    schema = results.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool):
         raise InputError(f"{name}: schema is {schema!r:.60}; a whole number up to {SCHEMA} is needed")
     if schema > SCHEMA:
         raise InputError(
             f"{name} has schema {schema}, this version reads up to {SCHEMA}; update seer-surrogate"
         )
+    if not isinstance(results.get("dataset", {}), dict):
+        raise InputError(f"{name}: dataset is {results['dataset']!r:.60}; an object is needed")
+    for kind in ("time_rows", "choice_rows"):
+        if not isinstance(results.get(kind), list):
+            raise InputError(f"{name} has no list {kind}; {_AGAIN}")
+        for index, row in enumerate(results[kind]):
+            if not isinstance(row, dict) or not isinstance(row.get("model"), str):
+                raise InputError(f"{name}: {kind}[{index}] is not an object with a model; {_AGAIN}")
+            for key, value in row.items():
+                if needed := _fault(key, value):
+                    raise InputError(f"{name}: {kind}[{index}]: {key} is {value!r:.60}; {needed} is needed")
+    return results
 
 
-def _check_row(row: Any, numbers: tuple[str, ...], where: str) -> None:
-    if not isinstance(row, dict) or not isinstance(row.get("model"), str):
-        raise InputError(f"{where} is not an object with a model; write it again with seer compare")
-    for key in _TEXT:
-        if not isinstance(row.get(key), str | None):
-            raise InputError(f"{where}: {key} is {row[key]!r:.60}; text or null is needed")
-    for key in numbers:
-        if not _is_number(row.get(key)):
-            raise InputError(f"{where}: {key} is {row[key]!r:.60}; a number or null is needed")
-    paired = row.get("paired_vs_heuristic")
-    if paired is not None and not (
-        isinstance(paired, list) and len(paired) == 3 and all(map(_is_number, paired))
-    ):
-        raise InputError(
-            f"{where}: paired_vs_heuristic is {paired!r:.60}; [low, mid, high] or null is needed"
-        )
+def _fault(key: str, value: Any) -> str:
+    """What ``value`` should be where it is none of that; tables and figures rely on the keys named here."""
+    if key in (*SLICE, "reason") and not isinstance(value, str | None):
+        return "text or null"
+    if key in _NUMBERS and not _is_number(value):
+        return "a number or null"
+    if key in _SPANS and value is not None:
+        length = len(_SPANS[key])
+        if not isinstance(value, list) or len(value) != length or not all(map(_is_number, value)):
+            return f"a list of {length} numbers or null"
+    return ""
 
 
 def _is_number(value: Any) -> bool:
     if isinstance(value, int) and not isinstance(value, bool):
         return abs(value) < 2**63
     return value is None or isinstance(value, float)
+
+
+def flat(row: Row) -> Row:
+    """``row`` with every interval as keys of its own, as in paired_low, paired_mid and paired_high."""
+    values: Row = {}
+    for key, value in row.items():
+        names = _SPANS.get(key)
+        values |= zip(names, value or [None] * len(names), strict=True) if names else {key: value}
+    return values
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """Judged rows as CSV, the slice's columns first; an interval becomes columns."""
+    records = [flat(row) for row in rows]
+    seen = {key for record in records for key in record}
+    return to_csv(records, [key for key in ("model", *SLICE, "n", "shapes") if key in seen or not rows])
+
+
+def number(row: Row, key: str) -> float | None:
+    """``row[key]`` as a float, None where it is missing, null or not finite."""
+    value = row.get(key)
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def count(row: Row, key: str = "n") -> int:
+    """``row[key]`` as a whole number, 0 where it is missing."""
+    return int(number(row, key) or 0)
+
+
+def label(row: Row, key: str) -> str:
+    """The slice a row belongs to along ``key``; a row that does not say covers all of it."""
+    return row.get(key) or "all"
+
+
+def values(rows: Iterable[Row], key: str, order: Sequence[str] = ()) -> list[str]:
+    """The values of ``key`` among judged rows but ``all``: those of ``order`` first, the others by name."""
+    known = {label(row, key) for row in rows if count(row)} - {"all"}
+    return [v for v in order if v in known] + sorted(known.difference(order), key=str.casefold)
+
+
+def by_family(results: Results) -> dict[str, Results]:
+    """Family → the results of its rows, where several were judged; else everything under an empty name.
+
+    Every figure is of one family: their shapes and strata have nothing in common.
+    """
+    families = values(results["choice_rows"] + results["time_rows"], "family", ("conv",))
+    if len(families) < 2:
+        return {"": results}
+    kinds = ("choice_rows", "time_rows")
+    return {
+        family: results
+        | {kind: [row for row in results[kind] if label(row, "family") == family] for kind in kinds}
+        for family in families
+    }
+
+
+def choice_rows(results: Results, stratum: str = "", gpu: str = "all") -> list[Row]:
+    """Choice rows of one slice, one per model, best first: without ``stratum`` ungrouped, all where none is judged."""
+    strata = (stratum,) if stratum else ("ungrouped", "all")
+    return _ranked(results["choice_rows"], "slowdown_macro", strata, gpu=gpu)
+
+
+def time_rows(
+    results: Results, stratum: str = "all", gpu: str = "all", population: str = "all", algorithm: str = "all"
+) -> list[Row]:
+    """Time rows of one slice, one per model, smallest median error first."""
+    part = {"gpu": gpu, "population": population, "algorithm": algorithm}
+    return _ranked(results["time_rows"], "median_ape", (stratum,), **part)
+
+
+def is_reference(model: str) -> bool:
+    """Whether a model learns no times, as a library's own picker does; tables keep those below the others."""
+    return model in (ORACLE, "always-best-single") or is_heuristic(model)
+
+
+def _ranked(rows: Iterable[Row], key: str, strata: Sequence[str], **part: str) -> list[Row]:
+    """One row per model: learned models before references, judged before not judged, then by ``key``.
+
+    Of ``part`` and the first of ``strata`` that was judged.
+    """
+    rows = [row for row in rows if all(label(row, name) == value for name, value in part.items())]
+    judged = {label(row, "stratum") for row in rows if count(row)}
+    stratum = next((name for name in strata if name in judged), strata[-1])
+
+    def rank(row: Row) -> tuple[bool, float, str]:
+        value = number(row, key)
+        return is_reference(row["model"]), math.inf if value is None else value, row["model"]
+
+    return sorted((row for row in rows if label(row, "stratum") == stratum), key=rank)
+
+
+def best_model(results: Results) -> str | None:
+    """The learned model with the smallest macro slowdown, else the smallest median time error, else None."""
+    for rows, key in ((choice_rows(results), "slowdown_macro"), (time_rows(results), "median_ape")):
+        for row in rows:
+            if not is_reference(row["model"]) and number(row, key) is not None:
+                return row["model"]
+    return None
+
+
+def shown_models(results: Results) -> list[str]:
+    """The models figures draw: the best learned ones and the references other than the oracle, best first."""
+    ranked = dict.fromkeys(row["model"] for row in choice_rows(results) + time_rows(results) if count(row))
+    learned = [model for model in ranked if not is_reference(model)]
+    return learned[:MAX_LEARNED] + [model for model in ranked if is_reference(model) and model != ORACLE]

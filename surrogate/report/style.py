@@ -1,4 +1,4 @@
-"""How figures look: one theme, one look per model, SVG that is the same bytes for the same input."""
+"""How figures look: one theme, one look per series, SVG that is the same bytes for the same input."""
 
 import io
 import warnings
@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from surrogate.report.results import Results
-from surrogate.report.rows import REFERENCES, choice_rows, count, time_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,18 +17,18 @@ WIDTH_INCHES = 4.4
 """Narrow, so that a figure scaled to a phone's width keeps its letters legible."""
 COLUMN_WIDTH = 26
 """Letters of a name that fit one of two columns of a legend."""
-MAX_LEARNED = 4
 
-# Okabe and Ito's palette for all kinds of colour vision; markers, dashes and hatches carry the same in grey.
-_COLOURS = (BLUE, "#d55e00", "#009e73", "#cc79a7")
-_MARKERS = ("o", "s", "^", "D")
-_DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
-_HATCHES = ("", "////", "....", "xxxx")
+# Okabe and Ito's palette for all kinds of colour vision, without its yellow and black, and two more. Lengths without a
+# common factor: colour and dashes repeat together only after 40 series, and no marker twice in the first 13.
+_COLOURS = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7570b3", "#a6761d")
+_DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
+_MARKERS = ("o", "s", "^", "D", "*", "<", "p", ">", "P", "h", "d", "X", "1")
+_HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "oooo", "****")
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Colour, marker, dashes and hatch of one model in every figure."""
+    """Colour, marker, dashes and hatch of one series in every figure."""
 
     colour: str
     marker: str
@@ -40,7 +37,7 @@ class Look:
 
 
 _REFERENCE_LOOKS = {
-    "cudnn-heuristic": Look(INK, "x", (0, (1, 1)), "||||"),
+    "heuristic": Look(INK, "x", (0, (1, 1)), "||||"),
     "always-best-single": Look("#8a8d93", "v", (0, (4, 1, 1, 1, 1, 1)), "----"),
     "oracle": Look("#8a8d93", "+", "-", "++++"),
 }
@@ -57,21 +54,20 @@ _SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def shown_models(results: Results) -> list[str]:
-    """The models figures draw: the best learned ones and the references other than the oracle, best first."""
-    ranked = dict.fromkeys(row["model"] for row in choice_rows(results) + time_rows(results) if count(row))
-    learned = [model for model in ranked if model not in REFERENCES]
-    return learned[:MAX_LEARNED] + [model for model in REFERENCES[1:] if model in ranked]
-
-
-def looks(models: list[str]) -> dict[str, Look]:
-    """One look per model: references have their own, the others take theirs by rank."""
-    learned = [model for model in models if model not in _REFERENCE_LOOKS]
+def looks(names: list[str]) -> dict[str, Look]:
+    """One look per series: references have their own, the others take theirs by rank, the first 13 all different."""
+    kinds = {name: "heuristic" if name.endswith("-heuristic") else name for name in names}
+    learned = [name for name in names if kinds[name] not in _REFERENCE_LOOKS]
     ranked = {
-        m: Look(_COLOURS[i % 4], _MARKERS[i % 4], _DASHES[i % 4], _HATCHES[i % 4])
-        for i, m in enumerate(learned)
+        name: Look(
+            _COLOURS[i % len(_COLOURS)],
+            _MARKERS[i % len(_MARKERS)],
+            _DASHES[i % len(_DASHES)],
+            _HATCHES[i % len(_HATCHES)],
+        )
+        for i, name in enumerate(learned)
     }
-    return {model: _REFERENCE_LOOKS.get(model) or ranked[model] for model in models}
+    return {name: _REFERENCE_LOOKS.get(kinds[name]) or ranked[name] for name in names}
 
 
 @contextmanager
@@ -110,6 +106,14 @@ def legend(figure: "Figure", handles: list[Any], names: list[str]) -> None:
 def plain_tick(value: float, _position: float = 0) -> str:
     """A tick's label without powers of ten: ``0.1``, ``1``, ``1,000``."""
     return f"{value:,.10g}"
+
+
+def time_tick(time_us: float, _position: float = 0) -> str:
+    """A time with the unit that suits it: ``250`` → ``250 µs``."""
+    for unit, size in (("s", 1e6), ("ms", 1e3), ("µs", 1.0)):
+        if time_us >= size:
+            return f"{time_us / size:g} {unit}"
+    return f"{time_us * 1e3:g} ns"
 
 
 def svg(figure: "Figure") -> str:

@@ -74,10 +74,9 @@ def ratio(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
-def interval_ratio(ends: tuple[float | None, float | None]) -> str:
-    """An interval of ratios: ``1.008–1.017``; a dash where an end is unknown."""
-    low, high = ends
-    return UNKNOWN if low is None or high is None else f"{ratio(low)}–{ratio(high)}"
+def interval_ratio(ends: tuple[float, float]) -> str:
+    """An interval of ratios: ``1.008–1.017``."""
+    return "–".join(map(ratio, ends))
 
 
 def percent(fraction: float) -> str:
@@ -215,10 +214,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and what is said of each, as two columns; ``terms`` are definitions, below their names on a phone."""
+    """Names and what is said of each, as two columns."""
 
     pairs: Sequence[tuple[str, str]]
-    terms: bool = False
 
     def text(self, width: int) -> str:
         """A line or more for each pair, in ``width`` characters."""
@@ -232,7 +230,7 @@ class Facts:
 
     def __html__(self) -> str:
         items = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(said)}</dd>" for name, said in self.pairs)
-        return f'<dl class="{"terms" if self.terms else "facts"}">\n{items}\n</dl>'
+        return f'<dl class="facts">\n{items}\n</dl>'
 
 
 def to_csv(records: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:

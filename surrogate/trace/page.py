@@ -7,11 +7,10 @@ from collections.abc import Callable
 from html import escape
 from math import floor, log10
 from pathlib import Path
-from string import Template
 
 from surrogate.dataset.files import write_text
 from surrogate.features.roofline import peak_tflops, ridge_flops_per_byte
-from surrogate.report.html import CSS
+from surrogate.report.page import Figure, Section, page
 from surrogate.report.tables import Facts, plain
 from surrogate.trace.kernels import kernel_table
 from surrogate.trace.profiling import Profile
@@ -22,29 +21,6 @@ MAX_LINES = 200
 _WIDTH, _HEIGHT, _MARGIN, _RIGHT = 640.0, 380.0, 48.0, 24.0
 _MAX_DOTS = 300
 _FONT = 'font-size="12" fill="var(--ink)"'
-_PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<link rel="icon" href="data:,">
-<title>$title</title>
-<style>$css</style>
-</head>
-<body>
-<main>
-<header>
-<p class="kicker">SEER Surrogate, profile of a trace</p>
-<h1>$title</h1>
-<p class="answer">$answer</p>
-</header>
-$sections
-</main>
-</body>
-</html>
-""")
 
 
 def write_page(profile: Profile, path: str | Path) -> None:
@@ -56,20 +32,17 @@ def trace_page(profile: Profile) -> str:
     """Headline, summary, layer types, layers, kernels by name with a roofline figure, copies; 200 lines a table."""
     facts = summary(profile)
     kernels = kernel_table(profile)
-    figure = roofline_svg(kernels, profile)
+    roofline = roofline_svg(kernels, profile)
+    caption = f"Roofline of {facts['gpu']}, fp32 without tensor cores; area by total time; bytes are the least traffic."
+    figures = [Figure("roofline", roofline, caption)] if roofline else []
     sections = [
-        ("Layer types", type_table(profile).table(MAX_LINES).__html__()),
-        ("Layers", layer_table(profile).table(MAX_LINES).__html__()),
-        ("Kernels", (f"<figure>{figure}</figure>" if figure else "") + kernels.table(MAX_LINES).__html__()),
-        ("Copies and memsets", copy_table(profile).table(MAX_LINES).__html__()),
-        ("Summary", Facts([(key, plain(value)) for key, value in facts.items()]).__html__()),
+        Section("Layer types", [type_table(profile).table(MAX_LINES)]),
+        Section("Layers", [layer_table(profile).table(MAX_LINES)]),
+        Section("Kernels", [kernels.table(MAX_LINES)], figures),
+        Section("Copies and memsets", [copy_table(profile).table(MAX_LINES)]),
+        Section("Summary", [Facts([(key, plain(value)) for key, value in facts.items()])]),
     ]
-    return _PAGE.substitute(
-        title=escape(str(facts["trace"])),
-        css=CSS.read_text(encoding="utf-8"),
-        answer=escape(_answer(facts)),
-        sections="\n".join(f"<section>\n<h2>{name}</h2>\n{body}\n</section>" for name, body in sections),
-    )
+    return page(str(facts["trace"]), sections, kicker="profile of a trace", answer=_answer(facts))
 
 
 def _answer(facts: Row) -> str:
@@ -105,8 +78,6 @@ def roofline_svg(kernels: ResultTable, profile: Profile) -> str:
         f'<text x="12" y="{_HEIGHT / 2:.0f}" text-anchor="middle" {_FONT}'
         f' transform="rotate(-90 12 {_HEIGHT / 2:.0f})">TFLOP/s</text>',
         "</svg>",
-        f"<figcaption>Roofline of {escape(profile.gpu.name)}, fp32 without tensor cores; area by total time; bytes are"
-        " the least traffic.</figcaption>",
     ]
     return "\n".join(parts)
 

@@ -1,7 +1,9 @@
 """Where a fitted model has seen anything like a row, and the reason where it has not.
 
 A row is inside if its settings were measured together, its sizes lie in the training ranges, and its shape was measured
-or is no farther from the nearest ones than held-out shapes were from theirs. numpy only, until a table comes in.
+or is no farther from the nearest ones than held-out shapes were from theirs. The distance is Euclidean in scaled log2
+sizes, the root mean square over the nearest shapes, so that it is large where training was sparse. Needs numpy alone,
+until a table comes in.
 """
 
 import hashlib
@@ -10,168 +12,249 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.uncertainty.references import References
+from surrogate.features.families import Family, family
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from surrogate.dataset.rows import Rows
 
-SETTINGS = ("gpu", "library", "direction", "dtype", "math", "layout", "algorithm")
-"""What a row is measured with; a GPU goes by its registry name."""
 REACH_QUANTILE = 0.99
 """A problem farther from training than this share of the held-out problems were is outside."""
+REFERENCES = 256
+"""Training shapes kept at most: more are thinned to those that lie farthest from one another."""
+NEIGHBOURS = 5
+"""Nearest shapes that count, chosen with the weights for the sharpest intervals of one coverage on held-out shapes."""
+BATCH_WEIGHT, SIZE_WEIGHT = 0.25, 0.35
+WEIGHTS = {
+    **dict.fromkeys(
+        ("r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "window", "window_w", "stride"), 1.0
+    ),
+    "groups": 0.5,
+    **dict.fromkeys(("pad_h", "pad_w", "pad"), 0.25),
+}
+"""Distance per doubling of a size, where it is not `SIZE_WEIGHT`; a size that may be 0 counts as 1 + size.
+
+A size of the batch counts `BATCH_WEIGHT` beyond the batches measured; between them it counts for nothing.
+"""
+_CHUNK = 256  # products of this many problems stay in the cache
+
+
+def weights(kind: Family) -> np.ndarray:
+    """(sizes,) the distance per doubling of each of the family's sizes."""
+    return np.array(
+        [BATCH_WEIGHT if name in kind.batch else WEIGHTS.get(name, SIZE_WEIGHT) for name in kind.size_names]
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class References:
+    """What was measured with one library and kind of problem (direction, or operator and variant).
+
+    ``shapes`` (m, sizes) int64, m ≤ `REFERENCES`, problems that distances are taken to, whose batch sizes do not
+    matter; ``least`` and ``greatest`` (sizes,) int64 of all problems; ``reach`` the greatest distance inside.
+    """
+
+    family: Family
+    shapes: np.ndarray
+    least: np.ndarray
+    greatest: np.ndarray
+    reach: float = inf
+
+    @classmethod
+    def of(cls, kind: Family, sizes: np.ndarray, reach: float = inf, count: int = REFERENCES) -> Self:
+        """From the sizes (rows, sizes) of all training problems, repeats allowed; ``count`` shapes are kept at most."""
+        sizes = np.asarray(sizes, dtype=np.int64)
+        shapes = sizes.copy()
+        shapes[:, _is_batch(kind)] = 1
+        shapes = np.unique(shapes, axis=0)
+        kept = farthest_points(_coordinates(kind, shapes) * ~_is_batch(kind), count)
+        return cls(kind, shapes[kept], sizes.min(axis=0), sizes.max(axis=0), reach)
+
+    @cached_property
+    def _scale(self) -> tuple[np.ndarray, np.ndarray]:
+        """(sizes,) what is added to each size before its log2, and its weight."""
+        return _shift(self.family), weights(self.family)
+
+    @cached_property
+    def _factors(self) -> tuple[np.ndarray, np.ndarray]:
+        """(m, sizes) −2 · coordinates without the batch, and (m,) their squared lengths."""
+        points = _coordinates(self.family, self.shapes) * ~_is_batch(self.family)
+        return -2 * points, (points * points).sum(axis=1)
+
+    @cached_property
+    def _batches(self) -> tuple[tuple[int, float, float], ...]:
+        """Of every batch size: its position, and the least and greatest coordinate."""
+        low, high = _coordinates(self.family, self.least), _coordinates(self.family, self.greatest)
+        return tuple((int(i), float(low[i]), float(high[i])) for i in np.flatnonzero(_is_batch(self.family)))
+
+    def distance(self, sizes: Sequence[int]) -> float:
+        """Distance of one problem's sizes, in the order of `Family.size_names`."""
+        shift, scale = self._scale
+        x = np.log2(np.asarray(sizes, dtype=np.float64) + shift) * scale
+        beyond = 0.0
+        for position, low, high in self._batches:
+            batch = float(x[position])
+            beyond += max(low - batch, batch - high, 0.0) ** 2
+            x[position] = 0.0
+        factors, lengths = self._factors
+        squared = factors.dot(x) + lengths
+        count = min(NEIGHBOURS, len(squared))
+        squared.partition(count - 1)
+        nearest = sum(squared[:count].tolist()) / count
+        return max(nearest + float(x.dot(x)) + beyond, 0.0) ** 0.5
+
+    def distances(self, sizes: np.ndarray) -> np.ndarray:
+        """(rows,) distances of problems (rows, sizes); neighbouring equal rows are computed once."""
+        sizes = np.asarray(sizes)
+        if not len(sizes):
+            return np.empty(0)
+        new = np.append(True, (sizes[1:] != sizes[:-1]).any(axis=1))
+        points = _coordinates(self.family, sizes[new])
+        beyond = np.zeros(len(points))
+        for position, low, high in self._batches:
+            batch = points[:, position]
+            beyond += np.maximum(np.maximum(low - batch, batch - high), 0.0) ** 2
+            points[:, position] = 0.0
+        chunks = [self._nearest(points[i : i + _CHUNK]) for i in range(0, len(points), _CHUNK)]
+        squared = np.concatenate(chunks) + (points * points).sum(axis=1) + beyond
+        return np.sqrt(np.maximum(squared, 0.0))[np.cumsum(new) - 1]
+
+    def _nearest(self, points: np.ndarray) -> np.ndarray:
+        """(rows,) mean squared distance to the nearest shapes, less the squared length of ``points`` (rows, sizes)."""
+        factors, lengths = self._factors
+        squared = points @ factors.T + lengths
+        count = min(NEIGHBOURS, len(lengths))
+        squared.partition(count - 1, axis=1)
+        return squared[:, :count].sum(axis=1) / count
+
+    def inside(self, sizes: np.ndarray) -> np.ndarray:
+        """(rows,) True where all sizes (rows, sizes) lie in the measured ranges."""
+        return np.all((self.least <= sizes) & (sizes <= self.greatest), axis=1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers; no ``reach`` where there is no limit."""
+        arrays = {name: getattr(self, name).tolist() for name in ("shapes", "least", "greatest")}
+        return arrays | ({} if self.reach == inf else {"reach": self.reach})
+
+    @classmethod
+    def from_dict(cls, kind: Family, content: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave."""
+        shapes, least, greatest = (
+            np.array(content[name], dtype=np.int64) for name in ("shapes", "least", "greatest")
+        )
+        return cls(
+            kind, shapes.reshape(-1, len(kind.sizes)), least, greatest, float(content.get("reach", inf))
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """What the training rows span.
+    """What the training rows of one family span.
 
-    ``ranges`` size column → (least, greatest) seen; ``settings`` the joined values of `SETTINGS` seen together;
-    ``versions`` joined library and version; ``shapes`` hashes of training shapes; ``references`` joined library and
-    direction → the problems that distances are taken to; ``reach`` the same key → the greatest distance inside.
+    ``settings`` the joined values of `setting_columns` seen together; ``shapes`` hashes of training shapes;
+    ``versions`` joined library and version; ``references`` `reference_key` → its `References`.
     """
 
-    ranges: Mapping[str, tuple[int, int]]
+    family: Family
     settings: frozenset[str]
     shapes: frozenset[str]
-    versions: frozenset[str] = frozenset()
+    versions: frozenset[str]
     references: Mapping[str, References] = field(default_factory=dict)
-    reach: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, frame: "pd.DataFrame", held_out_distance: np.ndarray | None = None) -> Self:
+    def of(cls, rows: "Rows", held_out_distance: np.ndarray | None = None) -> Self:
         """What the training rows span; ``held_out_distance`` (rows,) is each row's distance to the training problems
-
         of the fold that held it out, NaN where none did. Without it no distance is too far.
         """
-        distance = np.full(len(frame), np.nan) if held_out_distance is None else held_out_distance
-        reach = {key: distance[rows][np.isfinite(distance[rows])] for key, rows in _groups(frame).items()}
         return cls(
-            {c: (int(frame[c].min()), int(frame[c].max())) for c in SIZE_COLUMNS},
-            frozenset(_texts(frame, SETTINGS)),
-            frozenset(shape_hashes(frame)),
-            frozenset(_texts(frame, ("library", "library_version"))),
-            reference_shapes(frame),
-            {key: float(np.quantile(d, REACH_QUANTILE)) for key, d in reach.items() if len(d)},
+            rows.family,
+            frozenset(_texts(rows, setting_columns(rows.family))),
+            frozenset(shape_hashes(rows)),
+            frozenset(_texts(rows, ("library", "library_version"))),
+            references_of(rows, held_out_distance),
         )
 
-    @overload
-    def distance(self, sizes: Sequence[int], library: str = ..., direction: str = ...) -> float: ...
-    @overload
-    def distance(self, sizes: np.ndarray, library: str = ..., direction: str = ...) -> np.ndarray: ...
-    def distance(
-        self, sizes: Sequence[int] | np.ndarray, library: str = "cudnn", direction: str = "fwd"
-    ) -> float | np.ndarray:
-        """Distance to the nearest training shapes of that library and direction (see `references`).
+    def reference_key(self, library: str, setting: Sequence[str]) -> str:
+        """The key of ``references`` for a problem whose values of `Family.setting_names` are ``setting``."""
+        values = dict(zip(self.family.setting_names, setting, strict=True))
+        return "|".join((library, *(values[name] for name in _reference_columns(self.family)[1:])))
 
-        ``sizes`` a sequence of 14 numbers in the order of `SIZE_COLUMNS` → float, or an array (rows, 14) → (rows,).
-        Infinite where the library was never measured in that direction.
+    def distance(self, key: str, sizes: Sequence[int]) -> float:
+        """Distance of one problem's sizes to the nearest training shapes of a `reference_key`.
+
+        Infinite where nothing of that key was measured.
         """
-        known = self.references.get(f"{library}|{direction}")
-        if isinstance(sizes, np.ndarray) and sizes.ndim == 2:
-            return np.full(len(sizes), inf) if known is None else known.distances(sizes)
-        return inf if known is None else known.distance(sizes)  # type: ignore[arg-type]
+        known = self.references.get(key)
+        return inf if known is None else known.distance(sizes)
 
-    def distances(self, frame: "pd.DataFrame") -> np.ndarray:
-        """(rows,) `distance` of every row of a normalised frame."""
-        return distances_to(self.references, frame)
+    def distances(self, rows: "Rows") -> np.ndarray:
+        """(rows,) the distance of every row."""
+        return distances_to(self.references, rows)
 
     def setting_reason(
         self,
         gpu: str,
         library: str,
-        direction: str,
-        dtype: str,
-        math: str,
-        layout: str,
+        setting: Sequence[str],
         algorithm: str,
         library_version: str | None = None,
     ) -> str | None:
         """Why these settings are outside, or None; ``gpu`` by its registry name, no version is any version."""
-        values = (gpu, library, direction, dtype, math, layout, algorithm)
+        values = (gpu, library, *setting, algorithm)
         if "|".join(values) not in self.settings:
             known = self._known_together
             length = next(i for i in range(1, len(values) + 1) if "|".join(values[:i]) not in known)
-            together = ", ".join(values[: length - 1])
-            return f"{SETTINGS[length - 1]} {values[length - 1]} was never measured" + (
-                f" with {together}" if together else f"; measured: {', '.join(self._gpus)}"
+            together = ", ".join(filter(None, values[: length - 1]))
+            return f"{setting_columns(self.family)[length - 1]} {values[length - 1]} was never measured" + (
+                f" with {together}" if together else f"; measured: {', '.join(self.gpus)}"
             )
-        if (
-            library_version is not None
-            and self.versions
-            and f"{library}|{library_version}" not in self.versions
-        ):
+        if library_version is not None and f"{library}|{library_version}" not in self.versions:
             seen = sorted(v.partition("|")[2] for v in self.versions if v.startswith(f"{library}|"))
             return f"{library} {library_version} was never measured; measured: {', '.join(seen)}"
         return None
 
-    def size_reason(
-        self,
-        sizes: Sequence[int],
-        library: str = "cudnn",
-        direction: str = "fwd",
-        distance: float | None = None,
-    ) -> str | None:
-        """Why these 14 sizes are outside, or None; ``distance`` where it is known already."""
-        for value, (name, least, greatest) in zip(sizes, self._bounds, strict=True):
+    def size_reason(self, key: str, sizes: Sequence[int], distance: float | None = None) -> str | None:
+        """Why these sizes are outside, or None; ``distance`` where it is known already."""
+        known = self.references.get(key)
+        if known is None:
+            return f"{key.replace('|', ' ').strip()} was never measured"
+        kind = self.family
+        for name, value, least, greatest in zip(
+            kind.size_names, sizes, known.least.tolist(), known.greatest.tolist(), strict=True
+        ):
             if not least <= value <= greatest:
                 return f"{name} {value} lies outside the measured {least} … {greatest}"
         if distance is None:
-            distance = self.distance(sizes, library, direction)
-        limit = self.reach.get(f"{library}|{direction}", inf)
-        if distance > limit and shape_hash("/".join(map(str, sizes[1:]))) not in self.shapes:
+            distance = known.distance(sizes)
+        if distance > known.reach and shape_hash(kind, sizes) not in self.shapes:
             return (
                 f"the nearest measured shapes are {distance:.2f} away in scaled log2 sizes;"
-                f" {REACH_QUANTILE:.0%} of held-out problems had theirs within {limit:.2f}"
+                f" {REACH_QUANTILE:.0%} of held-out problems had theirs within {known.reach:.2f}"
             )
         return None
 
-    def reason(
-        self,
-        sizes: Sequence[int],
-        *,
-        gpu: str,
-        algorithm: str,
-        library: str = "cudnn",
-        direction: str = "fwd",
-        dtype: str = "fp32",
-        math: str = "fma",
-        layout: str = "NCHW",
-        library_version: str | None = None,
-        distance: float | None = None,
-    ) -> str | None:
-        """The first thing about a row that training did not span, in one line; None where it is inside."""
-        settings = self.setting_reason(
-            gpu, library, direction, dtype, math, layout, algorithm, library_version
-        )
-        return settings or self.size_reason(sizes, library, direction, distance)
-
-    def contains(self, frame: "pd.DataFrame", distance: np.ndarray | None = None) -> np.ndarray:
-        """(rows,) True where a row of a normalised frame is inside; ``distance`` (rows,) where it is known already."""
-        inside = _member(frame, SETTINGS, self.settings)
-        if self.versions:
-            inside &= _member(frame, ("library", "library_version"), self.versions)
-        for column, (least, greatest) in self.ranges.items():
-            values = frame[column].to_numpy()
-            inside &= (least <= values) & (values <= greatest)
-        far = self.distances(frame) if distance is None else distance
-        beyond = np.zeros(len(frame), dtype=bool)
-        for key, rows in _groups(frame).items():
-            beyond[rows] = far[rows] > self.reach.get(key, inf)
-        beyond[beyond] = ~self.seen(frame[beyond])
+    def contains(self, rows: "Rows", distance: np.ndarray | None = None) -> np.ndarray:
+        """(rows,) True where a row is inside; ``distance`` (rows,) where it is known already."""
+        inside = _member(rows, setting_columns(self.family), self.settings)
+        inside &= _member(rows, ("library", "library_version"), self.versions)
+        far = self.distances(rows) if distance is None else distance
+        sizes, beyond = _sizes(rows), np.zeros(len(rows), dtype=bool)
+        for key, positions in _by_reference(rows):
+            known = self.references.get(key)
+            if known is None:
+                inside[positions] = False
+                continue
+            inside[positions] &= known.inside(sizes[positions])
+            beyond[positions] = far[positions] > known.reach
+        beyond[beyond] = ~self.seen(rows.take(beyond))
         return inside & ~beyond
 
-    def seen(self, frame: "pd.DataFrame") -> np.ndarray:
+    def seen(self, rows: "Rows") -> np.ndarray:
         """(rows,) True where the row's shape was in training, at whatever batch, on whatever device."""
-        return np.isin(shape_hashes(frame), list(self.shapes))
-
-    @cached_property
-    def _bounds(self) -> tuple[tuple[str, int, int], ...]:
-        return tuple((name, *self.ranges[name]) for name in SIZE_COLUMNS)
+        return np.isin(shape_hashes(rows), list(self.shapes))
 
     @cached_property
     def _known_together(self) -> frozenset[str]:
@@ -180,95 +263,133 @@ class Domain:
         return frozenset("|".join(p[:i]) for p in parts for i in range(1, len(p) + 1))
 
     @cached_property
-    def _gpus(self) -> tuple[str, ...]:
+    def gpus(self) -> tuple[str, ...]:
+        """Registry names of the GPUs that training saw."""
         return tuple(sorted({text.partition("|")[0] for text in self.settings}))
 
     def to_json(self) -> bytes:
-        """All parts; a reference is the list of a shape's 13 sizes."""
+        """All parts as plain values."""
         content: dict[str, Any] = {
-            "ranges": {c: list(r) for c, r in self.ranges.items()},
+            "family": self.family.name,
             "settings": sorted(self.settings),
             "shapes": sorted(self.shapes),
             "versions": sorted(self.versions),
             "references": {key: known.to_dict() for key, known in self.references.items()},
-            "reach": dict(self.reach),
         }
         return json.dumps(content, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, content: bytes) -> Self:
-        """What `to_json` wrote; bundle schema 1 had no versions, references and reach: they bound nothing then."""
+        """What `to_json` wrote."""
         data = json.loads(content)
+        kind = family(data["family"])
         return cls(
-            {c: (int(r[0]), int(r[1])) for c, r in data["ranges"].items()},
+            kind,
             frozenset(data["settings"]),
             frozenset(data["shapes"]),
-            frozenset(data.get("versions", ())),
-            {key: References.from_dict(known) for key, known in data.get("references", {}).items()},
-            {key: float(limit) for key, limit in data.get("reach", {}).items()},
+            frozenset(data["versions"]),
+            {key: References.from_dict(kind, known) for key, known in data["references"].items()},
         )
 
 
-def reference_shapes(frame: "pd.DataFrame") -> dict[str, References]:
-    """Joined library and direction → the shapes of its rows that distances are taken to."""
-    sizes = _sizes(frame)
-    return {key: References.of(sizes[rows]) for key, rows in _groups(frame).items()}
+def setting_columns(kind: Family) -> tuple[str, ...]:
+    """What a row is measured with; a GPU goes by its registry name."""
+    return ("gpu", "library", *kind.setting_names, "algorithm")
 
 
-def distances_to(references: Mapping[str, References], frame: "pd.DataFrame") -> np.ndarray:
-    """(rows,) distances to `reference_shapes`, infinite where there are none of a row's library and direction."""
-    sizes, out = _sizes(frame), np.full(len(frame), inf)
-    for key, rows in _groups(frame).items():
+def references_of(rows: "Rows", held_out_distance: np.ndarray | None = None) -> dict[str, References]:
+    """`Domain.reference_key` → the problems of its rows that distances are taken to (see `Domain.of`)."""
+    sizes = _sizes(rows)
+    far = np.full(len(rows), np.nan) if held_out_distance is None else held_out_distance
+    references = {}
+    for key, positions in _by_reference(rows):
+        known = far[positions][np.isfinite(far[positions])]
+        reach = float(np.quantile(known, REACH_QUANTILE)) if len(known) else inf
+        references[key] = References.of(rows.family, sizes[positions], reach)
+    return references
+
+
+def distances_to(references: Mapping[str, References], rows: "Rows") -> np.ndarray:
+    """(rows,) distances to `references_of` other rows, infinite where there are none of a row's key."""
+    sizes, out = _sizes(rows), np.full(len(rows), inf)
+    for key, positions in _by_reference(rows):
         if key in references:
-            out[rows] = references[key].distances(sizes[rows])
+            out[positions] = references[key].distances(sizes[positions])
     return out
 
 
-def shape_hashes(frame: "pd.DataFrame") -> np.ndarray:
+def shape_hashes(rows: "Rows") -> np.ndarray:
     """(rows,) 16 hex digits naming each row's shape without telling it."""
-    from surrogate.dataset.splits import shape_names
-
-    names = shape_names(frame)
-    known = {name: shape_hash(name) for name in set(names)}
-    return np.array([known[name] for name in names], dtype="U16")
+    first, code = np.unique(rows.shape, return_index=True, return_inverse=True)[1:]
+    hashes = [shape_hash(rows.family, sizes) for sizes in _sizes(rows)[first].tolist()]
+    return np.array(hashes, dtype="U16")[code]
 
 
-def shape_hash(name: str) -> str:
-    """16 hex digits of one shape, named by its sizes with ``/`` between them."""
-    return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+def shape_hash(kind: Family, sizes: Sequence[int]) -> str:
+    """16 hex digits of the shape of a problem's sizes."""
+    named = zip(kind.size_names, sizes, strict=True)
+    text = "/".join(str(size) for name, size in named if name not in kind.batch)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _sizes(frame: "pd.DataFrame") -> np.ndarray:
-    return frame[list(SIZE_COLUMNS)].to_numpy()
+def farthest_points(points: np.ndarray, count: int) -> np.ndarray:
+    """Ascending positions of at most ``count`` of ``points`` (rows, d), each next one the farthest from those taken.
+
+    Greedy k-centre, which covers within twice the best possible radius (Gonzalez 1985); starts at the first point.
+    """
+    if len(points) <= count:
+        return np.arange(len(points))
+    taken = [0]
+    squared = ((points - points[0]) ** 2).sum(axis=1)
+    while len(taken) < count:
+        farthest = int(squared.argmax())
+        taken.append(farthest)
+        np.minimum(squared, ((points - points[farthest]) ** 2).sum(axis=1), out=squared)
+    return np.sort(np.array(taken))
 
 
-def _groups(frame: "pd.DataFrame") -> dict[str, np.ndarray]:
-    """Joined library and direction → positions of its rows."""
-    first, code = _first_rows(frame, ("library", "direction"))
-    keys = zip(first["library"], first["direction"], strict=True)
-    return {
-        f"{library}|{direction}": np.flatnonzero(code == i) for i, (library, direction) in enumerate(keys)
-    }
+def _shift(kind: Family) -> np.ndarray:
+    return np.array([float(size.least == 0) for size in kind.sizes])
 
 
-def _first_rows(frame: "pd.DataFrame", columns: tuple[str, ...]) -> tuple["pd.DataFrame", np.ndarray]:
-    """One row per distinct combination, and each row's place among them."""
-    groups = frame.groupby(list(columns), sort=False)
-    code = groups.ngroup().to_numpy()
-    first = np.unique(code, return_index=True)[1]
-    return frame.iloc[first], code
+def _is_batch(kind: Family) -> np.ndarray:
+    return np.array([name in kind.batch for name in kind.size_names])
 
 
-def _texts(frame: "pd.DataFrame", columns: tuple[str, ...]) -> list[str]:
+def _coordinates(kind: Family, sizes: np.ndarray) -> np.ndarray:
+    """Scaled log2 sizes (…, sizes)."""
+    return np.log2(np.asarray(sizes, dtype=np.float64) + _shift(kind)) * weights(kind)
+
+
+def _sizes(rows: "Rows") -> np.ndarray:
+    return rows.frame[list(rows.family.size_names)].to_numpy(dtype=np.int64)
+
+
+def _reference_columns(kind: Family) -> tuple[str, ...]:
+    """Library, and what of a setting tells one kind of problem from another."""
+    return ("library", *(name for name in kind.candidate_key if name in kind.settings))
+
+
+def _by_reference(rows: "Rows") -> list[tuple[str, np.ndarray]]:
+    """(`Domain.reference_key`, positions of its rows)."""
+    from surrogate.dataset.problems import groups
+
+    named = groups(rows.frame, _reference_columns(rows.family))
+    return [("|".join(values), positions) for values, positions in named]
+
+
+def _texts(rows: "Rows", columns: tuple[str, ...]) -> list[str]:
     """The distinct joined values of ``columns``."""
     from surrogate.dataset.problems import joined
 
-    return joined(_first_rows(frame, columns)[0], columns).to_list()
+    return joined(rows.frame.drop_duplicates(list(columns)), columns).to_list()
 
 
-def _member(frame: "pd.DataFrame", columns: tuple[str, ...], known: frozenset[str]) -> np.ndarray:
+def _member(rows: "Rows", columns: tuple[str, ...], known: frozenset[str]) -> np.ndarray:
     """(rows,) True where the joined values of ``columns`` are among ``known``."""
-    from surrogate.dataset.problems import joined
+    from surrogate.dataset.problems import groups, joined
 
-    first, code = _first_rows(frame, columns)
-    return np.array([text in known for text in joined(first, columns)], dtype=bool)[code]
+    inside = np.zeros(len(rows), dtype=bool)
+    for _, positions in groups(rows.frame, columns):
+        inside[positions] = joined(rows.frame.iloc[positions[:1]], columns).iloc[0] in known
+    return inside

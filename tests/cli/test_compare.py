@@ -13,7 +13,7 @@ MODELS = "always-best-single,roofline,linear-dims,linear-terms"
 @pytest.fixture
 def undrawn(monkeypatch):
     """Reports without figures, which take most of a small comparison's time and do not matter to the test."""
-    monkeypatch.setattr("surrogate.report.write.draw", lambda *run: ({}, {"slowdowns": "left out"}))
+    monkeypatch.setattr("surrogate.report.figures.draw", lambda *run: ({}, {"slowdowns": "left out"}))
 
 
 def test_compare_writes_results_tables_and_report(seer, dataset, tmp_path):

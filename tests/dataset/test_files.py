@@ -1,17 +1,15 @@
 """Files that appear whole or not at all."""
 
 import os
-import signal
 import stat
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from surrogate.dataset.atomic import atomic_path, write_folder, write_text
+from surrogate.dataset.files import atomic_path, write_folder, write_text
 from surrogate.features.errors import InputError
 
 
@@ -98,7 +96,7 @@ def test_standard_output_keeps_what_it_holds(tmp_path: Path) -> None:
     """As of ``seer … -o /dev/stdout >> log``: what the log had, what was printed, what was written."""
     log = tmp_path / "log"
     log.write_text("before\n")
-    code = "from surrogate.dataset.atomic import write_text; print('printed'); write_text('/dev/stdout', 'written\\n')"
+    code = "from surrogate.dataset.files import write_text; print('printed'); write_text('/dev/stdout', 'written\\n')"
     with log.open("a") as out:
         subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
     assert log.read_text() == "before\nprinted\nwritten\n"
@@ -174,13 +172,6 @@ def test_a_link_to_a_folder_stays(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink() and _folder(tmp_path / "f") == NEW
 
 
-def test_without_an_exchange_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surrogate.dataset.atomic._exchanged", lambda one, other: False)
-    write_folder(tmp_path / "f", OLD)
-    write_folder(tmp_path / "f", NEW)
-    assert _folder(tmp_path / "f") == NEW and _names(tmp_path) == ["f"]
-
-
 def test_a_folder_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     write_folder(tmp_path / "f", OLD)
     with pytest.raises(InputError, match="cannot be written"):
@@ -190,17 +181,10 @@ def test_a_folder_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
         write_folder(tmp_path / "f" / "a" / "g", NEW)
 
 
-def test_what_a_killed_writer_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
-    for name in (".f.0123abcd.saving", ".f.backup", ".g.0123abcd.saving"):
-        write_folder(tmp_path / name, OLD)
-    write_folder(tmp_path / "f", NEW)
-    assert _names(tmp_path) == [".f.backup", ".g.0123abcd.saving", "f"]
-
-
 WRITER = """
 import sys
 from pathlib import Path
-from surrogate.dataset.atomic import write_folder
+from surrogate.dataset.files import write_folder
 mark = sys.argv[2].encode()
 print("begun", flush=True)
 for _ in range(int(sys.argv[3])):
@@ -227,16 +211,3 @@ def test_two_writers_of_one_folder_never_mix(tmp_path: Path) -> None:
         with writer:
             assert writer.wait() == 0
     assert _is_one_writers(tmp_path / "f", "xy") and _names(tmp_path) == ["f"]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a folder is replaced in two steps")
-def test_a_killed_writer_leaves_the_old_or_the_new(tmp_path: Path) -> None:
-    write_folder(tmp_path / "f", {f"{name}-x": b"x" * 50_000 for name in "abcdef"})
-    for delay_ms in range(0, 25, 3):
-        with _writer(tmp_path / "f", "y" if delay_ms % 2 else "x", 10_000) as writer:
-            time.sleep(delay_ms / 1000)
-            writer.kill()
-            assert writer.wait() == -signal.SIGKILL
-        assert _is_one_writers(tmp_path / "f", "xy")
-    write_folder(tmp_path / "f", NEW)
-    assert _folder(tmp_path / "f") == NEW and _names(tmp_path) == ["f"]

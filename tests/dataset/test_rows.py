@@ -1,4 +1,4 @@
-"""`Rows`: features of a table, aligned with its frame."""
+"""`Rows`: columns of a table of one family, aligned with its frame."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,67 +7,58 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset.normalise import normalise
-from surrogate.dataset.rows import COLUMN_NAMES, rows_of
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.rows import rows_by_family, rows_of
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.families import CONV, FAMILIES
 from surrogate.features.gpu import gpu
-from surrogate.features.machine import b_max, machine
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.features.table import FEATURE_NAMES, feature_row
 
 Table = Callable[..., pd.DataFrame]
 
 
-def test_each_row_has_the_features_of_its_problem(table: Table) -> None:
+def test_each_row_has_the_columns_of_its_problem(table: Table) -> None:
     frame = normalise(table(4), "test")
     rows = rows_of(frame)
-    assert rows.features.shape == (len(frame), len(COLUMN_NAMES)) and np.isfinite(rows.features).all()
-    families = {
-        "IMPLICIT_GEMM": "implicit_gemm",
-        "WINOGRAD": "winograd",
-        "FFT": "fft",
-        "IMPLICIT_PRECOMP_GEMM": "precomp_gemm",
-    }
+    assert rows.features.shape == (len(frame), len(rows.column_names)) and np.isfinite(rows.features).all()
     for i in (0, 7, 21, len(frame) - 1):
         sizes: dict[str, Any] = {name: int(frame[name][i]) for name in SIZE_COLUMNS}
         conv = Conv(**sizes)
-        device, family = gpu(frame["gpu"][i]), families[frame["algorithm"][i]]
-        features, base_us = feature_row(conv, machine(device), family, b_max(device, family))  # type: ignore[arg-type]
-        assert rows.roofline_us[i] == pytest.approx(base_us, rel=1e-12)
-        expected = np.array(features, dtype=np.float32)
-        np.testing.assert_allclose(rows.features[i, : len(FEATURE_NAMES)], expected, rtol=3e-7, atol=3e-7)
+        formula = CONV.formula(CONV.setting_of(conv), gpu(frame["gpu"][i]))
+        terms = formula.problem(conv)
+        mechanism = CONV.mechanism("cudnn", CONV.setting_of(conv), frame["algorithm"][i])
+        own, workspace = formula.candidate(terms, mechanism)
+        expected = np.array([*terms.values, *own, *formula.constant], dtype=np.float32)
+        np.testing.assert_allclose(rows.features[i, :-1], expected, rtol=3e-7, atol=3e-7)
+        assert rows.roofline_us[i] == pytest.approx(terms.roofline_us, rel=1e-12)
+        assert rows.workspace_bytes[i] == workspace
 
 
-def test_context_order_and_ok(table: Table) -> None:
+def test_version_order_candidate_and_ok(table: Table) -> None:
     frame = normalise(table(2, version="7.6.4"), "test")
     rows = rows_of(frame)
     assert set(rows.column("library_version")) == {np.float32(7.0604)}
     assert (rows.ok == (frame["status"] == "ok")).all()
     places = {"IMPLICIT_GEMM": 0, "IMPLICIT_PRECOMP_GEMM": 1, "FFT": 4, "WINOGRAD": 6}
     assert rows.order.tolist() == [places[name] for name in frame["algorithm"]]
+    assert rows.candidate.tolist() == [f"cudnn|fwd|{name}" for name in frame["algorithm"]]
 
 
 def test_take_keeps_everything_aligned(table: Table) -> None:
     rows = rows_of(normalise(table(4), "test"))
-    picked = np.array([9, 3, 30])
-    mask = np.zeros(len(rows), dtype=bool)
+    picked, mask = np.array([9, 3, 30]), np.zeros(len(rows), dtype=bool)
     mask[[3, 9, 30]] = True
     some, masked = rows.take(picked), rows.take(mask)
-    assert (
-        len(some) == 3
-        and some.frame.index.tolist() == [9, 3, 30]
-        and masked.frame.index.tolist() == [3, 9, 30]
-    )
-    assert (some.features == rows.features[picked]).all() and (some.shape == rows.shape[picked]).all()
-    assert (some.roofline_us == rows.roofline_us[picked]).all() and (
-        some.problem == rows.problem[picked]
-    ).all()
-    assert len(rows.take(np.array([], dtype=int))) == 0
+    assert some.frame.index.tolist() == [9, 3, 30] and masked.frame.index.tolist() == [3, 9, 30]
+    for name in ("features", "shape", "roofline_us", "problem", "candidate", "stratum", "workspace_bytes"):
+        assert (getattr(some, name) == getattr(rows, name)[picked]).all(), name
+    assert len(rows.take(np.array([], dtype=int))) == 0 and rows_of(rows) is rows
 
 
 def test_a_table_to_predict(table: Table) -> None:
-    rows = rows_of(normalise(table(2).drop(columns=["status", "time_us"]), "test"))
+    frame = normalise(table(2).drop(columns=["status", "time_us"]), "test", predictable=True)
+    rows = rows_of(frame)
     assert not rows.ok.any() and np.isnan(rows.time_us).all() and np.isfinite(rows.features).all()
 
 
@@ -78,8 +69,33 @@ def test_narrow_integers_make_the_same_rows(table: Table) -> None:
     assert (wide.features == small.features).all() and (wide.roofline_us == small.roofline_us).all()
 
 
-def test_unknown_names(table: Table) -> None:
+def test_several_families_are_taken_apart(table: Table) -> None:
+    softmax = {
+        "gpu": "v100",
+        "library": "torch",
+        "library_version": "2",
+        "operator": "softmax",
+        "n": 8,
+        "c": 64,
+    }
+    frame = pd.concat(
+        [table(1), pd.DataFrame([{**softmax, "status": "ok", "time_us": 9.0}])], ignore_index=True
+    )
+    frame = normalise(
+        frame.fillna(dict.fromkeys(SIZE_COLUMNS, 0)).assign(
+            family=["conv"] * (len(frame) - 1) + ["rowwise"]
+        ),
+        "test",
+    )
+    with pytest.raises(InputError, match="one family"):
+        rows_of(frame)
+    parts = rows_by_family(frame)
+    assert list(parts) == [CONV, FAMILIES["rowwise"]]
+    positions, rows = parts[FAMILIES["rowwise"]]
+    assert positions.tolist() == [len(frame) - 1] and rows.candidate.tolist() == ["torch|softmax||default"]
+    assert len(parts[CONV][1]) == len(frame) - 1
+
+
+def test_an_unknown_gpu_is_named(table: Table) -> None:
     with pytest.raises(InputError, match="Tesla T5"):
-        rows_of(table(1).assign(gpu="Tesla T5"))
-    with pytest.raises(InputError, match="library 'cuddn' is unknown"):
-        rows_of(table(1).assign(library="cuddn"))
+        rows_of(normalise(table(1).assign(gpu="Tesla T5"), "test"))

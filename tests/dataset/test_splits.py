@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.dataset.splits import SPLITS, fold_of_names, folds, network_names, seer_split, shape_names
+from surrogate.dataset.problems import shape_names
+from surrogate.dataset.splits import SPLITS, fold_of_names, folds, network_names, seer_split
 from surrogate.features.errors import InputError
+from surrogate.features.families import CONV
 
 Table = Callable[..., pd.DataFrame]
 NAMES = st.sets(st.text("abcdef", min_size=1, max_size=6), min_size=1, max_size=40)
@@ -33,7 +35,7 @@ def test_seeds_deal_differently() -> None:
 def test_every_row_is_tested_once_and_never_trained_on_in_its_fold(table: Table, by: str) -> None:
     main, also = table(12), table(15, gpus=("TITAN V",))
     main = main[main["networks"].isin(["AlphaNet", "BetaNet", "GammaNet"])].reset_index(drop=True)
-    rounds = folds(by, main, also, 3, 0)
+    rounds = folds(by, CONV, main, also, 3, 0)
     tested = np.concatenate([fold.test for fold in rounds])
     assert sorted(tested) == list(range(len(main)))
     for fold in rounds:
@@ -48,8 +50,8 @@ def test_no_held_shape_is_in_training_whatever_its_batch_gpu_or_table(
     table: Table, by: str, seed: int
 ) -> None:
     main, also = table(12), table(16, batches=(4, 32), gpus=("TITAN V",))
-    names = np.concatenate([shape_names(main), shape_names(also)])
-    for fold in folds(by, main, also, 4, seed):
+    names = np.concatenate([shape_names(main, CONV), shape_names(also, CONV)])
+    for fold in folds(by, CONV, main, also, 4, seed):
         held = set(names[fold.test])
         assert held and not held & set(names[fold.train])
         # Rows of the other table, of shapes that are not held, do train.
@@ -59,7 +61,7 @@ def test_no_held_shape_is_in_training_whatever_its_batch_gpu_or_table(
 def test_networks_are_held_whole(table: Table) -> None:
     main = table(15)
     members = network_names(main)
-    rounds = folds("network", main, main.iloc[:0], 3, 0)
+    rounds = folds("network", CONV, main, main.iloc[:0], 3, 0)
     assert sorted(name for fold in rounds for name in fold.name.split("+")) == [
         "AlphaNet",
         "BetaNet",
@@ -80,12 +82,12 @@ def test_network_texts() -> None:
 def test_a_network_column_that_is_nan_throughout_is_refused(table: Table) -> None:
     """As after joining with a table that has the column: it names no network, which is one clear line."""
     with pytest.raises(InputError, match="names at least 2 networks"):
-        folds("network", table(3).assign(networks=np.nan), table(1), 2, 0)
+        folds("network", CONV, table(3).assign(networks=np.nan), table(1), 2, 0)
 
 
 def test_gpus_are_held_one_by_one_in_every_table(table: Table) -> None:
     main, also = table(3), table(3, gpus=("TITAN Xp", "TITAN V"))
-    rounds = folds("gpu", main, also, 10, 0)
+    rounds = folds("gpu", CONV, main, also, 10, 0)
     everywhere = pd.concat([main, also])["gpu"].to_numpy()
     assert [fold.name for fold in rounds] == ["TITAN Xp", "Tesla T4"]
     for fold in rounds:
@@ -97,7 +99,7 @@ def test_gpus_are_held_one_by_one_in_every_table(table: Table) -> None:
 def test_two_names_of_one_gpu_are_one_gpu(table: Table) -> None:
     """Registry keys and aliases are the same device: held under one name, it must not train under the other."""
     main, also = table(3, gpus=("Tesla T4", "TITAN Xp")), table(3, gpus=("t4",))
-    for fold in folds("gpu", main, also, 10, 0):
+    for fold in folds("gpu", CONV, main, also, 10, 0):
         if "T4" in fold.name:
             assert fold.train.max() < len(main)
 
@@ -110,7 +112,9 @@ def test_folds_do_not_depend_on_the_order_of_rows(table: Table, seed: int) -> No
     mixed = main.iloc[order].reset_index(drop=True)
     for by in ("shape", "network", "gpu"):
         for one, other in zip(
-            folds(by, main, main.iloc[:0], 3, 7), folds(by, mixed, mixed.iloc[:0], 3, 7), strict=True
+            folds(by, CONV, main, main.iloc[:0], 3, 7),
+            folds(by, CONV, mixed, mixed.iloc[:0], 3, 7),
+            strict=True,
         ):
             assert one.name == other.name
             assert set(one.test) == set(order[other.test]) and set(one.train) == set(order[other.train])
@@ -119,13 +123,13 @@ def test_folds_do_not_depend_on_the_order_of_rows(table: Table, seed: int) -> No
 def test_random_rows_differ_by_seed_and_repeat_with_it(table: Table) -> None:
     main = table(6)
     first, again, other = (
-        folds("random", main, main.iloc[:0], 4, seed)[0].test.tolist() for seed in (0, 0, 1)
+        folds("random", CONV, main, main.iloc[:0], 4, seed)[0].test.tolist() for seed in (0, 0, 1)
     )
     assert first == again != other
 
 
 def test_fewer_shapes_than_folds_give_one_fold_each(table: Table) -> None:
-    assert len(folds("shape", table(3), table(3).iloc[:0], 10, 0)) == 3
+    assert len(folds("shape", CONV, table(3), table(3).iloc[:0], 10, 0)) == 3
 
 
 def test_splits_that_cannot_be_made_are_refused(table: Table) -> None:
@@ -139,7 +143,7 @@ def test_splits_that_cannot_be_made_are_refused(table: Table) -> None:
         ("gpu", table(2, gpus=("Tesla T4",)), 3, "one GPU (Tesla T4)"),
     ):
         with pytest.raises(InputError) as caught:
-            folds(by, frame, none, count, 0)
+            folds(by, CONV, frame, none, count, 0)
         assert words in str(caught.value)
 
 
@@ -171,7 +175,7 @@ def test_random_rows_take_their_twins_of_further_tables_along(table: Table) -> N
     """The same measurement under another name of the GPU must not train for itself."""
     main = table(4)
     also = pd.concat([main.assign(gpu=main["gpu"].replace("Tesla T4", "t4")), main.assign(n=main["n"] + 100)])
-    for fold in folds("random", main, also, 4, 0):
+    for fold in folds("random", CONV, main, also, 4, 0):
         twins = fold.test + len(main)
         assert not set(twins) & set(fold.train)
         assert set(range(2 * len(main), 3 * len(main))) <= set(fold.train)

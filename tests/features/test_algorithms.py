@@ -4,9 +4,9 @@ import pytest
 
 from surrogate.features.algorithms import (
     ALGORITHMS,
-    MECHANISMS,
-    MECHANISM_CODE,
     LIBRARIES,
+    MECHANISM_CODE,
+    MECHANISMS,
     algorithm,
     algorithms,
     mechanism_of,

@@ -97,7 +97,9 @@ def test_arrays_equal_scalars(
 ) -> None:
     columns = columns_of(convs)
     slots = [np.full(len(convs), value) for value in SLOTS]
-    array = np.array([np.broadcast_to(v, len(convs)) for v in _flat(MECHANISM_TERMS[mechanism](columns, slots))])
+    array = np.array(
+        [np.broadcast_to(v, len(convs)) for v in _flat(MECHANISM_TERMS[mechanism](columns, slots))]
+    )
     single = np.array([_flat(MECHANISM_TERMS[mechanism](conv, SLOTS)) for conv in convs]).T
     np.testing.assert_allclose(array, single, rtol=1e-12, atol=0)
 
@@ -105,7 +107,9 @@ def test_arrays_equal_scalars(
 @pytest.mark.parametrize("mechanism", MECHANISM_TERMS)
 @given(conv=CONVS, factor=st.integers(2, 8))
 def test_more_images_never_mean_less_of_anything(mechanism: str, conv: Conv, factor: int) -> None:
-    small, large = (MECHANISM_TERMS[mechanism](one, SLOTS) for one in (conv, conv.with_batch(conv.n * factor)))
+    small, large = (
+        MECHANISM_TERMS[mechanism](one, SLOTS) for one in (conv, conv.with_batch(conv.n * factor))
+    )
     for name in ("arithmetic_flops", "dram_bytes", "workspace_bytes", "kernels"):
         assert getattr(large, name) >= getattr(small, name), name
     for one, other in zip(small.launches, large.launches, strict=True):

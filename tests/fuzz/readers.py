@@ -173,10 +173,10 @@ def _overheads(path: Path) -> object:
 
 
 def _report(path: Path) -> object:
-    from surrogate.report.html import page
+    from surrogate.report.page import report_page
     from surrogate.report.results import read_results
 
-    return page(read_results(path), {}, {})
+    return report_page(read_results(path), {}, {})
 
 
 def _cache(path: Path) -> object:

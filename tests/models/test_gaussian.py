@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.dataset.normalise import normalise
+from surrogate.dataset.checks import normalise
 from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError

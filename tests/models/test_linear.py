@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset.normalise import normalise
+from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.models.linear import LinearDims, LinearTerms

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset.normalise import normalise
+from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import rows_of
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu

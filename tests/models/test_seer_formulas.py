@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from surrogate.models.seer import formulas as f
-from surrogate.models.seer.blocks import gemm_blocks
+from surrogate.models.seer.physics import gemm_blocks
 
 N, C, W, K, O = np.array([[128, 64, 56, 128, 54], [128, 256, 14, 512, 12], [128, 16, 112, 32, 108]]).T  # noqa: E741
 FILTER = np.array([3, 3, 5])

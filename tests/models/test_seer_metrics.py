@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset.schema import PROBLEM_KEY, SIZE_COLUMNS
+from surrogate.dataset.columns import PROBLEM_KEY, SIZE_COLUMNS
 from surrogate.features.errors import InputError
 from surrogate.models.seer import METRIC_COLUMNS, with_kernel_metrics
 

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 from surrogate.dataset.rows import Rows, rows_of
-from surrogate.dataset.schema import KERNEL_NUMBERS, PROBLEM_KEY, SIZE_COLUMNS
+from surrogate.dataset.columns import KERNEL_NUMBERS, PROBLEM_KEY, SIZE_COLUMNS
 from surrogate.features.errors import InputError
 from surrogate.models.seer import SeerPaper, formulas, with_kernel_metrics
-from surrogate.models.seer.blocks import TITAN_XP_B_MAX, launched_blocks
-from surrogate.models.seer.sizes import Sizes, sizes_of
-from surrogate.models.seer.variants import gemm_p_tile
+from surrogate.models.seer.physics import TITAN_XP_B_MAX, launched_blocks
+from surrogate.models.seer.physics import Sizes, sizes_of
+from surrogate.models.seer.kernels import gemm_p_tile
 
 GPU = "TITAN Xp"
 COUNTED = tuple(TITAN_XP_B_MAX)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset.normalise import normalise
+from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_of_names, shape_names
 from surrogate.dataset.store import read_dataset
@@ -17,7 +17,7 @@ from surrogate.features.gpu import gpu
 from surrogate.features.machine import b_max
 from surrogate.models.seer import SeerTimeOnly
 from surrogate.models.seer.analytical import Analytical, analytical
-from surrogate.models.seer.tile_fit import TileFit
+from surrogate.models.seer.analytical import TileFit
 
 Table = Callable[..., pd.DataFrame]
 EVERY = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "FFT", "WINOGRAD", "WINOGRAD_NONFUSED")

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset.normalise import normalise
+from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import folds
 from surrogate.dataset.store import read_dataset

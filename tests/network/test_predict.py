@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
-from surrogate.models.seer.classify import CLASSES
+from surrogate.models.seer.physics import CLASSES
 from surrogate.network.load import Predictors, load_predictors
 from surrogate.network.network import Layer, Network
 from surrogate.network.predict import conv_bound, operator_bound

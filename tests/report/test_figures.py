@@ -1,6 +1,8 @@
 """Figures: what they compute, that they are well-formed, and that equal input gives equal bytes."""
 
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,11 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.report.figures import bucket_figure, gpu_figure, predicted_figure, slowdown_figure
-from surrogate.report.figures.buckets import bucket_errors
-from surrogate.report.figures.predicted import MAX_PANELS, MAX_POINTS, OTHERS, panels, thinned
-from surrogate.report.figures.slowdowns import exceedance
-from surrogate.report.style import looks, shown_models
+from surrogate.features.errors import InputError
+from surrogate.report.figures import (
+    MAX_PANELS,
+    MAX_POINTS,
+    OTHERS,
+    bucket_errors,
+    bucket_figure,
+    exceedance,
+    gpu_figure,
+    panels,
+    predicted_figure,
+    read_choices,
+    read_predictions,
+    slowdown_figure,
+    thinned,
+)
+from surrogate.report.page import CAPTIONS
+from surrogate.report.results import shown_models
+from surrogate.report.style import looks, time_tick
 
 
 def _times(rows: int = 200, model: str = "booster") -> pd.DataFrame:
@@ -21,7 +37,7 @@ def _times(rows: int = 200, model: str = "booster") -> pd.DataFrame:
     time_us = 10 ** random.uniform(1, 5, rows)
     predicted = time_us * np.exp(random.normal(0, 0.2, rows))
     family = random.choice(["GEMM", "FFT"], rows)
-    return pd.DataFrame({"model": model, "family": family, "time_us": time_us, "predicted_us": predicted})
+    return pd.DataFrame({"model": model, "algorithm": family, "time_us": time_us, "predicted_us": predicted})
 
 
 def _words(svg: str) -> str:
@@ -61,12 +77,6 @@ def test_decades_of_too_few_rows_are_not_on_the_axis() -> None:
     assert "100 µs" in words and "1 s" not in words and "10 s" not in words
 
 
-def test_a_long_name_has_the_legend_s_whole_line() -> None:
-    name = "boosted trees on terms and sizes of the problem"
-    slowdowns = pd.DataFrame({"model": [name, "b"], "slowdown": [1.1, 1.2]})
-    assert name in _words(slowdown_figure(slowdowns, [name, "b"]) or "")
-
-
 def test_thinning_keeps_the_ends_and_the_limit() -> None:
     rows = _times(5000)
     few = thinned(rows)
@@ -84,23 +94,18 @@ def test_many_families_share_a_panel() -> None:
 def test_predicted_figure_names_its_families_and_counts_all_rows() -> None:
     frame = _times(1000)
     words = _words(predicted_figure(frame) or "")
-    for family, rows in frame.groupby("family"):
+    for family, rows in frame.groupby("algorithm"):
         assert str(family) in words and f"{len(rows)} rows" in words
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-def test_one_row_can_be_drawn(rows: int) -> None:
-    frame = _times(rows)
-    assert predicted_figure(frame) and bucket_figure(frame, ["booster"])
-
-
-def test_extreme_values_can_be_drawn() -> None:
-    frame = _times(20)
-    frame.loc[0, "predicted_us"] = 1e30
-    frame.loc[1, "predicted_us"] = 1e-30
-    assert predicted_figure(frame) and bucket_figure(frame, ["booster"])
-    slowdowns = pd.DataFrame({"model": "a", "slowdown": [1.0, np.inf, 1e9]})
-    assert slowdown_figure(slowdowns, ["a"])
+def test_few_rows_and_extreme_values_can_be_drawn() -> None:
+    for rows in (1, 20):
+        frame = _times(rows)
+        frame.loc[0, "predicted_us"] = 1e30
+        frame.loc[rows - 1, "predicted_us"] = 1e-30
+        assert predicted_figure(frame) and bucket_figure(frame, ["booster"])
+    slowdowns = pd.DataFrame({"model": ["a", "a", "a", "b"], "slowdown": [1.0, np.inf, 1e9, 1.0]})
+    assert slowdown_figure(slowdowns, ["a", "b"]) and slowdown_figure(slowdowns, ["b"])
 
 
 def test_nothing_to_draw_is_none() -> None:
@@ -111,15 +116,15 @@ def test_nothing_to_draw_is_none() -> None:
     assert gpu_figure({"choice_rows": [], "time_rows": []}, ["a"]) is None
 
 
-def test_all_picks_perfect_can_be_drawn() -> None:
-    assert slowdown_figure(pd.DataFrame({"model": "a", "slowdown": [1.0] * 9}), ["a"])
-
-
-@pytest.mark.parametrize("name", ["_hidden", "$x_1$", "<b>&\"'", "模型", "x" * 200, ""])
-def test_odd_names_are_drawn_as_they_are(name: str) -> None:
-    svg = slowdown_figure(pd.DataFrame({"model": name, "slowdown": [1.0, 1.5]}), [name])
-    assert svg and name[:25] in _words(svg)
-    assert bucket_figure(_times(50, name), [name]) and predicted_figure(_times(50).assign(family=name))
+def test_odd_and_long_names_are_drawn_as_they_are() -> None:
+    """A long name has the legend's whole line, a very long one is cut."""
+    names = ["_hidden", "$x_1$", "<b>&\"'", "模型", "", "boosted trees on terms and sizes of the problem"]
+    frame = pd.concat([_times(5, name).assign(algorithm=name, slowdown=1.5) for name in [*names, "x" * 200]])
+    words = _words(slowdown_figure(frame, [*names, "x" * 200]) or "")
+    assert all(name in words for name in [*names, "x" * 50])
+    assert all(
+        name[:25] in _words(predicted_figure(frame[frame["model"] == name]) or "") for name in names[1:4]
+    )
 
 
 def test_gpu_figure_draws_every_gpu_and_model_but_the_oracle(results: dict[str, Any]) -> None:
@@ -147,15 +152,72 @@ def test_same_input_same_bytes_and_no_dates(results: dict[str, Any], choices: pd
     assert all("dc:date" not in (svg or "") and "http://matplotlib" not in (svg or "") for svg in first)
 
 
-def test_looks_differ_in_colour_marker_dashes_and_hatch(results: dict[str, Any]) -> None:
-    chosen = list(looks(shown_models(results)).values())
-    assert len(chosen) == 6
-    for part in ("colour", "marker", "hatch"):
-        assert len({getattr(look, part) for look in chosen}) == len(chosen)
-    assert len({str(look.dashes) for look in chosen}) == len(chosen)
+def test_thirteen_series_and_two_references_all_look_different() -> None:
+    names = [f"m{i}" for i in range(13)]
+    chosen = list(looks([*names, "cudnn-heuristic", "always-best-single"]).values())
+    assert len({look.marker for look in chosen}) == len(chosen)
+    assert len({(look.colour, str(look.dashes)) for look in chosen}) == len(chosen)
+    near = pairwise(chosen)
+    assert all(a.colour != b.colour and a.dashes != b.dashes and a.hatch != b.hatch for a, b in near)
 
 
-def test_shown_models_are_the_best_four_and_two_references(results: dict[str, Any]) -> None:
-    assert shown_models(results) == [
-        "booster", "booster-raw", "nearest", "seer-time-only", "cudnn-heuristic", "always-best-single",
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("time_us", "text"), [(0.5, "500 ns"), (10.0, "10 µs"), (1000.0, "1 ms"), (2.5e5, "250 ms"), (1e6, "1 s")]
+)
+def test_a_tick_takes_the_unit_that_suits(time_us: float, text: str) -> None:
+    assert time_tick(time_us) == text
+
+
+def test_the_caption_says_how_many_points_are_drawn() -> None:
+    assert f"at most {MAX_POINTS} points" in CAPTIONS["predicted"]
+
+
+def _predictions(**changes: object) -> pd.DataFrame:
+    columns = {"model": "m", "seed": 0, "algorithm": "GEMM", "status": "ok",
+               "time_us": 10.0, "predicted_us": 11.0, "supported": True}  # fmt: skip
+    return pd.DataFrame([{**columns, **changes}])
+
+
+def test_only_usable_rows_of_the_first_seed_count(tmp_path: Path) -> None:
+    rows = [{}, {"seed": 1}, {"status": "not_supported"}, {"time_us": np.nan}, {"time_us": 0.0},
+            {"supported": False}, {"predicted_us": np.inf}, {"predicted_us": -1.0},
+            {"model": "other"}]  # fmt: skip
+    pd.concat([_predictions(**row) for row in rows]).to_parquet(tmp_path / "predictions.parquet")
+    frame = read_predictions(tmp_path, ["m"])
+    assert frame.to_dict("records") == [
+        {"model": "m", "algorithm": "GEMM", "time_us": 10.0, "predicted_us": 11.0}
+    ]
+
+
+def test_rows_of_one_family_and_unnamed_algorithms(tmp_path: Path) -> None:
+    rows = [_predictions(family="conv"), _predictions(family="gemm", algorithm=None)]
+    pd.concat(rows).to_parquet(tmp_path / "predictions.parquet")
+    assert len(read_predictions(tmp_path, ["m"])) == 2
+    assert read_predictions(tmp_path, ["m"], "gemm")["algorithm"].tolist() == ["unnamed"]
+
+
+def test_strata_of_choices(tmp_path: Path) -> None:
+    pd.DataFrame(
+        {"model": "m", "stratum": ["grouped", "1x1s1", "other", "other"],
+         "slowdown": [9.0, 1.5, np.nan, np.nan], "infeasible": [False, False, True, False]}
+    ).to_parquet(tmp_path / "choices.parquet")  # fmt: skip
+    for stratum, expected in {"ungrouped": [1.5, np.inf], "all": [9.0, 1.5, np.inf]}.items():
+        results = {"choice_rows": [{"model": "m", "n": 1, "stratum": stratum}]}
+        assert read_choices(tmp_path, results, ["m"])["slowdown"].tolist() == expected
+
+
+def test_damaged_files_and_missing_columns_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "predictions.parquet"
+    path.write_bytes(b"PAR1 nothing")
+    with pytest.raises(InputError, match="not readable as parquet"):
+        read_predictions(tmp_path, ["m"])
+    _predictions().drop(columns=["algorithm", "time_us"]).to_parquet(path)
+    with pytest.raises(InputError, match="lacks algorithm, time_us"):
+        read_predictions(tmp_path, ["m"])
+    whole = tmp_path / "choices.parquet"
+    pd.DataFrame({"model": ["m"] * 999, "slowdown": 1.0, "infeasible": False, "stratum": "other"}).to_parquet(
+        whole
+    )
+    whole.write_bytes(whole.read_bytes()[:-40])
+    with pytest.raises(InputError, match="not readable as parquet"):
+        read_choices(tmp_path, {"choice_rows": []}, ["m"])

@@ -3,8 +3,8 @@
 import click
 import pytest
 
-from surrogate.cli.failures import line_and_status, one_line
-from surrogate.cli.streams import Stopped
+from surrogate.cli.process import line_and_status, one_line
+from surrogate.cli.process import Stopped
 from surrogate.features.errors import InputError
 
 

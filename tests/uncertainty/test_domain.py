@@ -1,84 +1,171 @@
-"""Inside or outside, with the reason: the first thing that training did not span."""
+"""Inside or outside with the reason, and the distance to the nearest training shapes: known answers, one as many."""
 
-import json
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.uncertainty.domain import SETTINGS, Domain
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.features.conv import Conv
+from surrogate.features.families import CONV, FAMILIES, GEMM
+from surrogate.uncertainty.domain import NEIGHBOURS, Domain, References, farthest_points, weights
+
+BASE = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
+NAMES = CONV.size_names
+WEIGHT = dict(zip(NAMES, weights(CONV), strict=True))
+KEY = "cudnn|fwd"
+SETTING = ("fwd", "fp32", "fma", "NCHW")
+NAME_OF = {"Tesla T4": "t4", "Tesla K80": "k80", "TITAN Xp": "titan-xp"}
+
+
+def measured(*convs: Conv) -> References:
+    return References.of(CONV, np.array([conv.sizes for conv in convs or (BASE,)]))
+
+
+def changed(name: str, value: int) -> list[int]:
+    sizes = list(BASE.sizes)
+    sizes[NAMES.index(name)] = value
+    return sizes
+
+
+@pytest.mark.parametrize("name", ["c", "k", "h", "w", "r", "stride_h", "dilation_w", "groups"])
+def test_every_size_weighs_as_written(name: str) -> None:
+    """Doubling one size of the only training problem moves by that size's weight; a small one by more than a large."""
+    doubled = changed(name, 2 * BASE.sizes[NAMES.index(name)])
+    assert measured().distance(doubled) == pytest.approx(WEIGHT[name])
+    assert WEIGHT["r"] > WEIGHT["groups"] > WEIGHT["c"] > WEIGHT["pad_h"]
+
+
+def test_a_padding_counts_from_one() -> None:
+    """Padding 1 → 3 is one doubling of 1 + p."""
+    assert measured().distance(changed("pad_h", 3)) == pytest.approx(WEIGHT["pad_h"])
+
+
+def test_the_batch_counts_beyond_what_was_measured() -> None:
+    """Between measured batches it counts for nothing; one doubling beyond them for its weight."""
+    known = measured(BASE, BASE.with_batch(32))
+    assert len(known.shapes) == 1
+    assert known.distance(BASE.with_batch(16).sizes) == 0
+    assert known.distance(BASE.with_batch(64).sizes) == pytest.approx(WEIGHT["n"])
+    assert known.distance(BASE.with_batch(2).sizes) == pytest.approx(2 * WEIGHT["n"])
+
+
+def test_a_product_has_two_batch_sizes() -> None:
+    """Of a matrix product, batch and m: beyond both, their weights add as sides of a right angle."""
+    own = dict(zip(GEMM.size_names, weights(GEMM), strict=True))
+    sizes = {"batch": 1, "m": 64, "n": 256, "k": 512}
+    known = References.of(GEMM, np.array([[sizes[name] for name in GEMM.size_names]]))
+    beyond = [{**sizes, "batch": 2, "m": 128}[name] for name in GEMM.size_names]
+    assert known.distance(beyond) == pytest.approx(np.hypot(own["batch"], own["m"]))
+    wider = [{**sizes, "n": 512}[name] for name in GEMM.size_names]
+    assert known.distance(wider) == pytest.approx(own["n"]) and own["n"] > own["m"]
+
+
+def test_it_is_the_root_mean_square_over_the_nearest() -> None:
+    """Channels 64, 128, 256, …: the nearest five lie 0 to 4 doublings away, the sixth does not count."""
+    shapes = [Conv(n=8, c=64 * 2**i, h=28, k=64, r=3, pad_h=1) for i in range(NEIGHBOURS + 1)]
+    expected = WEIGHT["c"] * np.sqrt(np.mean(np.arange(NEIGHBOURS) ** 2))
+    assert measured(*shapes).distance(shapes[0].sizes) == pytest.approx(expected)
+
+
+@given(
+    st.lists(st.from_type(Conv), min_size=1, max_size=12),
+    st.lists(st.from_type(Conv), min_size=1, max_size=12),
+)
+def test_one_by_one_is_all_at_once(train: list[Conv], asked: list[Conv]) -> None:
+    """`distance` and `distances` agree, whatever the order and however often a row repeats; JSON keeps them."""
+    known = measured(*train)
+    sizes = np.array([conv.sizes for conv in (*asked, asked[0], asked[0])])
+    single = [known.distance(row) for row in sizes.tolist()]
+    np.testing.assert_allclose(known.distances(sizes), single, atol=1e-6)
+    again = References.from_dict(CONV, known.to_dict())
+    np.testing.assert_array_equal(again.distances(sizes), known.distances(sizes))
+    np.testing.assert_array_equal(measured(*train[::-1]).distances(sizes), known.distances(sizes))
+
+
+@pytest.mark.parametrize("kind", FAMILIES.values(), ids=lambda kind: kind.name)
+def test_against_a_loop_over_all_pairs(kind) -> None:
+    """An independent computation for every family: pairwise distances of the shapes, sorted."""
+    random = np.random.default_rng(0)
+    sizes = random.integers(1, 300, (60, len(kind.sizes)))
+    batch = np.array([name in kind.batch for name in kind.size_names])
+    sizes[:, batch] = 4
+    train, asked = sizes[:40], sizes[40:]
+    shift = np.array([size.least == 0 for size in kind.sizes])
+    points = np.log2(sizes + shift) * weights(kind)
+    gaps = points[40:, None, :] - points[None, :40, :]
+    pairs = np.sort((gaps**2).sum(axis=2), axis=1)[:, :NEIGHBOURS]
+    known = References.of(kind, train)
+    np.testing.assert_allclose(known.distances(asked), np.sqrt(pairs.mean(axis=1)))
+    np.testing.assert_allclose([known.distance(row) for row in asked.tolist()], known.distances(asked))
+    assert known.distances(np.empty((0, len(kind.sizes)), dtype=np.int64)).shape == (0,)
+
+
+def test_thinning_keeps_the_outermost() -> None:
+    """On a line 0 … 100 the first three are the start, the end and the middle."""
+    points = np.arange(101.0)[:, None]
+    assert farthest_points(points, 3).tolist() == [0, 50, 100]
+    assert farthest_points(points, 500).tolist() == list(range(101))
+    sizes = np.array([[1, c, *[3] * 12] for c in range(1, 50)])
+    assert len(References.of(CONV, sizes, count=7).shapes) == 7
 
 
 @pytest.fixture(scope="module")
-def frame(table) -> pd.DataFrame:
+def rows(table: Callable[..., pd.DataFrame]) -> Rows:
     """Two GPUs, two batches, twelve shapes."""
-    return table(12)
+    return rows_of(normalise(table(12), "test"))
 
 
 @pytest.fixture(scope="module")
-def domain(frame: pd.DataFrame) -> Domain:
+def domain(rows: Rows) -> Domain:
     """Every row had been held out, at some distance up to 1 from its fold's training shapes."""
-    return Domain.of(frame, np.linspace(0, 1, len(frame)))
+    return Domain.of(rows, np.linspace(0, 1, len(rows)))
 
 
-def asked(frame: pd.DataFrame, **changes: object) -> dict:
-    row = frame.iloc[0].to_dict() | {"gpu": "t4"} | changes
-    return {name: row[name] for name in (*SETTINGS, "library_version")} | {
-        "sizes": [row[name] for name in SIZE_COLUMNS]
-    }
+def reason(domain: Domain, row: dict, gpu: str | None = None) -> str | None:
+    """The first thing about a row that training did not span."""
+    setting = tuple(row[name] for name in CONV.setting_names)
+    sizes = [row[name] for name in NAMES]
+    outside = domain.setting_reason(
+        gpu or NAME_OF[row["gpu"]], row["library"], setting, row["algorithm"], row["library_version"]
+    )
+    return outside or domain.size_reason(domain.reference_key(row["library"], setting), sizes)
 
 
-def test_training_rows_are_inside(domain: Domain, frame: pd.DataFrame) -> None:
+def test_training_rows_are_inside(domain: Domain, rows: Rows) -> None:
     """Also those whose neighbours are farther than the reach."""
-    assert domain.distances(frame).max() > domain.reach["cudnn|fwd"]
-    assert domain.contains(frame).all()
-    assert domain.reason(**asked(frame)) is None
+    assert domain.distances(rows).max() > domain.references[KEY].reach
+    assert domain.contains(rows).all()
+    assert reason(domain, rows.frame.iloc[0].to_dict()) is None
+    assert domain.reference_key("cudnn", SETTING) == KEY and domain.gpus == ("t4", "titan-xp")
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "words"),
     [
-        ({"gpu": "k80"}, "gpu k80 was never measured; measured: t4, titan-xp"),
-        ({"direction": "bwd_data"}, "direction bwd_data was never measured with t4, cudnn"),
-        ({"dtype": "fp16"}, "dtype fp16 was never measured with t4, cudnn, fwd"),
-        ({"algorithm": "GEMM"}, "algorithm GEMM was never measured with t4, cudnn, fwd, fp32, fma, NCHW"),
-        ({"library_version": "9.1"}, "cudnn 9.1 was never measured; measured: 7.6.3"),
-        ({"c": 4096}, "c 4096 lies outside the measured 16 … 48"),
-        ({"gpu": "k80", "c": 4096}, "gpu k80 was never measured; measured: t4, titan-xp"),
+        ({"gpu": "Tesla K80"}, ("gpu k80", "t4, titan-xp")),
+        ({"direction": "bwd_data"}, ("direction bwd_data", "t4, cudnn")),
+        ({"algorithm": "GEMM"}, ("algorithm GEMM", "NCHW")),
+        ({"library_version": "9.1"}, ("cudnn 9.1", "7.6.3")),
+        ({"c": 4096}, ("c 4096", "16", "48")),
+        ({"h": 28, "w": 7, "r": 1, "s": 3}, ("nearest measured shapes", "99%")),
     ],
 )
-def test_the_first_violation_is_told(domain: Domain, frame: pd.DataFrame, changes: dict, told: str) -> None:
-    assert domain.reason(**asked(frame, **changes)) == told
+def test_the_reason_names_what_is_new(domain: Domain, rows: Rows, changes: dict, words: tuple) -> None:
+    said = reason(domain, rows.frame.iloc[0].to_dict() | changes)
+    assert said is not None and all(word in said for word in words), said
+    row = rows_of(pd.DataFrame([rows.frame.iloc[0].to_dict() | changes]))
+    assert not domain.contains(row).any()
 
 
-def test_too_far_is_outside(domain: Domain, frame: pd.DataFrame) -> None:
-    """Every size in its range, but no shape with such a combination near: 1×1 at stride 2, padded and grouped."""
-    sizes = {
-        "n": 8,
-        "c": 48,
-        "h": 7,
-        "w": 28,
-        "k": 96,
-        "r": 1,
-        "s": 3,
-        "stride_h": 2,
-        "stride_w": 1,
-        "groups": 48,
-    }
-    text = domain.reason(**asked(frame, **sizes))
-    assert text is not None
-    assert text.startswith("the nearest measured shapes are ")
-    assert "99% of held-out problems had theirs within 0.99" in text
-    row = frame.head(1).assign(**sizes)
-    assert not domain.contains(row)[0]
-    assert Domain.of(frame).contains(row)[0]  # without held-out distances nothing is too far
-
-
-def test_the_table_and_the_single_row_agree(domain: Domain, frame: pd.DataFrame) -> None:
+def test_reasons_and_tables_agree(domain: Domain, rows: Rows) -> None:
     """`contains` is `reason is None` for rows inside and outside in every way; the GPU may go by an alias."""
     random = np.random.default_rng(0)
-    rows = frame.sample(200, replace=True, random_state=0).reset_index(drop=True)
+    frame = rows.frame.sample(200, replace=True, random_state=0).reset_index(drop=True)
     for name, others in {
         "gpu": ["Tesla K80", "Tesla T4"],
         "algorithm": ["GEMM"],
@@ -88,42 +175,28 @@ def test_the_table_and_the_single_row_agree(domain: Domain, frame: pd.DataFrame)
         "k": [96],
         "h": [56, 57],
     }.items():
-        change = random.random(len(rows)) < 0.1
-        rows.loc[change, name] = random.choice(others, change.sum())
-    inside = domain.contains(rows)
-    names = {"Tesla T4": "t4", "Tesla K80": "k80", "TITAN Xp": "titan-xp"}
-    reasons = [domain.reason(**asked(rows.iloc[[i]], gpu=names[rows.gpu[i]])) for i in range(len(rows))]
-    assert inside.tolist() == [reason is None for reason in reasons]
+        change = random.random(len(frame)) < 0.1
+        frame.loc[change, name] = random.choice(others, change.sum())
+    asked = rows_of(frame)
+    inside = domain.contains(asked)
+    records = frame.to_dict("records")
+    assert inside.tolist() == [reason(domain, row) is None for row in records]
     assert 20 < inside.sum() < 180
-    np.testing.assert_allclose(
-        domain.distances(rows),
-        [domain.distance(r["sizes"]) for r in (asked(rows.iloc[[i]]) for i in range(len(rows)))],
-    )
+    single = [domain.distance(KEY, [row[name] for name in NAMES]) for row in records]
+    np.testing.assert_allclose(domain.distances(asked), single, atol=1e-6)
 
 
-def test_an_unmeasured_library_is_infinitely_far(domain: Domain, frame: pd.DataFrame) -> None:
-    sizes = frame[list(SIZE_COLUMNS)].to_numpy()
-    assert domain.distance(sizes[0].tolist(), "miopen", "fwd") == np.inf
-    assert np.isinf(domain.distance(sizes, "cudnn", "bwd_data")).all()
-    assert np.isinf(domain.distances(frame.head(3).assign(direction="bwd_data"))).all()
+def test_what_was_never_measured_is_infinitely_far(domain: Domain, rows: Rows) -> None:
+    assert domain.distance("miopen|fwd", BASE.sizes) == np.inf
+    assert domain.size_reason("miopen|fwd", BASE.sizes) is not None
+    backward = rows_of(rows.frame.head(3).assign(direction="bwd_data"))
+    assert np.isinf(domain.distances(backward)).all() and not domain.contains(backward).any()
 
 
-def test_json_keeps_all(domain: Domain, frame: pd.DataFrame) -> None:
+def test_json_keeps_all(domain: Domain, rows: Rows) -> None:
     again = Domain.from_json(domain.to_json())
-    other = frame.assign(c=frame["c"] + 5, k=frame["k"] + 5)
+    other = rows_of(rows.frame.assign(c=rows.frame["c"] + 5, k=rows.frame["k"] + 5))
     np.testing.assert_array_equal(again.distances(other), domain.distances(other))
     assert again.to_json() == domain.to_json()
-    assert again.seen(frame).all()
-    assert not again.seen(other).any()
-
-
-def test_a_domain_of_schema_1_bounds_settings_and_sizes_alone(domain: Domain, frame: pd.DataFrame) -> None:
-    old = {
-        key: value
-        for key, value in json.loads(domain.to_json()).items()
-        if key in ("ranges", "settings", "shapes")
-    }
-    again = Domain.from_json(json.dumps(old).encode())
-    assert again.contains(frame).all()
-    assert again.reason(**asked(frame, library_version="9.1")) is None
-    assert not again.contains(frame.assign(c=4096)).any()
+    assert again.seen(rows).all() and not again.seen(other).any()
+    assert again.seen(rows_of(rows.frame.assign(n=999))).all()  # whatever the batch

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.uncertainty.coverage import picks, reliability
-from surrogate.uncertainty.own_share import fit_own_share
-from surrogate.uncertainty.probability import NORMAL_90, normal_cdf, probability_best
+from surrogate.evaluation.coverage import picks, reliability
+from surrogate.uncertainty.fit import fit_own_share
+from surrogate.uncertainty.intervals import NORMAL_90, normal_cdf, probability_best
 
 CANDIDATES = st.lists(st.tuples(st.floats(-8, 8), st.floats(0, 4)), min_size=1, max_size=10)
 

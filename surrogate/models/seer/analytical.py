@@ -4,7 +4,9 @@ Each term is divided by the device's peak or bandwidth, so that a coefficient is
 too (within one device that changes nothing). Units: 1e6 flops over TFLOP/s, 1e3 sectors over GB/s; coefficients in µs.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +22,11 @@ from surrogate.features.roofline import compute_us, memory_us
 from surrogate.features.shape import gemm_k, out_h, out_w
 from surrogate.features.terms import MECHANISM_TERMS, TILES
 from surrogate.features.terms.kernel import KernelTerms, roles
-from surrogate.models.seer import formulas
-from surrogate.models.seer.classify import roofline_class
-from surrogate.models.seer.fft_fit import BUCKETS
-from surrogate.models.seer.variants import gemm_p_tile
+from surrogate.models.least_squares import relative_fit, relative_loss
+from surrogate.models.seer import physics
+from surrogate.models.seer.fits import BUCKETS
+from surrogate.models.seer.kernels import gemm_p_tile
+from surrogate.models.seer.physics import roofline_class
 
 LANES = 32
 SECTOR_BYTES = 32
@@ -111,21 +114,21 @@ def _forms(
     else:
         instructions = 1.0 * depth * tile_m * tile_n / LANES
     reads, writes = (tile_m + tile_n) * depth * sector, tile_m * tile_n * sector
-    w = formulas.waves(found.launches[tile].blocks, b_max)
+    w = physics.waves(found.launches[tile].blocks, b_max)
     # n, the waves' own term, stays in µs; the others go by the unit that they keep busy.
     arithmetic, traffic = instructions / (1e6 * peak), 1 / (1e3 * bandwidth)
     extra = _extra_terms(p, mechanism, bandwidth)
     return tuple(
-        formulas.term_matrix((*form, *extra), len(p))
+        physics.term_matrix((*form, *extra), len(p))
         for form in (
-            formulas.compute_terms(w, b_max, arithmetic),
-            formulas.memory_terms(w, b_max, reads * traffic, writes * traffic),
-            formulas.under_utilised_terms(w, b_max, arithmetic, reads * traffic, writes * traffic),
+            physics.compute_terms(w, b_max, arithmetic),
+            physics.memory_terms(w, b_max, reads * traffic, writes * traffic),
+            physics.under_utilised_terms(w, b_max, arithmetic, reads * traffic, writes * traffic),
         )
     )
 
 
-def _extra_terms(p: ConvColumns, mechanism: Mechanism, bandwidth: np.ndarray) -> formulas.Terms:
+def _extra_terms(p: ConvColumns, mechanism: Mechanism, bandwidth: np.ndarray) -> physics.Terms:
     """im2col of GEMM, the transforms of non-fused Winograd; for the rest a launch per group of grouped problems."""
     area, taps, channels = out_h(p) * out_w(p), p.r * p.s, p.c // p.groups
     traffic = 1e3 * bandwidth
@@ -151,7 +154,7 @@ def _fft_terms(p: ConvColumns, mechanism: Mechanism, peak: np.ndarray, bandwidth
     images = p.n / 128 * p.groups
     if mechanism == "fft_tiling":
         down, across = (
-            ceil_div(o, np.maximum(formulas.FFT_TILE + 1 - f, 1)) for o, f in ((r.out_h, p.r), (r.out_w, p.s))
+            ceil_div(o, np.maximum(physics.FFT_TILE + 1 - f, 1)) for o, f in ((r.out_h, p.r), (r.out_w, p.s))
         )
         images = images * down * across
     traffic = 1e3 * bandwidth
@@ -164,4 +167,64 @@ def _fft_terms(p: ConvColumns, mechanism: Mechanism, peak: np.ndarray, bandwidth
         filters,
         p.groups,
     )
-    return formulas.term_matrix(terms, len(p))
+    return physics.term_matrix(terms, len(p))
+
+
+SPANS = len(OUTPUT_EDGES) + 1
+ROUNDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TileFit:
+    """``coefficients``: tile → coefficients; ``tile_of``: the tile of each K range."""
+
+    coefficients: Mapping[int, tuple[float, ...]]
+    tile_of: tuple[int, ...]
+
+    @classmethod
+    def fit(cls, a: Analytical, form: int, rows: np.ndarray, time_us: np.ndarray) -> "TileFit":
+        """From the group's ``rows`` (positions in ``a``) and their times.
+
+        Where a rule names the tiles, each tile is fitted on its rows. Elsewhere every tile is fitted on all rows, each
+        K range takes the tile that fits it best, and both steps repeat on what each tile got, `ROUNDS` times. A tile
+        with fewer than two rows for each coefficient keeps the fit over all rows.
+        """
+        candidates = [terms[form][rows] for terms in a.terms]
+        span, named = a.span[rows], a.tile[rows]
+        fits = pooled = [relative_fit(terms, time_us, nonnegative=True) for terms in candidates]
+        tile_of = np.zeros(SPANS, dtype=int)
+        for _ in range(ROUNDS):
+            losses = [relative_loss(x, time_us, c) for x, c in zip(candidates, fits, strict=True)]
+            sums = np.array([np.bincount(span, loss, minlength=SPANS) for loss in losses])
+            # A range without rows takes what fits the whole group best.
+            sums[:, np.bincount(span, minlength=SPANS) == 0] = sums.sum(axis=1, keepdims=True)
+            tile_of = sums.argmin(axis=0)
+            tile = np.where(named >= 0, named, tile_of[span])
+            fits = [
+                relative_fit(terms[tile == t], time_us[tile == t], nonnegative=True)
+                if (tile == t).sum() >= 2 * terms.shape[1]
+                else pooled[t]
+                for t, terms in enumerate(candidates)
+            ]
+        return cls({t: tuple(fit.tolist()) for t, fit in enumerate(fits)}, tuple(tile_of.tolist()))
+
+    def predict(self, a: Analytical, form: int, rows: np.ndarray) -> np.ndarray:
+        """Times in µs of the ``rows`` (positions in ``a``), (rows,)."""
+        tile = np.where(a.tile[rows] >= 0, a.tile[rows], np.array(self.tile_of)[a.span[rows]])
+        time_us = np.empty(len(rows))
+        for t in np.unique(tile):
+            mine = tile == t
+            time_us[mine] = a.terms[t][form][rows[mine]] @ np.array(self.coefficients[int(t)])
+        return time_us
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "coefficients": {str(t): list(c) for t, c in self.coefficients.items()},
+            "tile_of": list(self.tile_of),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "TileFit":
+        """What `to_json` returned."""
+        return cls({int(t): tuple(c) for t, c in data["coefficients"].items()}, tuple(data["tile_of"]))

@@ -10,15 +10,11 @@ import pandas as pd
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
-from surrogate.models.seer import algorithm_fit, fft_fit
-from surrogate.models.seer.algorithm_fit import AlgorithmFit
 from surrogate.models.seer.analytical import require_convolutions
-from surrogate.models.seer.fft_fit import FftFit
-from surrogate.models.seer.metrics import COUNTERS, METRIC_COLUMNS
-from surrogate.models.seer.sizes import Sizes, feasible, in_domain, sizes_of
-from surrogate.models.seer.tree import Tree
-from surrogate.models.seer.tuned_tree import EVALUATIONS, tuned_tree
-from surrogate.models.seer.variant_fit import Measured
+from surrogate.models.seer.fits import COUNTED_ALGORITHMS, FFT_ALGORITHMS, AlgorithmFit, FftFit, Measured
+from surrogate.models.seer.kernels import COUNTERS, METRIC_COLUMNS
+from surrogate.models.seer.physics import Sizes, feasible, in_domain, sizes_of
+from surrogate.models.seer.trees import EVALUATIONS, Tree, tuned_tree
 
 _DEVICE = ["gpu", "library_version", "algorithm"]
 
@@ -27,7 +23,7 @@ class SeerPaper(TimeModel):
     """Per (GPU, library version, algorithm) the paper's fits (PACT 2021): square, ungrouped, undilated fp32 forward.
 
     ``evaluations``: trials of each tree's leaf size; ``original_blocks``: predict non-fused Winograd's blocks with the
-    original's slip (see `blocks.winograd_nonfused_blocks`).
+    original's slip (see `physics.winograd_nonfused_blocks`).
     """
 
     name: ClassVar[str] = "seer-paper"
@@ -41,7 +37,7 @@ class SeerPaper(TimeModel):
         self.random_state = random_state
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """From rows with the columns of `metrics.with_kernel_metrics`. Raises `InputError` where there are none."""
+        """From rows with the columns of `kernels.with_kernel_metrics`. Raises `InputError` where there are none."""
         require_convolutions(rows, self.name)
         frame = _with_metrics(rows.frame, self.name).assign(time_us=time_us)
         self.counted_: dict[str, AlgorithmFit] = {}
@@ -49,7 +45,7 @@ class SeerPaper(TimeModel):
         self.tiling_class_: dict[str, Tree] = {}
         for key, algorithm, mine in _parts(frame):
             part = frame.iloc[mine]
-            if algorithm in fft_fit.ALGORITHMS:
+            if algorithm in FFT_ALGORITHMS:
                 self.fft_[key] = FftFit.fit(algorithm, sizes_of(part), part["time_us"].to_numpy())
                 classed = part[part["kernel_class"].notna()]
                 if algorithm == "FFT_TILING" and len(classed):
@@ -77,7 +73,7 @@ class SeerPaper(TimeModel):
         return self._times_and_classes(rows)[0]
 
     def classes(self, rows: Rows) -> np.ndarray:
-        """Class of each row's main kernel, (rows,): `classify.CLASSES` by number, −1 where none (always for FFT)."""
+        """Class of each row's main kernel, (rows,): `physics.CLASSES` by number, −1 where none (always for FFT)."""
         return self._times_and_classes(rows)[1]
 
     def _times_and_classes(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -126,7 +122,7 @@ def _with_metrics(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 def _parts(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray]]:
     """(key, algorithm, positions) of each device's and algorithm's feasible rows within SEER's domain."""
-    known = frame["algorithm"].isin([*algorithm_fit.ALGORITHMS, *fft_fit.ALGORITHMS]).to_numpy()
+    known = frame["algorithm"].isin([*COUNTED_ALGORITHMS, *FFT_ALGORITHMS]).to_numpy()
     inside = np.flatnonzero(in_domain(frame) & known)
     groups = frame.iloc[inside].groupby(_DEVICE, sort=True).indices
     for names, index in groups.items():

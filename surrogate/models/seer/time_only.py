@@ -11,9 +11,8 @@ from surrogate.dataset.rows import Rows
 from surrogate.features.algorithms import MECHANISMS
 from surrogate.models.base import TimeModel
 from surrogate.models.keys import SEPARATOR, joined, key_columns
-from surrogate.models.seer.analytical import Analytical, analytical, require_convolutions
-from surrogate.models.seer.classify import UNDER_UTILISED
-from surrogate.models.seer.tile_fit import TileFit
+from surrogate.models.seer.analytical import Analytical, TileFit, analytical, require_convolutions
+from surrogate.models.seer.physics import UNDER_UTILISED
 
 LEAST_US = 0.1
 """No launch is faster; keeps every prediction positive."""

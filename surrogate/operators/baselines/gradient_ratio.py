@@ -9,8 +9,8 @@ from typing import ClassVar, Self
 import numpy as np
 import pandas as pd
 
-from surrogate.models.seer.tree import Tree
-from surrogate.models.seer.tuned_tree import tuned_tree
+from surrogate.models.seer.trees import Tree
+from surrogate.models.seer.trees import tuned_tree
 from surrogate.operators.baselines.polynomial import SeerPolynomials
 from surrogate.operators.table import SIZE_NAMES, OperatorTable
 

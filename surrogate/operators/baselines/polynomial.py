@@ -13,7 +13,7 @@ import numpy as np
 from surrogate.dataset.problems import joined
 from surrogate.features.elementwise import round_up
 from surrogate.features.operators import Gemm, MaxPool, MaxPoolBackward, Operator
-from surrogate.models.seer.fit import relative_fit
+from surrogate.models.seer.fits import relative_fit
 from surrogate.operators.table import OperatorTable
 
 NARROW = 128

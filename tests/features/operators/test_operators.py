@@ -140,7 +140,7 @@ def test_hashable_text_and_dict(kind: str) -> None:
     one, again = operator(kind, **sizes_of(kind, 4)), operator(kind, **sizes_of(kind, 4))
     assert one == again
     assert len({one, again}) == 1
-    assert str(one).startswith(f"{kind} ")
+    assert str(one).startswith(f"{kind}:")
     assert one.to_dict()["kind"] == kind
 
 

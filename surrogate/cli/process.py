@@ -1,0 +1,148 @@
+"""Standard streams that never fail on a character, and whatever ended a command as one line and an exit status."""
+
+import codecs
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+import click
+
+from surrogate.features.errors import InputError
+
+PLAIN = {
+    "×": "x", "µ": "u", "…": "...", "–": "-", "−": "-", "≤": "<=", "≥": ">=", "²": "2", "◀": "<", "→": "->", "·": "*",
+}  # fmt: skip
+"""What is printed of our own signs where the encoding of a stream lacks them."""
+ENDING_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked the program to end: temporary files vanish, as with Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.strsignal(number))
+        self.number = number
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """A codec's error handler: `PLAIN`, else the character's backslash escape (a path that is no UTF-8, too)."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text), error.end
+
+
+codecs.register_error("seer-plain", _plain)
+
+
+def usable_streams() -> None:
+    """Give closed streams a place, and make both print a substitute for what their encoding lacks."""
+    if sys.stdout is None:  # `seer … >&-`; progress bars and others take a stream for granted
+        sys.stdout = _nowhere()
+    if sys.stderr is None:
+        sys.stderr = _nowhere()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="seer-plain")
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")
+
+
+@contextmanager
+def ending_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into `Stopped`, unless the program was started to ignore them (`nohup`)."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        defaults = [number for number in ENDING_SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+        before = {number: signal.signal(number, stop) for number in defaults}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def flush_output() -> None:
+    """Send what standard output still holds. Raises `OSError` where nobody takes it."""
+    if not sys.stdout.closed:
+        sys.stdout.flush()
+
+
+def drop_output() -> None:
+    """Point standard output at nothing: the interpreter flushes it once more at its end, and a failure shows there."""
+    with suppress(OSError, ValueError, AttributeError):  # closed, or no file at all
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
+
+
+EXPECTED = (click.ClickException, InputError, OSError, MemoryError, UnicodeError, KeyboardInterrupt)
+"""What a user, a machine or a signal can cause. Anything else is our mistake and keeps its traceback."""
+
+
+def line_and_status(error: BaseException) -> tuple[str, int]:
+    """The line to print (none where the reader of a pipe has left) and the exit status. ``error`` is `EXPECTED`."""
+    if isinstance(error, KeyboardInterrupt):
+        return _stopped(error)
+    if isinstance(error, OSError):
+        return _system(error)
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return one_line(f"{_message(error)}; see `{error.ctx.command_path} --help`"), 2
+    if isinstance(error, click.ClickException):
+        return one_line(_message(error)), 2
+    if isinstance(error, MemoryError):
+        return one_line(f"out of memory{_in_brackets(error)}; give fewer rows, or use a larger machine"), 2
+    if isinstance(error, UnicodeEncodeError):
+        return one_line(f"{error.object!r} is not UTF-8; give files and folders names that are"), 2
+    if isinstance(error, UnicodeError):
+        return one_line(f"a text that is not UTF-8 ({error}); save it as UTF-8"), 2
+    return one_line(str(error)), 2
+
+
+def one_line(text: str) -> str:
+    """``text`` on one line, its control characters (a path may hold any) escaped."""
+    joined = re.sub(r"\s*\n\s*", " ", text.strip())
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in joined)
+
+
+def _message(error: click.ClickException) -> str:
+    return error.format_message().strip().rstrip(".")
+
+
+def _stopped(error: KeyboardInterrupt) -> tuple[str, int]:
+    """Ctrl-C or a signal, with what the command noted about going on; the status is the shells'."""
+    number = error.number if isinstance(error, Stopped) else signal.SIGINT
+    name = "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
+    return one_line("; ".join([name, *getattr(error, "__notes__", [])])), 128 + number
+
+
+def _system(error: OSError) -> tuple[str, int]:
+    """What the system refused, and on which file; an error without a file is mostly standard output's."""
+    if error.filename is None:
+        drop_output()
+    if isinstance(error, BrokenPipeError):
+        return "", 0
+    reason = error.strerror or str(error) or type(error).__name__
+    return one_line(f"{_name(error)}: {reason}"), 2
+
+
+def _name(error: OSError) -> str:
+    return "standard output or a file" if error.filename is None else str(error.filename)
+
+
+def _in_brackets(error: MemoryError) -> str:
+    return f" ({error})" if str(error) else ""

@@ -1,0 +1,84 @@
+"""Do intervals hold, and do probabilities? Coverage per GPU with its interval over shapes; a reliability table."""
+
+from typing import Any
+
+import numpy as np
+
+from surrogate.dataset.problems import device_names
+from surrogate.dataset.rows import Rows
+from surrogate.evaluation.judge import resample_weights, shape_interval
+from surrogate.uncertainty.fit import rows_by_problem
+from surrogate.uncertainty.intervals import probability_best
+
+DRAWS = 1000
+EDGES = (0.0, 0.4, 0.6, 0.8, 0.95, 1.0)
+"""Bands of the reliability table."""
+
+
+def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> list[dict[str, Any]]:
+    """One record for all rows, then one per GPU (registry names), over rows where both arrays (rows,) are finite.
+
+    ``coverage`` share of rows inside their interval, ``coverage_low`` and ``_high`` its 95 % interval by bootstrap over
+    shapes; ``half_width`` the mean in log time, ``interval_factor`` the median of upper / predicted.
+    """
+    known = np.isfinite(log_error) & np.isfinite(half_width)
+    gpu = device_names(rows.frame)
+    records = []
+    for name in ["all", *sorted(set(gpu[known]))]:
+        part = np.flatnonzero(known & ((gpu == name) | (name == "all")))
+        if not len(part):
+            continue
+        covered = (np.abs(log_error[part]) <= half_width[part]).astype(float)
+        _, code = np.unique(rows.shape[part], return_inverse=True)
+        weights = resample_weights(int(code.max()) + 1, DRAWS, seed=int(code.max()) + 1)
+        interval = shape_interval(covered, code, weights, macro=False)
+        records.append(
+            {
+                "gpu": name,
+                "rows": len(part),
+                "shapes": int(code.max()) + 1,
+                "coverage": interval.mid,
+                "coverage_low": interval.low,
+                "coverage_high": interval.high,
+                "half_width": float(half_width[part].mean()),
+                "interval_factor": float(np.exp(np.median(half_width[part]))),
+            }
+        )
+    return records
+
+
+def picks(
+    predicted_us: np.ndarray,
+    measured_us: np.ndarray,
+    half_width: np.ndarray,
+    problem: np.ndarray,
+    own_share: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(problems,) stated probability that the pick is best, and whether it was, of problems with two rows or more.
+
+    Arrays (rows,), ``problem`` any codes; rows without all three numbers are left out. A tie with the best counts.
+    """
+    known = np.flatnonzero(np.isfinite(predicted_us) & np.isfinite(measured_us) & np.isfinite(half_width))
+    stated, best = [], []
+    for rows in (known[part] for part in rows_by_problem(problem[known])):
+        if len(rows) > 1:
+            pick = int(predicted_us[rows].argmin())
+            stated.append(probability_best(np.log(predicted_us[rows]), half_width[rows], own_share)[pick])
+            best.append(measured_us[rows][pick] <= measured_us[rows].min())
+    return np.array(stated), np.array(best, dtype=bool)
+
+
+def reliability(stated: np.ndarray, best: np.ndarray) -> list[dict[str, Any]]:
+    """Per band of the stated probability: number of picks, mean stated probability, share that was best."""
+    band = np.clip(np.searchsorted(EDGES, stated, side="right") - 1, 0, len(EDGES) - 2)
+    return [
+        {
+            "from": EDGES[number],
+            "to": EDGES[number + 1],
+            "picks": int((band == number).sum()),
+            "probability": float(stated[band == number].mean()),
+            "best": float(best[band == number].mean()),
+        }
+        for number in range(len(EDGES) - 1)
+        if (band == number).any()
+    ]

@@ -1,0 +1,508 @@
+"""Hyperparameters, searched inside the training part: group folds by shape, never a look at the held-out rows.
+
+The splits are nested. Whoever judges (the outer folds of ``seer compare``) hands over training rows only; every trial
+is then valued on `INNER_FOLDS` folds of those rows by shape. `search` works in memory, `tune` over an Optuna storage
+that processes and machines share.
+"""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from surrogate.dataset.files import write_text
+from surrogate.dataset.problems import judged_rows, shape_names
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.splits import fold_labels
+from surrogate.dataset.store import Dataset, as_dataset
+from surrogate.evaluation.judge import Candidates, choose
+from surrogate.features.errors import InputError, nearest
+from surrogate.models import DEFAULT_MODEL, TimeModel, model_class, model_frame
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.storages import BaseStorage
+
+OBJECTIVES = ("time", "choice", "both")
+DEFAULT_OBJECTIVE = "both"
+INNER_FOLDS = 3
+TUNE_TRIALS = {"none": 0, "light": 12, "full": 60}
+"""Trials per fit of ``seer compare --tune``."""
+TIME_WEIGHT = 0.5
+"""Weight of the mean absolute log error in ``both``: the slowdown alone is too noisy to choose by.
+
+Ten random settings of boosted-terms, valued inside 1,506 shapes of MIOpen's find-db (MI210) and judged on 4,257 others:
+the rank correlation with the slowdown outside was 0.30 for the slowdown inside, 0.61 for the root mean square error,
+0.81 for the mean absolute error, 0.82 for ``both``; that with the mean absolute error outside −0.04, 0.37, 0.88, 0.75.
+"""
+LEAST_FOR_IMPORTANCE = 10
+"""Completed trials below which shares of the variance are noise."""
+IDENTITY = "seer"
+"""User attribute of a study: what it was made for."""
+DEFAULT_STORAGE = "tune.journal"
+SCHEMES = ("journal", "sqlite", "postgresql")
+FORMS = "a file name, journal:///PATH, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+HEARTBEAT_S = 30
+"""How often a worker on a database says that it lives; after three times as long its trial is tried again."""
+RETRIES = 3
+SETTINGS_SCHEMA = 1
+"""Version of the settings file. History: 1, the first."""
+MAX_SETTINGS_BYTES = 1 << 20
+
+Progress = Callable[[int, int, str], None]
+"""Called with (trials finished, trials in all, the best so far)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Losses over held-out rows.
+
+    ``time`` root mean square log error; ``absolute`` mean absolute log error; ``choice`` mean log slowdown, averaged
+    within shapes and then over them as the primary figure of `seer compare` is (NaN where nothing could be chosen).
+    """
+
+    time: float
+    absolute: float
+    choice: float
+
+    def value(self, objective: str) -> float:
+        """The one number to minimise; without a choice ``both`` is its part of the time error alone."""
+        if objective == "both":
+            return TIME_WEIGHT * self.absolute + (0.0 if np.isnan(self.choice) else self.choice)
+        return self.time if objective == "time" else self.choice
+
+
+@dataclass(frozen=True)
+class InnerFolds:
+    """Training rows dealt into folds by shape; ``label`` (rows,) the fold, ``judged`` (rows,) rows of a choice.
+
+    A choice is made among the measured candidates of a problem, if at least two are ok at its newest library version.
+    """
+
+    rows: Rows
+    label: np.ndarray
+    judged: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Rows, seed: int) -> "InnerFolds":
+        """Folds by hashing the shapes with the seed."""
+        label = fold_labels(shape_names(rows.frame, rows.family), INNER_FOLDS, seed)
+        return cls(rows, label, judged_rows(rows.frame, rows.family, "listed") & rows.ok)
+
+    @property
+    def can_hold_out(self) -> bool:
+        """True where the ok rows have two shapes or more."""
+        return len(np.unique(self.label[self.rows.ok])) > 1
+
+    def require(self, objective: str) -> None:
+        """Raise `InputError` where ``objective`` is unknown or these rows cannot give it."""
+        if objective not in OBJECTIVES:
+            raise InputError(f"objective {objective!r} is unknown; known: {', '.join(OBJECTIVES)}")
+        if objective == "choice" and not self.judged.any():
+            raise InputError("no problem has two measured candidates to choose from; use objective time")
+
+    def losses(self, model: TimeModel) -> Iterator[Loss]:
+        """The loss over the folds so far, after each fold in which something could be trained and held out."""
+        errors, slowdowns = [], []
+        for fold in range(INNER_FOLDS):
+            train = self.rows.take(self.label != fold)
+            outside = np.flatnonzero((self.label == fold) & self.rows.ok)
+            held = self.rows.take(outside)
+            if not train.ok.any() or not len(held):
+                continue
+            predicted = model.fit(train).predict(held)
+            applies = np.isfinite(predicted)
+            errors.append(np.log(predicted[applies] / held.time_us[applies]))
+            slowdowns.append(_log_slowdowns(predicted, held, self.judged[outside]))
+            error, slowdown = np.concatenate(errors), np.concatenate(slowdowns)
+            yield Loss(
+                float(np.sqrt(np.mean(error**2))) if len(error) else np.inf,
+                float(np.abs(error).mean()) if len(error) else np.inf,
+                float(slowdown.mean()) if len(slowdown) else np.nan,
+            )
+
+
+def _log_slowdowns(predicted_us: np.ndarray, held: Rows, judged: np.ndarray) -> np.ndarray:
+    """(shapes,) mean log slowdown of the picks over each shape's problems, among the ``judged`` rows."""
+    if not judged.any():
+        return np.empty(0)
+    part = held.take(judged)
+    _, first, problem = np.unique(part.problem, return_index=True, return_inverse=True)
+    candidates = Candidates(problem, part.time_us, part.ok, part.order)
+    slowdown = choose(candidates, predicted_us[judged], part.ok).slowdown
+    shape = np.unique(part.shape[first], return_inverse=True)[1]
+    return np.bincount(shape, weights=np.log(slowdown)) / np.bincount(shape)
+
+
+def configured(cls: type[TimeModel], params: Mapping[str, Any], seed: int, device: str = "cpu") -> TimeModel:
+    """An unfitted model with these settings, and with the seed and the device where it has such."""
+    stored = cls().get_params()
+    run = {"random_state": seed, "device": device}
+    return cls(**{name: value for name, value in run.items() if name in stored}, **params)
+
+
+def tuned(cls: type[TimeModel], rows: Rows, tune: str, seed: int, device: str = "cpu") -> TimeModel:
+    """An unfitted model with its stored settings, or with the best of a search over ``rows``."""
+    trials = TUNE_TRIALS[tune]
+    return configured(cls, search(cls, rows, trials, seed, device=device) if trials else {}, seed, device)
+
+
+def search(
+    cls: type[TimeModel],
+    rows: Rows,
+    trials: int,
+    seed: int,
+    *,
+    objective: str = DEFAULT_OBJECTIVE,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """The best of ``trials`` settings by their loss over inner folds (`InnerFolds`); the stored settings come first.
+
+    ``progress`` is called with (trials finished, trials in all, the best so far). Raises `InputError` where the rows
+    cannot carry the model or the objective.
+    """
+    import optuna
+
+    stored = stored_settings(cls)
+    if not stored:
+        return {}
+    folds = InnerFolds.of(rows, seed)
+    folds.require(objective)
+    if not folds.can_hold_out:
+        return stored
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(**_search_method(seed))
+    study.enqueue_trial(stored)
+    _optimise(study, cls, folds, objective, seed, device, trials, None, progress)
+    return study.best_params
+
+
+def stored_settings(cls: type[TimeModel]) -> dict[str, Any]:
+    """The stored settings of what a model lets be tuned; empty where that is nothing."""
+    import optuna
+
+    return cls.space(optuna.trial.FixedTrial(cls().get_params()))
+
+
+def _search_method(seed: int | None) -> dict[str, Any]:
+    """TPE that takes the running trials of others for bad ones; after each fold, a trial above the median of its
+    predecessors at that fold ends, but the first five never do.
+    """
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+    return {"sampler": sampler, "pruner": optuna.pruners.MedianPruner(n_startup_trials=5)}
+
+
+def _optimise(
+    study: "Study",
+    cls: type[TimeModel],
+    folds: InnerFolds,
+    objective: str,
+    seed: int,
+    device: str,
+    trials: int,
+    timeout_s: float | None,
+    progress: Progress | None,
+) -> None:
+    """Trials until the study has finished ``trials`` of them, by all workers, or the time is up."""
+    import optuna
+
+    states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+
+    def value(trial: Any) -> float:
+        last = None
+        for fold, last in enumerate(folds.losses(configured(cls, cls.space(trial), seed, device))):
+            trial.report(last.value(objective), fold)
+            if fold + 1 < INNER_FOLDS and trial.should_prune():
+                raise optuna.TrialPruned
+        assert last is not None  # `InnerFolds.can_hold_out` was asked before the study began
+        for part, loss in asdict(last).items():
+            trial.set_user_attr(f"{part}_loss", loss)
+        return last.value(objective)
+
+    def show(study: "Study", trial: Any = None) -> int:
+        del trial
+        finished = study.get_trials(deepcopy=False, states=states)
+        values = [each.value for each in finished if each.state == states[0] and each.value is not None]
+        if progress is not None:
+            progress(min(len(finished), trials), trials, f"best {min(values):.5f}" if values else "")
+        return len(finished)
+
+    if show(study) < trials:
+        stop = optuna.study.MaxTrialsCallback(trials, states=states)
+        study.optimize(value, timeout=timeout_s, callbacks=[show, stop])
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Hyperparameters of one model and where they come from: ``found`` says by which search, for people to read."""
+
+    model: str
+    params: dict[str, Any]
+    found: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The outcome of a study so far: ``params`` the best settings, ``value`` theirs, ``stored_value`` the stored ones'.
+
+    ``time_loss``, ``absolute_loss`` and ``choice_loss`` are its parts (see `Loss`); ``trials`` state → count;
+    ``importance`` setting → share of the variance of values that it explains (empty for few trials).
+    """
+
+    model: str
+    objective: str
+    study: str
+    storage: str
+    params: dict[str, Any]
+    value: float
+    stored_value: float | None
+    time_loss: float
+    absolute_loss: float
+    choice_loss: float | None
+    trials: dict[str, int]
+    importance: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as JSON takes it."""
+        return asdict(self)
+
+    def settings(self) -> Settings:
+        """As a settings file holds it."""
+        found = {k: v for k, v in self.to_dict().items() if k not in ("model", "params", "storage")}
+        return Settings(self.model, self.params, found)
+
+
+def tune(
+    data: Dataset | pd.DataFrame | str | Path,
+    *,
+    trials: int,
+    model: str = DEFAULT_MODEL,
+    storage: str = DEFAULT_STORAGE,
+    study: str | None = None,
+    objective: str = DEFAULT_OBJECTIVE,
+    candidate: str = "algorithm",
+    seed: int = 0,
+    device: str = "cpu",
+    timeout_minutes: float | None = None,
+    progress: Progress | None = None,
+) -> Tuned:
+    """Search settings of ``model`` over ``data`` until the study in ``storage`` has ``trials`` finished ones.
+
+    All who give the same arguments share one study; the trials that they have begun when the last one ends are finished
+    too. ``study``: its name, by default made of model, objective and data. On SQLite and PostgreSQL a trial whose
+    worker was killed is tried again with the same settings; on a journal another trial stands in for it. Raises
+    `InputError` where the study of that name was made for something else, the storage cannot be used, or the data (of
+    one family) cannot carry the search.
+    """
+    import optuna
+
+    cls, data = model_class(model), as_dataset(data)
+    stored = stored_settings(cls)
+    if not stored:
+        raise InputError(f"{model} has no settings to tune; tune another model, as {DEFAULT_MODEL}")
+    rows = rows_of(model_frame(data, candidate), devices=data.devices)
+    folds = InnerFolds.of(rows, seed)
+    folds.require(objective)
+    if not folds.can_hold_out:
+        raise InputError(f"{data.name}: measured rows of two shapes or more are needed to hold one out")
+    identity = {
+        "model": model,
+        "objective": objective,
+        "candidate": candidate,
+        "data": fingerprint(rows),
+        "seed": seed,
+        "folds": INNER_FOLDS,
+        "features": rows.family.version,
+    }
+    name = study or f"{model}-{objective}-{identity['data'][:8]}"
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with _one_line(storage):
+        joined = _join(open_storage(storage), name, identity, stored, shown(storage), seed)
+        timeout_s = None if timeout_minutes is None else 60.0 * timeout_minutes
+        _optimise(joined, cls, folds, objective, seed, device, trials, timeout_s, progress)
+        return _outcome(joined, model, objective, shown(storage), stored)
+
+
+def _join(
+    storage: "BaseStorage", name: str, identity: dict[str, Any], stored: dict[str, Any], where: str, seed: int
+) -> "Study":
+    """The study of that name, made if missing. Its maker samples with ``seed``, those who join as chance has it."""
+    import optuna
+
+    try:
+        study = optuna.create_study(study_name=name, storage=storage, **_search_method(seed))
+    except optuna.exceptions.DuplicatedStudyError:
+        study = optuna.load_study(study_name=name, storage=storage, **_search_method(None))
+    has_trials = bool(
+        study.get_trials(deepcopy=False)
+    )  # read first: its maker says what it is for, then adds trials
+    if IDENTITY not in study.user_attrs:
+        if has_trials:
+            raise InputError(
+                f"study {name!r} in {where} is not one of `seer tune`; give another --study name"
+            )
+        study.set_user_attr(IDENTITY, identity)
+    theirs = study.user_attrs[IDENTITY]
+    for key, value in identity.items():
+        if theirs.get(key) != value:
+            raise InputError(
+                f"study {name!r} in {where} is for {key} {theirs.get(key)}, this run has {value};"
+                " values would not compare: give another --study name"
+            )
+    study.enqueue_trial(stored, skip_if_exists=True)
+    return study
+
+
+def fingerprint(rows: Rows) -> str:
+    """16 hex digits of what was measured: keys, statuses and times of all rows, whatever their order."""
+    columns = [*rows.family.row_key, *(["solver"] if "solver" in rows.frame else []), "status", "time_us"]
+    hashes = pd.util.hash_pandas_object(rows.frame[columns], index=False).to_numpy()
+    return hashlib.sha256(np.sort(hashes).tobytes()).hexdigest()[:16]
+
+
+def _outcome(study: "Study", model: str, objective: str, where: str, stored: dict[str, Any]) -> Tuned:
+    import optuna
+
+    trials = study.get_trials(deepcopy=False)
+    count = {state.name.lower(): sum(t.state == state for t in trials) for state in optuna.trial.TrialState}
+    if not count["complete"]:
+        raise InputError(
+            f"study {study.study_name!r} in {where} has no finished trial yet; allow it more time"
+        )
+    best = study.best_trial
+    choice, importance = float(best.user_attrs["choice_loss"]), {}
+    if count["complete"] >= LEAST_FOR_IMPORTANCE:
+        try:
+            importance = optuna.importance.get_param_importances(study)
+        except (RuntimeError, ValueError):  # all trials of one value
+            importance = {}
+    complete = [trial for trial in trials if trial.state == optuna.trial.TrialState.COMPLETE]
+    return Tuned(
+        model,
+        objective,
+        study.study_name,
+        where,
+        dict(best.params),
+        study.best_value,
+        next((trial.value for trial in complete if trial.params == stored), None),
+        best.user_attrs["time_loss"],
+        best.user_attrs["absolute_loss"],
+        choice if np.isfinite(choice) else None,
+        {state: count[state] for state in ("complete", "pruned", "running")},
+        {name: float(share) for name, share in importance.items()},
+    )
+
+
+def open_storage(where: str) -> "BaseStorage":
+    """The Optuna storage at a file name (a journal, made if missing) or a URL.
+
+    ``journal:///PATH`` is the absolute path /PATH; SQLite's and PostgreSQL's URLs are SQLAlchemy's. A journal serves
+    many processes and, on a shared file system, many machines. Raises `InputError` for an unknown scheme.
+    """
+    import optuna
+    from optuna.storages import JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
+    from optuna.storages.journal import JournalFileBackend
+
+    scheme, separator, rest = where.partition("://")
+    if not separator or (scheme == "journal" and rest.startswith("/") and rest != "/"):
+        path = Path(rest if separator else where)
+        if path.is_dir():
+            raise InputError(f"storage {path} is a folder; name a file in it")
+        return JournalStorage(JournalFileBackend(str(path)))
+    if scheme.partition("+")[0] not in SCHEMES[1:]:
+        raise InputError(f"storage {shown(where)} is unknown; give {FORMS}{nearest(scheme, SCHEMES)}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return RDBStorage(
+            where,
+            heartbeat_interval=HEARTBEAT_S,
+            grace_period=3 * HEARTBEAT_S,
+            failed_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=RETRIES),
+        )
+
+
+def shown(where: str) -> str:
+    """The storage as it may be printed: without a password."""
+    scheme, separator, rest = where.partition("://")
+    account, at, host = rest.rpartition("@")
+    return f"{scheme}{separator}{account.partition(':')[0]}{at}{host}"
+
+
+@contextmanager
+def _one_line(where: str) -> Iterator[None]:
+    """Turn a storage that cannot be opened, or fails in the middle of a search, into one line: nothing is lost."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(
+            f"storage {shown(where)}: its driver is not installed ({error}); pip install 'psycopg[binary]'"
+        ) from None
+    except (StorageInternalError, SQLAlchemyError, OSError, json.JSONDecodeError) as error:
+        cause = getattr(error, "orig", None) or error.__cause__ or error
+        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+        raise InputError(
+            f"storage {shown(where)}: cannot be used ({reason}); once it can, the same command goes on"
+        ) from None
+
+
+def write_settings(settings: Settings, path: str | Path) -> None:
+    """Write the file atomically. Raises `InputError` where it cannot be written."""
+    content = {"schema": SETTINGS_SCHEMA, **asdict(settings)}
+    write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+def read_settings(path: str | Path) -> Settings:
+    """What `write_settings` wrote, or a hand-written file with at least ``model`` and ``params``.
+
+    Raises `InputError` for a missing, unreadable or newer file, an unknown model, and settings that it does not have.
+    """
+    path, remedy = Path(path), "write one with `seer tune -o`"
+    try:
+        if path.stat().st_size > MAX_SETTINGS_BYTES:
+            raise InputError(f"{path}: larger than {MAX_SETTINGS_BYTES:,} bytes; {remedy}")
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: no JSON; {remedy}") from None
+    if not isinstance(content, dict) or not isinstance(content.get("params"), dict) or "model" not in content:
+        raise InputError(f"{path}: a settings file needs `model` and `params`; {remedy}")
+    schema = content.get("schema", SETTINGS_SCHEMA)
+    if not isinstance(schema, int) or schema > SETTINGS_SCHEMA:
+        raise InputError(
+            f"{path}: written with settings schema {schema}, this release reads up to {SETTINGS_SCHEMA};"
+            " upgrade seer-surrogate"
+        )
+    model, params = str(content["model"]), content["params"]
+    stored = model_class(model)().get_params()
+    for name, value in params.items():
+        if name not in stored:
+            raise InputError(
+                f"{path}: {model} has no setting {name!r}; it has {', '.join(stored) or 'none'}{nearest(name, stored)}"
+            )
+        if not _alike(value, stored[name]):
+            raise InputError(f"{path}: {name} is {value!r}; {model} needs a value like {stored[name]!r}")
+    found = content.get("found")
+    return Settings(model, params, found if isinstance(found, dict) else {})
+
+
+def _alike(value: Any, stored: Any) -> bool:
+    if isinstance(stored, bool) or not isinstance(stored, int | float):
+        return isinstance(value, type(stored))
+    whole = isinstance(value, int) or (isinstance(stored, float) and isinstance(value, float))
+    return whole and not isinstance(value, bool)

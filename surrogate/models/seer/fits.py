@@ -1,0 +1,371 @@
+"""SEER's fits: a linear form, a kernel variant, an algorithm of several variants, and FFT."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from surrogate.models.least_squares import relative_fit
+from surrogate.models.seer import physics
+from surrogate.models.seer.kernels import GEMM_P, Chooser
+from surrogate.models.seer.physics import COMPUTE, MEMORY, Sizes, Terms, launched_blocks, term_matrix
+from surrogate.models.seer.trees import Tree, tuned_tree
+
+
+@dataclass(frozen=True, slots=True)
+class FormFit:
+    """Fitted coefficients of one form, and the least training target, which stands where the form turns negative.
+
+    Relative least squares can extrapolate below zero; an algorithm must not win for that.
+    """
+
+    coefficients: tuple[float, ...]
+    floor: float
+
+    @classmethod
+    def of(cls, terms: Terms, target: np.ndarray) -> "FormFit":
+        """`relative_fit` of ``target`` (rows,)."""
+        found = relative_fit(term_matrix(terms, len(target)), target)
+        return cls(tuple(found.tolist()), float(target.min()))
+
+    def predict(self, terms: Terms, length: int) -> np.ndarray:
+        """The form's values (length,), all positive."""
+        value = term_matrix(terms, length) @ np.array(self.coefficients)
+        return np.where(value > 0, value, self.floor)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"coefficients": list(self.coefficients), "floor": self.floor}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "FormFit":
+        """What `to_json` returned."""
+        return cls(tuple(data["coefficients"]), data["floor"])
+
+
+LEAST_OUTPUTS = 32
+
+
+class Measured(NamedTuple):
+    """Main kernels that ran: counts *per block*, ``time_us`` of the kernel alone; arrays (rows,)."""
+
+    sizes: Sizes
+    blocks: np.ndarray
+    b_max: np.ndarray
+    instructions: np.ndarray
+    reads: np.ndarray
+    writes: np.ndarray
+    bound: np.ndarray
+    time_us: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class VariantFit:
+    """What was fitted of one variant. ``times``: class → the time form's coefficients."""
+
+    algorithm: str
+    tile: str
+    b_max: float
+    blocks_per_output: float
+    class_tree: Tree
+    instructions: FormFit
+    read_tree: Tree
+    write_tree: Tree
+    times: Mapping[int, FormFit]
+
+    @classmethod
+    def fit(cls, algorithm: str, tile: str, m: Measured, seed: int, evaluations: int) -> "VariantFit":
+        """From measured rows of the variant (at least one)."""
+        # The original clamps K in this one variant's trees when it fits, and in all of GEMM-P's when it predicts.
+        clamp = algorithm == GEMM_P and tile == "128x32"
+        dram = _dram_inputs(algorithm, m.sizes, m.blocks, clamp)
+
+        def tree(x: np.ndarray, y: np.ndarray, *, classify: bool = False) -> Tree:
+            return tuned_tree(x, y, classify=classify, seed=seed, evaluations=evaluations)
+
+        outputs = m.sizes.batch * m.sizes.out_width**2 * m.sizes.outputs
+        return cls(
+            algorithm,
+            tile,
+            float(np.median(m.b_max)),
+            float(np.median(m.blocks / outputs)),
+            tree(_class_inputs(m.sizes, m.blocks, clamp), m.bound, classify=True),
+            FormFit.of(_instruction_terms(algorithm, m.sizes), m.instructions),
+            tree(dram, m.reads / _depth(algorithm, m.sizes)),
+            tree(dram, m.writes),
+            {int(bound): _time_fit(m, m.bound == bound, int(bound)) for bound in np.unique(m.bound)},
+        )
+
+    def launched(self, sizes: Sizes, *, original: bool = False) -> np.ndarray:
+        """Blocks (rows,), by the tile's rule, else by the measured blocks per output element."""
+        blocks = launched_blocks(
+            self.algorithm,
+            self.tile,
+            batch=sizes.batch,
+            width=sizes.width,
+            outputs=sizes.outputs,
+            out_width=sizes.out_width,
+            filter_width=int(sizes.filter_width[0]) if len(sizes.filter_width) else 3,
+            original=original,
+        ).astype(np.float64)
+        counted = np.ceil(self.blocks_per_output * sizes.batch * sizes.out_width**2 * sizes.outputs)
+        return np.where(np.isnan(blocks), np.maximum(counted, 1), blocks)
+
+    def bound(self, sizes: Sizes, blocks: np.ndarray) -> np.ndarray:
+        """Class of each row's kernel, (rows,): see `surrogate.models.seer.physics`."""
+        inputs = _class_inputs(sizes, blocks, self.algorithm == GEMM_P)
+        return self.class_tree.predict(inputs).astype(np.int64)
+
+    def predict_us(self, sizes: Sizes, blocks: np.ndarray) -> np.ndarray:
+        """Time of the main kernel in µs, (rows,)."""
+        rows = len(blocks)
+        dram = _dram_inputs(self.algorithm, sizes, blocks, self.algorithm == GEMM_P)
+        instructions = self.instructions.predict(_instruction_terms(self.algorithm, sizes), rows)
+        reads = self.read_tree.predict(dram) * _depth(self.algorithm, sizes)
+        writes = self.write_tree.predict(dram)
+        b_max = np.full(rows, self.b_max)
+        m = Measured(
+            sizes, blocks, b_max, instructions, reads, writes, self.bound(sizes, blocks), np.zeros(rows)
+        )
+        time_us = np.empty(rows)
+        for bound in np.unique(m.bound):
+            mine = m.bound == bound
+            time_us[mine] = self.times[int(bound)].predict(_time_terms(m, mine, int(bound)), int(mine.sum()))
+        return time_us
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "algorithm": self.algorithm,
+            "tile": self.tile,
+            "b_max": self.b_max,
+            "blocks_per_output": self.blocks_per_output,
+            "class_tree": self.class_tree.to_json(),
+            "instructions": self.instructions.to_json(),
+            "read_tree": self.read_tree.to_json(),
+            "write_tree": self.write_tree.to_json(),
+            "times": {str(bound): fit.to_json() for bound, fit in self.times.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "VariantFit":
+        """What `to_json` returned."""
+        return cls(
+            data["algorithm"],
+            data["tile"],
+            data["b_max"],
+            data["blocks_per_output"],
+            Tree.from_json(data["class_tree"]),
+            FormFit.from_json(data["instructions"]),
+            Tree.from_json(data["read_tree"]),
+            Tree.from_json(data["write_tree"]),
+            {int(bound): FormFit.from_json(fit) for bound, fit in data["times"].items()},
+        )
+
+
+def _time_terms(m: Measured, rows: np.ndarray, bound: int) -> physics.Terms:
+    """The class's time form over the chosen rows."""
+    b_max, instructions, reads, writes = (a[rows] for a in (m.b_max, m.instructions, m.reads, m.writes))
+    w = physics.waves(m.blocks[rows], b_max)
+    if bound == COMPUTE:
+        return physics.compute_terms(w, b_max, instructions)
+    if bound == MEMORY:
+        return physics.memory_terms(w, b_max, reads, writes)
+    return physics.under_utilised_terms(w, b_max, instructions, reads, writes)
+
+
+def _time_fit(m: Measured, rows: np.ndarray, bound: int) -> FormFit:
+    return FormFit.of(_time_terms(m, rows, bound), m.time_us[rows])
+
+
+def _is_winograd(algorithm: str) -> bool:
+    return algorithm.startswith("WINOGRAD")
+
+
+def _depth(algorithm: str, s: Sizes) -> np.ndarray:
+    """What reads per block are counted in: k²·C, for Winograd C."""
+    return s.channels if _is_winograd(algorithm) else s.filter_width**2 * s.channels
+
+
+def _instruction_terms(algorithm: str, s: Sizes) -> physics.Terms:
+    if _is_winograd(algorithm):
+        return physics.winograd_instruction_terms(s.channels)
+    return physics.gemm_instruction_terms(s.channels, s.filter_width)
+
+
+def _columns(s: Sizes, clamp: bool) -> list[np.ndarray]:
+    """C, W, K, O, k, stride."""
+    outputs = np.maximum(s.outputs, LEAST_OUTPUTS) if clamp else s.outputs
+    return [s.channels, s.width, outputs, s.out_width, s.filter_width, s.stride]
+
+
+def _class_inputs(s: Sizes, blocks: np.ndarray, clamp: bool) -> np.ndarray:
+    return np.column_stack([*_columns(s, clamp), blocks])
+
+
+def _dram_inputs(algorithm: str, s: Sizes, blocks: np.ndarray, clamp: bool) -> np.ndarray:
+    """GEMM family: the sizes, blocks, k²C, k²CK, O²k²C; Winograd: the sizes."""
+    columns = _columns(s, clamp)
+    if _is_winograd(algorithm):
+        return np.column_stack(columns)
+    depth = _depth(algorithm, s)
+    return np.column_stack([*columns, blocks, depth, depth * columns[2], depth * s.out_width**2])
+
+
+COUNTED_ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "WINOGRAD", "WINOGRAD_NONFUSED")
+GEMM, NONFUSED = "GEMM", "WINOGRAD_NONFUSED"
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmFit:
+    """``variants`` and ``extras`` (pre and post kernels) by variant key; GEMM has one im2col fit for all tiles."""
+
+    algorithm: str
+    chooser: Chooser
+    variants: Mapping[str, VariantFit]
+    extras: Mapping[str, FormFit]
+
+    @classmethod
+    def fit(
+        cls, algorithm: str, m: Measured, tiles: np.ndarray, extra_us: np.ndarray, seed: int, evaluations: int
+    ) -> "AlgorithmFit":
+        """From measured rows: ``tiles`` (rows,) names, ``extra_us`` (rows,) time of the other kernels, 0 where none."""
+        chooser = Chooser.fit(algorithm, m.sizes, tiles, seed, evaluations)
+        keys = np.array(
+            [_key(algorithm, t, int(k)) for t, k in zip(tiles, m.sizes.filter_width, strict=True)]
+        )
+        variants = {}
+        for key in np.unique(keys):
+            mine = np.flatnonzero(keys == key)
+            part = Measured(m.sizes.take(mine), *(array[mine] for array in m[1:]))
+            variants[str(key)] = VariantFit.fit(algorithm, str(tiles[mine[0]]), part, seed, evaluations)
+        extras = {}
+        for key in ([""] if algorithm == GEMM else np.unique(keys)) if algorithm in (GEMM, NONFUSED) else []:
+            mine = (extra_us > 0) & ((keys == key) | (key == ""))
+            if mine.any():
+                extras[str(key)] = FormFit.of(_extra_terms(algorithm, m.sizes.take(mine)), extra_us[mine])
+        return cls(algorithm, chooser, variants, extras)
+
+    def predict(self, sizes: Sizes, *, original_blocks: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Times in µs and classes, (rows,) each; NaN and −1 where training held no such variant."""
+        time_us = np.full(len(sizes.batch), np.nan)
+        bound = np.full(len(sizes.batch), -1)
+        keys = self._keys(sizes)
+        for key in np.unique(keys[keys != ""]):
+            mine = np.flatnonzero(keys == key)
+            part, variant = sizes.take(mine), self.variants[str(key)]
+            blocks = variant.launched(part, original=original_blocks)
+            time_us[mine] = variant.predict_us(part, blocks) + self._extra_us(str(key), part)
+            bound[mine] = variant.bound(part, blocks)
+        return time_us, bound
+
+    def _extra_us(self, key: str, sizes: Sizes) -> np.ndarray:
+        """Time of the pre and post kernels (rows,), 0 where none were measured."""
+        fit = self.extras.get("" if self.algorithm == GEMM else key)
+        rows = len(sizes.batch)
+        return fit.predict(_extra_terms(self.algorithm, sizes), rows) if fit else np.zeros(rows)
+
+    def _keys(self, sizes: Sizes) -> np.ndarray:
+        """(rows,) the variant that runs; where it was never measured, the nearest tile that was (at that width)."""
+        chosen, tiles = self.chooser.choose(sizes), self.chooser.tiles
+        keys = np.full(len(chosen), "", dtype=object)
+        for position in np.unique(chosen):
+            for width in np.unique(sizes.filter_width):
+                by_distance = sorted(range(len(tiles)), key=lambda other: (abs(other - int(position)), other))
+                found = (_key(self.algorithm, tiles[other], int(width)) for other in by_distance)
+                key = next((one for one in found if one in self.variants), "")
+                keys[(chosen == position) & (sizes.filter_width == width)] = key
+        return keys
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "algorithm": self.algorithm,
+            "chooser": self.chooser.to_json(),
+            "variants": {key: fit.to_json() for key, fit in self.variants.items()},
+            "extras": {key: fit.to_json() for key, fit in self.extras.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "AlgorithmFit":
+        """What `to_json` returned."""
+        return cls(
+            data["algorithm"],
+            Chooser.from_json(data["chooser"]),
+            {key: VariantFit.from_json(fit) for key, fit in data["variants"].items()},
+            {key: FormFit.from_json(fit) for key, fit in data["extras"].items()},
+        )
+
+
+def _key(algorithm: str, tile: str, filter_width: int) -> str:
+    """Non-fused Winograd's variants are tile × filter width, the others' are tiles."""
+    return f"{tile}/k{filter_width}" if algorithm == NONFUSED else str(tile)
+
+
+def _extra_terms(algorithm: str, s: Sizes) -> physics.Terms:
+    if algorithm == NONFUSED:
+        return physics.transform_terms(s.batch, s.channels, s.outputs, s.width, s.out_width, s.filter_width)
+    return physics.im2col_terms(s.batch, s.channels, s.outputs, s.out_width, s.filter_width)
+
+
+BUCKETS = (16, 32, 64, 128, 256)
+"""Widths that FFT has a transform for, each with a fit of its own."""
+FFT_ALGORITHMS = ("FFT", "FFT_TILING")
+ALL_WIDTHS = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FftFit:
+    """Width bucket (FFT_TILING: one for all) → coefficients. ``batch``: that of the training rows; SEER has no
+    batch term, so other batches are scaled in proportion.
+    """
+
+    algorithm: str
+    fits: Mapping[int, FormFit]
+    batch: float
+
+    @classmethod
+    def fit(cls, algorithm: str, sizes: Sizes, time_us: np.ndarray) -> "FftFit":
+        """From the feasible ok rows (at least one)."""
+        batch = float(np.median(sizes.batch))
+        bucket = buckets(algorithm, sizes)
+        scaled = time_us * batch / sizes.batch
+        fits = {
+            int(one): FormFit.of(_terms(algorithm, sizes.take(bucket == one)), scaled[bucket == one])
+            for one in np.unique(bucket)
+        }
+        return cls(algorithm, fits, batch)
+
+    def predict_us(self, sizes: Sizes) -> np.ndarray:
+        """Time in µs (rows,); NaN in a width bucket that training did not hold."""
+        bucket = buckets(self.algorithm, sizes)
+        time_us = np.full(len(bucket), np.nan)
+        for one, fit in self.fits.items():
+            mine = bucket == one
+            time_us[mine] = fit.predict(_terms(self.algorithm, sizes.take(mine)), int(mine.sum()))
+        return time_us * sizes.batch / self.batch
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        fits = {str(bucket): fit.to_json() for bucket, fit in self.fits.items()}
+        return {"algorithm": self.algorithm, "fits": fits, "batch": self.batch}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "FftFit":
+        """What `to_json` returned."""
+        fits = {int(bucket): FormFit.from_json(fit) for bucket, fit in data["fits"].items()}
+        return cls(data["algorithm"], fits, data["batch"])
+
+
+def buckets(algorithm: str, sizes: Sizes) -> np.ndarray:
+    """(rows,) the least of `BUCKETS` that holds each width; FFT_TILING: one for all."""
+    if algorithm == "FFT_TILING":
+        return np.full(len(sizes.width), ALL_WIDTHS)
+    return np.array(BUCKETS)[np.searchsorted(BUCKETS, sizes.width).clip(max=len(BUCKETS) - 1)]
+
+
+def _terms(algorithm: str, s: Sizes) -> physics.Terms:
+    if algorithm == "FFT_TILING":
+        return physics.fft_tiling_terms(s.channels, s.outputs, s.out_width, s.filter_width)
+    return physics.fft_terms(s.channels, s.outputs)

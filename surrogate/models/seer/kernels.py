@@ -1,0 +1,158 @@
+"""Which of SEER's kernel variants ran, and what `seer-paper` learns from: the main kernel of every row."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from surrogate.dataset.columns import ROW_KEY
+from surrogate.features.elementwise import Number, where
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
+from surrogate.features.kernels import identify
+from surrogate.features.occupancy import LIMITS, b_max
+from surrogate.models.seer.physics import TITAN_XP_B_MAX, Sizes, kernel_class, tile_sizes
+from surrogate.models.seer.trees import Tree, tuned_tree
+
+GEMM_P = "IMPLICIT_PRECOMP_GEMM"
+GEMM_P_TILES = tuple(TITAN_XP_B_MAX[GEMM_P])
+_WINOGRAD_TILE = re.compile(r"tile(\d)(\d)(\d)")
+
+
+def variant_name(algorithm: str, kernel_name: str, tile: Any = None) -> str:
+    """The tile of a main kernel (``128x64``, ``1x4x8``), from the table's own ``tile`` or the kernel's name.
+
+    A kernel whose name tells no tile is its own variant.
+    """
+    if isinstance(tile, str) and tile:
+        return tile
+    images = _WINOGRAD_TILE.search(kernel_name) if algorithm == "WINOGRAD" else None
+    if images:
+        return "x".join(images.groups())
+    found = identify(kernel_name)
+    return f"{found.tile_m}x{found.tile_n}" if found and found.tile_m else kernel_name
+
+
+def gemm_p_tile(outputs: Number) -> Number:
+    """Position in `GEMM_P_TILES` of GEMM-P's tile by K (SEER, PACT 2021, measured on cuDNN 7).
+
+    128×32 if K ≤ 32 or 64 < K ≤ 96; 128×64 if 32 < K ≤ 64, 128 < K ≤ 192 or 256 < K ≤ 320; else 128×128.
+    """
+    k = outputs
+    narrow = (k <= 32) | ((k > 64) & (k <= 96))
+    middle = ((k > 32) & (k <= 64)) | ((k > 128) & (k <= 192)) | ((k > 256) & (k <= 320))
+    return where(narrow, 0, where(middle, 1, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Chooser:
+    """Picks a tile per problem: by a classification tree on C, W, K, O, k and stride, or (no tree) by `gemm_p_tile`."""
+
+    tiles: tuple[str, ...]
+    tree: Tree | None
+
+    @classmethod
+    def fit(cls, algorithm: str, sizes: Sizes, tiles: np.ndarray, seed: int, evaluations: int) -> "Chooser":
+        """From measured rows. GEMM-P's rule holds where no kernel was seen but the three it knows."""
+        names = tuple(sorted(set(tiles), key=lambda name: (tile_sizes(name), name)))
+        if algorithm == GEMM_P and set(names) <= set(GEMM_P_TILES):
+            return cls(GEMM_P_TILES, None)
+        code = np.array([names.index(name) for name in tiles])
+        return cls(names, tuned_tree(_inputs(sizes), code, classify=True, seed=seed, evaluations=evaluations))
+
+    def choose(self, sizes: Sizes) -> np.ndarray:
+        """(rows,) positions in ``tiles``."""
+        if self.tree is None:
+            return np.asarray(gemm_p_tile(sizes.outputs))
+        return self.tree.predict(_inputs(sizes)).astype(np.int64)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"tiles": list(self.tiles), "tree": self.tree and self.tree.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Chooser":
+        """What `to_json` returned."""
+        return cls(tuple(data["tiles"]), Tree.from_json(data["tree"]) if data["tree"] else None)
+
+
+def _inputs(s: Sizes) -> np.ndarray:
+    return np.column_stack([s.channels, s.width, s.outputs, s.out_width, s.filter_width, s.stride])
+
+
+COUNTERS = (
+    "blocks", "b_max", "waves", "fp32_instructions", "dram_read_transactions", "dram_write_transactions",
+    "fp32_utilization_pct", "dram_utilization_pct",
+)  # fmt: skip
+METRIC_COLUMNS = ("variant", *COUNTERS, "main_kernel_us", "other_kernels_us", "kernel_class")
+"""Columns that `with_kernel_metrics` adds; counters are those of the whole main kernel, not per block."""
+_OPTIONAL = ("time_us", *COUNTERS, "kernel_class", "tile")
+_LAUNCH = (
+    "block_x",
+    "block_y",
+    "block_z",
+    "registers_per_thread",
+    "static_shared_bytes",
+    "dynamic_shared_bytes",
+)
+
+
+def with_kernel_metrics(frame: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """``frame`` (dataset rows, in order) with `METRIC_COLUMNS` of each row's main kernel; NaN where it has no kernels.
+
+    ``kernels``: the table of ``NAME.kernels.parquet``. The main kernel is the one with the most FP32 instructions (else
+    the longest, else the first); the rest is im2col, transforms and the like, of which only the summed time counts.
+    ``kernel_class``: 0, 1, 2 as in `kernel_class`, from the table or the two utilisations. A missing B_max comes from
+    the launch's occupancy. Raises `InputError` where the kernel table lacks its key.
+    """
+    key = [*ROW_KEY, *(["solver"] if "solver" in frame and "solver" in kernels else [])]
+    missing = [name for name in (*key, "kernel_index", "kernel_name") if name not in kernels]
+    if missing:
+        raise InputError(
+            f"the kernel table lacks {', '.join(missing)}; it must be keyed like its dataset, as `seer import` does"
+        )
+    absent = dict.fromkeys((name for name in _OPTIONAL if name not in kernels), np.nan)
+    main = _main_kernels(kernels.assign(**absent), key)
+    bare = frame.drop(columns=list(METRIC_COLUMNS), errors="ignore")
+    joined = bare.merge(main, on=key, how="left", validate="many_to_one")
+    return joined.set_index(frame.index)
+
+
+def _main_kernels(kernels: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """One row per key: `METRIC_COLUMNS` of its main kernel."""
+    rank = kernels.assign(
+        _work=-kernels["fp32_instructions"].fillna(-1), _time=-kernels["time_us"].fillna(-1)
+    ).sort_values(["_work", "_time", "kernel_index"], kind="stable")
+    main = rank.drop_duplicates(key).copy()
+    whole = kernels.groupby(key, sort=False).agg(
+        total_us=("time_us", "sum"), known_class=("kernel_class", "first")
+    )
+    main = main.merge(whole.reset_index(), on=key, validate="one_to_one")
+    main["main_kernel_us"] = main["time_us"]
+    main["other_kernels_us"] = main["total_us"] - main["time_us"].fillna(0.0)
+    main["variant"] = [
+        variant_name(algorithm, name, tile)
+        for algorithm, name, tile in zip(main["algorithm"], main["kernel_name"], main["tile"], strict=True)
+    ]
+    main["b_max"] = main["b_max"].astype(float).fillna(_occupied(main))
+    counted = main["fp32_utilization_pct"].notna() & main["dram_utilization_pct"].notna()
+    bound = kernel_class(main["fp32_utilization_pct"].to_numpy(), main["dram_utilization_pct"].to_numpy())
+    main["kernel_class"] = main["known_class"].astype(float).fillna(pd.Series(bound).where(counted))
+    return main[[*key, *METRIC_COLUMNS]]
+
+
+def _occupied(main: pd.DataFrame) -> pd.Series:
+    """B_max of each launch by the occupancy formula; NaN where the launch or the GPU's limits are not known."""
+    result = pd.Series(np.nan, index=main.index)
+    if not set(_LAUNCH) <= set(main):
+        return result
+    known = main["b_max"].isna() & main[list(_LAUNCH)].notna().all(axis=1)
+    for name, part in main[known].groupby("gpu"):
+        device = gpu(str(name))
+        if device.compute_capability in LIMITS:
+            x, y, z, registers, static, dynamic = (part[c].to_numpy(dtype=np.int64) for c in _LAUNCH)
+            result[part.index] = b_max(device, x * y * z, registers, static, dynamic)
+    return result.where(result > 0)

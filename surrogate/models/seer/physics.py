@@ -1,0 +1,251 @@
+"""SEER's formulas: launched blocks, waves, classes and the three time forms.
+
+Source: SEER (PACT 2021) and its public repository."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from surrogate.features.elementwise import Number, ceil_div, where
+from surrogate.features.shape import output_size
+
+
+class Sizes(NamedTuple):
+    """N, C, K, W, O, k and the stride: numbers or arrays of one length."""
+
+    batch: Number
+    channels: Number
+    outputs: Number
+    width: Number
+    out_width: Number
+    filter_width: Number
+    stride: Number
+
+    def take(self, index: np.ndarray) -> "Sizes":
+        """The rows that ``index`` selects, of arrays."""
+        return Sizes(*(column[index] for column in self))
+
+
+def sizes_of(frame: pd.DataFrame) -> Sizes:
+    """Columns of a table of square problems, int64."""
+    n, c, k, w, s, pad, stride = (
+        frame[name].to_numpy(dtype=np.int64) for name in ("n", "c", "k", "w", "s", "pad_w", "stride_w")
+    )
+    return Sizes(n, c, k, w, output_size(w, s, pad, stride, 1), s, stride)
+
+
+def in_domain(frame: pd.DataFrame) -> np.ndarray:
+    """(rows,) True for what SEER models: cuDNN, forward, fp32, NCHW, square, undilated, ungrouped."""
+    square = np.ones(len(frame), dtype=bool)
+    for one, other in (("h", "w"), ("r", "s"), ("stride_h", "stride_w"), ("pad_h", "pad_w")):
+        square &= (frame[one] == frame[other]).to_numpy()
+    plain = (frame[["dilation_h", "dilation_w", "groups"]] == 1).all(axis=1).to_numpy()
+    settings = {"library": "cudnn", "direction": "fwd", "dtype": "fp32", "layout": "NCHW"}
+    return square & plain & np.logical_and.reduce([(frame[n] == v).to_numpy() for n, v in settings.items()])
+
+
+def feasible(algorithm: str, sizes: Sizes) -> np.ndarray:
+    """(rows,) True where SEER lets the algorithm run: WINOGRAD k = 3, non-fused 3 or 5, all but GEMMs at stride 1."""
+    k, ones = sizes.filter_width, sizes.stride == 1
+    if algorithm == "WINOGRAD":
+        return ones & (k == 3)
+    if algorithm == "WINOGRAD_NONFUSED":
+        return ones & ((k == 3) | (k == 5))
+    if algorithm == "FFT":
+        return ones & (sizes.width <= 256)
+    if algorithm == "FFT_TILING":
+        return ones & (k <= 32)
+    return ~np.zeros_like(ones)
+
+
+CLASSES = ("compute-bound", "memory-bound", "under-utilised")
+COMPUTE, MEMORY, UNDER_UTILISED = range(3)
+HIGH_PCT = 80.0
+"""Utilisation from which a unit bounds the kernel: level 8 of nvprof's 0 … 10."""
+
+
+def kernel_class(fp32_utilization_pct: Number, dram_utilization_pct: Number) -> Number:
+    """0 compute-bound where FP32 utilisation is at least 80 %; else 1 memory-bound where DRAM's is; else 2."""
+    return where(
+        fp32_utilization_pct >= HIGH_PCT,
+        COMPUTE,
+        where(dram_utilization_pct >= HIGH_PCT, MEMORY, UNDER_UTILISED),
+    )
+
+
+def roofline_class(compute_us: np.ndarray, memory_us: np.ndarray, waves: np.ndarray) -> np.ndarray:
+    """The class where nothing was counted, (rows,): 2 below one wave, else the longer of the two roofline times."""
+    return np.where(waves < 1, UNDER_UTILISED, np.where(compute_us >= memory_us, COMPUTE, MEMORY))
+
+
+def shares(classes: np.ndarray) -> dict[str, float]:
+    """Share of each class among the rows that have one (−1 has none), as SEER's network analysis reports it."""
+    known = classes[classes >= 0]
+    return {name: float((known == code).mean()) if len(known) else 0.0 for code, name in enumerate(CLASSES)}
+
+
+TITAN_XP_B_MAX: dict[str, dict[str, int]] = {
+    "IMPLICIT_GEMM": {"32x32": 240, "64x128": 120, "128x128": 120},
+    "IMPLICIT_PRECOMP_GEMM": {"128x32": 150, "128x64": 120, "128x128": 60},
+    "GEMM": {"32x32": 480, "64x128": 60, "128x128": 60},
+    "WINOGRAD": {"1x4x8": 60, "2x2x8": 60, "4x1x8": 60},
+    "WINOGRAD_NONFUSED": {"128x64": 120, "128x128": 60},
+}
+"""Algorithm → tile → blocks that a Titan Xp (30 SMs) holds at once; its keys are the tiles that SEER knows."""
+
+WINOGRAD_NONFUSED_STAGE = {3: (4, 36), 5: (9, 169)}
+"""Filter width → (output tile's side, batched GEMMs) of non-fused Winograd."""
+
+
+def gemm_blocks(batch: Number, out_width: Number, outputs: Number, tile_m: int, tile_n: int) -> Number:
+    """GEMM family: ⌈N·O²/t_m⌉·⌈K/t_n⌉."""
+    return ceil_div(batch * out_width * out_width, tile_m) * ceil_div(outputs, tile_n)
+
+
+def winograd_blocks(batch: Number, width: Number, outputs: Number, tile: tuple[int, int, int]) -> Number:
+    """Fused Winograd with tile (b, p, q): ⌈N/b⌉·⌈⌈W/2⌉/p⌉·⌈⌈W/2⌉/q⌉·⌈K/32⌉."""
+    images, rows, columns = tile
+    across = ceil_div(width, 2)
+    return (
+        ceil_div(batch, images) * ceil_div(across, rows) * ceil_div(across, columns) * ceil_div(outputs, 32)
+    )
+
+
+def winograd_nonfused_blocks(
+    batch: Number,
+    out_width: Number,
+    outputs: Number,
+    filter_width: int,
+    tile_n: int,
+    *,
+    original: bool = False,
+) -> Number:
+    """Non-fused Winograd's GEMMs: k = 3: ⌈N·⌈O/4⌉²/128⌉·⌈K/t_n⌉·36; k = 5: ⌈N·⌈O/9⌉²/128⌉·⌈K/t_n⌉·169.
+
+    ``original`` takes t_n = 64 for every tile, as the original predicts (twice the blocks for 128×128).
+    """
+    side, gemms = WINOGRAD_NONFUSED_STAGE[filter_width]
+    across = ceil_div(out_width, side)
+    return ceil_div(batch * across * across, 128) * ceil_div(outputs, 64 if original else tile_n) * gemms
+
+
+def launched_blocks(
+    algorithm: str,
+    tile: str,
+    *,
+    batch: Number,
+    width: Number,
+    outputs: Number,
+    out_width: Number,
+    filter_width: int,
+    original: bool = False,
+) -> Number:
+    """Blocks of one algorithm's main kernel by its tile's name (``128x64``, ``1x4x8``); NaN for a tile without a rule.
+
+    ``filter_width`` matters to non-fused Winograd only, and is one number there.
+    """
+    sizes = tile_sizes(tile)
+    if algorithm == "WINOGRAD" and len(sizes) == 3:
+        return winograd_blocks(batch, width, outputs, (sizes[0], sizes[1], sizes[2]))
+    if algorithm == "WINOGRAD_NONFUSED" and len(sizes) == 2 and filter_width in WINOGRAD_NONFUSED_STAGE:
+        return winograd_nonfused_blocks(batch, out_width, outputs, filter_width, sizes[1], original=original)
+    if not algorithm.startswith("WINOGRAD") and len(sizes) == 2:
+        return gemm_blocks(batch, out_width, outputs, sizes[0], sizes[1])
+    return 0 * batch + float("nan")
+
+
+def tile_sizes(tile: str) -> tuple[int, ...]:
+    """``128x64`` → (128, 64); () for a name that is no tile."""
+    parts = tile.split("x")
+    return tuple(map(int, parts)) if len(parts) in (2, 3) and all(part.isdigit() for part in parts) else ()
+
+
+Terms = tuple[Number, ...]
+FFT_TILE = 32
+
+
+class Waves(NamedTuple):
+    """``count`` n = ⌈B / B_max⌉, and ``last_share`` ε = (B − (n − 1)·B_max) / B_max in (0, 1]."""
+
+    count: Number
+    last_share: Number
+
+
+def waves(blocks: Number, b_max: Number) -> Waves:
+    """Waves of ``blocks`` launched blocks B on a device that holds ``b_max`` of them."""
+    count = ceil_div(blocks, b_max)
+    return Waves(count, (blocks - (count - 1) * b_max) / b_max)
+
+
+def compute_terms(w: Waves, b_max: Number, instructions: Number) -> Terms:
+    """Compute-bound time: n·(a·B_max·I + b)."""
+    return w.count * b_max * instructions, w.count
+
+
+def memory_terms(w: Waves, b_max: Number, reads: Number, writes: Number) -> Terms:
+    """Memory-bound time: (n − 1 + ε)·a·B_max·(R + Wr) + b."""
+    return (w.count - 1 + w.last_share) * b_max * (reads + writes), 1.0
+
+
+def under_utilised_terms(
+    w: Waves, b_max: Number, instructions: Number, reads: Number, writes: Number
+) -> Terms:
+    """Under-utilised time, coefficients a, b, c, d: (n − 1 + ε)·(a·B_max·R + d·B_max·Wr) + b·n·B_max·I + c."""
+    filled = (w.count - 1 + w.last_share) * b_max
+    return filled * reads, w.count * b_max * instructions, 1.0, filled * writes
+
+
+def gemm_instruction_terms(channels: Number, filter_width: Number) -> Terms:
+    """Instructions per block of the GEMM family: a·k²·C + b."""
+    return filter_width * filter_width * channels, 1.0
+
+
+def winograd_instruction_terms(channels: Number) -> Terms:
+    """Instructions per block of both Winograd algorithms: a·⌈C/8⌉ + b."""
+    return ceil_div(channels, 8), 1.0
+
+
+def im2col_terms(
+    batch: Number, channels: Number, outputs: Number, out_width: Number, filter_width: Number
+) -> Terms:
+    """Time of GEMM's im2col: a·N·O²·k²·C + b·K·k²·C + c."""
+    depth = filter_width * filter_width * channels
+    return batch * out_width * out_width * depth, outputs * depth, 1.0
+
+
+def transform_terms(
+    batch: Number, channels: Number, outputs: Number, width: Number, out_width: Number, filter_width: Number
+) -> Terms:
+    """Time of non-fused Winograd's transforms: a·N·C·W² + b·N·C·K·k² + c·N·K·O² + d (data, filter, output)."""
+    return (
+        batch * channels * width * width,
+        batch * channels * outputs * filter_width * filter_width,
+        batch * outputs * out_width * out_width,
+        1.0,
+    )
+
+
+def fft_terms(channels: Number, outputs: Number) -> Terms:
+    """FFT's time within one width bucket: a·C + b·C·K + c·K + d."""
+    return channels, channels * outputs, outputs, 1.0
+
+
+def fft_tiling_terms(channels: Number, outputs: Number, out_width: Number, filter_width: Number) -> Terms:
+    """FFT_TILING's time: FFT's form times ⌈O / (32 − k + 1)⌉² tiles. The filter must be narrower than 33."""
+    across = ceil_div(out_width, FFT_TILE - filter_width + 1)
+    tiles = across * across
+    return channels * tiles, channels * outputs * tiles, outputs * tiles, tiles
+
+
+def weighted_sum(coefficients: Sequence[float], terms: Terms) -> Any:
+    """Σ coefficient · term, in the unit of the fitted target."""
+    if len(coefficients) != len(terms):
+        raise ValueError(f"{len(coefficients)} coefficients for {len(terms)} terms")
+    return sum(coefficient * term for coefficient, term in zip(coefficients, terms, strict=True))
+
+
+def term_matrix(terms: Terms, length: int) -> np.ndarray:
+    """Terms as columns (length, terms), float64; constants are repeated."""
+    return np.column_stack([np.broadcast_to(np.asarray(term, dtype=np.float64), (length,)) for term in terms])

@@ -1,0 +1,119 @@
+"""SEER's regression and classification trees: their arrays, and the search for the leaf size."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+LEAF = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tree:
+    """Nodes of a binary tree, the root first; every array has one entry per node.
+
+    ``left`` and ``right`` are children (`LEAF` at a leaf), ``feature`` and ``threshold`` the test (left where
+    x ≤ threshold), ``value`` the prediction: a number, or a class's number.
+    """
+
+    left: np.ndarray
+    right: np.ndarray
+    feature: np.ndarray
+    threshold: np.ndarray
+    value: np.ndarray
+
+    @classmethod
+    def of(cls, estimator: Any) -> Self:
+        """The nodes of a fitted scikit-learn tree. A classifier's tie goes to its lowest class."""
+        grown = estimator.tree_
+        classes = getattr(estimator, "classes_", None)
+        if classes is None:
+            value = grown.value[:, 0, 0]
+        else:
+            value = np.asarray(classes, dtype=np.float64)[grown.value[:, 0, :].argmax(axis=1)]
+        leaf = grown.children_left == LEAF
+        return cls(
+            grown.children_left.astype(np.int64),
+            grown.children_right.astype(np.int64),
+            np.where(leaf, 0, grown.feature).astype(np.int64),
+            np.where(leaf, 0.0, grown.threshold),
+            np.asarray(value, dtype=np.float64),
+        )
+
+    @classmethod
+    def constant(cls, value: float) -> Self:
+        """One leaf."""
+        leaf = np.array([LEAF])
+        return cls(leaf, leaf, np.array([0]), np.array([0.0]), np.array([float(value)]))
+
+    @property
+    def splits(self) -> int:
+        """Inner nodes."""
+        return int((self.left != LEAF).sum())
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """The leaf's value of every row of ``x`` (rows, features), (rows,). Compares in float32, as it was grown."""
+        x = x.astype(np.float32)
+        node = np.zeros(len(x), dtype=np.int64)
+        walking = np.flatnonzero(self.left[node] != LEAF)
+        while len(walking):
+            at = node[walking]
+            goes_left = x[walking, self.feature[at]] <= self.threshold[at]
+            node[walking] = np.where(goes_left, self.left[at], self.right[at])
+            walking = walking[self.left[node[walking]] != LEAF]
+        return self.value[node]
+
+    def to_json(self) -> dict[str, list[Any]]:
+        """Array name → list."""
+        return {name: getattr(self, name).tolist() for name in self.__slots__}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """What `to_json` returned."""
+        return cls(*(np.array(data[name]) for name in cls.__slots__))
+
+
+MAX_SPLITS = 64
+EVALUATIONS = 30
+FOLDS = 5
+
+
+def tuned_tree(
+    x: np.ndarray, y: np.ndarray, *, classify: bool, seed: int = 0, evaluations: int = EVALUATIONS
+) -> Tree:
+    """A tree of ``y`` (rows,) on ``x`` (rows, features); ``classify`` predicts classes (whole numbers), else means.
+
+    The minimum leaf size is the one of `leaf_sizes` with the least cross-validated loss (share of wrong classes, or
+    mean squared error), the smallest of equals. Source: SEER's fits (PACT 2021 and its repository).
+    """
+    if len(np.unique(y)) == 1:
+        return Tree.constant(y[0])
+    fold = np.random.default_rng(seed).permutation(len(y)) % min(FOLDS, len(y))
+    sizes = leaf_sizes(len(y), evaluations, seed)
+    losses = [_loss(x, y, fold, leaf, classify, seed) for leaf in sizes] if len(sizes) > 1 else [0.0]
+    return Tree.of(_grown(x, y, sizes[int(np.argmin(losses))], classify, seed))
+
+
+def leaf_sizes(rows: int, evaluations: int, seed: int) -> list[int]:
+    """Distinct minimum leaf sizes, ascending: log-uniform over 1 … rows/2, one in each of ``evaluations`` strata."""
+    most = max(rows / 2, 1.0)
+    place = (np.arange(evaluations) + np.random.default_rng(seed).random(evaluations)) / evaluations
+    return sorted({int(size) for size in np.exp(place * np.log(most)).clip(1, most)})
+
+
+def _grown(x: np.ndarray, y: np.ndarray, leaf: int, classify: bool, seed: int) -> Any:
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+    grow = DecisionTreeClassifier if classify else DecisionTreeRegressor
+    return grow(max_leaf_nodes=MAX_SPLITS + 1, min_samples_leaf=leaf, random_state=seed).fit(x, y)
+
+
+def _loss(x: np.ndarray, y: np.ndarray, fold: np.ndarray, leaf: int, classify: bool, seed: int) -> float:
+    """Mean loss over held-out rows."""
+    total = 0.0
+    for held in np.unique(fold):
+        test = fold == held
+        predicted = Tree.of(_grown(x[~test], y[~test], leaf, classify, seed)).predict(x[test])
+        total += float((predicted != y[test]).sum() if classify else ((predicted - y[test]) ** 2).sum())
+    return total / len(y)

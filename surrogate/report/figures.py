@@ -1,0 +1,359 @@
+"""The figures of a comparison: each from judged rows or parquet columns to SVG text, or None with nothing to draw."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from surrogate.evaluation.scorecard import ORACLE
+from surrogate.features.errors import InputError
+from surrogate.report import style
+from surrogate.report.results import (
+    Results,
+    best_model,
+    choice_rows,
+    label,
+    number,
+    shown_models,
+    values,
+)
+from surrogate.report.tables import percent, share
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MAX_GPUS = 16
+MAX_PANELS = 12
+MAX_POINTS = 400
+"""Points drawn per panel; the figures printed in a panel use all of its rows."""
+OTHERS = "others"
+FLOOR = 1e-3
+"""Smallest slowdown − 1 on a logarithmic axis: repeats of one measurement do not agree better."""
+LEAST_ROWS = 5
+"""A decade of times with fewer rows draws no point."""
+STEPS = 160
+"""Points of an exceedance curve."""
+_PREDICTED = ("model", "seed", "algorithm", "status", "time_us", "predicted_us", "supported")
+_CHOSEN = ("model", "slowdown", "infeasible", "stratum")
+
+
+def draw(results: Results, directory: Path, family: str = "") -> tuple[dict[str, str], dict[str, str]]:
+    """Figures by name as SVG text, and for each one that cannot be drawn the reason.
+
+    ``family`` selects rows of the parquet files in ``directory`` where they hold several. Raises `InputError` where
+    one of those is damaged.
+    """
+    models = shown_models(results)
+    attempts: dict[str, Callable[[], str | None]] = {
+        "slowdowns": lambda: slowdown_figure(read_choices(directory, results, models, family), models),
+        "gpus": lambda: gpu_figure(results, models),
+        "predicted": lambda: _best_predicted(results, directory, family),
+        "buckets": lambda: bucket_figure(read_predictions(directory, models, family), models),
+    }
+    figures: dict[str, str] = {}
+    absent: dict[str, str] = {}
+    for name, attempt in attempts.items():
+        try:
+            drawn = attempt()
+        except FileNotFoundError as missing:
+            absent[name] = f"{missing} is missing; seer compare writes it"
+            continue
+        if drawn is None:
+            absent[name] = "no judged rows to draw"
+        else:
+            figures[name] = drawn
+    return figures, absent
+
+
+def _best_predicted(results: Results, directory: Path, family: str) -> str | None:
+    model = best_model(results)
+    frame = read_predictions(directory, [model] if model else [], family)
+    return predicted_figure(frame) if model else None
+
+
+def read_predictions(directory: Path, models: list[str], family: str = "") -> pd.DataFrame:
+    """Positive measured and predicted times of ``models``: columns model, algorithm, time_us, predicted_us.
+
+    One seed (the smallest), so that a row counts once per model. Raises `FileNotFoundError` without
+    ``predictions.parquet``.
+    """
+    frame = _read(directory / "predictions.parquet", _PREDICTED, models, family)
+    seed = frame["seed"]
+    frame = frame.assign(algorithm=frame["algorithm"].fillna("unnamed").astype(str))
+    measured, predicted = (
+        frame[name].to_numpy(dtype=float, na_value=np.nan) for name in ("time_us", "predicted_us")
+    )
+    # A row of the reader's own may lack the flag; only a plain "no" takes a row out.
+    usable = (frame["status"] == "ok") & frame["supported"].ne(False) & (seed.isna() | (seed == seed.min()))
+    with np.errstate(invalid="ignore"):
+        usable &= np.isfinite(measured) & (measured > 0) & np.isfinite(predicted) & (predicted > 0)
+    kept = frame.loc[usable, ["model", "algorithm", "time_us", "predicted_us"]]
+    return kept.astype({"time_us": float, "predicted_us": float})
+
+
+def read_choices(directory: Path, results: Results, models: list[str], family: str = "") -> pd.DataFrame:
+    """Slowdowns of ``models`` on the problems of the primary stratum: columns model, slowdown (≥ 1, or inf).
+
+    Raises `FileNotFoundError` without ``choices.parquet``.
+    """
+    rows = choice_rows(results)
+    stratum = label(rows[0], "stratum") if rows else "all"
+    frame = _read(directory / "choices.parquet", _CHOSEN, models, family)
+    if stratum == "ungrouped":
+        frame = frame[frame["stratum"] != "grouped"]
+    slowdown = frame["slowdown"].to_numpy(dtype=float, na_value=np.nan)
+    # An infeasible pick without a time of its own is no faster than anything.
+    slowdown = np.where(np.isnan(slowdown) & (frame["infeasible"] == True).to_numpy(), np.inf, slowdown)  # noqa: E712
+    return frame.assign(slowdown=slowdown).loc[~np.isnan(slowdown), ["model", "slowdown"]]
+
+
+def _read(path: Path, columns: tuple[str, ...], models: list[str], family: str) -> pd.DataFrame:
+    """The rows of ``models`` and ``family``; `InputError` for a damaged file or a missing column."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.exists():
+        raise FileNotFoundError(path.name)
+    try:
+        names = pq.read_schema(path).names
+        missing = [name for name in columns if name not in names]
+        if missing:
+            raise InputError(f"{path} lacks {', '.join(missing)}; write it again with seer compare")
+        filters = [("model", "in", models)] if models else []
+        filters += [("family", "==", family)] if family and "family" in names else []
+        return pd.read_parquet(path, columns=list(columns), filters=filters or None)
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"{path} is not readable as parquet ({reason:.80}); write it again with seer compare"
+        ) from None
+
+
+def slowdown_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
+    """The share of problems slower than x over x, on log axes, from ``frame`` (columns model, slowdown)."""
+    models = [model for model in models if (frame["model"] == model).any()]
+    if not models:
+        return None
+    finite = frame["slowdown"][np.isfinite(frame["slowdown"])]
+    top = max(10 * FLOOR, float(finite.max() - 1 if len(finite) else 0) * 1.05)
+    over = np.geomspace(FLOOR, top, STEPS)
+    looks = style.looks(models)
+    with style.theme():
+        figure, (axis,) = style.blank(3.5)
+        handles, sizes = [], []
+        for index, model in enumerate(models):
+            slowdown = frame.loc[frame["model"] == model, "slowdown"].to_numpy(dtype=float)
+            sizes.append(len(slowdown))
+            look = looks[model]
+            handles += axis.plot(
+                100 * over, 100 * exceedance(slowdown, over), color=look.colour, linestyle=look.dashes,
+                marker=look.marker, markevery=(3 * index, 26), fillstyle="none",
+            )  # fmt: skip
+        axis.set(
+            xscale="log", yscale="log", xlim=(100 * FLOOR, 100 * top), ylim=(min(50 / max(sizes), 10), 100)
+        )
+        axis.set_xlabel("x: slowdown of the pick over the best, %")
+        axis.set_ylabel("problems slower than x, %")
+        axis.xaxis.set_major_formatter(style.plain_tick)
+        axis.yaxis.set_major_formatter(style.plain_tick)
+        style.legend(figure, handles, models)
+        return style.svg(figure)
+
+
+def exceedance(slowdown: np.ndarray, over: np.ndarray) -> np.ndarray:
+    """Share of ``slowdown`` above 1 + each of ``over``; NaN for none, which ends a curve on a log axis."""
+    ordered = np.sort(slowdown)
+    above = 1 - np.searchsorted(ordered, 1 + over, side="right") / len(ordered)
+    return np.where(above > 0, above, np.nan)
+
+
+def gpu_figure(results: Results, models: list[str]) -> str | None:
+    """Dots with intervals, a group per GPU: slowdown − 1 in percent; log where the models differ twentyfold."""
+    excess = {gpu: _excess(results, gpu) for gpu in values(results["choice_rows"], "gpu")[:MAX_GPUS]}
+    excess = {gpu: rows for gpu, rows in excess.items() if any(model in rows for model in models)}
+    models = [model for model in models if any(model in rows for rows in excess.values())]
+    if not models:
+        return None
+    middles = [max(rows[model][1], FLOOR) for rows in excess.values() for model in models if model in rows]
+    ends = [rows[model][2] for rows in excess.values() for model in models if model in rows]
+    logarithmic = max(middles) > 20 * min(middles)
+    step, looks = 0.7 / len(models), style.looks(models)
+    with style.theme():
+        figure, (axis,) = style.blank(
+            0.9 + len(excess) * max(0.34, 0.16 + 0.09 * len(models)) + 0.11 * len(models)
+        )
+        handles = []
+        for index, model in enumerate(models):
+            lines = [line for line, rows in enumerate(excess.values()) if model in rows]
+            spans = 100 * np.array([rows[model] for rows in excess.values() if model in rows])
+            low, middle, high = np.maximum(spans.T, 100 * FLOOR if logarithmic else -np.inf)
+            heights = np.array(lines) + (index - (len(models) - 1) / 2) * step
+            arms, look = np.maximum([middle - low, high - middle], 0), looks[model]
+            axis.errorbar(
+                middle, heights, xerr=arms, fmt="none", ecolor=look.colour, elinewidth=1, capsize=1.6
+            )
+            handles += axis.plot(
+                middle, heights, look.marker, color=look.colour, markerfacecolor=style.PAPER, clip_on=False
+            )
+        for edge in range(1, len(excess)):
+            axis.axhline(edge - 0.5, color=style.RULE, linewidth=0.6)
+        # A name on two lines, maker's family and model, leaves the dots their width.
+        names = [
+            [part if len(part) <= 22 else f"{part[:21]}…" for part in gpu.split(" ", 1)] for gpu in excess
+        ]
+        axis.set_yticks(range(len(excess)), ["\n".join(parts) for parts in names])
+        axis.set_ylim(len(excess) - 0.5, -0.5)
+        axis.tick_params(axis="y", length=0)
+        axis.grid(False, axis="y")
+        if logarithmic:
+            axis.set(xscale="log", xlim=(100 * FLOOR, 130 * max(ends)))
+        else:
+            axis.set_xlim(left=0)
+        axis.xaxis.set_major_formatter(style.plain_tick)
+        axis.set_xlabel("slowdown over the best algorithm, %" + (", log scale" if logarithmic else ""))
+        style.legend(figure, handles, models)
+        return style.svg(figure)
+
+
+def _excess(results: Results, gpu: str) -> dict[str, tuple[float, float, float]]:
+    """Model → low, middle and high of slowdown − 1 on one GPU; without an interval the three are equal."""
+    spans = {}
+    for row in choice_rows(results, gpu=gpu):
+        middle = number(row, "slowdown_macro")
+        if middle is not None and row["model"] != ORACLE:
+            low, high = number(row, "ci_low"), number(row, "ci_high")
+            ends = (middle, middle) if low is None or high is None else (low, high)
+            spans[row["model"]] = (ends[0] - 1, middle - 1, ends[1] - 1)
+    return spans
+
+
+def predicted_figure(frame: pd.DataFrame) -> str | None:
+    """Log-log panels of one model's rows (columns algorithm, time_us, predicted_us) with the ±10 % band."""
+    if frame.empty:
+        return None
+    names = panels(frame["algorithm"])
+    low, high = frame["time_us"].min() / 1.5, frame["time_us"].max() * 1.5
+    with style.theme():
+        rows = -(-len(names) // 2)
+        figure, axes = style.blank(0.7 + 1.75 * rows, (rows, 2), sharex=True, sharey=True)
+        for axis, name in zip(axes, names, strict=False):
+            inside = frame["algorithm"] == name
+            _panel(
+                axis,
+                name,
+                frame[inside | ~frame["algorithm"].isin(names) if name == OTHERS else inside],
+                low,
+                high,
+            )
+        for axis in axes[len(names) :]:
+            axis.set_visible(False)
+            axes[len(names) - 2].xaxis.set_tick_params(labelbottom=True)
+        figure.supxlabel("measured time", fontsize=8.5, color=style.INK)
+        figure.supylabel("predicted time", fontsize=8.5, color=style.INK)
+        return style.svg(figure)
+
+
+def panels(algorithm: pd.Series) -> list[str]:
+    """Names of the panels: the commonest algorithms, then one for the others where there are too many."""
+    counts = algorithm.value_counts()
+    names = sorted(counts.index, key=lambda name: (-counts[name], name))
+    if len(names) <= MAX_PANELS:
+        return names
+    return [*[name for name in names if name != OTHERS][: MAX_PANELS - 1], OTHERS]
+
+
+def _panel(axis: "Axes", name: str, rows: pd.DataFrame, low: float, high: float) -> None:
+    from matplotlib.ticker import LogLocator
+
+    line = np.array([low, high])
+    error = (rows["predicted_us"] / rows["time_us"] - 1).abs().to_numpy()
+    axis.fill_between(line, 0.9 * line, 1.1 * line, color=style.BAND, linewidth=0, zorder=1)
+    axis.plot(line, line, color=style.INK, linewidth=0.4, zorder=2)
+    shown = thinned(rows)
+    # A prediction far outside is drawn on the frame rather than left out.
+    heights = shown["predicted_us"].clip(low, high)
+    axis.plot(
+        shown["time_us"],
+        heights,
+        ".",
+        color=style.BLUE,
+        alpha=0.55,
+        markersize=2.6,
+        markeredgewidth=0,
+        zorder=3,
+    )
+    axis.set_title(name if len(name) <= 26 else f"{name[:25]}…")
+    middle, inside = float(np.median(error)), float(np.mean(error <= 0.1))
+    words = f"{len(rows):,} rows\nmedian {percent(middle)} %\n{share(inside)} % in band"
+    axis.text(0.03, 0.97, words, transform=axis.transAxes, va="top", fontsize=7, color=style.INK)
+    axis.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+    for side in (axis.xaxis, axis.yaxis):
+        side.set_major_formatter(style.time_tick)
+        side.set_minor_formatter(lambda _value, _position: "")
+        if high < 40 * low:  # less than two powers of ten: label more than those
+            side.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    if high > 1e3 * low:  # "10 ms" and "100 ms" side by side would touch
+        axis.xaxis.set_major_locator(LogLocator(base=100))
+
+
+def thinned(rows: pd.DataFrame) -> pd.DataFrame:
+    """At most `MAX_POINTS` of ``rows``, evenly over the measured times; always the same ones."""
+    ordered = rows.sort_values(["time_us", "predicted_us"], kind="stable")
+    indices = np.linspace(0, len(ordered) - 1, min(len(ordered), MAX_POINTS)).round().astype(int)
+    return ordered.iloc[indices]
+
+
+def bucket_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
+    """Median and p90 of the absolute relative error per decade of measured time, from `read_predictions`' columns."""
+    models = [model for model in models if (frame["model"] == model).any()]
+    if not models:
+        return None
+    errors, looks = bucket_errors(frame), style.looks(models)
+    filled = errors.dropna(how="all").index.get_level_values(
+        1
+    )  # decades of too few rows would be style.blank
+    filled = filled if len(filled) else errors.index.get_level_values(1)
+    decades = range(int(filled.min()), int(filled.max()) + 1)
+    with style.theme():
+        figure, axes = style.blank(4.3, (2, 1), sharex=True)
+        handles = {}
+        for axis, column, title in zip(
+            axes, ("median", "p90"), ("median error, %", "90th percentile, %"), strict=True
+        ):
+            for model in models:
+                heights, look = errors[column].loc[model].reindex(decades), looks[model]
+                (handles[model],) = axis.plot(
+                    heights.index, heights.to_numpy(), color=look.colour, linestyle=look.dashes,
+                    marker=look.marker, fillstyle="none",
+                )  # fmt: skip
+            axis.set_ylabel(title)
+            _scale(axis)
+        axes[1].set_xticks(
+            decades, [f"{style.time_tick(10.0**d)}–\n{style.time_tick(10.0 ** (d + 1))}" for d in decades]
+        )
+        axes[1].set_xlim(decades[0] - 0.4, decades[-1] + 0.4)
+        axes[1].set_xlabel("measured time")
+        style.legend(figure, list(handles.values()), models)
+        return style.svg(figure)
+
+
+def bucket_errors(frame: pd.DataFrame) -> pd.DataFrame:
+    """Per model and decade (floor of log10 of time_us): median and p90 in percent, NaN for few rows."""
+    decade = np.floor(np.log10(frame["time_us"].to_numpy(dtype=float))).astype(int)
+    error = 100 * (frame["predicted_us"] / frame["time_us"] - 1).abs()
+    groups = error.groupby([frame["model"], decade])
+    errors = pd.DataFrame({"median": groups.median(), "p90": groups.quantile(0.9)})
+    return errors.where(groups.size() >= LEAST_ROWS)
+
+
+def _scale(axis: "Axes") -> None:
+    """From zero, or logarithmic where one model's error would flatten the others'."""
+    heights = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axis.lines])
+    positive = heights[heights > 0]
+    if len(positive) and positive.max() > 12 * positive.min():
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter(style.plain_tick)
+    else:
+        axis.set_ylim(0, 1.08 * positive.max() if len(positive) else 1)

@@ -1,0 +1,149 @@
+"""HTML pages that need no other file: the shell that any report fills, and the report of a comparison."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from surrogate.dataset.files import write_text
+from surrogate.features.errors import InputError
+from surrogate.report import summary
+from surrogate.report.results import Results, best_model, by_family, csv_text, read_results
+from surrogate.report.style import BAND, BLUE, INK, PAPER, RULE
+from surrogate.report.tables import Facts, Table
+
+CAPTIONS = {
+    "slowdowns": "How much the picks cost, problem by problem: the share of problems whose pick is more than x slower"
+    " than the best. Lower is better; a curve ends where no slower pick is left.",
+    "gpus": "Slowdown (macro) on each GPU, with 95 % intervals where they were computed. Further left is better.",
+    "predicted": "Predicted against measured time of held-out rows, {model}, by algorithm. On the line the prediction"
+    " is exact; the grey band is ±10 %. A panel draws at most 400 points, spread evenly over the times, those far off"
+    " on its frame; its figures are of all rows.",
+    "buckets": "Error of the predicted time by how long the row takes: median above, 90th percentile below.",
+}
+"""Figure → caption; the names are also the files' names under figures/."""
+FIGURE_FILES = tuple(f"figures/{name}.svg" for name in CAPTIONS)
+"""What a report may draw; one that this run does not draw is removed, so that an earlier run's cannot pass for it."""
+QUESTION = "How much slower than the fastest algorithm is the one a model picks?"
+_VARIABLES = {INK: "ink", PAPER: "paper", RULE: "rule", BAND: "band", BLUE: "blue"}
+"""Colour of a figure → the page's variable, which differs in dark mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """An SVG with its caption. ``name`` makes its ids unique on the page."""
+
+    name: str
+    svg: str
+    caption: str
+
+    def __html__(self) -> str:
+        """The SVG inline: as wide as its place, in the page's colours."""
+        body = self.svg[self.svg.index("<svg") :]
+        body = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self.name}-", body)
+        for colour, variable in _VARIABLES.items():
+            body = body.replace(colour, f"var(--{variable})")
+        caption = escape(self.caption)
+        box = re.search(r'viewBox="[^"]*"', body)
+        opening = f'<svg {box[0] if box else ""} role="img" aria-label="{caption}">'
+        body = opening + body[body.index(">") + 1 :]
+        return f'<figure id="figure-{self.name}">\n{body}<figcaption>{caption}</figcaption>\n</figure>'
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a page: tables, facts, HTML and paragraphs, then figures side by side. An empty one is left out."""
+
+    title: str
+    parts: Sequence[Table | Facts | Markup | str]
+    figures: Sequence[Figure] = ()
+
+    @property
+    def anchor(self) -> str:
+        """What a link to the section names."""
+        return re.sub(r"\W+", "-", self.title.lower())
+
+
+def page(
+    title: str, sections: Sequence[Section], *, kicker: str, question: str = "", answer: str = ""
+) -> str:
+    """A whole HTML page. All texts are escaped; ``kicker`` says what kind of page it is, in a line above the title."""
+    kept = [section for section in sections if section.parts or section.figures]
+    answer = answer.replace(" %", "\u00a0%")
+    return _template().render(title=title, sections=kept, kicker=kicker, question=question, answer=answer)
+
+
+@cache
+def _template() -> Template:
+    shell = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return shell.from_string(_file("page.html.j2"))
+
+
+def _file(name: str) -> str:
+    return resources.files("surrogate.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[str, str]) -> str:
+    """The page of a comparison. ``figures``: name → SVG text; ``absent``: name → why a figure is not there."""
+    family, drawn_part = next(iter(by_family(results).items()))
+    model = best_model(drawn_part) or ""
+
+    def drawn(*names: str) -> list[Figure]:
+        captions = {name: CAPTIONS[name].format(model=model) for name in names}
+        whose = f"{family}: " if family else ""
+        return [Figure(name, figures[name], whose + captions[name]) for name in names if name in figures]
+
+    unjudged, chosen = summary.reasons(results), summary.settings(results)
+    missing = [f"No figure “{name}”: {why}." for name, why in absent.items()]
+    sections = [
+        Section("The choice of the algorithm", summary.choice_tables(results), drawn("slowdowns", "gpus")),
+        Section("By kind of problem and GPU", summary.slice_tables(results)),
+        Section("The predicted times", summary.time_tables(results), drawn("predicted", "buckets")),
+        Section("Times by algorithm, problem and GPU", summary.part_tables(results)),
+        Section("What could not be judged", [*([Table(unjudged)] if unjudged else []), *missing]),
+        Section("The data and the folds", [Facts(summary.provenance(results))]),
+        Section("The settings of the models", [Facts(chosen)] if chosen else []),
+        Section("What the figures mean", [Markup(_file("definitions.html"))]),
+    ]
+    name = str(results.get("dataset", {}).get("name") or "unnamed data")
+    kicker = "comparison of models"
+    return page(name, sections, kicker=kicker, question=QUESTION, answer=summary.headline(results))
+
+
+def write_report(directory: Path) -> Path:
+    """Write figures/*.svg, time_rows.csv, choice_rows.csv and report.html beside ``directory/results.json``.
+
+    Returns the page's path. A missing parquet file costs its figures, with the reason on the page. Raises
+    `InputError` where results.json is missing, damaged or of a newer schema, or a parquet file is damaged.
+    """
+    from surrogate.report.figures import draw
+
+    directory = Path(directory)
+    results = read_results(directory)
+    family, part = next(iter(by_family(results).items()))
+    figures, absent = draw(part, directory, family)
+    text = report_page(results, figures, absent)
+    _write_figures(directory, figures)
+    for kind in ("time_rows", "choice_rows"):
+        write_text(directory / f"{kind}.csv", csv_text(results[kind]))
+    write_text(directory / "report.html", text)
+    return directory / "report.html"
+
+
+def _write_figures(directory: Path, figures: Mapping[str, str]) -> None:
+    try:
+        (directory / "figures").mkdir(exist_ok=True)
+        for file in FIGURE_FILES:
+            if Path(file).stem not in figures:
+                (directory / file).unlink(missing_ok=True)
+    except OSError as error:
+        reason = f"{directory / 'figures'} cannot be written ({error.strerror})"
+        raise InputError(f"{reason}; choose another place") from None
+    for name, drawn in figures.items():
+        write_text(directory / "figures" / f"{name}.svg", drawn)

@@ -1,0 +1,367 @@
+"""A comparison in words and tables: the answer, what it rests on, and what could not be judged."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from surrogate.evaluation.scorecard import is_heuristic
+from surrogate.report import tables
+from surrogate.report.results import (
+    POPULATIONS,
+    SLICE,
+    STRATA,
+    Results,
+    Row,
+    best_model,
+    by_family,
+    check_results,
+    choice_rows,
+    count,
+    flat,
+    is_reference,
+    label,
+    number,
+    time_rows,
+    values,
+)
+from surrogate.report.tables import (
+    Cell,
+    Facts,
+    Format,
+    Table,
+    log_change,
+    percent,
+    ratio,
+    share,
+    whole,
+)
+
+WIDTH = 80
+NAME_WIDTH = 18
+"""Characters of a model's name with which the widest table keeps to `WIDTH`."""
+MAX_REASONS = 12
+MAX_SLICES = 4
+
+_Columns = Mapping[str, tuple[str | tuple[str, str], Format]]
+"""Head of a column → key of the judged rows, or the keys of an interval's ends, and how it reads."""
+_SLOWDOWNS: _Columns = {
+    "slowdown": ("slowdown_macro", ratio),
+    "95 % interval": (("ci_low", "ci_high"), tables.interval_ratio),
+    "pooled": ("slowdown_geomean", ratio),
+    "p95": ("slowdown_p95", ratio),
+    "max": ("slowdown_max", ratio),
+    "≤10 %": ("within_10pct", share),
+    "top-2": ("top2_slowdown", ratio),
+}
+_PAIRED: _Columns = {
+    "change %": ("paired_mid", log_change),
+    "95 % interval": (("paired_low", "paired_high"), tables.interval_change),
+}
+_HITS: _Columns = {
+    "best %": ("top1", share),
+    "infeasible": ("infeasible_picks", whole),
+    "problems": ("n", whole),
+}
+_ERRORS: _Columns = {
+    "median %": ("median_ape", percent),
+    "mean %": ("mape", percent),
+    "p90 %": ("p90_ape", percent),
+    "RMSPE %": ("rmspe", percent),
+    "GMAE %": ("gmae", percent),
+}
+_ROWS: _Columns = {"rows": ("n", whole)}
+_POPULATIONS = {
+    "all": "all rows",
+    "within-2x": "rows within 2× of their problem's best",
+    "best": "the best rows",
+}
+_PARTS = {"algorithm": "algorithm", "stratum": "kind of problem", "gpu": "GPU"}
+
+
+def terminal_summary(results: Results) -> str:
+    """Provenance, the answer, the choice and time tables, and what was not judged, in 80 columns.
+
+    Has no trailing newline. Raises `InputError` for what are no results.
+    """
+    check_results(results)
+    blocks = [Facts(provenance(results)).text(WIDTH), tables.wrapped(headline(results), WIDTH, indent="")]
+    for table in choice_tables(results, strata=False) + time_tables(results):
+        formats = {**table.formats, "model": lambda name: tables.shortened(name, NAME_WIDTH)}
+        blocks.append(replace(table, formats=formats).text(WIDTH))
+    lines = [tables.wrapped(f"{r['model']}: {r['reason']} ({r['where']})", WIDTH) for r in reasons(results)]
+    if len(lines) > MAX_REASONS:
+        lines[MAX_REASONS:] = [f"and {len(lines) - MAX_REASONS:,} more"]
+    blocks += ["\n".join(["Not judged", *lines])] if lines else []
+    return tables.printable("\n\n".join(block for block in blocks if block))
+
+
+def headline(results: Results) -> str:
+    """The answer for the best model of each family, in plain words; says so where nothing was judged."""
+    return "\n\n".join(
+        (f"{family}: " if family else "") + _headline(part) for family, part in by_family(results).items()
+    )
+
+
+def _headline(results: Results) -> str:
+    model = best_model(results)
+    if model is None:
+        return "No model could be judged on this data; the reasons are listed."
+    choices = {row["model"]: row for row in choice_rows(results)}
+    heuristic = next((row for name, row in choices.items() if is_heuristic(name)), {})
+    picks = _picks(choices.get(model, {}), heuristic)
+    errors = next((row for row in time_rows(results) if row["model"] == model), {})
+    sentences = [picks, _paired(choices.get(model, {}), _picker(heuristic))]
+    if number(errors, "median_ape") is not None:
+        whose = "Its predicted times" if picks else f"The times {model} predicts"
+        error = percent(errors["median_ape"])
+        sentences.append(f"{whose} are off by {error} % in the median over {count(errors):,} rows.")
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _picks(row: Row, heuristic: Row) -> str:
+    """How much slower than the best the model's picks are, and those of the library's heuristic."""
+    slowdown, other = number(row, "slowdown_macro"), number(heuristic, "slowdown_macro")
+    if slowdown is None:
+        return ""
+    low, high, shapes = number(row, "ci_low"), number(row, "ci_high"), count(row, "shapes")
+    span = ""
+    if low is not None and high is not None:
+        span = f", 95 % interval {percent(low - 1)} to {percent(high - 1)} %"
+    over = f"{shapes:,} shapes, " if shapes else ""
+    text = f"The picks of {row['model']} are {percent(slowdown - 1)} % slower than the fastest algorithm"
+    text += f" ({over}{label(row, 'stratum')} problems{span})"
+    if other is None:
+        return f"{text}."
+    fewer = count(heuristic) < count(row)
+    where = f", on the {count(heuristic):,} of {count(row):,} problems that have one," if fewer else ""
+    return f"{text}; those of {_picker(heuristic)}{where} are {percent(other - 1)} % slower."
+
+
+def _paired(row: Row, picker: str) -> str:
+    """The difference to the library's heuristic on the same problems, or that there is none to see."""
+    low, mid, high = row.get("paired_vs_heuristic") or (None, None, None)
+    if low is None or mid is None or high is None or any(map(math.isnan, (low, mid, high))):
+        return ""
+    if low <= 0 <= high:
+        span = f"{log_change(mid)} % time, 95 % interval {tables.interval_change((low, high))} %"
+        return f"On the same problems it and {picker} cannot be told apart ({span})."
+    near, middle, far = (percent(abs(math.expm1(end))) for end in sorted((low, mid, high), key=abs))
+    text = f"On the same problems its picks take {middle} % {'less' if mid < 0 else 'more'} time than"
+    return f"{text} the heuristic's (95 % interval {near} to {far} %)."
+
+
+def _picker(heuristic: Row) -> str:
+    """The library's own picker in words, from its row."""
+    library = heuristic.get("model", "library-heuristic").rpartition("-")[0]
+    names = {"library": "the library", "cudnn": "cuDNN", "miopen": "MIOpen"}
+    return f"{names.get(library, library)}'s heuristic"
+
+
+def provenance(results: Results) -> list[tuple[str, str]]:
+    """Name and value of everything known about the data and the folds."""
+    dataset, folds, seeds = (results.get(key) for key in ("dataset", "folds", "seeds"))
+    names = {
+        "name": "dataset", "rows": "rows", "problems": "problems", "shapes": "shapes", "gpus": "GPUs",
+        "candidates": "candidates", "where": "only rows where", "also_train": "also trained on",
+    }  # fmt: skip
+    dataset = dataset or {}
+    pairs = [(title, dataset.get(key)) for key, title in names.items()]
+    pairs += [(key, value) for key, value in dataset.items() if key not in names]
+    # Folds as a count where they are listed one by one; one seed, 0, would read as none.
+    pairs.append(("folds", len(folds) if isinstance(folds, list) and len(folds) > 12 else folds))
+    pairs.append(("seeds", len(seeds) if isinstance(seeds, list) else seeds))
+    shown = {"schema", "dataset", "seeds", "folds", "time_rows", "choice_rows"}
+    pairs += [(k, value) for k, value in results.items() if k not in shown and not isinstance(value, dict)]
+    return [(str(name), _said(value)) for name, value in pairs if value not in (None, [], {}, "")]
+
+
+def settings(results: Results) -> list[tuple[str, str]]:
+    """Model and its hyperparameters, for models that have any."""
+    chosen = results.get("settings")
+    return [(model, _said(v)) for model, v in chosen.items() if v] if isinstance(chosen, dict) else []
+
+
+def _said(value: Any) -> str:
+    """A value of the results as text: thousands separated, lists joined."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_said(item)}" for key, item in value.items())
+    return ", ".join(map(_said, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def choice_tables(results: Results, strata: bool = True) -> list[Table]:
+    """Slowdowns and hits on each family's primary slice; with ``strata`` also on all strata, where that differs."""
+    return _each_family(results, lambda part: _choices(part, strata))
+
+
+def time_tables(results: Results) -> list[Table]:
+    """One time table per family and population that was judged."""
+    return _each_family(results, _times)
+
+
+def slice_tables(results: Results) -> list[Table]:
+    """Slowdowns by kind of problem and by GPU, as far as they were told apart."""
+    return _each_family(results, _slices)
+
+
+def part_tables(results: Results) -> list[Table]:
+    """Time errors of the best model per algorithm, kind of problem and GPU, as far as they were told apart."""
+    return _each_family(results, _parts)
+
+
+def _each_family(results: Results, tables_of: Any) -> list[Table]:
+    """The tables of every family; of several, each table names its own."""
+    return [
+        replace(table, title=f"{family}: {table.title}") if family else table
+        for family, part in by_family(results).items()
+        for table in tables_of(part)
+    ]
+
+
+def _choices(results: Results, strata: bool) -> list[Table]:
+    primary = choice_rows(results)
+    if not primary:
+        return []
+    shown = [_of_models(primary, _SLOWDOWNS, "Algorithm choice", _sample(primary))]
+    # Against itself the heuristic has no difference to show.
+    rows = [row | {"paired_vs_heuristic": None} if is_heuristic(row["model"]) else row for row in primary]
+    heuristic = next((row for row in primary if is_heuristic(row["model"])), {})
+    if any(row.get("paired_vs_heuristic") for row in rows):
+        shown.append(_of_models(rows, {**_PAIRED, **_HITS}, f"Paired against {_picker(heuristic)}"))
+    elif any(number(row, "top1") is not None for row in rows):
+        shown.append(_of_models(rows, _HITS, "Picks of the best algorithm"))
+    everything = choice_rows(results, stratum="all")
+    if strata and label(primary[0], "stratum") != "all" and any(map(count, everything)):
+        shown.append(_of_models(everything, _SLOWDOWNS, "Algorithm choice", _sample(everything)))
+    return shown
+
+
+def _times(results: Results) -> list[Table]:
+    populations = values(results["time_rows"], "population", POPULATIONS)
+    if any(map(count, time_rows(results, population="all"))):
+        populations.insert(0, "all")
+    columns, shown = {**_ERRORS, "Spearman": ("spearman", ratio), **_ROWS}, []
+    for population in populations:
+        rows = [row for row in time_rows(results, population=population) if count(row) or row.get("reason")]
+        title = f"Time error, {_POPULATIONS.get(population, population)}"
+        shown.append(_of_models(rows, columns, title, _sample(rows, "rows")))
+    return shown
+
+
+def _slices(results: Results) -> list[Table]:
+    rows = results["choice_rows"]
+    strata = values(rows, "stratum", STRATA)
+    strata += ["all"] if any(map(count, choice_rows(results, stratum="all"))) else []
+    gpus = values(rows, "gpu")
+    shown = [_across(results, "stratum", strata, "kind of problem")] if len(strata) > 1 else []
+    return shown + ([_across(results, "gpu", gpus, "GPU")] if gpus else [])
+
+
+def _across(results: Results, key: str, parts: list[str], title: str) -> Table:
+    """Macro slowdown: rows are ``parts``, columns the models in the order of the primary choice table."""
+    sliced = {part: {row["model"]: row for row in choice_rows(results, **{key: part})} for part in parts}
+    judged = {model for rows in sliced.values() for model, row in rows.items() if count(row)}
+    order = dict.fromkeys([row["model"] for row in choice_rows(results)] + sorted(judged))
+    models = [model for model in order if model in judged]
+    head = "GPU" if key == "gpu" else key
+    records = []
+    for part, rows in sliced.items():
+        best = _best(list(rows.values()), "slowdown_macro")
+        shapes = max((count(row, "shapes") for row in rows.values()), default=0)
+        cells = {model: _slowdown(rows.get(model, {}), model == best) for model in models}
+        records.append({head: part, "shapes": shapes, **cells})
+    return Table(records, {"shapes": whole, **dict.fromkeys(models, ratio)}, f"Slowdown by {title}")
+
+
+def _slowdown(row: Row, best: bool) -> Cell:
+    ends = _figures(row, _SLOWDOWNS)["95 % interval"]
+    return Cell(number(row, "slowdown_macro"), tables.interval_ratio(ends) if ends else "", best)
+
+
+def _parts(results: Results) -> list[Table]:
+    model, columns, shown = best_model(results), {**_ERRORS, **_ROWS}, []
+    own = results | {"time_rows": [row for row in results["time_rows"] if row["model"] == model]}
+    for key, words in _PARTS.items():
+        records = [
+            {"GPU" if key == "gpu" else key: part, **_figures(row, columns)}
+            for part in values(own["time_rows"], key, STRATA)
+            for row in time_rows(own, **{key: part})
+        ]
+        if records:
+            shown.append(Table(records, _formats(columns), f"Time error by {words}, {model}"))
+    return shown
+
+
+def _of_models(rows: list[Row], columns: _Columns, title: str, note: str = "") -> Table:
+    """A row per model, references last; in the first column the best is marked, the title says what is covered."""
+    head, (key, _) = next(iter(columns.items()))
+    best = _best(rows, str(key)) if key in ("slowdown_macro", "median_ape") else None
+    records = [{"model": row["model"], **_figures(row, columns)} for row in rows]
+    for record in records:
+        record[head] = Cell(record[head], best=record["model"] == best)
+    covered = "nothing judged"
+    if rows:
+        parts = [label(rows[0], key) for key in ("gpu", "direction", "dtype", "math")]
+        parts = [f"split by {label(rows[0], 'split')}", *(part for part in parts if part != "all")]
+        covered = ", ".join([f"{label(rows[0], 'stratum')} problems", *parts])
+    references = sum(is_reference(row["model"]) for row in rows)
+    return Table(records, _formats(columns), f"{title}, {covered}", note, references=references)
+
+
+def _figures(row: Row, columns: _Columns) -> dict[str, Any]:
+    """A row's values by head; an interval with an unknown end is None."""
+    values, row = {}, flat(row)
+    for head, (key, _) in columns.items():
+        if isinstance(key, str):
+            values[head] = number(row, key)
+        else:
+            ends = number(row, key[0]), number(row, key[1])
+            values[head] = None if None in ends else ends
+    return values
+
+
+def _formats(columns: _Columns) -> dict[str, Format]:
+    return {head: form for head, (_, form) in columns.items()}
+
+
+def _sample(rows: list[Row], what: str = "problems") -> str:
+    """How much the figures rest on: the largest count, and who covers less of it."""
+    n, shapes = (max((count(row, key) for row in rows), default=0) for key in ("n", "shapes"))
+    words = [f"{n:,} {what} of {shapes:,} shapes" if shapes else f"{n:,} {what}"]
+    words += [f"{row['model']} on {count(row):,}" for row in rows if 0 < count(row) < n]
+    return "; ".join(words)
+
+
+def _best(rows: list[Row], key: str) -> str | None:
+    """The learned model on top of ranked ``rows``, where it has a figure."""
+    learned = (
+        row["model"] for row in rows if not is_reference(row["model"]) and number(row, key) is not None
+    )
+    return next(learned, None)
+
+
+def reasons(results: Results) -> list[dict[str, str]]:
+    """Rows with n 0 by model and reason, in the order of the results: records of model, reason and where."""
+    slices: dict[tuple[str, str], dict[str, None]] = {}
+    for kind in ("choice", "time"):
+        rows = results[f"{kind}_rows"]
+        # A key with one value in all rows tells nothing apart.
+        keys = [key for key in SLICE if len({label(row, key) for row in rows}) > 1]
+        judged = {row["model"] for row in rows if count(row)}
+        for row in rows:
+            if count(row):
+                continue
+            model, reason = row["model"], row.get("reason") or "no reason was recorded"
+            parts = [label(row, key) for key in keys if label(row, key) != "all"]
+            where = f"{kind}: {', '.join(parts) or 'all'}" if model in judged else kind
+            slices.setdefault((model, reason.removeprefix(f"{model} ")), {})[where] = None
+    records = []
+    for (model, reason), names in slices.items():
+        more = [f"and {len(names) - MAX_SLICES:,} more"] if len(names) > MAX_SLICES else []
+        where = "; ".join([*list(names)[:MAX_SLICES], *more])
+        records.append({"model": model, "reason": reason, "where": where})
+    return records

@@ -1,0 +1,329 @@
+"""Interval widths from held-out predictions: what `surrogate.uncertainty.intervals.Widths` looks up.
+
+Source: Lei et al. 2018, "Distribution-free predictive inference for regression": split conformal prediction with
+locally weighted scores |log error| / width. Rows of one shape err alike, so shapes are the sample: finite-sample ranks
+count shapes, and every shape is scored by widths that were fitted on other shapes before the last constant is taken.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pandas as pd
+from sklearn.base import clone
+
+from surrogate.dataset.problems import device_names, shape_names
+from surrogate.dataset.rows import Rows
+from surrogate.dataset.splits import fold_labels
+from surrogate.features.errors import InputError
+from surrogate.uncertainty.domain import distances_to, references_of
+from surrogate.uncertainty.intervals import ALL, COVERAGE, StepFunction, Widths, probability_best
+
+if TYPE_CHECKING:
+    from surrogate.models.base import TimeModel
+
+LEAST_SHAPES = 10
+"""Held-out shapes that a base of its own needs."""
+POOLED_SHAPES = 20
+"""With this many shapes a key's own quantile counts as much as its parent's (in logs); with more, more."""
+DISTANCE_BANDS = 6
+TIME_BANDS = 5
+LEAST_ERROR = 1e-9
+"""In log time; what is below is rounding: a model that is exact must not divide by nothing."""
+LEAST_WIDTH = 1e-4
+"""No base is smaller: a model that errs nowhere on a few rows is not perfect."""
+PARTS = 5
+"""Parts of the shapes: each is scored by widths of the others."""
+SHARES = (0.1, 2.0)
+"""Ends of the search for the own share of errors."""
+SHARE_PROBLEMS = 1000
+"""Problems that its likelihood is taken over; more hardly change it."""
+LEAST_LIKELIHOOD = 1e-6
+"""Of a problem's best candidate: one hopeless problem shall not decide."""
+LEAST_GPUS = 3
+"""Fewer say nothing of how GPUs differ."""
+MOST_GPUS = 6
+"""GPUs that `unseen_gpu_factor` leaves out, those with most rows: each costs one fit."""
+GPU_FOLDS = 3
+"""A GPU is judged on one of so many parts of the shapes, which its fit never saw on any GPU."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Held-out rows with both times; arrays (rows,).
+
+    ``position`` in the rows they come from; ``error`` |log(predicted / measured)|; ``shape`` codes.
+    """
+
+    position: np.ndarray
+    error: np.ndarray
+    predicted_us: np.ndarray
+    distance: np.ndarray
+    shape: np.ndarray
+    gpu: np.ndarray
+    candidate: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Rows, predicted_us: np.ndarray, measured_us: np.ndarray, distance: np.ndarray) -> Self:
+        """The rows with both times. Raises `InputError` where there are none."""
+        position = np.flatnonzero(np.isfinite(predicted_us) & np.isfinite(measured_us))
+        if not len(position):
+            raise InputError("no held-out row has a predicted and a measured time; intervals need some")
+        return cls(
+            position,
+            np.maximum(np.abs(np.log(predicted_us[position] / measured_us[position])), LEAST_ERROR),
+            predicted_us[position],
+            distance[position],
+            np.unique(rows.shape[position], return_inverse=True)[1],
+            device_names(rows.frame)[position],
+            rows.candidate[position],
+        )
+
+    def take(self, mask: np.ndarray) -> "Scores":
+        """The rows where the mask holds."""
+        return Scores(*(getattr(self, f.name)[mask] for f in fields(self)))
+
+    def half_widths(self, widths: Widths) -> np.ndarray:
+        """(rows,) what ``widths`` say of these rows."""
+        return widths.at(self.gpu, self.candidate, self.distance, self.predicted_us)
+
+    def parts(self, seed: int) -> np.ndarray:
+        """(rows,) which of `PARTS` parts each row's shape is dealt to."""
+        return fold_labels(self.shape.astype(str), PARTS, seed)
+
+
+def fit_widths(
+    rows: Rows,
+    predicted_us: np.ndarray,
+    measured_us: np.ndarray,
+    distance: np.ndarray,
+    judged: np.ndarray | None = None,
+) -> Widths:
+    """Widths from held-out predictions (rows,) in µs; rows without either time are left out.
+
+    ``distance`` (rows,) is from each row to the training data of the fold that held it out (see `Domain.distances`);
+    ``judged`` (rows,) True where the own share of errors may be learned: all rows of problems whose fastest candidate
+    is known (None: everywhere). Raises `InputError` where no row has both times.
+    """
+    scores = Scores.of(rows, predicted_us, measured_us, distance)
+    widths, half_width = _last_fitted(scores)
+    counted = np.ones(len(scores.error), dtype=bool) if judged is None else judged[scores.position]
+    part = scores.take(counted)
+    own_share = fit_own_share(
+        part.predicted_us,
+        measured_us[part.position],
+        half_width[counted],
+        rows.problem[part.position],
+        part.shape,
+    )
+    return replace(widths, own_share=own_share)
+
+
+def held_out_half_widths(
+    rows: Rows, predicted_us: np.ndarray, measured_us: np.ndarray, distance: np.ndarray
+) -> np.ndarray:
+    """(rows,) half widths, each by widths fitted on other shapes alone: what coverage may be judged by; else NaN."""
+    scores = Scores.of(rows, predicted_us, measured_us, distance)
+    out = np.full(len(rows), np.nan)
+    label = scores.parts(seed=1)
+    if not label.any():  # one shape: there are no others
+        return out
+    for number in np.unique(label):
+        judged = scores.take(label == number)
+        out[judged.position] = judged.half_widths(_last_fitted(scores.take(label != number))[0])
+    return out
+
+
+def _last_fitted(scores: Scores) -> tuple[Widths, np.ndarray]:
+    """Widths whose last constant comes from cross-fitted scores, and those cross-fitted half widths (rows,)."""
+    widths, crossed = _fitted(scores), np.empty(len(scores.error))
+    label = scores.parts(seed=0)
+    if not label.any():  # one shape: nothing to cross with
+        return widths, scores.half_widths(widths)
+    for number in np.unique(label):
+        crossed[label == number] = scores.take(label == number).half_widths(
+            _fitted(scores.take(label != number))
+        )
+    last = conformal_quantile(scores.error / crossed, scores.shape)
+    bases = {key: max(base * last, LEAST_WIDTH) for key, base in widths.by_key.items()}
+    return replace(widths, by_key=bases), crossed * last
+
+
+def conformal_quantile(scores: np.ndarray, shape: np.ndarray) -> float:
+    """The score that covers `COVERAGE` of the rows of a new shape, where ``shape`` (rows,) are codes.
+
+    With n scores of K shapes the rank is ⌈n · COVERAGE · (K + 1) / K⌉, the last where it exceeds n; with a shape per
+    row it is split conformal prediction's ⌈(n + 1) · COVERAGE⌉.
+    """
+    shapes = len(np.unique(shape))
+    rank = int(np.ceil(round(len(scores) * COVERAGE * (shapes + 1) / shapes, 9)))
+    return float(np.sort(scores)[min(rank, len(scores)) - 1])
+
+
+def pooled_base(own: float, parent: float, shapes: int) -> float:
+    """A key's quantile, drawn (in logs) towards its parent's as far as its shapes are few."""
+    weight = shapes / (shapes + POOLED_SHAPES) if shapes >= LEAST_SHAPES else 0.0
+    return own**weight * parent ** (1 - weight)
+
+
+def _fitted(scores: Scores) -> Widths:
+    """Both factors, then the bases of what they leave."""
+    typical = pd.Series(scores.error).groupby(scores.candidate).transform("median").to_numpy()
+    near = _steps(scores.distance, scores.error / typical, scores.shape, DISTANCE_BANDS, rising=True)
+    left = scores.error / near.at(scores.distance)
+    time = _steps(scores.predicted_us, left / typical, scores.shape, TIME_BANDS, rising=False)
+    return Widths(_bases(scores, left / time.at(scores.predicted_us)), near, time)
+
+
+def _bases(scores: Scores, left: np.ndarray) -> dict[str, float]:
+    """The base of all rows, of every candidate and of every candidate on a GPU, where the shapes suffice."""
+    bases = {ALL: max(conformal_quantile(left, scores.shape), LEAST_WIDTH)}
+    table = pd.DataFrame({"gpu": scores.gpu, "candidate": scores.candidate})
+    for columns in (["candidate"], ["gpu", "candidate"]):
+        for names, index in table.groupby(columns).indices.items():
+            shapes = len(np.unique(scores.shape[index]))
+            if shapes >= LEAST_SHAPES:
+                own = max(conformal_quantile(left[index], scores.shape[index]), LEAST_WIDTH)
+                parent = bases.get(str(scores.candidate[index[0]]), bases[ALL])
+                key = "|".join(names) if isinstance(names, tuple) else str(names)
+                bases[key] = float(pooled_base(own, parent, shapes))
+    return bases
+
+
+def _steps(x: np.ndarray, score: np.ndarray, shape: np.ndarray, bands: int, *, rising: bool) -> StepFunction:
+    """Quantiles of ``score`` in bands of ``x`` that hold about equally many shapes; 1 on the (geometric) average.
+
+    ``rising`` pools neighbouring bands until the factors never fall.
+    """
+    from sklearn.isotonic import isotonic_regression
+
+    # 1. Edges where the next band has its share of the shapes, every shape of the same weight.
+    weight = 1 / np.bincount(shape)[shape]
+    order = np.argsort(x, kind="stable")
+    reached = np.cumsum(weight[order]) / weight.sum()
+    cuts = x[order][np.searchsorted(reached, np.arange(1, bands) / bands)]
+    edges = np.unique(cuts[np.isfinite(cuts) & (cuts > x.min())])
+    # 2. The quantile of every band.
+    band = np.searchsorted(edges, x, side="right")
+    held = np.bincount(band, weights=weight, minlength=len(edges) + 1)
+    level = [conformal_quantile(score[band == b], shape[band == b]) for b in range(len(held))]
+    log_level = np.log(level)
+    if rising:
+        log_level = isotonic_regression(log_level, sample_weight=held)
+    # 3. Relative to the average.
+    values = np.exp(log_level - np.average(log_level, weights=held))
+    return StepFunction(tuple(map(float, edges)), tuple(map(float, values)))
+
+
+def fit_own_share(
+    predicted_us: np.ndarray,
+    measured_us: np.ndarray,
+    half_width: np.ndarray,
+    problem: np.ndarray,
+    shape: np.ndarray,
+) -> float:
+    """The part of a half width that the candidates of one problem do not share, from held-out predictions.
+
+    The share under which the measured fastest candidates were most likely (maximum likelihood, every shape alike), so
+    that it also makes good that the candidate predicted fastest owes its place to its error more than others do. Arrays
+    (rows,), ``problem`` and ``shape`` any codes. 1 where no problem has two rows.
+    """
+    from scipy.optimize import minimize_scalar
+
+    groups = [rows for rows in rows_by_problem(problem) if len(rows) > 1]
+    if not groups:
+        return 1.0
+    picked = np.random.default_rng(0).permutation(len(groups))[:SHARE_PROBLEMS]
+    cases = [
+        (np.log(predicted_us[rows]), half_width[rows], int(measured_us[rows].argmin()))
+        for rows in (groups[i] for i in picked)
+    ]
+    shapes = np.unique([shape[groups[i][0]] for i in picked], return_inverse=True)[1]
+    weight = 1 / np.bincount(shapes)[shapes]
+
+    def loss(log_share: float) -> float:
+        likely = [probability_best(time, width, np.exp(log_share))[best] for time, width, best in cases]
+        return -float(weight @ np.log(np.maximum(likely, LEAST_LIKELIHOOD)))
+
+    found: Any = minimize_scalar(loss, bounds=np.log(SHARES), method="bounded", options={"xatol": 0.02})
+    return float(np.exp(found.x))
+
+
+def rows_by_problem(problem: np.ndarray) -> list[np.ndarray]:
+    """The rows of every problem."""
+    order = np.argsort(problem, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(problem[order])) + 1)
+
+
+def held_out_by_shape(
+    model: "TimeModel", rows: Rows, count: int, seed: int, step: Callable[[int], None] = lambda fold: None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(rows,) predictions by clones of ``model`` that never saw the row's shape, and distances to what those saw.
+
+    ``count`` folds by shape; ``step`` is called with the number of each before its fit. NaN where a fold had nothing to
+    learn from. Raises `InputError` where no row gets a prediction.
+    """
+    label = fold_labels(shape_names(rows.frame, rows.family), count, seed)
+    predicted, distance = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    for fold in range(count):
+        step(fold)
+        inside, outside = rows.take(label != fold), np.flatnonzero(label == fold)
+        if inside.ok.any() and len(outside):
+            held = rows.take(outside)
+            predicted[outside] = _refitted(model, inside).predict(held)
+            distance[outside] = distances_to(references_of(inside), held)
+    if not np.isfinite(predicted[rows.ok]).any():
+        raise InputError("all rows have one shape; held-out errors and intervals need at least two shapes")
+    return predicted, distance
+
+
+def _refitted(model: "TimeModel", rows: Rows) -> "TimeModel":
+    """A clone of ``model`` fitted on ``rows``."""
+    unfitted: Any = clone(model)
+    return unfitted.fit(rows)
+
+
+def unseen_gpu_factor(rows: Rows, widths: Widths, model: "TimeModel", *, seed: int = 0) -> float | None:
+    """What ``widths`` (log time) are multiplied by for a GPU that was never measured; at least 1, None if unknown.
+
+    Each of up to `MOST_GPUS` GPUs is left out with a part of the shapes, and predicted by a clone of ``model`` fitted
+    on the rest. Its errors are divided by the half widths that hold for any GPU (candidate, distance, time); the factor
+    is the `COVERAGE` quantile of these ratios, every GPU with equal weight. Costs one fit a GPU. None for fewer than
+    `LEAST_GPUS` GPUs, or for one shape.
+    """
+    rows = rows.take(rows.ok)
+    device, names = device_names(rows.frame), shape_names(rows.frame, rows.family)
+    gpus, counts = np.unique(device.astype(str), return_counts=True)
+    if len(gpus) < LEAST_GPUS or len(set(names)) < 2:
+        return None
+    fold = fold_labels(names, GPU_FOLDS, seed)
+    ratios, ratio_weights = [], []
+    for place, gpu in enumerate(gpus[np.argsort(-counts, kind="stable")[:MOST_GPUS]]):
+        own = device == gpu
+        folds = np.unique(fold[own])  # those of which the GPU has rows, another one for each GPU
+        held_fold = folds[place % len(folds)]
+        inside = (fold != held_fold) & ~own
+        if inside.any():
+            ratio = _ratios(model, rows.take(inside), rows.take(own & (fold == held_fold)), widths)
+            ratios.append(ratio)
+            ratio_weights.append(np.full(len(ratio), 1.0 / max(len(ratio), 1)))
+    ratio = np.concatenate(ratios) if ratios else np.empty(0)
+    if not len(ratio):
+        return None
+    order = np.argsort(ratio)
+    share = np.cumsum(np.concatenate(ratio_weights)[order])
+    position = np.searchsorted(share / share[-1], COVERAGE)
+    return max(1.0, float(ratio[order][min(position, len(ratio) - 1)]))
+
+
+def _ratios(model: "TimeModel", inside: Rows, judged: Rows, widths: Widths) -> np.ndarray:
+    """|log error| / half width of the rows of ``judged`` that a model of ``inside`` predicts; none if it has no fit."""
+    try:
+        predicted = _refitted(model, inside).predict(judged)
+    except InputError:
+        return np.empty(0)
+    no_gpu = np.full(len(judged), "", dtype=object)
+    half = widths.at(no_gpu, judged.candidate, distances_to(references_of(inside), judged), predicted)
+    ratio = np.abs(np.log(predicted / judged.time_us)) / half
+    return ratio[np.isfinite(ratio)]

@@ -1,0 +1,147 @@
+"""Intervals that hold, and how likely each candidate is to be the fastest.
+
+A half width of the log error is a base per GPU and candidate, falling back to the candidate on any GPU and to all rows,
+times a factor for the distance to the training data, times one for the predicted time; `surrogate.uncertainty.fit`
+finds them on rows held out by shape. Needs numpy alone, so that an answer does not wait for pandas or SciPy.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from surrogate.dataset.rows import Rows
+
+COVERAGE = 0.90
+ALL = "all"
+"""Key of the base over all rows."""
+UNSEEN_GPU_FACTOR = 3.0
+"""On half widths for a GPU that was never measured, where a bundle's card does not state its own."""
+NORMAL_90 = 1.6448536269514722
+"""A normal variable lies within ± this many standard deviations in 90 of 100 cases."""
+_STEPS = np.linspace(-5.0, 5.0, 33)  # in standard deviations; 3e-7 of a normal variable lies below
+_LEAST_WIDTH = 1e-9  # half width 0 stands for a very small one
+_LEAST_PROBABILITY = 1e-300
+
+
+@dataclass(frozen=True)
+class StepFunction:
+    """``values`` has one entry more than the ascending ``edges`` at which the function changes."""
+
+    edges: tuple[float, ...] = ()
+    values: tuple[float, ...] = (1.0,)
+
+    def at(self, x: np.ndarray) -> np.ndarray:
+        """(rows,) the value at each x; an edge belongs to the step above it, NaN to the last."""
+        return np.array(self.values)[np.searchsorted(np.array(self.edges), x, side="right")]
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """From plain lists of edges and values."""
+        return cls(tuple(map(float, content["edges"])), tuple(map(float, content["values"])))
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Half widths of the interval in log time, for the candidates of one family.
+
+    ``by_key`` ``gpu|candidate``, ``candidate`` (as `Rows.candidate` names it) or ``all`` → base; the factor for the
+    ``distance`` never falls; ``own_share`` is the part of a half width that the candidates of one problem do not share.
+    """
+
+    by_key: Mapping[str, float]
+    distance: StepFunction = StepFunction()
+    time_us: StepFunction = StepFunction()
+    own_share: float = 1.0
+
+    def base(self, gpu: str, candidate: str) -> float:
+        """The half width of a candidate before distance and time count; ``gpu`` by its registry name."""
+        by_key = self.by_key
+        return by_key.get(f"{gpu}|{candidate}") or by_key.get(candidate) or by_key[ALL]
+
+    def lookup(self, gpu: str, candidate: str, distance: float, predicted_us: float | None = None) -> float:
+        """Half width in log time of one row: the interval is predicted · exp(± half width).
+
+        ``distance`` as `Domain.distance` gives it. Without ``predicted_us`` the widest time factor holds.
+        """
+        near, time = self.distance, self.time_us
+        base = self.base(gpu, candidate) * near.values[bisect_right(near.edges, distance)]
+        if predicted_us is None:
+            return base * max(time.values)
+        return base * time.values[bisect_right(time.edges, predicted_us)]
+
+    def of(self, rows: "Rows", distance: np.ndarray, predicted_us: np.ndarray | None = None) -> np.ndarray:
+        """(rows,) half widths in log time, the same as `lookup` gives one by one."""
+        from surrogate.dataset.problems import device_names
+
+        return self.at(device_names(rows.frame), rows.candidate, distance, predicted_us)
+
+    def at(
+        self, gpu: np.ndarray, candidate: np.ndarray, distance: np.ndarray, predicted_us: np.ndarray | None
+    ) -> np.ndarray:
+        """(rows,) half widths of rows on the GPUs of these registry names."""
+        keys = list(zip(gpu, candidate, strict=True))
+        bases = {key: self.base(*key) for key in set(keys)}
+        base = np.array([bases[key] for key in keys], dtype=np.float64) * self.distance.at(distance)
+        if predicted_us is None:
+            return base * max(self.time_us.values)
+        return base * self.time_us.at(predicted_us)
+
+    def to_json(self) -> bytes:
+        """All of it."""
+        return json.dumps({"coverage": COVERAGE, **asdict(self)}, sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, content: bytes) -> Self:
+        """What `to_json` wrote."""
+        data = json.loads(content)
+        return cls(
+            {key: float(base) for key, base in data["by_key"].items()},
+            StepFunction.from_dict(data["distance"]),
+            StepFunction.from_dict(data["time_us"]),
+            float(data["own_share"]),
+        )
+
+
+def normal_cdf(x: np.ndarray) -> np.ndarray:
+    """P(Z ≤ x) of a standard normal variable, absolute error below 7.5e-8.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.2.17.
+    """
+    t = 1.0 / (1.0 + 0.2316419 * np.abs(x))
+    series = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
+    tail = np.exp(-0.5 * x * x) * series * (1 / np.sqrt(2 * np.pi))
+    return np.where(x >= 0, 1.0 - tail, tail)
+
+
+def probability_best(
+    log_time: np.ndarray | Sequence[float],
+    half_width: np.ndarray | Sequence[float],
+    own_share: float = 1.0,
+) -> np.ndarray:
+    """(k,) probability of each of the ``k`` candidates of one problem to be the fastest; they sum to 1.
+
+    ``log_time`` (k,) natural logs of predicted times; ``half_width`` (k,) half widths of their 90 % intervals in log
+    time. Errors are normal; what all candidates have in common in theirs cancels, and ``own_share`` is the part of a
+    half width that remains (`Widths.own_share`). P(i is best) is the integral of ∏ P(time of j > t), over all others j,
+    with respect to the distribution of i's time t: a Stieltjes sum over points laid densely around every candidate,
+    exact to about 1e-3. Empty for no candidates.
+    """
+    mean = np.asarray(log_time, dtype=np.float64)
+    if mean.size < 2:
+        return np.ones(mean.shape)
+    deviation = np.maximum(np.asarray(half_width, dtype=np.float64) * (own_share / NORMAL_90), _LEAST_WIDTH)
+    # 1. Points around every candidate; beyond the first that is certainly past, nothing is decided any more.
+    points = (mean + _STEPS[:, None] * deviation).ravel()
+    points = np.sort(points[points <= (mean + _STEPS[-1] * deviation).min()])
+    # 2. P(time of j > t) at every point, and the product over all others.
+    later = np.maximum(normal_cdf((mean - points[:, None]) / deviation), _LEAST_PROBABILITY)
+    others_later = later.prod(axis=1, keepdims=True) / later
+    # 3. Trapezoids: the mass of i between two points, times the mean chance that the others come later.
+    mass = (later[:-1] - later[1:]) * (others_later[:-1] + others_later[1:])
+    total = mass.sum(axis=0)
+    return total / total.sum()

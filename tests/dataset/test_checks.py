@@ -1,0 +1,115 @@
+"""A raw table becomes a checked one: spellings, defaults, types, and every broken rule by its row."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.dataset.checks import check, families_of, normalise, unit_warnings
+from surrogate.features.errors import InputError
+
+Table = Callable[..., pd.DataFrame]
+SOFTMAX = {"gpu": "v100", "library": "torch", "library_version": "2.1", "status": "ok", "time_us": 10.0}
+
+
+def test_spellings_and_types(table: Table) -> None:
+    frame = table(1).assign(layout="NHWC-NHWC-NHWC", mine="kept").astype({"n": "int8", "time_us": "float32"})
+    out = normalise(frame, "test")
+    assert set(out["layout"]) == {"NHWC"} and set(out["mine"]) == {"kept"} and set(out["family"]) == {"conv"}
+    assert out["n"].dtype == np.int64 and out["time_us"].dtype == np.float64
+    assert check(out) == []
+
+
+def test_families_take_their_defaults() -> None:
+    rows = [
+        {**SOFTMAX, "operator": "softmax", "n": 32, "c": 1000},
+        {**SOFTMAX, "family": "gemm", "m": 8, "n": 4, "k": 2, "algorithm": "TN"},
+        {**SOFTMAX, "family": "linear", "operator": "linear", "m": 8, "n": 4, "k": 2},
+    ]
+    out = normalise(pd.DataFrame(rows[:1]), "test")
+    assert out.loc[0, ["family", "h", "w", "dtype", "math", "variant", "algorithm"]].tolist() == [
+        "rowwise", 1, 1, "fp32", "fma", "", "default",
+    ]  # fmt: skip
+    both = normalise(pd.DataFrame(rows[1:]), "test")
+    assert both["family"].tolist() == ["gemm", "gemm"] and both["operator"].tolist() == ["gemm", "linear"]
+    assert both["batch"].tolist() == [1, 1] and both["algorithm"].tolist() == ["TN", "default"]
+    assert [kind.name for kind in families_of(both)] == ["gemm"] and check(both) == []
+
+
+@pytest.mark.parametrize("value", [1.5, "many", None, float("nan"), float("inf"), 2.0**60])
+def test_a_size_that_is_no_whole_number_is_named(table: Table, value: Any) -> None:
+    frame = table(1).astype({"c": object})
+    frame.loc[2, "c"] = value
+    with pytest.raises(InputError, match="row 2: c is"):
+        normalise(frame, "test")
+
+
+@pytest.mark.parametrize("column", ["c", "gpu", "algorithm", "status", "time_us"])
+def test_a_missing_column_is_named(table: Table, column: str) -> None:
+    with pytest.raises(InputError, match=rf"column {column} missing"):
+        normalise(table(1).drop(columns=column), "test")
+
+
+def test_a_table_to_predict_needs_no_times(table: Table) -> None:
+    assert len(normalise(table(1).drop(columns=["status", "time_us"]), "test", predictable=True))
+
+
+def test_times_that_are_no_numbers(table: Table) -> None:
+    for times in (pd.Timedelta(1, "us"), "slow"):
+        with pytest.raises(InputError, match="a number is needed"):
+            normalise(table(1).assign(time_us=times), "test")
+
+
+def test_an_unknown_family_is_named(table: Table) -> None:
+    with pytest.raises(InputError, match="gemm"):
+        normalise(table(1).assign(family="gem"), "test")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "rule"),
+    [
+        ("n", 0, "between 1"), ("pad_h", -1, "between 0"), ("k", 2**31, "between 1"), ("direction", "up", "known: fwd"),
+        ("dtype", "fp7", "known: fp64"), ("status", "fine", "known: ok"), ("gpu", "", "a name is needed"),
+        ("algorithm", None, "a name is needed"), ("groups", 7, "must divide"), ("r", 99, "exceeds the padded input"),
+        ("time_us", 0.0, "above 0"), ("time_us", np.nan, "above 0"), ("time_us_min", 1e9, "cannot exceed"),
+        ("time_us_max", 0.0, "cannot lie below"), ("workspace_bytes", -1.0, "at least 0"),
+    ],
+)  # fmt: skip
+def test_every_broken_rule_is_named_with_its_row(table: Table, column: str, value: Any, rule: str) -> None:
+    frame = table(1)
+    frame = frame.assign(time_us_min=frame["time_us"], time_us_max=frame["time_us"], workspace_bytes=0.0)
+    frame = normalise(frame[frame["status"] == "ok"], "test").astype(
+        {column: object} if value is None else {}
+    )
+    frame.loc[3, column] = value
+    violations = check(frame)
+    assert [(v.row, v.column) for v in violations if rule in v.rule] == [(3, column)], violations
+    assert str(violations[0]).startswith("row 3: ")
+
+
+def test_a_product_of_sizes_beyond_int64(table: Table) -> None:
+    frame = normalise(table(1), "test").iloc[:1].assign(n=2**30, c=2**20, k=2**20)
+    assert [v.column for v in check(frame)] == ["n"]
+
+
+def test_a_key_stands_once(table: Table) -> None:
+    frame = normalise(pd.concat([table(1), table(1).iloc[:1]]), "test")
+    assert [(v.row, v.column) for v in check(frame)] == [(len(frame) - 1, "algorithm")]
+    assert check(frame, unique=False) == []
+    assert check(frame.assign(solver=[str(i) for i in range(len(frame))])) == []
+
+
+def test_miopen_times_filters_that_do_not_fit(table: Table) -> None:
+    frame = normalise(table(1).assign(r=99), "test")
+    assert check(frame) and check(frame.assign(library="miopen")) == []
+
+
+@pytest.mark.parametrize(("factor", "unit"), [(1e-3, "ms"), (1e3, "ns"), (1e-6, "s")])
+def test_times_in_another_unit_are_noticed(table: Table, factor: float, unit: str) -> None:
+    frame = normalise(table(6, gpus=["Tesla T4"]), "test")
+    assert unit_warnings(frame) == []
+    (warning,) = unit_warnings(frame.assign(time_us=frame["time_us"] * factor))
+    assert warning.startswith("Tesla T4") and warning.endswith(f"{unit}?")
+    assert unit_warnings(frame.assign(gpu="nobody's")) == []

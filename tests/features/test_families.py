@@ -1,0 +1,191 @@
+"""Families: texts that name problems, known answers of their columns, and one formula for a number and an array."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surrogate.features.algorithms import MECHANISM_CODE, MECHANISMS
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.families import CONV, FAMILIES, FAMILY_OF_KIND, family, family_of, parse_problem
+from surrogate.features.gpu import gpu
+from surrogate.features.operators import OPERATORS
+
+GPUS = [gpu(name) for name in ("TITAN Xp", "Tesla T4", "h200", "mi210")]
+SIZES: dict[str, Any] = {"n": 32, "c": 256, "h": 14, "k": 256, "r": 3, "pad_h": 1}
+PROBLEMS = (
+    "n32c256h14w14k256r3s3p1u1", "gemm:m4096n4096k4096", "bmm:batch8m64n64k32", "linear:m5n6k7",
+    "softmax:n32c1000", "relu:n100", "layer_norm:n64c768", "batch_norm:n8c64h56w56",
+    "max_pool:n8c64h56w56window3stride2pad1", "embedding_bag:batch64rows1000bag20dim64", "memcpy:elements1000",
+)  # fmt: skip
+
+
+def _columns(problem: Any, device: Any, mechanism: str = "") -> tuple[dict[str, Any], Any]:
+    kind = family_of(problem)
+    formula = kind.formula(kind.setting_of(problem), device)
+    terms = formula.problem(problem)
+    own, workspace = formula.candidate(terms, mechanism)
+    assert np.all(np.asarray(workspace) >= 0)
+    return dict(
+        zip(kind.column_names, (*terms.values, *own, *formula.constant), strict=True)
+    ), terms.roofline_us
+
+
+def test_every_operator_has_one_family_and_every_family_its_own_columns() -> None:
+    assert set(FAMILY_OF_KIND) == {"conv", *OPERATORS}
+    for name, kind in FAMILIES.items():
+        assert kind.name == name and len(set(kind.column_names)) == len(kind.column_names)
+        assert set(kind.batch) <= set(kind.size_names) and set(kind.shape_names) | set(kind.batch) == set(
+            kind.size_names
+        )
+        assert set(kind.dimension_names) <= set(kind.column_names)
+        assert set(kind.distance_units) <= set(kind.column_names)
+        assert kind.primary in kind.groupings and set(kind.candidate_key) <= {*kind.settings, "algorithm"}
+
+
+@pytest.mark.parametrize("text", PROBLEMS)
+def test_a_problem_is_what_its_text_says(text: str) -> None:
+    problem = parse_problem(text)
+    kind = family_of(problem)
+    assert parse_problem(str(problem)) == problem
+    assert family(kind.name) is kind and family(problem.kind) is kind
+    sizes = dict(zip(kind.size_names, kind.sizes_of(problem), strict=True))
+    setting = dict(zip(kind.setting_names, kind.setting_of(problem), strict=True))
+    assert kind.problem(sizes, setting) == problem
+
+
+@pytest.mark.parametrize(
+    "text", ["", "gemm:", "gemm:m4n4", "gemm:m4n4k4x3", "gemm:m4m4n4k4", "gmm:m4n4k4", "n32c", "softmax:n0c4"]
+)
+def test_a_text_that_names_no_problem(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_problem(text)
+
+
+def test_a_setting_of_another_family_is_refused() -> None:
+    assert parse_problem("gemm:m4n4k4", dtype="fp16", math="default").uses_tensor_cores
+    with pytest.raises(InputError, match="layout"):
+        parse_problem("gemm:m4n4k4", layout="NHWC")
+
+
+def test_known_answers_of_a_convolution() -> None:
+    row, roofline_us = _columns(Conv(**SIZES), GPUS[0], "implicit_gemm")
+    assert row["log2_n"] == 5 and row["log2_c"] == 8 and row["pad_w"] == 1 and row["itemsize"] == 4
+    assert row["log2_gemm_m"] == pytest.approx(math.log2(32 * 14 * 14))
+    assert row["log2_gemm_k"] == pytest.approx(math.log2(256 * 9))
+    assert row["log2_flops"] == pytest.approx(math.log2(7_398_752_256))
+    # 7.398752256e9 operations at 30·128·2·1.582 GHz = 12.14976 TFLOP/s.
+    assert roofline_us == pytest.approx(7398.752256 / 12.14976, rel=1e-3)
+    assert row["log2_roofline_us"] == pytest.approx(math.log2(roofline_us))
+    assert row["sms"] == 30 and row["compute_capability"] == 6.1
+    assert row["mechanism"] == MECHANISM_CODE["implicit_gemm"]
+    assert row["log2_arithmetic_ratio"] == 0 and row["log2_algorithm_roofline_ratio"] == 0
+    # 6272 × 256 in tiles of 32 × 32: 196 · 8 = 1568 blocks in slots of 240: 6.5333 waves, the last 0.5333 full.
+    assert row["log2_waves_small"] == pytest.approx(math.log2(1568 / 240))
+    assert row["last_wave_share_small"] == pytest.approx(1568 / 240 - 6)
+    assert row["tile_utilisation_small"] == 1
+    remainders = [row[f"gemm_{name}"] for name in ("n_remainder_32", "n_remainder_128", "k_remainder_8")]
+    assert remainders == [1, 1, 1]  # 256 columns divide by 32 and 128, 2304 by 8: no padding
+
+
+def test_remainders_are_shares_of_the_padded_length() -> None:
+    row, _ = _columns(Conv(n=1, c=3, h=8, k=40, r=3), GPUS[0], "gemm")
+    assert row["gemm_n_remainder_32"] == 40 / 64 and row["gemm_n_remainder_128"] == 40 / 128
+    assert row["gemm_k_remainder_8"] == 27 / 32
+
+
+def test_known_answers_of_a_product() -> None:
+    """100 × 130 × 64 on 40 SMs at 8.1 TFLOP/s: 2 × 2 tiles of 64, one wave of 2·64·64·64·40 operations."""
+    t4 = GPUS[1]
+    row, roofline_us = _columns(parse_problem("gemm:m100n130k64"), t4)
+    assert (row["log2_k"], row["m_remainder_4"], row["n_remainder_4"], row["k_remainder_8"]) == (6, 0, 2, 0)
+    assert row["log2_tiles_per_sm_64"] == pytest.approx(math.log2(2 * 3 / t4.sms))
+    wave_us = 2 * 64 * 64 * 64 * t4.sms / (t4.fp32_tflops * 1e6)
+    assert row["log2_quantised_us_64"] == pytest.approx(math.log2(wave_us))
+    assert row["tile_utilisation_64"] == pytest.approx(100 / 128 * 130 / 192)
+    moved = 4 * (100 * 64 + 64 * 130 + 100 * 130)
+    assert roofline_us == pytest.approx(
+        max(2 * 100 * 130 * 64 / (t4.fp32_tflops * 1e6), moved / (t4.dram_gbs * 1e3))
+    )
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.from_type(Conv), min_size=1, max_size=4), st.sampled_from(GPUS), st.sampled_from(MECHANISMS)
+)
+def test_a_table_of_convolutions_holds_the_single_columns(
+    convs: list[Conv], device: Any, mechanism: str
+) -> None:
+    setting = CONV.setting_of(convs[0])
+    named = dict(zip(CONV.setting_names, setting, strict=True))
+    problems = [CONV.problem(dict(zip(CONV.size_names, conv.sizes, strict=True)), named) for conv in convs]
+    sizes = {
+        name: np.array(column)
+        for name, column in zip(CONV.size_names, np.array([p.sizes for p in problems]).T, strict=True)
+    }
+    formula = CONV.formula(setting, device)
+    table = formula.problem(CONV.problem(sizes, named))
+    columns, workspace = formula.candidate(table, mechanism)
+    for place, problem in enumerate(problems):
+        single = formula.problem(problem)
+        own, own_workspace = formula.candidate(single, mechanism)
+        pairs = zip((*table.values, *columns, workspace), (*single.values, *own, own_workspace), strict=True)
+        for many, one in pairs:
+            assert np.isfinite(one)
+            value = np.broadcast_to(np.asarray(many), (len(problems),))[place]
+            assert float(value) == pytest.approx(float(one), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("text", PROBLEMS[1:])
+@pytest.mark.parametrize("device", GPUS, ids=lambda device: device.name)
+def test_a_table_of_operators_holds_the_single_columns(text: str, device: Any) -> None:
+    problem = parse_problem(text)
+    kind = family_of(problem)
+    single, roofline_us = _columns(problem, device)
+    named = dict(zip(kind.setting_names, kind.setting_of(problem), strict=True))
+    sizes = {
+        name: np.array([size, size])
+        for name, size in zip(kind.size_names, kind.sizes_of(problem), strict=True)
+    }
+    table, rooflines = _columns(kind.problem(sizes, named), device)
+    assert np.broadcast_to(rooflines, (2,))[1] == pytest.approx(roofline_us)
+    for name, value in single.items():
+        assert np.isfinite(value)
+        assert np.broadcast_to(np.asarray(table[name]), (2,))[1] == pytest.approx(float(value)), name
+
+
+@given(st.from_type(Conv))
+def test_traits_alone_decide_what_the_rules_say(conv: Conv) -> None:
+    """Support is kept by traits, so problems of equal traits must get one verdict: doubling channels changes none."""
+    other = Conv(**{**conv.to_dict(), "n": 2 * conv.n, "c": 2 * conv.c, "k": 2 * conv.k})
+    if CONV.traits(other) == CONV.traits(conv):
+        setting = CONV.setting_of(conv)
+        for candidate in CONV.candidates("cudnn", setting):
+            first, second = (
+                CONV.refusal("cudnn", setting, candidate.algorithm, problem, "v100")
+                for problem in (conv, other)
+            )
+            assert first == second
+
+
+@pytest.mark.parametrize(
+    ("text", "stratum"),
+    [
+        ("n1c8h9k8r3p1", "3x3s1"), ("n1c8h9k8r3", "3x3s1"), ("n1c8h9k8r1", "1x1s1"), ("n1c8h9k8r1u2", "1x1s2"),
+        ("n1c8h9k8r1u2v1", "other"), ("n1c8h9k8r1u3", "other"), ("n1c8h9k8r3u2", "other"), ("n1c8h9k8r3l2", "other"),
+        ("n1c8h9k8r3s1", "other"), ("n1c8h9k8r5", "other"), ("n1c8h9k8r3p1g8", "grouped"), ("n1c8h9k8r1g2", "grouped"),
+    ],
+)  # fmt: skip
+def test_strata_of_convolutions(text: str, stratum: str) -> None:
+    sizes = {
+        name: np.array([size])
+        for name, size in zip(CONV.size_names, CONV.sizes_of(parse_problem(text)), strict=True)
+    }
+    found = CONV.stratum(CONV.problem(sizes, CONV.setting_defaults))
+    assert found.tolist() == [stratum]
+    assert CONV.in_grouping(found, "all").all()
+    assert CONV.in_grouping(found, "ungrouped").all() == (stratum != "grouped")

@@ -1,0 +1,251 @@
+"""Interval widths: ranks, fallback, monotony in distance, coverage on shapes that the fit never saw, unseen GPUs."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.features.errors import InputError
+from surrogate.features.families import GEMM
+from surrogate.models import model_class
+from surrogate.uncertainty.fit import (
+    LEAST_SHAPES,
+    LEAST_WIDTH,
+    conformal_quantile,
+    fit_widths,
+    held_out_by_shape,
+    held_out_half_widths,
+    unseen_gpu_factor,
+)
+from surrogate.uncertainty.intervals import ALL, StepFunction, Widths
+
+Table = Callable[..., pd.DataFrame]
+SCORES = st.lists(st.floats(0, 10), min_size=1, max_size=200).map(np.array)
+FFT, SMALL, NEW = "cudnn|fwd|FFT", "cudnn|fwd|GEMM", "cudnn|fwd|NEW"
+GPUS = ("Tesla T4", "TITAN Xp", "TITAN V")
+
+
+def held_out(
+    shapes: int, batches: int = 6, seed: int = 0
+) -> tuple[Rows, np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, predicted, measured, distance of invented held-out convolutions.
+
+    Errors grow with distance, are partly the shape's own, and twice as large for FFT.
+    """
+    random = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        [
+            {"gpu": gpu, "library": "cudnn", "library_version": "7", "direction": "fwd", "dtype": "fp32", "math": "fma",
+             "layout": "NCHW", "n": n + 1, "c": c + 1, "h": 8, "w": 8, "k": 8, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1,
+             "stride_h": 1, "stride_w": 1, "dilation_h": 1, "dilation_w": 1, "groups": 1, "algorithm": algorithm}
+            for c in range(shapes) for n in range(batches)
+            for gpu in ("Tesla T4", "TITAN Xp") for algorithm in ("GEMM", "FFT")
+        ]
+    )  # fmt: skip
+    distance = random.uniform(0, 2, shapes)[frame["c"] - 1]
+    common = random.normal(size=shapes)[frame["c"] - 1]
+    scale = 0.1 * (1 + distance) * np.where(frame["algorithm"] == "FFT", 2.0, 1.0)
+    error = scale * (0.7 * common + 0.7 * random.normal(size=len(frame)))
+    measured = np.exp(random.uniform(2, 8, len(frame)))
+    return (
+        rows_of(normalise(frame, "test", predictable=True)),
+        measured * np.exp(error),
+        measured,
+        distance,
+    )
+
+
+def fitted(rows: Rows, predicted: np.ndarray, measured: np.ndarray, distance: np.ndarray) -> Widths:
+    """Widths whose own share nobody asks for, which would cost most of the time."""
+    return fit_widths(rows, predicted, measured, distance, judged=np.zeros(len(rows), dtype=bool))
+
+
+def part(where: np.ndarray, held: tuple[Rows, np.ndarray, np.ndarray, np.ndarray]) -> tuple:
+    rows, *arrays = held
+    return rows.take(where), *(array[where] for array in arrays)
+
+
+@given(SCORES)
+def test_with_a_shape_per_row_the_rank_is_split_conformals(scores: np.ndarray) -> None:
+    """⌈(n + 1) · 0.9⌉, the greatest where there are too few."""
+    rank = -(-9 * (len(scores) + 1) // 10)
+    assert conformal_quantile(scores, np.arange(len(scores))) == np.sort(scores)[min(rank, len(scores)) - 1]
+
+
+@pytest.mark.parametrize("count", [12, 99, 250])
+def test_mapie_has_the_same_quantile(count: int) -> None:
+    """A library's split-conformal interval around a fixed predictor, one shape per row."""
+    regression = pytest.importorskip("mapie.regression")
+    from sklearn.base import BaseEstimator, RegressorMixin
+
+    class Zero(RegressorMixin, BaseEstimator):
+        def __init__(self) -> None:
+            self.coef_ = np.zeros(1)
+
+        def fit(self, x: np.ndarray, y: np.ndarray) -> "Zero":
+            return self
+
+        def predict(self, x: np.ndarray) -> np.ndarray:
+            return np.zeros(len(x))
+
+    error = np.random.default_rng(count).standard_t(3, count)
+    oracle = regression.SplitConformalRegressor(Zero(), confidence_level=0.9, prefit=True)
+    oracle.conformalize(np.zeros((count, 1)), error)
+    _, interval = oracle.predict_interval(np.zeros((1, 1)))
+    assert conformal_quantile(np.abs(error), np.arange(count)) == pytest.approx(float(interval[0, 1, 0]))
+
+
+@given(SCORES, st.integers(1, 20), st.randoms(use_true_random=False))
+def test_the_order_of_rows_does_not_matter(scores: np.ndarray, shapes: int, random) -> None:
+    """And fewer shapes never give a smaller quantile: their rows say less."""
+    shape = np.arange(len(scores)) % shapes
+    order = list(range(len(scores)))
+    random.shuffle(order)
+    whole = conformal_quantile(scores, shape)
+    assert whole == conformal_quantile(scores[order], shape[order])
+    assert whole >= conformal_quantile(scores, np.arange(len(scores)))
+
+
+@pytest.fixture(scope="module")
+def widths() -> Widths:
+    """Of 60 shapes."""
+    return fitted(*held_out(60))
+
+
+def test_farther_is_never_narrower(widths: Widths) -> None:
+    """And by much here, where errors grow threefold."""
+    found = [widths.lookup("t4", SMALL, d, 100.0) for d in np.linspace(0, 9, 200)]
+    assert (np.diff(found) >= 0).all()
+    assert found[-1] > 1.5 * found[0]
+
+
+def test_one_by_one_is_all_at_once(widths: Widths) -> None:
+    """`lookup` and `of` give identical numbers, at the edges and for the unknown too; JSON keeps them."""
+    rows, predicted, _, distance = held_out(30, seed=1)
+    frame = rows.frame.assign(algorithm=rows.frame["algorithm"].where(rows.frame["n"] != 3, "NEW"))
+    frame.loc[frame["n"] == 4, "gpu"] = "Tesla K80"
+    rows = rows_of(frame)
+    distance[:4], predicted[4:8] = (np.nan, np.inf, *widths.distance.edges[:2]), widths.time_us.edges[:4]
+    names = frame["gpu"].map({"Tesla T4": "t4", "TITAN Xp": "titan-xp", "Tesla K80": "k80"})
+    asked = list(zip(names, rows.candidate, distance.tolist(), predicted.tolist(), strict=True))
+    np.testing.assert_array_equal(
+        widths.of(rows, distance, predicted), [widths.lookup(*each) for each in asked]
+    )
+    np.testing.assert_array_equal(widths.of(rows, distance), [widths.lookup(*each[:3]) for each in asked])
+    assert Widths.from_json(widths.to_json()) == widths
+
+
+def test_what_has_too_few_shapes_falls_back() -> None:
+    """To its candidate, then to all."""
+    held = held_out(LEAST_SHAPES + 5)
+    frame = held[0].frame
+    few = (frame["c"] > LEAST_SHAPES - 1).to_numpy() & (frame["gpu"] == "TITAN Xp").to_numpy()
+    found = fitted(*part(~few, held))
+    assert f"t4|{FFT}" in found.by_key and f"titan-xp|{FFT}" not in found.by_key
+    assert found.lookup("titan-xp", FFT, 0.5) == pytest.approx(
+        found.lookup("t4", FFT, 0.5) * found.by_key[FFT] / found.by_key[f"t4|{FFT}"]
+    )
+    assert found.lookup("t4", NEW, 0.5, 9.0) == found.lookup("k80", "cudnn|bwd_data|GEMM", 0.5, 9.0)
+
+
+def test_harder_algorithms_get_wider_intervals(widths: Widths) -> None:
+    """FFT errs twice as much."""
+    assert 1.5 < widths.lookup("t4", FFT, 1.0) / widths.lookup("t4", SMALL, 1.0) < 2.6
+
+
+def test_new_shapes_are_covered() -> None:
+    """Over many draws of 60 shapes the coverage of other shapes is 90 % on average, near and far alike."""
+    covered, near = [], []
+    for seed in range(12):
+        held = held_out(120, batches=3, seed=seed)
+        own = (held[0].frame["c"] <= 60).to_numpy()
+        rows, predicted, measured, distance = part(~own, held)
+        half = fitted(*part(own, held)).of(rows, distance, predicted)
+        inside = np.abs(np.log(predicted / measured)) <= half
+        covered.append(inside.mean())
+        near.append((inside[distance < 1].mean(), inside[distance >= 1].mean()))
+    assert 0.88 < np.mean(covered) < 0.93
+    assert np.abs(np.mean(near, axis=0) - 0.9).max() < 0.04
+
+
+def test_held_out_half_widths_come_from_other_shapes() -> None:
+    """A shape's own errors, made enormous, leave its own intervals as they were and widen those of others."""
+    rows, predicted, measured, distance = held_out(40, batches=2)
+    predicted[3] = np.nan
+    before = held_out_half_widths(rows, predicted, measured, distance)
+    assert np.flatnonzero(np.isnan(before)).tolist() == [3]
+    wild = (rows.frame["c"] == 7).to_numpy()
+    after = held_out_half_widths(rows, predicted, np.where(wild, measured * 1e6, measured), distance)
+    np.testing.assert_array_equal(after[wild], before[wild])
+    assert (after[~wild] > before[~wild]).mean() > 0.3
+
+
+def test_errors_and_edges() -> None:
+    """Nothing to learn from is a user's error; one shape and a perfect model still give a width."""
+    held = held_out(4)
+    rows, _, measured, distance = held
+    with pytest.raises(InputError, match="intervals"):
+        fit_widths(rows, np.full(len(rows), np.nan), measured, distance)
+    alone = part((rows.frame["c"] == 1).to_numpy(), held)
+    assert fitted(*alone).lookup("t4", SMALL, 1.0) > 0
+    assert np.isnan(held_out_half_widths(*alone)).all()
+    assert (fitted(rows, measured, measured, distance).of(rows, distance, measured) > 0).all()
+
+
+def test_an_exact_model_has_the_least_widths_and_no_warning() -> None:
+    """Errors of nothing and of a last digit: factors stay factors."""
+    rows, _, measured_us, distance = held_out(12)
+    predicted_us = measured_us * np.where(measured_us < np.median(measured_us), 1.0, 1.0 + 4e-16)
+    widths = fit_widths(rows, predicted_us, measured_us, distance)
+    assert set(widths.by_key.values()) == {LEAST_WIDTH}
+    assert all(0.5 < value < 2.0 for value in (*widths.distance.values, *widths.time_us.values))
+
+
+def test_an_edge_belongs_to_the_step_above() -> None:
+    steps = StepFunction((1.0, 2.0), (0.5, 1.0, 3.0))
+    asked = np.array([0.0, 1.0, 1.5, 2.0, np.inf, np.nan])
+    assert steps.at(asked).tolist() == [0.5, 1.0, 1.0, 3.0, 3.0, 3.0]
+
+
+def roofline_times(frame: pd.DataFrame, off: np.ndarray) -> Rows:
+    """Rows whose times are ``off`` times what the roofline says, which learns nothing."""
+    rows = rows_of(normalise(frame, "test"))
+    predicted = model_class("roofline")().fit(rows).predict(rows)
+    return rows_of(rows.frame.assign(time_us=np.where(rows.ok, off * predicted, np.nan)))
+
+
+@pytest.mark.parametrize("kind", ["conv", "gemm"])
+def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
+    """The roofline is off by 2 on all rows of two GPUs and by 3 on those of the third."""
+    frame = table(16, gpus=GPUS) if kind == "conv" else products(GPUS)
+    rows = roofline_times(frame, np.where(frame["gpu"] == "TITAN V", 3.0, 2.0))
+    model = model_class("roofline")()
+    assert unseen_gpu_factor(rows, Widths({ALL: 0.1}), model) == pytest.approx(np.log(3.0) / 0.1, rel=1e-4)
+    assert unseen_gpu_factor(rows, Widths({ALL: 100.0}), model) == 1.0  # it never narrows
+    two = rows.take((rows.frame["gpu"] != "TITAN V").to_numpy())
+    assert unseen_gpu_factor(two, Widths({ALL: 0.1}), model) is None  # two GPUs say nothing of a third
+
+
+def products(gpus: tuple[str, ...]) -> pd.DataFrame:
+    """Matrix products of 16 shapes and two heights."""
+    return pd.DataFrame(
+        [
+            {"family": GEMM.name, "operator": "gemm", "gpu": gpu, "library": "cublas", "library_version": "12", "batch": 1,
+             "m": m, "n": n, "k": 64 * n, "algorithm": "default", "status": "ok", "time_us": 1.0 * n}
+            for gpu in gpus for n in range(16, 272, 16) for m in (64, 256)
+        ]
+    )  # fmt: skip
+
+
+def test_held_out_predictions_never_saw_the_shape(table: Table) -> None:
+    """Every row gets a prediction, some distance away from what its fold trained on."""
+    rows = rows_of(normalise(table(12), "test"))
+    predicted, distance = held_out_by_shape(model_class("linear-terms")(), rows, 4, 0)
+    assert np.isfinite(predicted[rows.ok]).all() and (distance > 0).all()
+    with pytest.raises(InputError, match="shape"):
+        held_out_by_shape(model_class("linear-terms")(), rows.take(rows.shape == 0), 4, 0)
