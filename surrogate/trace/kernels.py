@@ -11,7 +11,7 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.occupancy import LIMITS, MAX_REGISTERS_PER_THREAD, WARP_THREADS, occupancy
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, compute_us, memory_us, peak_tflops
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Ints
+from surrogate.trace.events.tables import Ints, grouped
 from surrogate.trace.profiling import Profile
 from surrogate.trace.result import ResultTable, Row
 
@@ -40,9 +40,10 @@ def kernel_table(profile: Profile, by: str = "name") -> ResultTable:
         )
     activities = profile.trace.activities
     kernels = np.flatnonzero(activities.kind == kinds.KERNEL)
-    labels, group = _groups(profile, kernels, by)
+    labels, of_kernel = _groups(profile, kernels, by)
     total = float(activities.time_us[kernels].sum())
-    rows = [_row(profile, labels[i], kernels[group == i], total) for i in np.unique(group).tolist()]
+    groups = grouped(of_kernel, np.arange(len(kernels)))
+    rows = [_row(profile, labels[label], kernels[members], total) for label, members in groups]
     rows.sort(key=lambda row: -row["total_us"])
     title = f"Kernels by {by}: {len(kernels):,}, {total / 1e3:.3f} ms"
     return ResultTable(title, tuple(rows), _notes(profile, kernels, rows))

@@ -9,7 +9,7 @@ import numpy as np
 
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Ints, linked
+from surrogate.trace.events.tables import Ints, grouped, linked
 from surrogate.trace.layers import BACKWARD, FORWARD
 from surrogate.trace.profiling import Profile, union_us
 from surrogate.trace.result import ResultTable, Row
@@ -137,8 +137,7 @@ def copy_table(profile: Profile) -> ResultTable:
     activities = profile.trace.activities
     moving = np.flatnonzero((activities.kind == kinds.COPY) | (activities.kind == kinds.MEMSET))
     rows: list[Row] = []
-    for name in np.unique(activities.name[moving]).tolist():
-        members = moving[activities.name[moving] == name]
+    for name, members in grouped(activities.name, moving):
         time_us = float(activities.time_us[members].sum())
         moved = int(np.maximum(activities.bytes[members], 0).sum())
         direction = int(activities.copy_kind[members[0]])

@@ -13,7 +13,7 @@ from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
 from surrogate.trace.events.iterations import Iteration, iterations
 from surrogate.trace.events.raw import Interner, clean_name, clean_shapes, clean_texts
-from surrogate.trace.events.tables import Ints, Trace
+from surrogate.trace.events.tables import Ints, Trace, grouped
 
 MAX_BYTES = 1 << 30
 _LEAST_JOINED = 0.25
@@ -145,7 +145,7 @@ def _pairs(trace: Trace, parts: Sequence[Iteration], nodes: Sequence[Node]) -> l
         for node in steps.get(iteration.label, fallback):
             by_name[node.name].append(node)
         inside = (ranges.start_ns >= iteration.start_ns) & (ranges.start_ns < iteration.end_ns)
-        for name, rows in _grouped(ranges.name, np.flatnonzero(inside & (ranges.kind == kinds.OPERATOR))):
+        for name, rows in grouped(ranges.name, np.flatnonzero(inside & (ranges.kind == kinds.OPERATOR))):
             pairs += _match(trace, rows, by_name.get(trace.names[name], []))
     return pairs
 
@@ -167,16 +167,9 @@ def _match(trace: Trace, rows: Ints, nodes: Sequence[Node]) -> list[tuple[int, N
         by_thread[node.thread].append(node)
     # Threads are numbered differently in both traces, so those that use the name equally often correspond.
     theirs = sorted(by_thread.values(), key=len)
-    ours = sorted((group for _, group in _grouped(trace.ranges.thread, rows)), key=len)
+    ours = sorted((group for _, group in grouped(trace.ranges.thread, rows)), key=len)
     sizes = [len(group) for group in theirs]
     if len(set(sizes)) == len(sizes) and sizes == [len(group) for group in ours]:
         matched = zip(ours, theirs, strict=True)
         return [pair for group, own in matched for pair in zip(group.tolist(), own, strict=True)]
     return list(zip(rows.tolist(), nodes, strict=True)) if len(theirs) == len(ours) == 1 else []
-
-
-def _grouped(column: Ints, rows: Ints) -> list[tuple[int, Ints]]:
-    """(value, rows with it) of ``column``, rows in order."""
-    order = rows[np.argsort(column[rows], kind="stable")]
-    values, starts = np.unique(column[order], return_index=True)
-    return list(zip(values.tolist(), np.split(order, starts[1:]), strict=True)) if len(rows) else []

@@ -239,3 +239,10 @@ def merged(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     # An interval opens a new one of the union where it starts behind all that came before.
     new = np.flatnonzero(starts[1:] > reach[:-1]) + 1
     return starts[np.concatenate([[0], new])], reach[np.concatenate([new - 1, [len(reach) - 1]])]
+
+
+def grouped(column: Ints, rows: Ints) -> list[tuple[int, Ints]]:
+    """(value, those of ``rows`` that have it in ``column``), values ascending and rows in their order."""
+    order = rows[np.argsort(column[rows], kind="stable")]
+    values, starts = np.unique(column[order], return_index=True)
+    return list(zip(values.tolist(), np.split(order, starts[1:]), strict=True)) if len(rows) else []
