@@ -81,7 +81,8 @@ def _load(
     """The chosen part of the trace in ``path``; its notes go to standard error, a line each."""
     from tqdm import tqdm
 
-    from surrogate.trace.events import read_trace, trim, with_execution_trace
+    from surrogate.trace.events import trim, with_execution_trace
+    from surrogate.trace.events.read import DEFAULT_MAX_BYTES, read_trace
 
     with tqdm(
         desc=path.name, unit="B", unit_scale=True, disable=None, leave=False, dynamic_ncols=True, delay=1.0
@@ -91,7 +92,7 @@ def _load(
             bar.total = total
             bar.update(done - bar.n)
 
-        trace = read_trace(path, max_bytes=max_bytes, progress=step)
+        trace = read_trace(path, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=step)
     if execution_trace is not None:
         trace = with_execution_trace(trace, execution_trace)
     for note in trace.notes:

@@ -157,104 +157,65 @@ class Call:
         return Layer(f"{self.name or self.op}{suffix}", f"{self.op}{suffix}", work, gradients, parameters)
 
 
-_CONVOLUTION = "input weight bias stride padding dilation transposed output_padding groups"
-_CUDNN_GRADIENT = "input grad_output weight padding stride dilation groups"
-_BATCH_NORM = "input weight bias running_mean running_var training"
-_POOL = "self kernel_size stride padding"
-_ATTENTION = "query key value"
-_BINARY = [
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "rsub",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "maximum",
-    "minimum",
-    "atan2",
-    "remainder",
-    "floor_divide",
-    "true_divide",
-    "bitwise_and",
-    "bitwise_or",
-    "logical_and",
-    "logical_or",
-    "xlogy",
-]
-SIGNATURES: dict[str, str] = {
-    **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), _CONVOLUTION),
-    **dict.fromkeys(("conv1d", "conv2d"), "input weight bias stride padding dilation groups"),
-    **dict.fromkeys(
-        ("conv_transpose1d", "conv_transpose2d"),
-        "input weight bias stride padding output_padding groups dilation",
-    ),
-    "cudnn_convolution": "input weight padding stride dilation groups",
-    **dict.fromkeys(
-        ("miopen_convolution", "mkldnn_convolution"), "input weight bias padding stride dilation groups"
-    ),
-    "convolution_backward": f"grad_output {_CONVOLUTION.replace('bias', 'bias_sizes')} output_mask",
-    "cudnn_convolution_backward_input": _CUDNN_GRADIENT,
-    "cudnn_convolution_backward_weight": _CUDNN_GRADIENT,
-    "mm": "self mat2",
-    "addmm": "self mat1 mat2",
-    "bmm": "self mat2",
-    "baddbmm": "self batch1 batch2",
-    "matmul": "self other",
-    "linear": "input weight bias",
-    "mv": "self vec",
-    "addmv": "self mat vec",
-    "dot": "self tensor",
-    **dict.fromkeys(("batch_norm", "native_batch_norm", "cudnn_batch_norm"), _BATCH_NORM),
-    **dict.fromkeys(("_native_batch_norm_legit", "miopen_batch_norm"), _BATCH_NORM),
-    **dict.fromkeys(("layer_norm", "native_layer_norm"), "input normalized_shape weight bias"),
-    "native_layer_norm_backward": "grad_out input normalized_shape mean rstd weight bias",
-    **dict.fromkeys(("rms_norm", "_fused_rms_norm"), "input normalized_shape weight"),
-    "group_norm": "input num_groups weight bias",
-    "native_group_norm": "input weight bias N C HxW group",
-    "native_group_norm_backward": "grad_out input mean rstd weight N C HxW group",
-    **dict.fromkeys(("max_pool2d", "max_pool2d_with_indices", "avg_pool2d"), _POOL),
-    **dict.fromkeys(("max_pool2d_with_indices_backward", "avg_pool2d_backward"), f"grad_output {_POOL}"),
-    **dict.fromkeys(("adaptive_avg_pool2d", "_adaptive_avg_pool2d"), "self output_size"),
-    "_adaptive_avg_pool2d_backward": "grad_output self",
-    **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), "self dim"),
-    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), "grad_output output dim"),
-    "embedding": "weight indices",
-    **dict.fromkeys(("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"), "weight indices offsets"),
-    "embedding_dense_backward": "grad_output indices num_weights",
-    "_embedding_bag_backward": "grad indices offsets offset2bag bag_size maximum_indices num_weights",
-    "_embedding_bag_dense_backward": "grad indices offset2bag bag_size maximum_indices num_weights",
-    **dict.fromkeys(
-        ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention"), _ATTENTION
-    ),
-    **dict.fromkeys(
-        ("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"), _ATTENTION
-    ),
-    **dict.fromkeys(_BINARY, "self other"),
-    "pow": "self exponent",
-    **dict.fromkeys(("sum", "mean", "amax", "amin"), "self dim"),
-    "index_select": "self dim index",
-    # ONNX: names of the inputs; attributes have their own
-    "Conv": "input weight bias",
-    "ConvTranspose": "input weight bias",
-    "Gemm": "mat1 mat2 bias",
-    "MatMul": "self other",
-    "Gather": "weight indices",
-    **dict.fromkeys(
-        (
-            "BatchNormalization", "LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization",
-            "GroupNormalization", "InstanceNormalization",
-        ),
-        "input weight bias",
-    ),
-}  # fmt: skip
+_SIGNATURES = """
+convolution _convolution: input weight bias stride padding dilation transposed output_padding groups
+convolution_overrideable: input weight bias stride padding dilation transposed output_padding groups
+conv1d conv2d: input weight bias stride padding dilation groups
+conv_transpose1d conv_transpose2d: input weight bias stride padding output_padding groups dilation
+cudnn_convolution: input weight padding stride dilation groups
+miopen_convolution mkldnn_convolution: input weight bias padding stride dilation groups
+convolution_backward: grad_output input weight size stride padding dilation transposed output_padding groups output_mask
+cudnn_convolution_backward_input: input grad_output weight padding stride dilation groups
+cudnn_convolution_backward_weight: input grad_output weight padding stride dilation groups
+mm bmm: self mat2
+addmm: self mat1 mat2
+baddbmm: self batch1 batch2
+matmul: self other
+linear: input weight bias
+mv: self vec
+addmv: self mat vec
+dot: self tensor
+batch_norm native_batch_norm cudnn_batch_norm: input weight bias running_mean running_var training
+miopen_batch_norm _native_batch_norm_legit: input weight bias running_mean running_var training
+layer_norm native_layer_norm: input normalized_shape weight bias
+native_layer_norm_backward: grad_out input normalized_shape mean rstd weight bias
+rms_norm _fused_rms_norm: input normalized_shape weight
+group_norm: input num_groups weight bias
+native_group_norm: input weight bias N C HxW group
+native_group_norm_backward: grad_out input mean rstd weight N C HxW group
+max_pool2d max_pool2d_with_indices avg_pool2d: self kernel_size stride padding
+max_pool2d_with_indices_backward avg_pool2d_backward: grad_output self kernel_size stride padding
+adaptive_avg_pool2d _adaptive_avg_pool2d: self output_size
+_adaptive_avg_pool2d_backward: grad_output self
+softmax _softmax log_softmax _log_softmax: self dim
+_softmax_backward_data _log_softmax_backward_data: grad_output output dim
+embedding: weight indices
+embedding_bag _embedding_bag _embedding_bag_forward_only: weight indices offsets
+embedding_dense_backward: grad_output indices num_weights
+_embedding_bag_backward: grad indices offsets offset2bag bag_size maximum_indices num_weights
+_embedding_bag_dense_backward: grad indices offset2bag bag_size maximum_indices num_weights
+scaled_dot_product_attention _scaled_dot_product_flash_attention: query key value
+_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention: query key value
+add sub mul div rsub eq ne lt le gt ge maximum minimum atan2 remainder floor_divide true_divide: self other
+bitwise_and bitwise_or logical_and logical_or xlogy: self other
+pow: self exponent
+sum mean amax amin: self dim
+index_select: self dim index
+Conv ConvTranspose BatchNormalization LayerNormalization SimplifiedLayerNormalization: input weight bias
+RMSNormalization GroupNormalization InstanceNormalization: input weight bias
+Gemm: mat1 mat2 bias
+MatMul: self other
+Gather: weight indices
+"""
+SIGNATURES: Mapping[str, Sequence[str]] = {
+    op: names.split()
+    for ops, _, names in (line.partition(":") for line in _SIGNATURES.strip().splitlines())
+    for op in ops.split()
+}
 """Operator → its arguments in order, as far as rules ask for them by name. Source: PyTorch's ``native_functions.yaml``
-and the ONNX operator specification; a first argument ``self`` of a convolution is called ``input`` here. The two
-halves of ``cudnn_convolution_backward`` have its arguments (see `surrogate.network.calls`)."""
+and the ONNX operator specification (inputs alone; attributes have names). A first argument ``self`` of a convolution is
+called ``input`` here. The two halves of ``cudnn_convolution_backward`` have its arguments (see
+`surrogate.network.calls`)."""
 
 _TYPES = {
     "double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::half": "fp16", "half": "fp16",
@@ -274,10 +235,10 @@ def base_name(target: str) -> str:
     return operator.rstrip("_") if not operator.startswith("__") else operator
 
 
-def argument_name(op: str, place: int) -> str:
+def argument_name(op: str, position: int) -> str:
     """The name of an operator's argument, a number in words where no rule asks for it."""
-    names = SIGNATURES.get(op, "").split()
-    return names[place] if place < len(names) else f"argument {place + 1}"
+    names = SIGNATURES.get(op, [])
+    return names[position] if position < len(names) else f"argument {position + 1}"
 
 
 def recorded(
@@ -295,14 +256,14 @@ def recorded(
     has no rate here.
     """
     op = base_name(name)
-    count = max(len(shapes), len(values), len(SIGNATURES.get(op, "").split()))
+    count = max(len(shapes), len(values), len(SIGNATURES.get(op, [])))
     arguments = {
-        argument_name(op, place): _argument(
-            shapes[place] if place < len(shapes) else (),
-            types[place] if place < len(types) else "",
-            values[place] if place < len(values) else "",
+        argument_name(op, position): _argument(
+            shapes[position] if position < len(shapes) else (),
+            types[position] if position < len(types) else "",
+            values[position] if position < len(values) else "",
         )
-        for place in range(count)
+        for position in range(count)
     }
     return Call(op, arguments, () if output is None else (Tensor(output),), name)
 

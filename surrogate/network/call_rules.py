@@ -15,7 +15,11 @@ from surrogate.features.operators import (
     POINTWISE_CLASSES,
     AvgPoolBackward,
     BatchNormBackward,
+    BiasBackward,
+    Concat,
+    EmbeddingBag,
     EmbeddingBagBackward,
+    LayerNorm,
     MaxPoolBackward,
     SoftmaxBackward,
 )
@@ -134,8 +138,8 @@ def conv(call: Call) -> Layers:
     """Any forward convolution; the bias is a kernel of its own, as frameworks launch it."""
     yield call.layer(_convolution(call), weights=("weight",))
     if isinstance(call.arguments.get("bias"), Tensor):
-        made = call.result()
-        work = make.pointwise("add", [made, made[1:2]], made, call.dtype)
+        result = call.result()
+        work = make.pointwise("add", [result, result[1:2]], result, call.dtype)
         yield call.layer(work, part="bias", weights=("bias",))
 
 
@@ -147,7 +151,8 @@ def conv_backward(call: Call) -> Layers:
         if wanted:
             yield call.layer(replace(problem, direction=direction), part=direction)
     if len(mask) > 2 and mask[2]:
-        yield call.layer(make.bias_backward(call.shape("grad_output"), call.dtype), part="bias")
+        n, c, h, w = make.image(call.shape("grad_output"))
+        yield call.layer(BiasBackward(n=n, c=c, h=h, w=w, dtype=call.dtype), part="bias")
 
 
 def conv_half(call: Call) -> Layers:
@@ -224,7 +229,7 @@ def batch_norm_backward(call: Call) -> Layers:
 
 def norm(call: Call) -> Layers:
     """Layer, RMS, Lp, group and instance norm, and their gradients (x and dy in, dx out)."""
-    size = call.shape()
+    size: Shape = call.shape()
     if call.op.endswith("backward"):
         yield call.layer(make.streamed("layer_norm_backward", [size, size], [size], call.dtype, work=11))
         return
@@ -233,7 +238,7 @@ def norm(call: Call) -> Layers:
     normalised, weight = call.arguments.get("normalized_shape"), call.arguments.get("weight")
     if "group" in call.op.lower() or "instance" in call.op.lower():
         channels = size[1] if len(size) > 1 else 1
-        rows = size[0] * call.number("group", call.number("num_groups", channels))
+        rows = prod(size[:1]) * call.number("group", call.number("num_groups", channels))
     elif isinstance(normalised, list | tuple):
         rows = prod(size) // max(prod(normalised), 1)
     elif normalised is UNKNOWN and isinstance(weight, Tensor) and weight.shape:
@@ -241,7 +246,7 @@ def norm(call: Call) -> Layers:
     else:
         call.value("normalized_shape")
         rows = prod(size[: call.number("dim", -1) % len(size)])
-    work = make.layer_norm(rows, prod(size) // max(rows, 1), call.dtype)
+    work = LayerNorm(n=rows, c=prod(size) // max(rows, 1), dtype=call.dtype)
     yield call.layer(work, weights=("weight", "bias"))
 
 
@@ -312,7 +317,9 @@ def embedding(call: Call) -> Layers:
         if call.output is None and lookups % max(bags, 1):
             raise UnsupportedError("size of a bag")
         bag = max(1, lookups // max(1, bags))
-    yield call.layer(make.embedding(*table, lookups, call.dtype, bag=bag), weights=("weight",))
+    batch, (rows, dim) = max(1, lookups // bag), table
+    work = EmbeddingBag(batch=batch, rows=rows, bag=bag, dim=dim, dtype=call.dtype)
+    yield call.layer(work, weights=("weight",))
 
 
 def embedding_backward(call: Call) -> Layers:
@@ -359,8 +366,8 @@ def concat(call: Call) -> Layers:
     parts = [tensor.shape for tensor in call.tensors()]
     if call.output is None and (not parts or None in parts):
         raise UnsupportedError("shapes of its tensors")
-    made = (sum(prod(part or ()) for part in parts),) if call.output is None else call.output
-    yield call.layer(make.concat(made, call.dtype))
+    shape = (sum(prod(part or ()) for part in parts),) if call.output is None else call.output
+    yield call.layer(Concat(elements=prod(shape), dtype=call.dtype))
 
 
 def moved(call: Call) -> Layers:
@@ -392,9 +399,9 @@ def elementwise(call: Call, kind: str) -> Layers:
     if kind in POINTWISE_CLASSES and call.op != "Sum":
         reads = reads[: POINTWISE_CLASSES[kind].ACCESSES - 1]  # without masks, bounds and what an out= names
     try:
-        made = np.broadcast_shapes(*reads) if call.output is None else call.output
+        shape = np.broadcast_shapes(*reads) if call.output is None else call.output
     except ValueError:
         raise UnsupportedError("operands do not fit") from None
     if len(reads) == 1 and any(name in call.arguments for name in ("other", "exponent")):
         reads.append((1,))  # a number: the kind's scalar form
-    yield call.layer(make.pointwise(kind, reads, made, call.dtype))
+    yield call.layer(make.pointwise(kind, reads, shape, call.dtype))

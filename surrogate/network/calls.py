@@ -202,8 +202,8 @@ def flops_and_bytes(call: Call) -> tuple[float, float] | None:
         work = problems(call)
     except UnsupportedError:
         return _of_shapes(call)
-    moved = [one.tensor_bytes if isinstance(one, Conv) else one.dram_bytes for one in work]
-    return (float(sum(one.flops for one in work)), float(sum(moved))) if work else None
+    moved = [problem.tensor_bytes if isinstance(problem, Conv) else problem.dram_bytes for problem in work]
+    return (float(sum(problem.flops for problem in work)), float(sum(moved))) if work else None
 
 
 def _of_shapes(call: Call) -> tuple[float, float] | None:
@@ -227,16 +227,16 @@ def _of_shapes(call: Call) -> tuple[float, float] | None:
     return 2.0 * products * prod(output) * prod(filters[1:]), float(products * DTYPES[call.dtype] * sizes)
 
 
-def tell(call: Call, tally: Tally, *, training: bool) -> None:
+def add_call(call: Call, tally: Tally, *, training: bool) -> None:
     """Add a call's layers to a network's, or count it as ignored or unsupported."""
     if call.op in IN_INFERENCE and not training and call.arguments.get("train") is not True:
         tally.ignored[call.op] += 1
         return
     try:
-        found = layers(call)
+        parts = layers(call)
     except UnsupportedError as reason:
         tally.unsupported[f"{call.op} ({reason})" if call.op in RULES else call.op] += 1
         return
-    tally.add(found)
-    if not found:
+    tally.add(parts)
+    if not parts:
         tally.ignored[call.op] += 1

@@ -8,9 +8,9 @@ from typing import Any
 
 from surrogate.features.errors import InputError
 from surrogate.network.call import Call, Tensor, argument_name
-from surrogate.network.calls import RULES, tell
+from surrogate.network.calls import RULES, add_call
 from surrogate.network.network import Network, Tally
-from surrogate.network.onnx_file import load_model, with_shapes
+from surrogate.network.onnx_file import load_model, one_line, with_shapes
 
 DTYPE_OF = {1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16", 2: "int8", 3: "int8", 9: "int8", 5: "fp16"}
 """TensorProto element type → dtype; types that are not there count by their width (int64: 8 bytes)."""
@@ -54,40 +54,52 @@ def network_of(
 ) -> Network:
     """As `read_onnx`, from a ``ModelProto`` (which is changed); ``path`` names it in errors."""
     path = Path(path)
-    weights = {one.name: one.data_type for one in model.graph.initializer}
-    weights |= {one.values.name: one.values.data_type for one in model.graph.sparse_initializer}
-    found = with_shapes(model, path, batch, dims or {})
+    try:
+        network = _network(model, path, batch, dims or {}, dtype, training)
+    except (TypeError, ValueError) as error:  # protobuf hands over as bytes what is no UTF-8
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: damaged ({one_line(error)}); export it again") from None
+    if not network.layers and not network.unsupported:
+        raise InputError(f"{path}: no node of the ONNX model costs time (only views and constants)")
+    return network
+
+
+def _network(
+    model: Any, path: Path, batch: int | None, dims: Mapping[str, int], dtype: str | None, training: bool
+) -> Network:
+    weights = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    weights |= {tensor.values.name: tensor.values.data_type for tensor in model.graph.sparse_initializer}
+    batch = with_shapes(model, path, batch, dims)
     tensors = _tensors(model.graph, weights, dtype)
     tally = Tally()
     for call, constant in _nodes(model.graph, tensors):
         if constant and call.op in RULES:
             tally.ignored[CONSTANT_FOLDED] += 1
         else:
-            tell(call, tally, training=training)
-    if not tally.layers and not tally.unsupported:
-        raise InputError(f"{path}: no node of the ONNX model costs time (only views and constants)")
-    return tally.network(path.stem, found)
+            add_call(call, tally, training=training)
+    return tally.network(path.stem, batch)
 
 
 def _tensors(graph: Any, weights: Mapping[str, int], dtype: str | None) -> dict[str, Tensor]:
     """Name → what is known of it; names without a known type are left out."""
-    found = {"": Tensor()}
-    for one in (*graph.initializer,):
-        found[one.name] = Tensor(
-            tuple(one.dims), _dtype(one.data_type, dtype), floating=one.data_type in FLOATS
+    tensors = {"": Tensor()}
+    for weight in graph.initializer:
+        tensors[weight.name] = Tensor(
+            tuple(weight.dims), _dtype(weight.data_type, dtype), floating=weight.data_type in FLOATS
         )
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
         sizes = tuple(dim.dim_value for dim in tensor.shape.dim)
         known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-        found[info.name] = Tensor(
+        tensors[info.name] = Tensor(
             sizes if known else None, _dtype(tensor.elem_type, dtype), floating=tensor.elem_type in FLOATS
         )
     for name, kind in weights.items():
-        known = found.get(name, Tensor())
+        known = tensors.get(name, Tensor())
         many = prod(known.shape or (1,)) > 1  # a single number is an attribute in disguise
-        found[name] = replace(known, constant=True, parameter=many and kind in FLOATS)
-    return found
+        tensors[name] = replace(known, constant=True, parameter=many and kind in FLOATS)
+    return tensors
 
 
 def _dtype(kind: int, wanted: str | None) -> str:
@@ -117,10 +129,10 @@ def _call(proto: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], n
     op = proto.op_type
     own = proto.domain in ("", "ai.onnx") or (proto.domain == "com.microsoft" and op in RULES)
     arguments: dict[str, Any] = {
-        argument_name(op, place): tensor for place, tensor in enumerate(inputs) if proto.input[place]
+        argument_name(op, position): tensor for position, tensor in enumerate(inputs) if proto.input[position]
     }
     for attribute in proto.attribute:
-        key = _ATTRIBUTES.get(attribute.name, attribute.name)
+        key = _ATTRIBUTES.get(attribute.name) or str(attribute.name)
         if attribute.type == _INT:
             arguments[key] = attribute.i
         elif attribute.type == _INTS:

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from surrogate.features.errors import InputError
 from surrogate.network.call import Call, Tensor, base_name
-from surrogate.network.calls import tell
+from surrogate.network.calls import add_call
 from surrogate.network.network import Network, Tally
 
 REMEDY = "pip install 'seer-surrogate[torch]'"
@@ -26,36 +26,33 @@ DTYPES = {
 """torch's element types → ours; other integers stand as the type of their width."""
 
 
-class Recorded(NamedTuple):
-    """One call: ``target`` as ``aten::add.Tensor``, arguments by their schema's names (defaults included)."""
-
-    target: str
-    module: str
-    arguments: dict[str, Any]
-    results: list[Any]
-
-
 def read_module(
     source: str, *, batch: int | None = None, training: bool = False, dtype: str | None = None
 ) -> Network:
     """The network that ``module:callable`` builds, and what one pass over its inputs calls.
 
     Forward only, or under ``training`` forward and backward as autograd runs them, and the optimizer's step.
-    ``dtype`` replaces the floating-point type. Raises `InputError` where torch is missing, or the callable or the
-    module fails.
+    ``dtype`` replaces the floating-point type. The module is built without memory, too, unless its constructor asks for
+    a value that it computed. Raises `InputError` where torch is missing, or the callable or the module fails.
     """
     try:
         import torch
-        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
     except ImportError:
         raise InputError(f"{source}: running a module needs torch; {REMEDY}") from None
     build = imported_callable(source, CONTRACT)
-    with FakeTensorMode(allow_non_fake_inputs=True), in_one_line(source):
-        module, inputs = _built(source, build, batch)
-        calls = list(_calls(module, inputs, training, dtype))
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with in_one_line(source):
+        try:
+            with fake:
+                module, inputs = _built(source, build, batch)
+        except DataDependentOutputException:
+            module, inputs = _built(source, build, batch)
+        with fake:
+            calls = _calls(module, inputs, training, dtype)
     tally = Tally()
     for call in calls:
-        tell(_as_call(call), tally, training=training)
+        add_call(call, tally, training=training)
     if training:
         from surrogate.network.training import optimizer_step
 
@@ -64,7 +61,7 @@ def read_module(
         raise InputError(
             f"{source}: the module calls no operator that costs time; give one that computes something"
         )
-    first = next((one for one in inputs if isinstance(one, torch.Tensor) and one.dim()), None)
+    first = next((given for given in inputs if isinstance(given, torch.Tensor) and given.dim()), None)
     return tally.network(source.rpartition(":")[2], first.shape[0] if first is not None else batch, training)
 
 
@@ -73,95 +70,78 @@ def _built(source: str, build: Callable[..., Any], batch: int | None) -> tuple[A
     import torch
 
     takes = "batch" in inspect.signature(build).parameters
-    made = build(batch=batch) if takes and batch is not None else build()
-    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
-        raise InputError(f"{source}: returned {type(made).__name__}; {CONTRACT}")
-    module, inputs = made
+    built = build(batch=batch) if takes and batch is not None else build()
+    if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], torch.nn.Module)):
+        raise InputError(f"{source}: returned {type(built).__name__}; {CONTRACT}")
+    module, inputs = built
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     if batch is not None and not takes:
         inputs = tuple(
-            one.new_empty((batch, *one.shape[1:])) if isinstance(one, torch.Tensor) and one.dim() else one
-            for one in inputs
+            given.new_empty((batch, *given.shape[1:]))
+            if isinstance(given, torch.Tensor) and given.dim()
+            else given
+            for given in inputs
         )
     return module, inputs
 
 
-def _calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: str | None) -> Iterator[Recorded]:
+def _calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: str | None) -> list[Call]:
+    """Every ATen call of one pass: a dispatch mode under autograd sees them, in the backward pass with the module of
+    the forward call."""
     import torch
-    from torch.utils._pytree import tree_leaves
-
-    module.train(training)
-    with torch.set_grad_enabled(training), recording(_plain(dtype)) as calls:
-        result = module(*inputs)
-        if training:
-            leaves = tree_leaves(result)
-            losses = [
-                one.float().sum() for one in leaves if isinstance(one, torch.Tensor) and one.requires_grad
-            ]
-            if not losses:
-                raise InputError("the module's result needs no gradient; --training needs trained weights")
-            torch.stack(losses).sum().backward()
-    yield from calls
-
-
-def _plain(dtype: str | None) -> Callable[[Any], Any]:
-    """A function that puts shapes in the place of tensors; ``dtype`` replaces floating-point types."""
-    import torch
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            kind = DTYPES.get(str(value.dtype), "fp32")
-            wanted = dtype if dtype and value.dtype.is_floating_point else kind
-            shape = tuple(int(size) for size in value.shape)
-            floating = value.dtype.is_floating_point
-            return Tensor(shape, wanted, floating, parameter=isinstance(value, torch.nn.Parameter))
-        return [plain(one) for one in value] if isinstance(value, list | tuple) else value
-
-    return plain
-
-
-def _as_call(recorded: Recorded) -> Call:
-    op = base_name(recorded.target)
-    outputs = tuple(one for one in recorded.results if isinstance(one, Tensor))
-    name = f"{recorded.module}.{op}" if recorded.module else op
-    return Call(op, recorded.arguments, outputs, name)
-
-
-@contextmanager
-def recording(plain: Callable[[Any], Any]) -> Iterator[list[Recorded]]:
-    """The calls made inside, in order; in a backward pass the module is that of the forward call.
-
-    ``plain`` turns every argument into something without tensors: a tensor held here would make autograd copy it.
-    """
     from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
     from torch.utils.module_tracker import ModuleTracker
 
-    calls: list[Recorded] = []
+    calls: list[Call] = []
     tracker = ModuleTracker()
 
     class Recorder(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
-            given = {name: plain(value) for name, value in _named(func, args, kwargs or {}).items()}
-            results = plain(list(result) if isinstance(result, list | tuple) else [result])
-            calls.append(Recorded(func.name(), _deepest(tracker.parents), given, results))
+            given = {name: _plain(value, dtype) for name, value in _named(func, args, kwargs or {}).items()}
+            results = _plain(list(result) if isinstance(result, list | tuple) else [result], dtype)
+            outputs = tuple(value for value in results if isinstance(value, Tensor))
+            op, path = base_name(func.name()), _deepest(tracker.parents)
+            calls.append(Call(op, given, outputs, f"{path}.{op}" if path else op))
             return result
 
-    with tracker, Recorder():
-        yield calls
+    module.train(training)
+    with torch.set_grad_enabled(training), tracker, Recorder():
+        result = module(*inputs)
+        if training:
+            leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            losses = [leaf.float().sum() for leaf in leaves if leaf.requires_grad]
+            if not losses:
+                raise InputError("the module's result needs no gradient; --training needs trained weights")
+            torch.stack(losses).sum().backward()
+    return calls
+
+
+def _plain(value: Any, dtype: str | None) -> Any:
+    """Shapes in the place of tensors: one held here would make autograd copy it. ``dtype`` replaces floating types."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        floating = value.dtype.is_floating_point
+        kind = dtype if dtype and floating else DTYPES.get(str(value.dtype), "fp32")
+        shape = tuple(int(size) for size in value.shape)
+        return Tensor(shape, kind, floating, parameter=isinstance(value, torch.nn.Parameter))
+    return [_plain(inner, dtype) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _deepest(names: set[str]) -> str:
     """The innermost module's path without its root's class name; nothing outside all modules."""
-    deepest = max(names, key=lambda name: (name.count("."), name != "Global"), default="Global")
+    deepest = max(names, key=lambda name: (name.count("."), name != "Global", name), default="Global")
     return deepest.partition(".")[2]
 
 
 def _named(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by the names of the operator's schema, defaults included."""
     arguments = func._schema.arguments
-    found = {one.name: one.default_value for one in arguments if one.has_default_value()}
-    found |= {one.name: value for one, value in zip(arguments, args, strict=False)}
-    return found | kwargs
+    named = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    named |= {argument.name: value for argument, value in zip(arguments, args, strict=False)}
+    return named | kwargs
 
 
 def imported_callable(source: str, contract: str) -> Callable[..., Any]:
@@ -178,15 +158,15 @@ def imported_callable(source: str, contract: str) -> Callable[..., Any]:
         sys.path.insert(0, here)
     try:
         with in_one_line(source):
-            found: Any = importlib.import_module(module)
+            target: Any = importlib.import_module(module)
             for part in name.split("."):
-                found = getattr(found, part)
+                target = getattr(target, part)
     finally:
         if added and here in sys.path:
             sys.path.remove(here)
-    if not callable(found):
-        raise InputError(f"{source}: is a {type(found).__name__}, not callable; {contract}")
-    return found
+    if not callable(target):
+        raise InputError(f"{source}: is a {type(target).__name__}, not callable; {contract}")
+    return target
 
 
 @contextmanager

@@ -49,8 +49,8 @@ def iteration(network: Network) -> Network:
     # An embedding's gradient updates the rows it touches; a dense step over the whole table does not happen.
     parameters = sum(layer.parameters for layer in forward if not isinstance(layer.work, EmbeddingBag))
     tally.add(optimizer_step(parameters))
-    made = tally.network(network.name, network.batch, training=True)
-    return replace(made, ignored=network.ignored, unsupported=network.unsupported)
+    whole = tally.network(network.name, network.batch, training=True)
+    return replace(whole, ignored=network.ignored, unsupported=network.unsupported)
 
 
 def optimizer_step(parameters: int) -> list[Layer]:
@@ -73,8 +73,8 @@ def backward(layer: Layer) -> Iterator[Layer]:
         elif isinstance(work, EmbeddingBag):
             yield _named(layer, "backward", EmbeddingBagBackward(**work.sizes, dtype=work.dtype))
         elif wanted == INPUT:
-            for made in _gradient(work):
-                yield _named(layer, "backward", made)
+            for gradient in _gradient(work):
+                yield _named(layer, "backward", gradient)
     if isinstance(work, Pointwise) and work.kind == "bias" and layer.parameters:
         total = BiasBackward(n=work.n, c=work.c, h=work.h, w=work.w, dtype=work.dtype)
         yield _named(layer, "grad_bias", total)
@@ -102,13 +102,13 @@ def _product(work: Gemm, wanted: str) -> Operator:
 def _gradient(work: Operator) -> Iterator[Operator]:
     """The input's gradient of an operator that is no product."""
     if isinstance(work, MaxPool):
-        made = AvgPoolBackward if isinstance(work, AvgPool) else MaxPoolBackward
-        yield made(**work.sizes, dtype=work.dtype)
+        cls = AvgPoolBackward if isinstance(work, AvgPool) else MaxPoolBackward
+        yield cls(**work.sizes, dtype=work.dtype)
     elif isinstance(work, LayerNorm):
         yield _streamed(work, work.elements, reads=2, writes=1)
     elif isinstance(work, Softmax | BatchNorm):
-        made = SoftmaxBackward if isinstance(work, Softmax) else BatchNormBackward
-        yield made(**work.sizes, dtype=work.dtype)
+        cls = SoftmaxBackward if isinstance(work, Softmax) else BatchNormBackward
+        yield cls(**work.sizes, dtype=work.dtype)
     elif isinstance(work, Concat):
         yield POINTWISE_CLASSES["copy"](n=work.elements, dtype=work.dtype)
     elif isinstance(work, Streamed):

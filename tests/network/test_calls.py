@@ -1,5 +1,7 @@
 """One table from calls to problems: what traces record, what is solved from sizes, and what is refused."""
 
+from typing import Any
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -172,7 +174,7 @@ def test_convolutions_by_recorded_values(conv: Conv) -> None:
 def test_the_mask_of_convolution_backward() -> None:
     """A gradient for every True; the bias's is no convolution."""
     shapes = [(8, 16, 4, 6), (8, 4, 8, 8), (16, 4, 3, 3)]
-    sizes = {
+    sizes: dict[str, Any] = {
         "n": 8,
         "c": 4,
         "h": 8,

@@ -230,17 +230,6 @@ def test_missing_file(tmp_path: Path) -> None:
         read_onnx(tmp_path / "none.onnx")
 
 
-@pytest.mark.slow
-def test_large_weights_are_not_needed(onnx_file) -> None:
-    """100 MB of weights: the same network as without them."""
-    weights = {"w": np.zeros((4, 3, 3, 3), "f4"), "v": np.zeros((5000, 5000), "f4")}
-    path = onnx_file(
-        [node("Gemm", ["x", "v"], ["y"])], {"x": [2, 5000]}, {"v": weights["v"]}, name="large.onnx"
-    )
-    assert path.stat().st_size > 100e6
-    assert read_onnx(path).layers[0].work.sizes == {"batch": 1, "m": 2, "n": 5000, "k": 5000}
-
-
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_mutated_files_never_end_in_a_traceback(tmp_path: Path, data: st.DataObject) -> None:

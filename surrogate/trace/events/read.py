@@ -18,8 +18,10 @@ from surrogate.trace.events.raw import RawTrace, clean_name
 from surrogate.trace.events.tables import Device, Trace
 
 if TYPE_CHECKING:
-    from surrogate.formats.imported import Progress
+    from surrogate.formats.foreign_file import Progress
 
+DEFAULT_MAX_BYTES = 2 << 30
+"""Most bytes that a JSON trace may unpack to; its text is held in memory while it is parsed."""
 _SQLITE = b"SQLite format 3\x00"
 Handler = Callable[[dict[str, Any], dict[str, Any]], None]
 
@@ -37,12 +39,11 @@ _TAIL = 12  # characters; a number or a literal cut by the end of the file fails
 
 
 def read_trace(
-    path: str | Path, *, max_bytes: int | None = None, progress: "Progress | None" = None
+    path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: "Progress | None" = None
 ) -> Trace:
     """The trace in ``path``: a PyTorch profiler's JSON (plain, .gz, .bz2) or an Nsight Systems sqlite export.
 
-    ``max_bytes`` is the most that a JSON file may unpack to (default: `foreign_file.DEFAULT_MAX_BYTES`), ``progress``
-    is called with (bytes of the file read, its size) now and then. Raises `InputError` for a file that is missing,
+    ``max_bytes`` is the most that a JSON file may unpack to, ``progress`` is called with (bytes of the file read, its size) now and then. Raises `InputError` for a file that is missing,
     damaged, of another kind, too large, or holds no event.
     """
     path = Path(path)
@@ -58,9 +59,9 @@ def read_trace(
 
             trace = read_nsys(path)
         else:
-            from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, read_bytes  # brings pandas
+            from surrogate.formats.foreign_file import read_bytes
 
-            content = read_bytes(path, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=progress)
+            content = read_bytes(path, max_bytes=max_bytes, progress=progress)
             trace = read_kineto(content, str(path))
     if not (len(trace.ranges) or len(trace.calls) or len(trace.activities) or len(trace.frames)):
         raise InputError(

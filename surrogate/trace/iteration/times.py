@@ -9,6 +9,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,6 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.operators import Memcpy, Operator, operator
 from surrogate.network.call import UnsupportedError
 from surrogate.network.network import Work
-from surrogate.network.predictors import ConvPredictor, OperatorTimes
 from surrogate.trace.calls import CallReader, is_shape, kernels_by_owner, rebatched
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Floats, Trace
@@ -54,8 +54,8 @@ class Surrogates:
     """Predictors of one GPU: ``convs`` of convolutions (None: these count as lacking), ``operators`` of all others."""
 
     gpu: Gpu
-    convs: ConvPredictor | None
-    operators: OperatorTimes
+    convs: Any
+    operators: Any
 
     def ask(self, wanted: set[Work]) -> "dict[Work, tuple[float, str] | str]":
         """Problem → (time in µs, source), or what is lacking."""
