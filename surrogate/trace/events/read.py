@@ -43,8 +43,9 @@ def read_trace(
 ) -> Trace:
     """The trace in ``path``: a PyTorch profiler's JSON (plain, .gz, .bz2) or an Nsight Systems sqlite export.
 
-    ``max_bytes`` is the most that a JSON file may unpack to, ``progress`` is called with (bytes of the file read, its size) now and then. Raises `InputError` for a file that is missing,
-    damaged, of another kind, too large, or holds no event.
+    ``max_bytes`` is the most that a JSON file may unpack to, ``progress`` is called with (bytes of the file read, its
+    size) now and then. Raises `InputError` for a file that is missing, damaged, of another kind, too large, or holds
+    no event.
     """
     path = Path(path)
     require_regular(path)
