@@ -1,4 +1,4 @@
-"""Spans as columns: name, level, interval, thread or stream, parent (XSP, IPDPS 2020)."""
+"""Across-stack spans (XSP, IPDPS 2020): model ⊃ layer ⊃ operator ⊃ call ⊃ kernel, as columns."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError, nearest
-from surrogate.trace.events.link import nest
-from surrogate.trace.events.tables import Ints
-from surrogate.trace.result import Rows
+from surrogate.trace.events.build import nest
+from surrogate.trace.events.iterations import iteration_at
+from surrogate.trace.events.tables import Ints, Trace, linked, take
+from surrogate.trace.layers import Layers, find_layers
+from surrogate.trace.result import ResultTable
 
 LEVELS = ("model", "layer", "operator", "call", "kernel")
 """From the user's code down to the device; a span's parent lies on a level above its own."""
@@ -58,7 +60,7 @@ class Spans:
             yield row, depth
             waiting += [(child, depth + 1) for child in reversed(below.get(row, []))]
 
-    def rows(self, deepest: str = "kernel") -> Rows:
+    def rows(self, deepest: str = "kernel") -> ResultTable:
         """A row per span down to the level ``deepest``, indented by depth. Raises `InputError` for an unknown level."""
         last = level_number(deepest)
         first = int(self.start_ns.min()) if len(self) else 0
@@ -76,7 +78,7 @@ class Spans:
             for row, depth in self.depth_first()
             if self.level[row] <= last
         )
-        return Rows(f"Spans down to {deepest}: {len(rows):,}", rows)
+        return ResultTable(f"Spans down to {deepest}: {len(rows):,}", rows)
 
 
 def level_number(level: str) -> int:
@@ -93,11 +95,8 @@ def parents_by_inclusion(level: Ints, start_ns: Ints, end_ns: Ints, thread: Ints
     count (a worker inside the model span that the main thread opened), the latest begun.
     """
     parent = np.full(len(level), -1, np.int64)
-    for one in range(1, len(LEVELS)):
-        own = np.flatnonzero(level == one)
-        upper = np.flatnonzero(level < one)
-        if not len(own) or not len(upper):
-            continue
+    for number in range(1, len(LEVELS)):
+        own, upper = np.flatnonzero(level == number), np.flatnonzero(level < number)
         parent[own] = _including(own, upper, level, start_ns, end_ns, thread)
         alone = own[parent[own] < 0]
         parent[alone] = _including(alone, upper, level, start_ns, end_ns, np.zeros_like(thread))
@@ -109,31 +108,82 @@ def _including(spans: Ints, upper: Ints, level: Ints, start_ns: Ints, end_ns: In
     rows = np.concatenate([upper, spans])
     holds = np.arange(len(rows)) < len(upper)
     around, _ = nest(start_ns[rows], end_ns[rows], thread[rows], level[rows], holds, 0)
-    found = around[len(upper) :]
+    parent = around[len(upper) :]
     while True:  # open when the span begins, but perhaps over before it ends
-        early = np.flatnonzero(found >= 0)
-        early = early[end_ns[upper[found[early]]] < end_ns[spans[early]]]
+        early = np.flatnonzero(parent >= 0)
+        early = early[end_ns[upper[parent[early]]] < end_ns[spans[early]]]
         if not len(early):
-            return np.where(found >= 0, upper[found], -1)
-        found[early] = around[found[early]]
+            return linked(upper, parent)
+        parent[early] = around[parent[early]]
 
 
 def in_time_order(
     name: Sequence[str], level: Ints, start_ns: Ints, end_ns: Ints, track: Sequence[str], parent: Ints,
-    tags: Sequence[Mapping[str, Any]] = (),
+    tags: Sequence[Mapping[str, Any]],
 ) -> Spans:  # fmt: skip
     """`Spans` from columns in any order, sorted by start (ties: the upper level first), parents renumbered."""
     order = np.lexsort((-end_ns, level, start_ns))
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))
-    moved = parent[order]
-    places = order.tolist()
+    rows = order.tolist()
     return Spans(
-        name=tuple([str(name[at]) for at in places]),
+        name=tuple([str(name[row]) for row in rows]),
         level=level[order],
         start_ns=start_ns[order],
         end_ns=end_ns[order],
-        track=tuple([str(track[at]) for at in places]),
-        parent=np.where(moved >= 0, number[moved], -1) if len(order) else moved,
-        tags=tuple(tags[at] for at in places) if tags else ({},) * len(places),
+        track=tuple([str(track[row]) for row in rows]),
+        parent=linked(number, parent[order]),
+        tags=tuple([tags[row] for row in rows]),
     )
+
+
+def trace_spans(trace: Trace, layers: Layers | None = None) -> Spans:
+    """The spans of ``trace``: iterations, layers, operators inside them, CUDA calls, device activities.
+
+    A layer's parent is its iteration. Operators, calls and layers nest by time on their thread, so overlapping
+    layers of several threads stay apart; an operator of the backward pass, whose layer lies on another thread,
+    hangs under that layer by its autograd number. A kernel's span is its execution on the stream; its parent is
+    its launch call (joined by correlation id), whose own span is the launch. ``tags`` carry the correlation id.
+    """
+    layers = layers or find_layers(trace)
+    ranges, calls, activities, every = trace.ranges, trace.calls, trace.activities, layers.iterations
+    own = np.flatnonzero(layers.from_frame == 0)
+    is_layer = np.zeros(len(ranges), np.bool_)
+    is_layer[layers.row[own]] = True
+    operators = np.flatnonzero((layers.of_range >= 0) & ~is_layer)
+    # Spans are numbered level by level: iterations, layers, operators, calls, activities.
+    counts = [len(every), len(layers), len(operators), len(calls), len(activities)]
+    first_layer, first_operator, first_call = np.cumsum(counts)[:3].tolist()
+    span_of_range = np.full(len(ranges), -1, np.int64)
+    span_of_range[operators] = first_operator + np.arange(len(operators))
+    span_of_range[layers.row[own]] = first_layer + own
+    # An operator's parent is the one around it of the same layer, else the layer itself.
+    above, layer = ranges.parent[operators], layers.of_range[operators]
+    around = np.where(linked(layers.of_range, above) == layer, linked(span_of_range, above), -1)
+    of_call, of_activity = (
+        np.where(span >= 0, span, iteration_at(every, table.start_ns))
+        for table in (calls, activities)
+        for span in [linked(span_of_range, table.range)]
+    )
+    parent = np.concatenate([
+        np.full(len(every), -1, np.int64), layers.iteration, np.where(around >= 0, around, first_layer + layer),
+        of_call, np.where(activities.call >= 0, first_call + activities.call, of_activity),
+    ])  # fmt: skip
+    starts = [np.array([part.start_ns for part in every], dtype=np.int64), layers.start_ns]
+    ends = [np.array([part.end_ns for part in every], dtype=np.int64), layers.end_ns]
+    names, tracks = [*(part.label for part in every), *layers.name], ["" for _ in every]
+    threads = [thread.thread for thread in trace.threads]
+    for row, is_frame in zip(layers.row.tolist(), layers.from_frame.tolist(), strict=True):
+        tracks.append(threads[int((trace.frames if is_frame else ranges).thread[row])])
+    for table in (take(ranges, operators), calls):
+        tracks += [threads[i] for i in table.thread.tolist()]
+    streams = [f"GPU {stream.device} stream {stream.stream}" for stream in trace.streams]
+    tracks += [streams[i] for i in activities.stream.tolist()]
+    for table in (take(ranges, operators), calls, activities):
+        names += [trace.names[i] for i in table.name.tolist()]
+        starts.append(table.start_ns)
+        ends.append(table.end_ns)
+    ids = [-1] * first_call + np.concatenate([calls.correlation, activities.correlation]).tolist()
+    tags = [{"correlation": number} if number >= 0 else {} for number in ids]
+    level = np.repeat(np.arange(len(LEVELS)), counts)
+    return in_time_order(names, level, np.concatenate(starts), np.concatenate(ends), tracks, parent, tags)
