@@ -67,7 +67,7 @@ class Surrogates:
                 best = selection.estimates
                 answers[conv] = (best[0].time_us, MODEL) if best else "an algorithm that runs it"
         if others:
-            for problem, prediction in zip(others, self.operators.predict(others), strict=True):
+            for problem, prediction in zip(others, self.operators.kernel_times(others), strict=True):
                 answers[problem] = (prediction.time_us, prediction.source)
         return answers
 
@@ -78,13 +78,12 @@ def load_surrogates(
     """The predictors of a GPU. Raises `InputError` without a GPU, or where no bundle serves it and ``needs_convs``."""
     if device is None:
         raise InputError("the trace does not name a known GPU; say which one with --gpu")
-    from surrogate.operators import OperatorPredictor
-    from surrogate.prediction.predictor import load
+    from surrogate.prediction.shipped import load, load_operators
 
     convs = None
     if needs_convs:
         convs = load(device.name) if bundle is None else load(Path(bundle), gpu=device.name)
-    return Surrogates(device, convs, OperatorPredictor.load(device))
+    return Surrogates(device, convs, load_operators(device.name))
 
 
 def measured_times(trace: Trace) -> DeviceTimes:

@@ -83,7 +83,7 @@ class Setting:
 
 
 def _load(gpu_name: str | None, bundle: str | Path | None = None) -> "Predictor":
-    from surrogate.prediction.predictor import load
+    from surrogate.prediction.shipped import load
 
     return load(str(gpu_name)) if bundle is None else load(str(bundle), gpu=gpu_name)
 
