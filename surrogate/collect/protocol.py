@@ -6,9 +6,8 @@ repeats; all are kept in the log. Pure functions: the devices bring the clock.
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Self
 
 UNSTABLE_MAD = 0.05
 """A row whose MAD exceeds this share of its median is called unstable (pyperf warns at a like share of the mean)."""
@@ -42,15 +41,6 @@ class RepeatPolicy:
             return self.slowest_repeats
         return self.slow_repeats if warm_us > self.slow_us else self.repeats
 
-    def to_dict(self) -> dict[str, Any]:
-        """Field name → value."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        return cls(**values)
-
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -62,12 +52,7 @@ class Summary:
     mad_us: float
     repeats: int
     stable: bool
-    """False where the repeats scatter, or where a single repeat leaves nothing to judge by (`judgeable` is False)."""
-
-    @property
-    def judgeable(self) -> bool:
-        """True where there were at least two repeats."""
-        return self.repeats > 1
+    """False where the repeats scatter, or where a single repeat leaves nothing to judge by."""
 
 
 def summarise(times_us: Sequence[float]) -> Summary:

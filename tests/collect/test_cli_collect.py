@@ -2,9 +2,6 @@
 
 import contextlib
 import io
-import os
-import signal
-import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -67,19 +64,8 @@ def test_a_plan_file_and_shards(recording, tmp_path):
     plan.write_text("\n".join(problems[:6]))
     for shard in ("1/2", "2/2"):
         output = tmp_path / f"{shard[0]}.jsonl"
-        words = (
-            "--device",
-            "replay",
-            "--recording",
-            recording,
-            "--plan",
-            plan,
-            "--shard",
-            shard,
-            "-o",
-            output,
-        )
-        assert seer(*words).exit_code == 0
+        words = ("--device", "replay", "--recording", recording, "--plan", plan, "--shard", shard)
+        assert seer(*words, "-o", output).exit_code == 0
     rows = merge_runs([tmp_path / "1.jsonl", tmp_path / "2.jsonl"]).rows
     assert len(rows) == 24
 
@@ -96,11 +82,7 @@ def test_settings_reach_the_plan(tmp_path, recording):
 def test_the_cpu_keeps_its_time_under_either_name(tmp_path, monkeypatch):
     from surrogate.collect.cpu import spec
 
-    class Spec:
-        def to_dict(self):
-            return {"name": "Test CPU"}
-
-    monkeypatch.setattr(spec, "measure_spec", Spec)
+    monkeypatch.setattr(spec, "measure_spec", lambda: {"name": "Test CPU"})
     output, plan = tmp_path / "run.jsonl", tmp_path / "plan.txt"
     plan.write_text("\n".join(f"n1c16h{size}k16r3" for size in range(20, 220)))
     began = time.monotonic()
@@ -117,7 +99,7 @@ def test_the_cpu_keeps_its_time_under_either_name(tmp_path, monkeypatch):
     ("words", "message"),
     [
         (("--sample", "5"), "no device is named"),
-        (("--device", "cudnn", "--sample", "5", "--networks"), "networks and sample 5 came"),
+        (("--device", "cudnn", "--sample", "5", "--networks"), "sample 5 and networks came"),
         (("--device", "cudnn", "--grid", "sear"), "did you mean seer"),
         (("--device", "cudnn", "--sample", "5", "--shard", "3/2"), "out of range"),
         (("--device", "cudnn", "--sample", "5", "--gpu", "v100"), "--heuristic-only"),
@@ -159,20 +141,6 @@ def test_a_run_in_which_nothing_is_supported_exits_1(recording, tmp_path):
     assert "not_supported" in result.stdout
 
 
-def test_a_run_that_fell_back_from_cupti_exits_1_in_one_line(recording, tmp_path):
-    text = (
-        recording.read_text()
-        .replace('{"sms":4}', '{"timer":"cupti"}')
-        .replace('"timer":"cupti","w', '"timer":"events","w')
-    )
-    (tmp_path / "fallen.jsonl").write_text(text)
-    words = ("--device", "replay", "--recording", tmp_path / "fallen.jsonl", "-o", tmp_path / "run.jsonl")
-    for _ in range(2):
-        result = seer(*words)
-        assert result.exit_code == 1 and "fell back from CUPTI to events" in result.stdout
-        assert result.output.count("\n") == 1
-
-
 def test_left_out_problems_are_counted(tmp_path, monkeypatch):
     monkeypatch.setenv("SEER_CUDNN", "no-such-library.so")
     plan = tmp_path / "plan.txt"
@@ -198,32 +166,3 @@ def test_the_deviceless_heuristic_is_called(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert calls == [(calls[0][0], "h200", str(output))]
     assert calls[0][0] > 1000
-
-
-def test_ctrl_c_leaves_a_run_that_goes_on(recording, tmp_path):
-    script = (
-        "import time\n"
-        "from surrogate.collect.replay import ReplayDevice\n"
-        "measure = ReplayDevice.measure\n"
-        "def slow(*arguments):\n"
-        "    time.sleep(0.2)\n"
-        "    return measure(*arguments)\n"
-        "ReplayDevice.measure = slow\n"
-        "from surrogate.cli import main\n"
-        "main()\n"
-    )
-    output = tmp_path / "run.jsonl"
-    words = ["collect", "--device", "replay", "--recording", str(recording), "-o", str(output)]
-    child = subprocess.Popen(
-        [sys.executable, "-c", script, *words], stderr=subprocess.PIPE, text=True, env={**os.environ}
-    )
-    deadline = time.monotonic() + 30
-    while not (output.exists() and output.read_bytes().count(b"\n") > 3) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    child.send_signal(signal.SIGINT)
-    _, errors = child.communicate(timeout=30)
-    assert child.returncode == 130
-    assert f"the same command goes on with {output}" in errors
-    assert "Traceback" not in errors
-    result = seer(*words[1:])
-    assert "12 of 12 problems done" in result.stdout

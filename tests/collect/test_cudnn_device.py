@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from surrogate.collect.cpu.algorithms import direct
-from surrogate.collect.cudnn.activity import KernelSpan
+from surrogate.collect.cudnn.activity import Span
 from surrogate.collect.cudnn.convolution import ALGORITHMS
 from surrogate.collect.cudnn.device import CudnnDevice, decode, forward_error
 from surrogate.collect.cudnn.gpu import GpuFaultError
 from surrogate.collect.cudnn.library import CudnnError
-from surrogate.collect.device import DeviceLostError
+from surrogate.collect.device import DeviceLostError, Kernel
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
@@ -112,8 +112,8 @@ class FakeActivity:
 
     def collect(self, labels):
         spans = [
-            KernelSpan(0, 30_000, "first", (4, 1, 1), (128, 1, 1), 96, 0, 512),
-            KernelSpan(35_000, 75_000, "second", (2, 2, 1), (256, 1, 1), 64, 16, 0),
+            Span(0, 30_000, Kernel("first", 4, 1, 1, 128, 1, 1, 96, 0, 512, 30.0)),
+            Span(35_000, 75_000, Kernel("second", 2, 2, 1, 256, 1, 1, 64, 16, 0, 40.0)),
         ]
         return [spans[: self.kernels] for _ in labels]
 
@@ -135,9 +135,7 @@ def device(parts, activity=None):
     clocks = type(
         "NoClocks", (), {"sample": lambda _: {"sm_clock_mhz": 1}, "driver_version": lambda _: "570"}
     )()
-    return CudnnDevice(
-        library=library, gpu=gpu, activity=(activity, "not installed"), clocks=clocks, self_check=False
-    )
+    return CudnnDevice(library=library, gpu=gpu, activity=(activity, "not installed"), clocks=clocks)
 
 
 def test_events_time_the_call_where_cupti_is_missing(parts):
@@ -283,12 +281,14 @@ def test_alpha_is_double_for_doubles_alone(parts):
 
 
 def test_the_header(parts):
+    for number in range(8):
+        parts[0].status["cudnnConvolutionForward", number] = 3000
     info = device(parts).describe()
     assert (info.gpu, info.library, info.library_version) == ("NVIDIA Fake", "cudnn", "9.1.0")
     assert info.versions == {"cuda_runtime": "13.0", "cudnn": "9.1.0", "driver": "570"}
     assert info.properties == {
         "sms": 4, "timer": "events", "cupti_missing": "not installed", "library_path": "libcudnn.so.9",
-        "flush_bytes": 256 << 20,
+        "flush_bytes": 256 << 20, "relative_errors": {"fma": {}, "default": {}},
     }  # fmt: skip
     assert device(parts, FakeActivity()).describe().properties["timer"] == "cupti"
 

@@ -137,7 +137,7 @@ def test_an_unknown_call_is_answered():
     replies = io.StringIO()
     request = json.dumps({"call": "dance", "conv": CONV.to_dict()}) + "\n"
     serve(Nothing, io.StringIO(request), replies)  # pyright: ignore[reportArgumentType]
-    assert "dance" in json.loads(replies.getvalue())["input_error"]
+    assert "dance" in json.loads(replies.getvalue())["lost"]
 
 
 def test_the_cudnn_worker_tells_what_is_missing(monkeypatch):

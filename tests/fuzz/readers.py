@@ -109,7 +109,7 @@ def _run_log(path: Path) -> object:
 
 
 def _plan(path: Path) -> object:
-    from surrogate.collect.plan_file import file_problems
+    from surrogate.collect.plan_source import file_problems
 
     found = file_problems(path)
     assert found

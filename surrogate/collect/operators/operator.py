@@ -86,20 +86,17 @@ class Operator:
     @property
     def bytes(self) -> int:
         """Bytes of all operands and results together, each held once."""
-        return 4 * self._elements()
-
-    def _elements(self) -> int:
         if self.kind == "gemm":
             batch, m, n, k = self.sizes
-            return batch * (m * k + k * n + m * n)
+            return 4 * batch * (m * k + k * n + m * n)
         if self.kind.startswith("embedding"):
             batch, rows, tables, bag, dim, _ = self.sizes
-            return tables * (rows * dim + batch * bag + batch * dim)
+            return 4 * tables * (rows * dim + batch * bag + batch * dim)
         held = prod(self.sizes[:4]) if "h" in KINDS[self.kind] else prod(self.sizes)
         if self.kind.startswith("max_pool"):
             output = self["n"] * self["c"] * prod(self.pooled)
-            return held + output if self.kind == "max_pool" else 2 * (held + output)
-        return held * (3 if self.kind == "add" else 2)
+            return (4 if self.kind == "max_pool" else 8) * (held + output)
+        return 4 * held * (3 if self.kind == "add" else 2)
 
 
 def parse(key: str) -> Operator:

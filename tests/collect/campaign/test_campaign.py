@@ -124,10 +124,7 @@ def test_a_step_of_the_probe_that_fails_leaves_the_others(context, gpu, monkeypa
 
 
 def test_the_operators_slice_on_this_cpu(context, monkeypatch):
-    monkeypatch.setattr(
-        "surrogate.collect.cpu.spec.measure_spec",
-        lambda: type("S", (), {"to_dict": lambda self: {"name": "C"}})(),
-    )
+    monkeypatch.setattr("surrogate.collect.cpu.spec.measure_spec", lambda: {"name": "C"})
     report = run_operators(SLICES[6], replace(context, device="cpu"))
     assert report.files == ["slice-6.parquet", "slice-6.jsonl.gz"] and report.measured == {"ok": 8}
     assert pd.read_parquet(context.out / "slice-6.parquet")["gpu"].eq("C").all()
