@@ -18,7 +18,7 @@ from surrogate.collect import log
 from surrogate.collect.device import Measurement, choices, demangled
 from surrogate.collect.log import Contents, Header, conv_of, key_without_visit
 from surrogate.collect.operators.operator import parse
-from surrogate.collect.protocol import drift, slow_clocks, summarise, throttles, trend
+from surrogate.collect.protocol import drift, slow_clocks, summarise, throttled, trend
 from surrogate.dataset.columns import columns
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILY_OF_KIND
@@ -115,7 +115,7 @@ def _note_clocks(clocks: Sequence[tuple[list[Visit], Mapping[str, float]]]) -> N
     for (visits, conditions), slow in zip(clocks, flags, strict=True):
         for visit in visits:
             visit.clock_mhz, visit.slow_clock = conditions.get("sm_clock_mhz"), slow
-            visit.throttled = bool(throttles(conditions.get("throttle_reasons")))
+            visit.throttled = throttled(conditions.get("throttle_reasons"))
 
 
 def _sound(result: Mapping[str, Any]) -> Measurement:

@@ -5,7 +5,7 @@ repeats; all are kept in the log. Pure functions: the devices bring the clock.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -15,14 +15,10 @@ UNSTABLE_SPREAD = 1.5
 """… and one whose slowest repeat exceeds its median this many times."""
 SLOW_CLOCK = 0.95
 """A row taken below this share of the run's median SM clock is flagged."""
-THROTTLES: Mapping[int, str] = {
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "power brake",
-}
-"""Bit of nvmlClocksEventReasons… (nvml.h) → what slowed the clock. Idle and user settings are no throttling."""
+THROTTLES = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+"""Bits of nvmlClocksEventReasons… (nvml.h) that slowed the clock: power cap, hardware slowdown, software and hardware
+thermal slowdown, power brake. Idle and user settings are no throttling.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +76,6 @@ def trend(medians_us: Sequence[float]) -> float:
     return medians_us[-1] / medians_us[0] - 1.0
 
 
-def throttles(mask: float | None) -> tuple[str, ...]:
-    """What slowed the clock, by name; empty for none or unknown."""
-    bits = int(mask) if mask and isfinite(mask) else 0
-    return tuple(name for bit, name in THROTTLES.items() if bits & bit)
+def throttled(reasons: float | None) -> bool:
+    """True where NVML's bit mask says that something slowed the clock; False for none or unknown."""
+    return bool(reasons and isfinite(reasons) and int(reasons) & THROTTLES)

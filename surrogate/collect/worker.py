@@ -34,15 +34,12 @@ class Worker:
         self._command = list(command)
         self._timeout_s, self._first_timeout_s = timeout_s, first_timeout_s
         self._child: subprocess.Popen[str] | None = None
-        self._info: DeviceInfo | None = None
         self.starts = 0
         """Processes started so far."""
 
     def describe(self) -> DeviceInfo:
-        """The device's facts, asked once."""
-        if self._info is None:
-            self._info = DeviceInfo.from_dict(self._ask("describe"))
-        return self._info
+        """See `Device.describe`."""
+        return DeviceInfo.from_dict(self._ask("describe"))
 
     def conditions(self) -> Mapping[str, float]:
         """See `Device.conditions`."""

@@ -117,7 +117,7 @@ def test_kernels_are_keyed_like_rows(make_plan, record):
     kernels = merged.kernels
     assert set(kernels.columns) <= set(KERNEL_COLUMNS)
     assert len(kernels) == (merged.rows.status == "ok").sum()
-    assert set(kernels.blocks) == {16}
+    assert set(kernels.blocks) == {16} and "gemm_kernel()" in set(kernels.kernel_name)
     assert set(kernels.kernel_index) == {0}
     joined = kernels.merge(merged.rows, on=KEY, suffixes=("_kernel", ""))
     assert len(joined) == len(kernels)

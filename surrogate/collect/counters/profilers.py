@@ -32,10 +32,7 @@ RESOURCES = (
     "launch__registers_per_thread",
     "launch__shared_mem_per_block_static",
     "launch__shared_mem_per_block_dynamic",
-    "launch__occupancy_limit_blocks",
-    "launch__occupancy_limit_registers",
-    "launch__occupancy_limit_shared_mem",
-    "launch__occupancy_limit_warps",
+    *(f"launch__occupancy_limit_{limit}" for limit in ("blocks", "registers", "shared_mem", "warps")),
     "device__attribute_multiprocessor_count",
 )
 """What B_max follows from; no pass either."""
@@ -43,15 +40,11 @@ RESOURCES = (
 GROUPS: dict[str, tuple[str, ...]] = {
     "A": (
         "gpu__time_duration.sum",
-        "dram__bytes_read.sum",
-        "dram__bytes_write.sum",
-        "dram__sectors_read.sum",
-        "dram__sectors_write.sum",
+        *(f"dram__{unit}_{way}.sum" for unit in ("bytes", "sectors") for way in ("read", "write")),
         "dram__throughput.avg.pct_of_peak_sustained_elapsed",
         "lts__t_sectors_op_read.sum",
         "lts__t_sectors_op_write.sum",
-        "sm__inst_executed_pipe_fma.sum",
-        "sm__inst_executed_pipe_tensor.sum",
+        *(f"sm__inst_executed_pipe_{pipe}.sum" for pipe in ("fma", "tensor")),
         "sm__warps_active.avg.pct_of_peak_sustained_active",
         "sm__cycles_elapsed.max",
         *RESOURCES,

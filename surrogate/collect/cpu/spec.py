@@ -53,9 +53,7 @@ def cpu_name(cpuinfo: Path) -> str:
 
 def usable_cores() -> int:
     """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def last_level_cache_bytes(caches: Path) -> int:

@@ -62,20 +62,14 @@ class Direction:
     """The stem of a direction's functions, and the roles of its operands and result: ``x``, ``w``, ``y``."""
 
     stem: str
-    first: str
-    second: str
-    result: str
-
-    @property
-    def roles(self) -> tuple[str, str, str]:
-        """First operand, second operand, result."""
-        return self.first, self.second, self.result
+    roles: tuple[str, str, str]
+    """First operand, second operand, result."""
 
 
 DIRECTIONS: Mapping[str, Direction] = {
-    "fwd": Direction("Forward", "x", "w", "y"),
-    "bwd_data": Direction("BackwardData", "w", "y", "x"),
-    "bwd_filter": Direction("BackwardFilter", "x", "y", "w"),
+    "fwd": Direction("Forward", ("x", "w", "y")),
+    "bwd_data": Direction("BackwardData", ("w", "y", "x")),
+    "bwd_filter": Direction("BackwardFilter", ("x", "y", "w")),
 }
 ENTRIES = 16
 """Room for rankings: an algorithm may stand in them twice, with two math types."""
@@ -156,8 +150,8 @@ class Convolutions:
 
     def _described(self) -> tuple[Any, ...]:
         """The descriptors of operands, convolution and result, in the order of all functions that run nothing."""
-        d, direction = self.descriptors, self._direction
-        return d[direction.first], d[direction.second], d["conv"], d[direction.result]
+        first, second, result = (self.descriptors[role] for role in self._direction.roles)
+        return first, second, self.descriptors["conv"], result
 
     def _placed(self, pointers: Mapping[str, int]) -> tuple[list[Any], list[Any]]:
         """The operands' descriptors, each with its pointer, and the result's."""

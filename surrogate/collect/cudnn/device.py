@@ -1,7 +1,7 @@
 """The `cudnn` device: one legacy algorithm = one call, on the current GPU."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
@@ -142,7 +142,8 @@ class CudnnDevice:
                 over = f"{workspace_bytes} bytes exceed the limit of {self._gpu.workspace_bytes}"
                 return Measurement("workspace_too_large", over, workspace_bytes=workspace_bytes)
             call = self._call(current, algorithm, workspace_bytes)
-            return self.stopwatch.time(call, policy, workspace_bytes, deterministic)
+            timed = self.stopwatch.time(call, policy)
+            return replace(timed, workspace_bytes=workspace_bytes, deterministic=deterministic)
         except CudnnError as error:
             settle(self._gpu, error.code)
             return Measurement(error.status, str(error), workspace_bytes=workspace_bytes)

@@ -110,12 +110,11 @@ def sampled(count: int, seed: int, max_bytes: int = MAX_BYTES) -> list[Operator]
     if count < 1:
         raise InputError(f"{count} operator problems are none; give at least 1")
     random = np.random.Generator(np.random.PCG64(seed))
-    found: dict[Operator, None] = {}
-    for kind in cycle(KINDS):
-        found[next(_drawn(kind, random, max_bytes))] = None
-        if len(found) == count:
-            return list(found)
-    raise AssertionError("cycle never ends")
+    drawn: dict[Operator, None] = {}
+    kinds = cycle(KINDS)
+    while len(drawn) < count:
+        drawn[next(_drawn(next(kinds), random, max_bytes))] = None
+    return list(drawn)
 
 
 def _drawn(kind: str, random: np.random.Generator, max_bytes: int) -> Iterator[Operator]:
