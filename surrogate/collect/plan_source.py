@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from surrogate.collect.networks import network_problems
 from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build
@@ -101,7 +102,7 @@ class PlanSource:
                 f"{came} came as the plan; name one of --plan FILE, --grid seer, --networks, --sample N"
             )
         problems, anchors = self._problems(caps)
-        under = {"seed": self.seed, "caps": caps, "settings": self.settings, "shard": self.shard}
+        under: Any = {"seed": self.seed, "caps": caps, "settings": self.settings, "shard": self.shard}
         return build(problems, description=named[0], anchors=anchors, **under)
 
     def _problems(self, caps: Caps) -> tuple[Sequence[PlannedProblem], Sequence[PlannedProblem] | None]:

@@ -69,7 +69,7 @@ class Worker:
 
     def _start(self) -> subprocess.Popen[str]:
         # a session of its own keeps the terminal's Ctrl-C from the child: the parent ends it in order
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._child = subprocess.Popen(self._command, **pipes, text=True, bufsize=1, start_new_session=True)
         self.starts += 1
         return self._child
