@@ -13,7 +13,7 @@ from experiments.script import run_script
 from experiments.sources import FORWARD, Sources
 from experiments.verdicts import choice_verdicts, time_verdicts, told
 from experiments.words import percent, ratio
-from surrogate.dataset.problems import version_number
+from surrogate.features.text import version_number
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from surrogate.dataset.rows import Rows
     from surrogate.models import Support, TimeModel
     from surrogate.models.launch import Launch
+    from surrogate.models.trees import BoostedTimes
 
 BUNDLE_SCHEMA = 3
 """Version of the folder's layout. History: 1 and 2 held convolutions alone; 3, a part for each family."""
@@ -46,6 +47,15 @@ class Part:
     domain: Domain
     unseen_gpu_factor: float = UNSEEN_GPU_FACTOR
     """What half widths are multiplied by on a GPU that training never saw."""
+    candidates: frozenset[str] = frozenset()
+    """What training saw run, as `Rows.candidate` names it."""
+    row_counts: Mapping[str, int] = field(default_factory=dict)
+    """`Domain.reference_key`, and ``gpu|`` before it → training rows: how much is known of a kind of problem."""
+
+    @cached_property
+    def times(self) -> "BoostedTimes | None":
+        """The model as arrays that numpy answers from, None for a model that is not one ensemble of trees."""
+        return self.model.times()
 
     def half_widths(self, rows: "Rows", distance: np.ndarray, predicted_us: np.ndarray) -> np.ndarray:
         """(rows,) half widths in log time of the 90 % intervals around ``predicted_us``."""
@@ -139,6 +149,8 @@ def save(bundle: Bundle, path: str | Path) -> None:
             "params": _plain_params(part.model),
             "features": part.family.version,
             "unseen_gpu_factor": part.unseen_gpu_factor,
+            "candidates": sorted(part.candidates),
+            "row_counts": dict(part.row_counts),
         }
     index = {
         "schema": BUNDLE_SCHEMA,
@@ -224,6 +236,8 @@ def _part(name: str, row: Mapping[str, Any], files: Mapping[str, bytes]) -> Part
         Widths.from_json(own["widths.json"]),
         Domain.from_json(own["domain.json"]),
         float(row["unseen_gpu_factor"]),
+        frozenset(row["candidates"]),
+        row["row_counts"],
     )
 
 

@@ -89,7 +89,7 @@ def command(
     from surrogate.network.network import Network
     from surrogate.network.read import read_network
     from surrogate.network.sweep import gpu_records, sweep_batches, sweep_records
-    from surrogate.prediction.limits import parse_bytes
+    from surrogate.prediction.results import parse_bytes
 
     limits: dict[str, Any] = {
         "workspace_limit": None if workspace_limit is None else parse_bytes(workspace_limit),

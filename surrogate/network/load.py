@@ -39,7 +39,7 @@ def load_predictors(gpu: str, bundle: str | Path | None = None) -> Predictors:
     Raises `InputError` for an unknown GPU or a damaged bundle.
     """
     from surrogate.operators import OperatorPredictor
-    from surrogate.prediction.predictor import load
+    from surrogate.prediction.shipped import load
 
     device = gpu_named(gpu)
     convs = load(gpu) if bundle is None else load(Path(bundle), gpu=gpu)

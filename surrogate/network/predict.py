@@ -17,7 +17,7 @@ from surrogate.network.network import Layer, Network
 from surrogate.network.predictors import ConvPredictor, OperatorTimes
 from surrogate.network.result import LayerTime, NetworkTime
 from surrogate.network.savings import savings
-from surrogate.prediction.selection import Selection
+from surrogate.prediction.results import Selection
 
 MIDDLE = 1
 """Place of the middle tile among a mechanism's launches."""

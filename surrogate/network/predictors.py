@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from surrogate.features.conv import Conv
 from surrogate.features.operators import Operator
-from surrogate.prediction.selection import Selection
+from surrogate.prediction.results import Selection
 
 
 class ConvPredictor(Protocol):

@@ -6,7 +6,7 @@ from typing import Any
 
 from surrogate.features.conv import Conv
 from surrogate.network.network import Network
-from surrogate.prediction.selection import Selection
+from surrogate.prediction.results import Selection
 
 FIXED = {
     "cudnn": {"fwd": "IMPLICIT_PRECOMP_GEMM", "bwd_data": "ALGO_1", "bwd_filter": "ALGO_1"},
