@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError
+from surrogate.models.trend import Trend
 
 UNDECIDED, LEFT, RIGHT = -1, 0, 1
 CHUNK_ROWS = 32
@@ -232,10 +233,11 @@ class Trees:
 
 @dataclass(frozen=True, slots=True)
 class BoostedTimes:
-    """A fitted model as arrays: time = (roofline · 2^(``own_weight`` · own roofline column) + call) · exp(trees).
+    """A fitted model as arrays: (roofline · 2^(``own_weight`` · own roofline column) + call) · exp(trees + trend) µs.
 
     ``columns`` are the trees' columns by name, behind which comes the candidate's code; ``codes`` candidate (as
-    `Rows.candidate` names it) → code; ``call_us`` ``gpu|library``, ``|library`` or "" → a call's fixed cost in µs.
+    `Rows.candidate` names it) → code; ``call_us`` ``gpu|library``, ``|library`` or "" → a call's fixed cost in µs;
+    ``trend`` goes on outside the range that training saw (None: nothing does).
     """
 
     trees: Trees
@@ -243,23 +245,31 @@ class BoostedTimes:
     codes: Mapping[str, int]
     own_weight: float = 0.0
     call_us: Mapping[str, float] = field(default_factory=dict)
+    trend: Trend | None = None
 
     def to_files(self) -> dict[str, bytes]:
         """The arrays, and the rest as JSON."""
         facts = {name: getattr(self, name) for name in ("columns", "codes", "own_weight", "call_us")}
+        facts["trend"] = None if self.trend is None else self.trend.facts()
         return {"trees.npz": self.trees.to_bytes(), "times.json": json.dumps(facts, sort_keys=True).encode()}
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> "BoostedTimes":
         """What `to_files` wrote."""
         facts = json.loads(files["times.json"])
+        trend = facts["trend"] and Trend.from_facts(facts["trend"])
         trees = Trees.from_bytes(files["trees.npz"])
-        return cls(trees, **(facts | {"columns": tuple(facts["columns"])}))
+        return cls(trees, **(facts | {"columns": tuple(facts["columns"]), "trend": trend}))
 
     def call_cost_us(self, gpu: str, library: str) -> float:
         """The fixed cost of a call on a GPU, else of the library, else of any."""
-        keys = (f"{gpu}|{library}", f"|{library}", "")
-        return next((self.call_us[key] for key in keys if key in self.call_us), 0.0)
+        return call_cost_us(self.call_us, gpu, library)
+
+
+def call_cost_us(call_us: Mapping[str, float], gpu: str, library: str) -> float:
+    """The fixed cost of a call in µs on a GPU, else of the library, else of any; 0 where none is known."""
+    keys = (f"{gpu}|{library}", f"|{library}", "")
+    return next((call_us[key] for key in keys if key in call_us), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
