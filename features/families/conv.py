@@ -162,10 +162,6 @@ class ConvFamily(Family):
         "log2_out_h": 2.0, "is_depthwise": 0.5, "stride_h": 1.0, "itemsize": 4.0, "is_bwd_data": 1.0,
         "is_bwd_filter": 1.0, "is_nhwc": 1.0, "uses_tensor_cores": 1.0,
     }  # fmt: skip
-    trend_names = (
-        "log2_roofline_us", "log2_waves_middle", "log2_algorithm_roofline_ratio", "log2_intensity",
-        "log2_workspace_per_l2", "log2_footprint_per_l2", "log2_dram_gbs", "log2_peak_tflops",
-    )  # fmt: skip
     own_roofline = "log2_algorithm_roofline_ratio"
     has_call_cost = False
 

@@ -87,11 +87,6 @@ class Family(ABC):
         {"log2_flops": 4.0, "log2_intensity": 2.0, "itemsize": 4.0, "uses_tensor_cores": 1.0}
     )
     """Column → the difference between two problems that counts as one unit of distance."""
-    trend_names: tuple[str, ...] = (
-        "log2_roofline_us", "log2_blocks_per_sm", "log2_intensity", "log2_bytes_per_l2", "log2_dram_gbs",
-        "log2_peak_tflops",
-    )  # fmt: skip
-    """Columns of size and device that times go on with outside a range; time first, then what fills the device."""
     own_roofline: str = ""
     """The candidate column that holds log2(candidate's roofline / problem's roofline); empty where there is none."""
     has_call_cost: bool = True

@@ -19,7 +19,7 @@ from surrogate.features.families import Family
 from surrogate.models.base import TimeModel, dims, terms
 from surrogate.models.launch import call_costs
 from surrogate.models.trees import BoostedTimes, Trees, call_cost_us
-from surrogate.models.trend import Trend
+from surrogate.models.trend import Trend, trend_names
 
 ROWS_PER_THREAD = 4000
 
@@ -127,7 +127,7 @@ class _Boosted(TimeModel):
             self.call_us_ = call_costs(*_gpus_and_libraries(rows), time_us)
         target, self.trend_ = self.target(rows, time_us), None
         if self.has_physics:
-            names = rows.family.trend_names
+            names = trend_names(rows.family)
             gpus = _gpus_and_libraries(rows)[0]
             self.trend_ = Trend.fit(names, rows.columns(names), target, rows.candidate, gpus)
         threads = _threads(len(rows))

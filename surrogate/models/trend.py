@@ -1,8 +1,10 @@
 """`Trend`: a smooth continuation of a log correction outside the range of its training data, where trees stand still.
 
 Inside the range the trend adds nothing, so that the trees alone rank the candidates there. Outside it adds the
-difference between its value at the problem and its value at the nearest point of the range. It is linear in a few
-terms of size and device (`Family.trend_names`); many collinear ones would make its slopes arbitrary.
+difference between its value at the problem and its value at the nearest point of the range. The slopes are those of
+all candidates and GPUs together: slopes of their own, however much they were shrunk towards the common ones, predicted
+worse beyond the range. The range is that of the candidate on the GPU, because a problem that is large for a fast GPU
+has roofline times that are common on a slow one.
 """
 
 from collections.abc import Mapping
@@ -11,29 +13,34 @@ from typing import Any, Self
 
 import numpy as np
 
-HINGED = 2
-"""The first terms also enter as max(0, term - knot): it is the slope of the large problems that goes on."""
+from surrogate.features.families import Family
+
 QUANTILES = (0.25, 0.5, 0.75)
-"""Of the hinged terms' values: where the knots lie."""
-PENALTIES = (1.0, 3.0, 10.0)
-"""Of squared scaled slopes: of those of all rows, of a candidate's and of a candidate's on one GPU."""
+"""Of the first term: where its knots lie. The slope of the large problems is what goes on."""
+PENALTY = 1.0
+"""Of squared slopes of columns scaled to unit spread."""
 LEAST_SPREAD = 0.1
 """A term that varies less is scaled by this, so that noise in it is not blown up."""
 
 
+def trend_names(family: Family) -> tuple[str, ...]:
+    """The terms: roofline time, the candidate's own over it, and FLOPs per byte. More, being collinear, did worse."""
+    own = (family.own_roofline,) if family.own_roofline else ()
+    return ("log2_roofline_us", *own, "log2_intensity")
+
+
 @dataclass(frozen=True)
 class Trend:
-    """Slopes that were fitted, and the range that they hold outside of.
+    """A ridge regression on a few terms and hinges of the first one, and the ranges outside of which it counts.
 
-    ``names`` of the terms; ``low`` and ``high`` (terms,) the range; ``knots`` (`HINGED`, knots) of the first terms;
-    ``slopes``: group → (terms + hinges,) per unit of a term, for "", ``candidate`` and ``candidate|gpu``.
+    ``names`` of the terms; ``knots`` (knots,) of the first; ``slopes`` (terms + knots,) in log time per unit;
+    ``ranges``: ``candidate|gpu``, ``candidate|`` (on any GPU) or "" (all rows) → (2, terms) least and largest values.
     """
 
     names: tuple[str, ...]
-    low: np.ndarray
-    high: np.ndarray
     knots: np.ndarray
-    slopes: Mapping[str, np.ndarray]
+    slopes: np.ndarray
+    ranges: Mapping[str, np.ndarray]
 
     @classmethod
     def fit(
@@ -41,78 +48,76 @@ class Trend:
         names: tuple[str, ...],
         terms: np.ndarray,
         target: np.ndarray,
-        candidate: np.ndarray,
-        gpu: np.ndarray,
+        candidates: np.ndarray,
+        gpus: np.ndarray,
     ) -> Self:
-        """From ``terms`` (rows, terms), their ``target`` in log time, ``candidate`` and ``gpu`` names (each rows,)."""
+        """From ``terms`` (rows, terms), ``target`` (rows,) in log time, names of candidates and GPUs (rows,)."""
         terms = terms.astype(np.float64)
-        knots = np.quantile(terms[:, :HINGED], QUANTILES, axis=0).T
+        # 1. Scaled and centred columns make one penalty fair to all of them and need no intercept.
+        knots = np.unique(np.quantile(terms[:, 0], QUANTILES))
         columns = _columns(terms, knots)
         spread = np.maximum(columns.std(axis=0), LEAST_SPREAD)
-        columns, rest = columns / spread, target.astype(np.float64)
-        slopes: dict[str, np.ndarray] = {}
-        # Each level fits what the level above it left over, so that small groups shrink towards the larger one.
-        parent, group = np.full(len(terms), "", dtype=object), np.full(len(terms), "", dtype=object)
-        for penalty, names_of_level in zip(PENALTIES, (None, candidate, gpu), strict=True):
-            if names_of_level is not None:
-                parent, group = group, _keys(group, names_of_level)
-            keys, first, member = np.unique(group.astype(str), return_index=True, return_inverse=True)
+        scaled = (columns - columns.mean(axis=0)) / spread
+        # 2. Ridge regression in closed form: (XᵀX + penalty) slopes = Xᵀy.
+        normal = scaled.T @ scaled
+        normal[np.diag_indices_from(normal)] += PENALTY
+        slopes = np.linalg.solve(normal, scaled.T @ (target - target.mean())) / spread
+        # 3. The range of every candidate on every GPU, then the range over GPUs and that of all rows.
+        ranges = {"": np.stack([terms.min(axis=0), terms.max(axis=0)])}
+        for group in (_joined(candidates, np.full(len(terms), "")), _joined(candidates, gpus)):
+            keys, member = np.unique(group, return_inverse=True)
             for place, key in enumerate(keys.tolist()):
-                rows = np.flatnonzero(member == place)
-                # Centred columns need no intercept; a ridge regression in closed form.
-                x, y = columns[rows] - columns[rows].mean(axis=0), rest[rows] - rest[rows].mean()
-                normal = x.T @ x
-                normal[np.diag_indices_from(normal)] += penalty
-                own = np.linalg.solve(normal, x.T @ y)
-                rest[rows] = y - x @ own
-                above = slopes[str(parent[first[place]])] if names_of_level is not None else 0.0
-                slopes[key] = above + own / spread
-        return cls(names, terms.min(axis=0), terms.max(axis=0), knots, slopes)
+                own = terms[member == place]
+                ranges[key] = np.stack([own.min(axis=0), own.max(axis=0)])
+        return cls(names, knots, slopes, ranges)
 
-    def beyond(self, terms: np.ndarray, candidate: np.ndarray, gpu: np.ndarray) -> np.ndarray:
-        """(rows,) what to add to the log correction at ``terms`` (rows, terms); exactly 0 inside the range.
+    def range_of(self, candidate: str, gpu: str) -> np.ndarray:
+        """(2, terms) of the candidate on the GPU, else of the candidate on any GPU, else of all rows."""
+        keys = (f"{candidate}|{gpu}", f"{candidate}|", "")
+        return next(self.ranges[key] for key in keys if key in self.ranges)
 
-        A candidate that is new on a GPU follows its slopes of all GPUs, and a new candidate those of all rows.
-        """
+    def beyond(self, terms: np.ndarray, candidates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
+        """(rows,) what to add to the log correction at ``terms`` (rows, terms); exactly 0 inside the range."""
+        if not len(terms):
+            return np.zeros(0)
+        _, first, member = np.unique(_joined(candidates, gpus), return_index=True, return_inverse=True)
+        pairs = zip(candidates[first].tolist(), gpus[first].tolist(), strict=True)
+        ranges = np.stack([self.range_of(*pair) for pair in pairs])[member]
+        return self.outside(terms, ranges)
+
+    def outside(self, terms: np.ndarray, ranges: np.ndarray) -> np.ndarray:
+        """(rows,) as `beyond`, with the ``ranges`` (rows, 2, terms) that the caller looked up."""
+        terms = terms.astype(np.float64)
+        nearest = np.clip(terms, ranges[:, 0], ranges[:, 1])
         added = np.zeros(len(terms))
-        clipped = np.clip(terms, self.low, self.high)
-        outside = np.flatnonzero((clipped != terms).any(axis=1))
-        if not len(outside):
-            return added
-        step = _columns(terms[outside].astype(np.float64), self.knots) - _columns(
-            clipped[outside], self.knots
-        )
-        keys, member = np.unique(_keys(candidate[outside], gpu[outside]).astype(str), return_inverse=True)
-        for place, key in enumerate(keys.tolist()):
-            rows = np.flatnonzero(member == place)
-            added[outside[rows]] = step[rows] @ self._slopes(key)
+        rows = np.flatnonzero((nearest != terms).any(axis=1))
+        if len(rows):
+            step = _columns(terms[rows], self.knots) - _columns(nearest[rows], self.knots)
+            added[rows] = (step * self.slopes).sum(axis=1)
         return added
-
-    def _slopes(self, key: str) -> np.ndarray:
-        choices = (key, key.rpartition("|")[0], "")
-        return next(self.slopes[name] for name in choices if name in self.slopes)
 
     def facts(self) -> dict[str, Any]:
         """As JSON holds it."""
-        slopes = {group: values.tolist() for group, values in self.slopes.items()}
-        arrays = {name: getattr(self, name).tolist() for name in ("low", "high", "knots")}
-        return {"names": self.names, **arrays, "slopes": slopes}
+        ranges = {key: values.tolist() for key, values in self.ranges.items()}
+        return {
+            "names": self.names,
+            "knots": self.knots.tolist(),
+            "slopes": self.slopes.tolist(),
+            "ranges": ranges,
+        }
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Self:
         """What `facts` gave."""
-        arrays = (np.array(facts[name]) for name in ("low", "high", "knots"))
-        slopes = {group: np.array(values) for group, values in facts["slopes"].items()}
-        return cls(tuple(facts["names"]), *arrays, slopes)
+        ranges = {key: np.array(values) for key, values in facts["ranges"].items()}
+        return cls(tuple(facts["names"]), np.array(facts["knots"]), np.array(facts["slopes"]), ranges)
 
 
 def _columns(terms: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """(rows, terms + hinges) the terms, and how far the first ones lie above each knot."""
-    hinges = np.maximum(terms[:, :HINGED, None] - knots, 0.0)
-    return np.hstack([terms, hinges.reshape(len(terms), -1)])
+    """(rows, terms + knots) the terms, and how far the first one lies above each knot."""
+    return np.hstack([terms, np.maximum(terms[:, :1] - knots, 0.0)])
 
 
-def _keys(group: np.ndarray, name: np.ndarray) -> np.ndarray:
-    """(rows,) ``group|name``, and the name alone where the group is "": all rows."""
-    joined = group.astype(object) + "|" + name.astype(str).astype(object)
-    return np.array([key.removeprefix("|") for key in joined], dtype=object)
+def _joined(candidates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
+    """(rows,) ``candidate|gpu``."""
+    return np.char.add(np.char.add(candidates.astype(str), "|"), gpus.astype(str))

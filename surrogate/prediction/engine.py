@@ -16,6 +16,7 @@ from surrogate.features.families import Family, Formula, ProblemTerms
 from surrogate.features.gpu import Gpu
 from surrogate.features.text import version_column
 from surrogate.models.trees import BoostedTimes, Forest
+from surrogate.models.trend import Trend
 
 SPECIALISED_ROWS = 8_192
 """Rows of a setting from which on an XGBoost booster of its trees is worth making."""
@@ -138,8 +139,9 @@ class BoosterEngine(Engine):
     """Boosted trees made ready for one setting.
 
     A row of the trees' input holds the problem's columns, the candidate's own, and zeros and ones that say which
-    candidate it is; ``template`` (candidates, columns) has what never changes of it. ``call_us`` and ``own_weight`` are
-    those of `BoostedTimes`.
+    candidate it is; ``template`` (candidates, columns) has what never changes of it. ``call_us``, ``own_weight``
+    and ``trend`` are those of `BoostedTimes`; the trend's terms lie in ``trend_columns`` of the input, and
+    ``trend_ranges`` (candidates, 2, terms) are theirs on this GPU.
     """
 
     forest: Forest
@@ -147,6 +149,9 @@ class BoosterEngine(Engine):
     own_weight: float
     own_column: int
     call_us: float
+    trend: Trend | None
+    trend_columns: list[int]
+    trend_ranges: np.ndarray
     _large: dict[str, Any] = field(default_factory=lambda: {"rows": 0}, repr=False, compare=False)
     """How many rows were asked for, and the XGBoost booster once they are many."""
 
@@ -178,6 +183,13 @@ class BoosterEngine(Engine):
             times.own_weight if kind.own_roofline else 0.0,
             varying.index(kind.own_roofline) if kind.own_roofline else 0,
             times.call_cost_us(setting.gpu, setting.library),
+            times.trend,
+            [varying.index(name) for name in times.trend.names] if times.trend else [],
+            np.array(
+                [times.trend.range_of(candidate.key, setting.gpu) for candidate in candidates]
+                if times.trend
+                else []
+            ),
         )
 
     def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -194,7 +206,7 @@ class BoosterEngine(Engine):
             workspace.append(bytes_needed)
         width = len(own) // len(wanted)
         x[:, shared : shared + width] = np.fromiter(own, np.float32, len(own)).reshape(len(wanted), width)
-        return self._times(x, terms.roofline_us, self.forest.predict(x)).tolist(), workspace
+        return self._times(x, wanted, terms.roofline_us, self.forest.predict(x)).tolist(), workspace
 
     def many(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
@@ -218,7 +230,7 @@ class BoosterEngine(Engine):
                 for place, column in enumerate(columns, shared):
                     x[rows, place] = column
                 workspace[rows] = bytes_needed
-        return self._times(x, terms.roofline_us[problem], self._scores(x)), workspace
+        return self._times(x, index, terms.roofline_us[problem], self._scores(x)), workspace
 
     def _scores(self, x: np.ndarray) -> np.ndarray:
         """Sums of the trees (rows,): in numpy for few rows, by XGBoost once there were many."""
@@ -230,12 +242,15 @@ class BoosterEngine(Engine):
             large["booster"] = self.forest.trees().booster(x.shape[1])
         return large["booster"].inplace_predict(x)
 
-    def _times(self, x: np.ndarray, roofline_us: Any, score: np.ndarray) -> np.ndarray:
-        """Times in µs (rows,) of the sums of the trees (rows,)."""
+    def _times(self, x: np.ndarray, candidate: Any, roofline_us: Any, score: np.ndarray) -> np.ndarray:
+        """Times in µs (rows,) of the sums of the trees (rows,), of rows of the ``candidate`` (rows,) positions."""
         base_us = roofline_us
         if self.own_weight:
             base_us = base_us * np.exp2(self.own_weight * x[:, self.own_column].astype(np.float64))
-        return (base_us + self.call_us) * np.exp(score.astype(np.float64))
+        log_correction = score.astype(np.float64)
+        if self.trend is not None:
+            log_correction += self.trend.outside(x[:, self.trend_columns], self.trend_ranges[candidate])
+        return (base_us + self.call_us) * np.exp(log_correction)
 
 
 def _taken(terms: ProblemTerms, rows: np.ndarray) -> ProblemTerms:
