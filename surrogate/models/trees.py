@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from surrogate.features.errors import InputError
 from surrogate.models.trend import Trend
 
 UNDECIDED, LEFT, RIGHT = -1, 0, 1
+ARRAYS, FACTS = "trees.npz", "times.json"
+"""The files of `BoostedTimes`."""
 CHUNK_ROWS = 32
 """Rows that are followed together: their node positions, thresholds and values stay in the cache."""
 
@@ -103,7 +106,7 @@ class Trees:
         split_type = np.zeros(len(self.feature), dtype=np.int64)
         split_type[nodes] = 1
         trees = []
-        for place, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+        for place, (start, end) in enumerate(pairwise(starts)):
             left, right = self.left[start:end] - start, self.right[start:end] - start
             inner = np.flatnonzero(left >= 0)
             parents = np.full(end - start, 2**31 - 1)
@@ -235,9 +238,9 @@ class Trees:
 class BoostedTimes:
     """A fitted model as arrays: (roofline · 2^(``own_weight`` · own roofline column) + call) · exp(trees + trend) µs.
 
-    ``columns`` are the trees' columns by name, behind which comes the candidate's code; ``codes`` candidate (as
-    `Rows.candidate` names it) → code; ``call_us`` ``gpu|library``, ``|library`` or "" → a call's fixed cost in µs;
-    ``trend`` goes on outside the range that training saw (None: nothing does).
+    ``columns`` are the trees' columns by name, behind which comes the candidate's code, categorical or as a number;
+    ``codes`` candidate (as `Rows.candidate` names it) → code; ``call_us`` ``gpu|library``, ``|library`` or "" → a
+    call's fixed cost in µs; ``trend`` goes on outside the range that training saw (None: nothing does).
     """
 
     trees: Trees
@@ -249,17 +252,21 @@ class BoostedTimes:
 
     def to_files(self) -> dict[str, bytes]:
         """The arrays, and the rest as JSON."""
-        facts = {name: getattr(self, name) for name in ("columns", "codes", "own_weight", "call_us")}
-        facts["trend"] = None if self.trend is None else self.trend.facts()
-        return {"trees.npz": self.trees.to_bytes(), "times.json": json.dumps(facts, sort_keys=True).encode()}
+        facts: dict[str, Any] = {
+            name: getattr(self, name) for name in ("columns", "codes", "own_weight", "call_us")
+        }
+        facts["trend"] = self.trend and self.trend.to_dict()
+        return {ARRAYS: self.trees.to_bytes(), FACTS: json.dumps(facts, sort_keys=True).encode()}
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> "BoostedTimes":
         """What `to_files` wrote."""
-        facts = json.loads(files["times.json"])
-        trend = facts["trend"] and Trend.from_facts(facts["trend"])
-        trees = Trees.from_bytes(files["trees.npz"])
-        return cls(trees, **(facts | {"columns": tuple(facts["columns"]), "trend": trend}))
+        facts = json.loads(files[FACTS])
+        trees = Trees.from_bytes(files[ARRAYS])
+        trend = Trend.from_dict(facts["trend"]) if facts["trend"] else None
+        return cls(
+            trees, tuple(facts["columns"]), facts["codes"], facts["own_weight"], facts["call_us"], trend
+        )
 
     def call_cost_us(self, gpu: str, library: str) -> float:
         """The fixed cost of a call on a GPU, else of the library, else of any."""
@@ -346,12 +353,14 @@ class Forest:
         left, right = np.full(len(tree), -1), np.full(len(tree), -1)
         left[inner], right[inner] = number[self.child[inner]], number[self.child[inner] + 1]
         value = np.where(left < 0, self.leaf, self.threshold)
-        arrays = (self.feature, value, left, right, self.missing_left)
-        roots = np.searchsorted(tree[order], np.arange(len(self.roots)))
         return Trees(
-            *(array[order] for array in arrays),
+            self.feature[order],
+            value[order],
+            left[order],
+            right[order],
+            self.missing_left[order],
             np.empty((0, 2), dtype=np.int32),
-            roots,
+            np.searchsorted(tree[order], np.arange(len(self.roots))),
             np.array([self.base_score]),
         )
 

@@ -96,21 +96,21 @@ class Trend:
             added[rows] = (step * self.slopes).sum(axis=1)
         return added
 
-    def facts(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
         ranges = {key: values.tolist() for key, values in self.ranges.items()}
         return {
-            "names": self.names,
+            "names": list(self.names),
             "knots": self.knots.tolist(),
             "slopes": self.slopes.tolist(),
             "ranges": ranges,
         }
 
     @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
-        """What `facts` gave."""
-        ranges = {key: np.array(values) for key, values in facts["ranges"].items()}
-        return cls(tuple(facts["names"]), np.array(facts["knots"]), np.array(facts["slopes"]), ranges)
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave."""
+        ranges = {key: np.array(values) for key, values in content["ranges"].items()}
+        return cls(tuple(content["names"]), np.array(content["knots"]), np.array(content["slopes"]), ranges)
 
 
 def _columns(terms: np.ndarray, knots: np.ndarray) -> np.ndarray:

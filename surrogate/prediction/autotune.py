@@ -143,7 +143,7 @@ def autotune(
 class _Search:
     """One walk along a ranking."""
 
-    problem: AnyProblem
+    problem: Any
     device: "Device"
     info: "DeviceInfo"
     cache: TuningCache

@@ -139,9 +139,9 @@ class BoosterEngine(Engine):
     """Boosted trees made ready for one setting.
 
     A row of the trees' input holds the problem's columns, the candidate's own, and zeros and ones that say which
-    candidate it is; ``template`` (candidates, columns) has what never changes of it. ``call_us``, ``own_weight``
-    and ``trend`` are those of `BoostedTimes`; the trend's terms lie in ``trend_columns`` of the input, and
-    ``trend_ranges`` (candidates, 2, terms) are theirs on this GPU.
+    candidate it is; ``template`` (candidates, columns) has what never changes of it. ``call_us`` and ``own_weight`` are
+    those of `BoostedTimes`; ``trend_places`` (terms,) says where in a row the trend's terms stand, and ``trend_ranges``
+    (candidates, 2, terms) outside which values it counts on this GPU.
     """
 
     forest: Forest
@@ -150,7 +150,7 @@ class BoosterEngine(Engine):
     own_column: int
     call_us: float
     trend: Trend | None
-    trend_columns: list[int]
+    trend_places: list[int]
     trend_ranges: np.ndarray
     _large: dict[str, Any] = field(default_factory=lambda: {"rows": 0}, repr=False, compare=False)
     """How many rows were asked for, and the XGBoost booster once they are many."""
@@ -166,13 +166,21 @@ class BoosterEngine(Engine):
         place = {name: i for i, name in enumerate(times.columns)}
         varying = (*kind.problem_names, *kind.candidate_names)
         codes = [float(times.codes.get(candidate.key, "nan")) for candidate in candidates]
-        forest = times.trees.specialise(
-            [place.get(name, -1) for name in varying],
-            {place[name]: float(value) for name, value in constant.items() if name in place},
-            codes,
-        )
-        template = np.zeros((len(codes), len(varying) + forest.patterns.shape[1]), dtype=np.float32)
-        template[:, len(varying) :] = forest.patterns
+        places = [place.get(name, -1) for name in varying]
+        numeric = not len(times.trees.members)  # the code is compared like a size
+        if numeric:
+            places.append(len(times.columns))
+        known = {place[name]: float(value) for name, value in constant.items() if name in place}
+        forest = times.trees.specialise(places, known, codes)
+        template = np.zeros((len(codes), len(places) + forest.patterns.shape[1]), dtype=np.float32)
+        template[:, len(places) :] = forest.patterns
+        if numeric:
+            template[:, len(varying)] = codes
+        trend_places, trend_ranges = [], np.empty(0)
+        if times.trend:
+            trend_places = [varying.index(name) for name in times.trend.names]
+            ranges = [times.trend.range_of(candidate.key, setting.gpu) for candidate in candidates]
+            trend_ranges = np.array(ranges)
         return cls(
             setting,
             device,
@@ -184,12 +192,8 @@ class BoosterEngine(Engine):
             varying.index(kind.own_roofline) if kind.own_roofline else 0,
             times.call_cost_us(setting.gpu, setting.library),
             times.trend,
-            [varying.index(name) for name in times.trend.names] if times.trend else [],
-            np.array(
-                [times.trend.range_of(candidate.key, setting.gpu) for candidate in candidates]
-                if times.trend
-                else []
-            ),
+            trend_places,
+            trend_ranges,
         )
 
     def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -249,7 +253,7 @@ class BoosterEngine(Engine):
             base_us = base_us * np.exp2(self.own_weight * x[:, self.own_column].astype(np.float64))
         log_correction = score.astype(np.float64)
         if self.trend is not None:
-            log_correction += self.trend.outside(x[:, self.trend_columns], self.trend_ranges[candidate])
+            log_correction += self.trend.outside(x[:, self.trend_places], self.trend_ranges[candidate])
         return (base_us + self.call_us) * np.exp(log_correction)
 
 

@@ -84,7 +84,7 @@ def picks_for(
     )
     bundle = predictor.bundle
     kinds = dict.fromkeys(family_of(problem).name for problem in distinct)
-    models = dict.fromkeys(bundle.parts[name].model.name for name in kinds)
+    models = dict.fromkeys(bundle.parts[name].fitted.name for name in kinds)
     data = bundle.card.get("data", {}).get("name", "unnamed data")
     return Picks(tuple(selections), workspace_limit, deterministic, ", ".join(models), data, bundle.candidate)
 
@@ -188,7 +188,7 @@ def _refused(selection: Selection) -> dict[str, Any]:
 
 
 def c_header(picks: Picks) -> str:
-    """A table of picks with its lookup by binary search. Raises `InputError` where no problem has a pick, or an algorithm has no number."""
+    """A table of picks with its lookup by binary search. Raises `InputError` where an algorithm has no number."""
     rows = sorted(((_key(conv), conv, ranking) for conv, ranking in _convs(picks)), key=lambda row: row[0])
     name = f"seer_{_identifier(picks.selections[0].gpu)}"
     comment = "\n".join(f" * {_plain(line)}" for line in picks.provenance)

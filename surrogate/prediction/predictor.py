@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import exp
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, family_of, parse_problem
@@ -73,6 +73,22 @@ class Predictor:
             )
         return self._target
 
+    @overload
+    def predict(  # pyright: ignore[reportOverlappingOverload]
+        self, problem: AnyProblem | str, algorithm: str | None = ..., *, library_version: str | None = ...
+    ) -> Prediction: ...
+    @overload
+    def predict(
+        self,
+        problem: list[Any] | tuple[Any, ...],
+        algorithm: str | None = ...,
+        *,
+        library_version: str | None = ...,
+    ) -> list[Prediction]: ...
+    @overload
+    def predict(
+        self, problem: Any, algorithm: str | None = ..., *, library_version: str | None = ...
+    ) -> Predictions: ...
     def predict(
         self, problem: Any, algorithm: str | None = None, *, library_version: str | None = None
     ) -> Prediction | list[Prediction] | Predictions:

@@ -135,7 +135,7 @@ def _asked(
             columns["supported"] = own.rules.allowed(sizes)[at, candidates]
             _keep_faster(out, columns, rows)
     if not found.all():
-        raise unknown_algorithm(prepared, names[number[np.flatnonzero(~found)[0]]])
+        raise unknown_algorithm(prepared, names[int(number[np.flatnonzero(~found)[0]])])
     return out
 
 

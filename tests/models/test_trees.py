@@ -110,4 +110,8 @@ def test_a_model_s_facts_survive_the_disk(trees: Trees) -> None:
     times = BoostedTimes(trees, ("a", "b"), {"x": 0}, 0.5, {"t4|lib": 3.0, "|lib": 2.0})
     again = BoostedTimes.from_files(times.to_files())
     assert (again.columns, again.codes, again.own_weight) == (("a", "b"), {"x": 0}, 0.5)
-    assert [again.call_cost_us(g, lib) for g, lib in (("t4", "lib"), ("k80", "lib"), ("t4", "no"))] == [3, 2, 0]
+    assert [again.call_cost_us(g, lib) for g, lib in (("t4", "lib"), ("k80", "lib"), ("t4", "no"))] == [
+        3,
+        2,
+        0,
+    ]

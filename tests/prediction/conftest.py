@@ -21,7 +21,13 @@ from surrogate.uncertainty.intervals import ALL, StepFunction, Widths
 GPUS = ("Tesla V100-SXM2-16GB", "Tesla T4")
 ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "FFT", "WINOGRAD")
 CARD = {
-    "data": {"gpus": list(GPUS), "libraries": ["cudnn 7.6.3"], "ok_rows": 100, "rows": 100, "name": "invented"}
+    "data": {
+        "gpus": list(GPUS),
+        "libraries": ["cudnn 7.6.3"],
+        "ok_rows": 100,
+        "rows": 100,
+        "name": "invented",
+    }
 }
 WIDTHS = Widths(
     {ALL: 0.3, "cudnn|fwd|FFT": 0.5, "t4|cudnn|fwd|FFT": 0.6},
@@ -107,5 +113,3 @@ def folder(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def predictor(bundle: Bundle) -> Predictor:
     """The V100's."""
     return Predictor(bundle, gpu="v100")
-
-

@@ -67,7 +67,9 @@ def test_many_writers_lose_nothing(path: Path) -> None:
     cache = TuningCache(path)
     for i in range(1, count + 1):
         known = cache.get(T4, Conv(n=i, c=8, h=8, k=8, r=3))
-        assert {name: tuning.time_us for name, tuning in known.items()} == {f"A{w}": i for w in range(writers)}
+        assert {name: tuning.time_us for name, tuning in known.items()} == {
+            f"A{w}": i for w in range(writers)
+        }
 
 
 @pytest.mark.parametrize("damage", ["text", "folder"])

@@ -31,12 +31,7 @@ def test_problem_as_flags_with_and_without_dashes(seer: Callable[..., Any], fold
 def test_select_json_and_csv(seer: Callable[..., Any], folder: Path) -> None:
     ask = ["select", "--bundle", folder, "--gpu", "v100", PROBLEM, "--top", "2", "--workspace-limit", "64MiB"]
     found = seer(*ask, "--json").json
-    assert (
-        found
-        == load(folder, gpu="v100")
-        .select(PROBLEM, top=2, workspace_limit=64 * 2**20)
-        .to_dict()
-    )
+    assert found == load(folder, gpu="v100").select(PROBLEM, top=2, workspace_limit=64 * 2**20).to_dict()
     header, *rows = seer(*ask, "--csv").out.splitlines()
     assert header.startswith("algorithm,library,time_us,lower_us,upper_us,workspace_bytes") and len(rows) == 2
 
@@ -81,7 +76,11 @@ def test_predict_one_problem(seer: Callable[..., Any], folder: Path) -> None:
     assert best == wanted.predict(PROBLEM).to_dict() and fft["algorithm"] == "FFT"
     assert best["time_us"] <= fft["time_us"]
     assert best["algorithm"] in seer(*ask).out
-    assert seer(*ask, "--csv").out.splitlines()[0].startswith("problem,gpu,library,library_version,algorithm,time_us")
+    assert (
+        seer(*ask, "--csv")
+        .out.splitlines()[0]
+        .startswith("problem,gpu,library,library_version,algorithm,time_us")
+    )
 
 
 def test_predict_a_table(seer: Callable[..., Any], folder: Path, frame: pd.DataFrame, tmp_path: Path) -> None:

@@ -138,7 +138,8 @@ def test_an_unseen_version_is_accepted_out_of_domain(predictor: Predictor) -> No
 
 def test_an_unseen_gpu_is_answered_from_its_specification(bundle: Bundle) -> None:
     found, narrow = (
-        Predictor(_with(bundle, unseen_gpu_factor=factor), gpu="titan-xp").select(CONV) for factor in (2.5, 1.0)
+        Predictor(_with(bundle, unseen_gpu_factor=factor), gpu="titan-xp").select(CONV)
+        for factor in (2.5, 1.0)
     )
     assert not found.in_domain and {one.source for one in found.candidates} == {"spec"}
     for wide, own in zip(found.estimates, narrow.estimates, strict=True):
@@ -192,7 +193,9 @@ def test_sizes_in_bytes(text: str, count: int) -> None:
     assert parse_bytes(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1e9", "64 miles", "MiB", "1,5GB", "0x10", "1 2", "9" * 30, "inf"])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "1e9", "64 miles", "MiB", "1,5GB", "0x10", "1 2", "9" * 30, "inf"]
+)
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="64MiB"):
         parse_bytes(text)
