@@ -123,7 +123,7 @@ class _Boosted(TimeModel):
             str(name): code for code, name in enumerate(np.unique(rows.candidate.astype(str)))
         }
         self.call_us_: dict[str, float] = {}
-        if self.has_physics and rows.family.has_call_cost:
+        if self.has_physics:
             self.call_us_ = call_costs(*_gpus_and_libraries(rows), time_us)
         target, self.trend_ = self.target(rows, time_us), None
         if self.has_physics:

@@ -1,9 +1,9 @@
 """`Trend`: a smooth continuation of a log correction outside the range of its training data, where trees stand still.
 
 Inside the range the trend adds nothing, so that the trees alone rank the candidates there. Outside it adds the
-difference between its value at the problem and its value at the nearest point of the range. The slopes are those of
-all candidates and GPUs together: slopes of their own, however much they were shrunk towards the common ones, predicted
-worse beyond the range. The range is that of the candidate on the GPU, because a problem that is large for a fast GPU
+difference between its value at the problem and its value at the nearest point of the range. Slopes are common
+to all candidates and GPUs: slopes of their own, however much they were shrunk towards the common ones, predicted worse
+beyond the range. The range is that of the candidate on the GPU, because a problem that is large for a fast GPU
 has roofline times that are common on a slow one.
 """
 
@@ -53,22 +53,26 @@ class Trend:
     ) -> Self:
         """From ``terms`` (rows, terms), ``target`` (rows,) in log time, names of candidates and GPUs (rows,)."""
         terms = terms.astype(np.float64)
-        # 1. Scaled and centred columns make one penalty fair to all of them and need no intercept.
+        keys, first, group = np.unique(_joined(candidates, gpus), return_index=True, return_inverse=True)
+        # 1. Scaled columns make one penalty fair to all of them. Centred within each candidate on each GPU, they tell
+        #    how times grow with size, not how one candidate differs from another, and need no intercept.
         knots = np.unique(np.quantile(terms[:, 0], QUANTILES))
         columns = _columns(terms, knots)
         spread = np.maximum(columns.std(axis=0), LEAST_SPREAD)
-        scaled = (columns - columns.mean(axis=0)) / spread
+        scaled = _centred(columns / spread, group)
         # 2. Ridge regression in closed form: (XᵀX + penalty) slopes = Xᵀy.
         normal = scaled.T @ scaled
         normal[np.diag_indices_from(normal)] += PENALTY
-        slopes = np.linalg.solve(normal, scaled.T @ (target - target.mean())) / spread
-        # 3. The range of every candidate on every GPU, then the range over GPUs and that of all rows.
+        slopes = np.linalg.solve(normal, scaled.T @ _centred(target[:, None], group))[:, 0] / spread
+        # 3. The range of every candidate on every GPU, then that of a candidate on any GPU and that of all rows.
         ranges = {"": np.stack([terms.min(axis=0), terms.max(axis=0)])}
-        for group in (_joined(candidates, np.full(len(terms), "")), _joined(candidates, gpus)):
-            keys, member = np.unique(group, return_inverse=True)
-            for place, key in enumerate(keys.tolist()):
-                own = terms[member == place]
-                ranges[key] = np.stack([own.min(axis=0), own.max(axis=0)])
+        for place, (key, row) in enumerate(zip(keys.tolist(), first.tolist(), strict=True)):
+            own = terms[group == place]
+            ranges[key] = np.stack([own.min(axis=0), own.max(axis=0)])
+            low, high = ranges.get(f"{candidates[row]}|", ranges[key])
+            ranges[f"{candidates[row]}|"] = np.stack(
+                [np.minimum(low, ranges[key][0]), np.maximum(high, ranges[key][1])]
+            )
         return cls(names, knots, slopes, ranges)
 
     def range_of(self, candidate: str, gpu: str) -> np.ndarray:
@@ -80,9 +84,9 @@ class Trend:
         """(rows,) what to add to the log correction at ``terms`` (rows, terms); exactly 0 inside the range."""
         if not len(terms):
             return np.zeros(0)
-        _, first, member = np.unique(_joined(candidates, gpus), return_index=True, return_inverse=True)
+        _, first, group = np.unique(_joined(candidates, gpus), return_index=True, return_inverse=True)
         pairs = zip(candidates[first].tolist(), gpus[first].tolist(), strict=True)
-        ranges = np.stack([self.range_of(*pair) for pair in pairs])[member]
+        ranges = np.stack([self.range_of(*pair) for pair in pairs])[group]
         return self.outside(terms, ranges)
 
     def outside(self, terms: np.ndarray, ranges: np.ndarray) -> np.ndarray:
@@ -116,6 +120,13 @@ class Trend:
 def _columns(terms: np.ndarray, knots: np.ndarray) -> np.ndarray:
     """(rows, terms + knots) the terms, and how far the first one lies above each knot."""
     return np.hstack([terms, np.maximum(terms[:, :1] - knots, 0.0)])
+
+
+def _centred(columns: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """``columns`` (rows, columns) less the mean of the row's group; ``group`` (rows,) codes from 0."""
+    counts = np.bincount(group)
+    means = [np.bincount(group, weights=column) / counts for column in columns.T]
+    return columns - np.stack(means, axis=1)[group]
 
 
 def _joined(candidates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
