@@ -91,12 +91,12 @@ class Trend:
 
     def outside(self, terms: np.ndarray, ranges: np.ndarray) -> np.ndarray:
         """(rows,) as `beyond`, with the ``ranges`` (rows, 2, terms) that the caller looked up."""
-        terms = terms.astype(np.float64)
-        nearest = np.clip(terms, ranges[:, 0], ranges[:, 1])
-        added = np.zeros(len(terms))
-        rows = np.flatnonzero((nearest != terms).any(axis=1))
+        low, high, added = ranges[:, 0], ranges[:, 1], np.zeros(len(terms))
+        rows = np.flatnonzero(((terms < low) | (terms > high)).any(axis=1))
         if len(rows):
-            step = _columns(terms[rows], self.knots) - _columns(nearest[rows], self.knots)
+            beyond = terms[rows].astype(np.float64)
+            nearest = np.clip(beyond, low[rows], high[rows])
+            step = _columns(beyond, self.knots) - _columns(nearest, self.knots)
             added[rows] = (step * self.slopes).sum(axis=1)
         return added
 
