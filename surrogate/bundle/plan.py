@@ -54,8 +54,7 @@ def plan_calibration(
 
 def _pool(problems: Sequence[PlannedProblem] | None, count: int, seed: int) -> list[PlannedProblem]:
     """The problems to choose from, without repetition, thinned by a seeded hash."""
-    from surrogate.collect.caps import GPU_CAPS
-    from surrogate.collect.plan import in_hash_order, unique
+    from surrogate.collect.plan import GPU_CAPS, in_hash_order, unique
     from surrogate.collect.sample import mixture
 
     most = max(POOL, 2 * count)

@@ -58,7 +58,9 @@ def train(
         raise InputError(f"{data.name}: no row has status ok; there is nothing to learn from")
     few = [kind.name for kind, rows in tables.items() if len(np.unique(rows.shape[rows.ok])) < LEAST_SHAPES]
     if len(few) == len(tables):
-        raise InputError(f"{data.name}: all rows have one shape; held-out errors and intervals need at least two")
+        raise InputError(
+            f"{data.name}: all rows have one shape; held-out errors and intervals need at least two"
+        )
     parts, cards = {}, {}
     kept = {kind: rows for kind, rows in tables.items() if kind.name not in few}
     total = len(kept) * 100
@@ -108,12 +110,20 @@ def _train_family(
     """The fitted part of one family, and what the card says of its held-out rows."""
     if trials:
         found = search(
-            type(model), rows, trials, seed, progress=lambda n, of, best: step(0.0, f"trial {n} of {of} {best}")
+            type(model),
+            rows,
+            trials,
+            seed,
+            progress=lambda n, of, best: step(0.0, f"trial {n} of {of} {best}"),
         )
         model = type(model)(**{**model.get_params(), **found})
     count = fold_count(rows)
     held, distance = held_out_by_shape(
-        model, rows, count, seed, lambda fold: step(0.7 * fold / count, f"held-out fold {fold + 1} of {count}")
+        model,
+        rows,
+        count,
+        seed,
+        lambda fold: step(0.7 * fold / count, f"held-out fold {fold + 1} of {count}"),
     )
     step(0.7, "all rows")
     fitted = clone(model).fit(rows)

@@ -85,10 +85,10 @@ def command(
     interval, workspace, FLOPs, bytes and source.
     """
     from surrogate.cli.network_output import print_report
-    from surrogate.network.load import load_predictors
     from surrogate.network.network import Network
+    from surrogate.network.predict import load_predictors, sweep_batches
     from surrogate.network.read import read_network
-    from surrogate.network.sweep import gpu_records, sweep_batches, sweep_records
+    from surrogate.network.result import gpu_records, sweep_records
     from surrogate.prediction.results import parse_bytes
 
     limits: dict[str, Any] = {

@@ -8,6 +8,7 @@ from surrogate.features.errors import InputError, nearest
 from surrogate.models.base import TimeModel
 from surrogate.models.baselines import AlwaysBestSingle, Roofline
 from surrogate.models.boosted import BoostedDims, BoostedTerms
+from surrogate.models.calibrated import Calibrated
 from surrogate.models.forest import Forest
 from surrogate.models.li import LiEtAl
 from surrogate.models.linear import LinearDims, LinearTerms
@@ -37,7 +38,9 @@ DEFAULT_MODEL = BoostedTerms.name
 
 
 def model_class(name: str) -> type[TimeModel]:
-    """The class of that name. Raises `InputError` with the nearest names."""
+    """The class of that name, `Calibrated` among them. Raises `InputError` with the nearest names."""
+    if name == Calibrated.name:
+        return Calibrated
     if name not in MODELS:
         raise InputError(f"model {name!r} is unknown; known: {', '.join(MODELS)}{nearest(name, MODELS)}")
     return MODELS[name]

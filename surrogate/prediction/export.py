@@ -11,8 +11,8 @@ from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, family_of
 from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS
-from surrogate.formats.miopen_key import DIRECTIONS as KEY_DIRECTIONS
-from surrogate.formats.miopen_key import DTYPES as KEY_DTYPES
+from surrogate.formats.miopen import DIRECTIONS as KEY_DIRECTIONS
+from surrogate.formats.miopen import DTYPES as KEY_DTYPES
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import Ranked, Selection
 
@@ -305,7 +305,7 @@ def miopen_user_db(picks: Picks) -> str:
 
 
 def find_db_key(conv: Conv) -> str:
-    """The key of a problem: what `surrogate.formats.miopen_key.parse_key` reads.
+    """The key of a problem: what `surrogate.formats.miopen.parse_key` reads.
 
     The operation's own input stands first: for the backward directions that is the forward output.
     """

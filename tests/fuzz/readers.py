@@ -59,7 +59,7 @@ def _import(name: str, **options: Any) -> Read:
 
         imported = FORMATS[name].read([path], **options)
         assert len(imported.rows) or (imported.kernels is not None and len(imported.kernels))
-        if imported.table == "problems":
+        if imported.table == "problems" and "family" not in imported.rows:
             violations = check(normalise(imported.rows, name))
             assert not violations, str(violations[0])
         return imported
@@ -109,9 +109,9 @@ def _run_log(path: Path) -> object:
 
 
 def _plan(path: Path) -> object:
-    from surrogate.dataset.problem_list import read_planned
+    from surrogate.collect.plan_file import file_problems
 
-    found = read_planned(path)
+    found = file_problems(path)
     assert found
     return found
 

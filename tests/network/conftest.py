@@ -16,7 +16,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
 from surrogate.features.operators import Operator
 from surrogate.features.support import unsupported_reason
-from surrogate.network.load import Predictors
+from surrogate.network.predict import Predictors
 from surrogate.prediction.results import Estimate, Selection
 from surrogate.prediction.engine import Candidate
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.collect.caps import Caps
+from surrogate.collect.plan import Caps
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.log import RunLog
 from surrogate.collect.plan import PlannedProblem, build
@@ -223,16 +223,16 @@ def test_on_a_replayed_run(tmp_path: Path) -> None:
 
 def test_on_this_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By name, for real; the next call recalls."""
-    from surrogate.collect.reference_device import ReferenceDevice
+    from surrogate.collect.cpu.device import CpuDevice
 
     spec = {"name": "This CPU"}  # measuring it would take two seconds
-    monkeypatch.setattr("surrogate.prediction.autotune._open", lambda name: ReferenceDevice(spec=spec))
+    monkeypatch.setattr("surrogate.prediction.autotune._open", lambda name: CpuDevice(spec=spec))
     ranker = Ranker(("WINOGRAD", "GEMM", "IMPLICIT_GEMM"))
     conv = Conv(n=1, c=8, h=16, k=8, r=5, pad_h=2)  # no 5×5 Winograd
     first = autotune(conv, "reference", 2, predictor=ranker, cache=tmp_path / "t.sqlite")
     assert first.source == "measured" and first.cost_ms > 0
     assert [a.measured_us is None for a in first.tried] == [True, False, False]
-    assert "only 3x3" in first.tried[0].reason
+    assert "3×3" in first.tried[0].reason
     assert first.time_us == min(first.times_us.values())
     second = autotune(conv, "reference", 2, predictor=ranker, cache=tmp_path / "t.sqlite")
     assert (second.source, second.algorithm, second.time_us) == ("cache", first.algorithm, first.time_us)

@@ -20,7 +20,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats import FORMATS
-from surrogate.formats.miopen_key import parse_key
+from surrogate.formats.miopen import parse_key
 from surrogate.prediction.export import FIELDS, Picks, export, find_db_key, picks_for
 from surrogate.prediction.predictor import Predictor
 from tests.prediction.conftest import bundle_of
@@ -190,7 +190,7 @@ def test_keys_as_miopen_writes_them(shared_data: Path) -> None:
         key = parse_key(line.partition("=")[0])
         if (
             key is None
-            or key.wrong
+            or key.casts
             or key.dtype not in ("fp32", "fp16", "bf16")
             or key.layout not in ("NCHW", "NHWC")
         ):
