@@ -3,10 +3,13 @@
 import numpy as np
 import pandas as pd
 
+from surrogate.formats.operator_tables import KINDS as ALL_KINDS
 from surrogate.operators.boosted import BoostedOperators
-from surrogate.operators.other_ops import KINDS
 from surrogate.operators.table import COLUMNS, SIZE_NAMES, OperatorTable
 
+_READ = ("relu", "clipped_relu", "batch_norm", "batch_norm_inference", "bias", "add", "max_pool", "gemm")
+KINDS = {call: mapped for call, mapped in ALL_KINDS.items() if mapped[0] in _READ}
+"""(op, variant) of a sequence → operator and variant."""
 PLACE = ["network", "gpu", "batch"]
 _POOL = {
     "r": "window", "s": "window_w", "pad_h": "pad", "pad_w": "pad_w", "stride_h": "stride", "stride_w": "stride_w",

@@ -8,19 +8,19 @@ from typing import Any
 import click
 
 from surrogate.features.errors import InputError
-from surrogate.formats import FORMATS, Format, Imported
-from surrogate.formats.imported import plural
+from surrogate.formats import FORMATS, Format
+from surrogate.formats.imported import Imported, plural
 
 _HELP = f"""Read other people's measurements and write them as a dataset.
 
 FORMAT says what the files are:
 
 \b
-{chr(10).join(f"  {each.name:<12} {each.summary}" for each in FORMATS.values())}
+{chr(10).join(f"  {each.name:<15} {each.summary}" for each in FORMATS.values())}
 
 `seer import FORMAT --how` says how to get such files. Rows of MIOpen are a censored list: only the solvers
 that its database lists are judged. Profiler logs hold launches without problems; they become a kernel table,
-or, with --problems, dataset rows.
+or, with --problems, dataset rows. Operators other than convolutions become rows of their families.
 """
 _NUMBERING = "How SEER's files number algorithms 4–7: cuDNN's enum (default) or the README's."
 _PROBLEMS = (
@@ -46,7 +46,9 @@ _PROBLEMS = (
     help="Unit of lin-csv's kernel_runtime (default us).",
 )
 @click.option(
-    "--max-bytes", type=click.IntRange(min=1), help="Most bytes that one file may unpack to (default 2 GiB)."
+    "--max-bytes",
+    type=click.IntRange(min=1),
+    help="Most bytes that one file may unpack to (default 256 MiB).",
 )
 @click.option("--quiet", is_flag=True, help="No progress bar and no notes on standard error.")
 def command(
@@ -90,17 +92,17 @@ def _progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _write(imported: Imported, output: Path) -> list[str]:
-    """Write the dataset (and its kernels), or the one table of another kind; what was written, a line per
-    file.
-    """
+    """Write the dataset and its kernels, or the kernel table alone; what was written, a line per file."""
     from surrogate.dataset.store import kernels_path, write_dataset, write_parquet
 
-    if imported.table == "problems":
-        write_dataset(imported.rows, output, candidates=imported.candidates, kernels=imported.kernels)
-        lines = [f"{output}: {plural(len(imported.rows), 'row')}, candidates {imported.candidates}"]
-        if imported.kernels is not None and len(imported.kernels):
-            lines.append(f"{kernels_path(output)}: {plural(len(imported.kernels), 'kernel')}")
-        return lines
-    frame = imported.rows if imported.kernels is None or len(imported.rows) else imported.kernels
-    write_parquet(frame, output, {"schema": 1, "table": imported.table})
-    return [f"{output}: {plural(len(frame), 'row')} of the table {imported.table!r}; no dataset of problems"]
+    kernels = imported.kernels
+    if imported.table == "launches":
+        if kernels is None or kernels.empty:
+            raise InputError("the files hold neither a problem nor a launch; nothing to write")
+        write_parquet(kernels, output, {"schema": 1, "table": imported.table})
+        return [f"{output}: {plural(len(kernels), 'launch')} without problems; no dataset"]
+    write_dataset(imported.rows, output, candidates=imported.candidates, kernels=kernels)
+    lines = [f"{output}: {plural(len(imported.rows), 'row')}, candidates {imported.candidates}"]
+    if kernels is not None and len(kernels):
+        lines.append(f"{kernels_path(output)}: {plural(len(kernels), 'kernel')}")
+    return lines

@@ -5,20 +5,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.regular_file import require_regular
-from surrogate.formats.imported import Imported
 
-__all__ = ["FORMATS", "Format", "Imported"]
+if TYPE_CHECKING:
+    from surrogate.formats.imported import Imported
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A foreign format: its name on the command line, the module that reads it, what its ``read`` takes and
-    needs.
-    """
+    """A foreign format: its name on the command line, the module that reads it, what its ``read`` takes and needs."""
 
     name: str
     module: str
@@ -26,9 +24,10 @@ class Format:
     options: frozenset[str]
     required: frozenset[str] = frozenset()
 
-    def read(self, paths: Sequence[str | Path], **options: Any) -> Imported:
-        """The content of ``paths``. Raises `InputError` for an option that the format lacks or needs, or a
-        wrong file.
+    def read(self, paths: Sequence[str | Path], **options: Any) -> "Imported":
+        """The content of ``paths``.
+
+        Raises `InputError` for an option that the format lacks or needs, or a wrong file.
         """
         given = {name for name, value in options.items() if value is not None}
         for name in sorted(given - self.options):
@@ -49,17 +48,7 @@ class Format:
                 raise InputError(
                     f"{path}: cannot be read (no such file); `seer import {self.name} --how` says how to get one"
                 )
-        try:
-            return self._module().read(paths, **{name: options[name] for name in given})
-        except InputError as error:
-            from surrogate.formats.guess import hint
-
-            text = str(error)
-            raise InputError(text + hint(paths, text, f"seer import {self.name}")) from None
-        except MemoryError:
-            raise InputError(
-                f"{', '.join(map(str, paths))}: more than the memory here holds; give fewer or smaller files"
-            ) from None
+        return self._module().read(paths, **{name: options[name] for name in given})
 
     def how_to_get(self) -> str:
         """How a user obtains the files, in sentences (the reader's own documentation)."""
@@ -74,29 +63,27 @@ def _flag(option: str) -> str:
 
 
 _ALWAYS = frozenset({"gpu", "max_bytes", "progress"})
-_PROFILER = _ALWAYS | {"library_version", "problems", "kernel", "numbering"}
+_VERSIONED = _ALWAYS | {"library_version"}
+_PROFILER = _VERSIONED | {"problems", "kernel", "numbering"}
 _GPU = frozenset({"gpu"})
 _ALL = (
-    Format(
-        "seer-xls", "seer_xls", "SEER's Excel workbooks", _ALWAYS | {"numbering", "library_version"}, _GPU
-    ),
+    Format("seer-xls", "seer_xls", "SEER's Excel workbooks", _VERSIONED | {"numbering"}, _GPU),
     Format("nvprof", "nvprof", "nvprof logs: launches and metrics, CSV or text", _PROFILER),
     Format("ncu", "ncu", "Nsight Compute CSV and .ncu-rep reports", _PROFILER),
-    Format(
-        "miopen", "miopen", "MIOpen find-db, versions 1 and 2, plain or .bz2", _ALWAYS | {"library_version"}
-    ),
-    Format(
-        "cudnn-scope",
-        "cudnn_scope",
-        "google-benchmark JSON of cudnn_scope / dlperf",
-        _ALWAYS | {"library_version"},
-    ),
+    Format("miopen", "miopen", "MIOpen find-db, versions 1 and 2, plain or .bz2", _VERSIONED),
+    Format("cudnn-scope", "cudnn_scope", "google-benchmark JSON of cudnn_scope / dlperf", _VERSIONED),
     Format(
         "lin-csv",
         "lin_csv",
         "GEMM timings of the recommendation-model notebook",
         _ALWAYS | {"time_unit"},
         _GPU,
+    ),
+    Format(
+        "operator-tables",
+        "operator_tables",
+        "public tables of GEMM, pooling and pointwise times",
+        frozenset({"progress"}),
     ),
 )
 FORMATS: Mapping[str, Format] = MappingProxyType({each.name: each for each in _ALL})

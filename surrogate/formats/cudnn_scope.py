@@ -7,17 +7,19 @@ The second generation names GPU and cuDNN version in every benchmark that ran; f
 """
 
 import json
-from collections import Counter
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from surrogate.features.algorithms import algorithms
+from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, read_bytes
-from surrogate.formats.imported import KEY_COLUMNS, Imported, Progress, plural
-from surrogate.formats.scope_entry import Entry, parse_entry
+from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress, read_bytes
+from surrogate.formats.imported import KEY_COLUMNS, Imported, conv_sizes, medians, plural
 
 
 def read(
@@ -34,101 +36,173 @@ def read(
     """
     frames, notes = [], list[str]()
     for path in map(Path, paths):
-        entries, skipped, cut = _entries(path, max_bytes, progress)
-        frames.append(_frame(path, entries, gpu, library_version))
-        if skipped:
-            notes.append(
-                f"{path.name}: {plural(skipped, 'benchmark')} left out: no convolution, or an aggregate"
+        benchmarks, is_cut = _benchmarks(path, read_bytes(path, max_bytes=max_bytes, progress=progress))
+        parsed = [_row(item, f"{path}, benchmark {number}") for number, item in enumerate(benchmarks, 1)]
+        rows = [row for row in parsed if row]
+        if not rows:
+            raise InputError(
+                f"{path}: none of its {plural(len(parsed), 'benchmark')} is a cuDNN convolution"
+                " (…CUDNN_CONV_…<…_ALGO_…>)"
             )
-        if cut:
-            notes.append(
-                f"{path.name}: cut short in its last benchmark; {plural(len(entries), 'benchmark')} before"
-                " it read"
-            )
-    return Imported(_aggregate(pd.concat(frames, ignore_index=True)), notes=tuple(notes))
-
-
-def _entries(path: Path, max_bytes: int, progress: Progress | None) -> tuple[list[Entry], int, bool]:
-    benchmarks, cut = _benchmarks(path, read_bytes(path, max_bytes=max_bytes, progress=progress))
-    parsed = [parse_entry(item, f"{path}, benchmark {number}") for number, item in enumerate(benchmarks, 1)]
-    entries = [entry for entry in parsed if entry is not None]
-    if not entries:
-        raise InputError(
-            f"{path}: none of its {plural(len(parsed), 'benchmark')} is a cuDNN convolution"
-            " (…CUDNN_CONV_…<…_ALGO_…>)"
+        frame = pd.DataFrame(rows)
+        frame["gpu"] = gpu or _only(path, "GPU", frame["gpu"], "--gpu")
+        frame["library_version"] = library_version or _only(
+            path, "cuDNN version", frame["library_version"], "--library-version"
         )
-    return entries, len(parsed) - len(entries), cut
+        frames.append(frame)
+        if len(rows) < len(parsed):
+            left_out = plural(len(parsed) - len(rows), "benchmark")
+            notes.append(f"{path.name}: {left_out} left out: no convolution, or an aggregate")
+        if is_cut:
+            before = plural(len(rows), "benchmark")
+            notes.append(f"{path.name}: cut short in its last benchmark; {before} before it read")
+    return Imported(_aggregate(pd.concat(frames, ignore_index=True)), notes=tuple(notes))
 
 
 def _benchmarks(path: Path, data: bytes) -> tuple[list[Any], bool]:
     """The list ``benchmarks``, and whether the file ends before it does (a killed run leaves such files)."""
     text = data.decode("utf-8-sig", "replace")
     try:
-        document, cut = json.loads(text), False
+        document, is_cut = json.loads(text), False
     except (ValueError, RecursionError) as error:
-        end = text.rfind("},")
         try:
-            document, cut = json.loads(text[: end + 1] + "]}"), True
+            document, is_cut = json.loads(text[: text.rfind("},") + 1] + "]}"), True
         except (ValueError, RecursionError):
             raise InputError(
                 f"{path}: not JSON ({error}); google-benchmark's --benchmark_out file is needed"
             ) from None
-    found = document.get("benchmarks") if isinstance(document, dict) else None
-    if not isinstance(found, list):
+    benchmarks = document.get("benchmarks") if isinstance(document, dict) else None
+    if not isinstance(benchmarks, list):
         raise InputError(
             f"{path}: has no list 'benchmarks'; google-benchmark's --benchmark_out file is needed"
         )
-    return found, cut
+    return benchmarks, is_cut
 
 
-def _frame(path: Path, entries: list[Entry], gpu: str | None, library_version: str | None) -> pd.DataFrame:
-    """Raw rows. A benchmark that failed names neither GPU nor version: they are those of the rest of its
-    file.
-    """
-    gpu = gpu or _one(path, "GPU", Counter(e.gpu for e in entries if e.gpu), "--gpu")
-    version = library_version or _one(
-        path, "cuDNN version", Counter(e.version for e in entries if e.version), "--library-version"
-    )
-    return pd.DataFrame(
-        {
-            "gpu": gpu,
-            "library": "cudnn",
-            "library_version": version,
-            **{name: [getattr(e.conv, name) for e in entries] for name in entries[0].conv.__slots__},
-            "algorithm": [e.algorithm for e in entries],
-            "status": [e.status for e in entries],
-            "time_us": [e.time_us for e in entries],
-            "workspace_bytes": [e.workspace_bytes for e in entries],
-            "find_time_us": [e.find_time_us for e in entries],
-            "heuristic_algorithm": [e.heuristic_algorithm for e in entries],
-            "origin": ["dlperf" if e.second_generation else "c3sr_scope" for e in entries],
-        }
-    )
-
-
-def _one(path: Path, what: str, seen: Counter[str], option: str) -> str:
-    if len(seen) != 1:
-        said = "names no" if not seen else f"names {' and '.join(seen)} as its"
+def _only(path: Path, what: str, values: pd.Series, option: str) -> str:
+    """The one value of a file. A benchmark that failed names none: its value is that of the rest of its file."""
+    distinct = [value for value in values.unique() if value]
+    if len(distinct) != 1:
+        said = f"names {' and '.join(distinct)} as its" if distinct else "names no"
         raise InputError(f"{path}: {said} {what}; one is needed: give it with {option}")
-    return next(iter(seen))
+    return distinct[0]
 
 
 def _aggregate(raw: pd.DataFrame) -> pd.DataFrame:
-    """One row per key: ok where any repetition is, the median of its times, its heuristic's first word."""
+    """One row per key, in the order of the files: ok where any repetition is."""
     key = list(KEY_COLUMNS)
-    raw = raw.assign(_ok=(raw["status"] == "ok").to_numpy())
-    raw = raw.sort_values("_ok", ascending=False, kind="stable")  # "first" below then prefers what ran
-    grouped = raw.groupby(key, sort=False)
-    out = grouped.agg(
-        status=("status", "first"),
-        time_us=("time_us", "median"),
-        time_us_min=("time_us", "min"),
-        time_us_max=("time_us", "max"),
-        repeats=("time_us", "count"),
+    what_ran_first = raw.sort_values("status", key=lambda status: status != "ok", kind="stable")
+    rows = medians(
+        what_ran_first,
+        key,
         workspace_bytes=("workspace_bytes", "max"),
         find_time_us=("find_time_us", "median"),
-        heuristic_algorithm=("heuristic_algorithm", "first"),
-        origin=("origin", "first"),
     )
-    order = raw.assign(_at=raw.index).groupby(key, sort=False)["_at"].min()
-    return out.loc[order.sort_values().index].reset_index()
+    return raw[key].drop_duplicates().merge(rows, on=key)
+
+
+# One benchmark: its problem and algorithm stand in its name, the outcome in its counters.
+_NAME = re.compile(
+    r"(?P<layer>[^<]*CUDNN_CONV_[^<]*)"
+    r"<CUDNN_CONVOLUTION_(?P<direction>FWD|BWD_DATA|BWD_FILTER)_ALGO_(?P<algorithm>\w+)>(?P<arguments>/.*)?"
+)
+_DTYPES = {
+    "FLOAT16": "fp16", "HALF": "fp16", "FLOAT32": "fp32", "FLOAT": "fp32", "FLOAT64": "fp64",
+    "DOUBLE": "fp64", "INT8": "int8",
+}  # fmt: skip
+_DTYPE = re.compile(rf"_({'|'.join(_DTYPES)})(?=_|$)")
+_UNITS_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
+_SIZES = {
+    "n": ("input[0]", "N"), "c": ("input[1]", "C"), "h": ("input[2]", "H"), "w": ("input[3]", "W"),
+    "k": ("filter_count", "K"), "r": ("filter_height", "filter_h(r)"), "s": ("filter_width", "filter_w(s)"),
+    "pad_h": ("pad_height", "pad_h"), "pad_w": ("pad_width", "pad_w"),
+    "stride_h": ("stride_height", "hstride"), "stride_w": ("stride_width", "wstride"),
+    "dilation_h": ("dilation_height",), "dilation_w": ("dilation_width",), "groups": ("group",),
+}  # fmt: skip
+"""Size → its label in the arguments of the name, in the second generation (2019) and the first (2018)."""
+_DEFAULT_ONE = ("dilation_h", "dilation_w", "groups")
+_REFUSALS = ("NOT_SUPPORTED", "WorkspaceSize", "BAD_PARAM", "ARCH_MISMATCH")
+"""What a message holds where cuDNN refuses; a lack of memory or a fault is a failure."""
+
+
+def _row(benchmark: Any, where: str) -> dict[str, Any] | None:
+    """A dataset row, or None where it is no convolution or an aggregate of repetitions.
+
+    Raises `InputError` where it is damaged.
+    """
+    if not isinstance(benchmark, dict) or not isinstance(benchmark.get("name"), str):
+        raise InputError(f"{where}: not a benchmark with a name; is this google-benchmark's own JSON?")
+    match = _NAME.fullmatch(benchmark["name"])
+    if match is None or benchmark.get("run_type") == "aggregate":
+        return None
+    direction = match["direction"].lower()
+    arguments = dict(re.findall(r"/([^/:]+):(\d+)", match["arguments"] or "", re.ASCII))
+    conv = _conv(arguments, match["layer"], benchmark, direction, where)
+    algorithm = match["algorithm"]
+    is_second = "input[0]" in arguments
+    time_us = _number(benchmark, "real_time", where) * _unit(benchmark, where)
+    ok = not benchmark.get("error_occurred") and math.isfinite(time_us) and time_us > 0
+    refused = any(word in str(benchmark.get("error_message", "")) for word in _REFUSALS)
+    find_ms = _number(benchmark, "advised_time", where, math.nan)
+    advised = _number(benchmark, "advised_convolution_algorithm", where, math.nan)
+    heuristic = next((a.name for a in algorithms("cudnn", direction) if a.enum == advised), None)
+    return {
+        "gpu": _tag(benchmark, "gpu_name"),
+        "library": "cudnn",
+        "library_version": _tag(benchmark, "cudnn_version"),
+        **{name: getattr(conv, name) for name in ("direction", "dtype", "math", "layout")},
+        **conv_sizes(conv),
+        "algorithm": f"ALGO_{algorithm}" if algorithm.isdigit() else algorithm,
+        "status": "ok" if ok else "not_supported" if refused else "failed",
+        "time_us": time_us if ok else math.nan,
+        "workspace_bytes": _number(benchmark, "workspace_bytes", where, math.nan) if ok else math.nan,
+        "find_time_us": find_ms * 1000 if find_ms > 0 else math.nan,
+        "heuristic_algorithm": heuristic if is_second and ok else None,
+        "origin": "dlperf" if is_second else "c3sr_scope",
+    }
+
+
+def _conv(
+    arguments: dict[str, str], layer: str, benchmark: dict[str, Any], direction: str, where: str
+) -> Conv:
+    sizes: dict[str, int] = {}
+    for name, labels in _SIZES.items():
+        value = next((arguments[label] for label in labels if label in arguments), None)
+        if value is None and name not in _DEFAULT_ONE:
+            raise InputError(
+                f"{where}: its name has no {labels[0]} (or {labels[-1]}); a convolution names all its sizes"
+            )
+        sizes[name] = 1 if value is None else int(value[:12])
+    dtype = _DTYPE.search(layer)
+    if dtype is None:
+        raise InputError(
+            f"{where}: {layer[-60:]!r} names no element type; one of {', '.join(_DTYPES)} is needed"
+        )
+    tensor_op = "TENSOROP" in layer.replace("_", "") or _number(benchmark, "math_type", where, 0.0) == 1
+    math_mode, layout = "tensor_op" if tensor_op else "fma", "NHWC" if "NHWC" in layer else "NCHW"
+    try:
+        return Conv(**sizes, dtype=_DTYPES[dtype[1]], math=math_mode, layout=layout, direction=direction)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _tag(benchmark: dict[str, Any], prefix: str) -> str:
+    """The rest of the counter named ``prefix:…`` (the value is a hash of no use)."""
+    return next((key.partition(":")[2] for key in benchmark if key.startswith(f"{prefix}:")), "")
+
+
+def _unit(benchmark: dict[str, Any], where: str) -> float:
+    unit = benchmark.get("time_unit", "ns")
+    if not isinstance(unit, str) or unit not in _UNITS_US:
+        raise InputError(f"{where}: time unit {unit!r}; known: {', '.join(_UNITS_US)}")
+    return _UNITS_US[unit]
+
+
+def _number(benchmark: dict[str, Any], name: str, where: str, default: float | None = None) -> float:
+    value = benchmark.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{where}: {name} is {str(value)[:40]!r}; a number is needed")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

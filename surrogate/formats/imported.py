@@ -1,72 +1,94 @@
-"""What every reader of a foreign file hands back, and the columns it fills."""
+"""What every reader of a foreign file hands back, and the columns that several of them fill."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pandas as pd
 
+from surrogate.dataset.columns import names
+from surrogate.features.conv import Conv
+from surrogate.features.families import CONV, DEFAULT_ALGORITHM, FAMILIES, FAMILY_OF_KIND
 from surrogate.features.problem import SIZE_COLUMNS
 
-Progress = Callable[[int, int], None]
-"""Called with (bytes read so far, bytes in all) of the file at hand."""
-
-Table = Literal["problems", "launches", "gemm", "operators"]
-"""What a row is: a measured convolution, a kernel launch without a problem, a GEMM, or another operator."""
-
-KEY_COLUMNS = (
-    "gpu", "library", "library_version", "direction", "dtype", "math", "layout", *SIZE_COLUMNS, "algorithm",
-)  # fmt: skip
-"""The columns that name one dataset row."""
-
-KERNEL_NUMBERS = (
-    "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread",
-    "static_shared_bytes", "dynamic_shared_bytes", "time_us", "blocks", "b_max", "waves", "fp32_instructions",
-    "dram_read_transactions", "dram_write_transactions", "fp32_utilization_pct", "dram_utilization_pct",
-    "achieved_occupancy_pct",
-)  # fmt: skip
-"""The numbers of a kernel table, after its key, ``kernel_index`` and ``kernel_name``."""
-
-KERNEL_COUNTERS = (
-    "l2_read_sectors", "l2_write_sectors", "fma_pipe_instructions", "tensor_pipe_instructions", "sm_cycles",
-    "ffma_instructions", "fadd_instructions", "fmul_instructions", "fp16_instructions", "integer_instructions",
-)  # fmt: skip
-"""What joins them where Nsight Compute counted it."""
+KEY_COLUMNS = CONV.row_key
+"""The columns that name one row of a convolution."""
+_NUMBERS = names("kernels", required=False)
+KERNEL_NUMBERS = _NUMBERS[: _NUMBERS.index("l2_read_sectors")]
+"""The numbers that every kernel table has; other counters join where a profiler counted them."""
+UNKNOWN_VERSION = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
     """The content of one or more foreign files.
 
-    ``rows``: dataset rows (`KEY_COLUMNS`, ``status``, ``time_us`` …), or the rows of another ``table``; empty
-    where the files hold kernel launches only. ``kernels``: kernels keyed like the rows (or, for ``launches``,
-    by ``kernel_index`` alone). ``candidates``: ``all`` or ``listed``, as a dataset stores it. ``notes``: what
-    was left out or assumed, one sentence each.
+    ``rows``: dataset rows, empty where the files hold kernel launches only. ``kernels``: kernels keyed like the rows,
+    or by ``run`` and ``kernel_index`` where there are no rows. ``candidates``: ``all`` or ``listed``, as a dataset
+    stores it. ``notes``: what was left out or assumed, one sentence each.
     """
 
     rows: pd.DataFrame
     kernels: pd.DataFrame | None = None
     candidates: Literal["all", "listed"] = "all"
     notes: tuple[str, ...] = ()
-    table: Table = "problems"
+
+    @property
+    def table(self) -> str:
+        """What a row is: ``problems``, or ``launches`` where no row names a problem."""
+        return "problems" if len(self.rows) else "launches"
 
 
 def no_rows() -> pd.DataFrame:
-    """A dataset without rows, with the key, status and time columns."""
+    """A dataset without rows."""
     return pd.DataFrame({name: [] for name in (*KEY_COLUMNS, "status", "time_us")})
+
+
+def conv_sizes(conv: Conv) -> dict[str, int]:
+    """The size columns of a convolution."""
+    return dict(zip(SIZE_COLUMNS, conv.sizes, strict=True))
 
 
 def cudnn_settings(gpu: str, library_version: str) -> dict[str, Any]:
     """The setting columns of a cuDNN forward convolution in fp32 FMA arithmetic and NCHW layout."""
-    return {
-        "gpu": gpu,
-        "library": "cudnn",
-        "library_version": library_version,
-        "direction": "fwd",
-        "dtype": "fp32",
-        "math": "fma",
-        "layout": "NCHW",
-    }
+    return {"gpu": gpu, "library": "cudnn", "library_version": library_version, **CONV.setting_defaults}
+
+
+def family_rows(measured: pd.DataFrame) -> pd.DataFrame:
+    """Dataset rows of any families: a row per key, its time the median of the repeats.
+
+    ``measured`` has ``operator`` (a kind of problem, ``conv`` among them), its sizes, ``gpu``, ``library`` and
+    ``time_us``; ``library_version`` and the family's settings where they are not the default. Other columns keep the
+    first repeat's value. A size that a family lacks is 0, a setting empty.
+    """
+    filled = measured.assign(
+        family=measured["operator"].map(FAMILY_OF_KIND), algorithm=DEFAULT_ALGORITHM, status="ok"
+    )
+    families = [FAMILIES[name] for name in filled["family"].unique()]
+    sizes = dict.fromkeys(size for family in families for size in family.size_names)
+    settings = dict.fromkeys(["operator", *(name for family in families for name in family.setting_names)])
+    for name in ("library_version", *settings):
+        defaults = {family.name: family.setting_defaults.get(name, "") for family in families}
+        default = filled["family"].map(defaults) if name in settings else UNKNOWN_VERSION
+        filled[name] = filled[name].fillna(default) if name in filled else default
+        filled[name] = filled[name].astype(str)
+    for name in sizes:
+        filled[name] = filled[name].fillna(0).astype("int64") if name in filled else 0
+    key = ["family", "gpu", "library", "library_version", *settings, *sizes, "algorithm", "status"]
+    return medians(filled, key)
+
+
+def medians(repeats: pd.DataFrame, key: list[str], **rest: tuple[str, str]) -> pd.DataFrame:
+    """One row per ``key``: the median of its times, the least, the greatest, their number.
+
+    ``rest`` says how another column is aggregated; those that it does not name keep the first value that is known.
+    """
+    times = {
+        "time_us": ("time_us", "median"), "time_us_min": ("time_us", "min"), "time_us_max": ("time_us", "max"),
+        "repeats": ("time_us", "count"),
+    }  # fmt: skip
+    first = {name: (name, "first") for name in repeats if name not in (*key, *times)}
+    grouped = repeats.groupby(key, sort=False, dropna=False)
+    return grouped.agg(**{**times, **first, **rest}).reset_index()  # type: ignore[arg-type]  # pandas' stubs
 
 
 def plural(count: int, noun: str) -> str:

@@ -1,13 +1,54 @@
-"""Launches and metrics of several profiler runs, joined into one kernel table."""
+"""Launches and metrics of several profiler runs as one kernel table, and as dataset rows of the problems that ran."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from surrogate.formats.imported import KERNEL_NUMBERS, plural
+from surrogate.dataset.columns import names
+from surrogate.features.errors import InputError
+from surrogate.formats.imported import (
+    KERNEL_NUMBERS,
+    KEY_COLUMNS,
+    UNKNOWN_VERSION,
+    Imported,
+    conv_sizes,
+    cudnn_settings,
+    no_rows,
+    plural,
+)
+from surrogate.formats.test_set_ii import algorithm_names, read_listed
 
 Record = dict[str, Any]
+_IDENTITY = ("kernel_name", "device", "run", "kernel_index")
+
+
+def imported_launches(
+    runs: list[list[Record]],
+    metrics: list[list[Record]],
+    averages: list[Record],
+    notes: list[str],
+    *,
+    gpu: str | None = None,
+    library_version: str = UNKNOWN_VERSION,
+    problems: str | Path | None = None,
+    kernel: str | None = None,
+    numbering: str = "enum",
+) -> Imported:
+    """The kernel table of profiler runs, or with ``problems`` their dataset rows (see `attach`).
+
+    Each run, and each run that counted metrics, is a list of records in launch order with ``kernel_name``, ``device``
+    where the profiler names it, and numbers. ``averages`` are metrics by kernel name. ``gpu`` replaces the device,
+    ``numbering`` says how ``problems`` numbers algorithms.
+    """
+    records, not_joined = join(runs, metrics, averages)
+    launches = launch_table(records, gpu)
+    notes = [*notes, *not_joined]
+    if problems is None:
+        return Imported(no_rows(), launches, notes=tuple(notes))
+    rows, kernels, left_out = attach(launches, problems, kernel, library_version, numbering)
+    return Imported(rows, kernels, notes=(*notes, *left_out))
 
 
 def join(
@@ -16,39 +57,49 @@ def join(
     """(launch records with their metrics, notes). ``run`` numbers the repeats.
 
     Metrics per launch join by position, and only where the names agree throughout (text logs cut names to 20
-    characters); averages over invocations join by name. Metrics that join nothing are kept as launches
-    without a time where there is no run at all, and named in a note otherwise.
+    characters); averages over invocations join by name. Metrics that join nothing are kept as launches without a time
+    where there is no run at all, and named in a note otherwise.
     """
     notes: list[str] = []
-    if not runs:
-        runs = [[dict(record) for record in found] for found in metrics[:1]] or [
-            [dict(record) for record in averages]
-        ]
-    records = [
-        {**record, "run": index, "kernel_index": at}
-        for index, run in enumerate(runs)
-        for at, record in enumerate(run)
-    ]
-    for found in metrics:
-        for index, run in enumerate(runs):
-            if _agree(run, found):
-                for record, extra in zip((r for r in records if r["run"] == index), found, strict=True):
-                    record |= _values(extra)
+    runs = runs or metrics[:1] or [averages]
+    records: list[Record] = []
+    for number, run in enumerate(runs):
+        joined = [{**record, "run": number, "kernel_index": index} for index, record in enumerate(run)]
+        for counted in metrics:
+            if _agree(run, counted):
+                for record, values in zip(joined, counted, strict=True):
+                    _add_values(record, values)
             else:
                 notes.append(
-                    f"metrics of {plural(len(found), 'launch')} not joined to run {index + 1}"
+                    f"metrics of {plural(len(counted), 'launch')} not joined to run {number + 1}"
                     f" of {plural(len(run), 'launch')}: the kernels differ"
                 )
-    _add_averages(records, averages, notes)
+        records += joined
+    by_name = {record["kernel_name"]: record for record in averages}
+    for record in records:
+        _add_values(record, by_name.get(record["kernel_name"], {}))
+    unused = len(set(by_name) - {record["kernel_name"] for record in records})
+    if unused:
+        notes.append(f"average metrics of {plural(unused, 'kernel')} not joined: no launch of that name")
     return records, notes
 
 
-def launch_table(records: list[Record], gpu: str | None) -> pd.DataFrame:
-    """The kernel table: gpu, ``run``, ``kernel_index``, ``kernel_name``, the numbers (NaN where unknown), the
-    rest.
+def _agree(run: list[Record], counted: list[Record]) -> bool:
+    if len(run) != len(counted):
+        return False
+    pairs = ((a["kernel_name"], b["kernel_name"]) for a, b in zip(run, counted, strict=True))
+    return all(a.startswith(b) or b.startswith(a) for a, b in pairs)
 
-    ``gpu`` replaces the device that the records name (whose number in parentheses is dropped). ``blocks`` is
-    the grid's size where no record counts it.
+
+def _add_values(record: Record, values: Record) -> None:
+    """Add everything but a launch's identity, and no NaN over a value."""
+    record |= {name: value for name, value in values.items() if name not in _IDENTITY and value == value}
+
+
+def launch_table(records: list[Record], gpu: str | None) -> pd.DataFrame:
+    """The kernel table: gpu, ``run``, ``kernel_index``, ``kernel_name``, the numbers (NaN where unknown), the rest.
+
+    ``gpu`` replaces the device that the records name. ``blocks`` is the grid's size where no record counts it.
     """
     frame = pd.DataFrame(records)
     frame["gpu"] = [_gpu_name(record.get("device", "")) for record in records] if gpu is None else gpu
@@ -65,27 +116,69 @@ def _gpu_name(device: str) -> str:
     return "" if name.isdigit() else name
 
 
-def _agree(run: list[Record], found: list[Record]) -> bool:
-    if len(run) != len(found):
-        return False
-    pairs = ((a["kernel_name"], b["kernel_name"]) for a, b in zip(run, found, strict=True))
-    return all(a.startswith(b) or b.startswith(a) for a, b in pairs)
+def attach(
+    launches: pd.DataFrame, problems: str | Path, kernel: str | None, library_version: str, numbering: str
+) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
+    """(rows, kernels, notes): launch i of the kernels whose name matches ``kernel`` is that of line i of ``problems``.
+
+    ``problems`` must name the algorithm on every line (a ``prof-ops`` file). Every run must match; a row's time is the
+    median over runs, its kernel record that of the first. Kernels that do not match are left out: where an algorithm
+    launches several, ``kernel`` picks the main one, and the row's time is that kernel's alone. Raises `InputError`
+    where the counts differ, or a launch has no time.
+    """
+    keys = _keys(problems, numbering)
+    main = launches[_matches(launches["kernel_name"], kernel)]
+    counts = main.groupby("run").size().reindex(sorted(launches["run"].unique()), fill_value=0)
+    for run, count in counts[counts != len(keys)].items():
+        raise InputError(
+            f"{problems}: {plural(len(keys), 'problem')}, but run {int(str(run)) + 1} has"
+            f" {plural(int(count), 'matching launch')}; pick each problem's main kernel with --kernel PATTERN"
+        )
+    if main["time_us"].isna().any():
+        raise InputError(
+            f"{problems}: its launches have metrics but no times; give the log of a run without metrics too"
+        )
+    gpu = str(main["gpu"].iloc[0])
+    if not gpu:
+        raise InputError("the launches name no GPU; name it with --gpu")
+    keys = keys.assign(**cudnn_settings(gpu, library_version))[list(KEY_COLUMNS)]
+    times = pd.DataFrame(main["time_us"].to_numpy().reshape(-1, len(keys)))  # (runs, problems)
+    rows = keys.assign(
+        status="ok",
+        time_us=times.median().to_numpy(),
+        time_us_min=times.min().to_numpy(),
+        time_us_max=times.max().to_numpy(),
+        repeats=len(times),
+        origin="profiler",
+    )
+    first = main[main["run"] == main["run"].min()].reset_index(drop=True).assign(kernel_index=0)
+    numbers = [name for name in names("kernels", required=False) if name in first]
+    kernels = pd.concat([keys, first[["kernel_index", "kernel_name", *numbers]]], axis=1)
+    repeated = rows.duplicated(list(KEY_COLUMNS))
+    notes = []
+    if len(launches) > len(main):
+        notes.append(f"{plural(len(launches) - len(main), 'launch')} of other kernels left out")
+    if repeated.any():
+        notes.append(f"{plural(int(repeated.sum()), 'repeated problem')} left out: the first counts")
+    return rows[~repeated].reset_index(drop=True), kernels[~repeated].reset_index(drop=True), notes
 
 
-def _values(record: Record) -> Record:
-    """What a metrics record adds to a launch: everything but its identity, and no blank over a value."""
-    return {
-        k: v
-        for k, v in record.items()
-        if k not in ("kernel_name", "device", "run", "kernel_index") and v == v
-    }
+def _keys(problems: str | Path, numbering: str) -> pd.DataFrame:
+    """Sizes and algorithm of each listed problem."""
+    algorithms = algorithm_names(numbering)
+    records = []
+    for listed in read_listed(problems):
+        if listed.algorithm is None:
+            raise InputError(
+                f"{problems}: a line names no algorithm; a ninth number (0–7) on every line is needed here"
+            )
+        records.append({**conv_sizes(listed.conv), "algorithm": algorithms[listed.algorithm]})
+    return pd.DataFrame(records)
 
 
-def _add_averages(records: list[Record], averages: list[Record], notes: list[str]) -> None:
-    by_name = {record["kernel_name"]: record for record in averages}
-    for record in records:
-        if record["kernel_name"] in by_name:
-            record |= _values(by_name[record["kernel_name"]])
-    unused = set(by_name) - {record["kernel_name"] for record in records}
-    if unused:
-        notes.append(f"average metrics of {plural(len(unused), 'kernel')} not joined: no launch of that name")
+def _matches(kernel_names: pd.Series, kernel: str | None) -> pd.Series:
+    try:
+        pattern = re.compile(kernel or "")
+    except re.error as error:
+        raise InputError(f"--kernel {kernel!r}: not a regular expression ({error})") from None
+    return kernel_names.map(lambda name: pattern.search(name) is not None).astype(bool)

@@ -3,26 +3,29 @@
 How to get one: ROCm installs them as ``/opt/rocm/share/miopen/db/gfx*.fdb.txt`` (older releases and the
 source tree ship ``.fdb.txt.bz2`` in src/kernels); what a user's own tuning found lies in
 ``~/.config/miopen/*.ufdb.txt``. Version 1 names one solver per algorithm, version 2 every solver. 3-D
-problems are left out.
+problems and records that cannot be read are counted and left out.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from surrogate.features.conv import MAX_SIZE
 from surrogate.features.errors import InputError
-from surrogate.features.problem import DTYPES, LAYOUTS, SIZE_COLUMNS
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, read_lines
-from surrogate.formats.imported import Imported, Progress, plural
-from surrogate.formats.miopen_gpu import gpu_of_file
-from surrogate.formats.miopen_key import Key, is_volume, parse_key
+from surrogate.features.problem import DTYPES as KNOWN_DTYPES
+from surrogate.features.problem import LAYOUTS, SIZE_COLUMNS
+from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress, read_lines
+from surrogate.formats.imported import KEY_COLUMNS, Imported, plural
 
 _EXAMPLE = "64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F=solver:0.1,0,miopenConvolutionFwdAlgoGEMM"
+_VALUES = ("time_us", "workspace_bytes", "status", "algorithm", "num_cu")
+"""Columns that do not tell one candidate from another."""
 
 
 def read(
@@ -35,8 +38,8 @@ def read(
 ) -> Imported:
     """Find-db files as dataset rows, one per (problem, solver); only listed solvers are known (``listed``).
 
-    ``gpu`` where the file's name does not say it. ``library_version``: "find-db v1" or "find-db v2" unless
-    given. Raises `InputError` naming file and line.
+    ``gpu`` where the file's name does not say it. ``library_version``: "find-db v1" or "find-db v2" unless given.
+    Raises `InputError` for a file without one readable record.
     """
     frames, notes = [], list[str]()
     for path in map(Path, paths):
@@ -45,116 +48,175 @@ def read(
             raise InputError(
                 f"{path}: its name tells no GPU (as gfx90a68.HIP.fdb.txt does); name it with --gpu"
             )
-        collected = _collect(path, max_bytes, progress)
-        frame = collected.frame(gpu or named, units, "OpenCL" if "opencl" in path.name.lower() else "HIP")
+        left_out = Counter[str]()
+        frame = _frame(path, left_out, max_bytes, progress).assign(
+            gpu=gpu or named, backend="OpenCL" if "opencl" in path.name.lower() else "HIP"
+        )
+        if units is not None:
+            frame["num_cu"] = units
         frames.append(frame if library_version is None else frame.assign(library_version=library_version))
         notes += [
-            f"{path.name}: {plural(count, 'line')} left out: {why}"
-            for why, count in collected.skipped.items()
+            f"{path.name}: {plural(count, 'record')} left out: {why}" for why, count in left_out.items()
         ]
     rows = pd.concat(frames, ignore_index=True)
-    key = [
-        c for c in rows.columns if c not in ("time_us", "workspace_bytes", "status", "algorithm", "num_cu")
-    ]
-    kept = rows.drop_duplicates(key, ignore_index=True)
+    kept = rows.drop_duplicates([name for name in rows if name not in _VALUES], ignore_index=True)
     if len(kept) < len(rows):
-        notes.append(
-            f"{plural(len(rows) - len(kept), 'repeated row')} left out: the first of a problem and solver"
-            " counts"
-        )
-    return Imported(kept, candidates="listed", notes=tuple(notes))
+        repeated = plural(len(rows) - len(kept), "repeated row")
+        notes.append(f"{repeated} left out: the first of a problem and solver counts")
+    columns = [*KEY_COLUMNS, *(name for name in kept if name not in KEY_COLUMNS)]
+    return Imported(kept[columns], candidates="listed", notes=tuple(notes))
 
 
-@dataclass(slots=True)
-class _Collected:
-    """Columns under construction: each problem once, with how many of the candidates are its own."""
-
-    keys: list[Key] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    solvers: list[str] = field(default_factory=list)
-    algorithms: list[str] = field(default_factory=list)
-    times_ms: list[float] = field(default_factory=list)
-    workspaces: list[int] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
-
-    def frame(self, gpu: str, units: int | None, backend: str) -> pd.DataFrame:
-        """The rows, in the file's order."""
-        of = np.repeat(np.arange(len(self.keys)), self.counts)
-        sizes = np.array([key.sizes for key in self.keys], dtype=np.int64).reshape(-1, len(SIZE_COLUMNS))[of]
-        version = np.array(self.versions, dtype=np.int64)[of]
-        time_ms = np.array(self.times_ms, dtype=np.float64)
-        ok = time_ms > 0
-        columns = {
-            "gpu": gpu,
-            "library": "miopen",
-            "library_version": np.where(version == 1, "find-db v1", "find-db v2"),
-            "direction": np.array([key.direction for key in self.keys], dtype=object)[of],
-            "dtype": np.array([key.dtype for key in self.keys], dtype=object)[of],
-            "math": "fma",
-            "layout": np.array([key.layout for key in self.keys], dtype=object)[of],
-            **{name: sizes[:, i] for i, name in enumerate(SIZE_COLUMNS)},
-            "algorithm": np.array(self.algorithms, dtype=object),
-            "solver": np.array(self.solvers, dtype=object),
-            "status": np.where(ok, "ok", "failed"),
-            "time_us": np.where(ok, time_ms * 1000, np.nan),
-            "workspace_bytes": np.array(self.workspaces, dtype=np.int64),
-            "out_h": np.array([key.out_h for key in self.keys], dtype=np.int64)[of],
-            "out_w": np.array([key.out_w for key in self.keys], dtype=np.int64)[of],
-            "bias": np.array([key.bias for key in self.keys], dtype=np.int64)[of],
-            "casts": np.array([key.casts for key in self.keys], dtype=object)[of],
-            "backend": backend,
-            "fdb_version": version,
-        }
-        if units is not None:
-            columns["num_cu"] = units
-        return pd.DataFrame(columns)
+class _Candidate(NamedTuple):
+    problem: int
+    fdb_version: int
+    solver: str
+    algorithm: str
+    time_us: float
+    workspace_bytes: int
 
 
-def _collect(path: Path, max_bytes: int, progress: Progress | None) -> _Collected:
-    found = _Collected()
-    for number, line in read_lines(path, max_bytes=max_bytes, progress=progress):
-        text, mark, values = line.strip().partition("=")
+def _frame(path: Path, left_out: Counter[str], max_bytes: int, progress: Progress | None) -> pd.DataFrame:
+    """The rows in the file's order; a time that is not above 0 is a failure."""
+    keys: list[Key] = []
+    candidates: list[_Candidate] = []
+    for _, line in read_lines(path, max_bytes=max_bytes, progress=progress):
+        text, _, values = line.strip().partition("=")
         if not text:
             continue
-        where = f"{path}, line {number}"
-        key = parse_key(text) if mark else None
-        if key is None:
-            if not (mark and is_volume(text)):
-                raise InputError(f"{where}: {line[:60]!r} is no find-db record; one looks like {_EXAMPLE}")
-            found.skipped["3-D problems"] += 1
-        elif key.dtype not in DTYPES or key.layout not in LAYOUTS:
-            found.skipped[f"layout {key.layout}, type {key.dtype} (a mix, or unknown here)"] += 1
-        elif key.wrong:
-            raise InputError(f"{where}: {key.wrong}")
-        else:
-            _add_candidates(found, key, values, where)
-    if not found.keys:
-        raise InputError(f"{path}: holds no 2-D problem; a find-db line looks like {_EXAMPLE}")
-    return found
+        key = parse_key(text)
+        why = _refusal(text, key)
+        if key is None or why:
+            left_out[why] += 1
+        elif readable := _candidates(len(keys), values, left_out):
+            keys.append(key)
+            candidates += readable
+    if not candidates:
+        reasons = ", ".join(f"{count} × {why}" for why, count in left_out.items()) or "it is empty"
+        raise InputError(f"{path}: holds no 2-D problem ({reasons}); a find-db line looks like {_EXAMPLE}")
+    rows = pd.DataFrame(candidates)
+    sizes = pd.DataFrame([key.sizes for key in keys], columns=list(SIZE_COLUMNS))
+    problems = pd.concat([sizes, pd.DataFrame(keys).drop(columns="sizes")], axis=1)
+    problems = problems.iloc[rows.pop("problem")].reset_index(drop=True)
+    ok = rows["time_us"] > 0
+    return pd.concat([problems, rows], axis=1).assign(
+        library="miopen",
+        library_version="find-db v" + rows["fdb_version"].astype(str),
+        math="fma",
+        status=np.where(ok, "ok", "failed"),
+        time_us=rows["time_us"].where(ok),
+    )
 
 
-def _add_candidates(found: _Collected, key: Key, values: str, where: str) -> None:
+def _candidates(problem: int, values: str, left_out: Counter[str]) -> list[_Candidate]:
     """Version 1: ``algorithm:solver,ms,bytes,algorithm,kernel``; version 2: ``solver:ms,bytes,algorithm``."""
-    count, version = 0, 2
+    readable = []
     for entry in values.split(";"):
         name, _, rest = entry.partition(":")
-        cells = rest.split(",")
+        cells, version = rest.split(","), 2
         if len(cells) > 3:
             version, name, cells = 1, cells[0], [cells[1], cells[2], name]
         try:
             time_ms, workspace, algorithm = float(cells[0]), int(cells[1]), cells[2]
         except (ValueError, IndexError):
-            time_ms, workspace, algorithm = math.nan, -1, ""
+            left_out["no solver:ms,bytes,algorithm"] += 1
+            continue
         if not (math.isfinite(time_ms) and 0 <= workspace < 2**63 and name and "Algo" in algorithm):
-            raise InputError(
-                f"{where}: candidate {entry[:60]!r}; it must be solver:ms,bytes,…Algo… (version 1 differs)"
-            )
-        found.solvers.append(name)
-        found.algorithms.append(algorithm.rpartition("Algo")[2])
-        found.times_ms.append(time_ms)
-        found.workspaces.append(workspace)
-        count += 1
-    found.keys.append(key)
-    found.counts.append(count)
-    found.versions.append(version)
+            left_out["a solver, an algorithm, a time or a workspace that is none"] += 1
+            continue
+        algorithm = algorithm.rpartition("Algo")[2]
+        readable.append(_Candidate(problem, version, name, algorithm, time_ms * 1e3, workspace))
+    return readable
+
+
+DIRECTIONS = {"F": "fwd", "B": "bwd_data", "W": "bwd_filter"}
+DTYPES = {"FP32": "fp32", "FP16": "fp16", "BF16": "bf16", "FP64": "fp64", "INT8": "int8"}
+_SIZE = r"(\d{1,12})"
+_KEY = re.compile(
+    # input c-h-w, filter, output c-h-w, batch, pads, strides, dilations, bias, layout, type, direction, groups
+    rf"{_SIZE}-{_SIZE}-{_SIZE}-{_SIZE}x{_SIZE}-{_SIZE}-{_SIZE}-{_SIZE}-{_SIZE}"
+    rf"-{_SIZE}x{_SIZE}-{_SIZE}x{_SIZE}-{_SIZE}x{_SIZE}-{_SIZE}"
+    r"-([A-Z]+\w*(?:-[A-Z]+\w*-[A-Z]+\w*)?)-([A-Z]+\d\w*)-([FBW])((?:_[a-z]+\w*?)*)",
+    re.ASCII,
+)
+_GROUPS = re.compile(r"_g(\d{1,12})")
+
+
+class Key(NamedTuple):
+    """A 2-D problem by its *forward* sizes, in the order of `SIZE_COLUMNS`; ``casts`` are MIOpen's type conversions."""
+
+    sizes: tuple[int, ...]
+    out_h: int
+    out_w: int
+    bias: int
+    layout: str
+    dtype: str
+    direction: str
+    casts: str
+
+
+def parse_key(text: str) -> Key | None:
+    """The key, or None where ``text`` is no key of a 2-D problem.
+
+    The line names the operation's own input first: for backward data and backward filter that is the forward *output*
+    (k, out h, out w), and the forward input stands where the output does otherwise. Source: MIOpen's
+    ProblemDescription::Serialize. A layout that input, filter and output share is named once.
+    """
+    match = _KEY.fullmatch(text)
+    if not match:
+        return None
+    numbers = [int(value) for value in match.groups()[:16]]
+    c, h, w, r, s, k, out_h, out_w, n = numbers[:9]
+    if match[19] != "F":
+        c, h, w, k, out_h, out_w = k, out_h, out_w, c, h, w
+    layouts = match[17].split("-")
+    groups = _GROUPS.search(match[20])
+    return Key(
+        (n, c, h, w, k, r, s, *numbers[9:15], int(groups[1]) if groups else 1),
+        out_h,
+        out_w,
+        numbers[15],
+        layouts[0] if len(set(layouts)) == 1 else match[17],
+        DTYPES.get(match[18], match[18].lower()),
+        DIRECTIONS[match[19]],
+        _GROUPS.sub("", match[20]),
+    )
+
+
+def _refusal(text: str, key: Key | None) -> str:
+    """Why a record is left out, or nothing. A filter larger than the padded input stays: MIOpen times such problems."""
+    if key is None:
+        return "3-D problems" if re.search(r"NC?DHWC?|\d+x\d+x\d+", text) else "lines in another notation"
+    if key.dtype not in KNOWN_DTYPES or key.layout not in LAYOUTS:
+        return f"layout {key.layout}, type {key.dtype} (a mix, or unknown here)"
+    least = [0 if name.startswith("pad") else 1 for name in SIZE_COLUMNS]
+    sizes_in_range = all(low <= size <= MAX_SIZE for low, size in zip(least, key.sizes, strict=True))
+    if not sizes_in_range or max(key.out_h, key.out_w, key.bias) > MAX_SIZE:
+        return "a size out of range"
+    c, k, groups = key.sizes[1], key.sizes[4], key.sizes[-1]
+    return "groups that do not divide the channels" if c % groups or k % groups else ""
+
+
+_GPU_NAME = re.compile(
+    r"gfx([89][0-9a-f]{2}|1[0-9][0-9a-f]{2})(?:_(\d+)|([0-9a-f]{2,3}))?(?![0-9a-f])", re.IGNORECASE
+)
+_GPUS = {
+    ("gfx900", 56): "Vega 56", ("gfx900", 64): "MI25", ("gfx906", 60): "MI50", ("gfx906", 64): "MI60",
+    ("gfx908", 120): "MI100", ("gfx90a", 104): "MI210", ("gfx90a", 110): "MI250", ("gfx942", 304): "MI300X",
+    ("gfx1030", 36): "Navi21", ("gfx1030", None): "Navi21",
+}  # fmt: skip
+"""(architecture, compute units) → GPU. RDNA parts count work-group processors."""
+
+
+def gpu_of_file(path: str | Path) -> tuple[str, int | None]:
+    """(GPU, compute units), as in ``gfx90a68.HIP.fdb.txt`` → MI210 with 0x68 = 104; ("", None) where none is named.
+
+    The units follow the architecture in hexadecimal, or in decimal after an underscore. Source: MIOpen's GetDbBasename.
+    """
+    match = _GPU_NAME.search(Path(path).name)
+    if not match:
+        return "", None
+    architecture = f"gfx{match[1].lower()}"
+    units = int(match[2]) if match[2] else int(match[3], 16) if match[3] else None
+    shown = architecture if units is None else f"{architecture}_{units}"
+    return _GPUS.get((architecture, units), shown), units

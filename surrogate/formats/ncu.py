@@ -6,53 +6,206 @@ How to get them:
         --metrics gpu__time_duration.sum,smsp__sass_thread_inst_executed_op_fp32_pred_on.sum,\\
     dram__sectors_read.sum,dram__sectors_write.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,\\
     smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active PROGRAM
-    ncu --import REPORT.ncu-rep --csv --page raw > FILE.csv
+    LC_ALL=C ncu --import REPORT.ncu-rep --csv --page raw > FILE.csv
 
 The raw page has full digits; ``--page details`` is read too, with what it rounds. With a list of the problems that
 PROGRAM ran (--problems) the launches become dataset rows.
 """
 
-from collections.abc import Sequence
+import csv
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from surrogate.formats.attach import attach
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, read_lines
-from surrogate.formats.imported import Imported, Progress, no_rows, plural
-from surrogate.formats.launches import join, launch_table
-from surrogate.formats.ncu_csv import parse_ncu
-from surrogate.formats.ncu_report_file import read_report
+from surrogate.features.errors import InputError
+from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress, read_lines
+from surrogate.formats.imported import Imported, plural
+from surrogate.formats.launches import Record, imported_launches
+from surrogate.formats.ncu_metrics import METRICS, kernel_numbers
 
 
 def read(
     paths: Sequence[str | Path],
     *,
-    gpu: str | None = None,
-    library_version: str = "unknown",
-    problems: str | Path | None = None,
-    kernel: str | None = None,
-    numbering: str = "enum",
     max_bytes: int = DEFAULT_MAX_BYTES,
     progress: Progress | None = None,
+    **options: Any,
 ) -> Imported:
-    """Reports as a kernel table, each file one run; ``problems`` and ``kernel`` as in `attach`.
+    """Reports, each file one run, as a kernel table, or with problems as dataset rows.
 
-    Files of one-pass metric groups of the same program are joined: a run without times adds its counters to
-    the others. Raises `InputError` naming the file.
+    ``options`` as in `imported_launches`. Files of one-pass metric groups of the same program are joined: a run without
+    times adds its counters to the others. Raises `InputError` naming the file.
     """
     timed, counted, notes = [], [], list[str]()
     for path in map(Path, paths):
         if path.suffix == ".ncu-rep":
             records = read_report(path)
         else:
-            records, skipped = parse_ncu(read_lines(path, max_bytes=max_bytes, progress=progress), str(path))
-            notes += (
-                [f"{path.name}: {plural(skipped, 'line')} left out that ncu did not print"] if skipped else []
-            )
+            export = _Export(str(path), read_lines(path, max_bytes=max_bytes, progress=progress))
+            records = export.records()
+            if export.skipped:
+                notes.append(f"{path.name}: {plural(export.skipped, 'line')} left out that ncu did not print")
         (timed if any("time_us" in record for record in records) else counted).append(records)
-    joined, said = join(timed or counted[:1], counted if timed else counted[1:], [])
-    launches = launch_table(joined, gpu)
-    notes += said
-    if problems is not None:
-        imported = attach(launches, problems, kernel, library_version, numbering, max_bytes)
-        return Imported(imported.rows, imported.kernels, notes=(*notes, *imported.notes))
-    return Imported(no_rows(), launches, notes=tuple(notes), table="launches")
+    return imported_launches(timed, counted, [], notes, **options)
+
+
+_SHAPE = re.compile(r"\((\d{1,10}), ?(\d{1,10}), ?(\d{1,10})\)", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+_DEVICE_NAME = "device__attribute_display_name"
+
+
+@dataclass(slots=True)
+class _Launch:
+    """One profiled launch: metric → (its unit, its value as printed)."""
+
+    name: str
+    grid: tuple[int, ...] | None
+    block: tuple[int, ...] | None
+    facts: dict[str, str]
+    texts: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+
+class _Export:
+    """``ncu --csv`` output: the long format (a row per metric) and the wide one (``--page raw``, a row per launch)."""
+
+    def __init__(self, name: str, lines: Iterable[tuple[int, str]]) -> None:
+        self.name = name
+        self.skipped = 0
+        self._tables = 0
+        self._launches: dict[tuple[int, str, str], _Launch] = {}
+        self._read(lines)
+
+    def _read(self, lines: Iterable[tuple[int, str]]) -> None:
+        header: list[str] = []
+        units: dict[str, str] | None = None
+        try:
+            for cells in csv.reader(self._content(lines)):
+                if {"ID", "Kernel Name"} <= set(cells):
+                    header, units = cells, None
+                    self._tables += 1
+                elif header and cells and not _belongs(cells, header):
+                    self.skipped += 1
+                elif header and cells:
+                    row = dict(zip(header, cells + [""] * (len(header) - len(cells)), strict=True))
+                    if "Metric Name" in row:
+                        self._add_metric(row)
+                    elif units is None and not row["ID"].strip():
+                        units = row
+                    else:
+                        self._add_launch(row, units or {})
+        except csv.Error as error:
+            raise InputError(f"{self.name}: not CSV ({error}); export it with ncu --csv") from None
+        if not self._launches:
+            what = "a header without launches" if self._tables else "no header with ID and Kernel Name"
+            raise InputError(f"{self.name}: {what}; export it with ncu --import REPORT --csv --page raw")
+
+    def _content(self, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
+        """The lines without ncu's own messages; one that explains an empty file is raised."""
+        for number, line in lines:
+            if not line.startswith("=="):
+                yield line.replace("\0", "") + "\n"
+                continue
+            where = f"{self.name}, line {number}"
+            if "ERR_NVGPUCTRPERM" in line:
+                raise InputError(
+                    f"{where}: ncu was not permitted to count; load the driver with"
+                    " NVreg_RestrictProfilingToAdminUsers=0, or give the container CAP_SYS_ADMIN"
+                )
+            if "Profiling is not supported on device" in line:
+                raise InputError(
+                    f"{where}: {line.strip('= ')[:120]}; profile on another GPU, or with a newer ncu"
+                )
+
+    def _launch(self, row: dict[str, str]) -> _Launch:
+        key = (self._tables, row.get("Process ID", ""), row["ID"])
+        if key not in self._launches:
+            facts = {
+                "device": row.get("Device", ""),
+                "stream": row.get("Stream", ""),
+                "cc": row.get("CC", ""),
+            }
+            self._launches[key] = _Launch(
+                row["Kernel Name"], _triple(row, "Grid Size"), _triple(row, "Block Size"), facts
+            )
+        return self._launches[key]
+
+    def _add_metric(self, row: dict[str, str]) -> None:
+        """Rows of rules have no metric's name. A label that two sections share counts where it is first."""
+        launch = self._launch(row)
+        if row["Metric Name"]:
+            launch.texts.setdefault(
+                row["Metric Name"], (row.get("Metric Unit", ""), row.get("Metric Value", ""))
+            )
+
+    def _add_launch(self, row: dict[str, str], units: dict[str, str]) -> None:
+        launch = self._launch(row)
+        launch.texts |= {name: (units.get(name, ""), text) for name, text in row.items() if name in METRICS}
+        if row.get(_DEVICE_NAME):
+            launch.facts["device"] = row[_DEVICE_NAME]
+
+    def records(self) -> list[Record]:
+        """One record per profiled launch. Raises `InputError` for numbers of another locale."""
+        records = []
+        for launch in self._launches.values():
+            known = {name: pair for name, pair in launch.texts.items() if name in METRICS}
+            metrics = {
+                name: (unit, value)
+                for name, (unit, text) in known.items()
+                if (value := self._number(name, text)) is not None
+            }
+            numbers = kernel_numbers(metrics, launch.grid, launch.block)
+            records.append({"kernel_name": launch.name, **numbers, **launch.facts})
+        return records
+
+    def _number(self, name: str, text: str) -> float | None:
+        """A number with or without English thousands separators; None for a word or nothing."""
+        if _NUMBER.fullmatch(text):
+            return float(text.replace(",", ""))
+        if text[:1].isdigit():
+            raise InputError(f"{self.name}: {name} is {text[:40]!r}; export it under LC_ALL=C")
+        return None
+
+
+def _belongs(cells: list[str], header: list[str]) -> bool:
+    """True for a row of the table. In the long format ncu leaves out the empty cells of rules at a row's end."""
+    if "Metric Name" not in header:
+        return len(cells) == len(header)
+    return header.index("Metric Name") < len(cells) <= len(header) and cells[header.index("ID")].isdigit()
+
+
+def _triple(row: dict[str, str], column: str) -> tuple[int, ...] | None:
+    match = _SHAPE.fullmatch(row.get(column, "").strip())
+    return tuple(map(int, match.groups())) if match else None
+
+
+def read_report(path: Path) -> list[Record]:
+    """One record per launch of a ``.ncu-rep``, with full precision, through the module that Nsight Compute installs.
+
+    Raises `InputError` where the module is missing or finds no launch.
+    """
+    try:
+        import ncu_report  # type: ignore[import-not-found]  # Nsight Compute's
+    except ImportError:
+        raise InputError(
+            f"{path}: reading a report needs Nsight Compute's module ncu_report (add its extras/python folder to"
+            f" PYTHONPATH); or export it: ncu --import {path.name} --csv --page raw"
+        ) from None
+    try:
+        context = ncu_report.load_report(str(path))
+        ranges = [context.range_by_idx(index) for index in range(context.num_ranges())]
+        records = [_record(r.action_by_idx(index)) for r in ranges for index in range(r.num_actions())]
+    except Exception as error:  # the module's errors are those of its C++ binding
+        raise InputError(
+            f"{path}: not a readable report ({str(error).splitlines()[:1]}); write it again with ncu -o"
+        ) from None
+    if not records:
+        raise InputError(f"{path}: holds no profiled kernel; profile again with ncu -o REPORT PROGRAM")
+    return records
+
+
+def _record(action: Any) -> Record:
+    known = {name: action.metric_by_name(name) for name in action.metric_names() if name in METRICS}
+    metrics = {name: (metric.unit() or "", float(metric.as_double())) for name, metric in known.items()}
+    return {"kernel_name": action.name(), **kernel_numbers(metrics, None, None)}

@@ -11,17 +11,12 @@ Metrics = Mapping[str, tuple[str, float]]
 """Metric name or section label → (unit as printed, value)."""
 
 _TIME_US = {
-    "s": 1e6,
-    "second": 1e6,
-    "ms": 1e3,
-    "msecond": 1e3,
-    "us": 1.0,
-    "usecond": 1.0,
-    "ns": 1e-3,
-    "nsecond": 1e-3,
-}
+    "s": 1e6, "second": 1e6, "ms": 1e3, "msecond": 1e3, "us": 1.0, "usecond": 1.0, "ns": 1e-3, "nsecond": 1e-3,
+}  # fmt: skip
 _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _PREFIXED = re.compile(r"([kKMGT]?)(byte|sector|inst|block|register|thread|warp|cycle)(?:/.*)?")
+
+_DRAM_SHARE = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 
 # Metric → label in the details page. Source: the nvprof table of the Nsight Compute CLI manual.
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -30,11 +25,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "dram_read_transactions": ("dram__sectors_read.sum",),
     "dram_write_transactions": ("dram__sectors_write.sum",),
     "fp32_utilization_pct": ("smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",),
-    "dram_utilization_pct": (
-        "dram__throughput.avg.pct_of_peak_sustained_elapsed",
-        "DRAM Throughput",
-        "SOL DRAM",
-    ),
+    "dram_utilization_pct": (_DRAM_SHARE, "DRAM Throughput", "SOL DRAM"),
     "achieved_occupancy_pct": ("sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy"),
     "registers_per_thread": ("launch__registers_per_thread", "Registers Per Thread"),
     "static_shared_bytes": ("launch__shared_mem_per_block_static", "Static Shared Memory Per Block"),
@@ -50,10 +41,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "fp16_instructions": ("smsp__sass_thread_inst_executed_op_fp16_pred_on.sum",),
     "integer_instructions": ("smsp__sass_thread_inst_executed_op_integer_pred_on.sum",),
 }
-_BYTES = {
-    "dram_read_transactions": "dram__bytes_read.sum",
-    "dram_write_transactions": "dram__bytes_write.sum",
-}
+_BYTES = {f"dram_{way}_transactions": f"dram__bytes_{way}.sum" for way in ("read", "write")}
 _SECTOR_BYTES = 32
 _LIMITS = (
     ("launch__occupancy_limit_blocks", "Block Limit SM"),

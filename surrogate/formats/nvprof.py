@@ -14,15 +14,18 @@ Without --csv the text is read as well. Both kinds in one call are joined launch
 problems that PROGRAM ran (--problems) the launches become dataset rows.
 """
 
+import csv
+import math
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 from surrogate.features.errors import InputError
-from surrogate.formats.attach import attach
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, chunks, read_lines
-from surrogate.formats.imported import Imported, Progress, no_rows, plural
-from surrogate.formats.launches import join, launch_table
-from surrogate.formats.nvprof_tables import NvprofTables, parse_tables
+from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress, read_lines
+from surrogate.formats.imported import Imported, plural
+from surrogate.formats.launches import Record, imported_launches
 
 _REMEDY = "print the log with nvprof --print-gpu-trace --csv --log-file FILE PROGRAM"
 
@@ -30,56 +33,265 @@ _REMEDY = "print the log with nvprof --print-gpu-trace --csv --log-file FILE PRO
 def read(
     paths: Sequence[str | Path],
     *,
-    gpu: str | None = None,
-    library_version: str = "unknown",
-    problems: str | Path | None = None,
-    kernel: str | None = None,
-    numbering: str = "enum",
     max_bytes: int = DEFAULT_MAX_BYTES,
     progress: Progress | None = None,
+    **options: Any,
 ) -> Imported:
-    """Logs as a kernel table; ``problems`` (SEER's text list) and ``kernel`` (a pattern) as in `attach`.
+    """Logs as a kernel table, or with problems as dataset rows; ``options`` as in `imported_launches`.
 
     Raises `InputError` naming file and line.
     """
-    runs, metrics, averages, notes = [], [], [], list[str]()
-    for path in map(Path, paths):
-        found = _parse(path, max_bytes, progress)
-        notes += _notes(path, found)
-        if found.launches:
-            runs.append(found.launches)
-        metrics += [found.metrics] if found.metrics else []
-        averages += found.averages
-    records, said = join(runs, metrics, averages)
-    launches = launch_table(records, gpu)
-    notes += said
-    if problems is not None:
-        imported = attach(launches, problems, kernel, library_version, numbering, max_bytes)
-        return Imported(imported.rows, imported.kernels, notes=(*notes, *imported.notes))
-    return Imported(no_rows(), launches, notes=tuple(notes), table="launches")
+    logs = [_Log(Path(path)).read(max_bytes, progress) for path in paths]
+    return imported_launches(
+        [log.launches for log in logs if log.launches],
+        [log.metrics for log in logs if log.metrics],
+        [record for log in logs for record in log.averages],
+        [note for log in logs for note in log.notes],
+        **options,
+    )
 
 
-def _parse(path: Path, max_bytes: int, progress: Progress | None) -> NvprofTables:
-    if next(chunks(path, max_bytes=max_bytes), b"").startswith(b"SQLite format 3"):
+_GAP = re.compile(r"\s{2,}")
+_TRIPLE = re.compile(r"\((\d+) (\d+) (\d+)\)", re.ASCII)
+_TEXT_NAMES = {"Regs*": "Registers Per Thread", "SSMem*": "Static SMem", "DSMem*": "Dynamic SMem"}
+_GRID = {f"{what}_{axis.lower()}": f"{what.title()} {axis}" for what in ("grid", "block") for axis in "XYZ"}
+_NO_METRICS = ("Device", "Context", "Stream", "Kernel", "Correlation_ID", "ID")
+
+
+@dataclass(slots=True)
+class _Table:
+    """The table that the reader is in: its kind, its column names, its units (by column), CSV or aligned text."""
+
+    kind: Literal["trace", "metrics", "averages", "summary"]
+    header: list[str]
+    is_csv: bool
+    units: dict[str, str] = field(default_factory=dict)
+    rows: int = 0
+    device: str = ""
+    kernel: str = ""
+
+
+@dataclass(slots=True)
+class _Log:
+    """What a log holds: launches, metrics per launch, metrics averaged over a kernel's launches."""
+
+    path: Path
+    launches: list[Record] = field(default_factory=list)
+    metrics: list[Record] = field(default_factory=list)
+    averages: list[Record] = field(default_factory=list)
+    copies: int = 0
+    skipped: int = 0
+
+    @property
+    def notes(self) -> list[str]:
+        counts = (
+            (self.copies, "memory operation", "left out"),
+            (self.skipped, "line", "left out that nvprof did not print"),
+        )
+        return [f"{self.path.name}: {plural(count, what)} {said}" for count, what, said in counts if count]
+
+    def read(self, max_bytes: int, progress: Progress | None) -> "_Log":
+        """Take in all tables; lines between them (the program's own output) are skipped, and counted inside one."""
+        table: _Table | None = None
+        has_summary = False
+        for number, line in read_lines(self.path, max_bytes=max_bytes, progress=progress):
+            text = line.strip()
+            where = f"{self.path}, line {number}"
+            if number == 1 and text.startswith("SQLite format 3"):
+                raise InputError(
+                    f"{self.path}: nvprof's own database; export it: nvprof -i {self.path.name} --print-gpu-trace"
+                    " --csv --log-file FILE"
+                )
+            if text.startswith("=="):
+                _check_message(text, where)
+            elif not text:
+                table = table if table and table.is_csv else None
+            elif opened := _header(text):
+                table = opened
+                has_summary |= table.kind == "summary"
+            elif table is not None and table.kind != "summary":
+                self._row(table, text, where)
+        if not (self.launches or self.metrics or self.averages):
+            what = "a summary by kernel name, without launches" if has_summary else "no launch and no metric"
+            raise InputError(f"{self.path}: {what}; {_REMEDY}")
+        return self
+
+    def _row(self, table: _Table, text: str, where: str) -> None:
+        table.rows += 1
+        if table.kind == "averages" and not table.is_csv and _caption(table, text):
+            return
+        cells = _cells(text) if table.is_csv else _GAP.split(text, maxsplit=len(table.header) - 1)
+        if len(cells) != len(table.header):
+            self.skipped += 1
+            return
+        row = {name: cell.strip() for name, cell in zip(table.header, cells, strict=True)}
+        if table.is_csv and table.rows == 1 and _is_units(table, row):
+            table.units = {name: unit for name, unit in row.items() if unit}
+        elif table.kind == "trace":
+            self._launch(table, row, where)
+        elif table.kind == "metrics":
+            self._metrics(table, row)
+        else:
+            self._average(table, row, where)
+
+    def _launch(self, table: _Table, row: dict[str, str], where: str) -> None:
+        if "Grid Size" in row:
+            sizes = [_TRIPLE.fullmatch(row.get(name, "")) for name in ("Grid Size", "Block Size")]
+            dimensions = [value for match in sizes if match for value in match.groups()]
+        else:
+            dimensions = [row[name] for name in _GRID.values() if row.get(name)]
+        if len(dimensions) != len(_GRID):
+            is_copy = row["Name"].startswith("[")
+            self.copies += is_copy
+            self.skipped += not is_copy
+            return
+        if table.is_csv and "Duration" not in table.units:
+            raise InputError(f"{where}: the header has no row of units below it; print the log anew")
+
+        def quantity(name: str, scales: dict[str, float], unit: str = "") -> float:
+            return scaled(row.get(name, ""), table.units.get(name, unit), scales, where)
+
+        self.launches.append(
+            {
+                "kernel_name": kernel_name(row["Name"]),
+                **{column: whole(value, where) for column, value in zip(_GRID, dimensions, strict=True)},
+                "registers_per_thread": whole(row.get("Registers Per Thread", ""), where),
+                # sizes are printed with five digits
+                "static_shared_bytes": float(round(quantity("Static SMem", SIZE_BYTES, "B"))),
+                "dynamic_shared_bytes": float(round(quantity("Dynamic SMem", SIZE_BYTES, "B"))),
+                "time_us": quantity("Duration", TIME_US),
+                "start_us": quantity("Start", TIME_US),
+                "device": row.get("Device", ""),
+                "stream": row.get("Stream", ""),
+            }
+        )
+
+    def _metrics(self, table: _Table, row: dict[str, str]) -> None:
+        values = dict(
+            metric(name, text, table.units.get(name, ""))
+            for name, text in row.items()
+            if name not in _NO_METRICS
+        )
+        if not row["Kernel"].startswith("["):
+            self.metrics.append(
+                {"kernel_name": kernel_name(row["Kernel"]), "device": row["Device"], **values}
+            )
+
+    def _average(self, table: _Table, row: dict[str, str], where: str) -> None:
+        """One metric of one kernel over its invocations; all of a kernel's metrics are gathered in one record."""
+        identity = {
+            "kernel_name": kernel_name(row.get("Kernel", table.kernel)),
+            "device": row.get("Device", table.device),
+        }
+        if not self.averages or not identity.items() <= self.averages[-1].items():
+            self.averages.append({**identity, "invocations": whole(row.get("Invocations", ""), where)})
+        column, value = metric(row["Metric Name"], row.get("Avg", row.get("Mean", "")))
+        self.averages[-1][column] = value
+
+
+def _check_message(text: str, where: str) -> None:
+    if "ERR_NVGPUCTRPERM" in text or "permission to access" in text.lower():
         raise InputError(
-            f"{path}: nvprof's own database; export it: nvprof -i {path.name} --print-gpu-trace --csv"
-            " --log-file FILE"
+            f"{where}: nvprof was not permitted to count; load the driver with"
+            f" NVreg_RestrictProfilingToAdminUsers=0, or run as root"
         )
-    found = parse_tables(read_lines(path, max_bytes=max_bytes, progress=progress), str(path))
-    if not (found.launches or found.metrics or found.averages):
-        came = (
-            "a summary by kernel name, without launches"
-            if found.has_summary
-            else "no launch and no metric of a kernel"
-        )
-        raise InputError(f"{path}: {came}; {_REMEDY}")
-    return found
 
 
-def _notes(path: Path, found: NvprofTables) -> list[str]:
-    notes = []
-    if found.copies:
-        notes.append(f"{path.name}: {plural(found.copies, 'memory operation')} left out")
-    if found.skipped:
-        notes.append(f"{path.name}: {plural(found.skipped, 'line')} left out that nvprof did not print")
-    return notes
+def _cells(text: str) -> list[str]:
+    try:
+        return next(csv.reader([text]))
+    except csv.Error:
+        return []
+
+
+def _header(text: str) -> _Table | None:
+    """The table that ``text`` opens, or None."""
+    if "Name" not in text and "Kernel" not in text:
+        return None  # most lines: every header has one of these
+    is_csv = "," in text and ("Duration" in text or "Kernel" in text or "Time(%)" in text)
+    header = [
+        _TEXT_NAMES.get(name.strip(), name.strip()) for name in (_cells(text) if is_csv else _GAP.split(text))
+    ]
+    known = set(header)
+    if {"Start", "Duration", "Name"} <= known:
+        return _Table("trace", header, is_csv)
+    if "Metric Name" in known and ("Kernel" in known or "Invocations" in known):
+        return _Table("averages", header, is_csv)
+    if {"Device", "Context", "Stream", "Kernel"} <= known:
+        return _Table("metrics", header, is_csv)
+    return _Table("summary", header, is_csv) if {"Time(%)", "Name"} <= known else None
+
+
+def _is_units(table: _Table, row: dict[str, str]) -> bool:
+    """True for the row of units that follows a CSV header."""
+    return row["Duration"] in TIME_US if table.kind == "trace" else not row.get("Kernel", "")
+
+
+def _caption(table: _Table, text: str) -> bool:
+    """Take in a text log's ``Device "…"`` or ``Kernel: …`` line, under which its metrics stand."""
+    if text.startswith("Device "):
+        table.device = text[7:].strip().strip('"')
+    elif text.startswith("Kernel: "):
+        table.kernel = kernel_name(text[8:])
+    else:
+        return False
+    return True
+
+
+# Values as nvprof writes them: `466.21ms`, `1.1152KB`, `99.3%`, `199.4GB/s`, `Low (1)`.
+TIME_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
+SIZE_BYTES = {"B": 1.0, "KB": 1024.0, "MB": 1024.0**2, "GB": 1024.0**3}
+"""nvprof's sizes are binary; its rates are decimal."""
+_RATE_GBS = {"B/s": 1e-9, "KB/s": 1e-6, "MB/s": 1e-3, "GB/s": 1.0, "TB/s": 1e3}
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*(?:/s)?)", re.ASCII)
+_LEVEL = re.compile(r"(?:Idle|Low|Mid|High|Max)?\s*\((\d+)\)", re.ASCII)
+_COLUMNS = {
+    "inst_fp_32": "fp32_instructions",
+    "single_precision_fu_utilization": "fp32_utilization_pct",
+    "dram_utilization": "dram_utilization_pct",
+    "achieved_occupancy": "achieved_occupancy_pct",
+}
+"""nvprof metric → kernel table column; other metrics keep their name, with their unit's suffix."""
+
+
+def whole(text: str, where: str) -> int:
+    """A count. Raises `InputError` unless it is a whole number."""
+    if not re.fullmatch(r"\d{1,18}", text, re.ASCII):
+        raise InputError(f"{where}: {text[:40]!r}; a whole number is needed")
+    return int(text)
+
+
+def metric(name: str, text: str, unit: str = "") -> tuple[str, float]:
+    """(column, value) of a metric; NaN where nvprof could not measure it (``<OVERFLOW>``, ``n/a``).
+
+    A level is taken as ten times its number in percent, achieved occupancy (a share) times 100 likewise.
+    """
+    column = _COLUMNS.get(name, name)
+    percent = column if column.endswith("_pct") else f"{name}_pct"
+    if level := _LEVEL.fullmatch(text):
+        return percent, float(min(int(level[1]), 10)) * 10
+    match = _QUANTITY.fullmatch(text)
+    if not match:
+        return column, math.nan
+    value, unit = float(match[1]), match[2] or unit
+    if unit in _RATE_GBS:
+        return f"{name}_gbs", value * _RATE_GBS[unit]
+    if unit == "%":
+        return percent, value
+    return column, value * 100 if name == "achieved_occupancy" else value
+
+
+def kernel_name(text: str) -> str:
+    """The name without the launch's number, ``name(args) [130]`` → ``name(args)``."""
+    return re.sub(r"\s*\[\d+\]$", "", text.strip())
+
+
+def scaled(text: str, unit: str, scales: dict[str, float], where: str) -> float:
+    """A time in µs or a size in bytes; ``unit`` is its column's, where the text has none."""
+    match = _QUANTITY.fullmatch(text)
+    scale = scales.get(match[2] or unit) if match else None
+    if match is None or scale is None or not math.isfinite(float(match[1]) * scale):
+        raise InputError(
+            f"{where}: {f'{text} {unit}'.strip()[:40]!r}; a number with a unit of {', '.join(scales)} is needed"
+        )
+    return float(match[1]) * scale

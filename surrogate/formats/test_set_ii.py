@@ -10,11 +10,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, nearest
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, read_lines
-from surrogate.formats.seer_numbering import square_conv
 
+NUMBERINGS = ("enum", "readme")
+_README = {4: "WINOGRAD", 5: "WINOGRAD_NONFUSED", 6: "FFT", 7: "FFT_TILING"}
 _NUMBER = re.compile(r"[+-]?\d{1,18}(\.0*)?")
 
 
@@ -34,30 +36,29 @@ def read_test_set_ii(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES) ->
 def read_listed(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES) -> list[ListedProblem]:
     """As `read_test_set_ii`, with the algorithm of each line.
 
-    The count line may be missing; where it stands it must be right. Blank lines and lines beginning with #
-    are skipped.
+    The count line may be missing; where it stands it must be right. Blank lines and lines beginning with # are skipped.
     """
     declared: int | None = None
-    found: list[ListedProblem] = []
+    problems: list[ListedProblem] = []
     for number, line in read_lines(path, max_bytes=max_bytes):
         words = re.split(r"[\s,;]+", line.split("#")[0].strip().strip(",;"))
         if words == [""]:
             continue
         where = f"{path}, line {number}"
         values = [_whole(word, where) for word in words]
-        if len(values) == 1 and declared is None and not found:
+        if len(values) == 1 and declared is None and not problems:
             declared = values[0]
         else:
-            found.append(_listed(values, where))
-    if not found:
+            problems.append(_listed(values, where))
+    if not problems:
         raise InputError(
             f"{path}: holds no problem; each line needs 8 numbers: batch, C, W, K, out W, filter, stride, pad"
         )
-    if declared is not None and declared != len(found):
+    if declared is not None and declared != len(problems):
         raise InputError(
-            f"{path}: its first line counts {declared}, but {len(found)} problems follow; correct the count"
+            f"{path}: its first line counts {declared}, but {len(problems)} problems follow; correct the count"
         )
-    return found
+    return problems
 
 
 def _listed(values: list[int], where: str) -> ListedProblem:
@@ -76,3 +77,33 @@ def _whole(word: str, where: str) -> int:
     if not _NUMBER.fullmatch(word):
         raise InputError(f"{where}: {word[:40]!r}; a whole number is needed")
     return int(word.split(".")[0])
+
+
+def algorithm_names(numbering: str) -> tuple[str, ...]:
+    """Names of algorithms 0 … 7: cuDNN's enum, or as the original repository's README numbers 4 … 7."""
+    if numbering not in NUMBERINGS:
+        raise InputError(
+            f"numbering {numbering!r} is unknown; known: enum, readme{nearest(numbering, NUMBERINGS)}"
+        )
+    names = {a.enum: a.name for a in algorithms("cudnn", "fwd")}
+    if numbering == "readme":
+        names.update(_README)
+    return tuple(names[code] for code in range(8))
+
+
+def square_conv(cells: list[float], where: str) -> Conv:
+    """The problem of columns 1–8: batch, channels, width, out channels, out width, filter, stride, padding.
+
+    Out width 0 means "not given"; any other must follow from the rest. Raises `InputError` naming ``where``.
+    """
+    n, c, w, k, out_w, r, stride, pad = cells[:8]
+    try:
+        conv = Conv(n=n, c=c, h=w, k=k, r=r, pad_h=pad, stride_h=stride)  # type: ignore[arg-type]  # Conv checks
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    if out_w not in (0, conv.out_w):
+        raise InputError(
+            f"{where}: out width {out_w:g}; ⌊(W + 2·pad − filter) / stride⌋ + 1 gives {conv.out_w}:"
+            f" correct the row, or write 0 to have it computed"
+        )
+    return conv

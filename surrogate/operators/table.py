@@ -1,6 +1,6 @@
 """Measured operators as one table, whatever file they came from."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.problems import joined, version_number
-from surrogate.dataset.store import read_table
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu, gpu
 from surrogate.features.operators import OPERATORS, Operator, operator_class
@@ -144,28 +143,12 @@ def _merged(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_operators(paths: Sequence[str | Path]) -> OperatorTable:
-    """Measured operators from parquet files; columns tell each file's kind (`surrogate.operators.sources`).
-
-    Raises `InputError` for a missing or unknown file.
-    """
-    from surrogate.operators.sources import READERS, Reader
+    """Measured operators of the public tables that `surrogate.formats.operator_tables` reads."""
+    from surrogate.formats.operator_tables import read
 
     if not paths:
         raise InputError("no table of operators given; name at least one parquet file")
-    tables = []
-    for path in paths:
-        frame, _ = read_table(path)
-        fitting: list[Callable[..., Any]] = [
-            read for needed, read in READERS if set(needed) <= set(frame.columns)
-        ]
-        if not fitting:
-            known = "; or ".join(", ".join(needed) for needed, _ in READERS)
-            raise InputError(f"{path}: its columns fit no table of operators; needed are {known}")
-        reader: Reader = fitting[0]
-        tables.append(make_table(*reader(frame), str(path)))
-    dropped: dict[str, int] = {}
-    for table in tables:
-        for reason, count in table.dropped.items():
-            dropped[reason] = dropped.get(reason, 0) + count
-    frame = pd.concat([table.frame for table in tables], ignore_index=True)
-    return OperatorTable(_merged(frame), dropped, ", ".join(Path(path).name for path in paths))
+    imported = read(paths)
+    name = ", ".join(Path(path).name for path in paths)
+    table = make_table([imported.rows.rename(columns={"operator": "kind"})], {}, name)
+    return OperatorTable(table.frame, dict.fromkeys(imported.notes, 1), name)

@@ -1,55 +1,45 @@
-"""The registry of formats, and that its tables are the dataset's."""
+"""What all formats share: the registry, opening foreign files, rows of families, and ``seer import`` end to end."""
 
+import bz2
+import gzip
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
-from surrogate.dataset import schema
+from surrogate.cli.import_ import command
+from surrogate.dataset.store import read_dataset
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
-from surrogate.formats.imported import KERNEL_NUMBERS, KEY_COLUMNS, no_rows, plural
+from surrogate.formats.foreign_file import read_bytes, read_lines
+from surrogate.formats.imported import family_rows, plural
 
-
-def test_names_are_those_of_the_command() -> None:
-    assert list(FORMATS) == ["seer-xls", "nvprof", "ncu", "miopen", "cudnn-scope", "lin-csv"]
-
-
-def test_columns_are_the_datasets() -> None:
-    assert KEY_COLUMNS == schema.ROW_KEY
-    assert KERNEL_NUMBERS == schema.KERNEL_NUMBERS
-    assert set(schema.REQUIRED_COLUMNS) == set(no_rows().columns)
+PACKERS = {"plain": bytes, "gz": gzip.compress, "bz2": bz2.compress}
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_each_says_how_to_get_its_files(name: str) -> None:
+def test_each_says_how_to_get_its_files_and_names_missing_ones(name: str, tmp_path: Path) -> None:
     assert "How to get" in FORMATS[name].how_to_get()
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_missing_files_and_no_files(name: str, tmp_path: Path) -> None:
     options = dict.fromkeys(FORMATS[name].required, "v100")
-    with pytest.raises(InputError, match=f"no {name} file given"):
-        FORMATS[name].read([], **options)
-    with pytest.raises(InputError, match="cannot be read"):
-        FORMATS[name].read([tmp_path / "gfx90a68.none"], **options)
+    for paths, word in (([], "no"), ([tmp_path / "gfx90a68.none"], "cannot be read"), ([tmp_path], "folder")):
+        with pytest.raises(InputError, match=word):
+            FORMATS[name].read(paths, **options)
 
 
-def test_unknown_option() -> None:
-    with pytest.raises(
-        InputError, match=r"^miopen takes no --numbering; known: --gpu, --library-version, --max-bytes"
-    ):
+def test_unknown_options_are_named_with_the_known() -> None:
+    with pytest.raises(InputError, match=r"miopen takes no --numbering.*--library-version"):
         FORMATS["miopen"].read(["x"], numbering="enum")
 
 
-def test_registry_loads_no_reader_and_no_heavy_package() -> None:
-    code = "import sys, surrogate.formats; print(*sorted(sys.modules))"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert "surrogate.formats" in loaded
-    assert not {"xlrd", "openpyxl", "surrogate.formats.miopen", "surrogate.formats.seer_xls"} & set(loaded)
+def test_the_registry_loads_no_reader_and_no_heavy_package() -> None:
+    code = "import sys, surrogate.formats.foreign_file; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not {"pandas", "xlrd", "openpyxl", "surrogate.formats.miopen"} & set(loaded.split())
 
 
 def test_plural() -> None:
@@ -58,3 +48,141 @@ def test_plural() -> None:
         "2,000 rows",
         "2 launches",
     ]
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_packing_is_seen_by_content_and_bounded(tmp_path: Path, packer: str) -> None:
+    path = tmp_path / "file.txt"
+    path.write_bytes(PACKERS[packer](b"one\r\ntwo\n\nfour"))
+    assert list(read_lines(path)) == [(1, "one"), (2, "two"), (3, ""), (4, "four")]
+    assert read_bytes(path) == b"one\r\ntwo\n\nfour"
+    path.write_bytes(PACKERS[packer](bytes(4 << 20)))
+    with pytest.raises(InputError, match="--max-bytes"):
+        read_bytes(path, max_bytes=3_000_000)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_encodings(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "file"
+    path.write_text("µs, é\nsecond\n", encoding=encoding)
+    assert list(read_lines(path)) == [(1, "µs, é"), (2, "second")]
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (bz2.compress(b"a" * (18 << 20)), "no text file"),
+        (gzip.compress(b"hello" * 100)[:-12], "damaged archive"),
+    ],
+)
+def test_files_without_lines_are_refused(tmp_path: Path, content: bytes, word: str) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(InputError, match=word):
+        list(read_lines(tmp_path / "file"))
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\ufeff")), max_size=6))
+def test_lines_survive(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    path = tmp_path_factory.mktemp("lines") / "file"
+    path.write_bytes("".join(line + "\n" for line in lines).encode())
+    assert [line for _, line in read_lines(path)] == lines
+
+
+def test_rows_of_several_families_share_a_table() -> None:
+    """Repeats become a median; what a family lacks is 0 or empty, what a row leaves open is the family's default."""
+    shared = {"gpu": "t4", "library": "cudnn"}
+    gemm = {**shared, "operator": "linear", "batch": 1, "m": 2, "n": 3, "k": 4, "dtype": "fp16"}
+    conv = {
+        **shared,
+        "operator": "conv",
+        "n": 1,
+        "c": 2,
+        "h": 3,
+        "w": 3,
+        "k": 4,
+        "r": 1,
+        "s": 1,
+        "stride_h": 1,
+    }
+    rows = family_rows(
+        pd.DataFrame(
+            [{**gemm, "time_us": 3.0}, {**gemm, "time_us": 5.0}, {**conv, "time_us": 7.0, "run": "a"}]
+        )
+    )
+    columns = ["family", "operator", "dtype", "variant", "direction", "m", "k", "r", "algorithm", "status"]
+    assert rows[columns].to_numpy().tolist() == [
+        ["gemm", "linear", "fp16", "", "", 2, 4, 0, "default", "ok"],
+        ["conv", "conv", "fp32", "", "fwd", 0, 4, 1, "default", "ok"],
+    ]
+    assert rows[["time_us", "time_us_min", "time_us_max", "repeats"]].to_numpy().tolist() == [
+        [4.0, 3.0, 5.0, 2],
+        [7.0, 7.0, 7.0, 1],
+    ]
+    assert rows["library_version"].tolist() == ["unknown", "unknown"] and rows["run"].tolist()[1] == "a"
+
+
+LINE = (
+    "64-56-56-3x3-32-56-56-16-1x1-1x1-1x1-0-NCHW-FP32-F="
+    "ConvA:0.5,1024,miopenConvolutionFwdAlgoImplicitGEMM;ConvB:0.25,0,miopenConvolutionFwdAlgoWinograd\n"
+)
+TRACE = """\
+"Start","Duration","Grid X","Grid Y","Grid Z","Block X","Block Y","Block Z","Registers Per Thread","Static SMem",\
+"Dynamic SMem","Device","Context","Stream","Name"
+ms,us,,,,,,,,KB,B,,,,
+466.21,4.992,64,2,1,256,1,1,16,1.5,2048,"TITAN Xp (0)","1","7","sgemm [130]"
+"""
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(command, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_miopen_becomes_a_listed_dataset(tmp_path: Path) -> None:
+    source, target = tmp_path / "gfx90a68.HIP.fdb.txt", tmp_path / "mi210.parquet"
+    source.write_text(LINE)
+    assert f"{target}: 2 rows, candidates listed" in run("miopen", source, "-o", target)
+    dataset = read_dataset(target)
+    assert dataset.candidates == "listed"
+    assert dataset.frame["solver"].tolist() == ["ConvA", "ConvB"]
+
+
+def test_profiler_rows_come_with_their_kernels(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text(TRACE)
+    (tmp_path / "ops.txt").write_text("1\n128 64 56 128 0 3 1 0 1\n")
+    log, target, kernels = (tmp_path / name for name in ("trace.csv", "xp.parquet", "xp.kernels.parquet"))
+    output = run("nvprof", log, "--problems", tmp_path / "ops.txt", "-o", target, "--quiet")
+    assert output.splitlines()[1] == f"{kernels}: 1 kernel"
+    assert read_dataset(target).frame["time_us"].tolist() == [4.992]
+    assert pd.read_parquet(kernels)["static_shared_bytes"].tolist() == [1536]
+    assert "1 launch without problems" in run("nvprof", log, "-o", target, "--gpu", "titan-xp")
+    assert pd.read_parquet(target)["gpu"].tolist() == ["titan-xp"]
+
+
+def test_operator_tables_become_rows_of_their_families(tmp_path: Path) -> None:
+    dense = {"op": "relu", "gpu": "Tesla T4", "B": 8, "H": 64.0, "time_us": 9.0}
+    pd.DataFrame([dense, {**dense, "op": "odd"}]).to_parquet(tmp_path / "dense.parquet")
+    output = run("operator-tables", tmp_path / "dense.parquet", "-o", tmp_path / "out.parquet")
+    assert "1 row left out: operator odd unknown" in output
+    written = pd.read_parquet(tmp_path / "out.parquet")
+    assert written[["family", "gpu", "n", "c"]].to_numpy().tolist() == [["pointwise", "t4", 8, 64]]
+
+
+def test_a_wrong_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    source = tmp_path / "gfx90a68.HIP.fdb.txt"
+    source.write_text("hello\n")
+    with pytest.raises(InputError, match="no 2-D problem"):
+        run("miopen", source, "-o", tmp_path / "out.parquet")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [source.name]
+
+
+def test_no_output_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"-o DATA.parquet"):
+        run("miopen", tmp_path / "x")
+
+
+def test_help_names_every_format_and_how() -> None:
+    text = run("--help")
+    assert all(name in text and each.summary in text for name, each in FORMATS.items())
+    assert "opt/rocm" in run("miopen", "--how")

@@ -9,52 +9,19 @@ import pandas as pd
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.formats import FORMATS, Imported
+from surrogate.formats import FORMATS
+from surrogate.formats.imported import Imported
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-MESSAGES = """\
-==PROF== Connected to process 6153 (/usr/bin/conv)
-==PROF== Profiling "sgemm" - 0: 0%....50%....100% - 3 passes
-the program says, hello
-==PROF== Disconnected from process 6153
-"""
-WIDE = (
-    MESSAGES
-    + """\
-"ID","Process ID","Kernel Name","Stream","Block Size","Grid Size","Device","CC","gpu__time_duration.sum",\
-"smsp__sass_thread_inst_executed_op_fp32_pred_on.sum","dram__sectors_read.sum","dram__bytes_write.sum",\
-"dram__throughput.avg.pct_of_peak_sustained_elapsed","smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",\
-"sm__warps_active.avg.pct_of_peak_sustained_active","launch__registers_per_thread",\
-"launch__shared_mem_per_block_static","launch__waves_per_multiprocessor","launch__cluster_size"
-"","","","","","","","","us","inst","sector","Mbyte","%","%","%","register/thread","Kbyte/block","",""
-"0","6153","void sgemm<float>(int, float*)","7","(256, 1, 1)","(1024, 2, 1)","0","7.0","1,234.5","1,000,000","2,048",\
-"1.024","61.84","90.5","96.26","128","4.096","6.4","n/a"
-"1","6153","im2col","7","(128, 1, 1)","(10, 1, 1)","0","7.0","5","0","64","0","1","0","50","16","0","0.0625","n/a"
-"""
-)
-LONG_HEADER = (
-    '"ID","Process ID","Kernel Name","Stream","Block Size","Grid Size","Device","CC",'
-    '"Section Name","Metric Name","Metric Unit","Metric Value","Rule Name"'
-)
-LONG_ROW = '"{}","6153","sgemm","7","(256, 1, 1)","(1024, 1, 1)","0","7.5","Some Section","{}","{}","{}"'
-DETAILS = (
-    ("Duration", "msecond", "1.25"),
-    ("DRAM Throughput", "%", "61.84"),
-    ("Registers Per Thread", "register/thread", "32"),
-    ("Dynamic Shared Memory Per Block", "Kbyte/block", "2.048"),
-    ("Block Limit SM", "block", "16"),
-    ("Block Limit Registers", "block", "8"),
-    ("Block Limit Shared Mem", "block", "16"),
-    ("Block Limit Warps", "block", "4"),
-    ("# SMs", "SM", "40"),
-    ("Achieved Occupancy", "%", "96.26"),
-    ("Waves Per SM", "", "6.40"),
-    ("Function Cache Configuration", "", "CachePreferNone"),
-)
+SAMPLES = Path(__file__).parent / "samples"
+RAW = (SAMPLES / "ncu_raw.csv").read_text()
+DETAILS = (SAMPLES / "ncu_details.csv").read_text()
+HEADER = next(line for line in DETAILS.splitlines() if line.startswith('"ID"'))
 
 
-def long(details: tuple[tuple[str, str, str], ...] = DETAILS, launch: str = "0") -> str:
-    return "\n".join([LONG_HEADER, *(LONG_ROW.format(launch, *detail) for detail in details)]) + "\n"
+def details(*metrics: tuple[str, str, str]) -> str:
+    """A details page of one launch with these metrics, their units and values."""
+    row = '"0","6153","sgemm","7","(256, 1, 1)","(1024, 1, 1)","0","7.5","Some Section","{}","{}","{}"'
+    return "\n".join([HEADER, *(row.format(*metric) for metric in metrics)]) + "\n"
 
 
 def read(folder: Path, *texts: str, **options: Any) -> Imported:
@@ -71,7 +38,7 @@ def first(imported: Imported) -> pd.Series:
 
 
 def test_wide_format_with_scaled_units(tmp_path: Path) -> None:
-    imported = read(tmp_path, WIDE, gpu="v100-sxm2-16gb")
+    imported = read(tmp_path, RAW, gpu="v100-sxm2-16gb")
     assert imported.kernels is not None and len(imported.kernels) == 2
     expected = {
         "gpu": "v100-sxm2-16gb", "kernel_name": "void sgemm<float>(int, float*)", "grid_x": 1024, "grid_y": 2,
@@ -85,7 +52,7 @@ def test_wide_format_with_scaled_units(tmp_path: Path) -> None:
 
 
 def test_long_format(tmp_path: Path) -> None:
-    row = first(read(tmp_path, MESSAGES + long()))
+    row = first(read(tmp_path, DETAILS))
     expected = {
         "time_us": 1250, "dram_utilization_pct": 61.84, "registers_per_thread": 32, "dynamic_shared_bytes": 2048,
         "achieved_occupancy_pct": 96.26, "blocks": 1024, "b_max": 160, "waves": 7,
@@ -94,79 +61,67 @@ def test_long_format(tmp_path: Path) -> None:
 
 
 def test_waves_rounded_to_two_digits_give_no_b_max(tmp_path: Path) -> None:
-    row = first(read(tmp_path, long((("Duration", "us", "5.5"), ("Waves Per SM", "", "6.40")))))
+    row = first(read(tmp_path, details(("Duration", "us", "5.5"), ("Waves Per SM", "", "6.40"))))
     assert pd.isna(row["b_max"]) and pd.isna(row["waves"])
 
 
-@pytest.mark.parametrize(
-    ("duration", "share"),
-    [("1.234,5", "61,84"), ("1 234,5", "61,84"), ("1'234.5", "61.84"), ("1,234.5", "61.84")],
-)
-def test_thousands_separators_by_locale(tmp_path: Path, duration: str, share: str) -> None:
-    row = first(read(tmp_path, long((("Duration", "us", duration), ("DRAM Throughput", "%", share)))))
-    assert row[["time_us", "dram_utilization_pct"]].tolist() == [1234.5, 61.84]
-
-
 def test_one_pass_groups_are_joined(tmp_path: Path) -> None:
-    times = long((("gpu__time_duration.sum", "ns", "5500"),))
-    counts = long((("dram__sectors_read.sum", "sector", "320"),))
+    times = details(("gpu__time_duration.sum", "ns", "5500"))
+    counts = details(("dram__sectors_read.sum", "sector", "320"))
     imported = read(tmp_path, counts, times)
     assert imported.kernels is not None and len(imported.kernels) == 1
     assert first(imported)[["time_us", "dram_read_transactions"]].tolist() == [5.5, 320]
 
 
-def test_problems_make_dataset_rows(tmp_path: Path) -> None:
-    listed = tmp_path / "ops.txt"
-    listed.write_text("1\n8 64 56 128 0 3 1 1 1\n")
-    imported = read(tmp_path, WIDE, problems=listed, kernel="sgemm", gpu="v100", library_version="9.1")
-    assert imported.table == "problems" and imported.kernels is not None
-    assert imported.rows.iloc[0][["n", "algorithm", "time_us", "gpu"]].tolist() == [
-        8,
-        "IMPLICIT_PRECOMP_GEMM",
-        1234.5,
-        "v100",
-    ]
-    assert imported.kernels.loc[0, "b_max"] == 320
-    with pytest.raises(InputError, match="name no GPU"):
-        read(tmp_path, WIDE, problems=listed, kernel="sgemm")
-
-
-def test_counters_of_group_a_keep_their_columns_also_beside_problems(tmp_path: Path) -> None:
+def test_problems_make_dataset_rows_with_all_counters(tmp_path: Path) -> None:
     counted = (
         ("gpu__time_duration.sum", "ns", "5500"),
         ("lts__t_sectors_op_read.sum", "Ksector", "1.5"),
         ("sm__inst_executed_pipe_tensor.sum", "inst", "42"),
         ("sm__cycles_elapsed.max", "cycle", "9,000"),
     )
-    wanted = {"l2_read_sectors": 1500.0, "tensor_pipe_instructions": 42.0, "sm_cycles": 9000.0}
-    assert first(read(tmp_path, long(counted)))[list(wanted)].to_dict() == wanted
     listed = tmp_path / "ops.txt"
     listed.write_text("1\n8 64 56 128 0 3 1 1 1\n")
-    imported = read(tmp_path, long(counted), problems=listed, kernel="sgemm", gpu="v100")
-    assert imported.kernels is not None and imported.kernels.iloc[0][list(wanted)].to_dict() == wanted
+    imported = read(
+        tmp_path, details(*counted), problems=listed, kernel="sgemm", gpu="v100", library_version="9.1"
+    )
+    columns = ["n", "algorithm", "time_us", "gpu", "library_version"]
+    assert imported.rows[columns].to_numpy().tolist() == [[8, "IMPLICIT_PRECOMP_GEMM", 5.5, "v100", "9.1"]]
+    assert imported.table == "problems" and imported.kernels is not None
+    counters = ["blocks", "l2_read_sectors", "tensor_pipe_instructions", "sm_cycles"]
+    assert imported.kernels[counters].to_numpy().tolist() == [[1024, 1500.0, 42.0, 9000.0]]
+    with pytest.raises(InputError, match="name no GPU"):
+        read(tmp_path, RAW, problems=listed, kernel="sgemm")
 
 
-def test_the_real_export() -> None:
-    path = SHARED / "traces" / "ncu_copy_blocked.csv"
-    if not path.is_file():
-        pytest.skip("../shared/data is missing")
-    row = first(FORMATS["ncu"].read([path], gpu="t4"))
-    expected = {
-        "time_us": 21058.944, "registers_per_thread": 32, "grid_x": 1024, "block_x": 256, "b_max": 160, "waves": 7,
-        "dram_utilization_pct": 61.84, "achieved_occupancy_pct": 96.26,
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        (
+            "traces/ncu_copy_blocked.csv",
+            {
+                "time_us": 21058.944, "registers_per_thread": 32, "grid_x": 1024, "block_x": 256, "b_max": 160,
+                "waves": 7, "dram_utilization_pct": 61.84, "achieved_occupancy_pct": 96.26,
+            },
+        ),
+        ("raw/ncu_cublaslt_ncu.log", {"time_us": 406.24, "grid_y": 32, "block_x": 384, "dram_utilization_pct": 0.74}),
+    ],
+)  # fmt: skip
+def test_real_exports(shared_data: Path, file: str, expected: dict[str, float]) -> None:
+    row = first(FORMATS["ncu"].read([shared_data / file], gpu="t4"))
     assert row[list(expected)].to_dict() == expected
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no header with ID and Kernel Name; export it with ncu --import"),
-        (LONG_HEADER + "\n", "a header without launches"),
-        (MESSAGES, "no header"),
+        ("", "no header with ID and Kernel Name"),
+        (HEADER + "\n", "a header without launches"),
+        (RAW.partition('"ID"')[0], "no header"),
         ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "line 1: ncu was not permitted.*CAP_SYS_ADMIN"),
         ("==ERROR== Profiling is not supported on device 0.\n", "not supported on device 0.*newer ncu"),
-        (long((("Duration", "us", "1.5"), ("DRAM Throughput", "%", "61,8"))), "different decimal marks"),
+        (details(("Duration", "us", "1.234,5")), "'1.234,5'; .*LC_ALL=C"),
+        (details(("DRAM Throughput", "%", "61,84")), "'61,84'; .*LC_ALL=C"),
     ],
 )
 def test_wrong_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -209,12 +164,8 @@ def test_report_through_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(InputError, match="no such file"):
         FORMATS["ncu"].read([tmp_path / "b.ncu-rep"])
     row = first(FORMATS["ncu"].read([report], gpu="h200-sxm"))
-    assert row[["kernel_name", "time_us", "dram_read_transactions", "blocks"]].tolist() == [
-        "sgemm",
-        1.234,
-        320,
-        16,
-    ]
+    columns = ["kernel_name", "time_us", "dram_read_transactions", "blocks"]
+    assert row[columns].tolist() == ["sgemm", 1.234, 320, 16]
     context.range_by_idx = lambda _: none
     with pytest.raises(InputError, match="no profiled kernel"):
         FORMATS["ncu"].read([report])

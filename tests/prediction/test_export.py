@@ -22,7 +22,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.formats import FORMATS
-from surrogate.formats.miopen_key import parse_key
+from surrogate.formats.miopen import parse_key
 from surrogate.models import MODELS
 from surrogate.prediction.export import Picks, export, picks_for
 from surrogate.prediction.export.c_header import FIELDS

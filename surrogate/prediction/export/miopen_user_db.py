@@ -7,7 +7,7 @@ give the file the name of the one that MIOpen made there. Workspaces are estimat
 
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.formats.miopen_key import DIRECTIONS, DTYPES
+from surrogate.formats.miopen import DIRECTIONS, DTYPES
 from surrogate.prediction.export.picks import Candidate, Picks
 
 LETTERS = {name: letter for letter, name in DIRECTIONS.items()}
@@ -41,7 +41,7 @@ def miopen_user_db(picks: Picks) -> str:
 
 
 def find_db_key(conv: Conv) -> str:
-    """The key of a problem: what `surrogate.formats.miopen_key.parse_key` reads.
+    """The key of a problem: what `surrogate.formats.miopen.parse_key` reads.
 
     The operation's own input stands first: for the backward directions that is the forward output.
     """

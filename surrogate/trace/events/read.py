@@ -11,7 +11,7 @@ from surrogate.features.regular_file import require_regular
 from surrogate.trace.events.tables import Trace
 
 if TYPE_CHECKING:
-    from surrogate.formats.imported import Progress
+    from surrogate.formats.foreign_file import Progress
 
 DEFAULT_MAX_BYTES = 8 << 30
 """Most bytes a packed trace may unpack to; events are read one by one, so this bounds time, not memory."""
@@ -57,7 +57,7 @@ def read_trace(
 
 def _pieces(path: Path, max_bytes: int, progress: "Progress | None") -> Iterator[bytes]:
     """The unpacked bytes; `InputError` for an archive of several files, and for one that is all padding."""
-    from surrogate.formats.foreign_file import chunks  # brings pandas
+    from surrogate.formats.foreign_file import chunks
 
     packed = seen = 0
 

@@ -1,0 +1,319 @@
+"""Public tables of measured operators (matrix products, pooling, normalisation, pointwise) as rows of their families.
+
+How to get them: parquet files whose columns tell which of these a file is.
+
+- ``dense_ops``: PyTorch's operators on seven GPUs, from sitar-lab/NeuSight.
+- ``cudnn_other_ops``: cuDNN and cuBLAS calls on eight GPUs, from rai-project/dlperf.
+- ``cudnn_other_ops_p100_v100``: cuDNN calls on a P100 and a V100, from c3sr/scope.
+- ``deepbench_gemm``: matrix products, from baidu-research/DeepBench.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from surrogate.dataset.store import read_table
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
+from surrogate.features.problem import DTYPES
+from surrogate.features.shape import output_size
+from surrogate.formats.foreign_file import Progress
+from surrogate.formats.imported import Imported, family_rows, plural
+
+Parts = list[pd.DataFrame]
+Reader = Callable[[pd.DataFrame, Counter[str]], Parts]
+"""(a raw frame, what was dropped by reason, to add to) → frames of what `family_rows` takes."""
+
+
+def read(paths: Sequence[str | Path], *, progress: Progress | None = None) -> Imported:
+    """The files as one dataset. Raises `InputError` for a file of other columns."""
+    del progress  # parquet is read at once
+    measured, notes = zip(*(_measured(read_table(path)[0], Path(path).name) for path in paths), strict=True)
+    rows = family_rows(pd.concat(measured, ignore_index=True))
+    return Imported(rows, candidates="listed", notes=tuple(chain.from_iterable(notes)))
+
+
+def read_operator_tables(paths: Sequence[str | Path]) -> pd.DataFrame:
+    """The dataset rows of `read`."""
+    return read(paths).rows
+
+
+def recognised(columns: Iterable[str]) -> tuple[Reader, str] | None:
+    """The reader of a table with these columns and the table's origin; None where they are those of none."""
+    known = set(columns)
+    return next(((reader, origin) for needed, reader, origin in READERS if known.issuperset(needed)), None)
+
+
+def operator_rows(frame: pd.DataFrame, name: str) -> Imported:
+    """Dataset rows of a raw table, GPUs under their registry names; the notes count what was dropped, by reason.
+
+    Raises `InputError` where no reader fits its columns, or nothing is left.
+    """
+    measured, notes = _measured(frame, name)
+    return Imported(family_rows(measured), candidates="listed", notes=notes)
+
+
+def _measured(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """What `family_rows` takes, and the notes."""
+    source = recognised(frame.columns)
+    if source is None:
+        known = "; or ".join(", ".join(needed) for needed, *_ in READERS)
+        raise InputError(f"{name}: its columns fit no table of operators; needed are {known}")
+    reader, origin = source
+    dropped = Counter[str]()
+    parts = [_known_devices(part, dropped) for part in reader(frame, dropped)]
+    notes = tuple(f"{name}: {plural(count, 'row')} left out: {why}" for why, count in dropped.items())
+    if not sum(map(len, parts)):
+        raise InputError("; ".join(notes) or f"{name}: holds no row")
+    return pd.concat(parts, ignore_index=True).assign(origin=origin), notes
+
+
+def _known_devices(part: pd.DataFrame, dropped: Counter[str]) -> pd.DataFrame:
+    """The rows of GPUs in the registry, under the names that they have there."""
+    names = part["gpu"].map({name: _gpu_name(name) for name in part["gpu"].unique()})
+    for device, count in part.loc[names.isna(), "gpu"].value_counts().items():
+        dropped[f"device {device} unknown"] += count
+    return part.assign(gpu=names)[names.notna()]
+
+
+def _gpu_name(name: str) -> str | None:
+    try:
+        return gpu(name).name
+    except InputError:
+        return None
+
+
+def _is_amd(names: pd.Series) -> np.ndarray:
+    """(rows,) True for AMD's devices, False for others and unknown ones."""
+    known = {name: _gpu_name(name) for name in names.unique()}
+    amd = [name for name, registered in known.items() if registered and gpu(registered).vendor == "amd"]
+    return names.isin(amd).to_numpy()
+
+
+# dense_ops: `bmm` and `linear` compute (M × K) = (M × N)·(N × K), as the launched grids show: the reduction is over N.
+# The others work on B × H. A trailing u means that a number takes the place of the second tensor. Times are those of
+# isolated calls and hold the framework's launch overhead, 15 to 100 µs. PyTorch keeps TF32 off; AMD's fp32 matrix cores
+# need no permission, and MI100's times beat its vector peak.
+_DENSE_KINDS = {
+    "bmm": "bmm", "linear": "linear", "softmax": "softmax", "ln": "layer_norm", "relu": "relu", "gelu": "gelu",
+    "tanh": "tanh", "add": "add", "mul": "mul", "div": "div", "pow": "pow",
+    "addu": "add_scalar", "mulu": "mul_scalar", "divu": "div_scalar", "powu": "pow_scalar",
+}  # fmt: skip
+
+
+def _dense(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
+    parts = []
+    for op, part in frame.groupby(frame["op"].astype(str)):
+        kind = _DENSE_KINDS.get(str(op))
+        if kind is None:
+            dropped[f"operator {op} unknown"] += len(part)
+            continue
+        if kind in ("bmm", "linear"):
+            sizes = {"batch": part["B"], "m": part["M"], "n": part["K"], "k": part["N"]}
+        else:
+            sizes = {"n": part["B"], "c": part["H"], "h": 1, "w": 1}
+        version = part["Torch Version"].str.removeprefix("p") if "Torch Version" in part else None
+        parts.append(
+            part[["gpu", "time_us"]].assign(
+                operator=kind,
+                library="torch",
+                library_version=version,
+                math=np.where(_is_amd(part["gpu"]), "default", "fma"),
+                **sizes,
+            )
+        )
+    return parts
+
+
+# deepbench_gemm: C (M × N) = A·B over K; the transposes `ta tb` are the variant, NN the plain one.
+_PRECISIONS = {
+    "Float": ("fp32", "fma"),
+    "16 bit inputs, 16 bit multiplication, 32 bit addition": ("fp16", "default"),
+    "16 bit inputs, 32 bit multiplication, 32 bit addition": ("fp16", "fma"),
+    "GEMM, Conv: Int8 multiplication, 32 bit accumulation": ("int8", "default"),
+}
+
+
+def _deepbench(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
+    for name, count in frame["precision"].value_counts().items():
+        if name not in _PRECISIONS:
+            dropped[f"precision {name!r} unknown"] += count
+    part = frame[frame["precision"].isin(_PRECISIONS)]
+    rows = {
+        "operator": "gemm", "gpu": part["device"],
+        "library": np.where(_is_amd(part["device"]), "rocblas", "cublas"), "library_version": part.get("cuda"),
+        "variant": (part["ta"].astype(str) + part["tb"].astype(str)).replace("NN", ""),
+        "dtype": part["precision"].map({name: dtype for name, (dtype, _) in _PRECISIONS.items()}),
+        "math": part["precision"].map({name: math for name, (_, math) in _PRECISIONS.items()}),
+        "batch": 1, "m": part["M"], "n": part["N"], "k": part["K"], "time_us": part["time_ms"] * 1e3,
+    }  # fmt: skip
+    return [pd.DataFrame(rows, index=part.index)]
+
+
+# Both tables of cuDNN calls name them alike.
+_BATCH_NORMS = {"PER_ACTIVATION": "PER_ACTIVATION", "SPATIAL": "", "SPATIAL_PERSISTENT": "SPATIAL_PERSISTENT"}
+_POOLS = {
+    "MAX": ("max_pool", ""),
+    "MAX_DETERMINISTIC": ("max_pool", "DETERMINISTIC"),
+    "AVERAGE_COUNT_INCLUDE_PADDING": ("avg_pool", ""),
+    "AVERAGE_COUNT_EXCLUDE_PADDING": ("avg_pool", "EXCLUDE_PADDING"),
+}
+_SOFTMAX = {"ACCURATE": "", "FAST": "FAST", "LOG": "LOG"}
+_INSTANCE = "SOFTMAX_MODE_INSTANCE"
+_PASSES = {"FWD": "", "BWD": "_backward"}
+KINDS: dict[tuple[str, str], tuple[str, str]] = {
+    **{
+        (f"CUDNN_ACTIVATION_{way}", f"ACTIVATION_{name.upper()}"): (f"{name}{ending}", "")
+        for way, ending in _PASSES.items()
+        for name in ("relu", "clipped_relu", "elu", "sigmoid", "tanh")
+    },
+    **{
+        (f"CUDNN_POOLING_{way}", f"POOLING_{raw}"): (f"{kind}{ending}", mode)
+        for way, ending in _PASSES.items()
+        for raw, (kind, mode) in _POOLS.items()
+    },
+    **{
+        (f"CUDNN_SOFTMAX_{way}", f"SOFTMAX_{raw}, {over}"): (f"softmax{ending}", mode)
+        for way, ending in _PASSES.items()
+        for raw, mode in _SOFTMAX.items()
+        for over in ("SOFTMAX_MODE_CHANNEL", _INSTANCE)
+    },
+    **{
+        (op, f"BATCHNORM_{raw}{flag}"): (kind, mode)
+        for op, flag, kind in (
+            ("CUDNN_BATCHNORM_FWD_TRAINING", "", "batch_norm"),
+            ("CUDNN_BATCHNORM_FWD", ", true", "batch_norm"),
+            ("CUDNN_BATCHNORM_FWD_INFERENCE", "", "batch_norm_inference"),
+            ("CUDNN_BATCHNORM_FWD", ", false", "batch_norm_inference"),
+            ("CUDNN_BATCHNORM_BWD", "", "batch_norm_backward"),
+        )
+        for raw, mode in _BATCH_NORMS.items()
+    },
+    ("CUDNN_CONV_BWD_BIAS", ""): ("bias_backward", ""),
+    ("CUDNN_DROPOUT_FWD", ""): ("dropout", ""),
+    ("CUDNN_DROPOUT_BWD", ""): ("dropout_backward", ""),
+    ("CUDNN_ADD_TENSOR", ""): ("bias", ""),
+    ("CUDNN_OP_TENSOR_ADD_FWD", ""): ("add", ""),
+    ("CUBLAS_GEMM_FWD", ""): ("gemm", "NT"),
+    ("CUBLAS_GEMV_FWD", ""): ("gemm", "GEMV"),
+}
+"""(op, variant) of a file → operator and variant of a dataset."""
+
+# cudnn_other_ops: sizes are packed into a text, `key=value;key=value;…`. This grammar was inferred from the rows. Keys
+# are `name` or `name[i]`, values whole numbers.
+# - Activation, batch norm, op tensor: input[0..3] = n, c, h, w (input[0..1] = n, c of a matrix).
+# - Add tensor: the same, with bias[0..3] = 1, c, 1, 1.
+# - Pooling: the same, with filter_height filter_width pad_height pad_width stride_height stride_width.
+# - GEMM: input[0..2] = M, N, K, then transposes (0, 1 everywhere: NT), α and β.
+# - GEMV: input[0..1] = M, K (n = 1), then the transpose, α, β.
+# - `batch_size` is the network's batch: input[0] repeats it, and GEMV does not depend on it.
+# - `iterations` marks another harness, whose times are 8 to 6,000 times longer and hardly depend on sizes: dropped.
+_PAIR = re.compile(r"([a-z_]+(?:\[\d\])?)=(\d+)")
+_POOL_ARGUMENTS = {
+    "window": "filter_height", "window_w": "filter_width", "pad": "pad_height", "pad_w": "pad_width",
+    "stride": "stride_height", "stride_w": "stride_width",
+}  # fmt: skip
+
+
+def parse_args(text: str) -> dict[str, int] | None:
+    """Key → value of an ``args`` text; None where a part of it is no pair, or a key stands twice."""
+    matches = [_PAIR.fullmatch(part) for part in text.split(";")]
+    pairs = {match[1]: int(match[2]) for match in matches if match}
+    return pairs if len(pairs) == len(matches) else None
+
+
+def sizes_of(kind: str, variant: str, args: dict[str, int]) -> dict[str, int] | None:
+    """Sizes of an operator from parsed arguments; None where some are missing."""
+    inputs = [args.get(f"input[{i}]") for i in range(4)]
+    if kind == "gemm":
+        m, n, k = (inputs[0], 1, inputs[1]) if variant == "GEMV" else inputs[:3]
+        sizes = {"batch": 1, "m": m, "n": n, "k": k}
+    else:
+        sizes = dict(zip("nchw", inputs, strict=True))
+        if "pool" in kind:
+            sizes |= {ours: args.get(theirs) for ours, theirs in _POOL_ARGUMENTS.items()}
+        elif inputs[2:] == [None, None]:
+            sizes |= {"h": 1, "w": 1}
+    known = {name: size for name, size in sizes.items() if size is not None}
+    return known if len(known) == len(sizes) else None
+
+
+def _packed(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
+    rows, positions = [], []
+    parsed = {text: parse_args(text) for text in frame["args"].unique()}
+    variants = frame["variant"].fillna("").astype(str)
+    for position, (op, variant, text) in enumerate(zip(frame["op"], variants, frame["args"], strict=True)):
+        kind, mode = KINDS.get((op, variant), ("", ""))
+        args = parsed[text]
+        sizes = sizes_of(kind, mode, args) if kind and args else None
+        if not kind:
+            dropped[f"operator {op} {variant}".strip() + " unknown"] += 1
+        elif args is None or sizes is None:
+            dropped[f"args of {op} unreadable"] += 1
+        elif "iterations" in args:
+            dropped["timed by another harness (iterations)"] += 1
+        else:
+            library = "cublas" if op.startswith("CUBLAS") else "cudnn"
+            rows.append({"operator": kind, "variant": mode, "library": library, **sizes})
+            positions.append(position)
+    measured = frame.iloc[positions].reset_index(drop=True)
+    columns = measured[["gpu", "dtype", "time_us"]].assign(library_version=measured["cudnn"])
+    return [pd.concat([pd.DataFrame(rows), columns], axis=1)]
+
+
+# cudnn_other_ops_p100_v100: the sizes are those of the convolution that a call belongs to; the operator's tensor is
+# that convolution's *output*, n × k × p × q (times rank with its elements at 0.99, with the input's at 0.6). Pooling
+# has the convolution's filter, padding and stride over that tensor. Softmax in instance mode reduces over c·h·w.
+_SCOPE_VERSION = "7.x(2018-07/08)"
+
+
+def _of_convolutions(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
+    parts = []
+    for key, part in frame.groupby([frame["op"].astype(str), frame["variant"].fillna("").astype(str)]):
+        op, variant = str(key[0]), str(key[1])
+        kind, mode = KINDS.get((op, variant), ("", ""))
+        if not kind or not set(part["dtype"]) <= set(DTYPES):
+            dropped[f"{op} is a convolution" if "CONV_BIAS" in op else f"operator {op} unknown"] += len(part)
+            continue
+        c = part["k"]
+        h = output_size(part["h"], part["r"], part["pad_h"], part["stride_h"], 1)
+        w = output_size(part["w"], part["s"], part["pad_w"], part["stride_w"], 1)
+        if variant.endswith(_INSTANCE):
+            c, h, w = c * h * w, 1, 1
+        rows = part[["gpu", "dtype", "time_us"]].assign(
+            operator=kind,
+            variant=mode,
+            library="cudnn",
+            library_version=_SCOPE_VERSION,
+            n=part["n"],
+            c=c,
+            h=h,
+            w=w,
+        )
+        if "pool" in kind:
+            rows = rows.assign(
+                window=part["r"], window_w=part["s"], stride=part["stride_h"], stride_w=part["stride_w"],
+                pad=part["pad_h"], pad_w=part["pad_w"],
+            )  # fmt: skip
+            fits = (rows["window"] <= rows["h"] + 2 * rows["pad"]) & (
+                rows["window_w"] <= rows["w"] + 2 * rows["pad_w"]
+            )
+            if not fits.all():
+                dropped[f"{op}: window exceeds the image"] += int((~fits).sum())
+            rows = rows[fits]
+        parts.append(rows)
+    return parts
+
+
+READERS: tuple[tuple[tuple[str, ...], Reader, str], ...] = (
+    (("gpu", "cudnn", "op", "args", "time_us"), _packed, "dlperf"),
+    (("gpu", "op", "variant", "dtype", "pad_h", "time_us"), _of_convolutions, "c3sr_scope"),
+    (("gpu", "op", "B", "H", "time_us"), _dense, "neusight"),
+    (("device", "precision", "M", "N", "K", "time_ms"), _deepbench, "deepbench"),
+)
+"""(columns that tell the kind of table, its reader, its origin); the first that fits counts."""

@@ -1,0 +1,210 @@
+"""Public tables of operators: the inferred grammars, what is dropped, and the real files."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.features.errors import InputError
+from surrogate.features.families import FAMILIES
+from surrogate.formats.operator_tables import (
+    operator_rows,
+    parse_args,
+    read_operator_tables,
+    recognised,
+    sizes_of,
+)
+
+IMAGE = "input[0]=1;input[1]=2;input[2]=3;input[3]=4"
+POOL = (
+    "input[0]=4;input[1]=64;input[2]=112;input[3]=96;filter_height=3;filter_width=2;pad_height=1;pad_width=0;"
+    "stride_height=2;stride_width=1;batch_size=4"
+)
+POOL_SIZES = {
+    "n": 4, "c": 64, "h": 112, "w": 96, "window": 3, "window_w": 2, "pad": 1, "pad_w": 0, "stride": 2, "stride_w": 1,
+}  # fmt: skip
+CONV = {
+    "gpu": "Tesla P100-SXM2-16GB", "dtype": "fp32", "n": 2, "c": 3, "h": 16, "w": 16, "k": 8, "r": 3, "s": 3,
+    "pad_h": 1, "pad_w": 1, "stride_h": 2, "stride_w": 2, "time_us": 7.0,
+}  # fmt: skip
+
+
+def packed(op: str, args: str, variant: str | None = None, **changes: Any) -> dict[str, Any]:
+    """One row of ``cudnn_other_ops``."""
+    row = {"gpu": "Tesla T4", "cudnn": "7.6.3", "op": op, "variant": variant, "dtype": "fp32", "args": args}
+    return {**row, "time_us": 10.0, **changes}
+
+
+def rows_of(*rows: dict[str, Any]) -> tuple[pd.DataFrame, list[str]]:
+    """(dataset rows, what was dropped) of a raw table."""
+    imported = operator_rows(pd.DataFrame(rows), "x")
+    return imported.rows, [note.partition(": ")[2] for note in imported.notes]
+
+
+@pytest.mark.parametrize(
+    ("kind", "variant", "text", "expected"),
+    [
+        (
+            "gemm",
+            "NT",
+            "input[0]=16;input[1]=1000;input[2]=2048",
+            {"batch": 1, "m": 16, "n": 1000, "k": 2048},
+        ),
+        ("gemm", "GEMV", "input[0]=8;input[1]=1024;input[2]=0", {"batch": 1, "m": 8, "n": 1, "k": 1024}),
+        ("relu", "", "input[0]=256;input[1]=4096", {"n": 256, "c": 4096, "h": 1, "w": 1}),
+        ("bias", "", f"{IMAGE};bias[1]=2", {"n": 1, "c": 2, "h": 3, "w": 4}),
+        ("max_pool", "", POOL, POOL_SIZES),
+        ("max_pool", "", "input[0]=4;input[1]=64", None),
+    ],
+)
+def test_sizes_of_packed_arguments(
+    kind: str, variant: str, text: str, expected: dict[str, int] | None
+) -> None:
+    args = parse_args(text)
+    assert args is not None and sizes_of(kind, variant, args) == expected
+
+
+@pytest.mark.parametrize("text", ["input[0]=x", "input[0]=1;input[0]=2", ""])
+def test_arguments_that_are_no_pairs(text: str) -> None:
+    assert parse_args(text) is None
+
+
+def test_packed_sizes_count_and_name_what_is_dropped() -> None:
+    rows, dropped = rows_of(
+        packed("CUDNN_ACTIVATION_FWD", IMAGE, "ACTIVATION_RELU"),
+        packed("CUDNN_ACTIVATION_FWD", f"{IMAGE};iterations=10", "ACTIVATION_RELU"),
+        packed("CUDNN_ACTIVATION_FWD", "input[0]=?", "ACTIVATION_RELU"),
+        packed("CUDNN_REDUCE", IMAGE),
+        packed("CUBLAS_GEMM_FWD", "input[0]=16;input[1]=1000;input[2]=2048;input[3]=0"),
+        packed("CUDNN_ADD_TENSOR", IMAGE, gpu="Abacus 3000"),
+    )
+    assert dropped == [
+        "1 row left out: timed by another harness (iterations)",
+        "1 row left out: args of CUDNN_ACTIVATION_FWD unreadable",
+        "1 row left out: operator CUDNN_REDUCE unknown",
+        "1 row left out: device Abacus 3000 unknown",
+    ]
+    columns = ["family", "library", "operator", "variant", "gpu", "n", "k"]
+    assert rows[columns].to_numpy().tolist() == [
+        ["pointwise", "cudnn", "relu", "", "t4", 1, 0],
+        ["gemm", "cublas", "gemm", "NT", "t4", 1000, 2048],
+    ]
+
+
+def test_repeats_of_a_version_become_their_median() -> None:
+    rows, _ = rows_of(
+        *(
+            packed("CUDNN_ACTIVATION_FWD", IMAGE, "ACTIVATION_RELU", time_us=time_us, cudnn=version)
+            for time_us, version in ((9.0, "7.6.10"), (11.0, "7.6.10"), (50.0, "7.6.9"))
+        )
+    )
+    assert rows[["library_version", "time_us", "repeats"]].to_numpy().tolist() == [
+        ["7.6.10", 10.0, 2],
+        ["7.6.9", 50.0, 1],
+    ]
+
+
+def test_scope_ops_use_the_convolutions_output() -> None:
+    rows, dropped = rows_of(
+        {**CONV, "op": "CUDNN_ACTIVATION_BWD", "variant": "ACTIVATION_TANH"},
+        {**CONV, "op": "CUDNN_SOFTMAX_FWD", "variant": "SOFTMAX_FAST, SOFTMAX_MODE_INSTANCE"},
+        {**CONV, "op": "CUDNN_BATCHNORM_FWD", "variant": "BATCHNORM_SPATIAL, true"},
+        {**CONV, "op": "CUDNN_POOLING_BWD", "variant": "POOLING_AVERAGE_COUNT_EXCLUDE_PADDING"},
+        {
+            **CONV,
+            "op": "CUDNN_POOLING_FWD",
+            "variant": "POOLING_MAX",
+            "h": 1,
+            "pad_h": 0,
+            "r": 1,
+            "s": 9,
+            "pad_w": 0,
+        },
+        {**CONV, "op": "CUDNN_CONV_BIAS_ACTIVATION_FWD", "variant": "anything"},
+        {**CONV, "op": "CUDNN_SOFTMAX_FWD", "variant": "SOFTMAX_ODD"},
+    )
+    by_kind = rows.set_index("operator")
+    assert by_kind.loc["tanh_backward", ["n", "c", "h", "w"]].tolist() == [2, 8, 8, 8]
+    assert by_kind.loc["softmax", ["n", "c", "h", "w", "variant"]].tolist() == [2, 512, 1, 1, "FAST"]
+    assert by_kind.loc["avg_pool_backward", ["h", "window", "pad", "variant"]].tolist() == [
+        8,
+        3,
+        1,
+        "EXCLUDE_PADDING",
+    ]
+    assert "batch_norm" in by_kind.index and "max_pool" not in by_kind.index
+    assert sorted(dropped) == [
+        "1 row left out: CUDNN_CONV_BIAS_ACTIVATION_FWD is a convolution",
+        "1 row left out: CUDNN_POOLING_FWD: window exceeds the image",
+        "1 row left out: operator CUDNN_SOFTMAX_FWD unknown",
+    ]
+
+
+def test_dense_sizes_and_maths() -> None:
+    """A product's columns are K, its sums run over N; AMD's matrix units need no permission."""
+    products = {"M": 39.0, "N": 90.0, "K": 192.0, "H": np.nan}
+    rows, dropped = rows_of(
+        {"op": "bmm", "gpu": "Tesla T4", "Torch Version": "p2.1.0", "B": 4, **products, "time_us": 9.0},
+        {"op": "ln", "gpu": "AMD Instinct MI100", "B": 4, "H": 256.0, "time_us": 9.0},
+        {"op": "odd", "gpu": "Tesla T4", "B": 4, "H": 256.0, "time_us": 9.0},
+    )
+    by_kind = rows.set_index("operator")
+    columns = ["batch", "m", "n", "k", "math", "library_version"]
+    assert by_kind.loc["bmm", columns].tolist() == [4, 39, 192, 90, "fma", "2.1.0"]
+    assert by_kind.loc["layer_norm", ["n", "c", "math", "library_version"]].tolist() == [
+        4,
+        256,
+        "default",
+        "unknown",
+    ]
+    assert dropped == ["1 row left out: operator odd unknown"]
+
+
+def test_deepbench_precisions() -> None:
+    fp16 = "16 bit inputs, 16 bit multiplication, 32 bit addition"
+    row = {"device": "NV_V100", "M": 1, "N": 2, "K": 3, "ta": "T", "tb": "N", "time_ms": 0.5, "cuda": "9.0"}
+    amd = {**row, "device": "AMD_MI25", "precision": "Float", "ta": "N"}
+    rows, dropped = rows_of({**row, "precision": fp16}, {**row, "precision": "odd"}, amd)
+    columns = ["gpu", "library", "dtype", "math", "variant", "time_us", "origin"]
+    assert rows[columns].to_numpy().tolist() == [
+        ["v100-sxm2-16gb", "cublas", "fp16", "default", "TN", 500.0, "deepbench"],
+        ["mi25", "rocblas", "fp32", "fma", "", 500.0, "deepbench"],
+    ]
+    assert dropped == ["1 row left out: precision 'odd' unknown"]
+
+
+def test_other_tables_and_empty_ones_are_refused() -> None:
+    assert recognised(["a"]) is None
+    with pytest.raises(InputError, match="columns"):
+        rows_of({"a": 1})
+    with pytest.raises(InputError, match="device Abacus 3000 unknown"):
+        rows_of(packed("CUDNN_OP_TENSOR_ADD_FWD", IMAGE, gpu="Abacus 3000"))
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "dropped"),
+    [
+        ("dense_ops", 277_300, 0),
+        ("cudnn_other_ops", 20_351, 2754),
+        ("cudnn_other_ops_p100_v100", 16_728, 1093),
+        ("deepbench_gemm", 2380, 39 + 160),
+    ],
+)
+def test_real_files(shared_data: Path, name: str, rows: int, dropped: int) -> None:
+    """Every row is used or counted, and every problem is one that its family takes."""
+    raw = pd.read_parquet(shared_data / f"{name}.parquet")
+    imported = operator_rows(raw, name)
+    assert len(imported.rows) == rows
+    assert imported.rows["repeats"].sum() + dropped == len(raw)
+    assert (
+        not any("unreadable" in note or "unknown" in note for note in imported.notes)
+        or name == "deepbench_gemm"
+    )
+    assert (imported.rows["time_us"] > 0).all()
+    table = read_operator_tables([shared_data / f"{name}.parquet"])
+    pd.testing.assert_frame_equal(table, imported.rows)
+    for (family, kind), part in table.groupby(["family", "operator"]):
+        sizes = {size: part[size].to_numpy() for size in FAMILIES[str(family)].size_names}
+        FAMILIES[str(family)].problem(sizes, {"operator": str(kind)})
