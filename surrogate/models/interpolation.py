@@ -6,17 +6,21 @@ Source: Lin et al., "Building a Performance Model for Deep Learning Recommendati
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
+from surrogate.dataset.problems import device_names, groups
+from surrogate.dataset.rows import Rows
+from surrogate.features.errors import InputError
+from surrogate.features.families import GEMM
 from surrogate.features.gpu import gpu
-from surrogate.features.operators import OPERATORS
+from surrogate.features.problem import DTYPES
 from surrogate.features.roofline import peak_tflops
-from surrogate.operators.columns import GEMM, family_of
-from surrogate.operators.table import OperatorTable
+from surrogate.models.base import TimeModel
 
 SIZES = ("batch", "m", "n", "k")
+SETTING = ("gpu", "library", "operator", "dtype", "math")
 Rates = tuple[float, float]
 """Multiply-adds and bytes per µs."""
 
@@ -63,48 +67,44 @@ def interpolated(level: "Level | Rates", point: Sequence[float], peak: Rates) ->
     return lower[0] + share * (upper[0] - lower[0]), lower[1] + share * (upper[1] - lower[1])
 
 
-class GemmInterpolation:
-    """Levels per GPU, library, kind, dtype and math over (batch, M, N, K).
+class GemmInterpolation(TimeModel):
+    """Levels per GPU, library, operator, dtype and math over (batch, M, N, K); what was measured keeps its time.
 
     The method wants a grid. Where the measured sizes are scattered, brackets in one dimension leave nothing to bracket
-    in the next: ``steps_per_octave`` first rounds sizes to that many steps per factor of 2 (None: as measured).
+    in the next: ``steps_per_octave`` first rounds sizes to that many steps per factor of 2 (None: as measured). NaN for
+    a setting that training did not hold; other families raise `InputError`.
     """
 
     name: ClassVar[str] = "gemm-interpolation"
-    handles_new_gpus: ClassVar[bool] = False
 
     def __init__(self, steps_per_octave: float | None = 1.0) -> None:
         self.steps_per_octave = steps_per_octave
-        self._levels: dict[str, Level | Rates] = {}
-        self._exact: dict[str, dict[tuple[int, ...], float]] = {}
 
-    def fit(self, table: OperatorTable, *, seed: int = 0) -> Self:
-        """Keep what was measured; nothing is fitted."""
-        del seed
-        fitted = type(self)(self.steps_per_octave)
-        for key, rows in _parts(table).items():
-            part = table.take(rows)
-            points, macs, moved = _work(part)
-            rates = np.column_stack([macs, moved]) / part.time_us[:, None]
-            fitted._exact[key] = dict(zip(map(tuple, points.tolist()), part.time_us.tolist(), strict=True))
-            fitted._levels[key] = Level.of(self._rounded(points), rates)
-        return fitted
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        self.levels_: dict[tuple[str, ...], Level | Rates] = {}
+        self.measured_: dict[tuple[str, ...], dict[tuple[int, ...], float]] = {}
+        for setting, positions in _settings(rows):
+            points, macs, moved = _work(rows, positions, setting)
+            rates = np.column_stack([macs, moved]) / time_us[positions, None]
+            self.measured_[setting] = dict(
+                zip(map(tuple, points.tolist()), time_us[positions].tolist(), strict=True)
+            )
+            self.levels_[setting] = Level.of(self._rounded(points), rates)
 
-    def predict_us(self, table: OperatorTable) -> np.ndarray:
-        """max(multiply-adds / rate, bytes / rate) in µs, (rows,); NaN for other operators and unknown settings."""
-        out = np.full(len(table), np.nan)
-        for key, rows in _parts(table).items():
-            if key not in self._levels:
+    def _predict(self, rows: Rows) -> np.ndarray:
+        """max(multiply-adds / rate, bytes / rate)."""
+        out = np.full(len(rows), np.nan)
+        for setting, positions in _settings(rows):
+            if setting not in self.levels_:
                 continue
-            part = table.take(rows)
-            points, macs, moved = _work(part)
-            peak, exact, level = _peak(part), self._exact[key], self._levels[key]
-            for row, point, mac_count, byte_count in zip(rows, points.tolist(), macs, moved, strict=True):
-                measured = exact.get(tuple(point))
-                if measured is None:
-                    mac_rate, byte_rate = interpolated(level, point, peak)
-                    measured = max(mac_count / mac_rate, byte_count / byte_rate)
-                out[row] = measured
+            points, *work = _work(rows, positions, setting)
+            peak = _peak(setting)
+            for row, point, macs, moved in zip(positions, points.tolist(), *work, strict=True):
+                time_us = self.measured_[setting].get(tuple(point))
+                if time_us is None:
+                    mac_rate, byte_rate = interpolated(self.levels_[setting], point, peak)
+                    time_us = max(macs / mac_rate, moved / byte_rate)
+                out[row] = time_us
         return out
 
     def _rounded(self, points: np.ndarray) -> np.ndarray:
@@ -113,25 +113,27 @@ class GemmInterpolation:
         return 2.0 ** (np.round(np.log2(points) * self.steps_per_octave) / self.steps_per_octave)
 
 
-def _parts(table: OperatorTable) -> dict[str, np.ndarray]:
-    """Setting → positions of its products."""
-    products = np.array([family_of(OPERATORS[kind]) == GEMM for kind in table.frame["kind"]], dtype=bool)
-    rows = np.flatnonzero(products)
-    names = table.frame.iloc[rows][["gpu", "library", "kind", "dtype", "math"]]
-    grouped = names.groupby(list(names.columns)).indices
-    return {"|".join(map(str, key)): rows[index] for key, index in grouped.items()}  # type: ignore[arg-type]
+def _settings(rows: Rows) -> list[tuple[tuple[str, ...], np.ndarray]]:
+    """(values of `SETTING`, positions) of the rows. Raises `InputError` for another family than products."""
+    if rows.family is not GEMM:
+        raise InputError(
+            f"gemm-interpolation predicts matrix products alone, and these rows are {rows.family.name}"
+        )
+    return groups(rows.frame.assign(gpu=device_names(rows.frame)), SETTING)
 
 
-def _work(part: OperatorTable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _work(
+    rows: Rows, positions: np.ndarray, setting: tuple[str, ...]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Points (rows, 4), multiply-adds and bytes (rows,) of one setting's rows; a bias is left out."""
-    points = part.frame[list(SIZES)].to_numpy()
-    _, op, _ = part.groups()[0]
+    points = rows.frame.iloc[positions][list(SIZES)].to_numpy()
     batch, m, n, k = points.T.astype(np.float64)
-    return points, batch * m * n * k, op.itemsize * batch * (m * k + k * n + m * n)
+    return points, batch * m * n * k, DTYPES[setting[3]] * batch * (m * k + k * n + m * n)
 
 
-def _peak(part: OperatorTable) -> Rates:
+def _peak(setting: tuple[str, ...]) -> Rates:
     """Multiply-adds and bytes per µs of the device at its peak."""
-    name, op, _ = part.groups()[0]
+    name, _, operator, dtype, math = setting
+    tensor_cores = GEMM.kinds[operator].tensor_cores(dtype, math)
     device = gpu(name)
-    return peak_tflops(device, op.dtype, op.uses_tensor_cores) * 1e6 / 2, device.dram_gbs * 1e3
+    return peak_tflops(device, dtype, tensor_cores) * 1e6 / 2, device.dram_gbs * 1e3
