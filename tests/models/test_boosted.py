@@ -5,12 +5,12 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
+from surrogate.models.bounds import bound_rows
 
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.models.boosted import BoostedDims, BoostedTerms
-from surrogate.models.bounds import bound_rows
 
 Table = Callable[..., pd.DataFrame]
 KINDS = [BoostedDims, BoostedTerms]

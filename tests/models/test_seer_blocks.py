@@ -5,14 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from surrogate.models.seer.kernels import GEMM_P_TILES, gemm_p_tile, variant_name
 from surrogate.models.seer.physics import (
     TITAN_XP_B_MAX,
+    kernel_class,
     launched_blocks,
+    roofline_class,
+    shares,
     tile_sizes,
     winograd_nonfused_blocks,
 )
-from surrogate.models.seer.physics import kernel_class, roofline_class, shares
-from surrogate.models.seer.kernels import GEMM_P_TILES, gemm_p_tile, variant_name
 
 SIZES: dict[str, Any] = {"batch": 128, "width": 56, "outputs": 130, "out_width": 54, "filter_width": 3}
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from surrogate.models.seer import formulas as f
+from surrogate.models.seer import physics as f
 from surrogate.models.seer.physics import gemm_blocks
 
 N, C, W, K, O = np.array([[128, 64, 56, 128, 54], [128, 256, 14, 512, 12], [128, 16, 112, 32, 108]]).T  # noqa: E741

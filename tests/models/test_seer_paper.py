@@ -8,17 +8,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from surrogate.dataset.columns import KERNEL_NUMBERS, ROW_KEY
 from surrogate.dataset.rows import Rows, rows_of
-from surrogate.dataset.columns import KERNEL_NUMBERS, PROBLEM_KEY, SIZE_COLUMNS
 from surrogate.features.errors import InputError
-from surrogate.models.seer import SeerPaper, formulas, with_kernel_metrics
-from surrogate.models.seer.physics import TITAN_XP_B_MAX, launched_blocks
-from surrogate.models.seer.physics import Sizes, sizes_of
+from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.models.seer import SeerPaper, with_kernel_metrics
+from surrogate.models.seer import physics as formulas
 from surrogate.models.seer.kernels import gemm_p_tile
+from surrogate.models.seer.physics import TITAN_XP_B_MAX, Sizes, launched_blocks, sizes_of
 
 GPU = "TITAN Xp"
 COUNTED = tuple(TITAN_XP_B_MAX)
-SETTING = dict(zip(PROBLEM_KEY[:7], (GPU, "cudnn", "7.6.3", "fwd", "fp32", "fma", "NCHW"), strict=True))
+SETTING_NAMES = ("gpu", "library", "library_version", "direction", "dtype", "math", "layout")
+SETTING = dict(zip(SETTING_NAMES, (GPU, "cudnn", "7.6.3", "fwd", "fp32", "fma", "NCHW"), strict=True))
 CLASS_PCT = {0: (90.0, 90.0), 1: (70.0, 80.0), 2: (30.0, 30.0)}
 TIME = {0: (2e-9, 3.0), 1: (4e-7, 20.0), 2: (3e-7, 5e-10, 15.0, 6e-7)}
 """Class → coefficients of its time form, in µs; multiplied by `factor` of the algorithm, tile and filter."""
@@ -99,7 +101,7 @@ def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.nd
         for name, value in values.items():
             table[name][i] = value
         extra[i] = extra_us(algorithm, one, scale)
-    key = frame[[*PROBLEM_KEY, "algorithm"]]
+    key = frame[list(ROW_KEY)]
     main = key.assign(kernel_index=0, kernel_name="algo", tile=tiles, **table)
     if not extra.any():
         return main, table["time_us"]
@@ -150,9 +152,7 @@ def world() -> tuple[pd.DataFrame, pd.DataFrame]:
         if algorithm == "FFT_TILING":
             classes = np.where(s.channels >= 64, 0, 2)
             kernels.append(
-                frame[[*PROBLEM_KEY, "algorithm"]].assign(
-                    kernel_index=0, kernel_name="c", kernel_class=classes
-                )
+                frame[list(ROW_KEY)].assign(kernel_index=0, kernel_name="c", kernel_class=classes)
             )
     return pd.concat(frames, ignore_index=True), pd.concat(kernels, ignore_index=True)
 
@@ -172,7 +172,7 @@ def rows(world: tuple[pd.DataFrame, pd.DataFrame]) -> Rows:
 def test_recovers_what_it_was_fitted_on(fitted: SeerPaper, rows: Rows, algorithm: str) -> None:
     """From the problem alone: variant, blocks, class, instructions, DRAM transactions, waves, time, extra kernels."""
     mine = rows.take((rows.frame["algorithm"] == algorithm).to_numpy())
-    np.testing.assert_allclose(fitted.predict_us(mine), mine.time_us, rtol=1e-6)
+    np.testing.assert_allclose(fitted.predict(mine), mine.time_us, rtol=1e-6)
 
 
 def test_recovers_rows_that_it_has_not_seen(world: tuple[pd.DataFrame, pd.DataFrame], rows: Rows) -> None:
@@ -180,7 +180,7 @@ def test_recovers_rows_that_it_has_not_seen(world: tuple[pd.DataFrame, pd.DataFr
     held = np.random.default_rng(0).random(len(rows)) < 0.1
     train = rows_of(with_kernel_metrics(*world)).take(~held)
     test = rows.take(held)
-    ratio = SeerPaper(evaluations=EVALUATIONS).fit(train).predict_us(test) / test.time_us
+    ratio = SeerPaper(evaluations=EVALUATIONS).fit(train).predict(test) / test.time_us
     np.testing.assert_allclose(ratio, 1.0, rtol=1e-6)
 
 
@@ -194,18 +194,18 @@ def test_recovers_the_classes(fitted: SeerPaper, rows: Rows) -> None:
 
 
 def test_saves_and_loads(fitted: SeerPaper, rows: Rows) -> None:
-    files = fitted.save()
+    files = fitted.to_files()
     json.loads(files["seer.json"])
-    again = SeerPaper.load(fitted.params, files)
-    np.testing.assert_array_equal(again.predict_us(rows), fitted.predict_us(rows))
+    again = SeerPaper.from_files(fitted.get_params(), files)
+    np.testing.assert_array_equal(again.predict(rows), fitted.predict(rows))
     np.testing.assert_array_equal(again.classes(rows), fitted.classes(rows))
 
 
 def test_the_originals_slip_doubles_the_blocks_of_the_large_tile(fitted: SeerPaper, rows: Rows) -> None:
-    slipped = SeerPaper.load({**fitted.params, "original_blocks": True}, fitted.save())
+    slipped = SeerPaper.from_files({**fitted.get_params(), "original_blocks": True}, fitted.to_files())
     mine = rows.take((rows.frame["algorithm"] == "WINOGRAD_NONFUSED").to_numpy())
     large = (mine.frame["k"] > 96).to_numpy()
-    ratio = slipped.predict_us(mine) / fitted.predict_us(mine)
+    ratio = slipped.predict(mine) / fitted.predict(mine)
     np.testing.assert_allclose(ratio[~large], 1.0)
     assert (ratio[large] > 1).all()
 
@@ -223,8 +223,8 @@ def test_the_originals_slip_doubles_the_blocks_of_the_large_tile(fitted: SeerPap
 )
 def test_outside_its_domain_it_says_nothing(fitted: SeerPaper, rows: Rows, changes: dict[str, Any]) -> None:
     frame = rows.frame[rows.frame["algorithm"] == "GEMM"].iloc[:5].reset_index(drop=True)
-    assert np.isfinite(fitted.predict_us(rows_of(frame))).all()
-    assert np.isnan(fitted.predict_us(rows_of(frame.assign(**changes)))).all()
+    assert np.isfinite(fitted.predict(rows_of(frame))).all()
+    assert np.isnan(fitted.predict(rows_of(frame.assign(**changes)))).all()
 
 
 @pytest.mark.parametrize(("algorithm", "changes"), [
@@ -236,7 +236,7 @@ def test_infeasible_rows_get_no_time(
     fitted: SeerPaper, rows: Rows, algorithm: str, changes: dict[str, Any]
 ) -> None:
     frame = rows.frame.iloc[:3].assign(algorithm=algorithm, **changes).reset_index(drop=True)
-    assert np.isnan(fitted.predict_us(rows_of(frame))).all()
+    assert np.isnan(fitted.predict(rows_of(frame))).all()
 
 
 def test_a_table_without_kernels_is_refused(rows: Rows) -> None:

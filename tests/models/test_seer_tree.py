@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-from surrogate.models.seer.trees import Tree
-from surrogate.models.seer.trees import MAX_SPLITS, leaf_sizes, tuned_tree
+from surrogate.models.seer.trees import MAX_SPLITS, Tree, leaf_sizes, tuned_tree
 
 RNG = np.random.default_rng(7)
 X = RNG.uniform(0, 1e6, (400, 3))

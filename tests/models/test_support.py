@@ -11,6 +11,7 @@ from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import folds
 from surrogate.dataset.store import read_dataset
+from surrogate.features.families import CONV
 from surrogate.models import Support
 from surrogate.models.support import by_rule
 
@@ -18,14 +19,14 @@ Table = Callable[..., pd.DataFrame]
 
 
 def _rows(frame: pd.DataFrame) -> Rows:
-    return rows_of(normalise(frame, "test"))
+    return rows_of(normalise(frame, "test", predictable="status" not in frame))
 
 
 def test_without_any_status_the_rules_decide(table: Table) -> None:
     frame = table(4, gpus=("Tesla T4", "h200"))
     rows = _rows(frame)
     unfitted = Support.fit(_rows(frame.drop(columns="status")))
-    np.testing.assert_array_equal(unfitted.supported(rows), by_rule(rows.frame))
+    np.testing.assert_array_equal(unfitted.supported(rows), by_rule(rows.frame, CONV))
     # The invented table follows the documented rules, but for fused Winograd, gone on Hopper.
     expected = (frame["status"] == "ok") & ~((frame["gpu"] == "h200") & (frame["algorithm"] == "WINOGRAD"))
     np.testing.assert_array_equal(unfitted.supported(rows), expected)
@@ -81,7 +82,7 @@ def test_held_out_shapes_of_measured_data_are_foretold(shared_data: Path) -> Non
     frame = frame[(frame["direction"] == "fwd") & (frame["dtype"] == "fp32")].reset_index(drop=True)
     rows = rows_of(frame)
     right = []
-    for fold in folds("shape", frame, frame.iloc[:0], 5, 0):
+    for fold in folds("shape", CONV, frame, frame.iloc[:0], 5, 0):
         held = rows.take(fold.test)
         right.append(
             Support.fit(rows.take(fold.train)).supported(held) == (held.frame["status"] == "ok").to_numpy()
@@ -92,6 +93,6 @@ def test_held_out_shapes_of_measured_data_are_foretold(shared_data: Path) -> Non
 @pytest.mark.parametrize("gpu", ["Tesla T4", "h200"])
 def test_by_rule_works_on_any_slice(table: Table, gpu: str) -> None:
     frame = normalise(table(4, gpus=(gpu,)), "test")
-    whole = by_rule(frame)
+    whole = by_rule(frame, CONV)
     picked = frame.iloc[[9, 2, 30, 17]]
-    np.testing.assert_array_equal(by_rule(picked), whole[[9, 2, 30, 17]])
+    np.testing.assert_array_equal(by_rule(picked, CONV), whole[[9, 2, 30, 17]])

@@ -1,0 +1,230 @@
+"""What every model keeps, on convolutions and on operators; and known answers of each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GroupKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
+from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.features.roofline import roofline_us
+from surrogate.features.terms import MECHANISM_TERMS
+from surrogate.models import MODELS, TimeModel
+from surrogate.models.baselines import AlwaysBestSingle, Roofline
+from surrogate.models.forest import Forest
+from surrogate.models.li import LiEtAl
+from surrogate.models.linear import LinearDims, LinearTerms
+from surrogate.models.mlp import Mlp
+
+Table = Callable[..., pd.DataFrame]
+FAST: dict[str, dict[str, Any]] = {
+    "forest": {"trees": 8}, "mlp": {"width": 24, "depth": 2, "epochs": 60, "batch": 32, "learning_rate": 3e-3},
+    "boosted-dims": {"rounds": 60}, "boosted-terms": {"rounds": 60},
+}  # fmt: skip
+CONV_ONLY = ("seer-paper", "seer-time-only")
+LEARNERS = [
+    name for name, cls in MODELS.items() if cls.predicts_time and name not in ("seer-paper", "roofline")
+]
+
+
+def _model(name: str) -> TimeModel:
+    return MODELS[name](**FAST.get(name, {}))
+
+
+def _rows(frame: pd.DataFrame) -> Rows:
+    return rows_of(normalise(frame, "test"))
+
+
+@pytest.fixture(scope="module")
+def rows(table: Table) -> Rows:
+    return _rows(table(20, batches=(1, 4, 16)))
+
+
+@pytest.fixture(scope="module")
+def products() -> Rows:
+    """Two libraries' times of the same matrix products, each a power law of the sizes."""
+    sizes = [(m, n, k) for m in (16, 64, 256, 1024) for n in (64, 512, 4096) for k in (128, 1024)]
+    records = [
+        {
+            "gpu": device, "library": library, "library_version": "1", "family": "gemm", "m": m, "n": n, "k": k,
+            "dtype": "fp16", "math": "default", "status": "ok",
+            "time_us": 5 + speed * (m * n * k) ** 0.9 / 1e4 * (2 if device == "t4" else 1),
+        }
+        for device in ("t4", "v100-sxm2-16gb")
+        for library, speed in (("cublas", 1.0), ("cutlass", 1.3))
+        for m, n, k in sizes
+    ]  # fmt: skip
+    return _rows(pd.DataFrame(records))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_it_learns_and_says_the_same_again(rows: Rows, name: str) -> None:
+    features, frame = rows.features.copy(), rows.frame.copy(deep=True)
+    model = _model(name)
+    first = clone(model).fit(rows).predict(rows)
+    assert np.median(np.abs(np.log(first[rows.ok] / rows.time_us[rows.ok]))) < (
+        0.8 if "linear" in name else 0.4
+    )
+    np.testing.assert_array_equal(rows.features, features)
+    pd.testing.assert_frame_equal(rows.frame, frame)
+    np.testing.assert_array_equal(clone(model).fit(rows).predict(rows), first)
+
+
+@pytest.mark.parametrize("name", [name for name in LEARNERS if name not in CONV_ONLY])
+def test_it_serves_any_family(products: Rows, name: str) -> None:
+    predicted = _model(name).fit(products).predict(products)
+    assert np.isfinite(predicted).all() and (predicted > 0).all()
+    assert np.median(np.abs(np.log(predicted / products.time_us))) < 0.4
+
+
+@pytest.mark.parametrize("name", CONV_ONLY)
+def test_seers_models_know_convolutions_alone(products: Rows, name: str) -> None:
+    with pytest.raises(InputError, match="gemm"):
+        _model(name).fit(products)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "seer-paper"])
+def test_rows_that_did_not_run_are_not_learned_from(rows: Rows, name: str) -> None:
+    lies = _rows(rows.frame.assign(time_us=rows.frame["time_us"].fillna(1e9)))
+    np.testing.assert_array_equal(_model(name).fit(lies).predict(rows), _model(name).fit(rows).predict(rows))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_to_learn_from(rows: Rows, name: str) -> None:
+    with pytest.raises(InputError, match="at least one row"):
+        _model(name).fit(_rows(rows.frame.assign(status="failed", time_us=np.nan)))
+
+
+@pytest.mark.parametrize("name", [n for n, cls in MODELS.items() if cls.storable and n != "seer-paper"])
+def test_stored_and_loaded_it_predicts_the_same(rows: Rows, name: str) -> None:
+    fitted = _model(name).fit(rows)
+    again = type(fitted).from_files(fitted.get_params(), fitted.to_files())
+    np.testing.assert_array_equal(again.predict(rows), fitted.predict(rows))
+
+
+@pytest.mark.parametrize("name", ["forest", "mlp", "li-et-al", "always-best-single", "seer-time-only"])
+def test_a_candidate_that_training_did_not_hold_has_no_time(rows: Rows, name: str) -> None:
+    other = _rows(rows.frame.assign(algorithm="GEMM").drop_duplicates([*SIZE_COLUMNS, "gpu"]))
+    assert np.isnan(_model(name).fit(rows).predict(other)).all()
+
+
+@pytest.mark.parametrize("name", ["linear-terms", "boosted-terms", "forest"])
+def test_it_is_a_scikit_learn_estimator(rows: Rows, name: str) -> None:
+    """On a plain table of a dataset's rows, with times as the target."""
+    frame = rows.frame[rows.ok].reset_index(drop=True)
+    target = frame.pop("time_us").to_numpy()
+    frame = frame.drop(columns="status")
+    model = _model(name)
+    assert clone(model).get_params() == model.get_params()
+    groups = frame["c"].to_numpy()
+    scores = cross_val_score(
+        model, frame, target, groups=groups, cv=GroupKFold(3), scoring="neg_mean_absolute_percentage_error"
+    )
+    assert scores.shape == (3,) and (scores > -2).all()
+    pipeline = make_pipeline(FunctionTransformer(), model).fit(frame, target)
+    np.testing.assert_allclose(pipeline.predict(frame), clone(model).fit(frame, target).predict(frame))
+
+
+# --- known answers -------------------------------------------------------------------------------------------------
+
+
+def test_the_roofline_is_that_of_the_algorithms_own_work(rows: Rows) -> None:
+    frame, predicted = rows.frame, Roofline().fit(rows).predict(rows)
+    mechanisms = {
+        "IMPLICIT_GEMM": "implicit_gemm", "IMPLICIT_PRECOMP_GEMM": "precomp_gemm", "FFT": "fft",
+        "WINOGRAD": "winograd",
+    }  # fmt: skip
+    for i in range(0, len(frame), 17):
+        sizes: dict[str, Any] = {name: int(frame[name].iloc[i]) for name in SIZE_COLUMNS}
+        terms = MECHANISM_TERMS[mechanisms[frame["algorithm"].iloc[i]]](Conv(**sizes), (1.0, 1.0, 1.0))
+        device = gpu(frame["gpu"].iloc[i])
+        own_us = roofline_us(terms.arithmetic_flops, terms.dram_bytes, device.fp32_tflops, device.dram_gbs)
+        assert predicted[i] == pytest.approx(own_us, rel=1e-5)  # the ratio is stored as float32
+
+
+def _ranked(table: Table, times: list[list[float]], gpu_name: str = "Tesla T4") -> Rows:
+    """One problem per list; NaN marks an algorithm that did not run."""
+    names = ("IMPLICIT_GEMM", "FFT", "WINOGRAD")
+    frame = table(len(times), batches=(1,), gpus=(gpu_name,), algorithms=names)
+    flat = np.array(times).ravel()
+    return _rows(frame.assign(time_us=flat, status=np.where(np.isnan(flat), "not_supported", "ok")))
+
+
+def test_always_best_single_by_hand(table: Table) -> None:
+    # Slowdowns 1, 4, 2 and 1, 1, –: Winograd is missing in the second, where the slowest is 1, log 0.
+    rows = _ranked(table, [[10, 40, 20], [30, 30, np.nan]])
+    cost = AlwaysBestSingle().fit(rows).predict(rows)
+    assert cost[:3] == pytest.approx([0, np.log(4) / 2, np.log(2) / 2])
+    # Winograd is best where it runs (once), yet counts as 4 in the two others.
+    rows = _ranked(table, [[10, 40, 9], [10, 40, np.nan], [10, 40, np.nan]])
+    expected = [np.log(10 / 9) / 3, (np.log(40 / 9) + 2 * np.log(4)) / 3, 2 * np.log(4) / 3]
+    assert AlwaysBestSingle().fit(rows).predict(rows)[:3] == pytest.approx(expected)
+
+
+def test_each_gpu_has_its_own_habit_and_a_new_one_the_overall(table: Table) -> None:
+    t4, xp = _ranked(table, [[10, 20, 40]]), _ranked(table, [[40, 20, 10]], "TITAN Xp")
+    model = AlwaysBestSingle().fit(rows_of(pd.concat([t4.frame, xp.frame], ignore_index=True)))
+    assert np.argsort(model.predict(t4)).tolist() == [0, 1, 2]
+    assert np.argsort(model.predict(xp)).tolist() == [2, 1, 0]
+    new = model.predict(_ranked(table, [[1, 1, 1]], "TITAN V"))
+    assert new == pytest.approx([np.log(4) / 2, np.log(2), np.log(4) / 2])
+
+
+@pytest.fixture(scope="module")
+def power_law(table: Table) -> Rows:
+    """Times that are a power law of the sizes, another one for each algorithm: linear in the logarithms."""
+    frame = table(16, batches=(1, 2, 8, 32))
+    power = frame["algorithm"].map(
+        {"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "FFT": 0.5, "WINOGRAD": 0.9}
+    )
+    time_us = 3.0 * frame["n"] ** power * frame["c"] ** 0.7 * np.where(frame["gpu"] == "Tesla T4", 2.0, 1.0)
+    return _rows(frame.assign(time_us=time_us.where(frame["status"] == "ok")))
+
+
+@pytest.mark.parametrize("kind", [LinearDims, LinearTerms])
+def test_ridge_finds_a_power_law_and_shrinks_to_the_mean(power_law: Rows, kind: type[LinearDims]) -> None:
+    rows = power_law
+    predicted = kind(alpha=1e-6).fit(rows).predict(rows)
+    np.testing.assert_allclose(predicted[rows.ok], rows.time_us[rows.ok], rtol=1e-3)
+    heavy = kind(alpha=1e12).fit(rows).predict(rows)
+    for name in np.unique(rows.candidate):
+        mine = rows.candidate == name
+        mean = np.exp(np.log(rows.time_us[mine & rows.ok]).mean())
+        np.testing.assert_allclose(heavy[mine], mean, rtol=1e-5)
+    unseen = kind().fit(rows.take(rows.candidate != "cudnn|fwd|FFT")).predict(rows)
+    assert np.isfinite(unseen).all() and (unseen > 0).all()
+
+
+def test_li_et_als_own_law_comes_back(table: Table) -> None:
+    """The invented times are launch + speed · FLOPs, each GPU and algorithm with its own speed."""
+    rows = _rows(table(24, batches=(1, 8), noise=0.0))
+    ungrouped = rows.take((rows.stratum != "grouped") & rows.ok)
+    np.testing.assert_allclose(LiEtAl().fit(ungrouped).predict(ungrouped), ungrouped.time_us, rtol=1e-4)
+
+
+def test_li_et_al_scales_a_new_gpu_by_its_peak(table: Table) -> None:
+    """Efficiencies learned on the T4 serve the V100: about its peak's ratio (14.1–15.7 over 8.1 TFLOP/s) faster."""
+    big: dict[str, Any] = {"batches": (64,), "algorithms": ("IMPLICIT_GEMM",), "noise": 0.0}
+    mine = _rows(table(40, gpus=("Tesla T4",), **big))
+    other = _rows(table(40, gpus=("Tesla V100-SXM2-16GB",), **big))
+    fitted = LiEtAl().fit(mine)
+    speedup = fitted.predict(mine) / fitted.predict(other)
+    assert 1.6 < speedup[np.argmax(mine.time_us)] < 2.1
+
+
+def test_a_forest_never_leaves_the_measured_times_and_an_mlp_stays_finite(rows: Rows) -> None:
+    far = _rows(rows.frame.assign(n=4096))
+    predicted = Forest(trees=8).fit(rows).predict(far)
+    assert np.nanmin(rows.time_us) <= predicted.min() and predicted.max() <= np.nanmax(rows.time_us)
+    absurd = Mlp(**FAST["mlp"]).fit(rows).predict(_rows(rows.frame.assign(n=10**6)))
+    assert np.isfinite(absurd).all()
