@@ -1,7 +1,7 @@
 """(l) Do 90 % intervals hold on shapes that neither the model nor the widths have seen? Folds within folds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,27 +10,27 @@ import pandas as pd
 from experiments.drawing import dots
 from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome, columns_first
-from experiments.held_out import candidate_rows
+from experiments.held_out import Round, candidate_rows, rounds_by
 from experiments.script import run_script
 from experiments.sources import FORWARD, LABELS, Sources
-from experiments.words import listing, percent
-from surrogate.bundle.training import fold_count, held_out
+from experiments.verdicts import listing, percent
+from sklearn.base import clone
+
+from surrogate.bundle.train import fold_count
 from surrogate.dataset.problems import joined, judged_rows
 from surrogate.dataset.rows import Rows
-from surrogate.dataset.splits import Fold, folds
-from surrogate.models import DEFAULT_MODEL, model_class
-from surrogate.uncertainty.coverage import coverage_rows, picks, reliability
+from surrogate.evaluation.coverage import coverage_rows, picks, reliability
+from surrogate.models import DEFAULT_MODEL, TimeModel, model_frame
 from surrogate.uncertainty.domain import Domain
-from surrogate.uncertainty.width_fit import fit_widths
+from surrogate.uncertainty.fit import fit_widths, held_out_by_shape
 
 FORMER, PRESENT = "by algorithm and GPU, rows alike", "by distance too, shapes alike"
 FORMER_LEAST_ROWS = 50
-FAST = {"rounds": 300, "learning_rate": 0.08}
-"""Settings of the boosted model, which is fitted a hundred times and more here."""
 LEAST_ROWS = 300
 """GPUs with fewer ok rows are listed, but not judged."""
 TARGET = (0.88, 0.92)
-MI210_SHAPES = 1500
+SHAPES, QUICK_SHAPES = 1500, 300
+"""Of each table: every model is fitted a hundred times and more."""
 
 
 @dataclass(frozen=True)
@@ -47,49 +47,43 @@ class Nested:
 
 def run(sources: Sources, effort: Effort) -> Outcome:
     """Outer folds judge; inner folds of what is left give the widths. Coverage by GPU, distance and kind of problem."""
-    (model, *_) = effort.timed(DEFAULT_MODEL) or effort.timed()
-    sample = replace(
-        effort, quick=True, quick_shapes=min(effort.quick_shapes, 300) if effort.quick else MI210_SHAPES
-    )
     parts = []
-    for source, also in (("cudnn", ["partial"]), ("mi210", [])):
-        data = sample.sample(sources.dataset(source, {} if source == "cudnn" else FORWARD))
-        rows = candidate_rows([data, *(sources.dataset(name, {}) for name in also)])
-        length = len(candidate_rows([data])) if also else len(rows)
-        main = np.arange(len(rows)) < length
-        rounds = folds("shape", rows.frame[main], rows.frame[~main], effort.folds, effort.seed)
-        judged = judged_rows(rows.frame, data.candidates)
-        found = nested(rows, rounds, judged, model, effort)
-        parts.append(table_of(found, main).assign(data=LABELS[source]))
+    for source, also, where in (("cudnn", ["partial"], {}), ("mi210", [], FORWARD)):
+        data = effort.sample(sources.dataset(source, where), QUICK_SHAPES if effort.quick else SHAPES)
+        rows = candidate_rows([data, *(sources.dataset(name, where) for name in also)])
+        own = len(model_frame(data))
+        rounds = rounds_by("shape", rows, effort.folds, effort.seed, own)
+        judged = judged_rows(rows.frame, rows.family, data.candidates)
+        held = nested(rows, rounds, judged, effort.named(DEFAULT_MODEL)[DEFAULT_MODEL], effort)
+        parts.append(table_of(held, np.arange(len(rows)) < own).assign(data=LABELS[source]))
     table = pd.concat(parts, ignore_index=True)
     table = columns_first(table, "data")
-    return Outcome(table, _figure(table), answer(table, model))
+    return Outcome(table, _figure(table), answer(table))
 
 
-def nested(rows: Rows, rounds: Sequence[Fold], judged: np.ndarray, model: str, effort: Effort) -> Nested:
+def nested(
+    rows: Rows, rounds: Sequence[Round], judged: np.ndarray, model: TimeModel, effort: Effort
+) -> Nested:
     """Every test row's prediction, distance and half widths, from its round's training rows alone."""
-    cls = model_class(model)
-    unfitted = cls(**{key: value for key, value in FAST.items() if key in cls().params})
     predicted, distance, share = (np.full(len(rows), np.nan) for _ in range(3))
     half_width = {FORMER: predicted.copy(), PRESENT: predicted.copy()}
-    for fold in rounds:
-        train, test = rows.take(fold.train), rows.take(fold.test)
+    for inside, outside in rounds:
+        train, test = rows.take(inside), rows.take(outside)
         if not train.ok.any():
             continue
-        effort.tick(model)
-        predicted[fold.test] = unfitted.fit(train, seed=effort.seed).predict_us(test)
-        distance[fold.test] = Domain.of(train.frame).distances(test.frame)
+        effort.tick("outer fold")
+        predicted[outside] = clone(model).fit(train).predict(test)
+        distance[outside] = Domain.of(train).distances(test)
         count = effort.folds if effort.quick else fold_count(train)
-        inner, inner_distance = held_out(
-            unfitted, train, count, effort.seed + 1, lambda number: effort.tick(f"{model} {number}")
+        inner, inner_distance = held_out_by_shape(
+            model, train, count, effort.seed + 1, lambda number: effort.tick(f"inner fold {number}")
         )
         measured = np.where(train.ok, train.time_us, np.nan)
-        widths = fit_widths(train.frame, inner, measured, inner_distance, judged[fold.train])
-        half_width[PRESENT][fold.test] = widths.of(test.frame, distance[fold.test], predicted[fold.test])
-        half_width[FORMER][fold.test] = former_half_widths(
-            train.frame, np.abs(np.log(inner / measured)), test.frame
-        )
-        share[fold.test] = widths.own_share
+        widths = fit_widths(train, inner, measured, inner_distance, judged[inside])
+        half_width[PRESENT][outside] = widths.of(test, distance[outside], predicted[outside])
+        error = np.abs(np.log(inner / measured))
+        half_width[FORMER][outside] = former_half_widths(train.frame, error, test.frame)
+        share[outside] = widths.own_share
     return Nested(rows, predicted, distance, half_width, share, judged)
 
 
@@ -122,10 +116,10 @@ def table_of(found: Nested, main: np.ndarray) -> pd.DataFrame:
     }
     records: list[dict[str, Any]] = []
     for rule, half_width in found.half_width.items():
-        whole = coverage_rows(rows.frame, error, half_width)
+        whole = coverage_rows(rows, error, half_width)
         records += [{"kind": "gpu", "of": row.pop("gpu"), "rule": rule, **row} for row in whole]
         for name, part in parts.items():
-            for row in coverage_rows(rows.frame, np.where(part, error, np.nan), half_width)[:1]:
+            for row in coverage_rows(rows, np.where(part, error, np.nan), half_width)[:1]:
                 row.pop("gpu")
                 records.append({"kind": "problems", "of": name, "rule": rule, **row})
     return pd.DataFrame(records + _pick_records(found, main))
@@ -159,10 +153,10 @@ def _pick_records(found: Nested, main: np.ndarray) -> list[dict[str, Any]]:
     ]
 
 
-def answer(table: pd.DataFrame, model: str) -> str:
+def answer(table: pd.DataFrame) -> str:
     """Coverage per GPU and mean widths under both rules; how honest the picks' probabilities are."""
     gpus = table[(table["kind"] == "gpu") & (table["of"] != "all") & (table["rows"] >= LEAST_ROWS)]
-    told = []
+    by_rule = []
     for rule in (PRESENT, FORMER):
         part = gpus[gpus["rule"] == rule]
         if part.empty:
@@ -170,7 +164,7 @@ def answer(table: pd.DataFrame, model: str) -> str:
         inside = int(part["coverage"].between(*TARGET).sum())
         whole = table[(table["kind"] == "gpu") & (table["of"] == "all") & (table["rule"] == rule)]
         widths = listing([f"{row['half_width']:.3f} on {row['data']}" for _, row in whole.iterrows()])
-        told.append(
+        by_rule.append(
             f"widths {rule} cover {percent(100 * part['coverage'].min())} to {percent(100 * part['coverage'].max())}"
             f" of a GPU's rows ({inside} of {len(part)} GPUs within 88–92 %), mean half width {widths}"
         )
@@ -182,7 +176,7 @@ def answer(table: pd.DataFrame, model: str) -> str:
         ]
     )
     return (
-        f"Intervals of {model} on shapes held out twice: {told[0]}; {told[1]}."
+        f"Intervals of {DEFAULT_MODEL} on shapes held out twice: {by_rule[0]}; {by_rule[1]}."
         f" Picks stated to be best with probability 0.6 to 0.8, and how many were: {sure}."
     )
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments.effort import Effort
 from experiments.sources import Sources
-from surrogate.dataset.atomic import write_text
+from surrogate.dataset.files import write_text
 
 HOME = Path(__file__).resolve().parent
 """Where tables/, figures/ and README.md lie."""

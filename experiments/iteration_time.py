@@ -8,20 +8,14 @@ from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome
 from experiments.script import run_script
 from experiments.sources import Sources
+from experiments.verdicts import listing, percent
 from experiments.traces import POWER, RESNET, TRACES, workers
-from experiments.words import listing, percent
-from surrogate.features.errors import InputError
-from surrogate.features.gpu import gpu
-from surrogate.operators import OperatorPredictor
 from surrogate.trace.events import Trace
 from surrogate.trace.iteration import (
     IterationTime,
     IterationTimes,
-    Overheads,
-    Surrogates,
     host_work,
     iteration_times,
-    load_surrogates,
     measure_overheads,
     pooled,
 )
@@ -71,18 +65,12 @@ def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[d
     if elsewhere:
         shared = pooled(elsewhere)
         rows.append(summed(name, ELSEWHERE, [iteration_times(one, overheads=shared) for one in mine]))
-    predicted = [surrogate(one, own[id(one)]) for one in mine if (one.ranges.shapes >= 0).any()]
+    predicted = [
+        iteration_times(one, times="surrogate", overheads=own[id(one)])
+        for one in mine
+        if (one.ranges.shapes >= 0).any()
+    ]
     return [*rows, summed(name, PREDICTED, predicted)] if predicted else rows
-
-
-def surrogate(trace: Trace, overheads: Overheads) -> IterationTimes:
-    """With the shipped predictors of the trace's GPU; convolutions as measured where no bundle serves it."""
-    name = iteration_times(trace, overheads=overheads).gpu or ""
-    try:
-        by = load_surrogates(gpu(name))
-    except InputError:
-        by = Surrogates(gpu(name), None, OperatorPredictor.load(name))
-    return iteration_times(trace, times="surrogate", overheads=overheads, surrogates=by)
 
 
 def summed(name: str, setting: str, results: list[IterationTimes]) -> dict[str, object]:

@@ -11,8 +11,8 @@ from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome
 from experiments.script import run_script
 from experiments.sources import Sources
+from experiments.verdicts import percent
 from experiments.traces import POWER, TRACES, workers
-from experiments.words import percent
 from surrogate.trace.graph import EDGE_KINDS, Graph, graph_of, serialised_pct, simulate
 from surrogate.trace.graph.tasks import DEVICE_KINDS, HANDOVER, LAUNCH, SYNC, previous_on_resource
 
