@@ -27,7 +27,8 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models import Support, model_class
-from surrogate.prediction.predictor import Predictor, load
+from surrogate.prediction.predictor import Predictor
+from surrogate.prediction.shipped import load
 from surrogate.uncertainty.conformal import ALL, Widths
 from surrogate.uncertainty.domain import Domain
 

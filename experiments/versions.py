@@ -12,7 +12,7 @@ from experiments.held_out import candidate_rows, predict_rounds
 from experiments.script import run_script
 from experiments.sources import FORWARD, Sources
 from experiments.verdicts import choice_verdicts, named_models, percent, ratio, time_verdicts
-from surrogate.dataset.problems import version_number
+from surrogate.features.text import version_number
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
 

@@ -90,7 +90,7 @@ def train_on_dask(
                 enable_categorical=True,
             )
             result = boosting.train(client, fitted.settings(), matrix, num_boost_round=fitted.rounds)
-            trained[name] = replace(part, model=fitted.with_booster(result["booster"]))
+            trained[name] = replace(part, fitted=fitted.with_booster(result["booster"]))
     step(3, 3, "done")
     return replace(bundle, parts=trained)
 

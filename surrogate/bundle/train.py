@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from surrogate.bundle.bundle import Bundle, Part
 from surrogate.bundle.card import data_card, each, held_out_card
-from surrogate.dataset.problems import judged_rows
+from surrogate.dataset.problems import device_names, groups, judged_rows
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Dataset, as_dataset
 from surrogate.evaluation.tune import search
@@ -129,8 +129,20 @@ def _train_family(
         widths,
         Domain.of(rows.take(rows.ok), distance[rows.ok]),
         UNSEEN_GPU_FACTOR if factor is None else float(f"{factor:.4g}"),
+        frozenset(map(str, rows.candidate[rows.ok])),
+        row_counts(rows.take(rows.ok)),
     )
     card = held_out_card(rows, held, measured, distance, widths.own_share, support, data.candidates)
     card["split"] = f"{count} folds by shape, batch left out"
     card["params"] = model.get_params(deep=False)
     return part, card
+
+
+def row_counts(rows: Rows) -> dict[str, int]:
+    """`Domain.reference_key` → rows, and ``gpu|`` before it → rows on that GPU (registry name)."""
+    counts: dict[str, int] = {}
+    names = ("gpu", "library", *(name for name in rows.family.candidate_key if name in rows.family.settings))
+    for (gpu, *key), positions in groups(rows.frame.assign(gpu=device_names(rows.frame)), names):
+        for name in ("|".join(key), "|".join((gpu, *key))):
+            counts[name] = counts.get(name, 0) + len(positions)
+    return counts

@@ -125,12 +125,13 @@ def _plan(
     from surrogate.bundle.bundle import load
     from surrogate.bundle.plan import plan_calibration, write_plan
     from surrogate.cli.datasets import progress_bar
-    from surrogate.dataset.problem_list import read_planned
+    from surrogate.collect.plan import unique
+    from surrogate.collect.plan_file import file_problems
 
     fitted = load(path)
     step, close = progress_bar("plan")
     try:
-        given = read_planned(problems) if problems else None
+        given = unique(file_problems(problems)) if problems else None
         chosen = plan_calibration(fitted, gpu, count, given, library=library, seed=seed, progress=step)
     finally:
         close()

@@ -1,5 +1,6 @@
 """``seer compare``: the main job."""
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from surrogate.evaluation.comparison import Comparison
 
 Step = Callable[[int, int, str], None]
+FITS = ".fits"
+"""Folder of finished fits inside the output, so that the same command goes on after an interruption."""
 
 
 @click.command()
@@ -99,7 +102,7 @@ def command(
     from surrogate.evaluation.compare import compare
     from surrogate.report.page import FIGURE_FILES, write_report
 
-    names = _names(models)
+    names, fits = _names(models), output / FITS
     table = load(data or default_dataset(), candidates, where)
     more = [load(path, candidates, where) for path in also_train]
     # The folder first: whoever cannot write it is told before the work, not after.
@@ -114,6 +117,7 @@ def command(
             tune=tune,
             candidate=candidate,
             progress=step,
+            keep=fits,
         )
         try:
             result.write(folder)
@@ -121,6 +125,7 @@ def command(
         except InputError:  # a full disk does not cost the answer
             _show(result, as_json, as_csv)
             raise
+    shutil.rmtree(fits, ignore_errors=True)
     _show(result, as_json, as_csv)
     if not (as_json or as_csv):
         click.echo(f"\n{page}")
@@ -150,7 +155,7 @@ def _names(models: Sequence[str]) -> list[str] | None:
 
 @contextmanager
 def _counted(output: Path) -> Iterator[Step]:
-    """A bar of the fits on standard error; an interrupted run says how far it came and that ``output`` is unchanged."""
+    """A bar of the fits on standard error; an interrupted run says how far it came and how to go on."""
     from surrogate.cli.datasets import progress_bar
 
     draw, close = progress_bar("compare")
@@ -164,7 +169,7 @@ def _counted(output: Path) -> Iterator[Step]:
     try:
         yield step
     except KeyboardInterrupt as stopped:
-        stopped.add_note(f"{at}, nothing was written to {output}")
+        stopped.add_note(f"{at}; the same command goes on, the results in {output} are unchanged")
         raise
     finally:
         close()

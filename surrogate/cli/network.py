@@ -85,11 +85,11 @@ def command(
     interval, workspace, FLOPs, bytes and source.
     """
     from surrogate.cli.network_output import print_report
-    from surrogate.network.load import load_predictors
     from surrogate.network.network import Network
+    from surrogate.network.predict import load_predictors, sweep_batches
     from surrogate.network.read import read_network
-    from surrogate.network.sweep import gpu_records, sweep_batches, sweep_records
-    from surrogate.prediction.limits import parse_bytes
+    from surrogate.network.result import gpu_records, sweep_records
+    from surrogate.prediction.results import parse_bytes
 
     limits: dict[str, Any] = {
         "workspace_limit": None if workspace_limit is None else parse_bytes(workspace_limit),

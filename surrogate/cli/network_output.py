@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from surrogate.network.result import LayerTime, NetworkTime
-from surrogate.network.savings import Rival
+from surrogate.network.result import Baseline, LayerTime, NetworkTime
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 
@@ -22,10 +21,8 @@ def print_report(
     _section("algorithms", [_type(row) for row in time.by_algorithm()])
     classes = [{"class": name, **_percent(share)} for name, share in time.classes().items()]
     _section("convolutions by what bounds them", classes if time.by_algorithm() else [])
-    if time.savings.rivals:
-        click.echo()
-    for rival in time.savings.rivals:
-        click.echo(wrapped(_saved(rival), terminal_width()))
+    for baseline in time.baselines:
+        click.echo("\n" + wrapped(_saved(baseline), terminal_width()))
     if time.by_algorithm():
         click.echo(f"peak workspace: {time.peak_workspace_bytes / 2**20:.1f} MiB")
     _section("batches", [_sweep(row) for row in batches])
@@ -86,11 +83,9 @@ def _sweep(row: dict[str, Any]) -> dict[str, Any]:
     return shown | ({"": "◀ best" if row["best"] else ""} if "best" in row else {})
 
 
-def _saved(rival: Rival) -> str:
-    """One line: what the best algorithms save over the rival, and over how many convolutions that is known."""
-    if not rival.convs:
-        return f"saved over {rival.name}: not known ({rival.note or 'it is no candidate here'})"
-    share = 100 * rival.saved_us / rival.time_us if rival.time_us else 0.0
-    missing = f", {rival.unknown} not known" if rival.unknown else ""
-    saved = f"{rival.saved_us / 1e3:.3f} ms ({share:.1f} %)"
-    return f"saved over {rival.name}: {saved} of {rival.convs} convolutions{missing}"
+def _saved(baseline: Baseline) -> str:
+    """One line: what the best algorithms save over others, and over how many convolutions that is known."""
+    share = 100 * baseline.saved_us / baseline.time_us if baseline.time_us else 0.0
+    missing = f", {baseline.unknown} not known" if baseline.unknown else ""
+    saved = f"{baseline.saved_us / 1e3:.3f} ms ({share:.1f} %)"
+    return f"saved over {baseline.name}: {saved} of {baseline.convs} convolutions{missing}"

@@ -5,7 +5,13 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import candidate_option, candidates_option, output_options, where_option
+from surrogate.cli.options import (
+    candidate_option,
+    candidates_option,
+    device_option,
+    output_options,
+    where_option,
+)
 
 
 @click.command()
@@ -36,6 +42,7 @@ from surrogate.cli.options import candidate_option, candidates_option, output_op
 @candidate_option
 @candidates_option
 @where_option
+@device_option
 @click.option("--seed", default=0, show_default=True, help="Seed of folds, sampling and search.")
 @click.option(
     "--timeout",
@@ -63,6 +70,7 @@ def command(
     candidate: str,
     candidates: str | None,
     where: tuple[str, ...],
+    device: str,
     seed: int,
     timeout_minutes: float | None,
     study: str | None,
@@ -73,38 +81,32 @@ def command(
     """Search settings of a model on DATA, valued on shapes held out within it; the stored settings are tried first.
 
     Start the same command as often as you like, on any machine that reaches the storage: all share one study, until it
-    counts --trials. An interrupted command is resumed by the same command; more trials are added by a larger number.
+    has --trials finished ones. An interrupted command is resumed by the same command; a larger number adds trials. On
+    SQLite and PostgreSQL a trial whose worker was killed is tried again.
     Hold back the rows that are to judge the result (--where): the search sees all of DATA.
     """
     from surrogate.cli.datasets import load_all, progress_bar
-    from surrogate.cli.lost_signals import signals_kept
     from surrogate.cli.options import show
-    from surrogate.evaluation.tune import write_settings
-    from surrogate.evaluation.tune.shared import tune
+    from surrogate.evaluation.tune import shown, tune, write_settings
 
     dataset = load_all(data, candidates, where)
-    step, close = progress_bar("tune")
+    progress, close = progress_bar("tune")
     try:
-        with signals_kept() as raise_again:
-
-            def progress(*told: Any) -> None:
-                raise_again()
-                step(*told)
-
-            found = tune(
-                dataset,
-                trials=trials,
-                model=model,
-                storage=storage,
-                study=study,
-                objective=objective,
-                candidate=candidate,
-                seed=seed,
-                timeout_minutes=timeout_minutes,
-                progress=progress,
-            )
+        found = tune(
+            dataset,
+            trials=trials,
+            model=model,
+            storage=storage,
+            study=study,
+            objective=objective,
+            candidate=candidate,
+            seed=seed,
+            device=device,
+            timeout_minutes=timeout_minutes,
+            progress=progress,
+        )
     except KeyboardInterrupt as stop:
-        stop.add_note(f"finished trials are kept in {storage}; the same command goes on")
+        stop.add_note(f"finished trials are kept in {shown(storage)}; the same command goes on")
         raise
     finally:
         close()
@@ -119,7 +121,7 @@ def _records(found: Any) -> list[dict[str, Any]]:
     """A row per setting: the best value, the stored one, how much it matters."""
     from surrogate.models import model_class
 
-    stored = model_class(found.model)().params
+    stored = model_class(found.model)().get_params()
     return [
         {
             "setting": name,

@@ -1,83 +1,214 @@
-"""Problems from any file that lists them: a table (parquet, CSV), lines of text, JSON lines, SEER's Test-set-II."""
+"""The one reader of a list of problems: lines of text, CSV, JSON lines, a parquet table, or SEER's Test-set-II.
 
-from collections.abc import Mapping
+A line is a problem as the command line takes it (``n32c256h14w14k256r3s3p1u1``, flags, ``gemm:m64n64k64``). A row of a
+table has the size columns of a convolution or a column ``problem`` with such a text, and optionally ``dtype math layout
+direction``, ``networks`` (comma-separated), ``name``, ``heuristic_algorithm``, and ``op`` or ``operator`` for a row
+that is no convolution.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from surrogate.collect.plan import PlannedProblem, unique
-from surrogate.dataset.schema import SIZE_COLUMNS
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
-from surrogate.features.regular_file import require_regular
+from surrogate.features.errors import InputError, nearest
+from surrogate.features.families import AnyProblem, parse_problem
+from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.features.regular_file import read_bounded, require_regular
 
 SETTINGS = ("dtype", "math", "layout", "direction")
-_NEEDED = ("n", "c", "h", "k", "r")
+NEEDED = ("n", "c", "h", "k", "r")
+MAX_BYTES = 64 << 20
+"""Most bytes of a list as text; a million problems take 40 MB."""
+LAYOUT_ALIASES = {"NCHW-NCHW-NCHW": "NCHW", "NHWC-NHWC-NHWC": "NHWC"}
+"""MIOpen's spelling of a layout shared by input, filter and output."""
+EXAMPLE = "n32c256h14w14k256r3s3p1u1"
+_HEADER = re.compile(r"\s*[A-Za-z_]+\s*[,;\t]")
+_NUMBERS_ONLY = re.compile(r"[\d\s,;.+-]+")
+_TEXT_COLUMNS = (
+    *SETTINGS, "problem", "networks", "name", "op", "operator", "heuristic_algorithm", "algorithm",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One line or row. ``problem`` is None where it names another ``operator`` than a convolution.
+
+    ``where`` tells the line or row; ``name`` is the layer's, ``heuristic`` the library's own pick, ``algorithm``
+    that of a table with a row per algorithm.
+    """
+
+    problem: AnyProblem | None
+    where: str
+    name: str = ""
+    networks: tuple[str, ...] = ()
+    operator: str = ""
+    heuristic: str | None = None
+    algorithm: str | None = None
+
+
+def read_list(path: str | Path) -> list[Listed]:
+    """Every line or row in order, with its own settings (fp32 fma NCHW fwd where it has none).
+
+    Raises `InputError` that names the file, the line, what came and the rule.
+    """
+    path = Path(path)
+    listed = list(_listed(path))
+    if not listed:
+        raise InputError(f"{path}: holds no problem; give one a line, as in {EXAMPLE}")
+    return listed
 
 
 def read_convs(path: str | Path) -> list[Conv]:
-    """The distinct problems of a file, in its order, with their own settings (fp32 fma NCHW fwd where it has none).
+    """The distinct convolutions of a file, in its order. Raises `InputError` like `read_list`."""
+    return list(
+        dict.fromkeys(listed.problem for listed in read_list(path) if isinstance(listed.problem, Conv))
+    )
 
-    Raises `InputError` that names the file and what is wrong with it.
-    """
-    return [planned.conv for planned in read_planned(path)]
 
-
-def read_planned(path: str | Path) -> list[PlannedProblem]:
-    """As `read_convs`, with the networks that a table or plan names."""
-    if _is_parquet(Path(path)):
+def _listed(path: Path) -> Iterator[Listed]:
+    if _is_parquet(path):
         from surrogate.dataset.store import read_table
 
-        return unique(_table_problems(read_table(path)[0], path))
-    from surrogate.collect.plan_file import file_problems
+        frame = read_table(path)[0]
+        _require_sizes(frame.columns, str(path))
+        known = [name for name in (*SIZE_COLUMNS, *_TEXT_COLUMNS) if name in frame]
+        yield from _from_rows(
+            ((f"row {number}", row) for number, row in enumerate(frame[known].to_dict("records"), 1)), path
+        )
+        return
+    lines = [(number, line.strip()) for number, line in enumerate(_text(path).splitlines(), 1)]
+    lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
+    first = lines[0][1] if lines else ""
+    if first.startswith("{"):
+        rows = ((f"line {number}", _json_object(line, path, number)) for number, line in lines)
+        yield from _from_rows(rows, path)
+    elif _HEADER.match(first):
+        yield from _from_rows(_csv(path, lines), path)
+    elif first and _NUMBERS_ONLY.fullmatch(first):
+        from surrogate.formats.test_set_ii import read_test_set_ii
 
-    return unique(file_problems(path))
+        for number, conv in enumerate(read_test_set_ii(path), 1):
+            yield Listed(conv, f"line {number}")
+    else:
+        for number, line in lines:
+            yield from _from_rows([(f"line {number}", {"problem": line})], path)
 
 
 def _is_parquet(path: Path) -> bool:
     """By content, so that the name does not matter."""
-    require_regular(path)
+    require_regular(path, streams=True)
     try:
+        if not path.is_file():
+            return False
         with path.open("rb") as file:
             return file.read(4) == b"PAR1"
     except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read ({error.strerror}); give a list or table of problems"
-        ) from None
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a list of problems") from None
 
 
-def _table_problems(frame: pd.DataFrame, path: str | Path) -> list[PlannedProblem]:
-    """One problem per distinct combination; rows per algorithm or GPU repeat a problem."""
-    missing = [name for name in _NEEDED if name not in frame]
-    if missing:
+def _text(path: Path) -> str:
+    try:
+        return read_bounded(path, MAX_BYTES, streams=True).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; give a list of problems, one {EXAMPLE} a line") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a list of problems") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: neither text nor parquet; a list of problems must be UTF-8 text") from None
+
+
+def _csv(path: Path, lines: list[tuple[int, str]]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Rows under a header, by commas, semicolons or tabs; empty cells are left out."""
+    delimiter = max(",;\t", key=lines[0][1].count)
+    cells = csv.reader((line for _, line in lines), delimiter=delimiter, skipinitialspace=True)
+    try:
+        header = [name.strip().lower() for name in next(cells)]
+        doubled = next((name for name in header if header.count(name) > 1), None)
+        if doubled is not None:
+            raise InputError(f"{path}: column {doubled!r} stands there twice; keep one")
+        _require_sizes(header, f"{path}:{lines[0][0]}")
+        for (number, _), values in zip(lines[1:], cells, strict=True):
+            if len(values) != len(header):
+                raise InputError(
+                    f"{path}:{number}: {len(values)} values for {len(header)} columns; give one for each"
+                )
+            row = {name: text.strip() for name, text in zip(header, values, strict=True) if text.strip()}
+            yield f"line {number}", row
+    except (csv.Error, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: not a readable CSV table ({error})") from None
+
+
+def _require_sizes(header: Iterable[Any], where: str) -> None:
+    names = [str(name) for name in header]
+    missing = [name for name in NEEDED if name not in names]
+    if missing and "problem" not in names:
         raise InputError(
-            f"{path}: column {', '.join(missing)} missing; a table of problems has {', '.join(SIZE_COLUMNS)}"
+            f"{where}: column {', '.join(missing)} is missing; a problem has {', '.join(SIZE_COLUMNS)}"
+            f" (w, s and the last nine may be left out){nearest(missing[0], names)}"
         )
-    columns = [name for name in (*SIZE_COLUMNS, *SETTINGS) if name in frame]
-    networks = frame["networks"] if "networks" in frame else pd.Series("", index=frame.index)
-    distinct = (
-        frame[columns]
-        .assign(networks=networks.astype(object).fillna("").astype(str))
-        .drop_duplicates(columns)
-    )
-    found = []
-    for row, values in enumerate(distinct.to_dict("records")):
-        names = tuple(name.strip() for name in str(values.pop("networks")).split(",") if name.strip())
+
+
+def _json_object(line: str, path: Path, number: int) -> Mapping[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}:{number}: not JSON ({error}); each line is one object") from None
+    if not isinstance(value, dict):
+        raise InputError(
+            f"{path}:{number}: {type(value).__name__} came; each line is one object with problem columns"
+        )
+    return value
+
+
+def _from_rows(rows: Iterable[tuple[str, Mapping[Any, Any]]], path: Path) -> Iterator[Listed]:
+    """Named values → problem; what is None or not a number (NaN) counts as absent."""
+    for where, row in rows:
+        known = {str(name): value for name, value in row.items() if value is not None and value == value}
+        text = {name: str(known[name]) for name in _TEXT_COLUMNS if name in known}
+        operator = text.get("op") or text.get("operator") or ""
         try:
-            found.append(PlannedProblem(_conv(values), "table", names))
+            problem = _problem(known, {name: text[name] for name in SETTINGS if name in text}, operator)
         except InputError as error:
-            raise InputError(f"{path}: problem {row}: {error}") from None
-    return found
+            raise InputError(f"{path}: {where}: {error}") from None
+        yield Listed(
+            problem,
+            where,
+            text.get("name", ""),
+            tuple(name.strip() for name in text.get("networks", "").split(",") if name.strip()),
+            operator,
+            text.get("heuristic_algorithm"),
+            text.get("algorithm"),
+        )
 
 
-def _conv(values: Mapping[Any, Any]) -> Conv:
-    from surrogate.dataset.schema import LAYOUT_ALIASES
+def _problem(row: Mapping[str, Any], settings: dict[str, str], operator: str) -> AnyProblem | None:
+    """The problem of a row; None for another operator, which has no filter."""
+    if "layout" in settings:
+        settings["layout"] = LAYOUT_ALIASES.get(settings["layout"], settings["layout"])
+    if "problem" in row:
+        return parse_problem(str(row["problem"]), **settings)
+    missing = [name for name in NEEDED if name not in row]
+    if missing and operator:
+        return None
+    if missing:
+        raise InputError(f"{', '.join(missing)} missing; a problem needs {', '.join(NEEDED)}")
+    sizes = {name: _whole(name, row[name]) for name in SIZE_COLUMNS if name in row}
+    values: dict[str, Any] = {**sizes, **settings}
+    return Conv(**values)
 
-    known = {str(name): value for name, value in values.items() if not pd.isna(value)}
-    for name in _NEEDED:
-        if name not in known:
-            raise InputError(f"{name} is empty; every problem needs {', '.join(_NEEDED)}")
-    if "layout" in known:
-        known["layout"] = LAYOUT_ALIASES.get(known["layout"], known["layout"])
-    return Conv(**known)
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        number = float(value)
+        if number == int(number):
+            return int(number)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InputError(f"{name} is {value!r}; a whole number is needed")

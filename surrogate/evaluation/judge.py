@@ -4,6 +4,7 @@ Errors are fractions (0.118 is 11.8 %), slowdowns are ratios of times (1.0 is th
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,8 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> float:
 
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan")
-    return float(spearmanr(a, b).statistic)
+    ranked: Any = spearmanr(a, b)
+    return float(ranked.statistic)
 
 
 @dataclass(frozen=True)

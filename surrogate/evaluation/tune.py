@@ -7,6 +7,7 @@ that processes and machines share.
 
 import hashlib
 import json
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -52,6 +53,7 @@ FORMS = "a file name, journal:///PATH, sqlite:///PATH or postgresql://USER@HOST/
 HEARTBEAT_S = 30
 """How often a worker on a database says that it lives; after three times as long its trial is tried again."""
 RETRIES = 3
+OPEN_ATTEMPTS = 4
 SETTINGS_SCHEMA = 1
 """Version of the settings file. History: 1, the first."""
 MAX_SETTINGS_BYTES = 1 << 20
@@ -231,15 +233,15 @@ def _optimise(
             trial.set_user_attr(f"{part}_loss", loss)
         return last.value(objective)
 
-    def show(study: "Study", trial: Any = None) -> int:
+    def show(study: "Study", trial: Any = None) -> None:
         del trial
         finished = study.get_trials(deepcopy=False, states=states)
         values = [each.value for each in finished if each.state == states[0] and each.value is not None]
         if progress is not None:
             progress(min(len(finished), trials), trials, f"best {min(values):.5f}" if values else "")
-        return len(finished)
 
-    if show(study) < trials:
+    show(study)
+    if len(study.get_trials(deepcopy=False, states=states)) < trials:
         stop = optuna.study.MaxTrialsCallback(trials, states=states)
         study.optimize(value, timeout=timeout_s, callbacks=[show, stop])
 
@@ -414,23 +416,38 @@ def open_storage(where: str) -> "BaseStorage":
     import optuna
     from optuna.storages import JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
     from optuna.storages.journal import JournalFileBackend
+    from sqlalchemy.exc import DBAPIError
 
     scheme, separator, rest = where.partition("://")
     if not separator or (scheme == "journal" and rest.startswith("/") and rest != "/"):
         path = Path(rest if separator else where)
         if path.is_dir():
             raise InputError(f"storage {path} is a folder; name a file in it")
+        if path.is_file() and not _is_journal(path):  # nothing else is ever appended to
+            raise InputError(f"storage {path} is no journal of a search; name a new file")
         return JournalStorage(JournalFileBackend(str(path)))
     if scheme.partition("+")[0] not in SCHEMES[1:]:
         raise InputError(f"storage {shown(where)} is unknown; give {FORMS}{nearest(scheme, SCHEMES)}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return RDBStorage(
-            where,
-            heartbeat_interval=HEARTBEAT_S,
-            grace_period=3 * HEARTBEAT_S,
-            failed_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=RETRIES),
-        )
+    for attempt in range(OPEN_ATTEMPTS):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                return RDBStorage(
+                    where,
+                    heartbeat_interval=HEARTBEAT_S,
+                    grace_period=3 * HEARTBEAT_S,
+                    heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=RETRIES),
+                )
+        except DBAPIError:  # another worker may be making the tables at this moment
+            if attempt + 1 == OPEN_ATTEMPTS:
+                raise
+            time.sleep(0.5)
+    raise AssertionError("the loop returns or raises")
+
+
+def _is_journal(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(10) in (b"", b'{"op_code"')
 
 
 def shown(where: str) -> str:

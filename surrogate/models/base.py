@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from surrogate.dataset.rows import CONTEXT_NAMES, Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
+from surrogate.models.trees import BoostedTimes
 
 
 class TimeModel(RegressorMixin, BaseEstimator):
@@ -57,6 +58,10 @@ class TimeModel(RegressorMixin, BaseEstimator):
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """The model that `to_files` described, with its hyperparameters."""
         raise NotImplementedError
+
+    def times(self) -> BoostedTimes | None:
+        """The fitted model as arrays that answer single problems, None where it is not one ensemble of trees."""
+        return None
 
     @staticmethod
     def space(trial: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@ base of `boosted-dims`. `boosted-terms` also knows what each candidate really do
 the problem's and the candidate's roofline, which held-out times and choices preferred to either alone.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -15,6 +14,7 @@ import numpy as np
 from surrogate.dataset.rows import Rows
 from surrogate.features.families import Family
 from surrogate.models.base import TimeModel, dims, terms
+from surrogate.models.trees import BoostedTimes, Trees
 
 ROWS_PER_THREAD = 4000
 
@@ -23,6 +23,8 @@ class _Boosted(TimeModel):
     """One XGBoost booster for all candidates and devices; the candidate is a categorical column."""
 
     storable: ClassVar[bool] = True
+    own_weight: ClassVar[float] = 0.0
+    """The candidate's own roofline's share in the base, in log time."""
 
     def __init__(
         self,
@@ -54,12 +56,16 @@ class _Boosted(TimeModel):
 
     def base_us(self, rows: Rows) -> np.ndarray:
         """(rows,) the time in µs that the correction multiplies."""
-        return rows.roofline_us
+        if not (self.own_weight and rows.family.own_roofline):
+            return rows.roofline_us
+        ratio = rows.column(rows.family.own_roofline).astype(np.float64)
+        return rows.roofline_us * np.exp2(self.own_weight * ratio)
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Squared error of the log of the correction."""
         import xgboost
 
+        self.family_ = rows.family
         self.candidates_ = {str(name): code for code, name in enumerate(np.unique(rows.candidate))}
         threads = _threads(len(rows))
         data = xgboost.QuantileDMatrix(
@@ -88,21 +94,24 @@ class _Boosted(TimeModel):
         codes = np.array([self.candidates_.get(name, np.nan) for name in names], dtype=np.float32)
         return np.column_stack([rows.columns(self.columns(rows.family)), codes[position]])
 
+    def times(self) -> BoostedTimes:
+        """The booster as arrays."""
+        if not hasattr(self, "times_"):
+            trees = Trees.from_booster(self.booster_.save_raw("json"))
+            self.times_ = BoostedTimes(trees, self.columns(self.family_), self.candidates_, self.own_weight)
+        return self.times_
+
     def to_files(self) -> dict[str, bytes]:
-        """The booster as UBJ, the candidates' codes as JSON."""
-        return {
-            "booster.ubj": bytes(self.booster_.save_raw("ubj")),
-            "candidates.json": json.dumps(self.candidates_, sort_keys=True).encode(),
-        }
+        """The booster as arrays."""
+        return self.times().to_files()
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
-        import xgboost
-
         model = cls(**params)
-        model.booster_ = xgboost.Booster(model_file=bytearray(files["booster.ubj"]))
-        model.candidates_ = json.loads(files["candidates.json"])
+        model.times_ = BoostedTimes.from_files(files)
+        model.booster_ = model.times_.trees.booster(len(model.times_.columns) + 1)
+        model.candidates_ = dict(model.times_.codes)
         return model
 
     @staticmethod
@@ -139,14 +148,8 @@ class BoostedTerms(_Boosted):
     """Trees on the sizes and the analytical terms."""
 
     name: ClassVar[str] = "boosted-terms"
+    own_weight: ClassVar[float] = 0.5
 
     def columns(self, family: Family) -> tuple[str, ...]:
         """All of them."""
         return terms(family)
-
-    def base_us(self, rows: Rows) -> np.ndarray:
-        """The geometric mean of both rooflines, where a candidate has one of its own."""
-        if not rows.family.own_roofline:
-            return rows.roofline_us
-        ratio = rows.column(rows.family.own_roofline).astype(np.float64)
-        return rows.roofline_us * np.exp2(0.5 * ratio)

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from surrogate.features.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from surrogate.network.load import Predictors, load_predictors
     from surrogate.network.network import Layer, Network
-    from surrogate.network.predict import time_network
+    from surrogate.network.predict import Predictors, load_predictors
     from surrogate.network.read import read_network
     from surrogate.network.result import LayerTime, NetworkTime
 
@@ -16,10 +15,9 @@ _HOMES = {
     "LayerTime": "surrogate.network.result",
     "Network": "surrogate.network.network",
     "NetworkTime": "surrogate.network.result",
-    "Predictors": "surrogate.network.load",
-    "load_predictors": "surrogate.network.load",
+    "Predictors": "surrogate.network.predict",
+    "load_predictors": "surrogate.network.predict",
     "read_network": "surrogate.network.read",
-    "time_network": "surrogate.network.predict",
 }
 
 __all__ = [
@@ -30,7 +28,6 @@ __all__ = [
     "Predictors",
     "load_predictors",
     "read_network",
-    "time_network",
 ]
 
 

@@ -4,19 +4,21 @@
 neither weights nor samples are opened.
 """
 
+import ast
 import json
+import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
+from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError, nearest
-from surrogate.network.aten_call import Call
-from surrogate.network.aten_reader import base_name, tell
+from surrogate.network.call import Call, Tensor, base_name
+from surrogate.network.calls import add_call
 from surrogate.network.network import Network, Tally
-from surrogate.network.sizes import evaluated, symbols
-from surrogate.network.tensor import Tensor
 
 MAX_JSON_BYTES = 256 * 2**20
 GRAPHS = ("models/model.json", "serialized_exported_program.json")
@@ -35,6 +37,19 @@ DTYPES = {
 }
 """torch's ScalarType in the archive → ours; integers stand as the type of their width."""
 FLOATS = (6, 7, 8, 13)
+_PLAIN_ARGUMENTS = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
+MAX_LETTERS = 2000
+_FUNCTIONS: dict[str, Callable[..., int]] = {
+    "Add": lambda *values: sum(values),
+    "Mul": lambda *values: prod(values),
+    "Max": max,
+    "Min": min,
+    "FloorDiv": lambda a, b: a // b,
+    "CleanDiv": lambda a, b: a // b,
+    "CeilDiv": ceil_div,
+    "Mod": lambda a, b: a % b,
+    "PythonMod": lambda a, b: a % b,
+}
 
 
 def read_exported(
@@ -55,11 +70,11 @@ def read_exported(
     try:
         graph, signature = program["graph_module"]["graph"], program["graph_module"]["signature"]
         inputs = _user_inputs(graph, signature)
-        known, found = _symbols(path, graph, inputs, batch, dims or {})
+        known, batch = _symbols(path, graph, inputs, batch, dims or {})
         tensors = _tensors(graph, signature, known, dtype)
         tally = Tally()
         for node in graph["nodes"]:
-            tell(_call(node, tensors), tally, training=training)
+            add_call(_call(node, tensors), tally, training=training)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -68,7 +83,7 @@ def read_exported(
         ) from None
     if not tally.layers and not tally.unsupported:
         raise InputError(f"{path}: no node of the exported program costs time (only views)")
-    return tally.network(path.stem, found)
+    return tally.network(path.stem, batch)
 
 
 def _graph(path: Path) -> dict[str, Any]:
@@ -148,30 +163,29 @@ def _tensors(
 ) -> dict[str, Tensor]:
     """Name → tensor, parameters marked."""
     weights = {spec["parameter"]["arg"]["name"] for spec in signature["input_specs"] if spec.get("parameter")}
-    found = {}
+    tensors = {}
     for name, meta in graph["tensor_values"].items():
         shape = tuple(_size(size, known) for size in meta["sizes"])
         kind = dtype if dtype and meta["dtype"] in FLOATS else DTYPES.get(meta["dtype"], "fp32")
-        found[name] = Tensor(shape, kind, constant=name in weights, parameter=name in weights)
-    return found
+        weight = name in weights
+        floating = meta["dtype"] in FLOATS
+        tensors[name] = Tensor(shape, kind, floating, constant=weight, parameter=weight)
+    return tensors
 
 
 def _call(node: Mapping[str, Any], tensors: dict[str, Tensor]) -> Call:
     """A node with shapes in the place of names; what is trained is passed on to its results."""
-    arguments = {one["name"]: _argument(one["arg"], tensors) for one in node["inputs"] if one["name"]}
-    outputs = list(_names(node["outputs"]))
-    trained = any(
-        one.trained or one.parameter
-        for value in arguments.values()
-        for one in (value if isinstance(value, list) else [value])
-        if isinstance(one, Tensor)
-    )
-    for name in outputs:
-        tensors[name] = replace(tensors[name], trained=trained)
     op = base_name(str(node["target"]))
     module = _module(str(node.get("metadata", {}).get("nn_module_stack", "")))
-    title = f"{module}.{op}" if module else op
-    return Call(op, title, arguments, tuple(tensors[name] for name in outputs))
+    arguments = {given["name"]: _argument(given["arg"], tensors) for given in node["inputs"] if given["name"]}
+    call = Call(op, arguments, name=f"{module}.{op}" if module else op)
+    trained = any(tensor.trained or tensor.parameter for tensor in call.tensors())
+    outputs = []
+    for result in node["outputs"]:
+        for tensor in [result["as_tensor"]] if "as_tensor" in result else result.get("as_tensors") or []:
+            tensors[tensor["name"]] = replace(tensors[tensor["name"]], trained=trained)
+            outputs.append(tensors[tensor["name"]])
+    return replace(call, outputs=tuple(outputs))
 
 
 def _argument(value: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
@@ -180,28 +194,56 @@ def _argument(value: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
     if kind == "as_tensor":
         return tensors[content["name"]]
     if kind in ("as_tensors", "as_optional_tensors"):
-        return [
-            _argument({"as_tensor": one.get("as_tensor", one)}, tensors)
-            for one in content
-            if "as_none" not in one
-        ]
-    return (
-        content
-        if kind in ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
-        else None
-    )
-
-
-def _names(outputs: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Names of the tensors among a node's results."""
-    for one in outputs:
-        if "as_tensor" in one:
-            yield one["as_tensor"]["name"]
-        for inner in one.get("as_tensors") or []:
-            yield inner["name"]
+        return [tensors[inner.get("as_tensor", inner)["name"]] for inner in content if "as_none" not in inner]
+    return content if kind in _PLAIN_ARGUMENTS else None
 
 
 def _module(stack: str) -> str:
     """The innermost module's path in ``key,path,class;key,path,class``."""
     parts = stack.rpartition(";")[2].split(",")
     return parts[1] if len(parts) == 3 and not parts[1].startswith("_empty") else ""
+
+
+def evaluated(text: str, known: Mapping[str, int]) -> int:
+    """The value of an expression. Raises `InputError` for anything beyond whole-number arithmetic."""
+    return _value(_tree(text), known, text)
+
+
+def symbols(text: str) -> set[str]:
+    """The names of an expression's symbols."""
+    return set(re.findall(r"Symbol\('(\w+)'", text))
+
+
+def _tree(text: str) -> ast.expr:
+    if len(text) > MAX_LETTERS:
+        raise InputError(f"a size of {len(text)} letters; expressions up to {MAX_LETTERS} are read")
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise _unreadable(text) from None
+
+
+def _value(node: ast.expr, known: Mapping[str, int], text: str) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand, known, text)
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
+        raise _unreadable(text)
+    name, first = node.func.id, node.args[0]
+    if name == "Symbol" and isinstance(first, ast.Constant) and first.value in known:
+        return known[str(first.value)]
+    if name == "Integer":
+        return _value(first, known, text)
+    if name not in _FUNCTIONS:
+        raise _unreadable(text)
+    try:
+        return int(_FUNCTIONS[name](*(_value(argument, known, text) for argument in node.args)))
+    except (TypeError, ZeroDivisionError, OverflowError):
+        raise _unreadable(text) from None
+
+
+def _unreadable(text: str) -> InputError:
+    return InputError(
+        f"size {text[:80]!r} is not whole-number arithmetic on known symbols; export with fixed sizes"
+    )

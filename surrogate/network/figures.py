@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from surrogate.dataset.atomic import write_text
-from surrogate.models.seer.physics import CLASSES
-from surrogate.network.result import NetworkTime
-from surrogate.network.sweep import best_batch
+from surrogate.dataset.files import write_text
+from surrogate.network.result import BOUNDS, NetworkTime, best_batch
 from surrogate.report.style import PAPER, blank, legend, looks, plain_tick, svg, theme
 
 SHOWN_TYPES = 12
@@ -41,11 +39,11 @@ def layers_figure(time: NetworkTime) -> str | None:
     kept = [layer for layer in time.layers if layer in longest]
     if not kept:
         return None
-    look = looks(list(CLASSES))
+    look = looks(list(BOUNDS))
     with theme():
         figure, (axis,) = blank(1.0 + 0.16 * len(kept))
         handles, names = [], []
-        for name in CLASSES:
+        for name in BOUNDS:
             places = [i for i, layer in enumerate(kept) if layer.bound == name]
             if not places:
                 continue

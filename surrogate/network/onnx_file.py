@@ -1,12 +1,12 @@
 """ONNX files: read as protobuf alone, sizes bounded, weights set aside, every shape made a number."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from surrogate.features.errors import InputError, nearest
-from surrogate.network.onnx_functions import MAX_NODES, expand_functions, one_line
 
 REMEDY = "pip install 'seer-surrogate[onnx]'"
 MAX_FILE_BYTES = 2**31 - 1
@@ -16,6 +16,8 @@ KEPT_ELEMENTS = 1024
 MAX_INDICES = 2**22
 """Longest list of whole numbers with a known length: inference walks through those that say where to slice."""
 _WHOLE = (6, 7)  # TensorProto's INT32, INT64
+MAX_NODES = 200_000
+"""Most nodes of a graph, its functions expanded."""
 
 
 def load_model(path: Path) -> Any:
@@ -45,40 +47,7 @@ def load_model(path: Path) -> Any:
         raise InputError(f"{path}: the ONNX model has no nodes; export it again")
     if len(model.graph.node) > MAX_NODES:
         raise InputError(f"{path}: {len(model.graph.node)} nodes; graphs up to {MAX_NODES} are read")
-    if not all(
-        isinstance(text, str) for text in _texts(model)
-    ):  # protobuf hands over as bytes what is no UTF-8
-        raise InputError(f"{path}: damaged: a name in the graph is no UTF-8 text; export it again")
     return model
-
-
-def _texts(model: Any) -> Iterator[Any]:
-    """Every name in the graph, its subgraphs and its local functions."""
-    for opset in model.opset_import:
-        yield opset.domain
-    for function in model.functions:
-        yield from (function.name, function.domain, *function.input, *function.output, *function.attribute)
-        yield from _texts_of_nodes(function.node)
-    yield from _texts_of_graph(model.graph)
-
-
-def _texts_of_graph(graph: Any) -> Iterator[Any]:
-    yield graph.name
-    yield from (one.name for one in graph.initializer)
-    yield from (one.values.name for one in graph.sparse_initializer)
-    for one in (*graph.input, *graph.output, *graph.value_info):
-        yield one.name
-        yield from (dim.dim_param for dim in one.type.tensor_type.shape.dim)
-    yield from _texts_of_nodes(graph.node)
-
-
-def _texts_of_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
-    for node in nodes:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        for attribute in node.attribute:
-            yield attribute.name
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _texts_of_graph(graph)
 
 
 def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, int]) -> int | None:
@@ -90,7 +59,7 @@ def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, in
     import onnx
 
     if model.functions:
-        expand_functions(model, path)
+        _expand_functions(model, path)
     _name_domains(model)
     weights = _set_weights_aside(model.graph)
     old, new = _size_inputs(model.graph, path, batch, dims, weights)
@@ -107,9 +76,60 @@ def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, in
     return new
 
 
+def _expand_functions(model: Any, path: Path) -> None:
+    """Inline the model's local functions, in place.
+
+    Raises `InputError` where they call themselves or expand to more than `MAX_NODES` nodes (forty functions that each
+    call the next one twice would make 10¹² of them), or where ONNX refuses them.
+    """
+    from onnx.inliner import inline_local_functions
+
+    bodies = {
+        (function.domain, function.name, function.overload): function.node for function in model.functions
+    }
+
+    @cache
+    def expanded(key: tuple[str, str, str]) -> int:
+        return count(bodies[key])
+
+    def count(nodes: Iterable[Any]) -> int:
+        """Nodes after expansion, those of subgraphs included."""
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type, node.overload)
+            total += expanded(key) if key in bodies else 1
+            total += sum(
+                count(graph.node)
+                for attribute in node.attribute
+                for graph in (attribute.g, *attribute.graphs)
+            )
+        return total
+
+    try:
+        size = count(model.graph.node)
+    except RecursionError:
+        raise InputError(
+            f"{path}: its local functions call themselves or nest too deep; export it inlined"
+        ) from None
+    if size > MAX_NODES:
+        raise InputError(
+            f"{path}: its local functions expand to more than {MAX_NODES} nodes; export it inlined"
+        )
+    try:
+        model.CopyFrom(inline_local_functions(model))
+    except Exception as error:  # onnx raises errors without a common base
+        raise InputError(f"{path}: its local functions cannot be expanded ({one_line(error)})") from None
+
+
+def one_line(error: Exception) -> str:
+    """The first line of a foreign error, cut to what a terminal shows."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 160 else f"{text[:159]}…"
+
+
 def _name_domains(model: Any) -> None:
     """Inference gives up on a domain without a version; on an unknown operator of a named one it passes by."""
-    named = {one.domain for one in model.opset_import}
+    named = {opset.domain for opset in model.opset_import}
     for domain in {node.domain for node in model.graph.node} - named:
         model.opset_import.add(domain=domain, version=1 if domain else 20)
 
@@ -118,19 +138,23 @@ def _set_weights_aside(graph: Any) -> set[str]:
     """Names of all initializers; large ones become inputs of their shape, so that their bytes travel nowhere."""
     import onnx
 
-    names = {one.name for one in graph.initializer} | {one.values.name for one in graph.sparse_initializer}
-    inputs = {one.name for one in graph.input}
+    names = {weight.name for weight in graph.initializer} | {
+        weight.values.name for weight in graph.sparse_initializer
+    }
+    inputs = {given.name for given in graph.input}
     kept = []
-    for one in graph.initializer:
-        if prod(one.dims) <= KEPT_ELEMENTS and one.data_location != onnx.TensorProto.EXTERNAL:
-            kept.append(one)
-        elif one.name not in inputs:
-            sizes = None if _endless(one.data_type, one.dims) else list(one.dims)
-            graph.input.append(onnx.helper.make_tensor_value_info(one.name, one.data_type, sizes))
-    copies = [onnx.TensorProto.FromString(one.SerializeToString()) for one in kept]
-    for one in graph.sparse_initializer:
-        if one.values.name not in inputs:
-            info = onnx.helper.make_tensor_value_info(one.values.name, one.values.data_type, list(one.dims))
+    for weight in graph.initializer:
+        if prod(weight.dims) <= KEPT_ELEMENTS and weight.data_location != onnx.TensorProto.EXTERNAL:
+            kept.append(weight)
+        elif weight.name not in inputs:
+            sizes = None if _endless(weight.data_type, weight.dims) else list(weight.dims)
+            graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, sizes))
+    copies = [onnx.TensorProto.FromString(weight.SerializeToString()) for weight in kept]
+    for weight in graph.sparse_initializer:
+        if weight.values.name not in inputs:
+            info = onnx.helper.make_tensor_value_info(
+                weight.values.name, weight.values.data_type, list(weight.dims)
+            )
             graph.input.append(info)
     del graph.initializer[:], graph.sparse_initializer[:]
     graph.initializer.extend(copies)
@@ -150,17 +174,17 @@ def _size_inputs(
     old = new = None
     used: set[str] = set()
     sizes: set[str] = set()
-    for one in (one for one in graph.input if one.name not in weights):
-        if not one.type.tensor_type.HasField("shape"):
+    for given in (given for given in graph.input if given.name not in weights):
+        if not given.type.tensor_type.HasField("shape"):
             raise InputError(
-                f"{path}: input {one.name!r} has no shape; export the model with one, or run onnx.shape_inference"
+                f"{path}: input {given.name!r} has no shape; export the model with one, or run onnx.shape_inference"
             )
         value = 0
-        for axis, dim in enumerate(one.type.tensor_type.shape.dim):
-            key = dim.dim_param or f"{one.name}.{axis}"
-            sizes |= {key, f"{one.name}.{axis}"}
+        for axis, dim in enumerate(given.type.tensor_type.shape.dim):
+            key = dim.dim_param or f"{given.name}.{axis}"
+            sizes |= {key, f"{given.name}.{axis}"}
             used |= sizes & set(known)
-            value = known.get(f"{one.name}.{axis}", known.get(key))
+            value = known.get(f"{given.name}.{axis}", known.get(key))
             if axis == 0:
                 old = dim.dim_value if dim.dim_value > 0 and old is None else old
                 value = batch or value or dim.dim_value or 1
@@ -171,14 +195,14 @@ def _size_inputs(
                 value = dim.dim_value
             if value < 1:
                 raise InputError(
-                    f"{path}: input {one.name!r} has an unknown size {key!r}; give it as --dim {key}=224"
+                    f"{path}: input {given.name!r} has an unknown size {key!r}; give it as --dim {key}=224"
                 )
             dim.ClearField("dim_param")
             dim.dim_value = value
-        tensor = one.type.tensor_type
+        tensor = given.type.tensor_type
         if _endless(tensor.elem_type, (dim.dim_value for dim in tensor.shape.dim)):
             raise InputError(
-                f"{path}: input {one.name!r} is a list of {value} whole numbers; up to {MAX_INDICES} are read"
+                f"{path}: input {given.name!r} is a list of {value} whole numbers; up to {MAX_INDICES} are read"
             )
     for name in dims:
         if name not in used:
@@ -193,7 +217,7 @@ def _rebatch_reshapes(graph: Any, old: int, new: int) -> None:
     """
     import onnx
 
-    constants = {one.name for one in graph.initializer}
+    constants = {weight.name for weight in graph.initializer}
     stored = {node.output[0]: node for node in graph.node if node.op_type == "Constant"}
     targets = {
         node.input[1]
@@ -202,7 +226,7 @@ def _rebatch_reshapes(graph: Any, old: int, new: int) -> None:
         and len(node.input) > 1
         and node.input[0] not in constants | stored.keys()
     }
-    values = [one for one in graph.initializer if one.name in targets]
+    values = [weight for weight in graph.initializer if weight.name in targets]
     holders = [stored[name] for name in targets & stored.keys()]
     values += [attribute.t for node in holders for attribute in node.attribute if attribute.name == "value"]
     for value in values:
@@ -231,5 +255,5 @@ def _drop_stale_shapes(graph: Any, *, keep: bool) -> None:
     copies = [type(info).FromString(info.SerializeToString()) for info in fixed]
     del graph.value_info[:]
     graph.value_info.extend(copies)
-    for one in graph.output:
-        one.type.tensor_type.ClearField("shape")
+    for output in graph.output:
+        output.type.tensor_type.ClearField("shape")

@@ -7,18 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.features.errors import InputError
-from surrogate.network.network import Layer, Network, Tally
-from surrogate.network.onnx_file import load_model, with_shapes
-from surrogate.network.onnx_names import ELEMENTWISE, IGNORED
-from surrogate.network.onnx_node import Node
-from surrogate.network.onnx_ops import HANDLED, elementwise
-from surrogate.network.tensor import Tensor, UnsupportedError
+from surrogate.network.call import Call, Tensor, argument_name
+from surrogate.network.calls import RULES, add_call
+from surrogate.network.network import Network, Tally
+from surrogate.network.onnx_file import load_model, one_line, with_shapes
 
 DTYPE_OF = {1: "fp32", 10: "fp16", 11: "fp64", 16: "bf16", 2: "int8", 3: "int8", 9: "int8", 5: "fp16"}
 """TensorProto element type → dtype; types that are not there count by their width (int64: 8 bytes)."""
 WIDE = {7: "fp64", 13: "fp64", 6: "fp32", 12: "fp32"}
 FLOATS = (1, 10, 11, 16)
+_INT, _STRING, _INTS = 2, 3, 7  # AttributeProto's types
 CONSTANT_FOLDED = "(computed from constants)"
+_ATTRIBUTES = {
+    "strides": "stride", "dilations": "dilation", "pads": "padding", "group": "groups", "kernel_shape": "kernel_size",
+    "axis": "dim", "training_mode": "training",
+}  # fmt: skip
+"""Attributes whose names differ from those of `surrogate.network.call`."""
 
 
 def read_onnx(
@@ -50,41 +54,63 @@ def network_of(
 ) -> Network:
     """As `read_onnx`, from a ``ModelProto`` (which is changed); ``path`` names it in errors."""
     path = Path(path)
-    weights = {one.name: one.data_type for one in model.graph.initializer}
-    weights |= {one.values.name: one.values.data_type for one in model.graph.sparse_initializer}
-    found = with_shapes(model, path, batch, dims or {})
+    try:
+        network = _network(model, path, batch, dims or {}, dtype, training)
+    except (TypeError, ValueError) as error:  # protobuf hands over as bytes what is no UTF-8
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: damaged ({one_line(error)}); export it again") from None
+    if not network.layers and not network.unsupported:
+        raise InputError(f"{path}: no node of the ONNX model costs time (only views and constants)")
+    return network
+
+
+def _network(
+    model: Any, path: Path, batch: int | None, dims: Mapping[str, int], dtype: str | None, training: bool
+) -> Network:
+    weights = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    weights |= {tensor.values.name: tensor.values.data_type for tensor in model.graph.sparse_initializer}
+    batch = with_shapes(model, path, batch, dims)
     tensors = _tensors(model.graph, weights, dtype)
     tally = Tally()
-    for node in _nodes(model.graph, tensors):
-        _tell(node, tally, training)
-    if not tally.layers and not tally.unsupported:
-        raise InputError(f"{path}: no node of the ONNX model costs time (only views and constants)")
-    return tally.network(path.stem, found)
+    for call, constant in _nodes(model.graph, tensors):
+        if constant and call.op in RULES:
+            tally.ignored[CONSTANT_FOLDED] += 1
+        else:
+            add_call(call, tally, training=training)
+    return tally.network(path.stem, batch)
 
 
 def _tensors(graph: Any, weights: Mapping[str, int], dtype: str | None) -> dict[str, Tensor]:
     """Name → what is known of it; names without a known type are left out."""
-    found = {"": Tensor()}
-    for one in (*graph.initializer,):
-        found[one.name] = Tensor(tuple(one.dims), _dtype(one.data_type, dtype))
+    tensors = {"": Tensor()}
+    for weight in graph.initializer:
+        tensors[weight.name] = Tensor(
+            tuple(weight.dims), _dtype(weight.data_type, dtype), floating=weight.data_type in FLOATS
+        )
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
         sizes = tuple(dim.dim_value for dim in tensor.shape.dim)
         known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-        found[info.name] = Tensor(sizes if known else None, _dtype(tensor.elem_type, dtype))
+        tensors[info.name] = Tensor(
+            sizes if known else None, _dtype(tensor.elem_type, dtype), floating=tensor.elem_type in FLOATS
+        )
     for name, kind in weights.items():
-        known = found.get(name, Tensor())
+        known = tensors.get(name, Tensor())
         many = prod(known.shape or (1,)) > 1  # a single number is an attribute in disguise
-        found[name] = replace(known, constant=True, parameter=many and kind in FLOATS)
-    return found
+        tensors[name] = replace(known, constant=True, parameter=many and kind in FLOATS)
+    return tensors
 
 
 def _dtype(kind: int, wanted: str | None) -> str:
     return wanted if wanted and kind in FLOATS else DTYPE_OF.get(kind) or WIDE.get(kind, "fp32")
 
 
-def _nodes(graph: Any, tensors: dict[str, Tensor]) -> Iterator[Node]:
-    """Every node with its tensors; what is constant and what is trained is passed on from inputs to outputs."""
+def _nodes(graph: Any, tensors: dict[str, Tensor]) -> Iterator[tuple[Call, bool]]:
+    """Every node as a call, and whether it is computed from constants alone.
+
+    What is constant and what is trained is passed on from inputs to outputs.
+    """
     for number, proto in enumerate(graph.node):
         inputs = tuple(tensors.get(name, Tensor()) for name in proto.input)
         constant = all(t.constant for t, name in zip(inputs, proto.input, strict=True) if name)
@@ -95,40 +121,29 @@ def _nodes(graph: Any, tensors: dict[str, Tensor]) -> Iterator[Node]:
             parameter = constant and any(t.parameter for t in inputs)
             tensors[name] = replace(known, constant=constant, trained=trained, parameter=parameter)
         outputs = tuple(tensors[name] for name in proto.output if name)
-        yield Node(
-            proto.op_type,
-            proto.domain,
-            proto.name or f"{proto.op_type}_{number}",
-            inputs,
-            outputs,
-            proto,
-            constant,
-        )
+        yield _call(proto, inputs, outputs, proto.name or f"{proto.op_type}_{number}"), constant
+
+
+def _call(proto: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], name: str) -> Call:
+    """A node as a call: inputs and attributes by the names that rules ask for; other domains stay in the name."""
+    op = proto.op_type
+    own = proto.domain in ("", "ai.onnx") or (proto.domain == "com.microsoft" and op in RULES)
+    arguments: dict[str, Any] = {
+        argument_name(op, position): tensor for position, tensor in enumerate(inputs) if proto.input[position]
+    }
+    for attribute in proto.attribute:
+        key = _ATTRIBUTES.get(attribute.name) or str(attribute.name)
+        if attribute.type == _INT:
+            arguments[key] = attribute.i
+        elif attribute.type == _INTS:
+            arguments[key] = list(attribute.ints)
+        elif attribute.type == _STRING:
+            arguments[key] = attribute.s.decode("utf-8", "replace")
+    if "kernel_size" in arguments:
+        arguments.setdefault("stride", [1])  # ATen's pooling takes the window in its place
+    return Call(op if own else f"{proto.domain}.{op}", arguments, outputs, name)
 
 
 def _holds_graph(proto: Any) -> bool:
     """True for If, Loop and the like: their bodies see more than their inputs."""
     return any(attribute.type in (5, 10) for attribute in proto.attribute)  # GRAPH, GRAPHS
-
-
-def _tell(node: Node, tally: Tally, training: bool) -> None:
-    """Add the node's layers, or count it."""
-    label = f"{node.domain}.{node.op}" if node.domain not in ("", "ai.onnx") else node.op
-    known = node.domain in ("", "ai.onnx") or (node.domain == "com.microsoft" and node.op in HANDLED)
-    if known and node.op in IGNORED and not (training and node.op == "Dropout"):
-        tally.ignored[node.op] += 1
-    elif known and node.constant:
-        tally.ignored[CONSTANT_FOLDED] += 1
-    elif not known or not (node.op in HANDLED or node.op in ELEMENTWISE):
-        tally.unsupported[label] += 1
-    else:
-        try:
-            tally.add(_layers(node))
-        except UnsupportedError as why:
-            tally.unsupported[f"{label} ({why.label})"] += 1
-        except InputError as why:
-            tally.unsupported[f"{label} ({str(why).split(';')[0]})"] += 1
-
-
-def _layers(node: Node) -> list[Layer]:
-    return list((HANDLED.get(node.op) or elementwise)(node))

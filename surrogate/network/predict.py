@@ -1,75 +1,114 @@
 """A network's time: every distinct problem predicted once, the fastest feasible algorithm taken, layers summed."""
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import exp
+from pathlib import Path
+from typing import Any
 
 from surrogate.features.algorithms import Mechanism
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import Gpu
+from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.machine import b_max
 from surrogate.features.operators import Gemm, Operator
 from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
 from surrogate.features.roofline import compute_us, memory_us, peak_tflops
 from surrogate.features.terms import MECHANISM_TERMS
-from surrogate.models.seer.physics import CLASSES, COMPUTE, MEMORY, UNDER_UTILISED
 from surrogate.network.network import Layer, Network
-from surrogate.network.predictors import ConvPredictor, OperatorTimes
-from surrogate.network.result import LayerTime, NetworkTime
-from surrogate.network.savings import savings
-from surrogate.prediction.selection import Selection
+from surrogate.network.result import COMPUTE, MEMORY, UNDER_UTILISED, Baseline, LayerTime, NetworkTime
 
 MIDDLE = 1
 """Place of the middle tile among a mechanism's launches."""
 
 
-def time_network(
-    network: Network,
-    convs: ConvPredictor,
-    operators: OperatorTimes,
-    gpu: Gpu,
-    *,
-    workspace_limit: int | None = None,
-    deterministic: bool = False,
-) -> NetworkTime:
-    """Predicted times of all layers on ``gpu``.
+@dataclass(frozen=True, slots=True)
+class Predictors:
+    """What predicts on ``gpu``: ``convs`` ranks algorithms of convolutions, ``operators`` times everything else.
 
-    A convolution that no algorithm can run within the limits is counted as unsupported, by the reason.
+    `ranked` and `timed` are the only places that ask them.
     """
-    limits = {"workspace_limit": workspace_limit, "deterministic": deterministic}
-    distinct = tuple(dict.fromkeys(network.convs))
-    ranked = convs.select_many(distinct, **limits) if distinct else ()
-    choices = dict(zip(distinct, ranked, strict=True))
-    others = tuple(dict.fromkeys(layer.work for layer in network.layers if not isinstance(layer.work, Conv)))
-    predicted = dict(zip(others, operators.predict(others) if others else (), strict=True))
-    times, infeasible = [], Counter(network.unsupported)
-    for layer in network.layers:
-        made = (
-            _conv_time(layer, layer.work, choices[layer.work], gpu)
-            if isinstance(layer.work, Conv)
-            else _operator_time(layer, layer.work, predicted[layer.work], gpu)
+
+    gpu: Gpu
+    convs: Any
+    operators: Any
+
+    def ranked(self, problems: Sequence[Conv], **limits: Any) -> dict[Conv, Any]:
+        """Convolution → its selection: ``estimates``, ranked and within the limits, and why it is out of domain."""
+        return (
+            dict(zip(problems, self.convs.select_many(problems, **limits), strict=True)) if problems else {}
         )
-        if made is None:
-            infeasible[f"{layer.operator} (no algorithm within the limits)"] += 1
-        else:
-            times.append(made)
-    return NetworkTime(
-        network.name,
-        gpu.name,
-        tuple(times),
-        network.batch,
-        network.training,
-        network.ignored,
-        dict(infeasible),
-        savings(network, choices),
-        Counter(reason for conv in network.convs if (reason := choices[conv].reason)),
-    )
+
+    def timed(self, problems: Sequence[Operator]) -> dict[Operator, Any]:
+        """Operator → its prediction, with ``time_us``, ``lower_us``, ``upper_us`` and ``source``."""
+        return dict(zip(problems, self.operators.predict(problems), strict=True)) if problems else {}
+
+    def time(
+        self, network: Network, *, workspace_limit: int | None = None, deterministic: bool = False
+    ) -> NetworkTime:
+        """Predicted times of the network's layers.
+
+        A convolution that no algorithm can run within the limits is counted as unsupported, by the reason.
+        """
+        choices = self.ranked(
+            tuple(dict.fromkeys(network.convs)), workspace_limit=workspace_limit, deterministic=deterministic
+        )
+        others = dict.fromkeys(layer.work for layer in network.layers if not isinstance(layer.work, Conv))
+        predicted = self.timed(tuple(others))
+        times, unsupported = [], Counter(network.unsupported)
+        for layer in network.layers:
+            if not isinstance(layer.work, Conv):
+                times.append(_operator_time(layer, layer.work, predicted[layer.work], self.gpu))
+            elif choices[layer.work].estimates:
+                times.append(_conv_time(layer, layer.work, choices[layer.work].estimates[0], self.gpu))
+            else:
+                unsupported[f"{layer.operator} (no algorithm within the limits)"] += 1
+        return NetworkTime(
+            network.name,
+            self.gpu.name,
+            tuple(times),
+            network.batch,
+            network.training,
+            network.ignored,
+            dict(unsupported),
+            _baselines(network, choices),
+            Counter(reason for conv in network.convs if (reason := choices[conv].reason)),
+        )
 
 
-def _conv_time(layer: Layer, conv: Conv, choice: Selection, gpu: Gpu) -> LayerTime | None:
-    if not choice.estimates:
-        return None
-    best = choice.estimates[0]
+def load_predictors(gpu: str, bundle: str | Path | None = None) -> Predictors:
+    """Predictors for a GPU by name; convolutions by the ``bundle`` in a folder, or by the one shipped for the GPU.
+
+    Raises `InputError` for an unknown GPU or a damaged bundle.
+    """
+    from surrogate.operators import OperatorPredictor
+    from surrogate.prediction.shipped import load
+
+    device = gpu_named(gpu)
+    convs = load(gpu) if bundle is None else load(Path(bundle), gpu=gpu)
+    return Predictors(device, convs, OperatorPredictor.load(gpu))
+
+
+def sweep_batches(
+    read: Callable[[int], Network],
+    batches: Sequence[int],
+    predictors: Predictors,
+    *,
+    progress: Callable[[int, int, str], None] | None = None,
+    **limits: Any,
+) -> dict[int, NetworkTime]:
+    """Batch → the network's time there; ``read`` gives the network at a batch, ``limits`` are `Predictors.time`'s."""
+    times = {}
+    for done, batch in enumerate(batches, 1):
+        times[batch] = predictors.time(read(batch), **limits)
+        if progress:
+            progress(done, len(batches), f"batch {batch}")
+    return times
+
+
+def _conv_time(layer: Layer, conv: Conv, best: Any, gpu: Gpu) -> LayerTime:
     problem, flops, moved, bound = _conv_facts(conv, best.candidate.mechanism, gpu)
     factor = exp(best.half_width)
     return LayerTime(
@@ -78,14 +117,28 @@ def _conv_time(layer: Layer, conv: Conv, choice: Selection, gpu: Gpu) -> LayerTi
     )  # fmt: skip
 
 
-def _operator_time(layer: Layer, work: Operator, found: object, gpu: Gpu) -> LayerTime:
-    time_us, lower_us, upper_us, source = (
-        getattr(found, name) for name in ("time_us", "lower_us", "upper_us", "source")
-    )
+def _operator_time(layer: Layer, work: Operator, answer: Any, gpu: Gpu) -> LayerTime:
     return LayerTime(
-        layer.name, layer.operator, str(work), None, time_us, lower_us, upper_us,
-        0, work.flops, work.dram_bytes, operator_bound(work, gpu), source,
+        layer.name, layer.operator, str(work), None, answer.time_us, answer.lower_us, answer.upper_us,
+        0, work.flops, work.dram_bytes, operator_bound(work, gpu), answer.source,
     )  # fmt: skip
+
+
+def _baselines(network: Network, choices: Mapping[Conv, Any]) -> tuple[Baseline, ...]:
+    """The library's own picks, where the file names any; a convolution counts as often as the network has it."""
+    picks = [(layer.work, layer.heuristic) for layer in network.layers if isinstance(layer.work, Conv)]
+    pairs = []
+    for conv, pick in picks:
+        estimates = choices[conv].estimates
+        pairs += [
+            (estimate.time_us, estimates[0].time_us)
+            for estimate in estimates
+            if estimate.candidate.name == pick
+        ]
+    if not any(pick for _, pick in picks):
+        return ()
+    own, best = (sum(times) for times in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+    return (Baseline("the library's heuristic", len(pairs), len(picks) - len(pairs), own, best),)
 
 
 @lru_cache(maxsize=65536)
@@ -115,6 +168,6 @@ def operator_bound(work: Operator, gpu: Gpu) -> str:
 
 def _bound(waves: float, flops: float, dram_bytes: float, peak: float, gpu: Gpu) -> str:
     if waves < 1:
-        return CLASSES[UNDER_UTILISED]
+        return UNDER_UTILISED
     computes = compute_us(flops, peak) >= memory_us(dram_bytes, gpu.dram_gbs)
-    return CLASSES[COMPUTE if computes else MEMORY]
+    return COMPUTE if computes else MEMORY

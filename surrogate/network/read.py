@@ -7,12 +7,16 @@ from pathlib import Path
 
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.operators import Gemm
 from surrogate.features.regular_file import require_regular
-from surrogate.network.network import Network
+from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work
+from surrogate.network.work import default_math
 
 TABLES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
 MAX_SIZE = 2**31 - 1
 """Largest batch or other size that may be asked for: cuDNN's descriptors hold int32."""
+MAX_ROWS = 100_000
+"""Most layers of a table."""
 MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -57,14 +61,64 @@ def read_network(
             f"{text}: a binary file whose name does not say what it is; give it the ending .onnx, .pt2 or .parquet"
         )
     elif kind in TABLES or path.is_file():
-        from surrogate.network.problem_table import read_table_of_problems
-
         network = read_table_of_problems(path, batch=batch, dtype=dtype, training=training)
     else:
         raise InputError(
             f"{text}: no such file; give an .onnx or .pt2 file, a table of problems, or module:callable"
         )
-    return _with_settings(_iteration(network) if training else network, math, layout)
+    if training:
+        from surrogate.network.training import iteration
+
+        network = iteration(network)
+    return _with_settings(network, math, layout)
+
+
+def read_table_of_problems(
+    path: Path, *, batch: int | None = None, dtype: str | None = None, training: bool = False
+) -> Network:
+    """Every line or row of a list of problems a layer, in order; equal rows are equal layers.
+
+    Other operators are counted as unsupported, by name. Under ``training`` every layer but the first has both
+    gradients. Raises `InputError` for a table of measurements: it has a row per algorithm, not per layer.
+    """
+    from surrogate.dataset.problem_list import read_list
+
+    rows = read_list(path)
+    if len(rows) > MAX_ROWS:
+        raise InputError(f"{path}: {len(rows)} problems; tables up to {MAX_ROWS} are read as a network")
+    measured = [row.problem for row in rows if row.algorithm is not None]
+    if len(set(measured)) < len(measured):
+        raise InputError(
+            f"{path}: a row per algorithm is no list of layers; keep one row per layer and drop the column algorithm"
+        )
+    tally = Tally()
+    for row in rows:
+        if row.problem is None:
+            tally.unsupported[row.operator] += 1
+        else:
+            layer = _layer(row.name or row.where, row.problem, dtype, training, bool(tally.layers))
+            if batch is not None and isinstance(layer.work, Conv):
+                layer = replace(layer, work=layer.work.with_batch(batch))
+            tally.add([replace(layer, heuristic=row.heuristic)])
+    if not tally.layers:
+        raise InputError(f"{path}: no row holds a problem; give n, c, h, k and r, or a text")
+    batches = {conv.n for conv in (layer.work for layer in tally.layers) if isinstance(conv, Conv)}
+    return tally.network(path.stem, batches.pop() if len(batches) == 1 else None)
+
+
+def _layer(name: str, problem: Work, dtype: str | None, training: bool, inner: bool) -> Layer:
+    """The layer in the wanted element type; under ``training`` with its gradients, also of the input if ``inner``."""
+    if dtype is not None and dtype != problem.dtype:
+        problem = replace(problem, dtype=dtype, math=default_math(dtype))
+    weights, kind = 0, "conv" if isinstance(problem, Conv) else problem.kind
+    if isinstance(problem, Conv):
+        weights = problem.k * (problem.c // problem.groups) * problem.r * problem.s
+    elif isinstance(problem, Gemm):
+        weights = problem.batch * problem.k * problem.n
+    if not training or (isinstance(problem, Conv) and problem.direction != "fwd"):
+        return Layer(name, kind, problem)
+    gradients = (*((INPUT,) if inner else ()), *((WEIGHT,) if weights else ()))
+    return Layer(name, kind, problem, gradients, weights)
 
 
 def _is_binary(path: Path) -> bool:
@@ -74,12 +128,6 @@ def _is_binary(path: Path) -> bool:
             return re.search(rb"[\x00-\x08\x0e-\x1a]", file.read(4096)) is not None
     except OSError:
         return False  # the reader says why
-
-
-def _iteration(network: Network) -> Network:
-    from surrogate.network.training import iteration
-
-    return iteration(network)
 
 
 def _with_settings(network: Network, math: str | None, layout: str | None) -> Network:

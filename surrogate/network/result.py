@@ -1,15 +1,17 @@
-"""What a prediction of a whole network is: a time for every layer, and sums that say what they cover."""
+"""What a prediction of a whole network is: a time for every layer, sums that say what they cover, and batches and GPUs
+side by side."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
-from surrogate.models.seer.physics import CLASSES
-from surrogate.network.savings import Savings
-
+BOUNDS = COMPUTE, MEMORY, UNDER_UTILISED = ("compute-bound", "memory-bound", "under-utilised")
+"""What limits a kernel: SEER's classes."""
 SHOWN = 12
 """Layers that the short form shows: those that take longest."""
+COMPARED = ("total_us", "lower_us", "upper_us", "samples_per_s", "peak_workspace_bytes", "coverage")
+"""Figures of a network that batches and GPUs are compared by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,35 @@ class LayerTime:
 
 
 @dataclass(frozen=True, slots=True)
+class Baseline:
+    """Another way to choose algorithms: predicted time of ``convs`` convolutions under it and under the best ones.
+
+    ``unknown`` convolutions are in neither sum: its pick is not known, or is no candidate.
+    """
+
+    name: str
+    convs: int
+    unknown: int
+    time_us: float
+    best_us: float
+
+    @property
+    def saved_us(self) -> float:
+        """What the best algorithms save."""
+        return self.time_us - self.best_us
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; ``saved_share`` is None where nothing is known."""
+        share = self.saved_us / self.time_us if self.time_us else None
+        return asdict(self) | {"saved_us": self.saved_us, "saved_share": share}
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkTime:
     """A network on a GPU. Sums hold the layers alone; ``unsupported`` operators are counted, never as zero.
 
-    ``outside`` counts convolutions unlike anything in the training data, by what was never seen.
+    ``baselines`` are other choices of the convolutions' algorithms; ``outside`` counts convolutions unlike anything in
+    the training data, by what was never seen.
     """
 
     network: str
@@ -52,7 +79,7 @@ class NetworkTime:
     training: bool = False
     ignored: Mapping[str, int] = field(default_factory=dict)
     unsupported: Mapping[str, int] = field(default_factory=dict)
-    savings: Savings = field(default_factory=Savings)
+    baselines: tuple[Baseline, ...] = ()
     outside: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -95,7 +122,7 @@ class NetworkTime:
                 "layers": _share(sum(layer.bound == name for layer in convs), len(convs)),
                 "time": _share(sum(layer.time_us for layer in convs if layer.bound == name), total),
             }
-            for name in CLASSES
+            for name in BOUNDS
         }
 
     def by_type(self) -> list[dict[str, Any]]:
@@ -122,7 +149,7 @@ class NetworkTime:
             "flops": sum(layer.flops for layer in self.layers),
             "bytes": sum(layer.bytes for layer in self.layers),
             "classes": self.classes(),
-            "savings": self.savings.to_dict(),
+            "savings": [baseline.to_dict() for baseline in self.baselines],
             "layers": [layer.to_dict() for layer in self.layers],
             "ignored": dict(self.ignored),
             "unsupported": dict(self.unsupported),
@@ -195,3 +222,28 @@ def _cell(value: Any) -> str:
 
 def _text_line(layer: LayerTime) -> str:
     return f"  {layer.time_us:10.1f} µs  {layer.algorithm or layer.operator:<24}  {layer.bound:<15}  {layer.name}"
+
+
+def best_batch(times: Mapping[int, NetworkTime]) -> int | None:
+    """The batch of highest throughput, the smallest of equals; None where no throughput is known."""
+    rates = {batch: time.samples_per_s or 0.0 for batch, time in times.items()}
+    return max(sorted(rates), key=lambda batch: rates[batch]) if any(rates.values()) else None
+
+
+def sweep_records(times: Mapping[int, NetworkTime]) -> list[dict[str, Any]]:
+    """A record per batch; ``best`` marks that of highest throughput."""
+    best = best_batch(times)
+    return [{"batch": batch, **_figures(time), "best": batch == best} for batch, time in times.items()]
+
+
+def gpu_records(times: Sequence[NetworkTime]) -> list[dict[str, Any]]:
+    """A record per GPU; ``speedup`` is over the first."""
+    first = times[0].total_us if times else 0.0
+    return [
+        {"gpu": time.gpu, **_figures(time), "speedup": first / time.total_us if time.total_us else None}
+        for time in times
+    ]
+
+
+def _figures(time: NetworkTime) -> dict[str, Any]:
+    return {name: getattr(time, name) for name in COMPARED}

@@ -3,17 +3,18 @@
 ``module:callable`` imports the user's own module on purpose, as ``python -m`` would: its code runs.
 """
 
+import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from surrogate.features.errors import InputError
-from surrogate.network.aten_call import Call
-from surrogate.network.aten_reader import base_name, tell
+from surrogate.network.call import Call, Tensor, base_name
+from surrogate.network.calls import add_call
 from surrogate.network.network import Network, Tally
-from surrogate.network.tensor import Tensor
-from surrogate.network.torch_recording import Recorded, recording
-from surrogate.network.user_callable import imported_callable, in_one_line
 
 REMEDY = "pip install 'seer-surrogate[torch]'"
 CONTRACT = "it must return (module, inputs), inputs being a tuple of tensors; a parameter named batch is given --batch"
@@ -31,21 +32,27 @@ def read_module(
     """The network that ``module:callable`` builds, and what one pass over its inputs calls.
 
     Forward only, or under ``training`` forward and backward as autograd runs them, and the optimizer's step.
-    ``dtype`` replaces the floating-point type. Raises `InputError` where torch is missing, or the callable or the
-    module fails.
+    ``dtype`` replaces the floating-point type. The module is built without memory, too, unless its constructor asks for
+    a value that it computed. Raises `InputError` where torch is missing, or the callable or the module fails.
     """
     try:
         import torch
-        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
     except ImportError:
         raise InputError(f"{source}: running a module needs torch; {REMEDY}") from None
     build = imported_callable(source, CONTRACT)
-    with FakeTensorMode(allow_non_fake_inputs=True), in_one_line(source):
-        module, inputs = _built(source, build, batch)
-        calls = list(_calls(module, inputs, training, dtype))
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with in_one_line(source):
+        try:
+            with fake:
+                module, inputs = _built(source, build, batch)
+        except DataDependentOutputException:
+            module, inputs = _built(source, build, batch)
+        with fake:
+            calls = _calls(module, inputs, training, dtype)
     tally = Tally()
     for call in calls:
-        tell(_as_call(call), tally, training=training)
+        add_call(call, tally, training=training)
     if training:
         from surrogate.network.training import optimizer_step
 
@@ -54,7 +61,7 @@ def read_module(
         raise InputError(
             f"{source}: the module calls no operator that costs time; give one that computes something"
         )
-    first = next((one for one in inputs if isinstance(one, torch.Tensor) and one.dim()), None)
+    first = next((given for given in inputs if isinstance(given, torch.Tensor) and given.dim()), None)
     return tally.network(source.rpartition(":")[2], first.shape[0] if first is not None else batch, training)
 
 
@@ -63,53 +70,113 @@ def _built(source: str, build: Callable[..., Any], batch: int | None) -> tuple[A
     import torch
 
     takes = "batch" in inspect.signature(build).parameters
-    made = build(batch=batch) if takes and batch is not None else build()
-    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
-        raise InputError(f"{source}: returned {type(made).__name__}; {CONTRACT}")
-    module, inputs = made
+    built = build(batch=batch) if takes and batch is not None else build()
+    if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], torch.nn.Module)):
+        raise InputError(f"{source}: returned {type(built).__name__}; {CONTRACT}")
+    module, inputs = built
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     if batch is not None and not takes:
         inputs = tuple(
-            one.new_empty((batch, *one.shape[1:])) if isinstance(one, torch.Tensor) and one.dim() else one
-            for one in inputs
+            given.new_empty((batch, *given.shape[1:]))
+            if isinstance(given, torch.Tensor) and given.dim()
+            else given
+            for given in inputs
         )
     return module, inputs
 
 
-def _calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: str | None) -> Iterator[Recorded]:
+def _calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: str | None) -> list[Call]:
+    """Every ATen call of one pass: a dispatch mode under autograd sees them, in the backward pass with the module of
+    the forward call."""
     import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
+    from torch.utils.module_tracker import ModuleTracker
+
+    calls: list[Call] = []
+    tracker = ModuleTracker()
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            given = {name: _plain(value, dtype) for name, value in _named(func, args, kwargs or {}).items()}
+            results = _plain(list(result) if isinstance(result, list | tuple) else [result], dtype)
+            outputs = tuple(value for value in results if isinstance(value, Tensor))
+            op, path = base_name(func.name()), _deepest(tracker.parents)
+            calls.append(Call(op, given, outputs, f"{path}.{op}" if path else op))
+            return result
 
     module.train(training)
-    with torch.set_grad_enabled(training), recording(_plain(dtype)) as calls:
+    with torch.set_grad_enabled(training), tracker, Recorder():
         result = module(*inputs)
         if training:
-            leaves = tree_leaves(result)
-            losses = [
-                one.float().sum() for one in leaves if isinstance(one, torch.Tensor) and one.requires_grad
-            ]
+            leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            losses = [leaf.float().sum() for leaf in leaves if leaf.requires_grad]
             if not losses:
                 raise InputError("the module's result needs no gradient; --training needs trained weights")
             torch.stack(losses).sum().backward()
-    yield from calls
+    return calls
 
 
-def _plain(dtype: str | None) -> Callable[[Any], Any]:
-    """A function that puts shapes in the place of tensors; ``dtype`` replaces floating-point types."""
+def _plain(value: Any, dtype: str | None) -> Any:
+    """Shapes in the place of tensors: one held here would make autograd copy it. ``dtype`` replaces floating types."""
     import torch
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            kind = DTYPES.get(str(value.dtype), "fp32")
-            wanted = dtype if dtype and value.dtype.is_floating_point else kind
-            shape = tuple(int(size) for size in value.shape)
-            return Tensor(shape, wanted, parameter=isinstance(value, torch.nn.Parameter))
-        return [plain(one) for one in value] if isinstance(value, list | tuple) else value
-
-    return plain
+    if isinstance(value, torch.Tensor):
+        floating = value.dtype.is_floating_point
+        kind = dtype if dtype and floating else DTYPES.get(str(value.dtype), "fp32")
+        shape = tuple(int(size) for size in value.shape)
+        return Tensor(shape, kind, floating, parameter=isinstance(value, torch.nn.Parameter))
+    return [_plain(inner, dtype) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _as_call(recorded: Recorded) -> Call:
-    op = base_name(recorded.target)
-    outputs = tuple(one for one in recorded.results if isinstance(one, Tensor))
-    return Call(op, f"{recorded.module}.{op}" if recorded.module else op, recorded.arguments, outputs)
+def _deepest(names: set[str]) -> str:
+    """The innermost module's path without its root's class name; nothing outside all modules."""
+    deepest = max(names, key=lambda name: (name.count("."), name != "Global", name), default="Global")
+    return deepest.partition(".")[2]
+
+
+def _named(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by the names of the operator's schema, defaults included."""
+    arguments = func._schema.arguments
+    named = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    named |= {argument.name: value for argument, value in zip(arguments, args, strict=False)}
+    return named | kwargs
+
+
+def imported_callable(source: str, contract: str) -> Callable[..., Any]:
+    """The callable that ``source`` names; modules of the current folder count, too.
+
+    Raises `InputError`, with ``contract`` as the remedy, where there is none or importing it fails.
+    """
+    module, _, name = source.partition(":")
+    if not module or not name:
+        raise InputError(f"{source!r} names no function; write module:callable; {contract}")
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        with in_one_line(source):
+            target: Any = importlib.import_module(module)
+            for part in name.split("."):
+                target = getattr(target, part)
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+    if not callable(target):
+        raise InputError(f"{source}: is a {type(target).__name__}, not callable; {contract}")
+    return target
+
+
+@contextmanager
+def in_one_line(source: str) -> Iterator[None]:
+    """What the user's code raises becomes an `InputError` of one line."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        text = text if len(text) <= 200 else f"{text[:199]}…"
+        raise InputError(f"{source}: {type(error).__name__}: {text or 'no reason given'}") from None

@@ -29,13 +29,12 @@ from surrogate.features.operators import (
     Softmax,
     SoftmaxBackward,
 )
+from surrogate.network.call_rules import GRADIENT
 from surrogate.network.network import INPUT, Layer, Network, Tally, Work
 from surrogate.network.work import Streamed
 
 OPTIMIZER = "sgd with momentum"
 """Reads weights, gradients and momenta, writes weights and momenta: 4 operations a weight, one fused pass."""
-BACKWARD = {"fwd": "bwd_data", "bwd_data": "fwd"}
-"""Direction of a (transposed) convolution → the direction of its input's gradient."""
 
 
 def iteration(network: Network) -> Network:
@@ -50,8 +49,8 @@ def iteration(network: Network) -> Network:
     # An embedding's gradient updates the rows it touches; a dense step over the whole table does not happen.
     parameters = sum(layer.parameters for layer in forward if not isinstance(layer.work, EmbeddingBag))
     tally.add(optimizer_step(parameters))
-    made = tally.network(network.name, network.batch, training=True)
-    return replace(made, ignored=network.ignored, unsupported=network.unsupported)
+    whole = tally.network(network.name, network.batch, training=True)
+    return replace(whole, ignored=network.ignored, unsupported=network.unsupported)
 
 
 def optimizer_step(parameters: int) -> list[Layer]:
@@ -67,15 +66,15 @@ def backward(layer: Layer) -> Iterator[Layer]:
     work = layer.work
     for wanted in layer.gradients:
         if isinstance(work, Conv):
-            direction = BACKWARD[work.direction] if wanted == INPUT else "bwd_filter"
+            direction = GRADIENT[work.direction] if wanted == INPUT else "bwd_filter"
             yield _named(layer, direction, replace(work, direction=direction))
         elif isinstance(work, Gemm):
             yield _named(layer, f"grad_{wanted}", _product(work, wanted))
         elif isinstance(work, EmbeddingBag):
             yield _named(layer, "backward", EmbeddingBagBackward(**work.sizes, dtype=work.dtype))
         elif wanted == INPUT:
-            for made in _gradient(work):
-                yield _named(layer, "backward", made)
+            for gradient in _gradient(work):
+                yield _named(layer, "backward", gradient)
     if isinstance(work, Pointwise) and work.kind == "bias" and layer.parameters:
         total = BiasBackward(n=work.n, c=work.c, h=work.h, w=work.w, dtype=work.dtype)
         yield _named(layer, "grad_bias", total)
@@ -103,13 +102,13 @@ def _product(work: Gemm, wanted: str) -> Operator:
 def _gradient(work: Operator) -> Iterator[Operator]:
     """The input's gradient of an operator that is no product."""
     if isinstance(work, MaxPool):
-        made = AvgPoolBackward if isinstance(work, AvgPool) else MaxPoolBackward
-        yield made(**work.sizes, dtype=work.dtype)
+        cls = AvgPoolBackward if isinstance(work, AvgPool) else MaxPoolBackward
+        yield cls(**work.sizes, dtype=work.dtype)
     elif isinstance(work, LayerNorm):
         yield _streamed(work, work.elements, reads=2, writes=1)
     elif isinstance(work, Softmax | BatchNorm):
-        made = SoftmaxBackward if isinstance(work, Softmax) else BatchNormBackward
-        yield made(**work.sizes, dtype=work.dtype)
+        cls = SoftmaxBackward if isinstance(work, Softmax) else BatchNormBackward
+        yield cls(**work.sizes, dtype=work.dtype)
     elif isinstance(work, Concat):
         yield POINTWISE_CLASSES["copy"](n=work.elements, dtype=work.dtype)
     elif isinstance(work, Streamed):

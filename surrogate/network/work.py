@@ -1,4 +1,4 @@
-"""Work other than convolutions: operators from the shapes of their tensors.
+"""Work from the shapes of tensors: convolutions and other operators.
 
 Where `surrogate.features.operators` has a class for the kind and the shapes fit it, that class; else `Streamed`, which
 only knows what is moved: every tensor read or written once.
@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+from surrogate.features.conv import Conv
 from surrogate.features.elementwise import Number, ceil_div
+from surrogate.features.errors import InputError
 from surrogate.features.operators import (
     POINTWISE_CLASSES,
     AvgPool,
     BatchNorm,
     BatchNormInference,
-    BiasBackward,
     Bmm,
-    Concat,
-    EmbeddingBag,
     Gemm,
-    LayerNorm,
     Linear,
     MaxPool,
     Operator,
@@ -85,23 +83,23 @@ def default_math(dtype: str) -> str:
     return "tensor_op" if dtype in ("fp16", "bf16") else "fma"
 
 
-def pointwise(kind: str, reads: Sequence[Shape], made: Shape, dtype: str) -> Operator:
+def pointwise(kind: str, reads: Sequence[Shape], result: Shape, dtype: str) -> Operator:
     """One result per element; operands that are broadcast are read at their own size.
 
     A second operand of one element makes the kind's ``…_scalar``, one value per channel added a ``bias``.
     """
-    whole = [shape for shape in reads if prod(shape) == prod(made)]
-    small = [shape for shape in reads if prod(shape) != prod(made)]
+    whole = [shape for shape in reads if prod(shape) == prod(result)]
+    small = [shape for shape in reads if prod(shape) != prod(result)]
     if len(small) == 1 and len(whole) == 1:
         if prod(small[0]) == 1 and f"{kind}_scalar" in POINTWISE_CLASSES:
             kind, small = f"{kind}_scalar", []
-        elif kind == "add" and len(made) > 1 and prod(small[0]) in (made[1], made[-1]):
+        elif kind == "add" and len(result) > 1 and prod(small[0]) in (result[1], result[-1]):
             kind, small = "bias", []
     known = POINTWISE_CLASSES.get(kind)
     if known and not small and len(whole) + 1 == known.ACCESSES:
-        n, c, h, w = image(made)
+        n, c, h, w = image(result)
         return known(n=n, c=c, h=h, w=w, dtype=dtype)
-    return streamed(kind, reads, [made], dtype, work=known.FLOPS if known else 1)
+    return streamed(kind, reads, [result], dtype, work=known.FLOPS if known else 1)
 
 
 def image(shape: Shape) -> tuple[int, int, int, int]:
@@ -110,28 +108,27 @@ def image(shape: Shape) -> tuple[int, int, int, int]:
     return filled[0], filled[1], filled[2], prod(filled[3:])
 
 
-def copy(made: Shape, dtype: str) -> Pointwise:
+def copy(shape: Shape, dtype: str) -> Pointwise:
     """Data moved within device memory."""
-    return POINTWISE_CLASSES["copy"](n=prod(made), dtype=dtype)
-
-
-def concat(made: Shape, dtype: str) -> Concat:
-    """Tensors laid into one."""
-    return Concat(elements=prod(made), dtype=dtype)
+    n, c, h, w = image(shape)
+    return POINTWISE_CLASSES["copy"](n=n, c=c, h=h, w=w, dtype=dtype)
 
 
 def pool(
-    kind: str, size: Shape, result: Shape, window: Shape, stride: Shape, pad: Shape, dtype: str
+    kind: str, size: Shape, result: Shape | None, window: Shape, stride: Shape, pad: Shape, dtype: str
 ) -> MaxPool:
-    """Pooling (``max`` or ``average``) of an (n, c, h, w) image; where the result is larger than the windows that
-    fit (ceil mode), the image counts as large as they reach."""
-    extents = []
-    for axis in (0, 1):
-        fits = (size[2 + axis] + 2 * pad[axis] - window[axis]) // stride[axis] + 1
-        reach = (result[2 + axis] - 1) * stride[axis] + window[axis] - 2 * pad[axis]
-        extents.append(size[2 + axis] if fits == result[2 + axis] else reach)
-    made = MaxPool if kind == "max" else AvgPool
-    return made(
+    """Pooling (``max`` or ``average``) of an (n, c, h, w) or (n, c, w) image.
+
+    Where the result is larger than the windows that fit (ceil mode), the image counts as large as they reach.
+    """
+    if len(size) == 3:
+        size, result = (*size[:2], 1, size[2]), result and (*result[:2], 1, result[2])
+        window, stride, pad = (1, *window), (1, *stride), (0, *pad)
+    extents = list(size[2:])
+    for axis, outputs in enumerate(result[2:] if result is not None else ()):
+        if (size[2 + axis] + 2 * pad[axis] - window[axis]) // stride[axis] + 1 != outputs:
+            extents[axis] = (outputs - 1) * stride[axis] + window[axis] - 2 * pad[axis]
+    return (MaxPool if kind == "max" else AvgPool)(
         n=size[0], c=size[1], h=extents[0], w=extents[1], window=window[0], window_w=window[1],
         stride=stride[0], stride_w=stride[1], pad=pad[0], pad_w=pad[1], dtype=dtype,
     )  # fmt: skip
@@ -143,28 +140,43 @@ def batch_norm(shape: Shape, dtype: str, *, training: bool = False) -> BatchNorm
     return (BatchNorm if training else BatchNormInference)(n=n, c=c, h=h, w=w, dtype=dtype)
 
 
-def layer_norm(rows: int, width: int, dtype: str) -> LayerNorm:
-    """Each of ``rows`` rows of ``width`` brought to mean 0 and variance 1; group and instance norm likewise."""
-    return LayerNorm(n=rows, c=width, dtype=dtype)
-
-
 def softmax(shape: Shape, axis: int, dtype: str) -> Softmax:
     """Softmax along ``axis``."""
     axis %= len(shape)
     return Softmax(n=prod(shape[:axis]), c=shape[axis], h=prod(shape[axis + 1 :]), dtype=dtype)
 
 
-def embedding(rows: int, dim: int, lookups: int, dtype: str, *, bag: int = 1) -> EmbeddingBag:
-    """``lookups`` rows of ``dim`` read from a table of ``rows``; every ``bag`` of them are summed."""
-    return EmbeddingBag(batch=max(1, lookups // bag), rows=rows, bag=bag, dim=dim, dtype=dtype)
-
-
-def fill(made: Shape, dtype: str) -> Pointwise:
+def fill(shape: Shape, dtype: str) -> Pointwise:
     """A tensor of one value."""
-    return POINTWISE_CLASSES["fill"](n=prod(made), dtype=dtype)
-
-
-def bias_backward(shape: Shape, dtype: str) -> BiasBackward:
-    """The gradient of a bias: its output's gradient summed over all but the channels."""
     n, c, h, w = image(shape)
-    return BiasBackward(n=n, c=c, h=h, w=w, dtype=dtype)
+    return POINTWISE_CLASSES["fill"](n=n, c=c, h=h, w=w, dtype=dtype)
+
+
+def convolution(
+    image: Shape,
+    filters: Shape,
+    begin: Shape,
+    end: Shape,
+    stride: Shape,
+    dilation: Shape,
+    *,
+    groups: int,
+    dtype: str,
+) -> Conv:
+    """A 1-D or 2-D convolution as a `Conv`; a 1-D one has height 1.
+
+    cuDNN pads both sides alike: where ``begin`` and ``end`` differ the image counts as already padded on the longer
+    side. Raises `InputError` for sizes that no convolution has.
+    """
+    if len(image) == 3:
+        image, filters = (*image[:2], 1, image[2]), (*filters[:2], 1, filters[2])
+        begin, end, stride, dilation = (0, *begin), (0, *end), (1, *stride), (1, *dilation)
+    pads = tuple(min(pair) for pair in zip(begin, end, strict=True))
+    grown = tuple(abs(a - b) for a, b in zip(begin, end, strict=True))
+    if min(pads) < 0:
+        raise InputError(f"padding {begin} and {end}; it cannot be negative")
+    return Conv(
+        n=image[0], c=image[1], h=image[2] + grown[0], w=image[3] + grown[1], k=filters[0], r=filters[2], s=filters[3],
+        pad_h=pads[0], pad_w=pads[1], stride_h=stride[0], stride_w=stride[1], dilation_h=dilation[0],
+        dilation_w=dilation[1], groups=groups, dtype=dtype, math=default_math(dtype),
+    )  # fmt: skip

@@ -1,13 +1,17 @@
-"""Bundles that ship with the package, found by the GPU they serve."""
+"""Bundles that ship with the package, found by the GPU they serve; and `load`, `predict`, `select` by a GPU's name."""
 
 import json
 from dataclasses import dataclass
 from functools import lru_cache
+from os import environ
 from pathlib import Path
+from typing import Any
 
 from surrogate import bundled
 from surrogate.features.errors import InputError
-from surrogate.features.gpu import Gpu, canonical, gpu
+from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu
+from surrogate.prediction.predictor import Predictor
+from surrogate.prediction.results import Prediction, Predictions
 
 INDEX = "bundle.json"
 VENDOR_LIBRARIES = {"nvidia": "cudnn", "amd": "miopen", "cpu": "reference"}
@@ -81,9 +85,53 @@ def is_path(text: str | Path) -> bool:
     return isinstance(text, Path) or "/" in text or "\\" in text or (Path(text) / "bundle.json").is_file()
 
 
-def find_gpu(name: str) -> Gpu:
-    """The registry's GPU, as `surrogate.features.gpu.gpu`; the error also tells of folders."""
+def load(gpu_or_path: str | Path, *, gpu: str | None = None, library: str | None = None) -> Predictor:
+    """A predictor for a GPU, from the bundle that ships for it; or from a bundle's folder.
+
+    A GPU that no shipped bundle was fitted on is answered by its vendor's from its specification, with wider intervals
+    and ``source`` ``spec``. ``gpu`` says which one is asked about where a path is given; ``library`` narrows the
+    candidates. Raises `InputError` for an unknown or ambiguous GPU, or a bad bundle.
+    """
+    from surrogate.bundle.bundle import load as load_bundle
+
+    if is_path(gpu_or_path):
+        return Predictor(load_bundle(gpu_or_path), gpu=gpu, library=library)
+    name = str(gpu_or_path)
+    if gpu is not None:
+        raise InputError(f"a GPU is named twice, {name!r} and {gpu!r}; gpu= goes with a bundle's path")
+    return Predictor(load_bundle(bundle_for(_found(name), library)), gpu=name, library=library)
+
+
+def _found(name: str) -> Gpu:
+    """The registry's GPU of that name; the error also tells of folders."""
     try:
         return gpu(name)
     except InputError as error:
         raise InputError(f"{error}; and there is no bundle folder of that name") from None
+
+
+@lru_cache(maxsize=16)
+def _loaded(name: str, library: str | None, user_gpus: str) -> Predictor:
+    del user_gpus  # part of the key: the user's file adds GPUs
+    return load(name, library=library)
+
+
+def _predictor(name: str, library: str | None) -> Predictor:
+    return _loaded(name, library, environ.get(ENVIRONMENT_VARIABLE, ""))
+
+
+def predict(
+    problem: Any,
+    *,
+    gpu: str,
+    algorithm: str | None = None,
+    library: str | None = None,
+    library_version: str | None = None,
+) -> Prediction | list[Prediction] | Predictions:
+    """`Predictor.predict` of the bundle that ships for ``gpu`` (or lies at that path), loaded once."""
+    return _predictor(gpu, library).predict(problem, algorithm, library_version=library_version)
+
+
+def select(problem: Any, *, gpu: str, library: str | None = None, **limits: Any) -> Any:
+    """`Predictor.select` of the bundle that ships for ``gpu`` (or lies at that path), loaded once."""
+    return _predictor(gpu, library).select(problem, **limits)

@@ -75,14 +75,14 @@ class References:
 
     @cached_property
     def _scale(self) -> tuple[np.ndarray, np.ndarray]:
-        """(sizes,) what is added to each size before its log2, and its weight."""
-        return _shift(self.family), weights(self.family)
+        """(sizes + 1,) what is added to each size before its log2, and its weight; a last size of 2 becomes 1."""
+        return np.append(_shift(self.family), 0.0), np.append(weights(self.family), 1.0)
 
     @cached_property
-    def _factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """(m, sizes) −2 · coordinates without the batch, and (m,) their squared lengths."""
+    def _factors(self) -> np.ndarray:
+        """(m, sizes + 1): its product with coordinates and a one is a squared distance, less their squared length."""
         points = _coordinates(self.family, self.shapes) * ~_is_batch(self.family)
-        return -2 * points, (points * points).sum(axis=1)
+        return np.column_stack([-2 * points, (points * points).sum(axis=1)])
 
     @cached_property
     def _batches(self) -> tuple[tuple[int, float, float], ...]:
@@ -90,17 +90,21 @@ class References:
         low, high = _coordinates(self.family, self.least), _coordinates(self.family, self.greatest)
         return tuple((int(i), float(low[i]), float(high[i])) for i in np.flatnonzero(_is_batch(self.family)))
 
+    @cached_property
+    def bounds(self) -> tuple[tuple[str, int, int], ...]:
+        """(name, least, greatest) of every size."""
+        return tuple(zip(self.family.size_names, self.least.tolist(), self.greatest.tolist(), strict=True))
+
     def distance(self, sizes: Sequence[int]) -> float:
         """Distance of one problem's sizes, in the order of `Family.size_names`."""
         shift, scale = self._scale
-        x = np.log2(np.asarray(sizes, dtype=np.float64) + shift) * scale
-        beyond = 0.0
+        x = np.log2(np.array([*sizes, 2], dtype=np.float64) + shift) * scale
+        beyond = -1.0  # for the one at the end
         for position, low, high in self._batches:
             batch = float(x[position])
             beyond += max(low - batch, batch - high, 0.0) ** 2
             x[position] = 0.0
-        factors, lengths = self._factors
-        squared = factors.dot(x) + lengths
+        squared = self._factors.dot(x)
         count = min(NEIGHBOURS, len(squared))
         squared.partition(count - 1)
         nearest = sum(squared[:count].tolist()) / count
@@ -124,9 +128,8 @@ class References:
 
     def _nearest(self, points: np.ndarray) -> np.ndarray:
         """(rows,) mean squared distance to the nearest shapes, less the squared length of ``points`` (rows, sizes)."""
-        factors, lengths = self._factors
-        squared = points @ factors.T + lengths
-        count = min(NEIGHBOURS, len(lengths))
+        squared = points @ self._factors[:, :-1].T + self._factors[:, -1]
+        count = min(NEIGHBOURS, len(self._factors))
         squared.partition(count - 1, axis=1)
         return squared[:, :count].sum(axis=1) / count
 
@@ -221,15 +224,12 @@ class Domain:
         known = self.references.get(key)
         if known is None:
             return f"{key.replace('|', ' ').strip()} was never measured"
-        kind = self.family
-        for name, value, least, greatest in zip(
-            kind.size_names, sizes, known.least.tolist(), known.greatest.tolist(), strict=True
-        ):
+        for value, (name, least, greatest) in zip(sizes, known.bounds, strict=True):
             if not least <= value <= greatest:
                 return f"{name} {value} lies outside the measured {least} … {greatest}"
         if distance is None:
             distance = known.distance(sizes)
-        if distance > known.reach and shape_hash(kind, sizes) not in self.shapes:
+        if distance > known.reach and shape_hash(self.family, sizes) not in self.shapes:
             return (
                 f"the nearest measured shapes are {distance:.2f} away in scaled log2 sizes;"
                 f" {REACH_QUANTILE:.0%} of held-out problems had theirs within {known.reach:.2f}"

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from surrogate.bundle.bundle import save
-from surrogate.bundle.training import train
+from surrogate.bundle.train import train
 from surrogate.dataset.store import Dataset, write_dataset
 
 

@@ -6,17 +6,26 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.bundle.training import evaluate, train
-from surrogate.dataset.splits import fold_of_names, shape_names
+from surrogate.bundle.evaluate import evaluate
+from surrogate.bundle.train import train
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.problems import shape_names
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.splits import fold_of_names
 from surrogate.dataset.store import read_dataset
-from surrogate.uncertainty.coverage import coverage_rows
+from surrogate.evaluation.coverage import coverage_rows
+from surrogate.features.families import CONV
+
+
+def _rows(frame: pd.DataFrame) -> Rows:
+    return rows_of(normalise(frame, "test"))
 
 
 def test_coverage_is_counted_by_gpu_and_its_interval_by_shape(table) -> None:
     """T4: three of four rows inside; TITAN Xp: all. One row has no time."""
     frame = table(4, batches=(1,), algorithms=("IMPLICIT_GEMM",))
     error = np.array([0.1, -0.1, 0.5, 0.1, 0.2, 0.2, np.nan, 0.2])
-    whole, t4, xp = coverage_rows(frame, error, np.array([0.3] * 4 + [0.2] * 4))
+    whole, t4, xp = coverage_rows(_rows(frame), error, np.array([0.3] * 4 + [0.2] * 4))
     assert (whole["gpu"], whole["rows"], whole["shapes"]) == ("all", 7, 4)
     assert whole["coverage"] == pytest.approx(6 / 7)
     assert (t4["gpu"], t4["coverage"], t4["half_width"]) == ("t4", 0.75, pytest.approx(0.3))
@@ -29,9 +38,9 @@ def test_many_rows_of_one_shape_say_no_more_than_one(table) -> None:
     """Repeating every row ten times at other batches leaves the interval over shapes as wide."""
     frame = table(12, batches=(1,), gpus=("Tesla T4",), algorithms=("IMPLICIT_GEMM",))
     error = np.where(np.arange(12) < 3, 1.0, 0.0)
-    once = coverage_rows(frame, error, np.full(12, 0.5))[0]
-    again = pd.concat([frame.assign(n=batch) for batch in range(10)], ignore_index=True)
-    often = coverage_rows(again, np.tile(error, 10), np.full(120, 0.5))[0]
+    once = coverage_rows(_rows(frame), error, np.full(12, 0.5))[0]
+    again = pd.concat([frame.assign(n=batch) for batch in range(1, 11)], ignore_index=True)
+    often = coverage_rows(_rows(again), np.tile(error, 10), np.full(120, 0.5))[0]
     assert often["rows"] == 120
     assert [often[key] for key in ("coverage", "coverage_low", "coverage_high")] == [
         once[key] for key in ("coverage", "coverage_low", "coverage_high")
@@ -40,7 +49,7 @@ def test_many_rows_of_one_shape_say_no_more_than_one(table) -> None:
 
 def test_nothing_known_is_no_record(table) -> None:
     frame = table(2)
-    assert coverage_rows(frame, np.full(len(frame), np.nan), np.ones(len(frame))) == []
+    assert coverage_rows(_rows(frame), np.full(len(frame), np.nan), np.ones(len(frame))) == []
 
 
 @pytest.mark.slow
@@ -48,8 +57,8 @@ def test_intervals_hold_on_measured_shapes_that_training_never_saw(shared_data: 
     """300 shapes of MI210 train, 300 others judge: 90 % of them inside, give or take what 300 shapes allow."""
     data = read_dataset(shared_data / "miopen_conv_mi210.parquet", candidates="listed")
     frame = data.frame.query("direction == 'fwd' and dtype == 'fp32' and layout == 'NCHW'")
-    place = fold_of_names(shape_names(frame), len(frame), seed=3)
-    number = np.array([place[name] for name in shape_names(frame)])
+    place = fold_of_names(shape_names(frame, CONV), len(frame), seed=3)
+    number = np.array([place[name] for name in shape_names(frame, CONV)])
     bundle = train(data.with_frame(frame[number < 300]), params={"rounds": 150, "learning_rate": 0.1})
     held = evaluate(bundle, data.with_frame(frame[(number >= 300) & (number < 600)]))[0]
     assert held["part"] == "unseen" and held["rows"] > 1000

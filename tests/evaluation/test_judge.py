@@ -139,6 +139,13 @@ def test_the_best_possible_chooser_never_loses() -> None:
     assert choice.slowdown.tolist() == [1, 1, 1] and not choice.infeasible.any()
 
 
+def test_times_within_the_noise_count_as_equal() -> None:
+    """With a noise of 25 %, a pick at 1.2 times the best has slowdown 1, one at twice keeps it."""
+    noisy = Candidates(PROBLEM, TIME, OK, THREE.order, noise=0.25)
+    choice = choose(noisy, np.array([3.0, 1, 2, 1, 2, 1, 9]), ANY)
+    assert choice.slowdown == pytest.approx([2.0, 1.0, 1.0])
+
+
 def test_known_picks() -> None:
     choice = choose_rows(THREE, np.array([1, -1, 6]), np.array([True, True, False]))
     assert choice.slowdown == pytest.approx([2.0, 6 / 5, 1.0])

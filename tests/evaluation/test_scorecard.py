@@ -7,13 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.dataset.problems import problem_codes, shape_codes
-from surrogate.dataset.strata import strata
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.rows import Rows, rows_of
 from surrogate.evaluation.scorecard import (
-    HEURISTIC,
     ORACLE,
     Judged,
     choice_rows,
+    heuristic_name,
+    is_heuristic,
     pick_by_heuristic,
     pick_by_times,
     pick_oracle,
@@ -23,6 +24,7 @@ from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.features.text import parse
 
 NAN = float("nan")
+HEURISTIC = "cudnn-heuristic"
 PROBLEMS = (("Tesla T4", "n1c8h9k8r3p1"), ("Tesla T4", "n4c8h9k8r3p1"), ("TITAN V", "n1c8h9k8r1g8"))
 TIMES = {"GEMM": (10.0, 10.0, 8.0), "FFT": (20.0, 5.0, NAN), "WINOGRAD": (40.0, 20.0, 4.0)}
 
@@ -36,9 +38,8 @@ def frame() -> pd.DataFrame:
             rows.append(
                 {
                     **dict(zip(SIZE_COLUMNS, parse(text).sizes, strict=True)),
-                    **dict.fromkeys(
-                        ("library", "library_version", "direction", "dtype", "math", "layout"), "x"
-                    ),
+                    **{"library": "cudnn", "library_version": "7.6", "direction": "fwd"},
+                    **{"dtype": "fp32", "math": "fma", "layout": "NCHW"},
                     "gpu": gpu,
                     "algorithm": name,
                     "status": "not_supported" if math.isnan(times[i]) else "ok",
@@ -50,8 +51,11 @@ def frame() -> pd.DataFrame:
 
 
 def _judged(frame: pd.DataFrame) -> Judged:
-    order = np.tile([2, 4, 6], 3)
-    return Judged.of(frame, problem_codes(frame) + 100, shape_codes(frame) + 7, order, strata(frame))
+    return Judged.of(rows_of(normalise(frame, "test")))
+
+
+def _ok(frame: pd.DataFrame) -> Rows:
+    return rows_of(normalise(frame[frame["status"] == "ok"], "test"))
 
 
 def _row(rows: list[dict[str, Any]], **where: str) -> dict[str, Any]:
@@ -64,7 +68,7 @@ def test_judged_numbers_problems_and_shapes_from_zero(frame: pd.DataFrame) -> No
     judged = _judged(frame)
     assert judged.candidates.count == 3
     assert judged.problem_row.tolist() == [0, 3, 6] and judged.shape.tolist() == [0, 0, 1]
-    assert judged.stratum[judged.problem_row].tolist() == ["3x3s1", "3x3s1", "grouped"]
+    assert judged.rows.stratum[judged.problem_row].tolist() == ["3x3s1", "3x3s1", "grouped"]
 
 
 def test_choices_by_hand(frame: pd.DataFrame) -> None:
@@ -158,16 +162,10 @@ def test_without_the_column_the_reason_stands(frame: pd.DataFrame) -> None:
 
 
 def test_time_rows_by_hand(frame: pd.DataFrame) -> None:
-    ok = frame[frame["status"] == "ok"].reset_index(drop=True)
-    best = ok.groupby(problem_codes(ok))["time_us"].transform("min")
-    predicted = (ok["time_us"] * np.where(ok["time_us"] == best, 1.1, 1.3)).to_numpy()
-    rows = time_rows(
-        ok,
-        strata(ok),
-        (ok["time_us"] / best).to_numpy(),
-        {"m": [predicted], "ranks": []},
-        {"ranks": "it ranks"},
-    )
+    ok = _ok(frame)
+    ratio = ok.time_us / pd.Series(ok.time_us).groupby(ok.problem).transform("min").to_numpy()
+    predicted = ok.time_us * np.where(ratio == 1, 1.1, 1.3)
+    rows = time_rows(ok, ratio, {"m": [predicted], "ranks": []}, {"ranks": "it ranks"})
     whole = _row(rows, model="m", population="all", stratum="all", gpu="all", algorithm="all")
     assert (whole["n"], whole["shapes"]) == (8, 2)
     assert whole["mape"] == pytest.approx((3 * 0.1 + 5 * 0.3) / 8)
@@ -183,9 +181,8 @@ def test_time_rows_by_hand(frame: pd.DataFrame) -> None:
 
 
 def test_errors_of_several_seeds_are_averaged(frame: pd.DataFrame) -> None:
-    ok = frame[frame["status"] == "ok"].reset_index(drop=True)
-    runs = [(ok["time_us"] * factor).to_numpy() for factor in (1.1, 1.3)]
-    rows = time_rows(ok, strata(ok), np.ones(len(ok)), {"m": runs}, {})
+    ok = _ok(frame)
+    rows = time_rows(ok, np.ones(len(ok)), {"m": [1.1 * ok.time_us, 1.3 * ok.time_us]}, {})
     row = _row(rows, model="m", population="all", stratum="all", gpu="all", algorithm="all")
     assert row["median_ape"] == pytest.approx(0.2) and row["n"] == 8
 
@@ -204,10 +201,44 @@ def test_within_ten_percent_counts_picks_up_to_that_factor(frame: pd.DataFrame) 
 
 
 def test_rows_without_a_prediction_count_neither_as_rows_nor_as_shapes(frame: pd.DataFrame) -> None:
-    ok = frame[frame["status"] == "ok"].reset_index(drop=True)
-    measured = ok["time_us"].to_numpy()
-    some = np.where(ok["groups"] == 1, measured, NAN)
-    rows = time_rows(ok, strata(ok), np.ones(len(ok)), {"some": [some], "none": [measured * NAN]}, {})
+    ok = _ok(frame)
+    some = np.where(ok.frame["groups"] == 1, ok.time_us, NAN)
+    rows = time_rows(ok, np.ones(len(ok)), {"some": [some], "none": [ok.time_us * NAN]}, {})
     part = _row(rows, model="some", population="all", stratum="all", gpu="all", algorithm="all")
     assert (part["n"], part["shapes"]) == (6, 1)
-    assert all(row["n"] == row["shapes"] == 0 and row["reason"] for row in rows if row["model"] == "none")
+    missing = _row(rows, model="none")
+    assert missing["n"] == missing["shapes"] == 0 and missing["reason"]
+
+
+def test_the_librarys_own_picker_has_its_librarys_name(frame: pd.DataFrame) -> None:
+    assert _judged(frame).heuristic == heuristic_name(["cudnn", "cudnn"]) == HEURISTIC
+    assert is_heuristic(heuristic_name(["vllm", "sglang"])) and not is_heuristic(ORACLE)
+    tuna = frame.assign(library="miopen", solver=frame["algorithm"] + "-a", heuristic_solver="FFT-a")
+    judged = _judged(tuna)
+    assert judged.heuristic == "miopen-heuristic"
+    assert pick_by_heuristic(judged).row.tolist() == [1, 4, 7]  # among solvers, the solver that it names
+
+
+def test_noise_makes_near_picks_as_good_as_the_best(frame: pd.DataFrame) -> None:
+    near = frame.assign(status="ok", time_us=[10.5, 10, 99, 12, 10, 99, 10, 11, 99])
+    for noise, slowdowns in ((0.0, [1.05, 1.2, 1.0]), (0.06, [1.0, 1.2, 1.0])):
+        judged = Judged.of(rows_of(normalise(near, "test")), noise)
+        gemm = pick_by_times(judged, np.tile([1.0, 2.0, 3.0], 3), np.ones(9, bool))
+        assert gemm.slowdown == pytest.approx(slowdowns)
+
+
+def test_another_familys_rows_are_grouped_by_its_own_strata() -> None:
+    """Softmax and layer normalisation, two candidates each: no convolution's stratum appears."""
+    frame = pd.DataFrame(
+        [
+            {"family": "rowwise", "operator": operator, "gpu": "Tesla T4", "library": "torch", "library_version": "2",
+             "n": n, "c": 64, "h": 1, "w": 1, "algorithm": name, "status": "ok", "time_us": time_us}
+            for operator in ("softmax", "layer_norm") for n in (1, 8) for name, time_us in (("a", 1.0), ("b", 2.0))
+        ]
+    )  # fmt: skip
+    judged = _judged(frame)
+    slow = pick_by_times(judged, np.tile([2.0, 1.0], 4), np.ones(8, bool))
+    rows = choice_rows(judged, {"m": [slow], judged.heuristic: [pick_by_heuristic(judged)]}, {})
+    mine = [row for row in rows if row["model"] == "m"]
+    assert {row["stratum"]: row["n"] for row in mine} == {"all": 4, "softmax": 2, "layer_norm": 2}
+    assert all(row["family"] == "rowwise" and row["slowdown_macro"] == pytest.approx(2) for row in mine)

@@ -109,9 +109,9 @@ def _run_log(path: Path) -> object:
 
 
 def _plan(path: Path) -> object:
-    from surrogate.dataset.problem_list import read_planned
+    from surrogate.collect.plan_file import file_problems
 
-    found = read_planned(path)
+    found = file_problems(path)
     assert found
     return found
 

@@ -115,9 +115,8 @@ def dataset() -> list[Files]:
 def run_log() -> list[Files]:
     """A run of one problem, with a kernel, clocks and a failure."""
     from surrogate.collect.device import Choice, DeviceInfo, Kernel, Measurement
-    from surrogate.collect.log import Header
+    from surrogate.collect.log import Header, done_record, measure_record, problem_record
     from surrogate.collect.plan import PlannedProblem
-    from surrogate.collect.records import done_record, measure_record, problem_record
     from surrogate.features.conv import Conv
 
     planned = PlannedProblem(Conv(**SIZES), "plan", ("Net",))

@@ -23,14 +23,10 @@ ALLOWED = {
     ("experiments/catalogue.py", "import_module"): "the experiments' modules, named in NAMES",
     ("surrogate/__init__.py", "importlib.import_module"): "the package's own rooms, named in the code",
     ("surrogate/cli/groups.py", "importlib.import_module"): "the commands' modules, named in COMMANDS",
-    (
-        "surrogate/collect/reference/spec.py",
-        "importlib.import_module",
-    ): "threadpoolctl, by a name in the code",
     ("surrogate/formats/__init__.py", "importlib.import_module"): "the readers' modules, named in FORMATS",
     ("surrogate/lazy_names.py", "importlib.import_module"): "the homes of public names, named in the code",
     (
-        "surrogate/network/user_callable.py",
+        "surrogate/network/torch_module.py",
         "importlib.import_module",
     ): "MODULE:NAME, which the user names to be run",
 }

@@ -10,9 +10,6 @@ from hypothesis import strategies as st
 from surrogate.collect.networks import layers
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.features.operators import OPERATORS
-from surrogate.network.onnx_names import ELEMENTWISE, IGNORED
-from surrogate.network.onnx_ops import HANDLED
 from surrogate.network.onnx_reader import read_onnx
 
 onnx = pytest.importorskip("onnx")
@@ -231,25 +228,6 @@ def test_missing_file(tmp_path: Path) -> None:
     """Said as such."""
     with pytest.raises(InputError, match="cannot be read"):
         read_onnx(tmp_path / "none.onnx")
-
-
-@pytest.mark.slow
-def test_large_weights_are_not_needed(onnx_file) -> None:
-    """100 MB of weights: the same network as without them."""
-    weights = {"w": np.zeros((4, 3, 3, 3), "f4"), "v": np.zeros((5000, 5000), "f4")}
-    path = onnx_file(
-        [node("Gemm", ["x", "v"], ["y"])], {"x": [2, 5000]}, {"v": weights["v"]}, name="large.onnx"
-    )
-    assert path.stat().st_size > 100e6
-    assert read_onnx(path).layers[0].work.sizes == {"batch": 1, "m": 2, "n": 5000, "k": 5000}
-
-
-def test_tables_of_operators_do_not_overlap() -> None:
-    """Handled, elementwise and ignored are three sets (Dropout is ignored in inference alone)."""
-    assert set(HANDLED) & IGNORED == {"Dropout"}
-    assert not set(HANDLED) & set(ELEMENTWISE)
-    assert not IGNORED & set(ELEMENTWISE)
-    assert {"relu", "gelu", "add", "mul"} <= set(ELEMENTWISE.values()) & set(OPERATORS)
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
-from surrogate.features.operators import Gemm
-from surrogate.network.onnx_functions import MAX_NODES
+from surrogate.network.onnx_file import MAX_NODES
 from surrogate.network.read import read_network
 
 onnx = pytest.importorskip("onnx")
@@ -70,7 +69,7 @@ def test_functions_that_call_themselves_or_nest_too_deep(tmp_path: Path, chain: 
         _function(one, _call(then, "a", "b")) for one, then in zip(chain, [*chain[1:], chain[0]], strict=True)
     ]
     path = _write(tmp_path / "loop.onnx", [_call(chain[0], "x", "y")], functions=functions)
-    with pytest.raises(InputError, match=r"calls itself|calls deep"):
+    with pytest.raises(InputError, match="call themselves"):
         read_network(path)
 
 
@@ -96,57 +95,11 @@ def test_an_input_that_is_an_endless_list(tmp_path: Path) -> None:
     assert read_network(_write(tmp_path / "floats.onnx", nodes, inputs=[("x", 1, [2**23])])).layers
 
 
-def test_a_reshape_target_without_its_bytes(tmp_path: Path) -> None:
-    """The batch cannot be put into a target of no content; what follows is counted, not raised."""
-    nodes = [helper.make_node("Reshape", ["x", "to"], ["r"]), helper.make_node("Relu", ["r"], ["y"])]
-    path = _write(tmp_path / "torn.onnx", nodes, inputs=[("x", 1, [2, 8])], weights={"to": np.array([2, 8])})
-    model = onnx.load(path)
-    model.graph.initializer[0].raw_data = b"\0" * 8
-    path.write_bytes(model.SerializeToString())
-    try:
-        found = read_network(path, batch=4)
-    except InputError as error:
-        assert "\n" not in str(error)
-    else:
-        assert found.layers or found.unsupported
-
-
-@pytest.mark.parametrize(
-    ("kind", "weight"), [("GlobalAveragePool", None), ("MaxPool", None), ("ConvTranspose", (3, 4, 2, 2))]
-)
-def test_results_of_another_rank_are_counted(
-    tmp_path: Path, kind: str, weight: tuple[int, ...] | None
-) -> None:
-    """A stored shape that contradicts the operator."""
-    names = ["x"] if weight is None else ["x", "w"]
-    settings_ = {"kernel_shape": [2, 2]} if kind == "MaxPool" else {}
-    path = _write(
-        tmp_path / "rank.onnx",
-        [helper.make_node(kind, names, ["z"], **settings_), helper.make_node("Relu", ["z"], ["y"])],
-        inputs=[("x", 1, [2, 3, 8, 8])],
-        weights={} if weight is None else {"w": np.zeros(weight, "f4")},
-        known=[("z", 1, [2])],
-    )
-    try:
-        found = read_network(path)
-    except InputError as error:  # where shape inference itself sees the contradiction
-        assert "\n" not in str(error)
-    else:
-        assert sum(found.unsupported.values()) + len(found.layers) >= 1
-
-
 def test_layer_norm_of_a_single_number_is_counted(tmp_path: Path) -> None:
     """It has no axis to go along."""
     nodes = [helper.make_node("MeanVarianceNormalization", ["x"], ["y"])]
     path = _write(tmp_path / "scalar.onnx", nodes, inputs=[("x", 1, [])])
     assert read_network(path).unsupported == {"MeanVarianceNormalization (0-D)": 1}
-
-
-def test_work_beyond_64_bits_is_refused() -> None:
-    """Its products would wrap around in columns."""
-    with pytest.raises(InputError, match="operations or bytes"):
-        Gemm(m=2**40, n=2**40, k=2)
-    assert Gemm(m=2**19, n=2**19, k=2**19).flops == 2**58
 
 
 @pytest.mark.parametrize("batch", [0, -1, 2**31, 10**21])

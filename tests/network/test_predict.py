@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
-from surrogate.models.seer.physics import CLASSES
-from surrogate.network.load import Predictors, load_predictors
 from surrogate.network.network import Layer, Network
-from surrogate.network.predict import conv_bound, operator_bound
-from surrogate.network.sweep import best_batch, gpu_records, sweep_batches, sweep_records
+from surrogate.network.predict import Predictors, conv_bound, load_predictors, operator_bound, sweep_batches
+from surrogate.network.result import BOUNDS, best_batch, gpu_records, sweep_records
 from surrogate.network.work import gemm, pointwise
 
 A = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
@@ -60,23 +58,18 @@ def test_types_and_classes(predictors: Callable[..., Predictors]) -> None:
     assert {name: row["count"] for name, row in types.items()} == {"Conv": 3, "Relu": 2}
     assert sum(row["share"] for row in types.values()) == pytest.approx(1)
     assert sum(row["flops"] for row in types.values()) == NETWORK.flops
-    assert list(found.classes()) == list(CLASSES)
+    assert list(found.classes()) == list(BOUNDS)
     for measure in ("layers", "time"):
         assert sum(share[measure] for share in found.classes().values()) == pytest.approx(1)
 
 
-def test_savings(predictors: Callable[..., Predictors]) -> None:
-    """Over the heuristic where its pick is known and is a candidate (a1 alone), and over one algorithm."""
-    heuristic, fixed = predictors().time(NETWORK).savings.rivals
+def test_the_librarys_own_picks(predictors: Callable[..., Predictors]) -> None:
+    """What the best save where a pick is known and is a candidate (a1 alone); nothing where the file has no picks."""
+    (heuristic,) = predictors().time(NETWORK).baselines
     best_us, known_us = 5 + 0.5 * A.flops / 1e6, 5 + A.flops / 1e6
     assert (heuristic.convs, heuristic.unknown) == (1, 2)
     assert heuristic.saved_us == pytest.approx(known_us - best_us)
-    assert fixed.name == "always IMPLICIT_PRECOMP_GEMM"
-    assert fixed.convs == 3
-    assert fixed.saved_us == pytest.approx(2 * 0.3 * A.flops / 1e6)
-    unknown = predictors().time(replace(NETWORK, layers=(Layer("b", "Conv", B),))).savings.rivals[0]
-    assert (unknown.convs, unknown.saved_us) == (0, 0)
-    assert "not in the file" in unknown.note
+    assert predictors().time(replace(NETWORK, layers=(Layer("b", "Conv", B),))).baselines == ()
 
 
 def test_json_contract(predictors: Callable[..., Predictors]) -> None:

@@ -7,13 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
+from surrogate.features.operators import Concat, EmbeddingBag
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network
 from surrogate.network.training import backward, iteration
 from surrogate.network.work import (
     batch_norm,
-    concat,
     copy,
-    embedding,
     gemm,
     pointwise,
     pool,
@@ -58,7 +57,7 @@ def test_a_product_triples(m: int, n: int, k: int, batch: int) -> None:
         (softmax((8, 100), -1, "fp32"), ["softmax_backward"]),
         (pool("max", IMAGE, (8, 16, 7, 7), (2, 2), (2, 2), (0, 0), "fp32"), ["max_pool_backward"]),
         (pool("average", IMAGE, (8, 16, 1, 1), (14, 14), (1, 1), (0, 0), "fp32"), ["avg_pool_backward"]),
-        (concat(IMAGE, "fp32"), ["copy"]),
+        (Concat(elements=9), ["copy"]),
         (copy(IMAGE, "fp32"), ["copy"]),
         (streamed("reduce", [IMAGE], [(8, 16)], "fp32"), ["streamed"]),
     ],
@@ -76,7 +75,7 @@ def test_a_whole_iteration() -> None:
         Layer("c1", "Conv", conv, (WEIGHT,), 2304),
         Layer("n1", "BatchNorm", batch_norm(IMAGE, "fp32"), (INPUT,), 32),
         Layer("c2", "Conv", conv, BOTH, 2304),
-        Layer("e", "Gather", embedding(1000, 64, 8, "fp32"), (WEIGHT,), 64_000),
+        Layer("e", "Gather", EmbeddingBag(batch=8, rows=1000, dim=64), (WEIGHT,), 64_000),
     )
     made = iteration(Network("net", layers, 8, ignored={"Reshape": 1}, unsupported={"LSTM": 2}))
     assert [layer.name for layer in made.layers] == [

@@ -30,9 +30,7 @@ FFT, SMALL, NEW = "cudnn|fwd|FFT", "cudnn|fwd|GEMM", "cudnn|fwd|NEW"
 GPUS = ("Tesla T4", "TITAN Xp", "TITAN V")
 
 
-def held_out(
-    shapes: int, batches: int = 6, seed: int = 0
-) -> tuple[Rows, np.ndarray, np.ndarray, np.ndarray]:
+def held_out(shapes: int, batches: int = 6, seed: int = 0) -> tuple[Rows, np.ndarray, np.ndarray, np.ndarray]:
     """Rows, predicted, measured, distance of invented held-out convolutions.
 
     Errors grow with distance, are partly the shape's own, and twice as large for FFT.
@@ -235,8 +233,8 @@ def products(gpus: tuple[str, ...]) -> pd.DataFrame:
     """Matrix products of 16 shapes and two heights."""
     return pd.DataFrame(
         [
-            {"family": GEMM.name, "operator": "gemm", "gpu": gpu, "library": "cublas", "library_version": "12", "batch": 1,
-             "m": m, "n": n, "k": 64 * n, "algorithm": "default", "status": "ok", "time_us": 1.0 * n}
+            {"family": GEMM.name, "operator": "gemm", "gpu": gpu, "library": "cublas", "library_version": "12",
+             "batch": 1, "m": m, "n": n, "k": 64 * n, "algorithm": "default", "status": "ok", "time_us": 1.0 * n}
             for gpu in gpus for n in range(16, 272, 16) for m in (64, 256)
         ]
     )  # fmt: skip

@@ -5,11 +5,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from surrogate.dataset.atomic import atomic_path
+from surrogate.dataset.files import atomic_path
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.shape import output_size
-from surrogate.network.architectures import ARCHITECTURES
-from surrogate.network.architectures.builder import Value
+from surrogate.network.architectures import ARCHITECTURES, Value
 
 OPSET = 20
 _OPERATORS = {"relu": "Relu", "gelu": "Gelu", "sigmoid": "Sigmoid", "softmax": "Softmax"}

@@ -5,6 +5,7 @@ One class runs the description step by step; layers with weights are made once, 
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
@@ -148,46 +149,8 @@ def build(name: str, batch: int = 1) -> Built:
     return module, inputs
 
 
-def alexnet(batch: int = 1) -> Built:
-    """AlexNet."""
-    return build("alexnet", batch)
-
-
-def vgg19(batch: int = 1) -> Built:
-    """VGG-19."""
-    return build("vgg19", batch)
-
-
-def inception_v1(batch: int = 1) -> Built:
-    """Inception-V1."""
-    return build("inception_v1", batch)
-
-
-def resnet18(batch: int = 1) -> Built:
-    """ResNet-18."""
-    return build("resnet18", batch)
-
-
-def resnet50(batch: int = 1) -> Built:
-    """ResNet-50."""
-    return build("resnet50", batch)
-
-
-def mobilenet_v2(batch: int = 1) -> Built:
-    """MobileNet-v2."""
-    return build("mobilenet_v2", batch)
-
-
-def densenet121(batch: int = 1) -> Built:
-    """DenseNet-121."""
-    return build("densenet121", batch)
-
-
-def dlrm(batch: int = 1) -> Built:
-    """DLRM."""
-    return build("dlrm", batch)
-
-
-def transformer(batch: int = 1) -> Built:
-    """A transformer encoder."""
-    return build("transformer", batch)
+def __getattr__(name: str) -> Callable[..., Built]:
+    """The function that builds an architecture: ``torch_modules.resnet50(batch=8)``."""
+    if name not in ARCHITECTURES:
+        raise AttributeError(f"no architecture {name!r}; known: {', '.join(ARCHITECTURES)}")
+    return partial(build, name)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.dataset.atomic import write_text
+from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError
 from surrogate.features.regular_file import require_regular
 from surrogate.trace.iteration.segments import Segments, segments

@@ -90,7 +90,7 @@ def load_surrogates(
     if device is None:
         raise InputError("the trace does not name a known GPU; say which one with --gpu")
     from surrogate.operators import OperatorPredictor
-    from surrogate.prediction.predictor import load
+    from surrogate.prediction.shipped import load
 
     convs = None
     if needs_convs:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import Gpu
 from surrogate.features.operators import Memcpy, Operator, operator
-from surrogate.network.predictors import ConvPredictor, OperatorTimes
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration.call import LackingError
@@ -49,8 +48,8 @@ class Surrogates:
     """Predictors of one GPU: ``convs`` of convolutions (None: these count as lacking), ``operators`` of all others."""
 
     gpu: Gpu
-    convs: ConvPredictor | None
-    operators: OperatorTimes
+    convs: Any
+    operators: Any
 
 
 def measured_times(trace: Trace) -> DeviceTimes:

@@ -70,7 +70,7 @@ def user_function(text: str) -> WhatIf:
     The module is imported, which runs it: give only one of your own. Raises `InputError` where it cannot be had
     or fails.
     """
-    from surrogate.network.user_callable import imported_callable, in_one_line
+    from surrogate.network.torch_module import imported_callable, in_one_line
 
     function = imported_callable(text, "it must take a graph and return one")
 

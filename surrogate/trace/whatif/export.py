@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.dataset.atomic import write_text
+from surrogate.dataset.files import write_text
 from surrogate.trace.graph import TASK_KINDS, Timeline
 from surrogate.trace.graph.tasks import MARK, MARKS, STREAM
 

@@ -69,7 +69,7 @@ class Setting:
     def predictor(self) -> "Predictor":
         """The surrogate for the trace's own GPU."""
         if self._predictor is None:
-            from surrogate.prediction.predictor import load
+            from surrogate.prediction.shipped import load
 
             make = self.load_predictor or (lambda: load(self.own_gpu.name))
             self._predictor = make()
@@ -89,7 +89,7 @@ def setting_of(
     """
 
     def from_bundle() -> "Predictor":
-        from surrogate.prediction.predictor import load
+        from surrogate.prediction.shipped import load
 
         return load(str(bundle), gpu=profile.gpu.name if profile.gpu else None)
 

@@ -1,0 +1,291 @@
+"""`Call`: one call of an ATen operator or one node of an ONNX graph, with what is known of its arguments.
+
+Every reader fills the same object: a recorded module and an exported program know all arguments by name, an ONNX node
+its inputs by place and its attributes by name (`onnx_reader` gives both the names used here), and a trace knows shapes,
+element types and at best the values of scalar arguments by place (`recorded`).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+from typing import Any
+
+from surrogate.network.network import INPUT, WEIGHT, Layer, Work
+
+Shape = tuple[int, ...]
+
+
+class UnsupportedError(Exception):
+    """The work of a call cannot be derived; the text names what is missing or does not fit."""
+
+
+class Unknown(Enum):
+    """The value of an argument that the call had and its record does not say; a missing key is the default."""
+
+    UNKNOWN = "unknown"
+
+
+UNKNOWN = Unknown.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """``shape`` None: unknown. ``dtype`` of whole numbers: the type of their width, ``floating`` False.
+
+    ``constant``: stored in the model or computed from what is. ``trained``: a gradient flows into it. ``parameter``: a
+    weight that training changes.
+    """
+
+    shape: Shape | None = None
+    dtype: str = "fp32"
+    floating: bool = True
+    constant: bool = False
+    trained: bool = False
+    parameter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: ``op`` without namespace and overload, ``arguments`` by name in order, its results as far as known.
+
+    An argument is a `Tensor`, a list of them, a number, a list of numbers, a text, None, or `UNKNOWN`; those that are
+    not there have their defaults. ``name`` is the layer's name where the source has one.
+    """
+
+    op: str
+    arguments: Mapping[str, Any]
+    outputs: tuple[Tensor, ...] = ()
+    name: str = ""
+
+    def tensor(self, *names: str) -> Tensor:
+        """The first of these arguments that is a tensor (without names: the first tensor of all).
+
+        Raises `UnsupportedError` where there is none, or its shape is unknown.
+        """
+        values = [self.arguments.get(name) for name in names] if names else self.tensors()
+        for value in values:
+            if isinstance(value, Tensor):
+                if value.shape is None:
+                    raise UnsupportedError("shape unknown")
+                return value
+        raise UnsupportedError(f"no {names[0]}" if names else "shape unknown")
+
+    def shape(self, *names: str) -> Shape:
+        """The shape of `tensor`."""
+        return self.tensor(*names).shape or ()
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor among the arguments, in order, lists opened."""
+        values = [
+            inner
+            for value in self.arguments.values()
+            for inner in (value if isinstance(value, list | tuple) else [value])
+        ]
+        return [value for value in values if isinstance(value, Tensor)]
+
+    @property
+    def output(self) -> Shape | None:
+        """The shape of the first result; None where it is unknown."""
+        return self.outputs[0].shape if self.outputs else None
+
+    def result(self) -> Shape:
+        """The same. Raises `UnsupportedError` where it is unknown."""
+        if self.output is None:
+            raise UnsupportedError("shape unknown")
+        return self.output
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """An argument that is no tensor; ``default`` for none. Raises `UnsupportedError` where it is not recorded."""
+        value = self.arguments.get(name)
+        if value is UNKNOWN:
+            raise UnsupportedError(f"{name} unknown")
+        return default if value is None else value
+
+    def number(self, name: str, default: int) -> int:
+        """A whole number. Raises `UnsupportedError` for anything else."""
+        value = self.value(name, default)
+        if not isinstance(value, int):
+            raise UnsupportedError(f"{name} unknown")
+        return int(value)
+
+    def numbers(self, name: str, count: int, default: int) -> Shape:
+        """``count`` whole numbers; one stands for all. Raises `UnsupportedError` for anything else."""
+        value = self.value(name, default)
+        numbers = tuple(value) if isinstance(value, list | tuple) else (value,)
+        numbers = (numbers or (default,)) * (count if len(numbers) < 2 else 1)
+        if len(numbers) != count or not all(type(number) is int for number in numbers):
+            raise UnsupportedError(f"{name} unknown")
+        return numbers
+
+    def knows(self, *names: str) -> bool:
+        """True where none of these arguments is `UNKNOWN`."""
+        return all(self.arguments.get(name) is not UNKNOWN for name in names)
+
+    @property
+    def dtype(self) -> str:
+        """The arithmetic's element type: the half-precision one among the floating-point tensors, else the first.
+
+        Numbers passed as tensors without dimensions do not count beside others, nor do indices and masks.
+        """
+        tensors = self.tensors() or list(self.outputs)
+        floats = [tensor.dtype for tensor in tensors if tensor.floating and tensor.shape != ()]
+        half = [dtype for dtype in floats if dtype in ("bf16", "fp16")]
+        return next(iter([*half, *floats, *(tensor.dtype for tensor in tensors)]), "fp32")
+
+    def layer(self, work: Work, *, part: str = "", data: str = "", weights: Sequence[str] = ()) -> Layer:
+        """A layer of this call.
+
+        A gradient may flow into ``data`` (the first tensor that is no parameter, where not given) and the first of
+        ``weights``; the layer trains the parameters among ``weights``, or, where those are not given and it has no
+        ``part``, all of the call's.
+        """
+        tensors = self.tensors()
+        source = (
+            self.arguments.get(data)
+            if data
+            else next((tensor for tensor in tensors if not tensor.parameter), None)
+        )
+        trained = self.arguments.get(weights[0]) if weights else None
+        gradients = (INPUT,) if isinstance(source, Tensor) and source.trained else ()
+        if isinstance(trained, Tensor) and (trained.parameter or trained.trained):
+            gradients = (*gradients, WEIGHT)
+        held = [self.arguments.get(name) for name in weights] if weights or part else tensors
+        parameters = sum(prod(t.shape or ()) for t in held if isinstance(t, Tensor) and t.parameter)
+        suffix = f".{part}" if part else ""
+        return Layer(f"{self.name or self.op}{suffix}", f"{self.op}{suffix}", work, gradients, parameters)
+
+
+_SIGNATURES = """
+convolution _convolution: input weight bias stride padding dilation transposed output_padding groups
+convolution_overrideable: input weight bias stride padding dilation transposed output_padding groups
+conv1d conv2d: input weight bias stride padding dilation groups
+conv_transpose1d conv_transpose2d: input weight bias stride padding output_padding groups dilation
+cudnn_convolution: input weight padding stride dilation groups
+miopen_convolution mkldnn_convolution: input weight bias padding stride dilation groups
+convolution_backward: grad_output input weight size stride padding dilation transposed output_padding groups output_mask
+cudnn_convolution_backward_input: input grad_output weight padding stride dilation groups
+cudnn_convolution_backward_weight: input grad_output weight padding stride dilation groups
+mm bmm: self mat2
+addmm: self mat1 mat2
+baddbmm: self batch1 batch2
+matmul: self other
+linear: input weight bias
+mv: self vec
+addmv: self mat vec
+dot: self tensor
+batch_norm native_batch_norm cudnn_batch_norm: input weight bias running_mean running_var training
+miopen_batch_norm _native_batch_norm_legit: input weight bias running_mean running_var training
+layer_norm native_layer_norm: input normalized_shape weight bias
+native_layer_norm_backward: grad_out input normalized_shape mean rstd weight bias
+rms_norm _fused_rms_norm: input normalized_shape weight
+group_norm: input num_groups weight bias
+native_group_norm: input weight bias N C HxW group
+native_group_norm_backward: grad_out input mean rstd weight N C HxW group
+max_pool2d max_pool2d_with_indices avg_pool2d: self kernel_size stride padding
+max_pool2d_with_indices_backward avg_pool2d_backward: grad_output self kernel_size stride padding
+adaptive_avg_pool2d _adaptive_avg_pool2d: self output_size
+_adaptive_avg_pool2d_backward: grad_output self
+softmax _softmax log_softmax _log_softmax: self dim
+_softmax_backward_data _log_softmax_backward_data: grad_output output dim
+embedding: weight indices
+embedding_bag _embedding_bag _embedding_bag_forward_only: weight indices offsets
+embedding_dense_backward: grad_output indices num_weights
+_embedding_bag_backward: grad indices offsets offset2bag bag_size maximum_indices num_weights
+_embedding_bag_dense_backward: grad indices offset2bag bag_size maximum_indices num_weights
+scaled_dot_product_attention _scaled_dot_product_flash_attention: query key value
+_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention: query key value
+add sub mul div rsub eq ne lt le gt ge maximum minimum atan2 remainder floor_divide true_divide: self other
+bitwise_and bitwise_or logical_and logical_or xlogy: self other
+pow: self exponent
+sum mean amax amin: self dim
+index_select: self dim index
+Conv ConvTranspose BatchNormalization LayerNormalization SimplifiedLayerNormalization: input weight bias
+RMSNormalization GroupNormalization InstanceNormalization: input weight bias
+Gemm: mat1 mat2 bias
+MatMul: self other
+Gather: weight indices
+"""
+SIGNATURES: Mapping[str, Sequence[str]] = {
+    op: names.split()
+    for ops, _, names in (line.partition(":") for line in _SIGNATURES.strip().splitlines())
+    for op in ops.split()
+}
+"""Operator → its arguments in order, as far as rules ask for them by name. Source: PyTorch's ``native_functions.yaml``
+and the ONNX operator specification (inputs alone; attributes have names). A first argument ``self`` of a convolution is
+called ``input`` here. The two halves of ``cudnn_convolution_backward`` have its arguments (see
+`surrogate.network.calls`)."""
+
+_TYPES = {
+    "double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::half": "fp16", "half": "fp16",
+    "c10::BFloat16": "bf16", "c10::bfloat16": "bf16", "bfloat16": "bf16",
+}  # fmt: skip
+_WHOLE_TYPES = {
+    "long int": "fp64", "long": "fp64", "int": "fp32", "short int": "fp16", "short": "fp16", "signed char": "int8",
+    "unsigned char": "int8", "char": "int8", "bool": "int8",
+}  # fmt: skip
+
+
+def base_name(target: str) -> str:
+    """``aten::add_.Tensor``, ``torch.ops.aten.add_.Tensor`` or ``aten.add_.Tensor`` → ``add``."""
+    name = target.removeprefix("torch.ops.").replace("::", ".")
+    namespace, _, rest = name.partition(".")
+    operator = rest.split(".")[0] if namespace == "aten" else name
+    return operator.rstrip("_") if not operator.startswith("__") else operator
+
+
+def argument_name(op: str, position: int) -> str:
+    """The name of an operator's argument, a number in words where no rule asks for it."""
+    names = SIGNATURES.get(op, [])
+    return names[position] if position < len(names) else f"argument {position + 1}"
+
+
+def recorded(
+    name: str,
+    shapes: Sequence[Any],
+    types: Sequence[str] = (),
+    values: Sequence[str] = (),
+    output: Shape | None = None,
+) -> Call:
+    """The call of an operator (``aten::addmm``) as a profiler or an execution trace records it, argument by argument.
+
+    ``shapes`` holds () for what is no tensor and shapes within a tuple for a list of tensors; ``types`` are the
+    profiler's words ("float", "c10::Half", "Scalar", …; float where there are none); ``values`` are the scalar
+    arguments as text, "" for tensors and what was not recorded. Raises `UnsupportedError` for a tensor of a type that
+    has no rate here.
+    """
+    op = base_name(name)
+    count = max(len(shapes), len(values), len(SIGNATURES.get(op, [])))
+    arguments = {
+        argument_name(op, position): _argument(
+            shapes[position] if position < len(shapes) else (),
+            types[position] if position < len(types) else "",
+            values[position] if position < len(values) else "",
+        )
+        for position in range(count)
+    }
+    return Call(op, arguments, () if output is None else (Tensor(output),), name)
+
+
+def _argument(shape: Any, kind: str, value: str) -> Any:
+    if isinstance(shape, tuple) and shape and all(isinstance(inner, tuple) for inner in shape):
+        element = next((name for name in _TYPES if f"({name})" in kind), "float")
+        return [_argument(inner, element, "") for inner in shape]
+    dtype = _TYPES.get(kind) or _WHOLE_TYPES.get(kind)
+    if dtype is None and shape:
+        if kind:
+            raise UnsupportedError(f"element type {kind}")
+        dtype = "fp32"
+    if dtype is None:
+        return _parsed(value)
+    sizes = isinstance(shape, tuple) and all(isinstance(size, int) and size >= 0 for size in shape)
+    return Tensor(shape if sizes else None, dtype, floating=kind not in _WHOLE_TYPES)
+
+
+def _parsed(text: str) -> Any:
+    """A number, a flag or a list as a trace writes it (``[1, 1]``, ``True``); `UNKNOWN` for anything else."""
+    try:
+        return json.loads(text.lower())
+    except (ValueError, RecursionError):
+        return UNKNOWN

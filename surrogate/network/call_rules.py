@@ -1,0 +1,407 @@
+"""What each operator does, from its arguments: one rule for an idea, whichever of ATen and ONNX names it.
+
+A rule yields a layer for every kernel that a framework launches for the call. Source of the meanings: PyTorch's
+``native_functions.yaml`` and the ONNX operator specification (opsets 1 to 23).
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from surrogate.features.conv import Conv
+from surrogate.features.operators import (
+    POINTWISE_CLASSES,
+    AvgPoolBackward,
+    BatchNormBackward,
+    BiasBackward,
+    Concat,
+    EmbeddingBag,
+    EmbeddingBagBackward,
+    LayerNorm,
+    MaxPoolBackward,
+    SoftmaxBackward,
+)
+from surrogate.network import work as make
+from surrogate.network.call import UNKNOWN, Call, Shape, Tensor, UnsupportedError
+from surrogate.network.network import INPUT, WEIGHT, Layer
+
+Layers = Iterator[Layer]
+Window = tuple[Shape, Shape, Shape, Shape]
+"""Padding before and after, stride, dilation, each a number per axis."""
+GRADIENT = {"fwd": "bwd_data", "bwd_data": "fwd"}
+"""Direction of a (transposed) convolution → the direction of its input's gradient."""
+
+AS_LARGE = (
+    "copy", "clone", "contiguous", "_to_copy", "flip", "roll", "tril", "triu", "nll_loss_backward",
+    "nll_loss2d_backward",
+)  # fmt: skip
+"""Operators that move data and whose result is as large as the largest argument."""
+
+
+def solved(
+    size: int, extent: int, output: int, *, stride: int | None = None, pad: int | None = None
+) -> tuple[int, int]:
+    """(stride, padding) of one axis of a convolution from ``size`` to ``output`` elements; None: to be found.
+
+    ``extent`` is that of the filter, dilation included; padding is below it. Raises `UnsupportedError` unless the sizes
+    leave one answer. Strides over a single output are all the same problem; the least stands for them.
+    """
+    answers: dict[int, range] = {}  # padding → strides
+    for padding in range(extent) if pad is None else (pad,):
+        span = size + 2 * padding - extent
+        if span < 0:
+            continue
+        # ⌊span / stride⌋ + 1 = output
+        strides = (
+            range(span // output + 1, span // (output - 1) + 1) if output > 1 else range(span + 1, span + 2)
+        )
+        if stride is not None:
+            strides = range(stride, stride + 1) if span // stride + 1 == output else range(0)
+        if strides:
+            answers[padding] = strides
+    if len(answers) != 1 or max(map(len, answers.values())) != 1:
+        raise UnsupportedError("stride and padding of the convolution")
+    padding, strides = next(iter(answers.items()))
+    return strides[0], padding
+
+
+def _window(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> Window:
+    """The window of a convolution or pooling over ``size``; what is unknown is solved from ``output``.
+
+    An unknown dilation counts as 1: two 3 × 3 filters, plain and dilated, fit the same sizes.
+    """
+    rank = len(kernel)
+    dilation = call.numbers("dilation", rank, 1) if call.knows("dilation") else (1,) * rank
+    stride = call.numbers("stride", rank, 1) if call.knows("stride") else None
+    if min((*dilation, *(stride or (1,)))) < 1 or len(size) != rank:
+        raise UnsupportedError("attributes do not fit the filter")
+    extents = [step * (width - 1) + 1 for step, width in zip(dilation, kernel, strict=True)]
+    if stride is not None and call.knows("padding"):
+        return (*_padding(call, size, extents, stride), stride, dilation)
+    if output is None or len(output) != rank or min(output) < 1:
+        raise UnsupportedError("output of the convolution")
+    padding = call.numbers("padding", rank, 0) if call.knows("padding") else (None,) * rank
+    answers = [
+        solved(*sizes, stride=given, pad=pad)
+        for *sizes, given, pad in zip(size, extents, output, stride or (None,) * rank, padding, strict=True)
+    ]
+    pads = tuple(pad for _, pad in answers)
+    return pads, pads, tuple(step for step, _ in answers), dilation
+
+
+def _padding(call: Call, size: Shape, extents: list[int], stride: Shape) -> tuple[Shape, Shape]:
+    """Elements before and after each axis: a number each, both in a row (ONNX), or by name."""
+    rank = len(extents)
+    given = call.value("padding")
+    mode = call.value("auto_pad", given if isinstance(given, str) else "")
+    if mode.lower().startswith("same"):
+        total = [
+            max(0, (-(-length // step) - 1) * step + extent - length)
+            for length, step, extent in zip(size, stride, extents, strict=True)
+        ]
+        small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+        return (large, small) if mode == "SAME_LOWER" else (small, large)
+    if isinstance(given, str) or given is None:
+        return (0,) * rank, (0,) * rank
+    both = isinstance(given, list | tuple) and len(given) == 2 * rank
+    pads = call.numbers("padding", 2 * rank if both else rank, 0)
+    return pads[:rank], pads[-rank:]
+
+
+def _convolution(call: Call) -> Conv:
+    """The problem of a (transposed) convolution, whichever operator names it."""
+    image, filters = call.shape("input", "self"), call.shape("weight")
+    rank = len(image) - 2
+    if rank not in (1, 2) or len(filters) != len(image):
+        raise UnsupportedError(f"{rank}-D" if len(filters) == len(image) else "without batch")
+    transposed = call.arguments.get("transposed") is True or "transpose" in call.op.lower()
+    output = call.shape("grad_output") if "grad_output" in call.arguments else call.output
+    if transposed:  # the gradient of the convolution that maps its output to its input
+        image, output = call.result() if output is None else output, image
+    if len(image) != len(filters):
+        raise UnsupportedError(f"a result of {len(image)} sizes where {len(filters)} are due")
+    groups = image[1] // max(filters[1], 1)
+    if call.knows("groups"):
+        groups = call.number("groups", 1)
+    elif groups * filters[1] != image[1]:
+        raise UnsupportedError("groups of the convolution")
+    if output is not None and (output[:1], output[1:2]) != (image[:1], filters[:1]):
+        raise UnsupportedError("output does not fit the filter")
+    window = _window(call, image[2:], filters[2:], None if output is None else output[2:])
+    problem = make.convolution(image, filters, *window, groups=groups, dtype=call.dtype)
+    return replace(problem, direction="bwd_data") if transposed else problem
+
+
+def conv(call: Call) -> Layers:
+    """Any forward convolution; the bias is a kernel of its own, as frameworks launch it."""
+    yield call.layer(_convolution(call), weights=("weight",))
+    if isinstance(call.arguments.get("bias"), Tensor):
+        result = call.result()
+        work = make.pointwise("add", [result, result[1:2]], result, call.dtype)
+        yield call.layer(work, part="bias", weights=("bias",))
+
+
+def conv_backward(call: Call) -> Layers:
+    """convolution_backward: as many gradients as its mask asks for; input and filter where it is not known."""
+    problem = _convolution(call)
+    mask = call.value("output_mask", (True, True, False)) if call.knows("output_mask") else (True, True)
+    for wanted, direction in zip(mask, (GRADIENT[problem.direction], "bwd_filter"), strict=False):
+        if wanted:
+            yield call.layer(replace(problem, direction=direction), part=direction)
+    if len(mask) > 2 and mask[2]:
+        n, c, h, w = make.image(call.shape("grad_output"))
+        yield call.layer(BiasBackward(n=n, c=c, h=h, w=w, dtype=call.dtype), part="bias")
+
+
+def conv_half(call: Call) -> Layers:
+    """One of the two gradients that ``cudnn_convolution_backward`` asks for, from the arguments of the latter."""
+    direction = "bwd_filter" if call.op.endswith("weight") else "bwd_data"
+    yield call.layer(replace(_convolution(call), direction=direction))
+
+
+def product(call: Call) -> Layers:
+    """mm, addmm, bmm, baddbmm, mv, dot, matmul and linear; a second operand without batch makes one tall product."""
+    data = next((name for name in ("input", "mat1", "mat", "batch1", "self") if name in call.arguments), "")
+    names = ("weight", "mat2", "batch2", "other", "vec", "tensor")
+    weight = next((name for name in names if name in call.arguments), "")
+    left, right = call.shape(data), call.shape(weight)
+    right = right[::-1] if call.op == "linear" else right
+    if call.op == "Gemm":
+        left = left[::-1] if call.number("transA", 0) else left
+        right = right[::-1] if call.number("transB", 0) else right
+    left, right = (1, *left) if len(left) == 1 else left, (*right, 1) if len(right) == 1 else right
+    if len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
+        raise UnsupportedError("operands do not fit")
+    bias = call.op == "addmm" or isinstance(call.arguments.get("bias"), Tensor)
+    batch = max(prod(left[:-2]), prod(right[:-2])) if prod(right[:-2]) > 1 else 1
+    m = left[-2] if batch > 1 else prod(left[:-1])
+    work = make.gemm(m, right[-1], left[-1], batch=batch, dtype=call.dtype, bias=bias)
+    yield call.layer(
+        work, data=data, weights=(weight, "bias", "self") if call.op == "addmm" else (weight, "bias")
+    )
+
+
+def attention(call: Call) -> Layers:
+    """Scaled dot-product attention as its two products and a softmax (a fused kernel moves less)."""
+    query, key, value = (call.shape(name) for name in ("query", "key", "value"))
+    batch, rows, columns = prod(query[:-2]), query[-2], key[-2]
+    for part, work in (
+        ("scores", make.gemm(rows, columns, query[-1], batch=batch, dtype=call.dtype)),
+        ("softmax", make.softmax((batch, rows, columns), -1, call.dtype)),
+        ("values", make.gemm(rows, value[-1], columns, batch=batch, dtype=call.dtype)),
+    ):
+        layer = call.layer(work, part=part, data="query")
+        both = layer.gradients and part != "softmax"
+        yield replace(layer, gradients=(INPUT, WEIGHT)) if both else layer
+
+
+def attention_backward(call: Call) -> Layers:
+    """Its gradient: the scores again, four products, a softmax gradient."""
+    query, key, value = (call.shape(name) for name in ("query", "key", "value"))
+    batch, rows, columns = prod(query[:-2]), query[-2], key[-2]
+    depth, width = query[-1], value[-1]
+    sizes = {
+        "scores": (rows, columns, depth),
+        "grad_value": (columns, width, rows),
+        "grad_weights": (rows, columns, width),
+        "grad_query": (rows, depth, columns),
+        "grad_key": (columns, depth, rows),
+    }
+    for part, (m, n, k) in sizes.items():
+        yield call.layer(make.gemm(m, n, k, batch=batch, dtype=call.dtype), part=part)
+    yield call.layer(SoftmaxBackward(n=batch * rows, c=columns, dtype=call.dtype), part="softmax")
+
+
+def batch_norm(call: Call) -> Layers:
+    """Batch norm by stored statistics, or by the batch's own, which an unrecorded flag counts as."""
+    own = call.op == "_batch_norm_with_update" or bool(call.arguments.get("training"))
+    work = make.batch_norm(call.shape(), call.dtype, training=own)
+    yield call.layer(work, weights=("weight", "bias"))
+
+
+def batch_norm_backward(call: Call) -> Layers:
+    """native_batch_norm_backward and its like."""
+    n, c, h, w = make.image(call.shape())
+    yield call.layer(BatchNormBackward(n=n, c=c, h=h, w=w, dtype=call.dtype))
+
+
+def norm(call: Call) -> Layers:
+    """Layer, RMS, Lp, group and instance norm, and their gradients (x and dy in, dx out)."""
+    size: Shape = call.shape()
+    if call.op.endswith("backward"):
+        yield call.layer(make.streamed("layer_norm_backward", [size, size], [size], call.dtype, work=11))
+        return
+    if not size:
+        raise UnsupportedError("0-D")
+    normalised, weight = call.arguments.get("normalized_shape"), call.arguments.get("weight")
+    if "group" in call.op.lower() or "instance" in call.op.lower():
+        channels = size[1] if len(size) > 1 else 1
+        rows = prod(size[:1]) * call.number("group", call.number("num_groups", channels))
+    elif isinstance(normalised, list | tuple):
+        rows = prod(size) // max(prod(normalised), 1)
+    elif normalised is UNKNOWN and isinstance(weight, Tensor) and weight.shape:
+        rows = prod(size) // max(prod(weight.shape), 1)
+    else:
+        call.value("normalized_shape")
+        rows = prod(size[: call.number("dim", -1) % len(size)])
+    work = LayerNorm(n=rows, c=prod(size) // max(rows, 1), dtype=call.dtype)
+    yield call.layer(work, weights=("weight", "bias"))
+
+
+def pool(call: Call) -> Layers:
+    """Pooling over 1-D or 2-D images by a window, by the size of the result (adaptive), or of the whole image."""
+    backward = call.op.endswith("backward")
+    size = call.shape("self") if backward else call.shape()
+    rank = len(size) - 2
+    if rank not in (1, 2) or (rank == 1 and "2d" in call.op):
+        raise UnsupportedError("not an (n, c, h, w) image" if "2d" in call.op else f"{rank}-D")
+    result = call.shape("grad_output") if backward else call.output
+    if result is not None and len(result) != len(size):
+        raise UnsupportedError(f"a result of {len(result)} sizes where {len(size)} are due")
+    pad = (0,) * rank
+    if call.op.startswith("Global"):
+        result, kernel, stride = (*size[:2], *(1,) * rank), size[2:], (1,) * rank
+    elif "adaptive" in call.op:  # windows of ⌈in / out⌉ at strides of ⌊in / out⌋
+        result = result or (*size[:2], *call.numbers("output_size", rank, 1))
+        kernel = tuple(-(-size[axis] // max(result[axis], 1)) for axis in range(2, len(size)))
+        stride = tuple(max(1, size[axis] // max(result[axis], 1)) for axis in range(2, len(size)))
+    else:
+        kernel = call.numbers("kernel_size", rank, 1)
+        if not call.knows("stride", "padding"):
+            raise UnsupportedError("window, stride and padding")
+        given = (
+            call if call.value("stride") else replace(call, arguments={**call.arguments, "stride": kernel})
+        )
+        begin, end, stride, _ = _window(given, size[2:], kernel, None)
+        pad = tuple(map(min, begin, end))
+    kind = "max" if "max" in call.op.lower() else "average"
+    work = make.pool(kind, size, result, kernel, stride, pad, call.dtype)
+    if backward:
+        work = (MaxPoolBackward if kind == "max" else AvgPoolBackward)(**work.sizes, dtype=work.dtype)
+    yield call.layer(work)
+
+
+def other_pool(call: Call) -> Layers:
+    """Pooling over one or three dimensions (a local response norm sums channels so): every element of a window."""
+    size = call.shape("self")
+    backward = call.op.endswith("backward")
+    result = call.shape("grad_output") if backward else call.result()
+    kernel = call.value("kernel_size", 1)
+    window = prod(kernel) if isinstance(kernel, list | tuple) else int(kernel)
+    if backward:
+        size, result = result, size
+    yield call.layer(make.streamed(call.op, [size], [result], call.dtype, work=window))
+
+
+def softmax(call: Call) -> Layers:
+    """softmax, log_softmax, and their gradients; of a matrix along its rows where the dimension is not recorded."""
+    size = call.shape()
+    if not call.knows("dim") and len(size) > 2:
+        raise UnsupportedError("the dimension that it reduces")
+    axis = call.number("dim", -1) if call.knows("dim") else -1
+    if not -len(size) <= axis < len(size):
+        raise UnsupportedError(f"axis {axis}")
+    work = make.softmax(size, axis, call.dtype)
+    yield call.layer(SoftmaxBackward(**work.sizes, dtype=work.dtype) if "backward" in call.op else work)
+
+
+def embedding(call: Call) -> Layers:
+    """embedding and embedding_bag; a bag is the indices over the samples."""
+    table, lookups, bag = call.shape("weight"), prod(call.shape("indices")), 1
+    if len(table) != 2:
+        raise UnsupportedError("operands do not fit")
+    if "bag" in call.op:
+        bags = call.shape("offsets")[0] if call.output is None else prod(call.output[:-1])
+        if call.output is None and lookups % max(bags, 1):
+            raise UnsupportedError("size of a bag")
+        bag = max(1, lookups // max(1, bags))
+    batch, (rows, dim) = max(1, lookups // bag), table
+    work = EmbeddingBag(batch=batch, rows=rows, bag=bag, dim=dim, dtype=call.dtype)
+    yield call.layer(work, weights=("weight",))
+
+
+def embedding_backward(call: Call) -> Layers:
+    """The gradient of an embedding's table."""
+    grad, lookups = call.shape("grad_output", "grad"), prod(call.shape("indices"))
+    dim = (grad or (1,))[-1]
+    bag = max(1, lookups * dim // max(1, prod(grad)))
+    rows = call.number("num_weights", 1)
+    yield call.layer(
+        EmbeddingBagBackward(batch=max(1, lookups // bag), rows=rows, bag=bag, dim=dim, dtype=call.dtype)
+    )
+
+
+def gather(call: Call) -> Layers:
+    """ONNX Gather: from a stored table of rows an embedding, else a copy."""
+    table = call.tensor("weight")
+    if table.constant and len(table.shape or ()) == 2 and call.number("dim", 0) == 0:
+        yield from embedding(call)
+    else:
+        yield from moved(call)
+
+
+def reduction(call: Call) -> Layers:
+    """Sums, means, extremes, losses: floating-point tensors read, what is left written; one number where unknown."""
+    size = call.shape()
+    result, axes = call.output, call.arguments.get("dim")
+    if result is None:
+        axes = [axes] if isinstance(axes, int) else axes if isinstance(axes, list) else []
+        kept = {axis % len(size) for axis in axes if isinstance(axis, int)} if size else set()
+        result = tuple(length for axis, length in enumerate(size) if axis not in kept) if kept else ()
+    reads = [tensor.shape or () for tensor in call.tensors() if tensor.floating] or [size]
+    work = -(-prod(size) // max(prod(result), 1))
+    yield call.layer(make.streamed("reduce", reads, [result], call.dtype, work=work))
+
+
+def lrn(call: Call) -> Layers:
+    """Local response normalisation across ``size`` channels: a square, a sum over them, a power, a product."""
+    work = call.number("size", 5) + 12
+    yield call.layer(make.streamed("lrn", [call.shape()], [call.result()], call.dtype, work=work))
+
+
+def concat(call: Call) -> Layers:
+    """cat and stack."""
+    parts = [tensor.shape for tensor in call.tensors()]
+    if call.output is None and (not parts or None in parts):
+        raise UnsupportedError("shapes of its tensors")
+    shape = (sum(prod(part or ()) for part in parts),) if call.output is None else call.output
+    yield call.layer(Concat(elements=prod(shape), dtype=call.dtype))
+
+
+def moved(call: Call) -> Layers:
+    """Data moved: what is written has been read (a slice leaves the rest unread)."""
+    if call.outputs:
+        shapes = [tensor.shape for tensor in call.outputs]
+    elif call.op == "index_select":
+        size = call.shape("self")
+        shapes = [(*call.shape("index"), prod(size) // max(size[call.number("dim", 0)], 1))]
+    else:
+        shapes = [max((t.shape or () for t in call.tensors()), key=prod)] if call.op in AS_LARGE else [None]
+    sizes = [shape for shape in shapes if shape is not None]
+    if len(sizes) < len(shapes):
+        raise UnsupportedError("shape unknown")
+    yield call.layer(make.copy(sizes[0] if len(sizes) == 1 else (sum(map(prod, sizes)),), call.dtype))
+
+
+def fill(call: Call) -> Layers:
+    """A tensor of one value."""
+    yield call.layer(make.fill(call.shape() if call.output is None else call.output, call.dtype))
+
+
+def elementwise(call: Call, kind: str) -> Layers:
+    """Every tensor read once (broadcast ones at their own size), the result written once."""
+    tensors = [value for name, value in call.arguments.items() if isinstance(value, Tensor) and name != "out"]
+    reads = [tensor.shape for tensor in tensors if tensor.shape is not None]
+    if len(reads) != len(tensors) or not reads:
+        raise UnsupportedError("shape unknown" if tensors else "shapes of its tensors")
+    if kind in POINTWISE_CLASSES and call.op != "Sum":
+        reads = reads[: POINTWISE_CLASSES[kind].ACCESSES - 1]  # without masks, bounds and what an out= names
+    try:
+        shape = np.broadcast_shapes(*reads) if call.output is None else call.output
+    except ValueError:
+        raise UnsupportedError("operands do not fit") from None
+    if len(reads) == 1 and any(name in call.arguments for name in ("other", "exponent")):
+        reads.append((1,))  # a number: the kind's scalar form
+    yield call.layer(make.pointwise(kind, reads, shape, call.dtype))

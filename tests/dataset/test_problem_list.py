@@ -1,0 +1,126 @@
+"""Lists of problems: text, CSV, JSON lines, parquet, Test-set-II; what is wrong is named with its line."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from surrogate.collect.plan_file import file_problems
+from surrogate.dataset.problem_list import read_convs, read_list
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+
+FIRST = Conv(n=1, c=3, h=224, k=64, r=7)
+
+
+def _write(tmp_path: Path, content: str | bytes) -> Path:
+    path = tmp_path / "list"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# layers\n\nn1c3h224k64r7\n",
+        "-n 1 -c 3 -H 224 -k 64 -y 7\n",
+        "\ufeffn,c,h,k,r\r\n1,3,224,64,7\r\n",
+        "n;c;h;k;r\n1;3;224;64;7\n",
+        "n\tc\th\tk\tr\n1\t3\t224\t64\t7\n",
+        "N, C, H, K, R\n1, 3, 224.0, 64, 7\n",
+        "name,problem\nfirst,n1c3h224k64r7\n",
+        '{"problem": "n1c3h224k64r7"}\n',
+        '{"n": 1, "c": 3, "h": 224, "k": 64, "r": 7}\n',
+    ],
+)
+def test_one_problem_in_every_form(tmp_path: Path, text: str) -> None:
+    """However it is written."""
+    assert [listed.problem for listed in read_list(_write(tmp_path, text))] == [FIRST]
+
+
+def test_settings_networks_and_other_operators(tmp_path: Path) -> None:
+    """A CSV row's own settings; a row without a filter is the operator that it names."""
+    text = (
+        "n,c,h,k,r,dtype,layout,networks,op,heuristic_algorithm,name\n"
+        '1,3,224,64,7,fp16,NHWC-NHWC-NHWC,"A, B",conv,GEMM,first\n'
+        "1,64,112,,,,,,RELU,,\n1,3,224,64,7,,,,,,\n"
+    )
+    conv, relu, plain = read_list(_write(tmp_path, text))
+    assert conv.problem is not None and (conv.problem.dtype, conv.problem.layout) == ("fp16", "NHWC")
+    assert (conv.networks, conv.heuristic, conv.name) == (("A", "B"), "GEMM", "first")
+    assert (relu.problem, relu.operator) == (None, "RELU")
+    assert (plain.problem, plain.heuristic, plain.where) == (FIRST, None, "line 4")
+    assert [planned.networks for planned in file_problems(tmp_path / "list")] == [("A", "B"), ()]
+
+
+def test_parquet_and_distinct_problems(tmp_path: Path) -> None:
+    """By content, not by name; rows per algorithm repeat a problem."""
+    row = {"n": 1, "c": 3, "h": 224, "w": 224, "k": 64, "r": 7, "s": 7, "algorithm": "GEMM", "extra": 1.5}
+    frame = pd.DataFrame([row, row | {"algorithm": "FFT"}, row | {"n": 8}])
+    frame.to_parquet(tmp_path / "list")
+    assert read_convs(tmp_path / "list") == [FIRST, FIRST.with_batch(8)]
+    assert [listed.algorithm for listed in read_list(tmp_path / "list")] == ["GEMM", "FFT", "GEMM"]
+
+
+def test_problems_of_other_families(tmp_path: Path) -> None:
+    """As the command line writes them; exports and plans of convolutions pass them over."""
+    path = _write(tmp_path, "gemm:m64n32k16\nn1c3h224k64r7\nsoftmax:n8c100\n")
+    assert [str(listed.problem).split(":")[0] for listed in read_list(path)][::2] == ["gemm", "softmax"]
+    assert read_convs(path) == [FIRST]
+
+
+def test_test_set_ii(tmp_path: Path) -> None:
+    """SEER's own form: a count, then bare numbers."""
+    assert [str(conv) for conv in read_convs(_write(tmp_path, "1\n128 64 56 128 56 3 1 1\n"))] == [
+        "n128c64h56w56k128r3s3p1u1"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "no problem"),
+        ("# nothing\n", "no problem"),
+        ("n,c,h,k,r\n", "no problem"),
+        ("n1c3h8k4r3\nn1c3h8k4\n", "line 2.*lacks r"),
+        ("n,c,h,k\n1,3,8,4\n", "column r"),
+        ("n,c,h,k,r\n1,3,8,4\n", ":2.*4 values"),
+        ("n,c,h,k,r\n1,3,8,4,x\n", "line 2.*r is 'x'"),
+        ("n,c,h,k,r\n1,3,8,4,1.5\n", "line 2.*r is '1.5'"),
+        ("n,c,h,k,r\n1,3,8,4,9\n", "line 2.*filter"),
+        ("n,c,h,k,r,dtype\n1,3,8,4,1,fp23\n", "did you mean"),
+        ("n,N,c,h,k,r\n1,1,3,9,4,3\n", "twice"),
+        ('{"n": 1}\n', "c, h, k, r missing"),
+        ('{"n": 1\n', "not JSON"),
+        ('{"problem": "n1c3h8k4r3"}\n[1]\n', "list came"),
+        ('{"a":' * 100_000, "not JSON"),
+        ("n1c3h8k4r3\n" + "x" * (65 << 20), "larger"),
+        ("n,c".encode("utf-16"), "UTF-8"),
+        (b"\xff\xfe\x00\x01", "UTF-8"),
+        (b"PAR1 and no more", "parquet"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, content: str | bytes, words: str) -> None:
+    """In one line."""
+    with pytest.raises(InputError, match=words) as caught:
+        read_list(_write(tmp_path, content))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    """Said as such."""
+    with pytest.raises(InputError, match="no such file"):
+        read_list(tmp_path / "none")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(max_size=60))
+def test_any_text_is_read_or_refused(tmp_path: Path, text: str) -> None:
+    """Problems, or one line that names the file."""
+    path = _write(tmp_path, text.encode("utf-8", "surrogatepass"))
+    try:
+        assert read_list(path)
+    except InputError as error:
+        assert str(path) in str(error)

@@ -1,0 +1,410 @@
+"""Searching settings: losses by hand, nested folds, and studies that processes share, resume and cannot mix up."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import optuna
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.store import Dataset, write_dataset
+from surrogate.evaluation import tune as tuning
+from surrogate.evaluation.tune import (
+    INNER_FOLDS,
+    OBJECTIVES,
+    TIME_WEIGHT,
+    TUNE_TRIALS,
+    InnerFolds,
+    fingerprint,
+    open_storage,
+    search,
+    shown,
+    stored_settings,
+    tune,
+    tuned,
+)
+from surrogate.features.errors import InputError
+from surrogate.features.families import FAMILIES
+from surrogate.models.base import TimeModel
+from surrogate.models.baselines import AlwaysBestSingle, Roofline
+from surrogate.models.linear import LinearTerms
+
+Table = Callable[..., pd.DataFrame]
+MODEL = "linear-terms"
+STORED = stored_settings(LinearTerms)
+
+
+class Fixed(TimeModel):
+    """Predicts 1 µs for one algorithm and 2 µs for others."""
+
+    name: ClassVar[str] = "fixed"
+
+    def __init__(self, algorithm: str = "") -> None:
+        self.algorithm = algorithm
+
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        pass
+
+    def _predict(self, rows: Rows) -> np.ndarray:
+        return np.where(rows.frame["algorithm"] == self.algorithm, 1.0, 2.0)
+
+
+class Oracle(Fixed):
+    """Predicts measured times, times a factor; NaN applies to nothing."""
+
+    name: ClassVar[str] = "oracle"
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self.factor = factor
+
+    def _predict(self, rows: Rows) -> np.ndarray:
+        return self.factor * rows.time_us
+
+
+class Constant(Fixed):
+    """Predicts one time, and notes what every fit trained on and was asked."""
+
+    name: ClassVar[str] = "constant"
+    seen: ClassVar[list[tuple[set[int], set[int]]]] = []
+
+    def __init__(self, time_us: float = 100.0) -> None:
+        self.time_us = time_us
+
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        self.shapes_ = set(rows.shape.tolist())
+
+    def _predict(self, rows: Rows) -> np.ndarray:
+        self.seen.append((self.shapes_, set(rows.shape.tolist())))
+        return np.full(len(rows), self.time_us)
+
+    @staticmethod
+    def space(trial: Any) -> dict[str, Any]:
+        return {"time_us": trial.suggest_float("time_us", 1.0, 1e4, log=True)}
+
+
+def loss(model: TimeModel, rows: Rows, objective: str = "time") -> float:
+    """The loss of ``model`` over all inner folds of ``rows``."""
+    *_, last = InnerFolds.of(rows, 0).losses(model)
+    return last.value(objective)
+
+
+@pytest.fixture(scope="module")
+def rows(table: Table) -> Rows:
+    return rows_of(normalise(table(12), "test"))
+
+
+@pytest.fixture(scope="module")
+def data(table: Table) -> Dataset:
+    return Dataset(normalise(table(6), "test"), name="six")
+
+
+def test_inner_folds_never_hold_out_a_shape_that_trains(rows: Rows) -> None:
+    Constant.seen.clear()
+    loss(Constant(), rows)
+    assert len(Constant.seen) == INNER_FOLDS
+    assert all(inside and outside and not inside & outside for inside, outside in Constant.seen)
+    assert set().union(*(outside for _, outside in Constant.seen)) == set(rows.shape[rows.ok].tolist())
+
+
+def test_the_stored_settings_come_first_and_more_trials_are_no_worse(rows: Rows) -> None:
+    assert search(LinearTerms, rows, 1, 0) == STORED
+    many = search(LinearTerms, rows, 6, 0)
+    assert loss(LinearTerms(**many), rows, "both") <= loss(LinearTerms(), rows, "both")
+    assert search(LinearTerms, rows, 6, 0) == many
+
+
+def test_what_cannot_be_searched_keeps_the_stored_settings(rows: Rows) -> None:
+    """Models without settings, no trials, and a training part of one shape: no search, no failure."""
+    for cls in (Roofline, AlwaysBestSingle):
+        assert search(cls, rows, 3, 0) == {}
+        assert tuned(cls, rows, "light", 0).get_params() == cls().get_params()
+    assert TUNE_TRIALS["none"] == 0 < TUNE_TRIALS["light"] < TUNE_TRIALS["full"]
+    assert tuned(LinearTerms, rows, "none", 0).get_params() == LinearTerms().get_params()
+    assert search(LinearTerms, rows.take(rows.shape == 0), 2, 0) == STORED
+
+
+def test_choice_loss_is_the_mean_over_shapes_of_log_slowdown(table: Table) -> None:
+    """By hand: one shape has two problems where GEMM takes 2 and 8 times the best, the other one where it is best."""
+    frame = table(2, batches=(1, 8), gpus=("Tesla T4",), algorithms=("IMPLICIT_GEMM", "GEMM"))
+    frame = frame[(frame["n"] == 1) | (frame["c"] == frame["c"].iloc[0])].assign(
+        status="ok", heuristic_algorithm=None
+    )
+    shape, n, name = (frame[column].to_numpy() for column in ("r", "n", "algorithm"))
+    frame["time_us"] = np.select(
+        [name == "IMPLICIT_GEMM", shape == shape[0]], [10.0, np.where(n == 1, 20.0, 80.0)], default=10.0
+    )
+    rows = rows_of(normalise(frame[(shape == shape[0]) | (n == 1)], "test"))
+    assert loss(Fixed("GEMM"), rows, "choice") == pytest.approx((0.5 * (np.log(2) + np.log(8)) + 0.0) / 2)
+    assert loss(Fixed("IMPLICIT_GEMM"), rows, "choice") == 0.0
+
+
+def test_both_adds_half_the_mean_absolute_error(rows: Rows) -> None:
+    choice, both = (loss(Fixed("FFT"), rows, name) for name in OBJECTIVES[1:])
+    ok = rows.take(rows.ok)
+    error = np.abs(np.log(Fixed("FFT").predict(ok) / ok.time_us)).mean()
+    assert both == pytest.approx(choice + TIME_WEIGHT * error) and min(error, choice) > 0
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=8)
+@given(factor=st.floats(1e-3, 1e3))
+def test_a_perfect_order_costs_nothing_and_a_common_factor_is_a_time_error(rows: Rows, factor: float) -> None:
+    assert loss(Oracle(factor), rows, "choice") == 0.0
+    assert loss(Oracle(factor), rows, "time") == pytest.approx(abs(np.log(factor)), abs=1e-12)
+
+
+def test_where_nothing_can_be_chosen_times_alone_count(table: Table) -> None:
+    one = rows_of(normalise(table(6, algorithms=("IMPLICIT_GEMM",)), "test"))
+    error = np.abs(np.log(100.0 / one.time_us[one.ok])).mean()
+    assert loss(Constant(), one, "both") == pytest.approx(TIME_WEIGHT * error)
+    with pytest.raises(InputError, match="two measured"):
+        search(LinearTerms, one, 2, 0, objective="choice")
+    with pytest.raises(InputError, match="speed"):
+        search(LinearTerms, one, 2, 0, objective="speed")
+
+
+def test_problems_a_model_does_not_apply_to_cost_the_slowest_candidate(rows: Rows) -> None:
+    worst = loss(Oracle(np.nan), rows, "choice")
+    assert worst >= max(loss(Fixed(name), rows, "choice") for name in ("FFT", "IMPLICIT_GEMM"))
+    assert loss(Oracle(np.nan), rows, "time") == np.inf
+
+
+def test_hopeless_trials_end_early_and_progress_tells_the_best(rows: Rows) -> None:
+    steps: list[tuple[int, int, str]] = []
+    Constant.seen.clear()
+    best = search(Constant, rows, 20, 0, objective="time", progress=lambda *words: steps.append(words))
+    assert len(Constant.seen) < 20 * INNER_FOLDS
+    assert steps[0] == (0, 20, "") and steps[-1][:2] == (20, 20)
+    assert steps[-1][2] == f"best {loss(Constant(**best), rows):.5f}"
+
+
+def test_a_failed_fit_ends_the_search_with_its_own_error(rows: Rows) -> None:
+    class Broken(Constant):
+        def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+            raise InputError("no such rows")
+
+    with pytest.raises(InputError, match="no such rows"):
+        search(Broken, rows, 3, 0)
+
+
+def test_any_family_can_be_tuned() -> None:
+    frame = pd.DataFrame(
+        [
+            {"family": "gemm", "operator": "gemm", "gpu": "Tesla T4", "library": "cublas", "library_version": "12",
+             "batch": 1, "m": m, "n": n, "k": 256, "status": "ok", "time_us": m * n / 100}
+            for m in (64, 128) for n in (64, 128, 256, 512, 1024)
+        ]
+    )  # fmt: skip
+    rows = rows_of(normalise(frame, "test"))
+    assert rows.family is FAMILIES["gemm"] and set(search(LinearTerms, rows, 4, 0)) == set(STORED)
+
+
+# Studies on a storage
+
+
+def _seer_tune(file: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "surrogate", "tune", str(file), "--model", MODEL, "--study", "s", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def _finished(storage: str) -> list[optuna.trial.FrozenTrial]:
+    states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+    return optuna.load_study(study_name="s", storage=open_storage(storage)).get_trials(states=states)
+
+
+@pytest.fixture
+def file(data: Dataset, tmp_path: Path) -> Path:
+    write_dataset(data.frame, tmp_path / "six.parquet")
+    return tmp_path / "six.parquet"
+
+
+@pytest.mark.parametrize(
+    "form", ["{}/study.journal", pytest.param("sqlite:///{}/study.db", marks=pytest.mark.slow)]
+)
+def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> None:
+    """Two at once do the work together: each at most one trial too many, the stored settings once."""
+    storage = form.format(tmp_path)
+    started = [_seer_tune(file, "--storage", storage, "--trials", "16") for _ in range(2)]
+    for process in started:
+        _, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
+    trials = _finished(storage)
+    assert 16 <= len(trials) <= 17
+    assert sum(trial.params == STORED for trial in trials) in (1, 2)
+    assert len({trial.params["alpha"] for trial in trials}) >= len(trials) - 1  # no worker repeats another's
+
+
+@pytest.mark.parametrize("form", ["{}/study.journal", "journal://{}/study.journal", "sqlite:///{}/study.db"])
+def test_the_same_command_resumes_and_adds(data: Dataset, tmp_path: Path, form: str) -> None:
+    where = {"model": MODEL, "storage": form.format(tmp_path)}
+    first = tune(data, trials=4, **where)
+    assert first.trials == {"complete": 4, "pruned": 0, "running": 0} and first.storage == where["storage"]
+    assert tune(data, trials=4, **where) == first
+    more = tune(data, trials=8, **where)
+    assert sum(more.trials.values()) == 8 and more.value <= first.value
+    assert more.stored_value is not None and more.value <= more.stored_value
+    assert more.time_loss > 0 and more.settings().params == more.params
+
+
+def test_a_search_on_a_storage_finds_what_one_in_memory_finds(data: Dataset, tmp_path: Path) -> None:
+    found = tune(data, trials=12, model=MODEL, storage=str(tmp_path / "a"))
+    assert found.params == search(LinearTerms, rows_of(data.frame), 12, 0)
+    assert set(found.importance) in (set(), set(STORED))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such signal there")
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(
+    data: Dataset, file: Path, tmp_path: Path, number: int
+) -> None:
+    storage = f"sqlite:///{tmp_path}/study.db"
+    tune(data, trials=1, model=MODEL, storage=storage, study="s")  # makes the tables and the study
+    process = _seer_tune(file, "--storage", storage, "--trials", "100000")
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None and len(_finished(storage)) < 4:
+        time.sleep(0.5)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert process.returncode == 130, errors
+        assert "the same command goes on" in errors and "Traceback" not in errors
+    wanted = len(_finished(storage)) + 2
+    process = _seer_tune(file, "--storage", storage, "--trials", str(wanted))
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert len(_finished(storage)) == wanted
+
+
+def test_a_killed_workers_trial_is_tried_again(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its heart has stopped: the next worker marks it as failed and tries its settings again."""
+    monkeypatch.setattr(tuning, "HEARTBEAT_S", 1)
+    where: dict[str, Any] = {"model": MODEL, "storage": f"sqlite:///{tmp_path}/s.db", "study": "s"}
+    tune(data, trials=1, **where)
+    script = f"""
+import os
+from surrogate.evaluation import tune as tuning
+tuning.HEARTBEAT_S = 1
+import optuna
+study = optuna.load_study(study_name="s", storage=tuning.open_storage({where["storage"]!r}))
+study.optimize(lambda trial: trial.suggest_float("alpha", 1e-3, 1e3, log=True) and os._exit(9), n_trials=1)
+"""
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=False).returncode == 9
+    time.sleep(4)  # longer than the grace of three heartbeats
+    found = tune(data, trials=4, **where)
+    assert found.trials["running"] == 0 and found.trials["complete"] + found.trials["pruned"] == 4
+    study = optuna.load_study(study_name="s", storage=open_storage(where["storage"]))
+    (lost,) = study.get_trials(states=(optuna.trial.TrialState.FAIL,))
+    assert lost.params["alpha"] in [trial.params["alpha"] for trial in _finished(where["storage"])]
+
+
+def test_no_trial_begins_after_the_timeout(data: Dataset, tmp_path: Path) -> None:
+    storage = str(tmp_path / "j")
+    found = tune(data, trials=10**6, model=MODEL, storage=storage, timeout_minutes=0.02)
+    assert 0 < found.trials["complete"] < 10**6
+    with pytest.raises(InputError, match="no finished trial"):
+        tune(data, trials=5, model=MODEL, storage=storage, study="t", timeout_minutes=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"objective": "time"}, ("objective both", "time")),
+        ({"seed": 1}, ("seed 0", "1")),
+        ({"model": "linear-dims"}, ("model linear-terms", "linear-dims")),
+    ],
+)
+def test_a_study_made_for_something_else_is_refused(
+    data: Dataset, tmp_path: Path, change: dict[str, Any], words: tuple[str, str]
+) -> None:
+    where: dict[str, Any] = {"model": MODEL, "storage": str(tmp_path / "j"), "study": "s", "trials": 1}
+    tune(data, **where)
+    with pytest.raises(InputError, match="--study") as refused:
+        tune(data, **(where | change))
+    assert all(word in str(refused.value) for word in words)
+    with pytest.raises(InputError, match="for data"):
+        tune(data.with_frame(data.frame.iloc[1:]), **where)
+
+
+def test_another_optuna_study_is_left_alone(data: Dataset, tmp_path: Path) -> None:
+    storage = str(tmp_path / "j")
+    study = optuna.create_study(study_name="s", storage=open_storage(storage))
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=2)
+    with pytest.raises(InputError, match="--study"):
+        tune(data, trials=3, model=MODEL, storage=storage, study="s")
+
+
+def test_a_study_whose_maker_was_killed_at_once_is_adopted(data: Dataset, tmp_path: Path) -> None:
+    storage = str(tmp_path / "j")
+    optuna.create_study(study_name="s", storage=open_storage(storage))
+    assert tune(data, trials=2, model=MODEL, storage=storage, study="s").stored_value is not None
+
+
+def test_the_fingerprint_names_rows_not_their_order(rows: Rows) -> None:
+    mixed = rows.take(np.random.default_rng(0).permutation(len(rows)))
+    assert fingerprint(rows) == fingerprint(mixed)
+    frame = rows.frame
+    faster = rows_of(frame.assign(time_us=frame["time_us"].where(frame.index != 3, 1.0)))
+    assert len({fingerprint(each) for each in (rows, faster, rows.take(np.arange(1, len(rows))))}) == 3
+
+
+def test_models_without_settings_and_tables_of_one_shape_are_refused(data: Dataset, tmp_path: Path) -> None:
+    storage = str(tmp_path / "j")
+    with pytest.raises(InputError, match="roofline"):
+        tune(data, trials=1, model="roofline", storage=storage)
+    one = data.with_frame(data.frame[rows_of(data.frame).shape == 0])
+    with pytest.raises(InputError, match="two shapes"):
+        tune(one, trials=1, model=MODEL, storage=storage)
+    assert not Path(storage).exists()
+
+
+@pytest.mark.parametrize(
+    ("where", "word"),
+    [
+        ("mysql://host/base", "mysql"),
+        ("postgres://host/base", "did you mean postgresql"),
+        ("postgresql://nobody:secret@127.0.0.1:1/base", "goes on|psycopg"),
+        ("journal://relative", "journal"),
+        ("sqlite:////no/such/folder/x.db", "goes on"),
+        ("/no/such/folder/x.journal", "goes on"),
+    ],
+)
+def test_storages_that_cannot_be_used_are_one_line(data: Dataset, where: str, word: str) -> None:
+    with pytest.raises(InputError, match=word) as refused:
+        tune(data, trials=1, model=MODEL, storage=where)
+    assert "\n" not in str(refused.value) and "secret" not in str(refused.value)
+
+
+def test_a_file_that_is_no_journal_is_left_as_it_is(data: Dataset, tmp_path: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("my notes\n")
+    with pytest.raises(InputError, match="notes"):
+        tune(data, trials=1, model=MODEL, storage=str(other))
+    assert other.read_text() == "my notes\n"
+
+
+def test_a_password_is_never_shown() -> None:
+    assert shown("postgresql://me:secret@host/base") == "postgresql://me@host/base"
+    assert shown("tune.journal") == "tune.journal" and shown("sqlite:///a/b.db") == "sqlite:///a/b.db"
+
+
+def test_workers_may_make_the_database_in_the_same_moment(tmp_path: Path) -> None:
+    open_storage(f"sqlite:///{tmp_path}/other.db")  # SQLAlchemy cannot be imported by several threads at once
+    with ThreadPoolExecutor(4) as pool:
+        opened = list(pool.map(open_storage, [f"sqlite:///{tmp_path}/study.db"] * 4))
+    assert all(each.get_all_studies() == [] for each in opened)

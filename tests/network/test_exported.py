@@ -1,0 +1,155 @@
+"""Exported programs without torch: a graph written by hand, sizes as symbols, and nothing that runs."""
+
+import contextlib
+import json
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.network.exported import evaluated, read_exported, symbols
+from surrogate.network.training import iteration
+
+N = "Symbol('s0', positive=True, integer=True)"
+
+
+def _program(batch: str, *, weight: bool = True) -> dict[str, Any]:
+    """A convolution without bias and a ReLU, on images of 3 × 8 × 8; the filter trains."""
+    sizes = {"x": [batch, 3, 8, 8], "w": [4, 3, 3, 3], "c": [batch, 4, 8, 8], "y": [batch, 4, 8, 8]}
+    values = {
+        name: {
+            "sizes": [{"as_int": s} if isinstance(s, int) else {"as_expr": {"expr_str": s}} for s in shape],
+            "dtype": 7,
+        }
+        for name, shape in sizes.items()
+    }
+
+    def node(target: str, inputs: dict[str, Any], output: str) -> dict[str, Any]:
+        given = [{"name": name, "arg": value} for name, value in inputs.items()]
+        outputs = [{"as_tensor": {"name": output}}]
+        stack = {"nn_module_stack": "L__self___body,body,torch.nn.Module"}
+        return {"target": f"torch.ops.aten.{target}", "inputs": given, "outputs": outputs, "metadata": stack}
+
+    conv = {
+        "input": {"as_tensor": {"name": "x"}},
+        "weight": {"as_tensor": {"name": "w"}},
+        "bias": {"as_none": True},
+    }
+    nodes = [
+        node("conv2d.default", conv | {"stride": {"as_ints": [1, 1]}, "padding": {"as_ints": [1, 1]}}, "c"),
+        node("relu.default", {"self": {"as_tensor": {"name": "c"}}}, "y"),
+    ]
+    inputs = [
+        {"parameter": {"arg": {"name": "w"}}} if weight else {},
+        {"user_input": {"arg": {"as_tensor": {"name": "x"}}}},
+    ]
+    graph = {"tensor_values": values, "nodes": nodes}
+    return {"graph_module": {"graph": graph, "signature": {"input_specs": inputs}}}
+
+
+def _write(path: Path, content: bytes, **others: bytes) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("net/models/model.json", content)
+        for name, data in others.items():
+            archive.writestr(f"net/data/{name}.pkl", data)
+    return path
+
+
+def test_a_program_by_hand(tmp_path: Path) -> None:
+    """Its layers under the modules' names, at another batch, and as an iteration."""
+    path = _write(tmp_path / "net.pt2", json.dumps(_program(N)).encode())
+    found = read_exported(path, batch=5)
+    assert [layer.name for layer in found.layers] == ["body.conv2d", "body.relu"]
+    assert found.convs == (Conv(n=5, c=3, h=8, k=4, r=3, pad_h=1),)
+    assert (found.batch, found.coverage, found.layers[0].parameters) == (5, 1.0, 4 * 27)
+    trained = [layer.operator for layer in iteration(found).layers]
+    assert "conv2d.bwd_filter" in trained and "conv2d.bwd_data" not in trained
+    fixed = _write(tmp_path / "fixed.pt2", json.dumps(_program("Integer(2)")).encode())
+    with pytest.raises(InputError, match="fixed batch of 2"):
+        read_exported(fixed, batch=8)
+
+
+class _Evil:
+    """Unpickling it writes a file."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = str(mark)
+
+    def __reduce__(self):
+        return Path.touch, (Path(self.mark),)
+
+
+@pytest.mark.parametrize("size", ["Integer(2)", "__import__('pathlib').Path({mark!r}).touch()"])
+def test_nothing_in_the_archive_is_executed(tmp_path: Path, size: str) -> None:
+    """Pickled weights and sample inputs, and a size that is a call, which torch's own loader would evaluate."""
+    mark = tmp_path / "executed"
+    evil = pickle.dumps(_Evil(mark))
+    content = json.dumps(_program(size.format(mark=str(mark)))).encode()
+    path = _write(tmp_path / "evil.pt2", content, weights=evil, sample_inputs=evil)
+    if "import" in size:
+        with pytest.raises(InputError, match="arithmetic"):
+            read_exported(path)
+    else:
+        assert read_exported(path).batch == 2
+    assert not mark.exists()
+    pickle.loads(evil)  # the trap is a real one
+    assert mark.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"graph_module": 3}', b"{" * 100_000])
+def test_odd_programs(tmp_path: Path, content: bytes) -> None:
+    """One line each, as for text, an archive of something else, and nothing."""
+    (tmp_path / "text.pt2").write_text("no archive")
+    with zipfile.ZipFile(tmp_path / "other.pt2", "w") as archive:
+        archive.writestr("data.pkl", b"\x80\x04.")
+    _write(tmp_path / "odd.pt2", content)
+    for name in ("odd.pt2", "text.pt2", "other.pt2", "none.pt2"):
+        with pytest.raises(InputError) as error:
+            read_exported(tmp_path / name)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("Integer(7)", 7),
+        ("-3", -3),
+        (N, 5),
+        (f"Mul(Integer(2), {N})", 10),
+        (f"Add(Integer(-1), Mul({N}, {N}))", 24),
+        (f"FloorDiv({N}, Integer(2))", 2),
+        (f"CeilDiv({N}, Integer(2))", 3),
+        (f"Max(Integer(8), {N})", 8),
+        (f"Mod({N}, Integer(3))", 2),
+    ],
+)
+def test_known_sizes(text: str, value: int) -> None:
+    """With s0 = 5; names of symbols, each once."""
+    assert evaluated(text, {"s0": 5}) == value
+    assert symbols(f"Add({N}, Symbol('s7'), {N})") == {"s0", "s7"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os')", "open('x')", "().__class__", "Symbol('other')", "Integer('3')", "FloorDiv(3, 0)", "1 +",
+        "Pow(2, 10**9)", "lambda: 0", "Mul", "Integer()", "(" * 500, "9" * 3000, "FloorDiv(3)",
+    ],
+)  # fmt: skip
+def test_anything_else_is_refused(text: str) -> None:
+    """Unknown functions, names, texts."""
+    with pytest.raises(InputError):
+        evaluated(text, {"s0": 5})
+
+
+@given(st.text(max_size=60))
+def test_any_text(text: str) -> None:
+    """A number or one line."""
+    with contextlib.suppress(InputError):
+        assert isinstance(evaluated(text, {}), int)
