@@ -1,4 +1,7 @@
-"""(r) Which terms carry the result: `boosted-terms` less one group of columns at a time, on the same held-out rows."""
+"""Which analytical terms carry the result?
+
+Which terms carry the result: `boosted-terms` less one group of columns at a time, on the same held-out rows.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -110,7 +113,12 @@ def _tables(sources: Sources, effort: Effort) -> Iterator[tuple[str, Rows, list[
         yield label, rows, rounds[: effort.folds], "all"
     data = effort.sample(sources.dataset("mi210"), MI210_SHAPES)
     rows = candidate_rows([data])
-    yield LABELS["mi210"], rows, rounds_by("shape", rows, min(effort.folds, MI210_FOLDS), effort.seed), data.candidates
+    yield (
+        LABELS["mi210"],
+        rows,
+        rounds_by("shape", rows, min(effort.folds, MI210_FOLDS), effort.seed),
+        data.candidates,
+    )
 
 
 def variant_verdicts(predictions: Predictions) -> pd.DataFrame:
@@ -229,12 +237,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "ablation",
-    "Which analytical terms carry the result?",
-    ("cudnn", "partial", "mi210"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi210"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

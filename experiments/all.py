@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from experiments.experiment import HOME
 from experiments.catalogue import ALONE, NAMES, Row, experiment, update_readme
+from experiments.experiment import HOME
 from experiments.script import SKIPPED, read_sources
 from experiments.sources import DEFAULT_FOLDER
 from surrogate.features.errors import InputError, nearest

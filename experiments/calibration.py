@@ -1,4 +1,7 @@
-"""(m) Calibration: how many measurements on a new GPU its predictions need, planned or at random."""
+"""How many measurements does a GPU need that training never saw, and does planning them help?
+
+Calibration: how many measurements on a new GPU its predictions need, planned or at random.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -179,12 +182,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "calibration",
-    "How many measurements does a GPU need that training never saw, and does planning them help?",
-    ("cudnn", "partial", "mi300x", "mi210", "mi100", "navi21"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi300x", "mi210", "mi100", "navi21"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

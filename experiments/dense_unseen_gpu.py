@@ -1,4 +1,7 @@
-"""PyTorch's operators on a GPU that training never saw."""
+"""How long do PyTorch's dense operators take on a GPU that training never saw?
+
+PyTorch's operators on a GPU that training never saw.
+"""
 
 from dataclasses import replace
 
@@ -41,7 +44,9 @@ def answer(table: pd.DataFrame) -> str:
     for population, part in table[table["operator"] == EVERY].groupby("population", sort=False):
         medians = part[part["gpu"] == EVERY].set_index("model")["median_error_pct"]
         own = part[(part["model"] == DEFAULT_MODEL) & (part["gpu"] != EVERY)].sort_values("median_error_pct")
-        low, high = (f"{own['gpu'].iloc[end]} {percent(own['median_error_pct'].iloc[end])}" for end in (0, -1))
+        low, high = (
+            f"{own['gpu'].iloc[end]} {percent(own['median_error_pct'].iloc[end])}" for end in (0, -1)
+        )
         others = [f"{name} {percent(error)}" for name, error in medians.items() if name != DEFAULT_MODEL]
         texts.append(
             f"{population} rows: {DEFAULT_MODEL} {percent(medians[DEFAULT_MODEL])} (from {low} to {high}),"
@@ -50,12 +55,7 @@ def answer(table: pd.DataFrame) -> str:
     return "Median error on a GPU never measured — " + "; ".join(texts) + "."
 
 
-EXPERIMENT = Experiment(
-    "dense_unseen_gpu",
-    "How long do PyTorch's dense operators take on a GPU that training never saw?",
-    ("dense",),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("dense",))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -1,4 +1,7 @@
-"""(m) Whole networks end to end, on GPUs and a cuDNN that training never saw: summed layers, measured passes."""
+"""Do predicted layers add up to measured passes of whole networks, on GPUs never measured?
+
+Whole networks end to end, on GPUs and a cuDNN that training never saw: summed layers, measured passes.
+"""
 
 import numpy as np
 import pandas as pd
@@ -14,9 +17,9 @@ from surrogate.dataset.rows import rows_of
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.families import CONV
 from surrogate.features.gpu import Gpu, gpu
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.features.families import CONV
 from surrogate.models import DEFAULT_MODEL, Support, TimeModel
 from surrogate.network.architectures.onnx_graphs import onnx_model
 from surrogate.network.network import Network
@@ -73,7 +76,9 @@ def passes(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def pass_times(forward: Network, device: Gpu, model: TimeModel, support: Support) -> dict[str, dict[str, float]]:
+def pass_times(
+    forward: Network, device: Gpu, model: TimeModel, support: Support
+) -> dict[str, dict[str, float]]:
     """Pass → sum of its layers in µs, how many kernels, and the convolutions' part.
 
     Operators other than convolutions take their roofline; the optimizer's step is in neither pass.
@@ -157,12 +162,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "end_to_end",
-    "Do predicted layers add up to measured passes of whole networks, on GPUs never measured?",
-    ("cudnn", "partial", "end_to_end"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "end_to_end"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

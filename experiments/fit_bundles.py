@@ -45,7 +45,9 @@ class Plan:
 DLPERF = "Fitted on measurements of rai-project/dlperf (University of Illinois/NCSA Open Source License)."
 SCOPE = "Fitted on measurements of c3sr/scope (Apache License 2.0)."
 PLANS = {
-    "cudnn7": Plan(("cudnn_conv_per_algorithm.parquet", "cudnn_conv_partial_networks.parquet"), (DLPERF, SCOPE)),
+    "cudnn7": Plan(
+        ("cudnn_conv_per_algorithm.parquet", "cudnn_conv_partial_networks.parquet"), (DLPERF, SCOPE)
+    ),
     "miopen": Plan(
         tuple(f"miopen_conv_{name}.parquet" for name in ("mi210", "mi100", "mi300x", "navi21")),
         ("Fitted on the find databases of ROCm/MIOpen (MIT License).",),

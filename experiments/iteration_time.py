@@ -1,4 +1,7 @@
-"""Iteration times of real traces from host overheads and kernel times, measured or predicted (Lin et al.)."""
+"""How long does a training iteration take, from host overheads and the times of its kernels?
+
+Iteration times of real traces from host overheads and kernel times, measured or predicted (Lin et al.).
+"""
 
 import numpy as np
 import pandas as pd
@@ -8,8 +11,8 @@ from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome
 from experiments.script import run_script
 from experiments.sources import Sources
-from experiments.verdicts import listing, percent
 from experiments.traces import POWER, RESNET, TRACES, workers
+from experiments.verdicts import listing, percent
 from surrogate.trace.events import Trace
 from surrogate.trace.iteration import (
     IterationTime,
@@ -129,12 +132,7 @@ def _answer(table: pd.DataFrame) -> str:
     return text + (f" Above 5 % in the median: {listing(list(over))}." if len(over) else "")
 
 
-EXPERIMENT = Experiment(
-    "iteration_time",
-    "How long does a training iteration take, from host overheads and the times of its kernels?",
-    tuple(TRACES.values()),
-    run,
-)
+EXPERIMENT = Experiment.of(run, tuple(TRACES.values()))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -1,4 +1,7 @@
-"""(e) Learning curves: how many training shapes the models need."""
+"""How do errors and slowdowns fall with the number of training shapes?
+
+Learning curves: how many training shapes the models need.
+"""
 
 import numpy as np
 import pandas as pd
@@ -83,12 +86,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "learning_curve",
-    "How do errors and slowdowns fall with the number of training shapes?",
-    ("mi210", "cudnn"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("mi210", "cudnn"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -1,4 +1,7 @@
-"""(f) Leave one GPU out: what the other GPUs teach about one that was never measured."""
+"""How good are picks and times on a GPU that training never saw?
+
+Leave one GPU out: what the other GPUs teach about one that was never measured.
+"""
 
 import numpy as np
 import pandas as pd
@@ -9,7 +12,15 @@ from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import cross_validate
 from experiments.script import run_script
 from experiments.sources import Sources
-from experiments.verdicts import HEURISTIC, choice_verdicts, listing, named_models, percent, ratio, time_verdicts
+from experiments.verdicts import (
+    HEURISTIC,
+    choice_verdicts,
+    listing,
+    named_models,
+    percent,
+    ratio,
+    time_verdicts,
+)
 
 EVERY = "all"
 SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
@@ -65,12 +76,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "leave_one_gpu_out",
-    "How good are picks and times on a GPU that training never saw?",
-    ("cudnn", "partial"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

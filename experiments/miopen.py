@@ -1,4 +1,7 @@
-"""(g) MIOpen on four AMD GPUs, by algorithm and by solver, and MI300X from the other three."""
+"""How good are picks on AMD's GPUs, by algorithm and by solver, and on one that training never saw?
+
+MIOpen on four AMD GPUs, by algorithm and by solver, and MI300X from the other three.
+"""
 
 import numpy as np
 import pandas as pd
@@ -57,7 +60,9 @@ def _unseen(
 
 def verdicts(found: Predictions) -> pd.DataFrame:
     """Slowdowns and time errors side by side, per model."""
-    picks = choice_verdicts(found).drop(columns=["gpu", "stratum", "shapes", "slowdown_geomean", "within_10pct"])
+    picks = choice_verdicts(found).drop(
+        columns=["gpu", "stratum", "shapes", "slowdown_geomean", "within_10pct"]
+    )
     picks = picks.rename(columns={"n": "problems"})
     return picks.merge(time_verdicts(found), on="model", how="outer")
 
@@ -109,12 +114,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "miopen",
-    "How good are picks on AMD's GPUs, by algorithm and by solver, and on one that training never saw?",
-    GPUS,
-    run,
-)
+EXPERIMENT = Experiment.of(run, GPUS)
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -1,4 +1,6 @@
-"""(l) Whole networks held out with all their shapes: predicted sums of their layers' times against measured ones.
+"""Do predicted convolution times of a network never seen add up to the measured ones?
+
+Whole networks held out with all their shapes: predicted sums of their layers' times against measured ones.
 
 Convolutions are summed over the fastest algorithm's prediction, other layers over what they take as operators.
 """
@@ -122,7 +124,11 @@ def other_layers(frame: pd.DataFrame) -> pd.DataFrame:
     kept = known.notna() & (frame["time_us"] > 0)
     rows, known = frame[kept], known[kept]
     layers = rows[["network", "gpu", "library_version", "time_us"]].assign(
-        network_batch=rows["batch"], operator=known.str[0], variant=known.str[1], status="ok", algorithm="default"
+        network_batch=rows["batch"],
+        operator=known.str[0],
+        variant=known.str[1],
+        status="ok",
+        algorithm="default",
     )
     sizes = rows[[*"nchw", *POOL.values()]].astype("float64").fillna(0).astype("int64")
     product, vector = layers["operator"] == "gemm", layers["variant"] == "GEMV"
@@ -131,7 +137,12 @@ def other_layers(frame: pd.DataFrame) -> pd.DataFrame:
     for size, column in POOL.items():
         images[size] = sizes[column].where(pool, 0)
     products = pd.DataFrame(
-        {"batch": 1, "m": sizes["n"], "n": sizes["c"].where(~vector, 1), "k": sizes["h"].where(~vector, sizes["c"])}
+        {
+            "batch": 1,
+            "m": sizes["n"],
+            "n": sizes["c"].where(~vector, 1),
+            "k": sizes["h"].where(~vector, sizes["c"]),
+        }
     )
     parts = [
         layers[~product].assign(library="cudnn").join(images[~product]),
@@ -153,10 +164,14 @@ def other_sums(
             known = measured[kind][1]
             seen = np.isin(shape_names(known.frame, kind), list(set(shape_names(rows.frame, kind))))
             predicted[positions] = clone(model).fit(known.take(~seen)).predict(rows)
-    each = held.assign(other_predicted_us=predicted)[np.isfinite(predicted)].drop(columns="batch", errors="ignore")
+    each = held.assign(other_predicted_us=predicted)[np.isfinite(predicted)].drop(
+        columns="batch", errors="ignore"
+    )
     each = each.rename(columns={"network_batch": "batch", "time_us": "other_measured_us"})
     totals = each.groupby(PLACE, as_index=False)[["other_measured_us", "other_predicted_us"]].sum()
-    return totals.merge(each.groupby(PLACE, as_index=False).size().rename(columns={"size": "others"}), on=PLACE)
+    return totals.merge(
+        each.groupby(PLACE, as_index=False).size().rename(columns={"size": "others"}), on=PLACE
+    )
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
@@ -206,12 +221,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "networks",
-    "Do predicted convolution times of a network never seen add up to the measured ones?",
-    ("cudnn", "partial", "other_ops", "sequences"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "other_ops", "sequences"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -1,4 +1,7 @@
-"""Operators other than convolutions on shapes never seen, beside published baselines."""
+"""How well are pooling, norms, softmax, pointwise operators and matrix products foretold on shapes never seen?
+
+Operators other than convolutions on shapes never seen, beside published baselines.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -80,7 +83,9 @@ def _long(part: Predictions) -> pd.DataFrame:
     rows = part.rows.take(counted)
     shape = np.char.add(f"{rows.family.name} ", rows.shape.astype(str))
     times = {name: values[counted] for name, values in part.time_us.items()}
-    return rows.frame[[*GROUPS, "gpu"]].reset_index(drop=True).assign(time_us=rows.time_us, shape=shape, **times)
+    return (
+        rows.frame[[*GROUPS, "gpu"]].reset_index(drop=True).assign(time_us=rows.time_us, shape=shape, **times)
+    )
 
 
 def answer(overall: pd.DataFrame) -> str:
@@ -103,12 +108,7 @@ def answer(overall: pd.DataFrame) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    "operators",
-    "How well are pooling, norms, softmax, pointwise operators and matrix products foretold on shapes never seen?",
-    NEEDS,
-    run,
-)
+EXPERIMENT = Experiment.of(run, NEEDS)
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -1,4 +1,7 @@
-"""(c) The picker: SEER's 10 % rule and the slowdown, with infeasible picks counted as right and as wrong."""
+"""How often is a pick over 10 % slower than the best, and what does it cost?
+
+The picker: SEER's 10 % rule and the slowdown, with infeasible picks counted as right and as wrong.
+"""
 
 import numpy as np
 import pandas as pd
@@ -9,7 +12,15 @@ from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import cross_validate
 from experiments.script import run_script
 from experiments.sources import PAPER_BATCH, PAPER_LEAST_US, Sources
-from experiments.verdicts import HEURISTIC, choice_verdicts, interval, named_models, percent, problem_picks, ratio
+from experiments.verdicts import (
+    HEURISTIC,
+    choice_verdicts,
+    interval,
+    named_models,
+    percent,
+    problem_picks,
+    ratio,
+)
 from surrogate.evaluation.judge import WITHIN
 
 WHOLE, PAPER = "all problems", "paper's pick set"
@@ -102,12 +113,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )
 
 
-EXPERIMENT = Experiment(
-    "picker",
-    "How often is a pick over 10 % slower than the best, and what does it cost?",
-    ("cudnn", "partial"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

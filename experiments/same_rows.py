@@ -1,4 +1,7 @@
-"""(d) Every model of the registry on the same rows, in the paper's own domain and outside it."""
+"""Which model predicts and picks best on the same rows, with and without the analytical terms?
+
+Every model of the registry on the same rows, in the paper's own domain and outside it.
+"""
 
 from collections.abc import Iterator
 
@@ -11,7 +14,16 @@ from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import cross_validate
 from experiments.script import run_script
 from experiments.sources import LABELS, Sources, paper_domain
-from experiments.verdicts import HEURISTIC, choice_verdicts, interval, named_models, percent, ratio, refused, time_verdicts
+from experiments.verdicts import (
+    HEURISTIC,
+    choice_verdicts,
+    interval,
+    named_models,
+    percent,
+    ratio,
+    refused,
+    time_verdicts,
+)
 from surrogate.dataset.store import Dataset
 
 DOMAIN = "cuDNN 7, paper's domain"
@@ -98,12 +110,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "same_rows",
-    "Which model predicts and picks best on the same rows, with and without the analytical terms?",
-    ("cudnn", "partial", "mi210", "winners"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi210", "winners"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

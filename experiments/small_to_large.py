@@ -1,4 +1,7 @@
-"""(h) Train on small problems, predict large ones: where trees end and physics must carry on."""
+"""Do models trained on the smaller half of the problems hold on the larger half?
+
+Train on small problems, predict large ones: where trees end and physics must carry on.
+"""
 
 from itertools import pairwise
 
@@ -82,12 +85,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "small_to_large",
-    "Do models trained on the smaller half of the problems hold on the larger half?",
-    ("cudnn", "mi210"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "mi210"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -1,4 +1,7 @@
-"""(a) Test-set-I: errors per algorithm under SEER's 7-of-10 split and under ours, which holds out whole shapes."""
+"""Test-set-I: how large are the errors per algorithm, and how much does SEER's 7-of-10 split flatter?
+
+Test-set-I: errors per algorithm under SEER's 7-of-10 split and under ours, which holds out whole shapes.
+"""
 
 from collections.abc import Iterator
 
@@ -112,12 +115,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "test_set_i",
-    "Test-set-I: how large are the errors per algorithm, and how much does SEER's 7-of-10 split flatter?",
-    ("cudnn", "mi210"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "mi210"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

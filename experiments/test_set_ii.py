@@ -1,4 +1,7 @@
-"""(b) Test-set-II: the layers of real networks, every shape of the held networks out of training."""
+"""Test-set-II: how good are picks and times on the layers of real networks that training never saw?
+
+Test-set-II: the layers of real networks, every shape of the held networks out of training.
+"""
 
 import numpy as np
 import pandas as pd
@@ -120,12 +123,7 @@ def answer_model(table: pd.DataFrame) -> str:
     return str(overall.sort_values("slowdown_geomean")["model"].iloc[0])
 
 
-EXPERIMENT = Experiment(
-    "test_set_ii",
-    "Test-set-II: how good are picks and times on the layers of real networks that training never saw?",
-    ("cudnn", "partial"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

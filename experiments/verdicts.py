@@ -1,4 +1,4 @@
-"""What predictions are worth: errors of times, slowdowns of picks, each with an interval over shapes; and their words."""
+"""What predictions are worth: errors of times and slowdowns of picks with intervals over shapes; how sentences say it."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,13 @@ import pandas as pd
 from experiments.held_out import Predictions
 from surrogate.dataset.problems import judged_rows, newest_version
 from surrogate.evaluation.judge import Choice, resample_weights, time_errors
-from surrogate.evaluation.scorecard import Judged, choice_rows, heuristic_name, pick_by_heuristic, pick_by_times
+from surrogate.evaluation.scorecard import (
+    Judged,
+    choice_rows,
+    heuristic_name,
+    pick_by_heuristic,
+    pick_by_times,
+)
 from surrogate.models import DEFAULT_MODEL, MODELS
 
 NAMED = (DEFAULT_MODEL, "seer-time-only")

@@ -1,4 +1,7 @@
-"""(i) cuDNN 7.5 → 7.6.4 on V100: what changed, and whether older versions foretell the next."""
+"""What changed from cuDNN 7.5 to 7.6.4 on V100, and do older versions foretell newer ones?
+
+CuDNN 7.5 → 7.6.4 on V100: what changed, and whether older versions foretell the next.
+"""
 
 from itertools import pairwise
 
@@ -12,9 +15,9 @@ from experiments.held_out import candidate_rows, predict_rounds
 from experiments.script import run_script
 from experiments.sources import FORWARD, Sources
 from experiments.verdicts import choice_verdicts, named_models, percent, ratio, time_verdicts
-from surrogate.features.text import version_number
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.features.text import version_number
 
 GPU = "Tesla V100-SXM2-16GB"
 MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-terms")
@@ -143,12 +146,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "versions",
-    "What changed from cuDNN 7.5 to 7.6.4 on V100, and do older versions foretell newer ones?",
-    ("cudnn",),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn",))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

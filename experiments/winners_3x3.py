@@ -1,4 +1,7 @@
-"""(k) Winners of 3×3 convolutions on A100, V100 and P100: which class wins, and how long it takes."""
+"""Which algorithm class wins a 3×3 convolution on A100, V100 and P100, and how long does the winner take?
+
+Winners of 3×3 convolutions on A100, V100 and P100: which class wins, and how long it takes.
+"""
 
 from collections.abc import Mapping
 
@@ -178,12 +181,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     return dots(long, category="gpu", series="by", value="share", xlabel="winner's class named right, %")
 
 
-EXPERIMENT = Experiment(
-    "winners_3x3",
-    "Which algorithm class wins a 3×3 convolution on A100, V100 and P100, and how long does the winner take?",
-    ("winners",),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("winners",))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -47,9 +47,7 @@ def class_terms(rows: Rows, data: Dataset, classes: list[str]) -> np.ndarray:
     """(rows, columns) float32: the problem and the machine once, and the algorithm's terms of every class in turn."""
     kind, own = rows.family, rows.family.candidate_names
     shared = rows.columns(tuple(name for name in rows.column_names if name not in own))
-    each = [
-        rows_of(rows.frame.assign(algorithm=name), kind, data.devices).columns(own) for name in classes
-    ]
+    each = [rows_of(rows.frame.assign(algorithm=name), kind, data.devices).columns(own) for name in classes]
     return np.hstack([shared, *each])
 
 

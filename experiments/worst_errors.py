@@ -1,4 +1,7 @@
-"""(j) The fifty worst errors with their physics, and what they have in common."""
+"""Which fifty rows are predicted worst, and what have they in common?
+
+The fifty worst errors with their physics, and what they have in common.
+"""
 
 import numpy as np
 import pandas as pd
@@ -138,12 +141,7 @@ def _figure(common: pd.DataFrame) -> str | None:
     )
 
 
-EXPERIMENT = Experiment(
-    "worst_errors",
-    "Which fifty rows are predicted worst, and what have they in common?",
-    ("cudnn", "partial"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)
