@@ -2,6 +2,9 @@
 
 import contextlib
 import io
+import os
+import signal
+import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -141,6 +144,20 @@ def test_a_run_in_which_nothing_is_supported_exits_1(recording, tmp_path):
     assert "not_supported" in result.stdout
 
 
+def test_a_run_that_fell_back_from_cupti_exits_1_in_one_line(recording, tmp_path):
+    text = (
+        recording.read_text()
+        .replace('{"sms":4}', '{"timer":"cupti"}')
+        .replace('"timer":"cupti","w', '"timer":"events","w')
+    )
+    (tmp_path / "fallen.jsonl").write_text(text)
+    words = ("--device", "replay", "--recording", tmp_path / "fallen.jsonl", "-o", tmp_path / "run.jsonl")
+    for _ in range(2):
+        result = seer(*words)
+        assert result.exit_code == 1 and "fell back from CUPTI to events" in result.stdout
+        assert result.output.count("\n") == 1
+
+
 def test_left_out_problems_are_counted(tmp_path, monkeypatch):
     monkeypatch.setenv("SEER_CUDNN", "no-such-library.so")
     plan = tmp_path / "plan.txt"
@@ -166,3 +183,32 @@ def test_the_deviceless_heuristic_is_called(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert calls == [(calls[0][0], "h200", str(output))]
     assert calls[0][0] > 1000
+
+
+def test_ctrl_c_leaves_a_run_that_goes_on(recording, tmp_path):
+    script = (
+        "import time\n"
+        "from surrogate.collect.replay import ReplayDevice\n"
+        "measure = ReplayDevice.measure\n"
+        "def slow(*arguments):\n"
+        "    time.sleep(0.2)\n"
+        "    return measure(*arguments)\n"
+        "ReplayDevice.measure = slow\n"
+        "from surrogate.cli import main\n"
+        "main()\n"
+    )
+    output = tmp_path / "run.jsonl"
+    words = ["collect", "--device", "replay", "--recording", str(recording), "-o", str(output)]
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, *words], stderr=subprocess.PIPE, text=True, env={**os.environ}
+    )
+    deadline = time.monotonic() + 30
+    while not (output.exists() and output.read_bytes().count(b"\n") > 3) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=30)
+    assert child.returncode == 130
+    assert f"the same command goes on with {output}" in errors
+    assert "Traceback" not in errors
+    result = seer(*words[1:])
+    assert "12 of 12 problems done" in result.stdout
