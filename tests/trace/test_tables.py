@@ -273,23 +273,23 @@ def test_verdicts_at_sixty_per_cent():
     # GTX 1080 Ti's doubles: 354.368 GFLOP/s and 484 GB/s; 1 ms each.
     full = 354.368e9 * 1e-3
     for share, bound in ((0.61, "compute-bound"), (0.59, "latency-bound")):
-        assert verdict(share * full, 1e6, 1000.0, 0.354368, 484).bound == bound
-    assert verdict(1e6, 0.9 * 484e9 * 1e-3, 1000.0, 0.354368, 484).bound == "memory-bound"
-    assert verdict(1e6, 1e6, 0.0, 1, 1) is None
+        assert verdict(share * full, 1e6, 1000.0, 0.354368, 484)["bound"] == bound
+    assert verdict(1e6, 0.9 * 484e9 * 1e-3, 1000.0, 0.354368, 484)["bound"] == "memory-bound"
+    assert verdict(1e6, 1e6, 0.0, 1, 1) == {}
 
 
 def test_occupancy_and_its_limit():
     use = launch_use(7.0, 80, 100_000, 64, 88, 3328)
-    assert use is not None and use.limited_by == "registers" and use.occupancy_pct == 31.25  # 10 of 32 blocks
-    assert use.waves == pytest.approx(100_000 / (10 * 80))
-    assert launch_use(7.0, 80, 4, 64, 88, 3328).limited_by == "grid (4 blocks)"
+    assert use["limited_by"] == "registers" and use["occupancy_pct"] == 31.25  # 10 of 32 blocks
+    assert use["waves"] == pytest.approx(100_000 / (10 * 80))
+    assert launch_use(7.0, 80, 4, 64, 88, 3328)["limited_by"] == "grid (4 blocks)"
     for bad in (
         (6.3, 80, 1, 64, 32, 0),
         (7.0, 80, 0, 64, 32, 0),
         (7.0, 80, 1, 64, 999, 0),
         (7.0, 80, 1, 64, -1, -1),
     ):
-        assert launch_use(*bad) is None
+        assert set(launch_use(*bad).values()) == {None}
 
 
 @pytest.mark.parametrize(

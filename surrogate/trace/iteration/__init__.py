@@ -10,9 +10,7 @@ from surrogate.trace.iteration.overheads import Mean, Overheads, load_overheads,
 from surrogate.trace.iteration.predict import IterationTime, IterationTimes, OperatorRow, iteration_times
 from surrogate.trace.iteration.times import (
     DeviceTimes,
-    Surrogates,
     UnpredictedOperator,
-    load_surrogates,
     measured_times,
     predicted_times,
 )

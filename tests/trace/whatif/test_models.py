@@ -155,9 +155,9 @@ class Surrogate:
         ])  # fmt: skip
 
 
-def test_best_convolution(made, made_profile, monkeypatch):
+def test_best_convolution(made, made_profile):
     setting = setting_of(made_profile)
-    monkeypatch.setattr(setting, "load_predictor", Surrogate)
+    setting.predictor = Surrogate()  # type: ignore[assignment]
     answer = evaluate(made, [what_if("best-convolution")], setting)[0]
     assert times(answer.predicted.graph, name="scudnn", iteration=0) == pytest.approx([50])
     assert answer.low_us is not None and answer.high_us is not None
@@ -185,7 +185,7 @@ def test_convolutions_of_resnet(resnet):
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_every_model_answers_or_says_why(made, setting, name):
-    setting.load_predictor = Surrogate
+    setting.predictor = Surrogate()  # type: ignore[assignment]
     try:
         answer = evaluate(made, [what_if(name)], setting)[0]
     except InputError as error:
