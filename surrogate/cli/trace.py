@@ -264,7 +264,9 @@ def spans(
 
     profiled = profile(_load(file, **part))
     _write_page(profiled, html)
-    show(trace_spans(profiled.trace, profiled.layers).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv)
+    show(
+        trace_spans(profiled.trace, profiled.layers).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv
+    )
 
 
 @command.command(short_help="Replay the trace from its dependency graph: measured and simulated times.")

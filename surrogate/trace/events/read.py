@@ -7,6 +7,7 @@ import gc
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,7 +153,7 @@ class _EventReader:
         ]
         for categories, method in kinds_of:
             for category, kind in categories.items():
-                handler = _with_kind(method, kind)
+                handler = partial(method, kind=kind)
                 self.handlers[category] = self.handlers[category.capitalize()] = handler
 
     def take(self, event: dict[str, Any]) -> dict[str, Any] | None:
@@ -245,10 +246,6 @@ class _EventReader:
                 event.get("ts"), get("Bytes"), device, self.thread(event),
             )
         )  # fmt: skip
-
-
-def _with_kind(method: Callable[[dict[str, Any], dict[str, Any], int], None], kind: int) -> Handler:
-    return lambda event, arguments: method(event, arguments, kind)
 
 
 def _devices(properties: Any) -> list[Device]:
