@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from math import exp
 from typing import TYPE_CHECKING, Any
 
+from surrogate.features.conv import Conv
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, family_of
 from surrogate.features.operators.stand_ins import stand_ins
 from surrogate.features.roofline import peak_tflops, roofline_us
@@ -128,7 +129,7 @@ def _batched(problem: AnyProblem) -> bool:
 
 def _by_roofline(problem: AnyProblem, target: TargetDevice) -> KernelTime:
     """The lower bound, where no model knows the problem."""
-    if problem.kind in FAMILY_OF_KIND:
+    if isinstance(problem, Conv) or problem.kind in FAMILY_OF_KIND:
         kind = family_of(problem)
         time_us = float(kind.formula(kind.setting_of(problem), target.device).problem(problem).roofline_us)
     else:

@@ -60,7 +60,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges(Timed):
-    """Host ranges: operators, annotations, profiler steps, NVTX ranges (the kinds of a host range in `kinds`), or Python frames.
+    """Host ranges: operators, annotations, profiler steps, NVTX ranges (`kinds`), or Python frames.
 
     ``name``, ``shapes``, ``types``, ``inputs``, ``outputs`` and ``stack`` are indices into the trace's tuples
     ``names``, ``shapes``, ``types``, ``inputs``, ``shapes`` and ``names``; ``thread`` into ``threads``.
@@ -98,7 +98,7 @@ class Calls(Timed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Activities(Timed):
-    """Kernels, copies, memsets and graphs on the device (the kinds of a device activity in `kinds`).
+    """Kernels, copies, memsets and graphs on the device (`kinds`).
 
     ``call`` is the row of `Trace.calls` that launched it (all kernels of one CUDA graph share theirs), ``range``
     the innermost row of `Trace.ranges` around that call. ``grid`` and ``block`` have shape (rows, 3), in blocks

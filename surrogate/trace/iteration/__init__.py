@@ -18,6 +18,6 @@ from surrogate.trace.iteration.units import Action, HostWork, Unit, host_work
 
 __all__ = [
     "Action", "Clocks", "DeviceTimes", "HostWork", "IterationTime", "IterationTimes", "Mean", "OperatorRow",
-    "Overheads", "Surrogates", "Unit", "UnpredictedOperator", "clocks_for", "host_work", "iteration_times",
-    "load_overheads", "load_surrogates", "measure_overheads", "measured_times", "pooled", "predicted_times",
+    "Overheads", "Unit", "UnpredictedOperator", "clocks_for", "host_work", "iteration_times",
+    "load_overheads", "measure_overheads", "measured_times", "pooled", "predicted_times",
 ]  # fmt: skip

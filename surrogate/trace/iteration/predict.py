@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -142,9 +142,7 @@ class IterationTimes:
 
     def to_frame(self) -> Any:
         """One row per iteration as a pandas DataFrame."""
-        import pandas as pd
-
-        return pd.DataFrame(list(self._rows()), columns=[field.name for field in fields(IterationTime)])
+        return self.table.to_frame()
 
     def __repr__(self) -> str:
         return repr(self.table)

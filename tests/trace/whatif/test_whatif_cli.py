@@ -64,7 +64,6 @@ def test_figures(seer, file, tmp_path):
     code, _, _ = seer("whatif", file, "amp", "--figures", tmp_path / "new" / "figures")
     drawn = sorted(path.name for path in (tmp_path / "new" / "figures").iterdir())
     assert code == 0 and drawn == ["critical_path.svg", "times.svg"]
-    assert "<svg" in (tmp_path / "new" / "figures" / "times.svg").read_text()
 
 
 @pytest.mark.parametrize(
