@@ -6,7 +6,9 @@ from pathlib import Path
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import candidates_option, output_options, show
+from surrogate.cli.options import PATH, candidates_option, output_option, output_options, show
+
+_PATHS = click.argument("paths", nargs=-1, required=True, type=PATH)
 
 
 @click.group(cls=CommandGroup)
@@ -15,7 +17,7 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_PATHS
 @output_options
 def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
     """Name every violation in PATHS with its row. Exit status 1 if there is one.
@@ -46,7 +48,7 @@ def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
 
 
 @command.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_PATHS
 @candidates_option
 @output_options
 def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv: bool) -> None:
@@ -90,10 +92,8 @@ def _text(value: str | list[str]) -> str:
 
 
 @command.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The parquet file to write."
-)
+@_PATHS
+@output_option("The parquet file to write.")
 @candidates_option
 def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None:
     """Merge datasets (parquet) or collected runs (JSONL) in PATHS into one dataset; a later file's row wins."""
