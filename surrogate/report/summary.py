@@ -162,7 +162,7 @@ def _picker(heuristic: Row) -> str:
 def provenance(results: Results) -> list[tuple[str, str]]:
     """Name and value of everything known about the data and the folds."""
     titles = {"name": "dataset", "gpus": "GPUs", "where": "only rows where", "also_train": "also trained on"}
-    facts = {titles.get(key, key): value for key, value in results.get("dataset", {}).items()}
+    facts = {str(titles.get(key, key)): value for key, value in results.get("dataset", {}).items()}
     facts |= {"folds": results.get("folds"), "seeds": len(results.get("seeds", [])) or None}
     return [(name, _said(value)) for name, value in facts.items() if value not in (None, [], {}, "")]
 
