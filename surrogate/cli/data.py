@@ -7,6 +7,7 @@ import click
 
 from surrogate.cli.groups import CommandGroup
 from surrogate.cli.options import PATH, candidates_option, output_option, output_options, show
+from surrogate.report.tables import plain
 
 _PATHS = click.argument("paths", nargs=-1, required=True, type=PATH)
 
@@ -64,10 +65,10 @@ def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv:
         shared = [
             name for name in _FACTS if name in found[0] and all(r.get(name) == found[0][name] for r in found)
         ]
-        facts = ", ".join(f"{name} {_text(found[0][name])}" for name in shared)
+        facts = ", ".join(f"{name} {plain(found[0][name])}" for name in shared)
         click.echo(_wrapped(f"{path}: {facts}", ""))
         counts = [{_SHORT.get(k, k): v for k, v in record.items() if k not in shared} for record in found]
-        show(counts, as_json=False, as_csv=False)
+        show(counts)
 
 
 _SHORT = {"judged_problems": "judged", "judged_shapes": "in_shapes"}
@@ -85,10 +86,6 @@ _FACTS = (
     "variant",
     "candidates",
 )
-
-
-def _text(value: str | list[str]) -> str:
-    return value if isinstance(value, str) else " ".join(value)
 
 
 @command.command()
