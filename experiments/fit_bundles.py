@@ -86,11 +86,8 @@ def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name in only or PLANS:
-            step, close = progress_bar(name)
-            try:
+            with progress_bar(name) as step:
                 bundle = train(PLANS[name].dataset(data), progress=step)
-            finally:
-                close()
             save(bundle, out / name)
             size = sum(file.stat().st_size for file in (out / name).rglob("*") if file.is_file())
             click.echo(f"{out / name}: {bundle.card['data']['ok_rows']} rows, {size / 1e6:.2f} MB")

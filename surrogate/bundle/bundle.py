@@ -223,19 +223,13 @@ def read_index(path: Path) -> dict[str, Any]:
     try:
         index = json.loads((path / INDEX).read_bytes())
         schema = int(index["schema"])
-        for name in (
-            "sha256",
-            "card",
-            "devices",
-            *(("parts", "launches") if schema >= BUNDLE_SCHEMA else ()),
-        ):
-            if not isinstance(index[name], dict):
-                raise ValueError(name)
+        for name in ("sha256", "card", "devices"):
+            index[name].items()
     except OSError:
         raise InputError(
             f"{path}: no bundle there (no {INDEX}); make one with `seer train DATA -o {path}`"
         ) from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
         raise InputError(f"{path}: {INDEX} is damaged or incomplete; {REMEDY}") from None
     if schema != BUNDLE_SCHEMA:
         remedy = "upgrade seer-surrogate" if schema > BUNDLE_SCHEMA else REMEDY

@@ -15,9 +15,9 @@ from surrogate.dataset.store import Dataset, as_dataset
 from surrogate.evaluation.judge import time_errors
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import canonical
-from surrogate.models import Support, TimeModel, model_frame
+from surrogate.models import Support, model_frame
 from surrogate.models.calibrated import Calibrated, Correction, fit_correction
-from surrogate.uncertainty.domain import Domain, References
+from surrogate.uncertainty.domain import Domain
 from surrogate.uncertainty.fit import conformal_quantile, pooled_base
 from surrogate.uncertainty.intervals import ALL, Widths
 
@@ -58,7 +58,9 @@ def _calibrate_part(
     part: Part, rows: Rows, trained_gpus: set[str], name: str, seed: int, step: Progress
 ) -> tuple[Part, dict[str, Any]]:
     """The part with corrections for the devices of ``rows``, and device → what was measured and what it changed."""
-    model = _uncorrected(part.model)
+    # A device measured again is corrected anew, from the model beneath earlier calibrations.
+    before = part.model.corrections if isinstance(part.model, Calibrated) else {}
+    model = part.model.base if isinstance(part.model, Calibrated) else part.model
     base_us = model.predict(rows)
     usable = rows.ok & newest_version(rows.frame, rows.family) & np.isfinite(base_us)
     of_device = device_names(rows.frame).astype(str)
@@ -76,10 +78,9 @@ def _calibrate_part(
     # Errors on shapes that training had on that device foretell nothing.
     trained_on = np.isin(of_device, sorted(trained_gpus)) & part.domain.seen(rows)
     judged = np.flatnonzero(np.isfinite(held_us) & ~trained_on)
-    earlier = part.model.corrections if isinstance(part.model, Calibrated) else {}
     calibrated = replace(
         part,
-        fitted=Calibrated(model, {**earlier, **corrections}),
+        fitted=Calibrated(model, {**before, **corrections}),
         support=_support(part.support, Support.fit(rows)),
         widths=_widths(part, rows.take(judged), held_us[judged]),
         domain=_domain(part.domain, Domain.of(rows.take(rows.ok))),
@@ -99,11 +100,6 @@ def _calibrate_part(
             "median_ape_held_out": _median_ape(held_us[apart], rows.time_us[apart]),
         }
     return calibrated, told
-
-
-def _uncorrected(model: TimeModel) -> TimeModel:
-    """The model beneath earlier calibrations: a device measured again is corrected anew."""
-    return model.base if isinstance(model, Calibrated) else model
 
 
 def _check_libraries(part: Part, rows: Rows, name: str) -> None:
@@ -139,21 +135,15 @@ def _domain(base: Domain, own: Domain) -> Domain:
     """What either spans; distances stay those to the shapes that the model itself was trained on."""
     references = {**own.references, **base.references}
     for key, theirs in own.references.items():
-        references[key] = _wider(references[key], theirs)
+        mine = references[key]
+        least, greatest = np.minimum(mine.least, theirs.least), np.maximum(mine.greatest, theirs.greatest)
+        references[key] = replace(mine, least=least, greatest=greatest)
     return replace(
         base,
         settings=base.settings | own.settings,
         shapes=base.shapes | own.shapes,
         versions=base.versions | own.versions,
         references=references,
-    )
-
-
-def _wider(mine: References, theirs: References) -> References:
-    return replace(
-        mine,
-        least=np.minimum(mine.least, theirs.least),
-        greatest=np.maximum(mine.greatest, theirs.greatest),
     )
 
 
@@ -167,7 +157,9 @@ def _widths(part: Part, rows: Rows, held_us: np.ndarray) -> Widths:
     score = np.abs(np.log(held_us / rows.time_us)) / factors
     device = device_names(rows.frame).astype(str)
     by_key = dict(part.widths.by_key)
-    candidates = _candidates(part)
+    # Keys that name a candidate on any GPU: those that are no GPU's own.
+    gpus = tuple(f"{gpu}|" for gpu in part.domain.gpus)
+    candidates = {key for key in by_key if key != ALL and not key.startswith(gpus)}
     for name in sorted(set(device)):
         mine = device == name
         if len(set(rows.shape[mine])) < 2:
@@ -180,12 +172,6 @@ def _widths(part: Part, rows: Rows, held_us: np.ndarray) -> Widths:
             quantile = conformal_quantile(score[own], rows.shape[own])
             by_key[f"{name}|{candidate}"] = pooled_base(quantile, pooled, len(set(rows.shape[own])))
     return replace(part.widths, by_key=by_key)
-
-
-def _candidates(part: Part) -> set[str]:
-    """Keys of the widths that name a candidate on any GPU: those that are no GPU's key."""
-    gpus = tuple(f"{gpu}|" for gpu in part.domain.gpus)
-    return {key for key in part.widths.by_key if key != ALL and not key.startswith(gpus)}
 
 
 def _median_ape(predicted_us: np.ndarray, time_us: np.ndarray) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from surrogate.bundle.bundle import Bundle
 from surrogate.bundle.train import Progress, train, unfitted_model
@@ -53,10 +54,11 @@ def train_on_dask(
     unfitted = unfitted_model(model, params, seed)
     if not isinstance(unfitted, BoostedTerms):
         raise InputError(f"{model} is not trained on a cluster; {BoostedTerms.name} is")
-    parts = [(str(path), group) for path in paths for group in range(_row_groups(path))]
+    footers = {str(path): pq.read_metadata(path) for path in paths}
+    parts = [(path, group) for path, footer in footers.items() for group in range(footer.num_row_groups)]
     with Client(address) if address else Client(processes=True, dashboard_address=None) as client:
         step(0, 3, "sample")
-        share = min(1.0, SAMPLE_ROWS / sum(map(_row_count, paths)))
+        share = min(1.0, SAMPLE_ROWS / sum(footer.num_rows for footer in footers.values()))
         sampled = client.gather([client.submit(_sample, *part, share, seed) for part in parts])
         frame = pd.concat(sampled, ignore_index=True)
         step(1, 3, "sample: held-out folds")
@@ -76,15 +78,16 @@ def train_on_dask(
             lengths = client.gather(client.compute([dask.delayed(len)(design) for design in designs]))
             width = len(fitted.feature_types(part.family))
             pages = [
-                dask.array.from_delayed(design, (length, width + 1), dtype=np.float32)
+                dask.array.from_delayed(design, (length, width + 2), dtype=np.float32)
                 for design, length in zip(designs, lengths, strict=True)
                 if length
             ]
             table = dask.array.concatenate(pages)
             matrix = boosting.DaskQuantileDMatrix(
                 client,
-                table[:, :-1],
+                table[:, :-2],
                 table[:, -1],
+                weight=table[:, -2],
                 feature_types=fitted.feature_types(part.family),
                 max_bin=fitted.max_bin,
                 enable_categorical=True,
@@ -95,22 +98,8 @@ def train_on_dask(
     return replace(bundle, parts=trained)
 
 
-def _row_groups(path: str | Path) -> int:
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(path).num_row_groups
-
-
-def _row_count(path: str | Path) -> int:
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(path).metadata.num_rows
-
-
 def _read(path: str, group: int) -> pd.DataFrame:
     """One row group as a normalised table."""
-    import pyarrow.parquet as pq
-
     frame = pq.ParquetFile(path).read_row_group(group).to_pandas(ignore_metadata=True)
     return normalise(frame, f"{path}, row group {group}")
 
@@ -129,7 +118,7 @@ def _sample(path: str, group: int, share: float, seed: int) -> pd.DataFrame:
 
 
 def _design(path: str, group: int, name: str, candidate: str, model: BoostedTerms) -> np.ndarray:
-    """(ok rows, columns + 1) of one row group and family: what the booster sees, and its target last."""
+    """(ok rows, columns + 2) of one row group and family: what the booster sees, its weights, and its target last."""
     frame = _read(path, group)
     frame = fastest_solver(frame) if candidate == "algorithm" else frame
     kinds = [kind for kind in families_of(frame) if kind.name == name]
@@ -137,4 +126,5 @@ def _design(path: str, group: int, name: str, candidate: str, model: BoostedTerm
         return np.empty((0, 1), dtype=np.float32)
     rows: Rows = rows_of(frame[family_rows(frame, kinds[0])].reset_index(drop=True), kinds[0])
     rows = rows.take(rows.ok)
-    return np.column_stack([model.design(rows), model.target(rows, rows.time_us)]).astype(np.float32)
+    parts = [model.design(rows), model.weights(rows, rows.time_us), model.target(rows, rows.time_us)]
+    return np.column_stack(parts).astype(np.float32)

@@ -1,4 +1,4 @@
-"""A bundle against measurements: times, choices and intervals, shapes that training saw apart from the others."""
+"""Predictions against measurements: a bundle on a dataset, and the held-out rows of a training for the model card."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 
 from surrogate.bundle.bundle import Bundle
-from surrogate.bundle.card import rounded
 from surrogate.dataset.problems import judged_rows
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Dataset, as_dataset
-from surrogate.evaluation.coverage import coverage_rows, picks
+from surrogate.evaluation.coverage import coverage_rows, picks, reliability
 from surrogate.evaluation.judge import time_errors
 from surrogate.evaluation.scorecard import Judged, choice_rows, pick_by_heuristic, pick_by_times
-from surrogate.models import model_frame
+from surrogate.models import Support, model_frame
+from surrogate.uncertainty.fit import held_out_half_widths
 
 
 def evaluate(bundle: Bundle, data: Dataset | pd.DataFrame | str | Path) -> list[dict[str, Any]]:
@@ -36,8 +36,8 @@ def evaluate(bundle: Bundle, data: Dataset | pd.DataFrame | str | Path) -> list[
         seen = part.domain.seen(rows)
         judged = judged_rows(rows.frame, kind, data.candidates)
         for name, member in (("unseen", ~seen), ("seen", seen)):
-            for record in _evaluate_part(rows, predicted, member, judged & member, part.widths.own_share):
-                records.append({"family": kind.name, "part": name, **record})
+            judgement = _evaluate_part(rows, predicted, member, judged & member, part.widths.own_share)
+            records += [{"family": kind.name, "part": name, **record} for record in judgement]
     return records
 
 
@@ -45,17 +45,7 @@ def _evaluate_part(
     rows: Rows, predicted: pd.DataFrame, member: np.ndarray, judged_mask: np.ndarray, own_share: float
 ) -> list[dict[str, Any]]:
     times, supported = predicted["predicted_us"].to_numpy(), predicted["supported"].to_numpy()
-    choices: dict[str, dict[str, Any]] = {}
-    part = np.flatnonzero(judged_mask)
-    if len(part):
-        judged = Judged.of(rows.take(part))
-        chosen = pick_by_times(judged, times[part], supported[part])
-        for row in choice_rows(
-            judged, {"model": [chosen], judged.heuristic: [pick_by_heuristic(judged)]}, {}
-        ):
-            if row["model"] == "model" and row["gpu"] == "all":
-                own = {k: v for k, v in row.items() if k not in ("model", "gpu", "stratum", "family")}
-                choices[row["stratum"]] = own
+    choices = choice_figures(rows, times, supported, judged_mask)
     records = []
     for grouping in dict.fromkeys(("all", rows.family.primary)):
         counted = member & rows.ok & rows.family.in_grouping(rows.stratum, grouping)
@@ -100,3 +90,71 @@ def _pick_figures(
         times, rows.time_us[counted], np.log(upper / times), rows.problem[counted], own_share
     )
     return {"pick_probability": stated.mean(), "pick_was_best": best.mean()} if len(stated) else {}
+
+
+def held_out_card(
+    rows: Rows,
+    predicted_us: np.ndarray,
+    measured_us: np.ndarray,
+    distance: np.ndarray,
+    own_share: float,
+    support: Support,
+    candidates: str,
+) -> dict[str, Any]:
+    """Errors, slowdowns, and how intervals and probabilities hold, of one family's held-out predictions (rows,).
+
+    Interval widths are those of models and widths that never saw the row's shape. NaN where a value is unknown.
+    """
+    half_width = held_out_half_widths(rows, predicted_us, measured_us, distance)
+    coverage = coverage_rows(rows, np.log(predicted_us / measured_us), half_width)
+    judged = judged_rows(rows.frame, rows.family, candidates)
+    stated, best = picks(
+        predicted_us[judged], measured_us[judged], half_width[judged], rows.problem[judged], own_share
+    )
+    return {
+        "time": rounded(asdict(time_errors(predicted_us[rows.ok], rows.time_us[rows.ok]))),
+        "choice": {
+            grouping: rounded(figures)
+            for grouping, figures in choice_figures(
+                rows, predicted_us, support.supported(rows), judged
+            ).items()
+            if grouping in ("all", rows.family.primary)
+        },
+        "intervals": [rounded(row) for row in coverage],
+        "pick_probability": [rounded(row) for row in reliability(stated, best)],
+    }
+
+
+def choice_figures(
+    rows: Rows, predicted_us: np.ndarray, supported: np.ndarray, counted: np.ndarray
+) -> dict[str, dict[str, Any]]:
+    """Grouping → figures of the choices over all GPUs; empty where no problem is counted.
+
+    Arrays (rows,): predicted times, what the model holds feasible, and the rows of problems that are judged.
+    """
+    part = np.flatnonzero(counted)
+    if not len(part):
+        return {}
+    judged = Judged.of(rows.take(part))
+    chosen = {
+        "model": [pick_by_times(judged, predicted_us[part], supported[part])],
+        judged.heuristic: [pick_by_heuristic(judged)],
+    }
+    return {
+        row["stratum"]: {k: v for k, v in row.items() if k not in ("model", "gpu", "stratum", "family")}
+        for row in choice_rows(judged, chosen, {})
+        if row["model"] == "model" and row["gpu"] == "all"
+    }
+
+
+def rounded(row: dict[str, Any]) -> dict[str, Any]:
+    """Six significant digits, plain numbers, null for NaN: what a card needs."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list):
+            return [plain(v) for v in value]
+        if isinstance(value, float | np.floating):
+            return float(f"{value:.6g}") if np.isfinite(value) else None
+        return value.item() if isinstance(value, np.generic) else value
+
+    return {key: plain(value) for key, value in row.items()}

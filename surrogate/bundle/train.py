@@ -1,6 +1,6 @@
 """Datasets to a bundle: for each family a model fitted on everything, its errors known from held-out folds."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.bundle.bundle import Bundle, Part
-from surrogate.bundle.card import data_card, each, held_out_card
+from surrogate.bundle.evaluate import held_out_card
 from surrogate.dataset.problems import device_names, groups, judged_rows
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Dataset, as_dataset
@@ -81,7 +81,7 @@ def train(
 
 
 def unfitted_model(name: str, params: Mapping[str, Any] | None, seed: int) -> TimeModel:
-    """A model with its settings. Raises `InputError` for an unknown one, one that no bundle can hold, or bad settings."""
+    """A model with its settings. Raises `InputError` for an unknown one, one that no bundle holds, bad settings."""
     cls = model_class(name)
     if not cls.storable:
         known = ", ".join(name for name, other in MODELS.items() if other.storable)
@@ -156,3 +156,42 @@ def row_counts(rows: Rows) -> dict[str, int]:
         for name in ("|".join(key), "|".join((gpu, *key))):
             counts[name] = counts.get(name, 0) + len(positions)
     return counts
+
+
+def data_card(data: Dataset, tables: Iterable[Rows]) -> dict[str, Any]:
+    """What the training rows span, over all families and family by family."""
+    families, gpus, libraries, rows_in_all, ok_in_all = {}, set(), set(), 0, 0
+    for rows in tables:
+        frame = rows.frame
+        gpus |= set(frame["gpu"])
+        versions = frame[["library", "library_version"]].drop_duplicates()
+        libraries |= {f"{library} {version}".strip() for library, version in versions.itertuples(index=False)}
+        rows_in_all += len(rows)
+        ok_in_all += int(rows.ok.sum())
+        families[rows.family.name] = {
+            "rows": len(rows),
+            "ok_rows": int(rows.ok.sum()),
+            "shapes": len(np.unique(rows.shape)),
+            **{name: sorted(map(str, frame[name].unique())) for name in rows.family.setting_names},
+            "algorithms": sorted(frame["algorithm"].unique()),
+            "ranges": {
+                name: [int(frame[name].min()), int(frame[name].max())] for name in rows.family.size_names
+            },
+        }
+    origins = data.frame["origin"].dropna().unique() if "origin" in data.frame else []
+    return {
+        "name": data.name,
+        "rows": rows_in_all,
+        "ok_rows": ok_in_all,
+        "gpus": sorted(gpus),
+        "libraries": sorted(libraries),
+        "origins": sorted(map(str, origins)),
+        "where": each(data, "where"),
+        "families": families,
+    }
+
+
+def each(data: Dataset, name: str) -> list[Any]:
+    """What the metadata lists under ``name``, in the table itself or in those that were merged; each once."""
+    parts = [data.metadata, *data.metadata.get("parts", [])]
+    return list(dict.fromkeys(value for part in parts for value in part.get(name, [])))

@@ -15,7 +15,7 @@ COMMANDS = {
     "import": ("import_", "Other people's files as a dataset."),
     "data": ("data", "Check, describe or merge datasets."),
     "compare": ("compare", "Judge predictors and pickers on measured data: the main job."),
-    "report": ("report", "Draw the report of a comparison again."),
+    "report": ("compare.report", "Draw the report of a comparison again."),
     "train": ("train", "Fit a model on datasets and save it as a bundle."),
     "tune": ("tune", "Search a model's settings, with any number of processes and machines."),
     "evaluate": ("evaluate", "Judge a bundle on a dataset, seen and unseen shapes apart."),
@@ -28,7 +28,7 @@ COMMANDS = {
     "trace": ("trace", "Analyse profiler traces: kernels, layers, spans, what-ifs."),
     "gpus": ("gpus", "List the known GPUs."),
 }
-"""Command → (module, one-line help); the help of all is shown without importing any."""
+"""Command → (module, or module.function where that is not `command`; one-line help). Help imports none of them."""
 COMPLETE = "_SEER_COMPLETE"
 """The environment variable by which a shell asks for completions."""
 

@@ -7,12 +7,20 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import candidates_option, where_option
+from surrogate.cli.options import (
+    PATH,
+    bundle_path,
+    candidates_option,
+    output_option,
+    seed_option,
+    where_option,
+)
+from surrogate.features.errors import InputError
 
 
 @click.command()
 @click.argument("bundle")
-@click.argument("data", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("data", nargs=-1, type=PATH)
 @click.option(
     "--plan",
     "count",
@@ -26,22 +34,14 @@ from surrogate.cli.options import candidates_option, where_option
 )
 @click.option(
     "--problems",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Where --plan chooses: a table or list of problems; by default a sample of all kinds.",
 )
 @candidates_option
 @where_option
-@click.option(
-    "--seed", default=0, show_default=True, help="Of folds, trees, and of the sample to choose from."
-)
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The bundle, or the plan, to write.",
-)
+@seed_option
+@output_option("The bundle, or the plan, to write.")
 def command(
     bundle: str,
     data: tuple[Path, ...],
@@ -56,18 +56,9 @@ def command(
 ) -> None:
     """Correct the times of BUNDLE on the GPUs of DATA, from at least 10 measured problems each.
 
-    \b
-    seer calibrate BUNDLE --plan 30 --gpu "RTX 4090" -o plan.jsonl
-    seer collect --device cudnn --plan plan.jsonl -o run.jsonl
-    seer data merge run.jsonl -o run.parquet
-    seer calibrate BUNDLE run.parquet -o CALIBRATED
-
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it (the vendor's, for one never measured). Times
     on other GPUs stay as they are. Intervals come from held-out shapes.
     """
-    from surrogate.cli.options import bundle_path
-    from surrogate.features.errors import InputError
-
     if count is None:
         if gpu or problems:
             raise InputError("--gpu and --problems go with --plan N; DATA names its GPUs itself")
@@ -95,14 +86,10 @@ def _calibrate(
     from surrogate.cli.datasets import load_all, progress_bar
 
     fitted, measured = load(path), load_all(data, candidates, where)
-    step, close = progress_bar("calibrate")
-    try:
+    with progress_bar("calibrate") as step:
         calibrated = calibrate(fitted, measured, seed=seed, progress=step)
-    finally:
-        close()
     save(calibrated, output)
-    for device in sorted({*calibrated.card["calibration"]}):
-        row = calibrated.card["calibration"][device]
+    for device, row in sorted(calibrated.card["calibration"].items()):
         click.echo(
             f"{output}: {device}, {row['problems']} problems of {row['shapes']} shapes; {_change(row)}"
             f" ({row['method']})"
@@ -125,16 +112,12 @@ def _plan(
     from surrogate.bundle.bundle import load
     from surrogate.bundle.plan import plan_calibration, write_plan
     from surrogate.cli.datasets import progress_bar
-    from surrogate.collect.plan import unique
     from surrogate.collect.plan_source import file_problems
 
     fitted = load(path)
-    step, close = progress_bar("plan")
-    try:
-        given = unique(file_problems(problems)) if problems else None
+    given = file_problems(problems) if problems else None
+    with progress_bar("plan", "problem") as step:
         chosen = plan_calibration(fitted, gpu, count, given, library=library, seed=seed, progress=step)
-    finally:
-        close()
     write_plan(chosen, output)
     click.echo(
         f"{output}: {len(chosen)} problems; measure them with"

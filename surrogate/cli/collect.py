@@ -2,8 +2,6 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -110,6 +108,7 @@ def command(**options: Any) -> None:
 
 def _collect(options: dict[str, Any]) -> tuple[str, int]:
     """Do what the options say; returns the line that tells it and the exit status."""
+    from surrogate.cli.datasets import progress_bar
     from surrogate.collect.log import RunLog
     from surrogate.collect.open_device import caps_for, open_device
     from surrogate.collect.protocol import RepeatPolicy
@@ -127,7 +126,7 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
         policy = RepeatPolicy()
         header = header_for(plan, device, policy)
         left = options["minutes"] and options["minutes"] - (time.monotonic() - began_s) / 60.0
-        with RunLog(options["output"], header) as log, _bar(len(plan)) as progress:
+        with RunLog(options["output"], header) as log, progress_bar("collect", "problem") as progress:
             outcome = run(plan, device, log, policy=policy, minutes=left, progress=progress)
     finally:
         device.close()
@@ -194,37 +193,26 @@ def _tell_left_out(plan: "Plan") -> None:
 
 
 def _heuristic_only(plan: "Plan", options: dict[str, Any]) -> tuple[str, int]:
+    from surrogate.cli.datasets import progress_bar
     from surrogate.collect.deviceless import collect_heuristic
 
-    with _bar(len(plan)) as progress:
+    with progress_bar("collect", "problem") as progress:
         collect_heuristic(plan, options["gpu"], options["output"], progress)
     return f"{options['output']}: cuDNN's ranking of {len(plan)} problems for {options['gpu']}", 0
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar on standard error, silent where that is no terminal."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit="problem", disable=None, dynamic_ncols=True) as bar:
-
-        def progress(done: int, _total: int, problem: str) -> None:
-            bar.set_postfix_str(problem.split(" ")[0], refresh=False)
-            bar.update(done - bar.n)
-
-        yield progress
 
 
 def _summary(output: str, outcome: "Outcome") -> str:
     counts = (
         ", ".join(f"{count} {status}" for status, count in sorted(outcome.statuses.items())) or "nothing new"
     )
-    line = f"{output}: {outcome.problems_done} of {outcome.problems_total} problems done; measured {counts}"
-    if _nothing_ran(outcome):
-        line = f"{line}; no algorithm ran: {outcome.last_reason}"
-    if outcome.wrong_timer:
-        line = f"{line}; {outcome.wrong_timer}"
-    return f"{line}; stopped: {outcome.stopped}, the same command goes on" if outcome.stopped else line
+    parts = [
+        f"{output}: {outcome.problems_done} of {outcome.problems_total} problems done",
+        f"measured {counts}",
+        f"no algorithm ran: {outcome.last_reason}" if _nothing_ran(outcome) else "",
+        outcome.wrong_timer,
+        f"stopped: {outcome.stopped}, the same command goes on" if outcome.stopped else "",
+    ]
+    return "; ".join(filter(None, parts))
 
 
 def _exit_status(outcome: "Outcome") -> int:

@@ -6,7 +6,10 @@ from pathlib import Path
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import candidates_option, output_options, show
+from surrogate.cli.options import PATH, candidates_option, output_option, output_options, show
+from surrogate.report.tables import plain
+
+_PATHS = click.argument("paths", nargs=-1, required=True, type=PATH)
 
 
 @click.group(cls=CommandGroup)
@@ -15,7 +18,7 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_PATHS
 @output_options
 def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
     """Name every violation in PATHS with its row. Exit status 1 if there is one.
@@ -46,7 +49,7 @@ def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
 
 
 @command.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_PATHS
 @candidates_option
 @output_options
 def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv: bool) -> None:
@@ -62,10 +65,10 @@ def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv:
         shared = [
             name for name in _FACTS if name in found[0] and all(r.get(name) == found[0][name] for r in found)
         ]
-        facts = ", ".join(f"{name} {_text(found[0][name])}" for name in shared)
+        facts = ", ".join(f"{name} {plain(found[0][name])}" for name in shared)
         click.echo(_wrapped(f"{path}: {facts}", ""))
         counts = [{_SHORT.get(k, k): v for k, v in record.items() if k not in shared} for record in found]
-        show(counts, as_json=False, as_csv=False)
+        show(counts)
 
 
 _SHORT = {"judged_problems": "judged", "judged_shapes": "in_shapes"}
@@ -85,15 +88,9 @@ _FACTS = (
 )
 
 
-def _text(value: str | list[str]) -> str:
-    return value if isinstance(value, str) else " ".join(value)
-
-
 @command.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The parquet file to write."
-)
+@_PATHS
+@output_option("The parquet file to write.")
 @candidates_option
 def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None:
     """Merge datasets (parquet) or collected runs (JSONL) in PATHS into one dataset; a later file's row wins."""

@@ -1,6 +1,7 @@
 """Reading datasets from the command line: several files, filters, the kind of candidate list."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,15 +71,27 @@ def _as_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def progress_bar(label: str) -> tuple[Callable[[int, int, str], None], Callable[[], None]]:
-    """(progress callback, close): a bar of steps on standard error, drawn only on a terminal, and not for a moment."""
+@contextmanager
+def progress_bar(label: str, unit: str = "step", **settings: Any) -> Iterator[Callable[..., None]]:
+    """A callback (done, total, text) that moves a bar on standard error, drawn only on a terminal.
+
+    ``settings`` are `tqdm`'s. An interrupted command says how far it came.
+    """
     from tqdm import tqdm
 
-    bar = tqdm(desc=label, unit="step", disable=None, leave=False, dynamic_ncols=True, delay=0.5)
+    position = f"before the first {unit}"
+    settings = {"disable": None, "delay": 0.5, **settings}
+    with tqdm(desc=label, unit=unit, leave=False, dynamic_ncols=True, **settings) as bar:
 
-    def step(done: int, total: int, text: str) -> None:
-        bar.total = total
-        bar.set_postfix_str(text, refresh=False)
-        bar.update(done - bar.n)
+        def step(done: int, total: int, text: str = "") -> None:
+            nonlocal position
+            position = f"after {done:,} of {total:,} {unit}s"
+            bar.total = total
+            bar.set_postfix_str(text, refresh=False)
+            bar.update(done - bar.n)
 
-    return step, bar.close
+        try:
+            yield step
+        except KeyboardInterrupt as stop:
+            stop.add_note(position)
+            raise

@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import bundle_path, candidates_option, output_options, show, where_option
+from surrogate.cli.options import PATH, bundle_path, candidates_option, output_options, show, where_option
 
 
 @click.command()
 @click.argument("bundle")
-@click.argument("data", type=click.Path(path_type=Path))
+@click.argument("data", type=PATH)
 @candidates_option
 @where_option
 @output_options
@@ -41,7 +41,7 @@ def command(
     table = [
         {"figure": name, **{column: figures.get(name) for column, figures in flat.items()}} for name in names
     ]
-    show(table, as_json=False, as_csv=False)
+    show(table)
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:

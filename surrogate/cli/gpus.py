@@ -16,26 +16,22 @@ def command(name: str | None, as_json: bool, as_csv: bool) -> None:
     from surrogate.features.gpu import gpu, gpus
 
     if name:
-        one = gpu(name).to_dict()
-        show(
-            [{"field": key, "value": value} for key, value in one.items()],
-            as_json=as_json,
-            as_csv=as_csv,
-            whole=one,
-        )
+        facts = gpu(name).to_dict()
+        records = [{"field": key, "value": value} for key, value in facts.items()]
+        show(records, as_json=as_json, as_csv=as_csv, whole=facts)
         return
-    full = [one.to_dict() for one in gpus()]
+    full = [known.to_dict() for known in gpus()]
     table = [
         {
-            "name": one["name"],
-            "arch": one["architecture"],
-            "CC": one["compute_capability"] or None,
-            "SMs": one["sms"],
-            "fp32_tflops": one["fp32_tflops"],
-            "dram_gbs": one["dram_gbs"],
-            "l2_mib": one["l2_bytes"] / 2**20,
-            "checked": "yes" if one["checked"] else "no",
+            "name": facts["name"],
+            "arch": facts["architecture"],
+            "CC": facts["compute_capability"] or None,
+            "SMs": facts["sms"],
+            "fp32_tflops": facts["fp32_tflops"],
+            "dram_gbs": facts["dram_gbs"],
+            "l2_mib": facts["l2_bytes"] / 2**20,
+            "checked": facts["checked"],
         }
-        for one in full
+        for facts in full
     ]
     show(full if as_csv else table, as_json=as_json, as_csv=as_csv, whole=full)

@@ -78,4 +78,5 @@ class LazyGroup(CommandGroup):
     def _command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in self._lazy:
             return None
-        return importlib.import_module(f"{self._package}.{self._lazy[name][0]}").command
+        module, _, function = self._lazy[name][0].partition(".")
+        return getattr(importlib.import_module(f"{self._package}.{module}"), function or "command")

@@ -1,14 +1,13 @@
 """``seer import``: other people's files as a dataset."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
+from surrogate.cli.options import PATH
 from surrogate.features.errors import InputError
-from surrogate.formats import FORMATS, Format
+from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported, plural
 
 _HELP = f"""Read other people's measurements and write them as a dataset.
@@ -30,13 +29,13 @@ _PROBLEMS = (
 
 @click.command(name="import", help=_HELP)
 @click.argument("format_name", metavar="FORMAT", type=click.Choice(list(FORMATS)))
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The parquet file to write.")
+@click.argument("paths", nargs=-1, type=PATH)
+@click.option("-o", "--output", type=PATH, help="The parquet file to write.")
 @click.option("--how", is_flag=True, help="Say how to get files of this format, and stop.")
 @click.option("--gpu", metavar="G", help="The GPU they were measured on, where the files do not say it.")
 @click.option("--numbering", type=click.Choice(["enum", "readme"]), help=_NUMBERING)
 @click.option("--library-version", metavar="V", help="The library's version, where the files do not say it.")
-@click.option("--problems", type=click.Path(path_type=Path), help=_PROBLEMS)
+@click.option("--problems", type=PATH, help=_PROBLEMS)
 @click.option(
     "--kernel", metavar="PATTERN", help="With --problems: names of the main kernels, a regular expression."
 )
@@ -55,40 +54,22 @@ def command(
     format_name: str, paths: tuple[Path, ...], output: Path | None, how: bool, quiet: bool, **options: Any
 ) -> None:
     """Import PATHS and write them to OUTPUT."""
+    from surrogate.cli.datasets import progress_bar
+
     chosen = FORMATS[format_name]
     if how:
         click.echo(chosen.how_to_get())
         return
     if output is None:
         raise InputError("no output given; name the parquet file to write with -o DATA.parquet")
-    imported = _read(chosen, paths, options, quiet)
+    with progress_bar(chosen.name, "byte", unit_scale=True, disable=quiet or None) as step:
+        imported = chosen.read(paths, progress=step, **options)
     written = _write(imported, output)
     if not quiet:
         for note in imported.notes:
             click.echo(f"note: {note}", err=True)
     for line in written:
         click.echo(line)
-
-
-def _read(chosen: Format, paths: tuple[Path, ...], options: dict[str, Any], quiet: bool) -> Imported:
-    if quiet:
-        return chosen.read(paths, **options)
-    with _progress_bar(chosen.name) as progress:
-        return chosen.read(paths, progress=progress, **options)
-
-
-@contextmanager
-def _progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar of bytes on standard error, drawn only on a terminal; each file starts it anew."""
-    from tqdm import tqdm
-
-    with tqdm(desc=label, unit="B", unit_scale=True, leave=False, disable=None) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        yield show
 
 
 def _write(imported: Imported, output: Path) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import gpu_names, output_options, show
+from surrogate.cli.options import PATH, gpu_names, output_options, show
 from surrogate.features.problem import DTYPES, LAYOUTS, MATHS
 from surrogate.network.read import MAX_SIZE
 
@@ -35,9 +35,7 @@ class Sizes(click.ParamType):
 @click.option(
     "--gpu", metavar="G", required=True, shell_complete=gpu_names, help="The GPU, by registry name or alias."
 )
-@click.option(
-    "--bundle", type=click.Path(path_type=Path), help="Fitted model, a folder; else the one shipped."
-)
+@click.option("--bundle", type=PATH, help="Fitted model, a folder; else the one shipped.")
 @click.option("--batch", type=click.IntRange(1, MAX_SIZE), help="Batch size in the place of the model's own.")
 @click.option(
     "--dim", "dims", multiple=True, metavar="NAME=SIZE", help="A symbolic size of an .onnx or .pt2 input."
@@ -55,7 +53,7 @@ class Sizes(click.ParamType):
 @click.option("--workspace-limit", metavar="SIZE", help="Most workspace of a convolution, as in 64MiB.")
 @click.option("--deterministic", is_flag=True, help="Only algorithms whose results repeat bit by bit.")
 @click.option("--by-type", is_flag=True, help="A row per operator in the place of a row per layer.")
-@click.option("--figures", type=click.Path(path_type=Path), help="Folder for SVG figures.")
+@click.option("--figures", type=PATH, help="Folder for SVG figures.")
 @output_options
 def command(
     source: str,
@@ -109,11 +107,8 @@ def command(
     if sweep_batch:
         from surrogate.cli.datasets import progress_bar
 
-        step, close = progress_bar("network")
-        try:
+        with progress_bar("network", "batch size") as step:
             sweep = sweep_batches(read, sweep_batch, predictors, progress=step, **limits)
-        finally:
-            close()
     others = [name.strip() for name in compare_gpus.split(",") if name.strip()]
     if compare_gpus and not others:
         raise click.UsageError(f"--compare-gpus {compare_gpus!r} names no GPU; write them as in v100,t4")

@@ -5,8 +5,11 @@ from typing import Any
 
 import click
 
-from surrogate.network.result import Baseline, LayerTime, NetworkTime
+from surrogate.network.result import Baseline, NetworkTime
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
+
+SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
+"""What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
 
 
 def print_report(
@@ -15,8 +18,10 @@ def print_report(
     """Layers or types, classes, savings, batches, GPUs, and what is in no sum."""
     click.echo(wrapped(time.headline(), terminal_width()))
     if layers:
-        _section("", [_layer(layer) for layer in time.layers])
-        click.echo(_sources(time))
+        _section("", [{name: getattr(layer, name) for name in SHOWN} for layer in time.layers])
+        sources = Counter(layer.source for layer in time.layers)
+        counts = ", ".join(f"{name} ×{count}" for name, count in sources.most_common())
+        click.echo(f"source of the times: {counts}")
     _section("by type", [_type(row) for row in time.by_type()])
     _section("algorithms", [_type(row) for row in time.by_algorithm()])
     classes = [{"class": name, **_percent(share)} for name, share in time.classes().items()]
@@ -42,23 +47,6 @@ def _section(title: str, rows: list[dict[str, Any]]) -> None:
     if rows:
         table = Table(rows, {"90 %": interval_us}, title).text(terminal_width())
         click.echo(f"\n{table}" if title else table)
-
-
-def _layer(layer: LayerTime) -> dict[str, Any]:
-    """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
-    return {
-        "layer": layer.name,
-        "problem": layer.problem,
-        "algorithm": layer.algorithm,
-        "time_us": layer.time_us,
-        "bound": layer.bound,
-    }
-
-
-def _sources(time: NetworkTime) -> str:
-    """Where the times of the layers come from, with counts; layers outside the training data have their own line."""
-    counts = Counter(layer.source for layer in time.layers)
-    return f"source of the times: {', '.join(f'{name} ×{count}' for name, count in counts.most_common())}"
 
 
 def _type(row: dict[str, Any]) -> dict[str, Any]:

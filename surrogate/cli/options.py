@@ -8,6 +8,9 @@ import click
 
 from surrogate.report.tables import Table, terminal_width, to_csv, to_json
 
+PATH = click.Path(path_type=Path)
+data_argument = click.argument("data", nargs=-1, required=True, type=PATH)
+seed_option = click.option("--seed", default=0, show_default=True, help="Seed of folds, sampling and search.")
 candidates_option = click.option(
     "--candidates",
     type=click.Choice(["all", "listed"]),
@@ -33,6 +36,11 @@ where_option = click.option(
     multiple=True,
     help="Keep only rows with this value; repeat for more columns, or VALUE,VALUE for either.",
 )
+
+
+def output_option(text: str, required: bool = True) -> Callable[..., Any]:
+    """``-o``: what a command writes, which ``text`` explains."""
+    return click.option("-o", "--output", required=required, type=PATH, help=text)
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:

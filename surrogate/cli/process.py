@@ -100,12 +100,13 @@ def line_and_status(error: BaseException) -> tuple[str, int]:
         return _stopped(error)
     if isinstance(error, OSError):
         return _system(error)
-    if isinstance(error, click.UsageError) and error.ctx is not None:
-        return one_line(f"{_message(error)}; see `{error.ctx.command_path} --help`"), 2
     if isinstance(error, click.ClickException):
-        return one_line(_message(error)), 2
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        remedy = f"; see `{context.command_path} --help`" if context else ""
+        return one_line(error.format_message().strip().rstrip(".") + remedy), 2
     if isinstance(error, MemoryError):
-        return one_line(f"out of memory{_in_brackets(error)}; give fewer rows, or use a larger machine"), 2
+        reason = f" ({error})" if str(error) else ""
+        return one_line(f"out of memory{reason}; give fewer rows, or use a larger machine"), 2
     if isinstance(error, UnicodeEncodeError):
         return one_line(f"{error.object!r} is not UTF-8; give files and folders names that are"), 2
     if isinstance(error, UnicodeError):
@@ -117,10 +118,6 @@ def one_line(text: str) -> str:
     """``text`` on one line, its control characters (a path may hold any) escaped."""
     joined = re.sub(r"\s*\n\s*", " ", text.strip())
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in joined)
-
-
-def _message(error: click.ClickException) -> str:
-    return error.format_message().strip().rstrip(".")
 
 
 def _stopped(error: KeyboardInterrupt) -> tuple[str, int]:
@@ -137,12 +134,5 @@ def _system(error: OSError) -> tuple[str, int]:
     if isinstance(error, BrokenPipeError):
         return "", 0
     reason = error.strerror or str(error) or type(error).__name__
-    return one_line(f"{_name(error)}: {reason}"), 2
-
-
-def _name(error: OSError) -> str:
-    return "standard output or a file" if error.filename is None else str(error.filename)
-
-
-def _in_brackets(error: MemoryError) -> str:
-    return f" ({error})" if str(error) else ""
+    name = "standard output or a file" if error.filename is None else error.filename
+    return one_line(f"{name}: {reason}"), 2

@@ -5,12 +5,22 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import candidate_option, candidates_option, device_option, where_option
+from surrogate.cli.info import held_out_record
+from surrogate.cli.options import (
+    PATH,
+    candidate_option,
+    candidates_option,
+    data_argument,
+    device_option,
+    output_option,
+    seed_option,
+    where_option,
+)
 from surrogate.features.errors import InputError
 
 
 @click.command()
-@click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
+@data_argument
 @click.option(
     "--model",
     metavar="NAME",
@@ -24,9 +34,7 @@ from surrogate.features.errors import InputError
     type=click.IntRange(min=0),
     help="Settings to search first, within the data, held out by shape.",
 )
-@click.option(
-    "--params", "params_file", type=click.Path(path_type=Path), help="Settings that `seer tune -o` found."
-)
+@click.option("--params", "params_file", type=PATH, help="Settings that `seer tune -o` found.")
 @click.option(
     "--dask",
     "cluster",
@@ -39,8 +47,8 @@ from surrogate.features.errors import InputError
 @candidate_option
 @candidates_option
 @where_option
-@click.option("--seed", default=0, show_default=True, help="Seed of folds, sampling and search.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle, a folder.")
+@seed_option
+@output_option("The bundle, a folder.")
 def command(
     data: tuple[Path, ...],
     model: str | None,
@@ -48,11 +56,10 @@ def command(
     params_file: Path | None,
     cluster: str | None,
     device: str,
-    candidate: str,
     candidates: str | None,
     where: tuple[str, ...],
-    seed: int,
     output: Path,
+    **settings: Any,
 ) -> None:
     """Fit a model on all rows of DATA and save it as a bundle: a folder of JSON and UBJ files, nothing executable.
 
@@ -67,49 +74,30 @@ def command(
     name, params = _settings(model, params_file, trials)
     if device != "cpu":
         params = {**params, "device": device}
-    step, close = progress_bar("train")
-    try:
+    settings |= {"model": name, "params": params}
+    if cluster is not None and (trials or where):
+        raise InputError("--dask trains on whole tables with given settings; leave --tune and --where out")
+    with progress_bar("train") as step:
         if cluster is not None:
             from surrogate.bundle.dask_train import train_on_dask
 
-            if trials or where:
-                raise InputError(
-                    "--dask trains on whole tables with given settings; leave --tune and --where out"
-                )
             bundle = train_on_dask(
-                data, cluster or None, model=name, params=params, candidate=candidate,
-                candidates=candidates or "all", seed=seed, progress=step,
-            )  # fmt: skip
+                data, cluster or None, candidates=candidates or "all", progress=step, **settings
+            )
         else:
-            bundle = train(
-                load_all(data, candidates, where), model=name, params=params, trials=trials, candidate=candidate,
-                seed=seed, progress=step,
-            )  # fmt: skip
-    finally:
-        close()
+            bundle = train(load_all(data, candidates, where), trials=trials, progress=step, **settings)
     save(bundle, output)
     for family, held in bundle.card["held_out"].items():
         rows = bundle.card["data"]["families"][family]["ok_rows"]
-        click.echo(f"{output}: {name}, {family}, {rows} rows; held out by shape:")
-        _show_errors(held)
+        figures = held_out_record(family, held)
+        words = [f"time error {figures['median_ape']:.1%} median, {figures['p90_ape']:.1%} 90th percentile"]
+        if figures["slowdown"] is not None:
+            words.append(f"slowdown {figures['slowdown']:.4f}")
+        if figures["coverage"] is not None:
+            words.append(f"90 % intervals cover {figures['coverage']:.1%}")
+        click.echo(f"{output}: {name}, {family}, {rows} rows; held out by shape: {'; '.join(words)}")
     for family in bundle.card["training"]["left_out"]:
         click.echo(f"{output}: {family} left out: its rows have one shape, errors and intervals need two")
-
-
-def _show_errors(held: dict[str, Any]) -> None:
-    """Time errors, slowdowns and coverage of a family's held-out rows."""
-    time = held["time"]
-    click.echo(f"  time error {time['median_ape']:.1%} median, {time['p90_ape']:.1%} at the 90th percentile")
-    for stratum, row in held["choice"].items():
-        if row["n"]:
-            interval = f"[{row['ci_low']:.4f}, {row['ci_high']:.4f}]"
-            click.echo(
-                f"  slowdown {row['slowdown_macro']:.4f} {interval} over {row['shapes']} shapes ({stratum})"
-            )
-    for row in held.get("intervals", [])[:1]:
-        interval = f"[{row['coverage_low']:.1%}, {row['coverage_high']:.1%}]"
-        factor = row["interval_factor"]
-        click.echo(f"  90 % intervals cover {row['coverage']:.1%} {interval}, median factor {factor:.2f}")
 
 
 def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple[str, dict[str, Any]]:

@@ -1,21 +1,28 @@
 """``seer tune``: search a model's settings, alone or with any number of processes and machines."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from surrogate.cli.options import (
     candidate_option,
     candidates_option,
+    data_argument,
     device_option,
+    output_option,
     output_options,
+    seed_option,
+    show,
     where_option,
 )
 
+if TYPE_CHECKING:
+    from surrogate.evaluation.tune import Tuned
+
 
 @click.command()
-@click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path))
+@data_argument
 @click.option(
     "--storage",
     default="tune.journal",
@@ -43,7 +50,7 @@ from surrogate.cli.options import (
 @candidates_option
 @where_option
 @device_option
-@click.option("--seed", default=0, show_default=True, help="Seed of folds, sampling and search.")
+@seed_option
 @click.option(
     "--timeout",
     "timeout_minutes",
@@ -54,29 +61,17 @@ from surrogate.cli.options import (
 @click.option(
     "--study", metavar="NAME", help="The study's name; by default made of model, objective and data."
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Write the best settings for `seer train --params`.",
-)
+@output_option("Write the best settings for `seer train --params`.", required=False)
 @output_options
 def command(
     data: tuple[Path, ...],
-    storage: str,
-    trials: int,
-    model: str,
-    objective: str,
-    candidate: str,
     candidates: str | None,
     where: tuple[str, ...],
-    device: str,
-    seed: int,
-    timeout_minutes: float | None,
-    study: str | None,
+    storage: str,
     output: Path | None,
     as_json: bool,
     as_csv: bool,
+    **settings: Any,
 ) -> None:
     """Search settings of a model on DATA, valued on shapes held out within it; the stored settings are tried first.
 
@@ -86,67 +81,39 @@ def command(
     Hold back the rows that are to judge the result (--where): the search sees all of DATA.
     """
     from surrogate.cli.datasets import load_all, progress_bar
-    from surrogate.cli.options import show
     from surrogate.evaluation.tune import shown, tune, write_settings
+    from surrogate.models import model_class
 
     dataset = load_all(data, candidates, where)
-    progress, close = progress_bar("tune")
     try:
-        found = tune(
-            dataset,
-            trials=trials,
-            model=model,
-            storage=storage,
-            study=study,
-            objective=objective,
-            candidate=candidate,
-            seed=seed,
-            device=device,
-            timeout_minutes=timeout_minutes,
-            progress=progress,
-        )
+        with progress_bar("tune", "trial") as step:
+            result = tune(dataset, storage=storage, progress=step, **settings)
     except KeyboardInterrupt as stop:
         stop.add_note(f"finished trials are kept in {shown(storage)}; the same command goes on")
         raise
-    finally:
-        close()
     if output is not None:
-        write_settings(found.settings(), output)
-    show(_records(found), as_json=as_json, as_csv=as_csv, whole=found.to_dict())
+        write_settings(result.settings(), output)
+    stored = model_class(result.model)().get_params()
+    records = [
+        {"setting": name, "best": value, "stored": stored[name], "importance": result.importance.get(name)}
+        for name, value in result.params.items()
+    ]
+    show(records, as_json=as_json, as_csv=as_csv, whole=result.to_dict())
     if not (as_json or as_csv):
-        click.echo(_summary(found, output))
+        click.echo(_summary(result))
+        if output is not None:
+            click.echo(f"{output}: use it with `seer train --params {output}`")
 
 
-def _records(found: Any) -> list[dict[str, Any]]:
-    """A row per setting: the best value, the stored one, how much it matters."""
-    from surrogate.models import model_class
-
-    stored = model_class(found.model)().get_params()
-    return [
-        {
-            "setting": name,
-            "best": value,
-            "stored": stored[name],
-            "importance": found.importance.get(name),
-        }
-        for name, value in found.params.items()
-    ]
-
-
-def _summary(found: Any, output: Path | None) -> str:
-    counts = found.trials
-    lines = [
-        f"\nstudy {found.study} in {found.storage}: {counts['complete']} trials, {counts['pruned']} ended early"
-        + (f", {counts['running']} still running elsewhere" if counts["running"] else "")
-    ]
-    stored = "" if found.stored_value is None else f", stored settings {found.stored_value:.5f}"
-    lines.append(
-        f"{found.objective}: best {found.value:.5f}{stored}; log error of times {found.time_loss:.4f}"
-    )
-    if found.choice_loss is not None:
-        lines[-1] += f", log slowdown of choices {found.choice_loss:.5f}"
-    if found.objective == "both":
-        lines[-1] += f" (best is the slowdown + half the absolute error, {found.absolute_loss:.4f})"
-    if output is not None:
-        lines.append(f"{output}: use it with `seer train --params {output}`")
-    return "\n".join(lines)
+def _summary(result: "Tuned") -> str:
+    """How many trials the study has, and the losses of the best settings."""
+    counts = result.trials
+    losses = {
+        "stored settings": result.stored_value,
+        "log error of times": result.time_loss,
+        "mean absolute log error": result.absolute_loss,
+        "log slowdown of choices": result.choice_loss,
+    }
+    known = "".join(f"; {name} {value:.5f}" for name, value in losses.items() if value is not None)
+    states = f"{counts['complete']} trials, {counts['pruned']} ended early, {counts['running']} still running"
+    return f"\nstudy {result.study} in {result.storage}: {states}\n{result.objective}: best {result.value:.5f}{known}"

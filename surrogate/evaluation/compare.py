@@ -74,6 +74,7 @@ def compare(
     models: Sequence[str] | None = None,
     tune: str = "none",
     candidate: str = "algorithm",
+    device: str = "cpu",
     progress: Progress | None = None,
     keep: Path | None = None,
 ) -> Comparison:
@@ -82,7 +83,7 @@ def compare(
     ``data`` is a table or the path of one; ``by``: what is held out (see `surrogate.dataset.splits.folds`); ``seeds``
     runs, each with its own folds; ``candidate``: choose among ``algorithm``s (each with its fastest solver) or
     ``solver``s; ``tune``: none (stored settings), light or full (inside the training part). Rows of ``also_train`` only
-    train. ``keep``: a folder of finished fits, so that the same call goes on after an interruption. A model that the
+    train. ``device``: cpu or cuda, where XGBoost grows trees. ``keep``: a folder of finished fits, so that the same call goes on after an interruption. A model that the
     data cannot carry appears with n 0 and the reason. Raises `InputError` where the data cannot carry the comparison.
     """
     classes = [model_class(name) for name in dict.fromkeys(models)] if models else list(MODELS.values())
@@ -103,8 +104,8 @@ def compare(
         raise InputError("; ".join(dict.fromkeys(refused.values())))
     total, done = sum(part.fits for part in parts) * len(classes), 0
     for part in parts:
-        kept = keep and keep / _signature(part, by, tune, candidate)
-        done = _run(part, classes, tune, progress or _silent, done, total, kept)
+        kept = keep and keep / _signature(part, by, tune, candidate, device)
+        done = _run(part, classes, tune, device, progress or _silent, done, total, kept)
     (progress or _silent)(total, total, "judging")
     return _judged(main, others, parts, refused, [cls.name for cls in classes], by)
 
@@ -142,6 +143,7 @@ def _run(
     part: FamilyRuns,
     classes: Sequence[type[TimeModel]],
     tune: str,
+    device: str,
     progress: Progress,
     done: int,
     total: int,
@@ -173,7 +175,7 @@ def _run(
                     continue
                 file = kept and kept / f"{cls.name}-{seed}-{seed_folds.index(fold)}.json"
                 try:
-                    settings, predicted = _fitted(cls, train, held, tune, seed, file)
+                    settings, predicted = _fitted(cls, train, held, tune, seed, device, file)
                 except InputError as error:
                     part.reasons[cls.name] = str(error)
                     continue
@@ -186,13 +188,13 @@ def _run(
 
 
 def _fitted(
-    cls: type[TimeModel], train: Rows, held: Rows, tune: str, seed: int, file: Path | None
+    cls: type[TimeModel], train: Rows, held: Rows, tune: str, seed: int, device: str, file: Path | None
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Settings of a model fitted on ``train``, and its times of ``held``; read from ``file`` where they lie there."""
     if file is not None and file.is_file():
         content = json.loads(file.read_text())
         return content["settings"], np.array(content["predicted_us"], dtype=np.float64)
-    model = tuned(cls, train, tune, seed)
+    model = tuned(cls, train, tune, seed, device)
     settings, predicted = plain(model.get_params()), model.fit(train).predict(held)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -200,10 +202,10 @@ def _fitted(
     return settings, predicted
 
 
-def _signature(part: FamilyRuns, by: str, tune: str, candidate: str) -> str:
+def _signature(part: FamilyRuns, *settings: str) -> str:
     """A name for what all fits of a family depend on."""
     kind = part.rows.family
-    words = (kind.name, kind.version, by, len(part.rounds[0]), tune, candidate, part.count)
+    words = (kind.name, kind.version, *settings, len(part.rounds[0]), part.count)
     return "-".join(map(str, (*words, fingerprint(part.rows))))
 
 

@@ -134,7 +134,7 @@ class _Boosted(TimeModel):
         data = xgboost.QuantileDMatrix(
             self.design(rows),
             label=target,
-            weight=self._weights(rows, time_us),
+            weight=self.weights(rows, time_us),
             max_bin=self.max_bin,
             nthread=threads,
         )
@@ -150,7 +150,7 @@ class _Boosted(TimeModel):
             log_correction += self.trend_.beyond(terms_, rows.candidate, _gpus_and_libraries(rows)[0])
         return self.base_us(rows) * np.exp(log_correction)
 
-    def _weights(self, rows: Rows, time_us: np.ndarray) -> np.ndarray:
+    def weights(self, rows: Rows, time_us: np.ndarray) -> np.ndarray:
         """(rows,) of mean 1, falling with the distance from the best time of the problem."""
         best_us = pd.Series(time_us).groupby(rows.problem).transform("min").to_numpy()
         weight = (best_us / time_us) ** self.best_weight

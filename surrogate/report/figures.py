@@ -56,14 +56,12 @@ def draw(results: Results, directory: Path, family: str = "") -> tuple[dict[str,
     absent: dict[str, str] = {}
     for name, attempt in attempts.items():
         try:
-            drawn = attempt()
+            if drawn := attempt():
+                figures[name] = drawn
+            else:
+                absent[name] = "no judged rows to draw"
         except FileNotFoundError as missing:
             absent[name] = f"{missing} is missing; seer compare writes it"
-            continue
-        if drawn is None:
-            absent[name] = "no judged rows to draw"
-        else:
-            figures[name] = drawn
     return figures, absent
 
 
@@ -151,13 +149,11 @@ def slowdown_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
                 100 * over, 100 * exceedance(slowdown, over), color=look.colour, linestyle=look.dashes,
                 marker=look.marker, markevery=(3 * index, 26), fillstyle="none",
             )  # fmt: skip
-        axis.set(
-            xscale="log", yscale="log", xlim=(100 * FLOOR, 100 * top), ylim=(min(50 / max(sizes), 10), 100)
-        )
-        axis.set_xlabel("x: slowdown of the pick over the best, %")
-        axis.set_ylabel("problems slower than x, %")
-        axis.xaxis.set_major_formatter(style.plain_tick)
-        axis.yaxis.set_major_formatter(style.plain_tick)
+        axis.set(xlim=(100 * FLOOR, 100 * top), ylim=(min(50 / max(sizes), 10), 100))
+        axis.set(xlabel="x: slowdown of the pick over the best, %", ylabel="problems slower than x, %")
+        axis.loglog()
+        for side in (axis.xaxis, axis.yaxis):
+            side.set_major_formatter(style.plain_tick)
         style.legend(figure, handles, models)
         return style.svg(figure)
 
@@ -240,13 +236,8 @@ def predicted_figure(frame: pd.DataFrame) -> str | None:
         figure, axes = style.blank(0.7 + 1.75 * rows, (rows, 2), sharex=True, sharey=True)
         for axis, name in zip(axes, names, strict=False):
             inside = frame["algorithm"] == name
-            _panel(
-                axis,
-                name,
-                frame[inside | ~frame["algorithm"].isin(names) if name == OTHERS else inside],
-                low,
-                high,
-            )
+            rows_of_panel = inside | ~frame["algorithm"].isin(names) if name == OTHERS else inside
+            _panel(axis, name, frame[rows_of_panel], low, high)
         for axis in axes[len(names) :]:
             axis.set_visible(False)
             axes[len(names) - 2].xaxis.set_tick_params(labelbottom=True)
@@ -274,16 +265,8 @@ def _panel(axis: "Axes", name: str, rows: pd.DataFrame, low: float, high: float)
     shown = thinned(rows)
     # A prediction far outside is drawn on the frame rather than left out.
     heights = shown["predicted_us"].clip(low, high)
-    axis.plot(
-        shown["time_us"],
-        heights,
-        ".",
-        color=style.BLUE,
-        alpha=0.55,
-        markersize=2.6,
-        markeredgewidth=0,
-        zorder=3,
-    )
+    points = {"color": style.BLUE, "alpha": 0.55, "markersize": 2.6, "markeredgewidth": 0, "zorder": 3}
+    axis.plot(shown["time_us"], heights, ".", **points)
     axis.set_title(name if len(name) <= 26 else f"{name[:25]}…")
     middle, inside = float(np.median(error)), float(np.mean(error <= 0.1))
     words = f"{len(rows):,} rows\nmedian {percent(middle)} %\n{share(inside)} % in band"
@@ -311,17 +294,15 @@ def bucket_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
     if not models:
         return None
     errors, looks = bucket_errors(frame), style.looks(models)
-    filled = errors.dropna(how="all").index.get_level_values(
-        1
-    )  # decades of too few rows would be style.blank
-    filled = filled if len(filled) else errors.index.get_level_values(1)
+    # A decade of too few rows would be an empty place on the axis.
+    known = errors.dropna(how="all")
+    filled = (known if len(known) else errors).index.get_level_values(1)
     decades = range(int(filled.min()), int(filled.max()) + 1)
     with style.theme():
         figure, axes = style.blank(4.3, (2, 1), sharex=True)
         handles = {}
-        for axis, column, title in zip(
-            axes, ("median", "p90"), ("median error, %", "90th percentile, %"), strict=True
-        ):
+        titles = {"median": "median error, %", "p90": "90th percentile, %"}
+        for axis, (column, title) in zip(axes, titles.items(), strict=True):
             for model in models:
                 heights, look = errors[column].loc[model].reindex(decades), looks[model]
                 (handles[model],) = axis.plot(

@@ -11,10 +11,9 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from surrogate.dataset.files import write_text
-from surrogate.features.errors import InputError
+from surrogate.dataset.files import staged, write_text
 from surrogate.report import summary
-from surrogate.report.results import Results, best_model, by_family, csv_text, read_results
+from surrogate.report.results import Results, best_model, by_family, csv_text, read_results, readable
 from surrogate.report.style import BAND, BLUE, INK, PAPER, RULE
 from surrogate.report.tables import Facts, Table
 
@@ -89,6 +88,7 @@ def _file(name: str) -> str:
     return resources.files("surrogate.report").joinpath(name).read_text(encoding="utf-8")
 
 
+@readable()
 def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[str, str]) -> str:
     """The page of a comparison. ``figures``: name → SVG text; ``absent``: name → why a figure is not there."""
     family, drawn_part = next(iter(by_family(results).items()))
@@ -116,6 +116,7 @@ def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[st
     return page(name, sections, kicker=kicker, question=QUESTION, answer=summary.headline(results))
 
 
+@readable()
 def write_report(directory: Path) -> Path:
     """Write figures/*.svg, time_rows.csv, choice_rows.csv and report.html beside ``directory/results.json``.
 
@@ -128,22 +129,11 @@ def write_report(directory: Path) -> Path:
     results = read_results(directory)
     family, part = next(iter(by_family(results).items()))
     figures, absent = draw(part, directory, family)
-    text = report_page(results, figures, absent)
-    _write_figures(directory, figures)
-    for kind in ("time_rows", "choice_rows"):
-        write_text(directory / f"{kind}.csv", csv_text(results[kind]))
-    write_text(directory / "report.html", text)
+    texts = {f"figures/{name}.svg": drawn for name, drawn in figures.items()}
+    texts |= {f"{kind}.csv": csv_text(results[kind]) for kind in ("time_rows", "choice_rows")}
+    texts["report.html"] = report_page(results, figures, absent)
+    with staged(directory, FIGURE_FILES) as folder:
+        (folder / "figures").mkdir()
+        for name, text in texts.items():
+            write_text(folder / name, text)
     return directory / "report.html"
-
-
-def _write_figures(directory: Path, figures: Mapping[str, str]) -> None:
-    try:
-        (directory / "figures").mkdir(exist_ok=True)
-        for file in FIGURE_FILES:
-            if Path(file).stem not in figures:
-                (directory / file).unlink(missing_ok=True)
-    except OSError as error:
-        reason = f"{directory / 'figures'} cannot be written ({error.strerror})"
-        raise InputError(f"{reason}; choose another place") from None
-    for name, drawn in figures.items():
-        write_text(directory / "figures" / f"{name}.svg", drawn)

@@ -1,8 +1,9 @@
-"""`results.json`: read, checked as far as tables and figures rely on it, and narrowed to the slices that they show."""
+"""`results.json`: read, and narrowed to the slices that they show."""
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,6 @@ SLICE = ("split", "family", "stratum", "population", "gpu", "direction", "dtype"
 Row = dict[str, Any]
 Results = dict[str, Any]
 
-_NUMBERS = (
-    "n", "shapes", "median_ape", "mape", "p90_ape", "rmspe", "gmae", "spearman", "slowdown_macro", "ci_low", "ci_high",
-    "slowdown_geomean", "slowdown_p95", "slowdown_max", "top1", "within_10pct", "top2_slowdown", "infeasible_picks",
-)  # fmt: skip
 _SPANS = {
     "slowdown_geomean_ci": ("slowdown_geomean_ci_low", "slowdown_geomean_ci_high"),
     "paired_vs_heuristic": ("paired_low", "paired_mid", "paired_high"),
@@ -35,68 +32,36 @@ _SPANS = {
 _AGAIN = "write it again with seer compare"
 
 
+@contextmanager
+def readable(name: str = "results.json") -> Iterator[None]:
+    """Inside this, whatever a damaged file makes of the tables and figures is one line: `InputError`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InputError(f"{name} is damaged ({type(error).__name__}: {error}); {_AGAIN}") from error
+
+
 def read_results(directory: Path) -> Results:
-    """The checked content of ``directory/results.json``; `InputError` where it is missing or unreadable."""
+    """The content of ``directory/results.json``; `InputError` where it is missing, no such object, or newer."""
     path = Path(directory) / "results.json"
     require_regular(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        json.dumps(
-            content, ensure_ascii=False
-        ).encode()  # half a character (a lone surrogate) cannot be written
+        with readable(str(path)):
+            results = json.loads(path.read_text(encoding="utf-8"))
+            schema = int(results["schema"])
     except FileNotFoundError:
         raise InputError(
             f"no results.json in {directory}; `seer compare -o {directory}` writes one"
         ) from None
     except OSError as error:
         raise InputError(f"{path} is not readable ({type(error).__name__}); {_AGAIN}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON ({error}); {_AGAIN}") from None
-    return check_results(content, str(path))
-
-
-def check_results(results: Any, name: str = "results") -> Results:
-    """``results`` itself if it follows the contract, else `InputError` naming the first fault."""
-    if not isinstance(results, dict):
-        raise InputError(f"{name} holds a {type(results).__name__}, not an object; {_AGAIN}")
-    schema = results.get("schema")
-    if not isinstance(schema, int) or isinstance(schema, bool):
-        raise InputError(f"{name}: schema is {schema!r:.60}; a whole number up to {SCHEMA} is needed")
     if schema > SCHEMA:
         raise InputError(
-            f"{name} has schema {schema}, this version reads up to {SCHEMA}; update seer-surrogate"
+            f"{path} has schema {schema}, this version reads up to {SCHEMA}; update seer-surrogate"
         )
-    if not isinstance(results.get("dataset", {}), dict):
-        raise InputError(f"{name}: dataset is {results['dataset']!r:.60}; an object is needed")
-    for kind in ("time_rows", "choice_rows"):
-        if not isinstance(results.get(kind), list):
-            raise InputError(f"{name} has no list {kind}; {_AGAIN}")
-        for index, row in enumerate(results[kind]):
-            if not isinstance(row, dict) or not isinstance(row.get("model"), str):
-                raise InputError(f"{name}: {kind}[{index}] is not an object with a model; {_AGAIN}")
-            for key, value in row.items():
-                if needed := _fault(key, value):
-                    raise InputError(f"{name}: {kind}[{index}]: {key} is {value!r:.60}; {needed} is needed")
     return results
-
-
-def _fault(key: str, value: Any) -> str:
-    """What ``value`` should be where it is none of that; tables and figures rely on the keys named here."""
-    if key in (*SLICE, "reason") and not isinstance(value, str | None):
-        return "text or null"
-    if key in _NUMBERS and not _is_number(value):
-        return "a number or null"
-    if key in _SPANS and value is not None:
-        length = len(_SPANS[key])
-        if not isinstance(value, list) or len(value) != length or not all(map(_is_number, value)):
-            return f"a list of {length} numbers or null"
-    return ""
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return abs(value) < 2**63
-    return value is None or isinstance(value, float)
 
 
 def flat(row: Row) -> Row:

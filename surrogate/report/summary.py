@@ -15,13 +15,13 @@ from surrogate.report.results import (
     Row,
     best_model,
     by_family,
-    check_results,
     choice_rows,
     count,
     flat,
     is_reference,
     label,
     number,
+    readable,
     time_rows,
     values,
 )
@@ -32,6 +32,7 @@ from surrogate.report.tables import (
     Table,
     log_change,
     percent,
+    plain,
     ratio,
     share,
     whole,
@@ -79,12 +80,12 @@ _POPULATIONS = {
 _PARTS = {"algorithm": "algorithm", "stratum": "kind of problem", "gpu": "GPU"}
 
 
+@readable()
 def terminal_summary(results: Results) -> str:
     """Provenance, the answer, the choice and time tables, and what was not judged, in 80 columns.
 
     Has no trailing newline. Raises `InputError` for what are no results.
     """
-    check_results(results)
     blocks = [Facts(provenance(results)).text(WIDTH), tables.wrapped(headline(results), WIDTH, indent="")]
     for table in choice_tables(results, strata=False) + time_tables(results):
         formats = {**table.formats, "model": lambda name: tables.shortened(name, NAME_WIDTH)}
@@ -160,37 +161,20 @@ def _picker(heuristic: Row) -> str:
 
 def provenance(results: Results) -> list[tuple[str, str]]:
     """Name and value of everything known about the data and the folds."""
-    dataset, folds, seeds = (results.get(key) for key in ("dataset", "folds", "seeds"))
-    names = {
-        "name": "dataset", "rows": "rows", "problems": "problems", "shapes": "shapes", "gpus": "GPUs",
-        "candidates": "candidates", "where": "only rows where", "also_train": "also trained on",
-    }  # fmt: skip
-    dataset = dataset or {}
-    pairs = [(title, dataset.get(key)) for key, title in names.items()]
-    pairs += [(key, value) for key, value in dataset.items() if key not in names]
-    # Folds as a count where they are listed one by one; one seed, 0, would read as none.
-    pairs.append(("folds", len(folds) if isinstance(folds, list) and len(folds) > 12 else folds))
-    pairs.append(("seeds", len(seeds) if isinstance(seeds, list) else seeds))
-    shown = {"schema", "dataset", "seeds", "folds", "time_rows", "choice_rows"}
-    pairs += [(k, value) for k, value in results.items() if k not in shown and not isinstance(value, dict)]
-    return [(str(name), _said(value)) for name, value in pairs if value not in (None, [], {}, "")]
+    titles = {"name": "dataset", "gpus": "GPUs", "where": "only rows where", "also_train": "also trained on"}
+    facts = {str(titles.get(key, key)): value for key, value in results.get("dataset", {}).items()}
+    facts |= {"folds": results.get("folds"), "seeds": len(results.get("seeds", [])) or None}
+    return [(name, _said(value)) for name, value in facts.items() if value not in (None, [], {}, "")]
 
 
 def settings(results: Results) -> list[tuple[str, str]]:
     """Model and its hyperparameters, for models that have any."""
-    chosen = results.get("settings")
-    return [(model, _said(v)) for model, v in chosen.items() if v] if isinstance(chosen, dict) else []
+    return [(model, _said(chosen)) for model, chosen in results.get("settings", {}).items() if chosen]
 
 
 def _said(value: Any) -> str:
-    """A value of the results as text: thousands separated, lists joined."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_said(item)}" for key, item in value.items())
-    return ", ".join(map(_said, value)) if isinstance(value, list | tuple) else str(value)
+    """A value of the results as text: a count has its thousands separated."""
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(value)
 
 
 def choice_tables(results: Results, strata: bool = True) -> list[Table]:

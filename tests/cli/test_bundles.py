@@ -72,7 +72,7 @@ def test_evaluate_and_info_tell_coverage_and_widths_for_each_gpu(seer, bundle, d
     assert [row["gpu"] for row in held["intervals"]] == ["all", "t4", "v100-sxm2-16gb"]
     assert all(0.7 < row["coverage"] <= 1 and row["half_width"] > 0 for row in held["intervals"])
     assert sum(row["picks"] for row in held["pick_probability"]) > 0
-    assert "card.held_out.intervals.t4.coverage" in seer("info", bundle).out
+    assert " t4 " in seer("info", bundle).out
 
 
 def test_far_and_unknown_rows_are_out_of_domain_and_wider(seer, bundle, table, tmp_path):
@@ -128,7 +128,7 @@ def test_info_shows_the_card(seer, bundle):
     card = seer("info", bundle, "--json").json
     assert card["model"] == "linear-terms"
     assert card["card"]["data"]["gpus"] == ["Tesla T4", "Tesla V100-SXM2-16GB"]
-    assert "card.held_out.time.median_ape" in seer("info", bundle).out
+    assert "median_ape" in seer("info", bundle).out
 
 
 def test_a_tampered_bundle_is_refused_before_parsing(seer, bundle, dataset, tmp_path):

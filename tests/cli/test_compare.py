@@ -170,8 +170,8 @@ def test_narrow_integer_columns_give_the_same_results(seer, table, tmp_path):
         (["--where", "gpu=none"], "leaves no rows"),
         (["--candidate", "solver"], "needs a `solver` column"),
         (["--folds", "1"], "2"),
-        (["--models", "roofline,,linear-dims"], "an empty name"),
-        (["--models", ""], "an empty name"),
+        (["--models", "roofline,,linear-dims"], "model '' is unknown"),
+        (["--models", ""], "model '' is unknown"),
     ],
 )
 def test_bad_options_say_the_remedy(seer, dataset, tmp_path, words, message):

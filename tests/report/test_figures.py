@@ -108,14 +108,6 @@ def test_few_rows_and_extreme_values_can_be_drawn() -> None:
     assert slowdown_figure(slowdowns, ["a", "b"]) and slowdown_figure(slowdowns, ["b"])
 
 
-def test_nothing_to_draw_is_none() -> None:
-    empty = _times(0)
-    assert predicted_figure(empty) is None
-    assert bucket_figure(empty, ["booster"]) is None
-    assert slowdown_figure(pd.DataFrame({"model": [], "slowdown": []}), ["a"]) is None
-    assert gpu_figure({"choice_rows": [], "time_rows": []}, ["a"]) is None
-
-
 def test_odd_and_long_names_are_drawn_as_they_are() -> None:
     """A long name has the legend's whole line, a very long one is cut."""
     names = ["_hidden", "$x_1$", "<b>&\"'", "模型", "", "boosted trees on terms and sizes of the problem"]

@@ -52,12 +52,6 @@ def test_how_numbers_read(form: tables.Format, cases: dict[Any, str]) -> None:
     assert {value: form(value) for value in cases} == cases
 
 
-@given(st.floats(0, 1e30))
-def test_columns_of_ratios_stay_narrow(value: float) -> None:
-    assert len(tables.ratio(value)) <= 8
-    assert len(tables.percent(value)) <= 8
-
-
 def test_numbers_and_intervals_stand_to_the_right_and_all_else_to_the_left() -> None:
     records = [
         {"name": "a", "us": 5.0, "90 %": (4.0, 6.0), "n": 1, "ok": True, "who": None},
