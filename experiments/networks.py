@@ -148,7 +148,9 @@ def other_layers(frame: pd.DataFrame) -> pd.DataFrame:
         layers[~product].assign(library="cudnn").join(images[~product]),
         layers[product].assign(library="cublas").join(products[product]),
     ]
-    return normalise(pd.concat(parts).sort_index().fillna(dict.fromkeys(images, 0)), "sequences")
+    return normalise(
+        pd.concat(parts).sort_index().fillna(dict.fromkeys([*images, *products], 0)), "sequences"
+    )
 
 
 def other_sums(
