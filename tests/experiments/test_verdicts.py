@@ -1,4 +1,4 @@
-"""Figures with known answers: medians and their intervals, error rates of picks, changes, traits, variants, drawings."""
+"""Figures with known answers: medians and their intervals, picks, changes, traits, variants, operators, drawings."""
 
 import xml.etree.ElementTree as ElementTree
 
