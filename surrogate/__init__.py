@@ -55,7 +55,7 @@ _HOMES = {
     "write_dataset": "surrogate.dataset.store",
 }
 """Public name → the module that defines it; each is imported when it is first asked for."""
-_ROOMS = ("formats", "models", "network", "operators", "trace")
+_ROOMS = ("formats", "models", "network", "trace")
 """Packages with public names of their own, as in ``surrogate.trace.span``."""
 
 __all__ = [

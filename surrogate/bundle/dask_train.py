@@ -121,7 +121,9 @@ def _sample(path: str, group: int, share: float, seed: int) -> pd.DataFrame:
     kept = np.zeros(len(frame), dtype=bool)
     for kind in families_of(frame):
         mine = family_rows(frame, kind)
-        hashes = pd.util.hash_pandas_object(frame.loc[mine, list(kind.problem_key)].astype(str).agg("|".join, axis=1))
+        hashes = pd.util.hash_pandas_object(
+            frame.loc[mine, list(kind.problem_key)].astype(str).agg("|".join, axis=1)
+        )
         kept[mine] = ((hashes.to_numpy() ^ np.uint64(seed)) / 2.0**64) < share
     return frame[kept].reset_index(drop=True)
 

@@ -50,4 +50,3 @@ def model_frame(data: Dataset, candidate: str = "algorithm") -> pd.DataFrame:
     """The rows to choose among (`candidate_frame`), with kernel metrics where the dataset has kernels."""
     frame = candidate_frame(data, candidate)
     return frame if data.kernels is None else with_kernel_metrics(frame, data.kernels)
-

@@ -43,8 +43,7 @@ class Predictor:
     def __init__(self, bundle: "Bundle", *, gpu: str | None = None, library: str | None = None) -> None:
         self.bundle = bundle
         self._settings = SettingCache(bundle)
-        fitted = sorted(bundle.fitted_gpus)
-        named = gpu or (fitted[0] if len(fitted) == 1 else None)
+        named = gpu or (next(iter(bundle.fitted_gpus)) if len(bundle.fitted_gpus) == 1 else None)
         self._target: TargetDevice | None = self._settings.device(named) if named else None
         self._library = library
         if library is not None:

@@ -34,11 +34,10 @@ Reasons = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class TargetDevice:
-    """A device as a bundle knows it: ``fitted`` is False where training never saw it."""
+    """A device and its registry name."""
 
     device: Gpu
     name: str
-    fitted: bool
 
     @property
     def in_registry(self) -> bool:
@@ -304,7 +303,7 @@ class SettingCache:
         """A device by any name. Raises `InputError` for one that neither the bundle nor the registry knows."""
         key = canonical(name)
         device = self.bundle.devices.get(name) or self.bundle.devices.get(key) or gpu(name)
-        return TargetDevice(device, key, key in self.bundle.fitted_gpus)
+        return TargetDevice(device, key)
 
     def competing(
         self,
@@ -385,8 +384,8 @@ class SettingCache:
             engine,
             SupportRules(setting, candidates, part.support.exact, part.support.general, rules_gpu),
             part,
-            "model" if target.fitted else "spec",
-            1.0 if target.fitted else part.unseen_gpu_factor,
+            "model" if target.name in part.domain.gpus else "spec",
+            1.0 if target.name in part.domain.gpus else part.unseen_gpu_factor,
             tuple(part.widths.base(setting.gpu, candidate.key) for candidate in candidates),
             part.domain.reference_key(setting.library, setting.values),
         )

@@ -29,7 +29,9 @@ def served(table: Callable[..., pd.DataFrame]) -> Predictor:
     """300 trees of depth 8 on invented times of six algorithms; the setting is ready."""
     algorithms = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "FFT", "WINOGRAD", "WINOGRAD_NONFUSED")
     frame = table(200, batches=(1, 8, 32), algorithms=algorithms, noise=0.3)
-    predictor = Predictor(bundle_of(frame, BoostedTerms(rounds=300, learning_rate=0.08, max_depth=8)), gpu="t4")
+    predictor = Predictor(
+        bundle_of(frame, BoostedTerms(rounds=300, learning_rate=0.08, max_depth=8)), gpu="t4"
+    )
     predictor.select(CONVS[0])
     return predictor
 

@@ -109,7 +109,6 @@ def test_what_cannot_be_trained(table: Table, mixed: pd.DataFrame) -> None:
         (lambda path: _edit(path, lambda index: index.update(schema=99)), "upgrade"),
         (lambda path: _edit(path, lambda index: index.update(schema=2)), "train"),
         (lambda path: _edit(path, lambda index: index["parts"]["gemm"].update(features=99)), "train"),
-        (lambda path: _edit(path, lambda index: index["parts"]["gemm"].update(model="forest2")), "unknown"),
         (lambda path: _edit(path, lambda index: index["sha256"].update({"../x": "0"})), "outside"),
         (lambda path: (path / "gemm" / "widths.json").write_text("{}"), "differs from its hash"),
         (lambda path: (path / "conv" / "support.json").unlink(), "missing"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.collect.caps import Caps
+from surrogate.collect.plan import Caps
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.log import RunLog
 from surrogate.collect.plan import PlannedProblem, build

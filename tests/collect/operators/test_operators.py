@@ -121,7 +121,9 @@ def test_this_cpu_runs_every_kind_and_the_table_tells(tmp_path):
     assert outcome.finished and outcome.statuses == {"ok": len(KINDS)}
     table = merge_runs([path]).rows
     assert set(table["operator"]) == set(KINDS) and (table["time_us"] > 0).all()
-    assert dict(zip(table["operator"], table["family"], strict=True)) == {kind: FAMILY_OF_KIND[kind] for kind in KINDS}
+    assert dict(zip(table["operator"], table["family"], strict=True)) == {
+        kind: FAMILY_OF_KIND[kind] for kind in KINDS
+    }
     for name, value in {
         "gpu": "Fake CPU", "library": "reference", "dtype": "fp32", "math": "fma", "algorithm": "default",
         "status": "ok", "timer": "wall",
