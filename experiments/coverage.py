@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 
 from experiments.drawing import dots
 from experiments.effort import Effort
@@ -23,6 +22,7 @@ from surrogate.dataset.problems import judged_rows
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation.coverage import coverage_rows, picks, reliability
 from surrogate.models import DEFAULT_MODEL, TimeModel, model_frame
+from surrogate.models.base import duplicate
 from surrogate.uncertainty.domain import Domain
 from surrogate.uncertainty.fit import fit_widths, held_out_by_shape
 
@@ -70,7 +70,7 @@ def nested(
         if not train.ok.any():
             continue
         effort.tick("outer fold")
-        predicted[outside] = clone(model).fit(train).predict(test)
+        predicted[outside] = duplicate(model).fit(train).predict(test)
         distance[outside] = Domain.of(train).distances(test)
         count = effort.folds if effort.quick else fold_count(train)
         inner, inner_distance = held_out_by_shape(

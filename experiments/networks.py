@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 
 from experiments.drawing import dots
 from experiments.effort import Effort
@@ -29,6 +28,7 @@ from surrogate.features.families import CONV, Family
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats.operator_tables import KINDS, read_operator_tables
 from surrogate.models import DEFAULT_MODEL, Support, TimeModel
+from surrogate.models.base import duplicate
 
 MODELS_SHOWN = ("roofline", "seer-time-only", "linear-terms", "boosted-terms")
 PLAIN = "several plain convolutions"
@@ -165,7 +165,7 @@ def other_sums(
         if kind in measured:
             known = measured[kind][1]
             seen = np.isin(shape_names(known.frame, kind), list(set(shape_names(rows.frame, kind))))
-            predicted[positions] = clone(model).fit(known.take(~seen)).predict(rows)
+            predicted[positions] = duplicate(model).fit(known.take(~seen)).predict(rows)
     each = held.assign(other_predicted_us=predicted)[np.isfinite(predicted)].drop(
         columns="batch", errors="ignore"
     )
