@@ -100,8 +100,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     for label, rows, rounds, candidates in _tables(sources, effort):
         predictions = predict_rounds(rows, candidates, rounds, variants(effort.seed), effort.tick)
         parts.append(variant_verdicts(predictions).assign(data=label))
-    table = pd.concat(parts, ignore_index=True)
-    table = columns_first(table, "data", "variant")
+    table = columns_first(pd.concat(parts, ignore_index=True), "data", "variant")
     return Outcome(table, _figure(table), answer(table))
 
 
@@ -113,12 +112,8 @@ def _tables(sources: Sources, effort: Effort) -> Iterator[tuple[str, Rows, list[
         yield label, rows, rounds[: effort.folds], "all"
     data = effort.sample(sources.dataset("mi210"), MI210_SHAPES)
     rows = candidate_rows([data])
-    yield (
-        LABELS["mi210"],
-        rows,
-        rounds_by("shape", rows, min(effort.folds, MI210_FOLDS), effort.seed),
-        data.candidates,
-    )
+    rounds = rounds_by("shape", rows, min(effort.folds, MI210_FOLDS), effort.seed)
+    yield LABELS["mi210"], rows, rounds, data.candidates
 
 
 def variant_verdicts(predictions: Predictions) -> pd.DataFrame:
@@ -147,7 +142,6 @@ def _choices(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
     for label, log in logs.items():
         macro = shape_interval(log, shape, draw, macro=True)
         change = shape_interval(log - first, shape, draw, macro=True)
-        pooled_change = shape_interval(log - first, shape, draw, macro=False)
         records.append(
             {
                 "variant": label,
@@ -162,9 +156,6 @@ def _choices(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
                 "slowdown_change_pct": 100 * change.mid,
                 "slowdown_change_low": 100 * change.low,
                 "slowdown_change_high": 100 * change.high,
-                "pooled_change_pct": 100 * pooled_change.mid,
-                "pooled_change_low": 100 * pooled_change.low,
-                "pooled_change_high": 100 * pooled_change.high,
             }
         )
     return pd.DataFrame(records)

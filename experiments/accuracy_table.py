@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.splits import shape_names
+from surrogate.dataset.problems import shape_names
+from surrogate.features.families import CONV
 
 FEW = 6
 """Shapes whose share of the loss is told."""
@@ -71,7 +72,7 @@ def _errors(errors: Mapping[tuple[str, str], Mapping[str, Any]], model: str) -> 
 def spread(choices: pd.DataFrame, model: str) -> str:
     """``model`` on ungrouped problems: slowdowns (macro over shapes) of single seeds, and the worst shapes' share."""
     mine = choices[(choices["model"] == model) & (choices["stratum"] != "grouped")]
-    mine = mine.assign(loss=np.log(mine["slowdown"]), shape=shape_names(mine))
+    mine = mine.assign(loss=np.log(mine["slowdown"]), shape=shape_names(mine, CONV))
     seeds = np.exp(mine.groupby(["seed", "shape"])["loss"].mean().groupby("seed").mean())
     shapes = mine.groupby("shape")["loss"].mean().sort_values(ascending=False)
     share = shapes.head(FEW).sum() / shapes.sum() if shapes.sum() else 0.0

@@ -11,8 +11,7 @@ import click
 
 from experiments.catalogue import ALONE, NAMES, Row, experiment, update_readme
 from experiments.experiment import HOME
-from experiments.script import SKIPPED, read_sources
-from experiments.sources import DEFAULT_FOLDER
+from experiments.script import SKIPPED, read_sources, shared_options
 from surrogate.features.errors import InputError, nearest
 
 PROJECT = HOME.parent
@@ -30,33 +29,14 @@ class Finished:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="Fewer folds, sampled shapes.")
-@click.option("--data", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, help="Folder of the files.")
-@click.option("--use", multiple=True, metavar="NAME=FILE", help="Another dataset in the place of a source.")
+@shared_options
 @click.option("--only", default="", metavar="A,B", help="These experiments alone.")
 @click.option(
     "--list", "listed", is_flag=True, help="Name the experiments and their questions, and run none."
 )
-@click.option("--seed", default=0, show_default=True, help="Of folds, samples and fits.")
-@click.option(
-    "--jobs",
-    default=2,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Processes at a time, one core each.",
-)
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=HOME, help="Where README.md, tables/ and figures/ lie."
-)
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Processes at a time.")
 def main(
-    quick: bool,
-    data: Path,
-    use: tuple[str, ...],
-    only: str,
-    listed: bool,
-    seed: int,
-    jobs: int,
-    out: Path,
+    quick: bool, data: Path, use: tuple[str, ...], only: str, listed: bool, seed: int, jobs: int, out: Path
 ) -> None:
     """Run the experiments; an experiment whose files are missing is skipped in one line.
 
@@ -76,17 +56,12 @@ def main(
         return
     options = [*(["--quick"] if quick else []), *(["--seed", str(seed)] if seed else [])]
     uses = [word for text in use for word in ("--use", text)]
-    splits = [text.partition("=") for text in use]
-    places = [
-        "--data",
-        str(data.resolve()),
-        *(word for name, _, path in splits for word in ("--use", f"{name}={Path(path).resolve()}")),
-        "--out",
-        str(out.resolve()),
-    ]
-    finished = run_all(names, [*options, *places], jobs)
+    # Processes start in the project's folder, so that they are given whole paths.
+    places = ["--data", str(data.resolve()), "--out", str(out.resolve())]
+    for name, path in sources.others.items():
+        places += ["--use", f"{name}={path.resolve()}"]
     rows = []
-    for done in finished:
+    for done in run_all(names, [*options, *places], jobs):
         if done.status:
             lines = done.complaint.strip().splitlines() or [f"{done.name}: exit status {done.status}"]
             click.echo(lines[-1], err=True)
@@ -139,13 +114,8 @@ def run_all(names: list[str], options: list[str], jobs: int) -> list[Finished]:
 
 def _run_one(name: str, options: list[str]) -> Finished:
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", f"experiments.{name}", *options],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", f"experiments.{name}", *options]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - began
     return Finished(name, done.returncode, done.stdout.strip(), done.stderr, seconds)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 
 from experiments.drawing import dots
 from experiments.effort import Effort
@@ -23,6 +22,7 @@ from surrogate.dataset.problems import judged_rows
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation.coverage import coverage_rows, picks, reliability
 from surrogate.models import DEFAULT_MODEL, TimeModel, model_frame
+from surrogate.models.base import duplicate
 from surrogate.uncertainty.domain import Domain
 from surrogate.uncertainty.fit import fit_widths, held_out_by_shape
 
@@ -56,7 +56,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         judged = judged_rows(rows.frame, rows.family, data.candidates)
         held = nested(rows, rounds, judged, effort.named(DEFAULT_MODEL)[DEFAULT_MODEL], effort)
         parts.append(table_of(held, np.arange(len(rows)) < own).assign(data=LABELS[source]))
-    table = columns_first(pd.concat(parts, ignore_index=True), "data")
+    table = columns_first(pd.concat(parts, ignore_index=True), "data", "kind", "of").drop(columns="gpu")
     return Outcome(table, _figure(table), answer(table))
 
 
@@ -70,7 +70,7 @@ def nested(
         if not train.ok.any():
             continue
         effort.tick("outer fold")
-        predicted[outside] = clone(model).fit(train).predict(test)
+        predicted[outside] = duplicate(model).fit(train).predict(test)
         distance[outside] = Domain.of(train).distances(test)
         count = effort.folds if effort.quick else fold_count(train)
         inner, inner_distance = held_out_by_shape(
@@ -95,11 +95,11 @@ def table_of(held: Nested, main: np.ndarray) -> pd.DataFrame:
         **{f"quarter {q + 1} of distances": (near > q / 4) & (near <= (q + 1) / 4) for q in range(4)},
     }
     records: list[dict[str, Any]] = [
-        {"kind": "gpu", "of": row.pop("gpu"), **row} for row in coverage_rows(rows, error, held.half_width)
+        {**row, "kind": "gpu", "of": row["gpu"]} for row in coverage_rows(rows, error, held.half_width)
     ]
     for name, part in parts.items():
-        for row in coverage_rows(rows, np.where(part, error, np.nan), held.half_width)[:1]:
-            records.append({"kind": "problems", "of": name, **{key: row[key] for key in row if key != "gpu"}})
+        whole = coverage_rows(rows, np.where(part, error, np.nan), held.half_width)[:1]
+        records += [{**row, "kind": "problems", "of": name} for row in whole]
     return pd.DataFrame(records + _pick_records(held, main))
 
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from sklearn.base import clone
 
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.models import TimeModel
+from surrogate.models.base import duplicate
 
 ROUNDS = 3
 """Times that drift and model are fitted in turn."""
@@ -49,7 +49,7 @@ def fit_drift(rows: Rows, place: np.ndarray, model: TimeModel, seed: int) -> dic
         level = without_drift(rows, place, slope)
         predicted = np.empty(len(rows))
         for other in (0, 1):
-            fitted = clone(model).fit(level.take(half != other))
+            fitted = duplicate(model).fit(level.take(half != other))
             predicted[half == other] = fitted.predict(level.take(half == other))
         over, along = level.time_us / predicted - 1.0, place / predicted
         for name in slope:

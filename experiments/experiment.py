@@ -35,7 +35,7 @@ class Experiment:
 
     @classmethod
     def of(cls, run: Callable[[Sources, Effort], Outcome], needs: tuple[str, ...]) -> "Experiment":
-        """The experiment of the module that defines ``run``: its name, and as question the first line of its docstring."""
+        """The experiment of the module that defines ``run``; its docstring begins with the question."""
         module = sys.modules[run.__module__]
         name = Path(str(module.__file__)).stem
         return cls(name, str(module.__doc__).split("\n")[0], needs, run)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import folds
@@ -13,6 +12,7 @@ from surrogate.dataset.store import Dataset
 from surrogate.features.errors import InputError
 from surrogate.features.families import CONV
 from surrogate.models import Support, TimeModel, model_frame
+from surrogate.models.base import duplicate
 
 Tick = Callable[[str], None]
 Round = tuple[np.ndarray, np.ndarray]
@@ -74,7 +74,7 @@ def fit_predict(
     for label, model in models.items():
         tick(label)
         try:
-            predicted[label] = clone(model).fit(train).predict(test)
+            predicted[label] = duplicate(model).fit(train).predict(test)
         except InputError as error:
             reasons[label] = str(error)
     return predicted, reasons

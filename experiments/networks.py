@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 
 from experiments.drawing import dots
 from experiments.effort import Effort
@@ -29,12 +28,14 @@ from surrogate.features.families import CONV, Family
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats.operator_tables import KINDS, read_operator_tables
 from surrogate.models import DEFAULT_MODEL, Support, TimeModel
+from surrogate.models.base import duplicate
 
 MODELS_SHOWN = ("roofline", "seer-time-only", "linear-terms", "boosted-terms")
 PLAIN = "several plain convolutions"
 CONVOLUTION = "CUDNN_CONV_FWD"
 KEY = ["gpu", "library_version", *SIZE_COLUMNS]
 PLACE = ["network", "gpu", "batch"]
+OPERATORS = ("other_ops", "scope_ops")
 POOL = {
     "window": "r", "window_w": "s", "pad": "pad_h", "pad_w": "pad_w", "stride": "stride_h", "stride_w": "stride_w",
 }  # fmt: skip
@@ -46,7 +47,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     sequences = read_table(sources.path("sequences"))[0]
     layers, others = convolution_layers(sequences), other_layers(sequences)
     measured = candidate_rows([sources.dataset(name, FORWARD) for name in ("cudnn", "partial")])
-    operators = rows_by_family(read_operator_tables([sources.path("other_ops")]))
+    operators = rows_by_family(read_operator_tables([sources.path(name) for name in OPERATORS]))
     names, models = shape_names(measured.frame, CONV), effort.timed(*MODELS_SHOWN)
     networks = sorted(set(layers["network"]))
     if len(networks) < 2:
@@ -148,7 +149,9 @@ def other_layers(frame: pd.DataFrame) -> pd.DataFrame:
         layers[~product].assign(library="cudnn").join(images[~product]),
         layers[product].assign(library="cublas").join(products[product]),
     ]
-    return normalise(pd.concat(parts).sort_index().fillna(dict.fromkeys(images, 0)), "sequences")
+    return normalise(
+        pd.concat(parts).sort_index().fillna(dict.fromkeys([*images, *products], 0)), "sequences"
+    )
 
 
 def other_sums(
@@ -156,14 +159,15 @@ def other_sums(
 ) -> pd.DataFrame:
     """Sums over the ``held`` layers of `other_layers`, measured and predicted, per network, GPU and batch.
 
-    Of each family a clone of ``model`` trains on the ``measured`` rows whose shapes no held layer has.
+    Of each family a copy of ``model`` trains on the ``measured`` rows whose shapes no held layer has; layers of a family
+    that has no such row are in neither sum.
     """
     predicted = np.full(len(held), np.nan)
     for kind, (positions, rows) in rows_by_family(held).items():
-        if kind in measured:
-            known = measured[kind][1]
-            seen = np.isin(shape_names(known.frame, kind), list(set(shape_names(rows.frame, kind))))
-            predicted[positions] = clone(model).fit(known.take(~seen)).predict(rows)
+        known = measured[kind][1] if kind in measured else rows
+        train = known.take(~np.isin(shape_names(known.frame, kind), list(set(shape_names(rows.frame, kind)))))
+        if train.ok.any():
+            predicted[positions] = duplicate(model).fit(train).predict(rows)
     each = held.assign(other_predicted_us=predicted)[np.isfinite(predicted)].drop(
         columns="batch", errors="ignore"
     )
@@ -221,7 +225,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "other_ops", "sequences"))
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial", *OPERATORS, "sequences"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

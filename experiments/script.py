@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -48,6 +49,22 @@ def run_experiment(experiment: Experiment, sources: Sources, effort: Effort, hom
     return outcome.answer
 
 
+def shared_options(command: Any) -> Any:
+    """The options of one experiment and of all of them."""
+    path = click.Path(path_type=Path)
+    for option in (
+        click.option("--out", type=path, default=HOME, help="Where README.md, tables/ and figures/ lie."),
+        click.option("--seed", default=0, show_default=True, help="Of folds, samples and fits."),
+        click.option(
+            "--use", multiple=True, metavar="NAME=FILE", help="Another dataset in the place of a source."
+        ),
+        click.option("--data", type=path, default=DEFAULT_FOLDER, help="Folder of the files."),
+        click.option("--quick", is_flag=True, help="Fewer folds, sampled shapes."),
+    ):
+        command = option(command)
+    return command
+
+
 def run_script(experiment: Experiment, arguments: list[str] | None = None) -> None:
     """``main`` of one experiment: the answer on standard output, progress on standard error.
 
@@ -55,17 +72,7 @@ def run_script(experiment: Experiment, arguments: list[str] | None = None) -> No
     """
 
     @click.command(help=experiment.question, context_settings={"help_option_names": ["-h", "--help"]})
-    @click.option("--quick", is_flag=True, help="Fewer folds, sampled shapes.")
-    @click.option(
-        "--data", type=click.Path(path_type=Path), default=DEFAULT_FOLDER, help="Folder of the files."
-    )
-    @click.option(
-        "--use", multiple=True, metavar="NAME=FILE", help="Another dataset in the place of a source."
-    )
-    @click.option("--seed", default=0, show_default=True, help="Of folds, samples and fits.")
-    @click.option(
-        "--out", type=click.Path(path_type=Path), default=HOME, help="Where tables/ and figures/ lie."
-    )
+    @shared_options
     def command(quick: bool, data: Path, use: tuple[str, ...], seed: int, out: Path) -> None:
         from tqdm import tqdm
 

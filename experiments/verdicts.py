@@ -1,4 +1,4 @@
-"""What predictions are worth: errors of times and slowdowns of picks with intervals over shapes; how sentences say it."""
+"""What predictions are worth: errors of times and slowdowns of picks, with intervals over shapes; and its wording."""
 
 import math
 from collections.abc import Iterable, Mapping

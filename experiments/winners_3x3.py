@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 
 from experiments.drawing import dots
 from experiments.drift import fit_drift, places_in_file, without_drift
@@ -22,6 +21,7 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import Dataset
 from surrogate.evaluation.judge import resample_weights, shape_interval
 from surrogate.models import DEFAULT_MODEL, TimeModel
+from surrogate.models.base import duplicate
 from surrogate.models.boosted import BoostedTerms
 
 MAX_FOLDS = 5
@@ -75,7 +75,7 @@ def winner_times(
         level_us[outside] = without_drift(test, place[outside], slopes[-1]).time_us
         level = without_drift(train, place[inside], slopes[-1])
         for kind, known, part in zip(kinds[::2], kinds[1::2], (train, level), strict=True):
-            fitted = clone(model).fit(part)
+            fitted = duplicate(model).fit(part)
             predicted[known][outside] = fitted.predict(test)
             each = [
                 fitted.predict(rows_of(test.frame.assign(algorithm=name), rows.family, data.devices))

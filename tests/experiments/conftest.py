@@ -8,9 +8,7 @@ import pytest
 
 from experiments.effort import Effort
 from experiments.sources import FILES, Sources
-from surrogate.models import MODELS
-from surrogate.operators.baselines import OperatorMlp
-from surrogate.operators.boosted import BoostedOperators
+from surrogate.models.boosted import BoostedTerms
 
 AMD = {"mi210": "MI210", "mi100": "MI100", "mi300x": "MI300X", "navi21": "Navi21"}
 VERSIONS = ("7.5.0", "7.6.4")
@@ -142,10 +140,10 @@ def end_to_end() -> pd.DataFrame:
 @pytest.fixture
 def effort(monkeypatch: pytest.MonkeyPatch) -> Effort:
     """Quick, four models, and boosters of few rounds."""
-    monkeypatch.setitem(MODELS["boosted-terms"].DEFAULTS, "rounds", 20)  # type: ignore[attr-defined]
+    defaults = BoostedTerms.__init__.__defaults__
+    assert defaults and BoostedTerms().rounds == defaults[0]
+    monkeypatch.setattr(BoostedTerms.__init__, "__defaults__", (20, *defaults[1:]))
     monkeypatch.setattr("experiments.winners_classes.ROUNDS", 10)
-    monkeypatch.setitem(BoostedOperators.DEFAULTS, "rounds", 10)
-    monkeypatch.setitem(OperatorMlp.DEFAULTS, "epochs", 3)
     return Effort(quick=True, models=("always-best-single", "roofline", "linear-terms", "boosted-terms"))
 
 

@@ -1,21 +1,20 @@
 """Command lines: answers on standard output, one line for what is wrong, exit statuses; and the training examples."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from experiments.readme import BEGIN, END
 
 from experiments import all as everything
-from experiments import train_boosted, train_for_one_gpu, train_linear, train_seer
-from experiments.catalogue import NAMES, experiment
-from experiments.drawing import curves, dots
+from experiments import fit_bundles, train_for_one_gpu, train_models
+from experiments.catalogue import BEGIN, END, NAMES, experiment
 from experiments.effort import Effort
 from experiments.experiment import Outcome, write_outcome
 from experiments.script import run_script
-from experiments.sources import Sources
-from surrogate import load
+from experiments.sources import FILES, Sources
+from surrogate.bundle.bundle import load
 from surrogate.features.errors import InputError
 
 
@@ -134,24 +133,28 @@ def test_a_figure_of_an_earlier_run_does_not_stay(tmp_path: Path) -> None:
     assert (tmp_path / "tables" / "x.csv").read_text() == "value\n0.333333\n"
 
 
-def test_nothing_finite_draws_nothing() -> None:
-    """Rather than an empty frame."""
-    frame = pd.DataFrame({"a": ["x"], "b": ["y"], "c": [1.0], "v": [float("nan")]})
-    assert dots(frame, category="a", series="b", value="v", xlabel="v") is None
-    assert curves(frame, x="c", series="b", value="v", panel="a", xlabel="c", ylabel="v") is None
-
-
-@pytest.mark.parametrize("script", [train_boosted, train_linear, train_seer])
-def test_training_scripts(script, sources: Sources, effort: Effort, tmp_path: Path, capsys) -> None:
-    """Each leaves a bundle that loads, and says how good it is."""
-    script.main(str(sources.path("cudnn")), str(tmp_path / "bundle"))
-    assert load(tmp_path / "bundle").card["data"]["rows"] > 0
-    assert "%" in capsys.readouterr().out
-
-
-def test_training_for_one_gpu(sources: Sources, effort: Effort, tmp_path: Path, capsys) -> None:
-    """Judged on the others; an unknown GPU is told with those that are there."""
-    train_for_one_gpu.main(str(sources.path("cudnn")), "Tesla T4", str(tmp_path / "bundle"))
+def test_training_scripts(sources: Sources, effort: Effort, tmp_path: Path, capsys) -> None:
+    """Each leaves a bundle that loads, and says how good it is; an unknown GPU is told with those that are there."""
+    data = str(sources.path("cudnn"))
+    train_models.main(data, str(tmp_path / "models"))
+    assert "seer-time-only, conv: median error" in capsys.readouterr().out
+    train_for_one_gpu.main(data, "Tesla T4", str(tmp_path / "one"))
     assert "other GPUs, seen shapes" in capsys.readouterr().out
-    with pytest.raises(InputError, match="it has Tesla T4, Tesla V100"):
-        train_for_one_gpu.main(str(sources.path("cudnn")), "Tesla T5", str(tmp_path / "bundle"))
+    for name in ("models", "one"):
+        assert load(tmp_path / name).card["data"]["rows"] > 0
+    with pytest.raises(InputError, match="Tesla T4, Tesla V100"):
+        train_for_one_gpu.main(data, "Tesla T5", str(tmp_path / "bundle"))
+
+
+def test_the_bundles_that_ship_are_fitted_from_their_tables(
+    sources: Sources, effort: Effort, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One command; the notices are in the card, and operators make a part for each family."""
+    plan = replace(fit_bundles.PLANS["operators"], files=(FILES["dense"][0], FILES["other_ops"][0]))
+    monkeypatch.setitem(fit_bundles.PLANS, "operators", plan)
+    words = [str(sources.folder), str(tmp_path), "--only", "operators"]
+    done = CliRunner().invoke(fit_bundles.main, words)
+    assert done.exit_code == 0, done.output
+    bundle = load(tmp_path / "operators")
+    assert set(bundle.parts) == {"gemm", "pointwise", "rowwise"}
+    assert tuple(bundle.card["licence_notices"]) == plan.notices

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from surrogate.dataset.normalise import normalise
 
 from experiments.drift import fit_drift, places_in_file, without_drift
+from experiments.held_out import candidate_rows
 from experiments.sources import FILES
 from experiments.winners_3x3 import mixed
-from experiments.winners_classes import classify, near_twins_agree
+from experiments.winners_classes import class_terms, classify, near_twins_agree
 from experiments.winners_terms import (
     SGEMM_TILES,
     WINOGRAD_TILES,
@@ -21,7 +21,9 @@ from experiments.winners_terms import (
     tile_terms,
     winograd,
 )
+from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import rows_of
+from surrogate.dataset.store import Dataset
 from surrogate.models.boosted import BoostedTerms
 
 ONE_SM = np.ones(1)
@@ -83,7 +85,7 @@ def test_a_planted_drift_is_found_and_taken_out(table: Callable[..., pd.DataFram
     place = places_in_file(frame["gpu"].to_numpy())
     planted = {"Tesla T4": 300.0, "TITAN Xp": 0.0}
     shifted = frame.assign(time_us=frame["time_us"] + place * frame["gpu"].map(planted))
-    model = BoostedTerms(rounds=60, learning_rate=0.2, nthread=1)
+    model = BoostedTerms(rounds=60, learning_rate=0.2)
     rows = rows_of(normalise(shifted, "test"))
     found = fit_drift(rows, place, model, seed=0)
     assert found["Tesla T4"] == pytest.approx(300.0, abs=150.0)  # the model's own errors: ± 100 µs over seeds
@@ -99,6 +101,16 @@ def test_places_run_from_first_to_last_row_of_each_gpu() -> None:
 def test_mixture_by_hand() -> None:
     times = np.array([[10.0, 1000.0], [10.0, np.nan]])
     np.testing.assert_allclose(mixed(times, np.array([[0.5, 0.5], [0.5, 0.5]])), [100.0, 10.0])
+
+
+def test_class_terms_hold_every_class(table: Callable[..., pd.DataFrame]) -> None:
+    """Two rows of one problem differ in their own terms, not in those of all classes side by side."""
+    data = Dataset(table(3, gpus=("Tesla T4",), batches=(1,)))
+    rows = candidate_rows([data])
+    design = class_terms(rows, data, ["FFT", "IMPLICIT_GEMM"])
+    same = np.flatnonzero(rows.problem == rows.problem[0])
+    assert (rows.features[same[0]] != rows.features[same[2]]).any()
+    np.testing.assert_array_equal(design[same[0]], design[same[2]])
 
 
 def test_classes_that_training_lacks_have_no_probability() -> None:

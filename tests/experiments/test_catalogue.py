@@ -3,9 +3,8 @@
 import re
 
 import pytest
-from experiments.readme import BEGIN, END, Row, update_readme, updated
 
-from experiments.catalogue import NAMES
+from experiments.catalogue import BEGIN, END, NAMES, Row, update_readme, updated
 from experiments.experiment import HOME
 from surrogate.features.errors import InputError
 
@@ -54,9 +53,10 @@ def test_missing_markers_are_an_input_error(text: str) -> None:
         updated(text, [row("picker")])
 
 
-def test_update_without_rows_leaves_the_file_alone(tmp_path) -> None:
-    """All skipped: the page stays as it was, markers or not."""
-    page = tmp_path / "README.md"
+def test_a_page_is_made_where_there_is_none_and_left_alone_without_rows(tmp_path) -> None:
+    update_readme(tmp_path / "README.md", [row(NAMES[0])])
+    assert lines((tmp_path / "README.md").read_text(encoding="utf-8")) == [str(row(NAMES[0]))]
+    page = tmp_path / "other.md"
     page.write_text("as it was")
     update_readme(page, [])
     assert page.read_text() == "as it was"
@@ -71,8 +71,3 @@ def test_the_project_s_page_lists_every_experiment() -> None:
     assert set(NAMES) - set(listed) <= {"speed", "iteration_time", "replay_error", "what_if"}
     for link in re.findall(r"\]\(((?:tables|figures)/[^)]+)\)", text):
         assert (HOME / link).is_file(), link
-
-
-def test_a_folder_without_a_readme_gets_one_with_the_table(tmp_path) -> None:
-    update_readme(tmp_path / "README.md", [row(NAMES[0])])
-    assert lines((tmp_path / "README.md").read_text(encoding="utf-8")) == [str(row(NAMES[0]))]
