@@ -24,6 +24,9 @@ ARRAYS, FACTS = "trees.npz", "times.json"
 WORD_BITS = 64
 LEAST_EXPONENT = 1022
 """Biased exponent of a float64 one less than that of 1.0."""
+CHUNK_ROWS = 8
+"""Rows whose words are combined at once, so that they stay in the cache."""
+MOST_POSITIVE = np.int32(2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +235,8 @@ class Forest:
     The leaves of a tree are bits, in words of 64; a row's leaves are the bits that all of its columns leave, one in
     each tree. ``keys`` (keys,) sorted int64 are the columns' thresholds, each column's in order and then NaN;
     ``remaining`` (keys + columns, words) uint64 the leaves left by a value below the first threshold of a column, by
-    one between each two of them, and by NaN; ``leaves`` (words · 65,) float32 the score of no bit, then of each bit.
+    one between each two of them, and by NaN; ``leaves`` (words · 65,) float32 the score of no bit, then of each bit;
+    ``first_leaf`` (words,) where a word's scores begin, less `LEAST_EXPONENT`.
     Source: Lucchese et al. 2015, "QuickScorer: a fast algorithm to rank documents with additive ensembles of regression
     trees", here with the words of all thresholds below a value combined in advance.
     """
@@ -240,6 +244,7 @@ class Forest:
     keys: np.ndarray
     remaining: np.ndarray
     leaves: np.ndarray
+    first_leaf: np.ndarray
     base_score: np.float32
 
     @classmethod
@@ -290,37 +295,52 @@ class Forest:
         after &= bits
         leaves = np.zeros(total * (WORD_BITS + 1), dtype=np.float32)
         leaves[word * (WORD_BITS + 1) + bit + 1] = trees.value[leaf]
-        return cls(keys, after, leaves, trees.base_score[0])
+        first_leaf = np.arange(total) * (WORD_BITS + 1) - LEAST_EXPONENT
+        return cls(keys, after, leaves, first_leaf, trees.base_score[0])
 
-    def predict(self, x: np.ndarray, shared: int = 0) -> np.ndarray:
+    def predict(self, x: np.ndarray, shared: int = 0, group: np.ndarray | None = None) -> np.ndarray:
         """(rows,) float32 sums of the base score and the leaves of float32 ``x`` (rows, columns).
 
-        The first ``shared`` columns hold the same values in all rows.
+        The first ``shared`` columns hold the same values in all rows of one ``group`` (rows,), by default in all rows.
         """
         # 1. Where every value lies among the thresholds of its column.
         columns = np.arange(x.shape[1])
         position = np.searchsorted(self.keys, _keys(columns, x), side="right") + columns
-        # 2. The leaves that all columns leave over: of the shared columns once, then of the others.
-        left_over = np.bitwise_and.reduce(self.remaining[position[:, shared:]], axis=1)
-        if shared:
-            left_over &= np.bitwise_and.reduce(self.remaining[position[0, :shared]], axis=0)
+        # 2. The leaves that all columns leave over: of the shared columns once a group, then of the others.
+        left_over = self._left_over(position[:, shared:])
+        if shared and group is None:
+            left_over &= self._left_over(position[:1, :shared])
+        elif shared:
+            _, first, number = np.unique(group, return_index=True, return_inverse=True)
+            left_over &= self._left_over(position[first, :shared])[number]
         # 3. The one bit in a word is the exponent of the word as a float64.
-        exponent = left_over.astype(np.float64).view(np.int64) >> 52
-        bit = np.maximum(exponent - LEAST_EXPONENT, 0)
-        bit += np.arange(left_over.shape[1]) * (WORD_BITS + 1)
+        position = left_over.astype(np.float64).view(np.int64)
+        position >>= 52
+        np.maximum(position, LEAST_EXPONENT, out=position)
+        position += self.first_leaf
         # 4. Leaves are added one tree after another.
         scores = np.empty((len(x), left_over.shape[1] + 1), dtype=np.float32)
         scores[:, 0] = self.base_score
-        scores[:, 1:] = self.leaves[bit]
+        scores[:, 1:] = self.leaves[position]
         return np.add.accumulate(scores, axis=1)[:, -1]
+
+    def _left_over(self, position: np.ndarray) -> np.ndarray:
+        """(rows, words) the bits that are in all words at ``position`` (rows, columns) of ``remaining``."""
+        left_over = np.empty((len(position), self.remaining.shape[1]), dtype=np.uint64)
+        for start in range(0, len(position), CHUNK_ROWS):
+            rows = slice(start, start + CHUNK_ROWS)
+            np.bitwise_and.reduce(self.remaining[position[rows]], axis=1, out=left_over[rows])
+        return left_over
 
 
 def _keys(column: np.ndarray, value: np.ndarray) -> np.ndarray:
     """int64 that are in the order of columns first, then of float32 values; NaN stands behind all numbers."""
-    # The bits of floats are in the order of the floats; negative ones are in reverse order.
-    bits = np.where(np.isnan(value), np.float32(np.nan), value + np.float32(0)).view(np.int32)
-    ordered = (bits ^ ((bits >> 31) & np.int32(2**31 - 1))).astype(np.int64)
-    return (column.astype(np.int64) << 32) + ordered + 2**31
+    # The bits of floats are in the order of the floats; those of negative ones are in reverse order.
+    bits = (value + np.float32(0)).view(np.int32)
+    ordered = bits ^ ((bits >> 31) & MOST_POSITIVE)
+    if np.isnan(value.ravel().dot(value.ravel())):
+        ordered[np.isnan(value)] = MOST_POSITIVE
+    return (column.astype(np.int64) << 32) + ordered
 
 
 def _rule_out(

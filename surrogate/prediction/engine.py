@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
 BOOSTER_ROWS = 8_192
 """Rows of a setting from which on an XGBoost booster of its trees is worth making."""
-LEAST_ROWS = 256
+LEAST_ROWS = 512
 """Rows in one call below which XGBoost's fixed cost, a microsecond a tree, is more than it saves."""
-CHUNK_ROWS = 32
-"""Rows that numpy looks up at once, so that their leaves stay in the cache."""
 VERSION_COLUMN = "library_version"
 
 
@@ -242,20 +240,21 @@ class BoosterEngine(Engine):
                 for number, column in enumerate(columns, shared):
                     x[rows, number] = column
                 workspace[rows] = bytes_needed
-        return self._times(x, index, terms.roofline_us[problem], self._scores(x)), workspace
+        return self._times(x, index, terms.roofline_us[problem], self._scores(x, shared, problem)), workspace
 
     def _forest(self) -> Forest:
         if "forest" not in self._made:
             self._made["forest"] = Forest.of(self.trees, self.template.shape[1])
         return self._made["forest"]
 
-    def _scores(self, x: np.ndarray) -> np.ndarray:
-        """Sums of the trees (rows,): in numpy for few rows, by XGBoost once there were many."""
+    def _scores(self, x: np.ndarray, shared: int, problem: np.ndarray) -> np.ndarray:
+        """Sums of the trees (rows,): in numpy for few rows, by XGBoost once there were many.
+
+        The first ``shared`` columns of ``x`` are those of each row's ``problem`` (rows,).
+        """
         self._made["rows"] += len(x)
         if len(x) < LEAST_ROWS or (self._made["rows"] < BOOSTER_ROWS and "xgboost" not in sys.modules):
-            forest = self._forest()
-            chunks = [forest.predict(x[i : i + CHUNK_ROWS]) for i in range(0, len(x), CHUNK_ROWS)]
-            return np.concatenate(chunks)
+            return self._forest().predict(x, shared, problem)
         if "booster" not in self._made:
             self._made["booster"] = self.trees.booster(x.shape[1])
         return self._made["booster"].inplace_predict(x)
