@@ -74,9 +74,9 @@ def test_cutting_out_constants_changes_nothing(
 
 def test_all_constant_is_a_number(booster: xgboost.Booster, trees: Trees) -> None:
     values = [0.5, -0.5, 1.0, 0.0, 2.0]
-    cut = trees.specialise([], dict(enumerate(values)))
+    cut = trees.specialise([-1], dict(enumerate(values)))
     assert len(cut.feature) == len(trees.roots)
-    score = Forest.of(cut, 0).predict(np.zeros((1, 0), dtype=np.float32))
+    score = Forest.of(cut, 1).predict(np.zeros((1, 1), dtype=np.float32))
     assert score == booster.inplace_predict(np.float32([values]))
 
 
