@@ -34,8 +34,9 @@ class Trees:
     """All trees one after another, the root of each first and children behind their parents.
 
     ``feature`` (nodes,) the column that is compared; ``value`` (nodes,) float32 the threshold (``x < value`` goes left)
-    or a leaf's score; ``left`` (nodes,) the position of the left child, behind which the right one stands, −1 at a leaf;
-    ``missing_left`` (nodes,) whether NaN goes left; ``roots`` (trees,); ``base_score`` (1,) float32, to which leaves are added.
+    or a leaf's score; ``left`` (nodes,) the position of the left child, behind which the right one stands, −1 at a
+    leaf; ``missing_left`` (nodes,) whether NaN goes left; ``roots`` (trees,); ``base_score`` (1,) float32, to which
+    leaves are added.
     """
 
     feature: np.ndarray
@@ -112,7 +113,7 @@ class Trees:
                     "split_indices": self.feature[start:end].tolist(),
                     "split_type": [0] * count,
                     "default_left": self.missing_left[start:end].astype(np.int64).tolist(),
-                    **dict.fromkeys(categories, []),
+                    **{name: [] for name in categories},
                     **dict.fromkeys(statistics, [0.0] * count),
                     "tree_param": _texts(
                         num_deleted=0, num_feature=columns, num_nodes=count, size_leaf_vector=1
@@ -308,9 +309,9 @@ class Forest:
         position = np.searchsorted(self.keys, _keys(columns, x), side="right") + columns
         # 2. The leaves that all columns leave over: of the shared columns once a group, then of the others.
         left_over = self._left_over(position[:, shared:])
-        if shared and group is None:
+        if group is None:
             left_over &= self._left_over(position[:1, :shared])
-        elif shared:
+        else:
             _, first, number = np.unique(group, return_index=True, return_inverse=True)
             left_over &= self._left_over(position[first, :shared])[number]
         # 3. The one bit in a word is the exponent of the word as a float64.

@@ -178,7 +178,7 @@ class Predictor:
         """`select_many` of the distinct problems of a table, by the GPU, library and version that each names."""
         from surrogate.prediction.table import asked_problems
 
-        listed = list(dict.fromkeys(asked_problems(table, given)))
+        listed = asked_problems(table, given)
         answers: dict[Any, Selection] = {}
         for where in dict.fromkeys(where for _, where in listed):
             gpu, library, version = (name or None for name in where)

@@ -90,10 +90,13 @@ def asked_problems(table: Any, given: Mapping[str, str | None]) -> list[tuple[An
         codes = [np.zeros(len(sizes), int) if code is None else code for _, code in texts.values()]
         _, first = np.unique(np.column_stack([sizes, *codes]), axis=0, return_index=True)
         for row in first.tolist():
-            setting = {name: texts[name][0][code[row]] for name, code in zip(texts, codes, strict=True)}
+            setting = {
+                n: values[int(code[row])] for (n, (values, _)), code in zip(texts.items(), codes, strict=True)
+            }
             problem = kind.problem(dict(zip(kind.size_names, sizes[row].tolist(), strict=True)), setting)
             asked.append((int(positions[row]), problem, tuple(setting[name] for name in PLACE)))
-    return [(problem, where) for _, problem, where in sorted(asked, key=lambda entry: entry[0])]
+    asked.sort(key=lambda entry: entry[0])
+    return list(dict.fromkeys((problem, where) for _, problem, where in asked))
 
 
 def _read(
