@@ -27,7 +27,10 @@ MEASURED_TOP = 2
     "--top", type=click.IntRange(min=1), metavar="K", help="Show the first K; with --measure, time them."
 )
 @click.option("--measure", is_flag=True, help="Time the most promising on --device, and rank by that.")
-@click.option("--device", type=click.Choice(["cudnn", "reference"]), help="What --measure times on.")
+@click.option(
+    "--device", type=click.Choice(["cudnn", "cpu", "replay", "reference"]), help="What --measure times on."
+)
+@click.option("--recording", metavar="RUN.jsonl", help="The run that --device replay serves.")
 @click.option("--no-cache", is_flag=True, help="Neither use measurements of earlier runs nor keep new ones.")
 @output_options
 def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: Any) -> None:
@@ -46,9 +49,7 @@ def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: An
     from surrogate.prediction.results import Limits
 
     if bool(options["device"]) != options["measure"]:
-        raise InputError(
-            "--measure and --device go together: --measure --device cudnn, or --device reference"
-        )
+        raise InputError("--measure and --device go together: --measure --device cudnn, cpu or replay")
     asked = read_problem(problem, options)
     limits = Limits.of(options["workspace_limit"], options["deterministic"], options["top"])
     predictor = open_predictor(options)
@@ -75,13 +76,15 @@ def _measured(
     problem: "AnyProblem", predictor: "Predictor", limits: "Limits", options: dict[str, Any]
 ) -> "Selection":
     """The ranking with its first few timed on the device."""
+    from surrogate.collect.open_device import open_device
     from surrogate.features.errors import InputError
     from surrogate.prediction.autotune import autotune, with_attempts
     from surrogate.prediction.cache import TuningCache
 
+    device = options["device"]
     tuned = autotune(
         problem,
-        options["device"],
+        open_device(device, recording=options["recording"]) if device == "replay" else device,
         limits.top or MEASURED_TOP,
         predictor=predictor,
         workspace_limit=limits.workspace_bytes,

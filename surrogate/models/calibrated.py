@@ -9,7 +9,7 @@ hyperparameters maximise the marginal likelihood times log-normal priors chosen 
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -20,6 +20,7 @@ from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.base import TimeModel
+from surrogate.models.trees import BoostedTimes
 
 PRIORS: dict[str, tuple[float, float]] = {
     "common": (0.30, 0.5), "linear": (0.10, 0.5), "smooth": (0.15, 0.5),
@@ -238,6 +239,11 @@ class Calibrated(TimeModel):
                 x = rows.take(mine).columns(correction_columns(rows.family))
                 times[mine] *= np.exp(correction.log_factor(x, rows.candidate[mine], times[mine]))
         return times
+
+    def times(self) -> BoostedTimes | None:
+        """The base's arrays with the corrections, None where the base is not one ensemble of trees."""
+        times = self.base.times()
+        return times and replace(times, corrections=self.corrections)
 
     def to_files(self) -> dict[str, bytes]:
         """The base's files under ``base.``, its name and the corrections as JSON."""

@@ -1,7 +1,7 @@
 """Boosted trees as plain arrays: what a bundle stores, and the numpy evaluator that answers single problems.
 
-XGBoost fits the trees and scores tables; a handful of rows is answered sooner by following all trees at once in numpy.
-Scores agree to the bit: leaves are added in the order of the trees, in float32.
+XGBoost fits the trees and scores tables; a handful of rows is answered sooner in numpy, by looking up for every column
+which leaves its value rules out. Scores agree to the bit: leaves are added in the order of the trees, in float32.
 """
 
 import io
@@ -9,42 +9,46 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.models.trend import Trend
 
-UNDECIDED, LEFT, RIGHT = -1, 0, 1
+if TYPE_CHECKING:
+    from surrogate.models.calibrated import Correction
+
 ARRAYS, FACTS = "trees.npz", "times.json"
 """The files of `BoostedTimes`."""
-CHUNK_ROWS = 32
-"""Rows that are followed together: their node positions, thresholds and values stay in the cache."""
+WORD_BITS = 64
+LEAST_EXPONENT = 1022
+"""Biased exponent of a float64 one less than that of 1.0."""
+CHUNK_ROWS = 8
+"""Rows whose words are combined at once, so that they stay in the cache."""
+MOST_POSITIVE = np.int32(2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """All trees one after another.
+    """All trees one after another, the root of each first and children behind their parents.
 
     ``feature`` (nodes,) the column that is compared; ``value`` (nodes,) float32 the threshold (``x < value`` goes left)
-    or a leaf's score; ``left`` and ``right`` (nodes,) positions, −1 at a leaf; ``missing_left`` (nodes,) where NaN
-    goes; ``members`` (m, 2) pairs of a categorical split's node and a category that goes right; ``roots`` (trees,);
-    ``base_score`` (1,) float32, to which leaves are added. At most one column is categorical.
+    or a leaf's score; ``left`` (nodes,) the position of the left child, behind which the right one stands, −1 at a
+    leaf; ``missing_left`` (nodes,) whether NaN goes left; ``roots`` (trees,); ``base_score`` (1,) float32, to which
+    leaves are added.
     """
 
     feature: np.ndarray
     value: np.ndarray
     left: np.ndarray
-    right: np.ndarray
     missing_left: np.ndarray
-    members: np.ndarray
     roots: np.ndarray
     base_score: np.ndarray
 
     @classmethod
     def from_booster(cls, content: bytes | bytearray) -> "Trees":
-        """The trees of ``Booster.save_raw("json")``."""
+        """The trees of ``Booster.save_raw("json")``, none of which may split a categorical column."""
         learner = json.loads(content)["learner"]
         trees = learner["gradient_booster"]["model"]["trees"]
         sizes = [len(tree["left_children"]) for tree in trees]
@@ -54,24 +58,13 @@ class Trees:
         def joined(name: str, dtype: type) -> np.ndarray:
             return np.concatenate([np.asarray(tree[name], dtype=dtype) for tree in trees])
 
-        left, right = joined("left_children", np.int32), joined("right_children", np.int32)
-        leaf = left < 0
-        members = [
-            (start + node, category)
-            for start, tree in zip(starts.tolist(), trees, strict=False)
-            for node, first, count in zip(
-                tree["categories_nodes"], tree["categories_segments"], tree["categories_sizes"], strict=True
-            )
-            for category in tree["categories"][first : first + count]
-        ]
+        left = joined("left_children", np.int32)
         base = np.float32(str(learner["learner_model_param"]["base_score"]).strip("[]"))
         return cls(
             joined("split_indices", np.int32),
             joined("split_conditions", np.float32),
-            np.where(leaf, -1, left + shift).astype(np.int32),
-            np.where(leaf, -1, right + shift).astype(np.int32),
+            np.where(left < 0, -1, left + shift).astype(np.int32),
             joined("default_left", np.bool_),
-            np.array(members, dtype=np.int32).reshape(-1, 2),
             starts[:-1].astype(np.int32),
             np.array([base]),
         )
@@ -87,12 +80,14 @@ class Trees:
         """What `to_bytes` wrote. Raises `InputError` for nodes that lead nowhere or back."""
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             trees = cls(*(archive[part.name] for part in fields(cls)))
-        nodes, inner = np.arange(len(trees.feature)), trees.left >= 0
-        sides = (trees.left, trees.right)
-        forward = all(
-            (side[inner] > nodes[inner]).all() and (side[inner] < len(nodes)).all() for side in sides
-        )
-        if not forward or trees.feature.min(initial=0) < 0 or not np.isfinite(trees.value[~inner]).all():
+        inner = np.flatnonzero(trees.left >= 0)
+        left = trees.left[inner]
+        forward = (left > inner).all() and (left + 1 < len(trees.left)).all()
+        if (
+            not forward
+            or trees.feature.min(initial=0) < 0
+            or not np.isfinite(trees.value[trees.left < 0]).all()
+        ):
             raise InputError("the trees' nodes do not fit one another; the file is damaged")
         return trees
 
@@ -100,37 +95,28 @@ class Trees:
         """An XGBoost booster of these trees on ``columns`` columns, for one thread."""
         import xgboost
 
-        starts = [*self.roots.tolist(), len(self.feature)]
-        nodes, first = np.unique(self.members[:, 0], return_index=True)
-        ends = [*first.tolist(), len(self.members)]
-        split_type = np.zeros(len(self.feature), dtype=np.int64)
-        split_type[nodes] = 1
         trees = []
-        for place, (start, end) in enumerate(pairwise(starts)):
-            left, right = self.left[start:end] - start, self.right[start:end] - start
+        for number, (start, end) in enumerate(pairwise([*self.roots.tolist(), len(self.feature)])):
+            left, count = np.where(self.left[start:end] < 0, -1, self.left[start:end] - start), end - start
             inner = np.flatnonzero(left >= 0)
-            parents = np.full(end - start, 2**31 - 1)
-            parents[left[inner]] = parents[right[inner]] = inner
-            own = range(*np.searchsorted(nodes, [start, end]).tolist())
-            categories = [self.members[ends[i] : ends[i + 1], 1].tolist() for i in own]
-            sizes = [len(listed) for listed in categories]
+            parents = np.full(count, 2**31 - 1)
+            parents[left[inner]] = parents[left[inner] + 1] = inner
+            categories = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
+            statistics = ("base_weights", "loss_changes", "sum_hessian")
             trees.append(
                 {
-                    "id": place,
-                    "left_children": np.maximum(left, -1).tolist(),
-                    "right_children": np.maximum(right, -1).tolist(),
+                    "id": number,
+                    "left_children": left.tolist(),
+                    "right_children": np.where(left < 0, -1, left + 1).tolist(),
                     "parents": parents.tolist(),
                     "split_conditions": self.value[start:end].astype(np.float64).tolist(),
                     "split_indices": self.feature[start:end].tolist(),
-                    "split_type": split_type[start:end].tolist(),
+                    "split_type": [0] * count,
                     "default_left": self.missing_left[start:end].astype(np.int64).tolist(),
-                    "categories": [category for listed in categories for category in listed],
-                    "categories_nodes": [int(nodes[i]) - start for i in own],
-                    "categories_segments": (np.cumsum(sizes, dtype=int) - sizes).tolist() if sizes else [],
-                    "categories_sizes": sizes,
-                    **dict.fromkeys(("base_weights", "loss_changes", "sum_hessian"), [0.0] * (end - start)),
+                    **{name: [] for name in categories},
+                    **dict.fromkeys(statistics, [0.0] * count),
                     "tree_param": _texts(
-                        num_deleted=0, num_feature=columns, num_nodes=end - start, size_leaf_vector=1
+                        num_deleted=0, num_feature=columns, num_nodes=count, size_leaf_vector=1
                     ),
                 }
             )
@@ -154,93 +140,56 @@ class Trees:
         booster.load_model(bytearray(json.dumps({"learner": learner, "version": [3, 0, 0]}).encode()))
         return booster
 
-    def specialise(
-        self, varying: Sequence[int], constant: Mapping[int, float], codes: Sequence[float] = ()
-    ) -> "Forest":
-        """The trees where the columns of ``constant`` have these values and the categorical column one of ``codes``.
+    def specialise(self, varying: Sequence[int], constant: Mapping[int, float]) -> "Trees":
+        """The trees where the columns of ``constant`` have these values: splits that they decide are cut out.
 
-        ``varying`` are the other columns, in the order in which they will come; behind them comes, for a row of the
-        i-th code, ``patterns[i]`` of the result. Splits whose outcome is known are cut out, about half of all.
+        ``varying`` are the other columns (−1: one that no tree knows), in the order in which they will come. Raises
+        `ValueError` where a column is neither.
         """
-        decided = self._decided(constant)
-        column = np.full(int(self.feature.max(initial=0)) + 1, -1)
-        for position, name in enumerate(varying):
-            if 0 <= name < len(column):
-                column[name] = position
-        feature, value = column[self.feature], self.value.copy()
-        patterns = self._patterns(codes, len(varying), feature, value, decided)
-        if ((self.left >= 0) & (decided == UNDECIDED) & (feature < 0)).any():
-            raise ValueError("a column of the trees is neither varying nor constant")
         # 1. Every node stands for the first undecided one below it.
-        goal = np.arange(len(decided))
-        goal[decided == LEFT] = self.left[decided == LEFT]
-        goal[decided == RIGHT] = self.right[decided == RIGHT]
+        goal = np.arange(len(self.feature))
+        for column, number in constant.items():
+            x, nodes = np.float32(number), np.flatnonzero((self.left >= 0) & (self.feature == column))
+            to_left = self.missing_left[nodes] if np.isnan(x) else x < self.value[nodes]
+            goal[nodes] = self.left[nodes] + ~to_left
         while not np.array_equal(further := goal[goal], goal):
             goal = further
-        # 2. Nodes are numbered level by level over all trees, so that siblings lie side by side.
-        level, levels, children, start = goal[self.roots], [], [], 0
-        while len(level):
-            inner = self.left[level] >= 0
-            child = np.arange(start, start + len(level))
-            child[inner] = start + len(level) + 2 * np.arange(inner.sum())
-            levels.append(level)
-            children.append(child)
-            start += len(level)
-            parents = level[inner]
-            level = np.column_stack([goal[self.left[parents]], goal[self.right[parents]]]).ravel()
-        nodes = np.concatenate(levels)
+        # 2. What the roots still reach is kept: tree by tree, siblings side by side.
+        levels, owners = [goal[self.roots]], [np.arange(len(self.roots))]
+        while (inner := self.left[levels[-1]] >= 0).any():
+            left = self.left[levels[-1][inner]]
+            levels.append(np.column_stack([goal[left], goal[left + 1]]).ravel())
+            owners.append(np.repeat(owners[-1][inner], 2))
+        nodes = np.concatenate(levels)[np.argsort(np.concatenate(owners), kind="stable")]
+        number_of = np.empty(len(goal), dtype=np.int64)
+        number_of[nodes] = np.arange(len(nodes))
         leaf = self.left[nodes] < 0
-        return Forest(
-            np.where(leaf, 0, feature[nodes]).astype(np.intp),
-            np.where(leaf, np.nan, value[nodes]).astype(np.float32),
-            np.concatenate(children).astype(np.intp),
-            np.where(leaf, value[nodes], 0).astype(np.float32),
-            self.missing_left[nodes] | leaf,
-            np.arange(len(self.roots), dtype=np.intp),
-            self.base_score[0],
-            patterns,
-            len(levels) - 1,
+        # 3. Columns by their new positions.
+        position = np.full(int(self.feature.max(initial=0)) + 1, -1)
+        for place, column in enumerate(varying):
+            if 0 <= column < len(position):
+                position[column] = place
+        feature = np.where(leaf, 0, position[self.feature[nodes]])
+        if (feature < 0).any():
+            raise ValueError("a column of the trees is neither varying nor constant")
+        return Trees(
+            feature,
+            self.value[nodes],
+            np.where(leaf, -1, number_of[goal[self.left[nodes]]]),
+            self.missing_left[nodes],
+            number_of[goal[self.roots]],
+            self.base_score,
         )
-
-    def _decided(self, constant: Mapping[int, float]) -> np.ndarray:
-        """(nodes,) LEFT or RIGHT where a constant column decides, else UNDECIDED."""
-        decided = np.full(len(self.feature), UNDECIDED, dtype=np.int8)
-        numeric = self.left >= 0
-        numeric[self.members[:, 0]] = False
-        for column, number in constant.items():
-            x, nodes = np.float32(number), np.flatnonzero(numeric & (self.feature == column))
-            to_left = self.missing_left[nodes] if np.isnan(x) else x < self.value[nodes]
-            decided[nodes] = np.where(to_left, LEFT, RIGHT)
-        return decided
-
-    def _patterns(
-        self, codes: Sequence[float], first: int, feature: np.ndarray, value: np.ndarray, decided: np.ndarray
-    ) -> np.ndarray:
-        """(codes, patterns) zeros and ones: a column for each way in which categorical splits tell the codes apart.
-
-        ``feature``, ``value`` and ``decided`` of those splits are completed in place.
-        """
-        patterns: dict[tuple[bool, ...], int] = {}
-        nodes, starts = np.unique(self.members[:, 0], return_index=True)
-        for node, categories in zip(nodes.tolist(), np.split(self.members[:, 1], starts[1:]), strict=False):
-            right_codes = set(categories.tolist())
-            default = not self.missing_left[node]
-            right = tuple(bool(default) if np.isnan(code) else int(code) in right_codes for code in codes)
-            if all(right) or not any(right):
-                decided[node] = RIGHT if right and right[0] else LEFT
-            else:
-                feature[node] = first + patterns.setdefault(right, len(patterns))
-                value[node] = 0.5
-        return np.array(list(patterns), dtype=np.float32).reshape(len(patterns), len(codes)).T.copy()
 
 
 @dataclass(frozen=True, slots=True)
 class BoostedTimes:
     """A fitted model as arrays: (roofline · 2^(``own_weight`` · own roofline column) + call) · exp(trees + trend) µs.
 
-    ``columns`` are the trees' columns by name, behind which comes the candidate's code, categorical or as a number;
+    ``columns`` are the trees' columns by name, behind which comes the candidate's code;
     ``codes`` candidate (as `Rows.candidate` names it) → code; ``call_us`` ``gpu|library``, ``|library`` or "" → a
-    call's fixed cost in µs; ``trend`` goes on outside the range that training saw (None: nothing does).
+    call's fixed cost in µs; ``trend`` goes on outside the range that training saw (None: nothing does);
+    ``corrections`` device → what a calibration multiplies its times by.
     """
 
     trees: Trees
@@ -249,6 +198,7 @@ class BoostedTimes:
     own_weight: float = 0.0
     call_us: Mapping[str, float] = field(default_factory=dict)
     trend: Trend | None = None
+    corrections: "Mapping[str, Correction]" = field(default_factory=dict)
 
     def to_files(self) -> dict[str, bytes]:
         """The arrays, and the rest as JSON."""
@@ -281,88 +231,133 @@ def call_cost_us(call_us: Mapping[str, float], gpu: str, library: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Trees ready to be followed. Siblings lie side by side; a leaf is its own child and its threshold NaN.
+    """Trees ready to be asked about a few rows: for each column, the leaves that a value of it leaves over.
 
-    ``feature``, ``child`` (the left one) and ``missing_left`` are (nodes,); ``threshold`` and ``leaf`` (nodes,)
-    float32; ``roots`` (trees,); ``patterns`` (codes, p) the columns that stand for a row's category; ``depth`` splits
-    lie on the longest path.
+    The leaves of a tree are bits, in words of 64; a row's leaves are the bits that all of its columns leave, one in
+    each tree. ``keys`` (keys,) sorted int64 are the columns' thresholds, each column's in order and then NaN;
+    ``remaining`` (keys + columns, words) uint64 the leaves left by a value below the first threshold of a column, by
+    one between each two of them, and by NaN; ``leaves`` (words · 65,) float32 the score of no bit, then of each bit;
+    ``first_leaf`` (words,) where a word's scores begin, less `LEAST_EXPONENT`.
+    Source: Lucchese et al. 2015, "QuickScorer: a fast algorithm to rank documents with additive ensembles of regression
+    trees", here with the words of all thresholds below a value combined in advance.
     """
 
-    feature: np.ndarray
-    threshold: np.ndarray
-    child: np.ndarray
-    leaf: np.ndarray
-    missing_left: np.ndarray
-    roots: np.ndarray
+    keys: np.ndarray
+    remaining: np.ndarray
+    leaves: np.ndarray
+    first_leaf: np.ndarray
     base_score: np.float32
-    patterns: np.ndarray
-    depth: int
-    _lanes: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
 
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        """(rows,) float32 sums of the base score and the leaves of C-contiguous float32 ``x`` (rows, columns)."""
-        if len(x) <= CHUNK_ROWS:
-            return self._predict(x)
-        return np.concatenate([self._predict(x[i : i + CHUNK_ROWS]) for i in range(0, len(x), CHUNK_ROWS)])
+    @classmethod
+    def of(cls, trees: Trees, columns: int) -> "Forest":
+        """Of trees on ``columns`` columns."""
+        # 1. Numbers of leaves below every node, from the last level up; then the first of them, from the roots down.
+        levels = [trees.roots]
+        while len(level := levels[-1][trees.left[levels[-1]] >= 0]):
+            levels.append(np.concatenate([trees.left[level], trees.left[level] + 1]))
+        count = (trees.left < 0).astype(np.int64)
+        for nodes in reversed(levels):
+            nodes = nodes[trees.left[nodes] >= 0]
+            count[nodes] = count[trees.left[nodes]] + count[trees.left[nodes] + 1]
+        words = -(-count[trees.roots] // WORD_BITS)
+        first = np.zeros(len(count), dtype=np.int64)
+        first[trees.roots] = (np.cumsum(words) - words) * WORD_BITS
+        for nodes in levels:
+            nodes = nodes[trees.left[nodes] >= 0]
+            first[trees.left[nodes]] = first[nodes]
+            first[trees.left[nodes] + 1] = first[nodes] + count[trees.left[nodes]]
+        # 2. The distinct thresholds of every column, and for each split the row of `remaining` from which it is true.
+        inner = np.flatnonzero(trees.left >= 0)
+        left = trees.left[inner]
+        split_keys = _keys(trees.feature[inner], trees.value[inner])
+        column_numbers = np.arange(columns)
+        missing_keys = _keys(column_numbers, np.full(columns, np.nan, dtype=np.float32))
+        keys = np.unique(np.concatenate([split_keys, missing_keys]))
+        row = np.searchsorted(keys, split_keys, side="right") + trees.feature[inner]
+        missing_row = np.searchsorted(keys, missing_keys, side="right") + column_numbers
+        # 3. A split that is true rules out its left leaves from its row on, else its right ones in the rows before.
+        total = int(words.sum())
+        after = np.full((len(keys) + columns, total), ~np.uint64(0))
+        before = after.copy()
+        _rule_out(after, row, left, first, count)
+        _rule_out(before, row - 1, left + 1, first, count)
+        for start, end in pairwise([0, *(missing_row + 1).tolist()]):
+            np.bitwise_and.accumulate(after[start : end - 1], axis=0, out=after[start : end - 1])
+            backwards = before[start : end - 1][::-1]
+            np.bitwise_and.accumulate(backwards, axis=0, out=backwards)
+        lost = left + trees.missing_left[inner]
+        _rule_out(after, missing_row[trees.feature[inner]], lost, first, count)
+        after &= before
+        # 4. Scores of the leaves by their bits; bits of no leaf never stand in a word.
+        leaf = np.flatnonzero(trees.left < 0)
+        bits = np.zeros(total, dtype=np.uint64)
+        word, bit = np.divmod(first[leaf], WORD_BITS)
+        np.bitwise_or.at(bits, word, np.uint64(1) << bit.astype(np.uint64))
+        after &= bits
+        leaves = np.zeros(total * (WORD_BITS + 1), dtype=np.float32)
+        leaves[word * (WORD_BITS + 1) + bit + 1] = trees.value[leaf]
+        first_leaf = np.arange(total) * (WORD_BITS + 1) - LEAST_EXPONENT
+        return cls(keys, after, leaves, first_leaf, trees.base_score[0])
 
-    def _predict(self, x: np.ndarray) -> np.ndarray:
-        rows, width = x.shape
-        # 1. One lane per row and tree: its node, and where its row begins in the flat values.
-        node, row_start = self._lanes.get((rows, width)) or self._new_lanes(rows, width)
-        values = x.ravel()
-        has_missing = bool(np.isnan(values.dot(values)))
-        # 2. All lanes go one level down at a time; a lane at a leaf stays there.
-        for _ in range(self.depth):
-            position = self.feature[node]
-            position += row_start
-            value = values[position]
-            right = value >= self.threshold[node]
-            if has_missing:
-                right |= np.isnan(value) & ~self.missing_left[node]
-            node = self.child[node]
-            node += right
-        # 3. Leaves are added one tree after another.
-        scores = np.empty((rows, len(self.roots) + 1), dtype=np.float32)
+    def predict(self, x: np.ndarray, shared: int = 0, group: np.ndarray | None = None) -> np.ndarray:
+        """(rows,) float32 sums of the base score and the leaves of float32 ``x`` (rows, columns).
+
+        The first ``shared`` columns hold the same values in all rows of one ``group`` (rows,), by default in all rows.
+        """
+        # 1. Where every value lies among the thresholds of its column.
+        columns = np.arange(x.shape[1])
+        position = np.searchsorted(self.keys, _keys(columns, x), side="right") + columns
+        # 2. The leaves that all columns leave over: of the shared columns once a group, then of the others.
+        left_over = self._left_over(position[:, shared:])
+        if group is None:
+            left_over &= self._left_over(position[:1, :shared])
+        else:
+            _, first, number = np.unique(group, return_index=True, return_inverse=True)
+            left_over &= self._left_over(position[first, :shared])[number]
+        # 3. The one bit in a word is the exponent of the word as a float64.
+        position = left_over.astype(np.float64).view(np.int64)
+        position >>= 52
+        np.maximum(position, LEAST_EXPONENT, out=position)
+        position += self.first_leaf
+        # 4. Leaves are added one tree after another.
+        scores = np.empty((len(x), left_over.shape[1] + 1), dtype=np.float32)
         scores[:, 0] = self.base_score
-        scores[:, 1:] = self.leaf[node].reshape(rows, -1)
+        scores[:, 1:] = self.leaves[position]
         return np.add.accumulate(scores, axis=1)[:, -1]
 
-    def _new_lanes(self, rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-        trees = len(self.roots)
-        lanes = np.tile(self.roots, rows), np.repeat(np.arange(rows) * width, trees)
-        self._lanes[rows, width] = lanes
-        return lanes
+    def _left_over(self, position: np.ndarray) -> np.ndarray:
+        """(rows, words) the bits that are in all words at ``position`` (rows, columns) of ``remaining``."""
+        left_over = np.empty((len(position), self.remaining.shape[1]), dtype=np.uint64)
+        for start in range(0, len(position), CHUNK_ROWS):
+            rows = slice(start, start + CHUNK_ROWS)
+            np.bitwise_and.reduce(self.remaining[position[rows]], axis=1, out=left_over[rows])
+        return left_over
 
-    def trees(self) -> Trees:
-        """The same trees, each with its nodes one after another."""
-        # 1. Every node's tree: children follow their parents, so one pass from the roots down is enough.
-        tree = np.zeros(len(self.child), dtype=np.int64)
-        tree[self.roots] = np.arange(len(self.roots))
-        inner = np.flatnonzero(self.child != np.arange(len(self.child)))
-        level = self.roots
-        while len(level := level[self.child[level] != level]):
-            for side in (0, 1):
-                tree[self.child[level] + side] = tree[level]
-            level = np.concatenate([self.child[level], self.child[level] + 1])
-        # 2. Nodes in the order of their trees, the root of each first.
-        order = np.argsort(tree, kind="stable")
-        number = np.empty(len(tree), dtype=np.int64)
-        number[order] = np.arange(len(tree))
-        left, right = np.full(len(tree), -1), np.full(len(tree), -1)
-        left[inner], right[inner] = number[self.child[inner]], number[self.child[inner] + 1]
-        value = np.where(left < 0, self.leaf, self.threshold)
-        return Trees(
-            self.feature[order],
-            value[order],
-            left[order],
-            right[order],
-            self.missing_left[order],
-            np.empty((0, 2), dtype=np.int32),
-            np.searchsorted(tree[order], np.arange(len(self.roots))),
-            np.array([self.base_score]),
-        )
+
+def _keys(column: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """int64 that are in the order of columns first, then of float32 values; NaN stands behind all numbers."""
+    # The bits of floats are in the order of the floats; those of negative ones are in reverse order.
+    bits = (value + np.float32(0)).view(np.int32)
+    ordered = bits ^ ((bits >> 31) & MOST_POSITIVE)
+    if np.isnan(value.ravel().dot(value.ravel())):
+        ordered[np.isnan(value)] = MOST_POSITIVE
+    return (column.astype(np.int64) << 32) + ordered
+
+
+def _rule_out(
+    remaining: np.ndarray, row: np.ndarray, node: np.ndarray, first: np.ndarray, count: np.ndarray
+) -> None:
+    """Clear in ``remaining`` (rows, words) at each ``row`` the bits of the leaves below each ``node``."""
+    start, end = first[node], first[node] + count[node]
+    word = start // WORD_BITS
+    while len(word):
+        low = np.maximum(start - word * WORD_BITS, 0).astype(np.uint64)
+        high = np.minimum(end - word * WORD_BITS, WORD_BITS).astype(np.uint64)
+        all_bits = ~np.uint64(0)
+        mask = (all_bits << low) & (all_bits >> (np.uint64(WORD_BITS) - high))
+        np.bitwise_and.at(remaining, (row, word), ~mask)
+        more = end > (word + 1) * WORD_BITS
+        row, start, end, word = row[more], start[more], end[more], word[more] + 1
 
 
 def _texts(**numbers: int) -> dict[str, str]:

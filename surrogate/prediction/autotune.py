@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.features.gpu import canonical
-from surrogate.prediction.cache import Tuning, TuningCache, default_cache
+from surrogate.prediction.cache import Tuning, TuningCache, default_path
 from surrogate.prediction.engine import Candidate
 from surrogate.prediction.predictor import limited
 from surrogate.prediction.prepared import newest
@@ -116,18 +116,18 @@ def autotune(
     algorithm in it that the limits allow may win. Raises `InputError` for k < 1, a device that cannot be had or is
     lost, no bundle for it, or a predictor that ranks for another GPU.
     """
+    from surrogate.collect.open_device import open_device
     from surrogate.collect.protocol import RepeatPolicy
 
     if k < 1:
         raise InputError(f"k is {k}; at least one algorithm must be measured")
     problem = parse_problem(problem) if isinstance(problem, str) else problem
     limits = Limits.of(workspace_limit, deterministic)
-    opened = _open(device) if isinstance(device, str) else device
+    opened = open_device(device) if isinstance(device, str) else device
     try:
         info = _asked(opened.describe)
-        known = cache if isinstance(cache, TuningCache) else TuningCache(cache) if cache else default_cache()
-        ranker = predictor or _shipped(info)
-        ranking = ranker.select(
+        known = cache if isinstance(cache, TuningCache) else TuningCache(cache or default_path())
+        ranking = (predictor or _shipped(info)).select(
             problem, workspace_limit=limits.workspace_bytes, deterministic=limits.deterministic
         )
         _check_device(ranking, info)
@@ -294,12 +294,6 @@ def _measured_estimate(estimate: Estimate, ran: Mapping[str, Attempt]) -> Estima
         candidate = replace(candidate, deterministic=attempt.deterministic)
     workspace = estimate.workspace_bytes if attempt.workspace_bytes is None else attempt.workspace_bytes
     return Estimate(candidate, attempt.measured_us, 0.0, workspace, MEASURED)
-
-
-def _open(name: str) -> "Device":
-    from surrogate.collect.open_device import open_device
-
-    return open_device(name)
 
 
 def _asked(ask: Callable[[], T]) -> T:

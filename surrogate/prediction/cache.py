@@ -143,8 +143,3 @@ def default_path(environment: Mapping[str, str] | None = None, platform: str = s
         shared = known.get("XDG_CACHE_HOME", "")
         base = shared if shared.startswith("/") else home and f"{home}/.cache"
     return Path(base) / "seer-surrogate" / FILE_NAME if base else None
-
-
-def default_cache() -> TuningCache:
-    """The user's cache; in memory where there is no place for it."""
-    return TuningCache(default_path())

@@ -8,19 +8,21 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from surrogate.features.families import Family, Formula, ProblemTerms
 from surrogate.features.gpu import Gpu
 from surrogate.features.text import version_column
-from surrogate.models.trees import BoostedTimes, Forest
-from surrogate.models.trend import Trend
+from surrogate.models.trees import BoostedTimes, Forest, Trees
 
-SPECIALISED_ROWS = 8_192
+if TYPE_CHECKING:
+    from surrogate.models.calibrated import Correction
+
+BOOSTER_ROWS = 8_192
 """Rows of a setting from which on an XGBoost booster of its trees is worth making."""
-LEAST_ROWS = 256
+LEAST_ROWS = 512
 """Rows in one call below which XGBoost's fixed cost, a microsecond a tree, is more than it saves."""
 VERSION_COLUMN = "library_version"
 
@@ -138,22 +140,25 @@ class TableEngine(Engine):
 class BoosterEngine(Engine):
     """Boosted trees made ready for one setting.
 
-    A row of the trees' input holds the problem's columns, the candidate's own, and zeros and ones that say which
-    candidate it is; ``template`` (candidates, columns) has what never changes of it. ``call_us`` and ``own_weight`` are
-    those of `BoostedTimes`; ``trend_places`` (terms,) says where in a row the trend's terms stand, and ``trend_ranges``
-    (candidates, 2, terms) outside which values it counts on this GPU.
+    A row of the trees' input holds the problem's columns, the candidate's own, and the candidate's code, which is all
+    of ``template`` (candidates, columns) that is not zero. ``trees`` are cut down to the setting. ``trend_places``
+    (terms,) says where in a row the trend's terms stand, and ``trend_ranges`` (candidates, 2, terms) outside which
+    values it counts on this GPU. ``correction_row`` (columns,) are the columns that a calibration's correction sees,
+    where the setting decides them; the others are at ``correction_places`` of a row (−1: decided).
     """
 
-    forest: Forest
+    times: BoostedTimes
+    trees: Trees
     template: np.ndarray
-    own_weight: float
     own_column: int
     call_us: float
-    trend: Trend | None
     trend_places: list[int]
     trend_ranges: np.ndarray
-    _large: dict[str, Any] = field(default_factory=lambda: {"rows": 0}, repr=False, compare=False)
-    """How many rows were asked for, and the XGBoost booster once they are many."""
+    correction: "Correction | None"
+    correction_places: np.ndarray
+    correction_row: np.ndarray
+    _made: dict[str, Any] = field(default_factory=lambda: {"rows": 0}, repr=False, compare=False)
+    """How many rows were asked for; the trees for few rows, and XGBoost's for many, once they are needed."""
 
     @classmethod
     def of(
@@ -161,39 +166,40 @@ class BoosterEngine(Engine):
     ) -> "BoosterEngine":
         """The model's trees with everything cut out that the setting decides."""
         kind, formula = setting.family, setting.family.formula(setting.values, device)
-        constant = dict(zip(kind.constant_names, formula.constant, strict=True))
+        constant = dict(zip(kind.constant_names, map(float, formula.constant), strict=True))
         constant[VERSION_COLUMN] = version_column(setting.library_version)
-        place = {name: i for i, name in enumerate(times.columns)}
+        column = {name: number for number, name in enumerate(times.columns)}
         varying = (*kind.problem_names, *kind.candidate_names)
-        codes = [float(times.codes.get(candidate.key, "nan")) for candidate in candidates]
-        places = [place.get(name, -1) for name in varying]
-        numeric = not len(times.trees.members)  # the code is compared like a size
-        if numeric:
-            places.append(len(times.columns))
-        known = {place[name]: float(value) for name, value in constant.items() if name in place}
-        forest = times.trees.specialise(places, known, codes)
-        template = np.zeros((len(codes), len(places) + forest.patterns.shape[1]), dtype=np.float32)
-        template[:, len(places) :] = forest.patterns
-        if numeric:
-            template[:, len(varying)] = codes
+        trees = times.trees.specialise(
+            [*(column.get(name, -1) for name in varying), len(times.columns)],
+            {column[name]: value for name, value in constant.items() if name in column},
+        )
+        template = np.zeros((len(candidates), len(varying) + 1), dtype=np.float32)
+        template[:, -1] = [times.codes.get(candidate.key, np.nan) for candidate in candidates]
         trend_places, trend_ranges = [], np.empty(0)
         if times.trend:
             trend_places = [varying.index(name) for name in times.trend.names]
-            ranges = [times.trend.range_of(candidate.key, setting.gpu) for candidate in candidates]
-            trend_ranges = np.array(ranges)
+            trend_ranges = np.array([times.trend.range_of(c.key, setting.gpu) for c in candidates])
+        correction, seen = times.corrections.get(setting.gpu), ()
+        if correction is not None:
+            from surrogate.models.calibrated import correction_columns  # needs pandas
+
+            seen = correction_columns(kind)
         return cls(
             setting,
             device,
             candidates,
             formula,
-            forest,
+            times,
+            trees,
             template,
-            times.own_weight if kind.own_roofline else 0.0,
-            varying.index(kind.own_roofline) if kind.own_roofline else 0,
+            varying.index(kind.own_roofline) if kind.own_roofline else -1,
             times.call_cost_us(setting.gpu, setting.library),
-            times.trend,
             trend_places,
             trend_ranges,
+            correction,
+            np.array([varying.index(name) if name in varying else -1 for name in seen], dtype=int),
+            np.array([constant.get(name, 0.0) for name in seen]),
         )
 
     def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -208,9 +214,9 @@ class BoosterEngine(Engine):
             columns, bytes_needed = self.own(terms, candidate)
             own += columns
             workspace.append(bytes_needed)
-        width = len(own) // len(wanted)
-        x[:, shared : shared + width] = np.fromiter(own, np.float32, len(own)).reshape(len(wanted), width)
-        return self._times(x, wanted, terms.roofline_us, self.forest.predict(x)).tolist(), workspace
+        x[:, shared:-1] = np.fromiter(own, np.float32, len(own)).reshape(len(wanted), -1)
+        score = self._forest().predict(x, shared)
+        return self._times(x, wanted, terms.roofline_us, score).tolist(), workspace
 
     def many(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
@@ -221,40 +227,52 @@ class BoosterEngine(Engine):
         terms = self.formula.problem(self.setting.problems(sizes))
         shared = len(terms.values)
         values = np.empty((len(sizes), shared), dtype=np.float32)
-        for place, column in enumerate(terms.values):
-            values[:, place] = column
+        for number, column in enumerate(terms.values):
+            values[:, number] = column
         x = np.empty((len(index), self.template.shape[1]), dtype=np.float32)
         x[:, :shared] = values[problem]
-        x[:, shared:] = self.template[index, shared:]
+        x[:, -1] = self.template[index, -1]
         workspace = np.zeros(len(index))
         if self.setting.family.candidate_names:
             for candidate in np.unique(index).tolist():
                 rows = np.flatnonzero(index == candidate)
                 columns, bytes_needed = self.own(_taken(terms, problem[rows]), candidate)
-                for place, column in enumerate(columns, shared):
-                    x[rows, place] = column
+                for number, column in enumerate(columns, shared):
+                    x[rows, number] = column
                 workspace[rows] = bytes_needed
-        return self._times(x, index, terms.roofline_us[problem], self._scores(x)), workspace
+        return self._times(x, index, terms.roofline_us[problem], self._scores(x, shared, problem)), workspace
 
-    def _scores(self, x: np.ndarray) -> np.ndarray:
-        """Sums of the trees (rows,): in numpy for few rows, by XGBoost once there were many."""
-        large = self._large
-        large["rows"] += len(x)
-        if len(x) < LEAST_ROWS or (large["rows"] < SPECIALISED_ROWS and "xgboost" not in sys.modules):
-            return self.forest.predict(x)
-        if "booster" not in large:
-            large["booster"] = self.forest.trees().booster(x.shape[1])
-        return large["booster"].inplace_predict(x)
+    def _forest(self) -> Forest:
+        if "forest" not in self._made:
+            self._made["forest"] = Forest.of(self.trees, self.template.shape[1])
+        return self._made["forest"]
+
+    def _scores(self, x: np.ndarray, shared: int, problem: np.ndarray) -> np.ndarray:
+        """Sums of the trees (rows,): in numpy for few rows, by XGBoost once there were many.
+
+        The first ``shared`` columns of ``x`` are those of each row's ``problem`` (rows,).
+        """
+        self._made["rows"] += len(x)
+        if len(x) < LEAST_ROWS or (self._made["rows"] < BOOSTER_ROWS and "xgboost" not in sys.modules):
+            return self._forest().predict(x, shared, problem)
+        if "booster" not in self._made:
+            self._made["booster"] = self.trees.booster(x.shape[1])
+        return self._made["booster"].inplace_predict(x)
 
     def _times(self, x: np.ndarray, candidate: Any, roofline_us: Any, score: np.ndarray) -> np.ndarray:
         """Times in µs (rows,) of the sums of the trees (rows,), of rows of the ``candidate`` (rows,) positions."""
         base_us = roofline_us
-        if self.own_weight:
-            base_us = base_us * np.exp2(self.own_weight * x[:, self.own_column].astype(np.float64))
+        if self.times.own_weight and self.own_column >= 0:
+            base_us = base_us * np.exp2(self.times.own_weight * x[:, self.own_column].astype(np.float64))
         log_correction = score.astype(np.float64)
-        if self.trend is not None:
-            log_correction += self.trend.outside(x[:, self.trend_places], self.trend_ranges[candidate])
-        return (base_us + self.call_us) * np.exp(log_correction)
+        if self.times.trend is not None:
+            log_correction += self.times.trend.outside(x[:, self.trend_places], self.trend_ranges[candidate])
+        time_us = (base_us + self.call_us) * np.exp(log_correction)
+        if self.correction is not None:
+            seen = np.where(self.correction_places < 0, self.correction_row, x[:, self.correction_places])
+            keys = np.array([self.candidates[i].key for i in candidate])
+            time_us *= np.exp(self.correction.log_factor(seen, keys, time_us))
+        return time_us
 
 
 def _taken(terms: ProblemTerms, rows: np.ndarray) -> ProblemTerms:

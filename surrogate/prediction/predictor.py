@@ -119,21 +119,21 @@ class Predictor:
         library_version: str | None = None,
         library: str | None = None,
     ) -> Any:
-        """The candidates of a problem in the order of their predicted times, within the limits; of a list, a list.
+        """The candidates of a problem in the order of their predicted times, within the limits.
+
+        Of a list, a list; of a table (a DataFrame, a mapping of columns, a structured array) a list of one selection
+        for each distinct problem, in the order of the rows.
 
         ``workspace_limit`` in bytes, or as in ``64MiB``; ``top`` keeps the first few. A version that the bundle does
         not know is accepted, out of domain. Where nothing is feasible the selection is empty. Raises `InputError` for a
         bad problem or limit.
         """
+        asked = {"workspace_limit": workspace_limit, "deterministic": deterministic, "top": top}
         if isinstance(problem, list | tuple):
-            return self.select_many(
-                problem,
-                workspace_limit=workspace_limit,
-                deterministic=deterministic,
-                top=top,
-                library_version=library_version,
-                library=library,
-            )
+            return self.select_many(problem, **asked, library_version=library_version, library=library)
+        if not isinstance(problem, str) and getattr(problem, "kind", None) not in FAMILY_OF_KIND:
+            given = {"gpu": self.gpu, "library": library or self._library, "library_version": library_version}
+            return self._select_table(problem, given, asked)
         key = (problem, workspace_limit, deterministic, top, library_version, library)
         answer = self._answers.get(key)
         if answer is None:
@@ -171,6 +171,22 @@ class Predictor:
                 answers[problem] = _selection(prepared, problem, rankings, limits)
                 self._remember((problem, *asked), answers[problem])
         return [answers[problem] for problem in known]
+
+    def _select_table(
+        self, table: Any, given: Mapping[str, str | None], asked: Mapping[str, Any]
+    ) -> list[Selection]:
+        """`select_many` of the distinct problems of a table, by the GPU, library and version that each names."""
+        from surrogate.prediction.table import asked_problems
+
+        listed = asked_problems(table, given)
+        answers: dict[Any, Selection] = {}
+        for where in dict.fromkeys(where for _, where in listed):
+            gpu, library, version = (name or None for name in where)
+            predictor = self if gpu in (None, self.gpu) else Predictor(self.bundle, gpu=gpu)
+            problems = [problem for problem, named in listed if named == where]
+            selections = predictor.select_many(problems, **asked, library=library, library_version=version)
+            answers.update(zip(((problem, where) for problem in problems), selections, strict=True))
+        return [answers[key] for key in listed]
 
     def kernel_times(self, problems: Sequence[AnyProblem]) -> list[KernelTime]:
         """The kernel of each problem alone, as in a busy stream: what a network or a trace adds up.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError, nearest
-from surrogate.features.families import DEFAULT_FAMILY, FAMILY_OF_KIND, Family, family
+from surrogate.features.families import DEFAULT_FAMILY, FAMILY_OF_KIND, AnyProblem, Family, family
 from surrogate.features.gpu import canonical
 from surrogate.prediction.prepared import Prepared, PreparedSetting, SettingCache, unknown_algorithm
 from surrogate.prediction.results import Predictions
@@ -53,16 +53,7 @@ def _predict_family(
     algorithm: str | None,
 ) -> Columns:
     """The columns of rows of one family."""
-    sizes = _sizes(columns, kind, rows)
-    texts = {name: _text(columns, name, given[name] or "") for name in PLACE}
-    for name, known in kind.settings.items():
-        texts[name] = _text(columns, name, kind.setting_defaults[name])
-        wrong = [value for value in texts[name][0] if known and value not in known]
-        if wrong:
-            raise InputError(
-                f"column {name} holds {wrong[0]!r}; known: {', '.join(known)}{nearest(wrong[0], known)}"
-            )
-    _check_geometry(kind, sizes, texts["library"])
+    sizes, texts = _read(kind, columns, rows, given)
     named: Column | None = ([algorithm], None) if algorithm is not None else None
     column = "solver" if settings.bundle.candidate == "solver" else "algorithm"
     if named is None and column in columns:
@@ -82,6 +73,47 @@ def _predict_family(
             ).items():
                 out[name][members] = values
     return out
+
+
+def asked_problems(table: Any, given: Mapping[str, str | None]) -> list[tuple[AnyProblem, tuple[str, ...]]]:
+    """The distinct problems of a table in order, each with its GPU, library and library version ("" where unknown).
+
+    Raises `InputError` as `predict_table` does.
+    """
+    columns = _columns(table)
+    rows = len(next(iter(columns.values()), ()))
+    _check_gpu(columns, given["gpu"])
+    asked: list[tuple[int, AnyProblem, tuple[str, ...]]] = []
+    for kind, positions in _families(columns, rows):
+        part = {name: np.asarray(values)[positions] for name, values in columns.items()}
+        sizes, texts = _read(kind, part, len(positions), given)
+        codes = [np.zeros(len(sizes), int) if code is None else code for _, code in texts.values()]
+        _, first = np.unique(np.column_stack([sizes, *codes]), axis=0, return_index=True)
+        for row in first.tolist():
+            setting = {
+                n: values[int(code[row])] for (n, (values, _)), code in zip(texts.items(), codes, strict=True)
+            }
+            problem = kind.problem(dict(zip(kind.size_names, sizes[row].tolist(), strict=True)), setting)
+            asked.append((int(positions[row]), problem, tuple(setting[name] for name in PLACE)))
+    asked.sort(key=lambda entry: entry[0])
+    return list(dict.fromkeys((problem, where) for _, problem, where in asked))
+
+
+def _read(
+    kind: Family, columns: Mapping[str, Any], rows: int, given: Mapping[str, str | None]
+) -> tuple[np.ndarray, dict[str, Column]]:
+    """Sizes (rows, sizes) and the columns of texts of one family's rows, checked."""
+    sizes = _sizes(columns, kind, rows)
+    texts = {name: _text(columns, name, given[name] or "") for name in PLACE}
+    for name, known in kind.settings.items():
+        texts[name] = _text(columns, name, kind.setting_defaults[name])
+        wrong = [value for value in texts[name][0] if known and value not in known]
+        if wrong:
+            raise InputError(
+                f"column {name} holds {wrong[0]!r}; known: {', '.join(known)}{nearest(wrong[0], known)}"
+            )
+    _check_geometry(kind, sizes, texts["library"])
+    return sizes, texts
 
 
 def _predict_setting(

@@ -1,6 +1,6 @@
 """Trees as arrays: to the bit what XGBoost computes, missing values, categories and thresholds included."""
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,26 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
-from surrogate.models.trees import CHUNK_ROWS, BoostedTimes, Trees
-
-CODES = [0.0, 1.0, 2.0, 3.0, 4.0, float("nan")]
-
-
-def _booster(categorical: bool = True, **params: Any) -> xgboost.Booster:
-    """Four numbers and a category with a strong effect of its own; a tenth of the values missing."""
-    random = np.random.default_rng(3)
-    x = random.normal(size=(600, 5)).astype(np.float32)
-    x[:, 4] = random.integers(0, 5, 600)
-    y = x[:, 0] * np.where(x[:, 4] % 2 == 1, 2.0, -1.0) + np.abs(x[:, 1]) + 0.1 * x[:, 4]
-    x[random.random(x.shape) < 0.1] = np.nan
-    types = ["q"] * 4 + ["c" if categorical else "q"]
-    data = xgboost.DMatrix(x, label=y, feature_types=types, enable_categorical=True)
-    return xgboost.train({"max_depth": 5, "nthread": 1, "verbosity": 0, **params}, data, num_boost_round=25)
+from surrogate.models.trees import CHUNK_ROWS, BoostedTimes, Forest, Trees
 
 
 @pytest.fixture(scope="module")
 def booster() -> xgboost.Booster:
-    return _booster()
+    """Four numbers, the last column a code, a tenth of the values missing; trees of more than 64 leaves."""
+    random = np.random.default_rng(3)
+    x = random.normal(size=(3000, 5)).astype(np.float32)
+    x[:, 4] = random.integers(0, 5, len(x))
+    y = x[:, 0] * np.where(x[:, 4] % 2 == 1, 2.0, -1.0) + np.abs(x[:, 1]) + 0.1 * x[:, 4]
+    x[random.random(x.shape) < 0.1] = np.nan
+    parameters = {"max_depth": 9, "max_leaves": 150, "grow_policy": "lossguide", "min_child_weight": 2}
+    return xgboost.train({**parameters, "nthread": 1}, xgboost.DMatrix(x, label=y), num_boost_round=25)
 
 
 @pytest.fixture(scope="module")
@@ -39,71 +32,64 @@ def trees(booster: xgboost.Booster) -> Trees:
 def _boundary_rows(trees: Trees, count: int, seed: int) -> np.ndarray:
     """Thresholds, the floats next to them, and missing values."""
     random = np.random.default_rng(seed)
-    x = np.empty((count, 4), dtype=np.float32)
-    for column in range(4):
-        at = random.choice(trees.value[(trees.feature == column) & (trees.left >= 0)], count)
+    x = np.empty((count, 5), dtype=np.float32)
+    for column in range(5):
+        threshold = random.choice(trees.value[(trees.feature == column) & (trees.left >= 0)], count)
         side = random.choice(np.array([-np.inf, np.inf], dtype=np.float32), count)
-        x[:, column] = np.where(random.random(count) < 0.5, at, np.nextafter(at, side))
+        x[:, column] = np.where(random.random(count) < 0.5, threshold, np.nextafter(threshold, side))
     x[random.random(x.shape) < 0.05] = np.nan
+    x[random.random(x.shape) < 0.05] = -np.nan
     return x
 
 
 @pytest.mark.parametrize("rows", [1, 7, CHUNK_ROWS + 1, 200])
 def test_the_forest_is_xgboost_to_the_bit(booster: xgboost.Booster, trees: Trees, rows: int) -> None:
-    forest = trees.specialise([0, 1, 2, 3], {}, CODES)
-    numbers = _boundary_rows(trees, rows, seed=rows)
-    index = np.random.default_rng(rows).integers(0, len(CODES), rows)
-    whole = np.column_stack([numbers, np.float32(CODES)[index]])
-    wanted = booster.inplace_predict(whole)
-    x = np.hstack([numbers, forest.patterns[index]])
-    np.testing.assert_array_equal(forest.predict(x), wanted)
-    np.testing.assert_array_equal(forest.trees().booster(x.shape[1]).inplace_predict(x), wanted)
-    np.testing.assert_array_equal(trees.booster(5).inplace_predict(whole), wanted)
+    x = _boundary_rows(trees, rows, seed=rows)
+    forest = Forest.of(trees, 5)
+    np.testing.assert_array_equal(forest.predict(x), booster.inplace_predict(x))
+    np.testing.assert_array_equal(trees.booster(5).inplace_predict(x), booster.inplace_predict(x))
+    group = np.arange(rows) % 3
+    x[:, :2] = x[group, :2]
+    np.testing.assert_array_equal(forest.predict(x, 2, group), booster.inplace_predict(x))
+    x[:, :4] = x[0, :4]
+    np.testing.assert_array_equal(forest.predict(x, 4), booster.inplace_predict(x))
 
 
 @settings(max_examples=40)
 @given(
-    st.sets(st.integers(0, 3)),
-    st.lists(st.floats(-2, 2, width=32) | st.just(float("nan")), min_size=4, max_size=4),
-    st.sampled_from(CODES),
+    st.sets(st.integers(0, 4)),
+    st.lists(st.floats(-2, 2, width=32) | st.just(float("nan")), min_size=5, max_size=5),
 )
 def test_cutting_out_constants_changes_nothing(
-    booster: xgboost.Booster, trees: Trees, fixed: set[int], values: list[float], code: float
+    booster: xgboost.Booster, trees: Trees, fixed: set[int], values: list[float]
 ) -> None:
-    varying = [column for column in (3, 1, 0, 2) if column not in fixed]  # in any order
-    forest = trees.specialise([-1, *varying], {column: values[column] for column in fixed}, [code])
-    assert forest.patterns.shape == (1, 0)
-    row = np.float32([*values, code])
-    x = np.concatenate([np.zeros((1, 1), dtype=np.float32), row[None, varying]], axis=1)
-    assert forest.predict(x)[0] == booster.inplace_predict(row[None])[0]
+    varying = [column for column in (3, 1, 4, 0, 2) if column not in fixed]  # in any order
+    cut = trees.specialise([-1, *varying], {column: values[column] for column in fixed})
+    row = np.float32([values])
+    x = np.concatenate([np.zeros((1, 1), dtype=np.float32), row[:, varying]], axis=1)
+    wanted = booster.inplace_predict(row)
+    assert Forest.of(cut, x.shape[1]).predict(x) == wanted
+    assert cut.booster(x.shape[1]).inplace_predict(x) == wanted
 
 
 def test_all_constant_is_a_number(booster: xgboost.Booster, trees: Trees) -> None:
-    forest = trees.specialise([], dict(enumerate([0.5, -0.5, 1.0, 0.0])), [2.0])
-    assert forest.depth == 0
-    wanted = booster.inplace_predict(np.float32([[0.5, -0.5, 1.0, 0.0, 2.0]]))
-    assert forest.predict(np.zeros((1, 0), dtype=np.float32))[0] == wanted[0]
-
-
-def test_without_categories() -> None:
-    booster = _booster(categorical=False)
-    trees = Trees.from_booster(booster.save_raw("json"))
-    x = np.random.default_rng(0).normal(size=(50, 5)).astype(np.float32)
-    np.testing.assert_array_equal(trees.specialise(range(5), {}).predict(x), booster.inplace_predict(x))
+    values = [0.5, -0.5, 1.0, 0.0, 2.0]
+    cut = trees.specialise([-1], dict(enumerate(values)))
+    assert len(cut.feature) == len(trees.roots)
+    score = Forest.of(cut, 1).predict(np.zeros((1, 1), dtype=np.float32))
+    assert score == booster.inplace_predict(np.float32([values]))
 
 
 def test_a_column_that_is_neither_varying_nor_constant_is_refused(trees: Trees) -> None:
     with pytest.raises(ValueError, match="neither"):
-        trees.specialise([0, 1, 2], {}, CODES)
+        trees.specialise([0, 1, 2, 3], {})
 
 
 def test_children_that_lead_back_are_refused(trees: Trees) -> None:
     left = trees.left.copy()
     left[0] = 0
-    arrays = [getattr(trees, name) for name in trees.__slots__]
-    arrays[2] = left
     with pytest.raises(InputError, match="damaged"):
-        Trees.from_bytes(Trees(*arrays).to_bytes())
+        Trees.from_bytes(replace(trees, left=left).to_bytes())
 
 
 def test_a_model_s_facts_survive_the_disk(trees: Trees) -> None:

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.collect.plan import Caps
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.log import RunLog
-from surrogate.collect.plan import PlannedProblem, build
+from surrogate.collect.plan import Caps, PlannedProblem, build
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.replay import ReplayDevice
 from surrogate.collect.run import header_for, run
@@ -226,7 +225,7 @@ def test_on_this_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from surrogate.collect.cpu.device import CpuDevice
 
     spec = {"name": "This CPU"}  # measuring it would take two seconds
-    monkeypatch.setattr("surrogate.prediction.autotune._open", lambda name: CpuDevice(spec=spec))
+    monkeypatch.setattr("surrogate.collect.open_device.open_device", lambda name: CpuDevice(spec=spec))
     ranker = Ranker(("WINOGRAD", "GEMM", "IMPLICIT_GEMM"))
     conv = Conv(n=1, c=8, h=16, k=8, r=5, pad_h=2)  # no 5×5 Winograd
     first = autotune(conv, "reference", 2, predictor=ranker, cache=tmp_path / "t.sqlite")

@@ -11,16 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.bundle.bundle import Bundle
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.rows import rows_of
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.families import parse_problem
 from surrogate.features.operators import operator
+from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models.boosted import BoostedDims
+from surrogate.models.calibrated import Calibrated, fit_correction
 from surrogate.models.forest import Forest
 from surrogate.models.linear import LinearTerms
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.shipped import load
-from tests.prediction.conftest import bundle_of
+from tests.prediction.conftest import GPUS, bundle_of
 from tests.prediction.problems import CONV, CONVS, STRIDED, frame_of
 
 EVERY = (
@@ -249,3 +253,20 @@ def test_bad_questions_are_told_in_one_line(predictor: Predictor, folder: Path, 
 def test_texts_name_problems_of_any_family() -> None:
     assert parse_problem(str(CONV)) == CONV
     assert parse_problem("gemm:m512n512k256") == operator("gemm", m=512, n=512, k=256)
+
+
+def test_a_calibrated_bundle_answers_as_its_model(bundle: Bundle, frame: pd.DataFrame) -> None:
+    part = bundle.parts["conv"]
+    rows = rows_of(normalise(frame[(frame["gpu"] == GPUS[0]) & (frame["status"] == "ok")], "test"))
+    correction, _ = fit_correction(rows, 1.3 * part.model.predict(rows))
+    model = Calibrated(part.model, {"v100-sxm2-16gb": correction})
+    served = Predictor(replace(bundle, parts={"conv": replace(part, fitted=model)}))
+    predicted = served.predict(rows.frame).predicted_us
+    np.testing.assert_allclose(predicted, model.predict(rows), rtol=1e-9)
+    assert not np.allclose(predicted, part.model.predict(rows), rtol=0.01)
+    first = rows.frame.iloc[0]
+    conv = Conv(**{name: int(first[name]) for name in SIZE_COLUMNS})
+    named = Predictor(served.bundle, gpu="v100").predict(
+        conv, first["algorithm"], library_version=first["library_version"]
+    )
+    assert named.time_us == pytest.approx(predicted[0], rel=1e-9)

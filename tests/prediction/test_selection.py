@@ -199,3 +199,24 @@ def test_sizes_in_bytes(text: str, count: int) -> None:
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="64MiB"):
         parse_bytes(text)
+
+
+def test_a_table_gets_one_selection_for_each_distinct_problem(bundle: Bundle, predictor: Predictor) -> None:
+    """Whatever holds the columns; rows of several GPUs are answered each by its own."""
+    problems = list(
+        dict.fromkeys(Conv(n=n, c=c, h=14, k=32, r=3, pad_h=1) for n in (8, 1) for c in (64, 16, 32))
+    )
+    table = pd.DataFrame([problem.to_dict() for problem in [*problems, *problems[::-1]]])
+    wanted = predictor.select(problems, workspace_limit="1MiB")
+    for form in (
+        table,
+        table.to_dict("list"),
+        table[["n", "c", "h", "k", "r", "pad_h"]].to_records(index=False),
+    ):
+        assert predictor.select(form, workspace_limit="1MiB") == wanted
+    both = pd.concat([table.assign(gpu="t4"), table.assign(gpu="v100")])
+    by_gpu = Predictor(bundle).select(both)
+    assert [(s.problem, s.gpu) for s in by_gpu] == [
+        (problem, gpu) for gpu in ("t4", "v100-sxm2-16gb") for problem in problems
+    ]
+    assert by_gpu[len(problems) :] == predictor.select(problems)
