@@ -86,19 +86,16 @@ class Operator(ABC):
     @abstractmethod
     def flops(self) -> Number:
         """Floating-point operations, 2 per multiply-add."""
-        ...
 
     @property
     @abstractmethod
     def dram_bytes(self) -> Number:
         """Compulsory DRAM traffic in bytes."""
-        ...
 
     @property
     @abstractmethod
     def blocks(self) -> Number:
         """Thread blocks that a usual kernel launches."""
-        ...
 
     def roofline_us(self, gpu: Gpu) -> Number:
         """The larger of compute and memory time in µs (Williams et al., CACM 2009)."""
@@ -149,3 +146,35 @@ def _whole_array(kind: str, name: str, values: np.ndarray, least: int) -> np.nda
             f" from {least} to {MAX_SIZE} is needed"
         )
     return values.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image(Operator):
+    """A tensor n × c × h × w; the class's FLOPs and accesses are per element.
+
+    Traffic: ``ACCESSES`` tensors read or written once each; what a reduction reads again, masks and per-channel values
+    are left to a fitted correction. A matrix of rows × columns has n rows and c columns.
+    """
+
+    FLOPS: ClassVar[int] = 0
+    ACCESSES: ClassVar[int] = 2
+
+    n: int
+    c: int = 1
+    h: int = 1
+    w: int = 1
+
+    @property
+    def elements(self) -> Number:
+        """n·c·h·w."""
+        return self.n * self.c * self.h * self.w
+
+    @property
+    def flops(self) -> Number:
+        """Elements × FLOPs per element."""
+        return self.FLOPS * self.elements
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Elements × accesses × itemsize."""
+        return self.ACCESSES * self.itemsize * self.elements

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest, read_bounded, require_regular
 from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.features.regular_file import read_bounded, require_regular
 
 SETTINGS = ("dtype", "math", "layout", "direction")
 NEEDED = ("n", "c", "h", "k", "r")

@@ -11,10 +11,8 @@ import pandas as pd
 from surrogate.dataset.checks import Violation, check, normalise
 from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION
 from surrogate.dataset.files import atomic_path
-from surrogate.features.cpu import cpu_device
-from surrogate.features.errors import InputError
-from surrogate.features.gpu import Gpu
-from surrogate.features.regular_file import require_regular
+from surrogate.features.errors import InputError, require_regular
+from surrogate.features.gpu import Gpu, cpu_device
 
 METADATA_KEY = b"seer_surrogate"
 MAX_BYTES = 64 << 30

@@ -10,7 +10,7 @@ from math import exp
 from typing import TYPE_CHECKING, Any
 
 from surrogate.features.families import AnyProblem, family_of
-from surrogate.features.operators.stand_ins import stand_ins
+from surrogate.features.operators import stand_ins
 from surrogate.prediction.prepared import PreparedSetting, SettingCache, TargetDevice
 from surrogate.prediction.results import ROOFLINE, Estimate, KernelTime
 

@@ -123,9 +123,9 @@ def _params(path: Path) -> object:
 
 
 def _gpus(path: Path) -> object:
-    from surrogate.features.gpu import load_gpus
+    from surrogate.features.gpu import registry
 
-    return load_gpus(path)
+    return registry().with_file(path)
 
 
 def _bundle(path: Path) -> object:

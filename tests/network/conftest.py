@@ -9,16 +9,16 @@ from typing import Any
 
 import pandas as pd
 import pytest
-
 from surrogate.dataset.normalise import normalise
+
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
 from surrogate.features.operators import Operator
 from surrogate.features.support import unsupported_reason
 from surrogate.network.predict import Predictors
-from surrogate.prediction.results import Estimate, Selection
 from surrogate.prediction.engine import Candidate
+from surrogate.prediction.results import Estimate, Selection
 
 WORKSPACE = {"GEMM": 1000, "FFT": 50_000, "WINOGRAD_NONFUSED": 9000}
 SPEED = {"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "WINOGRAD": 0.5, "ALGO_1": 0.9}
@@ -129,8 +129,9 @@ def forward_bundle(table: Callable[..., Any], tmp_path_factory: pytest.TempPathF
 
 
 def _saved(frame: pd.DataFrame, path: Path) -> Path:
-    from surrogate.bundle.bundle import save
     from surrogate.bundle.training import train
+
+    from surrogate.bundle.bundle import save
     from surrogate.dataset.store import Dataset
 
     save(train(Dataset(normalise(frame, "table")), model="linear-terms"), path)
