@@ -162,14 +162,6 @@ def as_dataset(data: "Dataset | pd.DataFrame | str | Path") -> Dataset:
     return read_dataset(data)
 
 
-def read_problems(path: str | Path) -> pd.DataFrame:
-    """A table of problems to predict, normalised and checked: neither status nor time is looked at, rows may repeat."""
-    frame, _ = read_table(path)
-    frame = normalise(frame, str(path), predictable=True).drop(columns=["status", "time_us"], errors="ignore")
-    _refuse(check(frame, unique=False), path)
-    return frame
-
-
 def _refuse(violations: list[Violation], path: str | Path) -> None:
     if violations:
         more = f" ({len(violations) - 1} more: `seer data check {path}`)" if len(violations) > 1 else ""

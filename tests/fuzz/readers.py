@@ -68,9 +68,10 @@ def _import(name: str, **options: Any) -> Read:
 
 
 def _test_set(path: Path) -> object:
-    from surrogate.formats.test_set_ii import read_test_set_ii
+    from surrogate.dataset.problem_list import numbered_problems
+    from surrogate.formats.foreign_file import read_lines
 
-    found = read_test_set_ii(path)
+    found = numbered_problems(read_lines(path), path)
     assert found
     return found
 
@@ -85,10 +86,10 @@ def _dataset(path: Path) -> object:
 
 def _problems(path: Path) -> object:
     from surrogate.dataset.problem_list import read_convs
-    from surrogate.dataset.store import read_problems
+    from surrogate.dataset.store import read_table
 
     read_convs(path)
-    return read_problems(path)
+    return read_table(path)
 
 
 def _shards(path: Path) -> object:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from surrogate.dataset.normalise import normalise
+from surrogate.dataset.checks import normalise
 
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv

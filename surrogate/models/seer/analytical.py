@@ -6,7 +6,6 @@ too (within one device that changes nothing). Units: 1e6 flops over TFLOP/s, 1e3
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -217,15 +216,3 @@ class TileFit:
             mine = tile == t
             time_us[mine] = a.terms[t][form][rows[mine]] @ np.array(self.coefficients[int(t)])
         return time_us
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "coefficients": {str(t): list(c) for t, c in self.coefficients.items()},
-            "tile_of": list(self.tile_of),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "TileFit":
-        """What `to_json` returned."""
-        return cls({int(t): tuple(c) for t, c in data["coefficients"].items()}, tuple(data["tile_of"]))
