@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 
 from surrogate.bundle.bundle import Bundle, Part
 from surrogate.bundle.card import data_card, each, held_out_card
@@ -16,6 +15,7 @@ from surrogate.dataset.store import Dataset, as_dataset
 from surrogate.evaluation.tune import search
 from surrogate.features.errors import InputError
 from surrogate.models import DEFAULT_MODEL, MODELS, Support, TimeModel, model_class, model_frame
+from surrogate.models.base import duplicate
 from surrogate.models.launch import fit_launches
 from surrogate.uncertainty.domain import Domain
 from surrogate.uncertainty.fit import fit_widths, held_out_by_shape, unseen_gpu_factor
@@ -126,7 +126,7 @@ def _train_family(
         lambda fold: step(0.7 * fold / count, f"held-out fold {fold + 1} of {count}"),
     )
     step(0.7, "all rows")
-    fitted = clone(model).fit(rows)
+    fitted = duplicate(model).fit(rows)
     measured = np.where(rows.ok, rows.time_us, np.nan)
     widths = fit_widths(rows, held, measured, distance, judged_rows(rows.frame, rows.family, data.candidates))
     step(0.8, "GPUs left out")

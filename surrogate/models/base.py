@@ -70,6 +70,11 @@ class TimeModel(RegressorMixin, BaseEstimator):
         return {}
 
 
+def duplicate(model: TimeModel) -> TimeModel:
+    """An unfitted model of the same settings: scikit-learn's `clone`, typed."""
+    return type(model)(**model.get_params(deep=False))
+
+
 def dims(family: Family) -> tuple[str, ...]:
     """Columns of the raw problem, the device and the release: no physics."""
     return (*family.dimension_names, *CONTEXT_NAMES)

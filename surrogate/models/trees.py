@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError
+from surrogate.models.trend import Trend
 
 UNDECIDED, LEFT, RIGHT = -1, 0, 1
 ARRAYS, FACTS = "trees.npz", "times.json"
@@ -234,49 +235,12 @@ class Trees:
 
 
 @dataclass(frozen=True, slots=True)
-class Trend:
-    """A linear function of a few columns that goes on where trees clamp: outside the range of the training data.
-
-    ``names`` (columns,); ``low`` and ``high`` (columns,) are the range; ``knots`` (hinges,) of the columns at positions
-    ``hinged`` (hinges,); ``slopes`` (columns + hinges,) per unit.
-    """
-
-    names: tuple[str, ...]
-    low: np.ndarray
-    high: np.ndarray
-    hinged: np.ndarray
-    knots: np.ndarray
-    slopes: np.ndarray
-
-    def beyond(self, x: np.ndarray) -> np.ndarray:
-        """(rows,) what the trend adds between the edge of the range and ``x`` (rows, columns); 0 inside."""
-        inside = np.clip(x, self.low, self.high)
-        return (self.columns(x) - self.columns(inside)) @ self.slopes
-
-    def columns(self, x: np.ndarray) -> np.ndarray:
-        """``x`` (rows, columns) and its hinges max(0, x − knot)."""
-        return np.hstack([x, np.maximum(x[:, self.hinged] - self.knots, 0.0)])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        arrays = {part.name: np.asarray(getattr(self, part.name)).tolist() for part in fields(self)}
-        return arrays | {"names": list(self.names)}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> "Trend":
-        """What `to_dict` gave."""
-        arrays = {name: np.array(content[name], dtype=float) for name in ("low", "high", "knots", "slopes")}
-        hinged = np.array(content["hinged"], dtype=np.int64)
-        return cls(names=tuple(content["names"]), hinged=hinged, **arrays)
-
-
-@dataclass(frozen=True, slots=True)
 class BoostedTimes:
     """A fitted model as arrays: (roofline · 2^(``own_weight`` · own roofline column) + call) · exp(trees + trend) µs.
 
     ``columns`` are the trees' columns by name, behind which comes the candidate's code, categorical or as a number;
     ``codes`` candidate (as `Rows.candidate` names it) → code; ``call_us`` ``gpu|library``, ``|library`` or "" → a
-    call's fixed cost in µs.
+    call's fixed cost in µs; ``trend`` goes on outside the range that training saw (None: nothing does).
     """
 
     trees: Trees
@@ -306,8 +270,13 @@ class BoostedTimes:
 
     def call_cost_us(self, gpu: str, library: str) -> float:
         """The fixed cost of a call on a GPU, else of the library, else of any."""
-        keys = (f"{gpu}|{library}", f"|{library}", "")
-        return next((self.call_us[key] for key in keys if key in self.call_us), 0.0)
+        return call_cost_us(self.call_us, gpu, library)
+
+
+def call_cost_us(call_us: Mapping[str, float], gpu: str, library: str) -> float:
+    """The fixed cost of a call in µs on a GPU, else of the library, else of any; 0 where none is known."""
+    keys = (f"{gpu}|{library}", f"|{library}", "")
+    return next((call_us[key] for key in keys if key in call_us), 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ import numpy as np
 from surrogate.features.families import Family, Formula, ProblemTerms
 from surrogate.features.gpu import Gpu
 from surrogate.features.text import version_column
-from surrogate.models.trees import BoostedTimes, Forest, Trend
+from surrogate.models.trees import BoostedTimes, Forest
+from surrogate.models.trend import Trend
 
 SPECIALISED_ROWS = 8_192
 """Rows of a setting from which on an XGBoost booster of its trees is worth making."""
@@ -139,8 +140,8 @@ class BoosterEngine(Engine):
 
     A row of the trees' input holds the problem's columns, the candidate's own, and zeros and ones that say which
     candidate it is; ``template`` (candidates, columns) has what never changes of it. ``call_us`` and ``own_weight`` are
-    those of `BoostedTimes`; ``trend_places`` (terms,) says where in a row its terms
-    stand, −1 for those of ``trend_constant`` (terms,).
+    those of `BoostedTimes`; ``trend_places`` (terms,) says where in a row the trend's terms stand, and ``trend_ranges``
+    (candidates, 2, terms) outside which values it counts on this GPU.
     """
 
     forest: Forest
@@ -149,8 +150,8 @@ class BoosterEngine(Engine):
     own_column: int
     call_us: float
     trend: Trend | None
-    trend_places: np.ndarray
-    trend_constant: np.ndarray
+    trend_places: list[int]
+    trend_ranges: np.ndarray
     _large: dict[str, Any] = field(default_factory=lambda: {"rows": 0}, repr=False, compare=False)
     """How many rows were asked for, and the XGBoost booster once they are many."""
 
@@ -175,7 +176,11 @@ class BoosterEngine(Engine):
         template[:, len(places) :] = forest.patterns
         if numeric:
             template[:, len(varying)] = codes
-        trended = times.trend.names if times.trend else ()
+        trend_places, trend_ranges = [], np.empty(0)
+        if times.trend:
+            trend_places = [varying.index(name) for name in times.trend.names]
+            ranges = [times.trend.range_of(candidate.key, setting.gpu) for candidate in candidates]
+            trend_ranges = np.array(ranges)
         return cls(
             setting,
             device,
@@ -187,8 +192,8 @@ class BoosterEngine(Engine):
             varying.index(kind.own_roofline) if kind.own_roofline else 0,
             times.call_cost_us(setting.gpu, setting.library),
             times.trend,
-            np.array([varying.index(name) if name in varying else -1 for name in trended], dtype=int),
-            np.array([constant.get(name, 0.0) for name in trended]),
+            trend_places,
+            trend_ranges,
         )
 
     def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -205,7 +210,7 @@ class BoosterEngine(Engine):
             workspace.append(bytes_needed)
         width = len(own) // len(wanted)
         x[:, shared : shared + width] = np.fromiter(own, np.float32, len(own)).reshape(len(wanted), width)
-        return self._times(x, terms.roofline_us, self.forest.predict(x)).tolist(), workspace
+        return self._times(x, wanted, terms.roofline_us, self.forest.predict(x)).tolist(), workspace
 
     def many(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
@@ -229,7 +234,7 @@ class BoosterEngine(Engine):
                 for place, column in enumerate(columns, shared):
                     x[rows, place] = column
                 workspace[rows] = bytes_needed
-        return self._times(x, terms.roofline_us[problem], self._scores(x)), workspace
+        return self._times(x, index, terms.roofline_us[problem], self._scores(x)), workspace
 
     def _scores(self, x: np.ndarray) -> np.ndarray:
         """Sums of the trees (rows,): in numpy for few rows, by XGBoost once there were many."""
@@ -241,15 +246,14 @@ class BoosterEngine(Engine):
             large["booster"] = self.forest.trees().booster(x.shape[1])
         return large["booster"].inplace_predict(x)
 
-    def _times(self, x: np.ndarray, roofline_us: Any, score: np.ndarray) -> np.ndarray:
-        """Times in µs (rows,) of the sums of the trees (rows,)."""
+    def _times(self, x: np.ndarray, candidate: Any, roofline_us: Any, score: np.ndarray) -> np.ndarray:
+        """Times in µs (rows,) of the sums of the trees (rows,), of rows of the ``candidate`` (rows,) positions."""
         base_us = roofline_us
         if self.own_weight:
             base_us = base_us * np.exp2(self.own_weight * x[:, self.own_column].astype(np.float64))
         log_correction = score.astype(np.float64)
         if self.trend is not None:
-            terms = np.where(self.trend_places >= 0, x[:, self.trend_places], self.trend_constant)
-            log_correction += self.trend.beyond(terms)
+            log_correction += self.trend.outside(x[:, self.trend_places], self.trend_ranges[candidate])
         return (base_us + self.call_us) * np.exp(log_correction)
 
 
