@@ -121,29 +121,29 @@ def _size_names(cls: type[Operator]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(cls) if field.name not in TEXTS)
 
 
-def whole(kind: str, name: str, value: Any, least: int = 1) -> Any:
-    """``value`` as a Python int, or an int64 array, of at least ``least``; `InputError` where it is none."""
+def whole(kind: str, name: str, value: Any, least: int = 1, most: int = MAX_SIZE) -> Any:
+    """``value`` as a Python int, or an int64 array, from ``least`` to ``most``; `InputError` where it is none."""
     if isinstance(value, np.ndarray):
-        return _whole_array(kind, name, value, least)
+        return _whole_array(kind, name, value, least, most)
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         number = None
-    if number is None or isinstance(value, bool) or number != value or not least <= number <= MAX_SIZE:
+    if number is None or isinstance(value, bool) or number != value or not least <= number <= most:
         raise InputError(
-            f"{kind}: {name} is {repr(value)[:40]}; a whole number from {least} to {MAX_SIZE} is needed"
+            f"{kind}: {name} is {repr(value)[:40]}; a whole number from {least} to {most} is needed"
         )
     return number
 
 
-def _whole_array(kind: str, name: str, values: np.ndarray, least: int) -> np.ndarray:
+def _whole_array(kind: str, name: str, values: np.ndarray, least: int, most: int) -> np.ndarray:
     if values.dtype.kind not in "iuf":
         raise InputError(f"{kind}: {name} has values of type {values.dtype}; whole numbers are needed")
-    wrong = ~((values >= least) & (values <= MAX_SIZE) & (values == np.floor(values)))
+    wrong = ~((values >= least) & (values <= most) & (values == np.floor(values)))
     if wrong.any():
         raise InputError(
             f"{kind}: {name} is {values[wrong][0]} in row {int(np.flatnonzero(wrong)[0])}; a whole number"
-            f" from {least} to {MAX_SIZE} is needed"
+            f" from {least} to {most} is needed"
         )
     return values.astype(np.int64)
 
