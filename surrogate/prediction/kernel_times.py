@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from math import exp
 from typing import TYPE_CHECKING, Any
 
-from surrogate.features.families import AnyProblem, family_of
-from surrogate.features.operators import stand_ins
+from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, family_of
+from surrogate.features.operators import Operator, stand_ins
 from surrogate.prediction.prepared import PreparedSetting, SettingCache, TargetDevice
 from surrogate.prediction.results import ROOFLINE, Estimate, KernelTime
 
@@ -88,6 +88,8 @@ class KernelTimes:
 
     def _choice(self, problem: AnyProblem, target: TargetDevice) -> tuple[int, PreparedSetting] | None:
         """Which of `stand_ins` the bundle knows, and the setting of the library with the most evidence for it."""
+        if problem.kind not in FAMILY_OF_KIND:  # a layer of which only the traffic is known
+            return None
         kind = family_of(problem)
         key = (kind, kind.setting_of(problem), _batched(problem))
         if key not in self._chosen:
@@ -125,7 +127,10 @@ def _batched(problem: AnyProblem) -> bool:
 
 def _by_roofline(problem: AnyProblem, target: TargetDevice) -> KernelTime:
     """The lower bound, where no model knows the problem."""
-    kind = family_of(problem)
-    time_us = float(kind.formula(kind.setting_of(problem), target.device).problem(problem).roofline_us)
+    if isinstance(problem, Operator):
+        time_us = float(problem.roofline_us(target.device))
+    else:
+        kind = family_of(problem)
+        time_us = float(kind.formula(kind.setting_of(problem), target.device).problem(problem).roofline_us)
     upper_us = ROOFLINE_UPPER * time_us
     return KernelTime(problem, target.name, "", "", time_us, time_us, upper_us, time_us, ROOFLINE, False)
