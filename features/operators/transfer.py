@@ -100,7 +100,7 @@ class AllReduce(Memcpy):
         return (self.STEPS - 1) * self.elements * (self.ranks - 1) / self.ranks
 
     def roofline_us(self, gpu: Gpu) -> Number:
-        """The bytes that cross / PCIe bandwidth: for devices without a faster link; elsewhere a `CollectiveLaw` tells."""
+        """The bytes that cross / PCIe bandwidth: without a faster link; else see `CollectiveLaw`."""
         return self.factor * self.dram_bytes / (gpu.pcie_gbs * 1e3)
 
 

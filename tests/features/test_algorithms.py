@@ -16,7 +16,16 @@ from surrogate.features.terms import MECHANISM_TERMS, TILES
 
 # cudnn_cnn_infer.h and cudnn_cnn_train.h, value by value.
 CUDNN = {
-    "fwd": "IMPLICIT_GEMM IMPLICIT_PRECOMP_GEMM GEMM DIRECT FFT FFT_TILING WINOGRAD WINOGRAD_NONFUSED".split(),
+    "fwd": [
+        "IMPLICIT_GEMM",
+        "IMPLICIT_PRECOMP_GEMM",
+        "GEMM",
+        "DIRECT",
+        "FFT",
+        "FFT_TILING",
+        "WINOGRAD",
+        "WINOGRAD_NONFUSED",
+    ],
     "bwd_data": ["ALGO_0", "ALGO_1", "FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"],
     "bwd_filter": ["ALGO_0", "ALGO_1", "FFT", "ALGO_3", "WINOGRAD", "WINOGRAD_NONFUSED", "FFT_TILING"],
 }
