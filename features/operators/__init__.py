@@ -1,6 +1,6 @@
 """Operators other than convolutions: sizes, FLOPs, DRAM bytes, blocks and roofline time, for numbers and arrays alike.
 
-`OPERATORS` maps a kind to its class; `operator` makes one by name; `stand_ins` names measured kinds for one that was not.
+`OPERATORS` maps a kind to its class; `operator` makes one by name; `stand_ins` names measured kinds for others.
 Kinds and sizes that the project measures itself (`surrogate.collect.operators`) carry the same names.
 """
 
