@@ -6,6 +6,7 @@ from typing import Any, ClassVar, cast
 
 from . import shape
 from .errors import InputError, nearest
+from .operators.operator import whole
 from .problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, may_use_tensor_cores
 
 MAX_SIZE = 2**31 - 1  # cuDNN's descriptors hold int32
@@ -52,7 +53,8 @@ class Conv:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(self, default))
         for name in SIZE_COLUMNS:
-            object.__setattr__(self, name, _size(name, getattr(self, name)))
+            least = 0 if name.startswith("pad") else 1
+            object.__setattr__(self, name, whole("conv", name, getattr(self, name), least, MAX_SIZE))
         for name, known in _CHOICES.items():
             value = getattr(self, name)
             if value not in known:
@@ -146,17 +148,3 @@ class Conv:
         if self.groups != 1:
             parts.append(f"g{self.groups}")
         return "".join(parts)
-
-
-def _size(name: str, value: Any) -> int:
-    """``value`` as a Python int within cuDNN's range."""
-    try:
-        whole = int(value)
-    except (TypeError, ValueError, OverflowError):
-        whole = None
-    if whole is None or whole != value or isinstance(value, bool):
-        raise InputError(f"{name} is {value!r}; a whole number is needed")
-    least = 0 if name.startswith("pad") else 1
-    if not least <= whole <= MAX_SIZE:
-        raise InputError(f"{name} is {whole}; it must be between {least} and {MAX_SIZE}")
-    return whole

@@ -115,7 +115,10 @@ class Registry:
         )
 
     def with_file(self, path: str | os.PathLike[str]) -> "Registry":
-        """This registry and the GPUs of a TOML file; a row of a known name replaces that GPU."""
+        """This registry and the GPUs of a TOML file (layout: `gpus.toml`); a row of a known name replaces that GPU.
+
+        Raises `InputError` that names every missing, unknown and ill-typed key.
+        """
         architectures, added = _read(Path(path), self.architectures)
         names = {one.name for one in added}
         return Registry((*(one for one in self.gpus if one.name not in names), *added), architectures)
@@ -142,14 +145,6 @@ def gpus() -> tuple[Gpu, ...]:
 def registry() -> Registry:
     """The bundled GPUs together with the file that ``SEER_GPUS`` names, if it is set. Files are read once."""
     return _registry(os.environ.get(ENVIRONMENT_VARIABLE, ""))
-
-
-def load_gpus(path: str | os.PathLike[str]) -> tuple[Gpu, ...]:
-    """The GPUs of a user's TOML file alone; they may name bundled architectures. Layout: `gpus.toml`.
-
-    Raises `InputError` that names every missing, unknown and ill-typed key.
-    """
-    return _read(Path(path), _registry("").architectures)[1]
 
 
 @lru_cache(maxsize=512)
@@ -185,3 +180,49 @@ def _shortens(name: str, label: str) -> bool:
     """True where ``name`` has the first word of ``label`` and no word that ``label`` lacks."""
     words, of_label = _tokens(name), _tokens(label)
     return bool(words) and words[0] == of_label[0] and set(words) <= set(of_label)
+
+
+CPU_LANES = 16
+"""fp32 lanes of one core, nominal: the clock is then chosen so that cores · lanes · 2 · clock is the measured peak."""
+
+
+def cpu_device(name: str, properties: Mapping[str, Any]) -> Gpu:
+    """A measured CPU as a `Gpu` row, so that it serves as a device like any other; cores stand for SMs.
+
+    ``properties`` are ``threads_used``, ``gemm_gflops`` (2 flops per multiply-add), ``copy_gbs`` and
+    ``last_level_cache_bytes``. Raises `InputError` where a figure is missing or not positive.
+    """
+    try:
+        cores = int(properties["threads_used"])
+        gflops, copy_gbs = float(properties["gemm_gflops"]), float(properties["copy_gbs"])
+        cache = int(properties["last_level_cache_bytes"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"device {name!r}: its properties lack {error}; collect again with `seer collect`"
+        ) from None
+    if min(cores, gflops, copy_gbs) <= 0:
+        raise InputError(
+            f"device {name!r}: a measured figure is not positive; collect again with `seer collect`"
+        )
+    return Gpu(
+        name=name,
+        aliases=(),
+        vendor="cpu",
+        architecture="cpu",
+        compute_capability=0.0,
+        sms=cores,
+        cores_per_sm=CPU_LANES,
+        boost_mhz=gflops * 1e3 / (cores * CPU_LANES * 2),
+        fp64_tflops=gflops / 2e3,
+        fp16_tflops=0.0,
+        fp16_tensor_tflops=0.0,
+        bf16_tensor_tflops=0.0,
+        tf32_tflops=0.0,
+        fp32_matrix_tflops=0.0,
+        dram_gbs=copy_gbs,
+        l2_bytes=max(cache, 1),
+        shared_per_sm_bytes=32 * 1024,
+        memory_bytes=0,
+        pcie_gbs=0.0,
+        source="measured with the run that this device's rows come from",
+    )

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import InputError, nearest
-from .regular_file import require_regular
+from .errors import InputError, nearest, require_regular
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
 _GREATEST = 1e12

@@ -3,8 +3,6 @@
 from functools import cache
 from typing import NamedTuple
 
-import numpy as np
-
 from .algorithms import Mechanism
 from .elementwise import Number, log2
 from .gpu import Gpu
@@ -82,18 +80,4 @@ def b_max(gpu: Gpu, mechanism: Mechanism) -> tuple[float, float, float]:
         max(resident_blocks(gpu, MECHANISM_KERNEL[mechanism], tile_m, tile_n), 1.0) * gpu.sms
         for tile_m, tile_n in TILES[mechanism]
     )
-    return small, middle, large
-
-
-def machine_columns(keys: list[tuple[Gpu, str, bool]], index: np.ndarray) -> Machine:
-    """Columns over rows: ``keys`` are the distinct (GPU, dtype, tensor cores), ``index`` (rows,) names each row's."""
-    table = np.array([machine(*key) for key in keys], dtype=np.float64)
-    return Machine(*table[index].T)
-
-
-def b_max_columns(
-    gpus: list[Gpu], index: np.ndarray, mechanism: Mechanism
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """B_max of the mechanism's three tiles over rows: ``index`` (rows,) names each row's GPU in ``gpus``."""
-    small, middle, large = np.array([b_max(gpu, mechanism) for gpu in gpus], dtype=np.float64)[index].T
     return small, middle, large

@@ -11,9 +11,6 @@ SIZE_COLUMNS = (
 )  # fmt: skip
 """The problem columns of a dataset, in order: input n, c, h, w; output channels k; filter r × s; and so on."""
 
-SHAPE_COLUMNS = tuple(name for name in SIZE_COLUMNS if name != "n")
-"""A problem's *shape*: everything but the batch. Folds keep a shape together."""
-
 DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
 DTYPES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
 """Element type → bytes per element."""
@@ -33,97 +30,78 @@ class Problem(Protocol):
     @property
     def n(self) -> Any:
         """Batch."""
-        ...
 
     @property
     def c(self) -> Any:
         """Input channels."""
-        ...
 
     @property
     def h(self) -> Any:
         """Input height."""
-        ...
 
     @property
     def w(self) -> Any:
         """Input width."""
-        ...
 
     @property
     def k(self) -> Any:
         """Output channels."""
-        ...
 
     @property
     def r(self) -> Any:
         """Filter height."""
-        ...
 
     @property
     def s(self) -> Any:
         """Filter width."""
-        ...
 
     @property
     def pad_h(self) -> Any:
         """Zeros above and below."""
-        ...
 
     @property
     def pad_w(self) -> Any:
         """Zeros left and right."""
-        ...
 
     @property
     def stride_h(self) -> Any:
         """Vertical stride."""
-        ...
 
     @property
     def stride_w(self) -> Any:
         """Horizontal stride."""
-        ...
 
     @property
     def dilation_h(self) -> Any:
         """Vertical dilation."""
-        ...
 
     @property
     def dilation_w(self) -> Any:
         """Horizontal dilation."""
-        ...
 
     @property
     def groups(self) -> Any:
         """Groups of channels."""
-        ...
 
     @property
     def itemsize(self) -> Any:
         """Bytes per element."""
-        ...
 
     @property
     def is_bwd_data(self) -> Any:
         """True where the input's gradient is computed."""
-        ...
 
     @property
     def is_bwd_filter(self) -> Any:
         """True where the filter's gradient is computed."""
-        ...
 
     @property
     def is_nhwc(self) -> Any:
         """True where the channels lie innermost."""
-        ...
 
     @property
     def uses_tensor_cores(self) -> Any:
         """True where the math type lets matrix units run."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +167,3 @@ class ConvColumns:
 
     def __len__(self) -> int:
         return len(self.n)
-
-    def take(self, index: np.ndarray) -> "ConvColumns":
-        """The rows that ``index`` (positions or a mask) selects."""
-        return ConvColumns(*(getattr(self, name)[index] for name in self.__slots__))

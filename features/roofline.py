@@ -46,9 +46,10 @@ def bound(flops: Number, dram_bytes: Number, peak_tflops: Number, dram_gbs: Numb
 
 def peak_tflops(gpu: Gpu, dtype: str, uses_tensor_cores: bool = False) -> float:
     """The peak in TFLOP/s that data of ``dtype`` can reach on the GPU; see `peak_flops_table`."""
-    return _peaks(gpu)[dtype, bool(uses_tensor_cores)]
+    return peak_flops_table(gpu)[dtype, bool(uses_tensor_cores)]
 
 
+@lru_cache(maxsize=256)
 def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
     """(dtype, uses tensor cores) → peak in TFLOP/s, for every dtype of `DTYPES`.
 
@@ -58,11 +59,6 @@ def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
     lower bound: no row lists integer peaks, and Volta's tensor cores have none). Where a unit is missing the
     value without tensor cores stands, so that a tensor peak is never below it. fp64 stays at the vector rate.
     """
-    return dict(_peaks(gpu))
-
-
-@lru_cache(maxsize=256)
-def _peaks(gpu: Gpu) -> dict[tuple[str, bool], float]:
     fp32 = gpu.fp32_tflops
     plain = {
         "fp64": gpu.fp64_tflops,

@@ -65,11 +65,6 @@ def parse_flags(words: list[str], **settings: Any) -> Conv:
     return _build(sizes, text, FLAGS, settings)
 
 
-def to_flags(conv: Conv) -> list[str]:
-    """All 14 flags with their values, ready for `parse_flags`."""
-    return [word for flag, name in FLAGS.items() for word in (flag, str(getattr(conv, name)))]
-
-
 def version_number(version: str) -> tuple[int, ...]:
     """The first dotted number in a version text, for ordering: ``7.6.4`` → (7, 6, 4), ``find-db v2`` → (2,)."""
     number = re.search(r"\d+(?:\.\d+)*", str(version))

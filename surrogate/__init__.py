@@ -8,7 +8,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surrogate.features.lazy_names import lazy_names
+from surrogate.features import lazy_names
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle, save

@@ -140,22 +140,18 @@ class Family(ABC):
     @abstractmethod
     def problem(self, sizes: Mapping[str, Any], setting: Mapping[str, str]) -> Any:
         """The problem of these sizes (numbers, or int64 arrays of one length) in a setting. Raises `InputError`."""
-        ...
 
     @abstractmethod
     def setting_of(self, problem: Any) -> tuple[str, ...]:
         """Values of `setting_names` of a problem."""
-        ...
 
     @abstractmethod
     def sizes_of(self, problem: Any) -> tuple[Number, ...]:
         """Values of `size_names` of a problem."""
-        ...
 
     @abstractmethod
     def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
         """The physics of a setting on a GPU."""
-        ...
 
     def is_streaming(self, setting: tuple[str, ...]) -> bool:
         """True where a kernel is one pass over memory: its times tell a call's fixed cost from the kernel's own."""
@@ -165,7 +161,6 @@ class Family(ABC):
     @abstractmethod
     def stratum(self, problem: Any) -> np.ndarray:
         """(rows,) the stratum of each problem of an array problem."""
-        ...
 
     def kernel_group(self, problem: Any) -> np.ndarray:
         """(rows,) a name for problems that run kernels of their own: those of one name may share a simple fit."""

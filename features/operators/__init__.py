@@ -1,14 +1,16 @@
 """Operators other than convolutions: sizes, FLOPs, DRAM bytes, blocks and roofline time, for numbers and arrays alike.
 
-`OPERATORS` maps a kind to its class; `operator` makes one by name. Kinds and sizes that the project measures itself
-(`surrogate.collect.operators`) carry the same names.
+`OPERATORS` maps a kind to its class; `operator` makes one by name; `stand_ins` names measured kinds for others.
+Kinds and sizes that the project measures itself (`surrogate.collect.operators`) carry the same names.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from ..errors import InputError, nearest
 from ..operators.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
 from ..operators.embedding_traffic import (
+    MemoryRates,
     adagrad_us,
     forward_us,
     hit_rate,
@@ -16,7 +18,6 @@ from ..operators.embedding_traffic import (
     sgd_us,
 )
 from ..operators.gemm import Addmm, Bmm, Gemm, Linear
-from ..operators.memory_rates import MemoryRates
 from ..operators.operator import Operator
 from ..operators.pointwise import POINTWISE_CLASSES, Concat, Pointwise
 from ..operators.pool import AvgPool, AvgPoolBackward, MaxPool, MaxPoolBackward
@@ -69,6 +70,37 @@ def operator(kind: str, **sizes: Any) -> Operator:
         ) from None
 
 
+TWO_ACCESSES = "relu"
+PRODUCTS = ("gemm", "bmm", "addmm", "linear")
+"""Matrix products, which stand in for one another."""
+STAND_INS: dict[str, tuple[str, ...]] = {
+    "sub": ("add",),
+    "div": ("mul", "add"),
+    "pow": ("mul", "add"),
+    "mul": ("add",),
+    "sub_scalar": ("add_scalar", TWO_ACCESSES),
+    **dict.fromkeys(
+        ("leaky_relu", "silu", "hardswish", "exp", "sqrt", "copy", "clipped_relu", "elu", "add_scalar"),
+        (TWO_ACCESSES,),
+    ),
+    "gelu_backward": ("tanh_backward", "relu_backward"),
+}
+"""Kind → kinds that move the same bytes, nearest first."""
+
+
+def stand_ins(problem: Any) -> tuple[Any, ...]:
+    """The problem itself, then those that may stand in for it, nearest first."""
+    if not isinstance(problem, Operator):
+        return (problem,)
+    kinds = STAND_INS.get(problem.kind, ())
+    if problem.kind in PRODUCTS:
+        order = ("bmm", "gemm") if problem.sizes["batch"] > 1 else ("linear", "gemm", "bmm")
+        kinds = tuple(kind for kind in order if kind != problem.kind)
+    settings = {**problem.sizes, "dtype": problem.dtype, "math": problem.math}
+    likes = (problem, *(OPERATORS[kind](**settings) for kind in kinds))
+    return (*likes, *(replace(like, variant="") for like in likes if like.variant))
+
+
 __all__ = [
     "OPERATORS",
     "Addmm",
@@ -104,4 +136,5 @@ __all__ = [
     "operator_class",
     "refined_forward_us",
     "sgd_us",
+    "stand_ins",
 ]

@@ -6,7 +6,7 @@ from typing import ClassVar
 from ..elementwise import Number, ceil_div
 from ..gpu import Gpu
 from ..operators import embedding_traffic as traffic
-from ..operators.memory_rates import MemoryRates
+from ..operators.embedding_traffic import MemoryRates
 from ..operators.operator import Operator
 
 USUAL_ROWS_PER_BLOCK = 45

@@ -86,19 +86,16 @@ class Operator(ABC):
     @abstractmethod
     def flops(self) -> Number:
         """Floating-point operations, 2 per multiply-add."""
-        ...
 
     @property
     @abstractmethod
     def dram_bytes(self) -> Number:
         """Compulsory DRAM traffic in bytes."""
-        ...
 
     @property
     @abstractmethod
     def blocks(self) -> Number:
         """Thread blocks that a usual kernel launches."""
-        ...
 
     def roofline_us(self, gpu: Gpu) -> Number:
         """The larger of compute and memory time in µs (Williams et al., CACM 2009)."""
@@ -124,28 +121,60 @@ def _size_names(cls: type[Operator]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(cls) if field.name not in TEXTS)
 
 
-def whole(kind: str, name: str, value: Any, least: int = 1) -> Any:
-    """``value`` as a Python int, or an int64 array, of at least ``least``; `InputError` where it is none."""
+def whole(kind: str, name: str, value: Any, least: int = 1, most: int = MAX_SIZE) -> Any:
+    """``value`` as a Python int, or an int64 array, from ``least`` to ``most``; `InputError` where it is none."""
     if isinstance(value, np.ndarray):
-        return _whole_array(kind, name, value, least)
+        return _whole_array(kind, name, value, least, most)
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         number = None
-    if number is None or isinstance(value, bool) or number != value or not least <= number <= MAX_SIZE:
+    if number is None or isinstance(value, bool) or number != value or not least <= number <= most:
         raise InputError(
-            f"{kind}: {name} is {repr(value)[:40]}; a whole number from {least} to {MAX_SIZE} is needed"
+            f"{kind}: {name} is {repr(value)[:40]}; a whole number from {least} to {most} is needed"
         )
     return number
 
 
-def _whole_array(kind: str, name: str, values: np.ndarray, least: int) -> np.ndarray:
+def _whole_array(kind: str, name: str, values: np.ndarray, least: int, most: int) -> np.ndarray:
     if values.dtype.kind not in "iuf":
         raise InputError(f"{kind}: {name} has values of type {values.dtype}; whole numbers are needed")
-    wrong = ~((values >= least) & (values <= MAX_SIZE) & (values == np.floor(values)))
+    wrong = ~((values >= least) & (values <= most) & (values == np.floor(values)))
     if wrong.any():
         raise InputError(
             f"{kind}: {name} is {values[wrong][0]} in row {int(np.flatnonzero(wrong)[0])}; a whole number"
-            f" from {least} to {MAX_SIZE} is needed"
+            f" from {least} to {most} is needed"
         )
     return values.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image(Operator):
+    """A tensor n × c × h × w; the class's FLOPs and accesses are per element.
+
+    Traffic: ``ACCESSES`` tensors read or written once each; what a reduction reads again, masks and per-channel values
+    are left to a fitted correction. A matrix of rows × columns has n rows and c columns.
+    """
+
+    FLOPS: ClassVar[int] = 0
+    ACCESSES: ClassVar[int] = 2
+
+    n: int
+    c: int = 1
+    h: int = 1
+    w: int = 1
+
+    @property
+    def elements(self) -> Number:
+        """n·c·h·w."""
+        return self.n * self.c * self.h * self.w
+
+    @property
+    def flops(self) -> Number:
+        """Elements × FLOPs per element."""
+        return self.FLOPS * self.elements
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Elements × accesses × itemsize."""
+        return self.ACCESSES * self.itemsize * self.elements

@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from ..elementwise import Number, ceil_div
 from ..gpu import Gpu
-from ..operators.image import Image
-from ..operators.operator import Operator
+from ..operators.operator import Image, Operator
 
 ELEMENTS_PER_BLOCK = 512
 """128 threads of 4 elements each: PyTorch's vectorized_elementwise_kernel."""

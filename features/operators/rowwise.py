@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..elementwise import Number
-from ..operators.image import Image
+from ..operators.operator import Image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,12 +100,8 @@ class AllReduce(Memcpy):
         return (self.STEPS - 1) * self.elements * (self.ranks - 1) / self.ranks
 
     def roofline_us(self, gpu: Gpu) -> Number:
-        """The bytes that cross / PCIe bandwidth: for devices without a faster link; see `law_us`."""
+        """The bytes that cross / PCIe bandwidth: without a faster link; else see `CollectiveLaw`."""
         return self.factor * self.dram_bytes / (gpu.pcie_gbs * 1e3)
-
-    def law_us(self, law: CollectiveLaw) -> Number:
-        """Time in µs by a law fitted on the machine."""
-        return law.time_us(self.dram_bytes, self.factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

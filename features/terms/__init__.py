@@ -4,12 +4,9 @@ One function per mechanism, each for a number or an array, all returning the sam
 numbers (or arrays): how many blocks of the mechanism's small, middle and large tile the GPU holds at once.
 """
 
-from ..terms.direct import direct
 from ..terms.fft import fft, fft_tiling
-from ..terms.gemm import explicit_gemm, implicit_gemm, precomp_gemm
-from ..terms.kernel import KernelTerms, Launch
-from ..terms.sized import Sized, sized
-from ..terms.tiles import TILES
+from ..terms.gemm import direct, explicit_gemm, implicit_gemm, precomp_gemm
+from ..terms.kernel import TILES, KernelTerms, Launch, Sized, sized
 from ..terms.winograd import winograd, winograd_nonfused
 
 __all__ = ["MECHANISM_TERMS", "TILES", "KernelTerms", "Launch", "Sized", "sized"]

@@ -9,9 +9,7 @@ from typing import Any
 
 from ..elementwise import Number, ceil_div, log2, maximum, where
 from ..problem import Problem
-from ..terms.kernel import KernelTerms, gemm_launches
-from ..terms.sized import Sized, sized
-from ..terms.tiles import TILES
+from ..terms.kernel import TILES, KernelTerms, Sized, gemm_launches, sized
 
 TILE = 32
 COMPLEX_ITEMS = 2

@@ -5,11 +5,9 @@ Sources: SEER (PACT 2021) for tiles and launched blocks; the cuDNN developer gui
 
 from typing import Any
 
-from ..elementwise import Number, round_up, where
+from ..elementwise import Number, ceil_div, round_up, where
 from ..problem import Problem
-from ..terms.kernel import KernelTerms, Launch, gemm_launches
-from ..terms.sized import Sized, sized
-from ..terms.tiles import TILES, Tile
+from ..terms.kernel import TILES, KernelTerms, Launch, Sized, Tile, gemm_launches, launch, sized
 
 INDEX_BYTES = 4
 
@@ -59,3 +57,20 @@ def explicit_gemm(p: Problem, b_max: Any) -> KernelTerms:
     return KernelTerms(
         z.flops, z.tensor_bytes + 2 * columns, operands, im2col_bytes(z), 2 * z.groups, launches
     )
+
+
+def direct(p: Problem, b_max: Any) -> KernelTerms:
+    """Blocks of t × t output pixels for one output channel each; operands are a halo of the input and one filter."""
+    z = sized(p)
+    launches = []
+    for (tile_h, tile_w), slots in zip(TILES["direct"], b_max, strict=True):
+        rows, columns = ceil_div(z.result_h, tile_h), ceil_div(z.result_w, tile_w)
+        count = z.n * z.channels_out * z.groups
+        useful = (z.result_h * z.result_w) / (rows * columns * (tile_h * tile_w))
+        launches.append(launch(rows * columns * count, slots, useful))
+    small, middle, large = launches
+    tile_h, tile_w = TILES["direct"][1]
+    operands = (
+        middle.blocks * z.channels_in * ((tile_h + z.r - 1) * (tile_w + z.s - 1) + z.r * z.s) * z.itemsize
+    )
+    return KernelTerms(z.flops, z.tensor_bytes, operands, 0 * z.n, 1 + 0 * z.n, (small, middle, large))

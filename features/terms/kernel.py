@@ -1,12 +1,95 @@
-"""`KernelTerms`, what every family's formula returns, and the launch arithmetic of a tiled kernel."""
+"""`Sized`, a problem with its derived sizes; `KernelTerms`, what every mechanism's formula returns; and launches.
+
+Tile variants of each mechanism's main kernel are SEER's (§2: GEMM-I, GEMM-P, GEMM, WINO, WINO-N); FFT's pointwise stage
+is a batched complex GEMM, for which cuBLAS' common tiles stand.
+"""
 
 from functools import partial
 from typing import NamedTuple
 
-from ..elementwise import Number
+from ..algorithms import Mechanism
+from ..elementwise import Number, where
 from ..problem import Problem
-from ..terms.sized import sized
-from ..terms.tiles import Tile
+from ..shape import flops, gemm_k, gemm_m, gemm_n, out_h, out_w, tensor_bytes
+
+Tile = tuple[int, int]
+
+TILES: dict[Mechanism, tuple[Tile, Tile, Tile]] = {
+    "direct": ((8, 8), (16, 16), (32, 32)),
+    "implicit_gemm": ((32, 32), (64, 128), (128, 128)),
+    "precomp_gemm": ((128, 32), (128, 64), (128, 128)),
+    "gemm": ((32, 32), (64, 128), (128, 128)),
+    "fft": ((32, 32), (64, 64), (128, 128)),
+    "fft_tiling": ((32, 32), (64, 64), (128, 128)),
+    "winograd": ((32, 32), (32, 32), (32, 32)),
+    "winograd_nonfused": ((32, 128), (128, 64), (128, 128)),
+}
+"""Mechanism → (tile_m, tile_n) = (pixels, channels) of its small, middle and large tile."""
+
+WINOGRAD_BLOCKS = ((1, 4, 8), (2, 2, 8), (4, 1, 8))
+"""Images × tile rows × tile columns of one block of the fused Winograd kernel (SEER §2, launched blocks)."""
+
+
+class Sized(NamedTuple):
+    """A `Problem` of numbers or of arrays, and the sizes derived from it.
+
+    ``channels_in`` and ``channels_out`` are *per group* as the direction sees them (forward and filter gradient read c
+    and produce k, the data gradient swaps), ``result_h`` and ``result_w`` the extents of what it produces; the other
+    derived sizes are those of `surrogate.features.shape`.
+    """
+
+    n: Number
+    c: Number
+    h: Number
+    w: Number
+    k: Number
+    r: Number
+    s: Number
+    pad_h: Number
+    pad_w: Number
+    stride_h: Number
+    stride_w: Number
+    dilation_h: Number
+    dilation_w: Number
+    groups: Number
+    itemsize: Number
+    is_bwd_data: Number
+    is_bwd_filter: Number
+    is_nhwc: Number
+    uses_tensor_cores: Number
+    out_h: Number
+    out_w: Number
+    flops: Number
+    tensor_bytes: Number
+    gemm_m: Number
+    gemm_n: Number
+    gemm_k: Number
+    c_per_group: Number
+    k_per_group: Number
+    channels_in: Number
+    channels_out: Number
+    result_h: Number
+    result_w: Number
+
+
+_sized = partial(tuple.__new__, Sized)
+"""`Sized` of its values in order, in half the time."""
+
+
+def sized(p: Problem) -> Sized:
+    """``p`` with its derived sizes; ``p`` itself where it has them."""
+    if isinstance(p, Sized):
+        return p
+    extents = height, width = out_h(p), out_w(p)
+    c, k, back, produced = p.c // p.groups, p.k // p.groups, p.is_bwd_data, gemm_n(p)
+    return _sized((
+        p.n, p.c, p.h, p.w, p.k, p.r, p.s,
+        p.pad_h, p.pad_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w, p.groups,
+        p.itemsize, back, p.is_bwd_filter, p.is_nhwc, p.uses_tensor_cores,
+        height, width, flops(p, extents), tensor_bytes(p, extents),
+        gemm_m(p, extents), produced, gemm_k(p, extents), c, k,
+        where(back, k, c), produced, where(back, p.h, height), where(back, p.w, width),
+    ))  # fmt: skip
 
 
 class Launch(NamedTuple):

@@ -8,9 +8,7 @@ from typing import Any
 
 from ..elementwise import Number, ceil_div, maximum, where
 from ..problem import Problem
-from ..terms.kernel import KernelTerms, gemm_launches, launch
-from ..terms.sized import Sized, sized
-from ..terms.tiles import TILES, WINOGRAD_BLOCKS
+from ..terms.kernel import TILES, WINOGRAD_BLOCKS, KernelTerms, Sized, gemm_launches, launch, sized
 
 
 def _tile_counts(z: Sized, out_tile: Number) -> Number:

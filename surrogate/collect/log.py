@@ -22,8 +22,7 @@ from typing import Any, Self
 from surrogate.collect.device import Choice, DeviceInfo, Measurement
 from surrogate.collect.plan import PlannedProblem
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
-from surrogate.features.regular_file import require_regular
+from surrogate.features.errors import InputError, require_regular
 from surrogate.features.text import parse
 
 SCHEMA_VERSION = 1

@@ -67,11 +67,11 @@ def family_rows(frame: pd.DataFrame, kind: Family) -> np.ndarray:
     return (frame[FAMILY_COLUMN] == kind.name).to_numpy()
 
 
-def normalise(frame: pd.DataFrame, name: str, *, predictable: bool = False) -> pd.DataFrame:
+def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     """A copy with a family, int64 sizes, float64 numbers, plain text columns and the dataset's spellings.
 
     Sizes and settings that a row's family has and the table lacks take the family's defaults; unknown columns survive.
-    ``predictable``: neither status nor time is needed. Raises `InputError` for a missing column, an unknown family, or
+    Raises `InputError` for a missing column, an unknown family, or
     a size that is no whole number.
     """
     out = frame.reset_index(drop=True).copy()
@@ -84,7 +84,7 @@ def normalise(frame: pd.DataFrame, name: str, *, predictable: bool = False) -> p
     if not len(out):
         return out
     kinds = families_of(out)
-    _require_columns(out, kinds, predictable, name)
+    _require_columns(out, kinds, name)
     for kind in kinds:
         _fill_defaults(out, kind)
     for column in SIZE_COLUMNS:
@@ -108,9 +108,9 @@ def normalise(frame: pd.DataFrame, name: str, *, predictable: bool = False) -> p
     return out
 
 
-def _require_columns(frame: pd.DataFrame, kinds: tuple[Family, ...], predictable: bool, name: str) -> None:
+def _require_columns(frame: pd.DataFrame, kinds: tuple[Family, ...], name: str) -> None:
     """Raise `InputError` naming every missing column (and the nearest present one)."""
-    needed = ["gpu", "library", "library_version"] + ([] if predictable else ["status", "time_us"])
+    needed = ["gpu", "library", "library_version", "status", "time_us"]
     for kind in kinds:
         needed += [size.name for size in kind.sizes if size.default is None]
         if kind.name == DEFAULT_FAMILY:  # the others have sensible defaults, convolutions always say theirs
@@ -175,35 +175,30 @@ def _whole(values: pd.Series, column: str, name: str) -> pd.Series:
     return pd.Series(numbers.astype(np.int64), index=values.index)
 
 
-def check(frame: pd.DataFrame, *, unique: bool = True) -> list[Violation]:
-    """Every violation in a normalised frame, in the order of rows.
-
-    ``status`` and ``time_us`` are checked where the frame has them; ``unique``: a key may stand in one row only.
-    """
+def check(frame: pd.DataFrame) -> list[Violation]:
+    """Every violation in a normalised frame, in the order of rows."""
     violations = [
         Violation(int(row), column, _plain(frame[column].iloc[row]), rule)
-        for column, mask, rule in _rules(frame, unique)
+        for column, mask, rule in _rules(frame)
         for row in np.flatnonzero(mask)
     ]
     return sorted(violations, key=lambda violation: violation.row)
 
 
-def _rules(frame: pd.DataFrame, unique: bool) -> Iterator[tuple[str, np.ndarray, str]]:
+def _rules(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
     """(column, rows that break the rule, the rule) for each rule."""
     for kind in families_of(frame):
-        yield from _family_rules(frame, kind, unique)
+        yield from _family_rules(frame, kind)
     for column in ("gpu", "library", "library_version", "algorithm"):
         empty = frame[column].isna().to_numpy()
         if column != "library_version":
             empty = empty | (frame[column] == "").to_numpy()
         yield column, empty, "a name is needed"
-    if "status" in frame:
-        yield "status", ~frame["status"].isin(STATUSES).to_numpy(), f"known: {', '.join(STATUSES)}"
-    if "status" in frame and "time_us" in frame:
-        yield from _times(frame)
+    yield "status", ~frame["status"].isin(STATUSES).to_numpy(), f"known: {', '.join(STATUSES)}"
+    yield from _times(frame)
 
 
-def _family_rules(frame: pd.DataFrame, kind: Family, unique: bool) -> Iterator[tuple[str, np.ndarray, str]]:
+def _family_rules(frame: pd.DataFrame, kind: Family) -> Iterator[tuple[str, np.ndarray, str]]:
     own = family_rows(frame, kind)
     sane = own.copy()
     for size in kind.sizes:
@@ -223,11 +218,8 @@ def _family_rules(frame: pd.DataFrame, kind: Family, unique: bool) -> Iterator[t
     columns = {name: np.where(sane, frame[name].to_numpy(), 1) for name in kind.size_names}
     for column, wrong, rule in kind.geometry(columns, frame["library"].to_numpy(dtype=object)):
         yield column, sane & ~large & wrong, rule
-    if unique:
-        key = [*kind.row_key, *(["solver"] if "solver" in frame else [])]
-        repeated = np.zeros(len(frame), dtype=bool)
-        repeated[np.flatnonzero(own)] = frame.loc[own, key].duplicated().to_numpy()
-        yield "algorithm", repeated, "the same row stands above; one row per key"
+    key = [*kind.row_key, *(["solver"] if "solver" in frame else [])]
+    yield "algorithm", own & frame[key].duplicated().to_numpy(), "the same row stands above; one row per key"
 
 
 def _times(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:

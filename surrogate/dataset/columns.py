@@ -74,20 +74,10 @@ def _taken(
 _SETTINGS = (
     (FAMILY_COLUMN, "text", "", "kind of kernel; a table without the column holds convolutions (conv)"),
     ("gpu", "text", "", "the GPU's name; `seer gpus` lists those known, with their aliases"),
-    (
-        "library",
-        "text",
-        "",
-        "what ran the algorithm: cudnn, cudnn-graph, miopen, cublas, torch, reference, …",
-    ),
+    ("library", "text", "", "what ran the algorithm: cudnn, cudnn-graph, miopen, cublas, torch, …"),
     ("library_version", "text", "", "its version, as in 7.6.4"),
     ("operator", "text", "", "which operator of the family, as softmax; families but conv"),
-    (
-        "direction",
-        "text",
-        "",
-        "fwd, bwd_data (gradient of the input) or bwd_filter (of the filter); family conv",
-    ),
+    ("direction", "text", "", "fwd, bwd_data (input's gradient) or bwd_filter (filter's); family conv"),
     ("dtype", "text", "", "element type of the arithmetic: fp64, fp32, fp16, bf16 or int8"),
     ("math", "text", "", "arithmetic allowed: fma, default, tensor_op or tensor_op_allow_conversion"),
     ("layout", "text", "", "order of the dimensions: NCHW or NHWC; family conv"),
@@ -211,12 +201,7 @@ _SLICE = (
     ("model", "text", "", "predictor or picker; oracle and cudnn-heuristic stand among them"),
     ("split", "text", "", "what was held out: shape, network, gpu or random rows"),
     (FAMILY_COLUMN, "text", "", "kind of kernel"),
-    (
-        "stratum",
-        "text",
-        "",
-        "kind of problems: all, or one of the family's (conv: ungrouped, 1x1s1, 3x3s1, …)",
-    ),
+    ("stratum", "text", "", "kind of problems: all, or one of the family's (conv: ungrouped, 1x1s1, …)"),
     ("gpu", "text", "", "GPU, or all"),
     ("direction", "text", "", "direction, all where several"),
     ("dtype", "text", "", "element type, all where several"),
@@ -288,12 +273,8 @@ _JUDGED = (
 )  # fmt: skip
 
 _KERNEL_NAMES = [column.name for column in _KERNELS]
-_NUMBERS_FROM, _COUNTERS_FROM = _KERNEL_NAMES.index("grid_x"), _KERNEL_NAMES.index("l2_read_sectors")
-KERNEL_NUMBERS = tuple(_KERNEL_NAMES[_NUMBERS_FROM:_COUNTERS_FROM])
-"""The numbers of a kernel table, after its key, ``kernel_index`` and ``kernel_name``."""
-KERNEL_COLUMNS = tuple(_KERNEL_NAMES[:_COUNTERS_FROM])
-KERNEL_COUNTERS = tuple(_KERNEL_NAMES[_COUNTERS_FROM:])
-"""What joins them where it was counted."""
+KERNEL_NUMBERS = tuple(_KERNEL_NAMES[_KERNEL_NAMES.index("grid_x") : _KERNEL_NAMES.index("l2_read_sectors")])
+"""The numbers of a kernel table, after its key, ``kernel_index`` and ``kernel_name``; other counters may join them."""
 OPTIONAL_NUMBERS = (*(c.name for c in _DATASET if not c.required and c.kind == "float64"), "repeats")
 OPTIONAL_TEXTS = tuple(c.name for c in _DATASET if not c.required and c.kind == "text")
 

@@ -1,4 +1,4 @@
-"""The one reader of a list of problems: lines of text, CSV, JSON lines, a parquet table, or SEER's Test-set-II.
+"""The one reader of a list of problems: lines of text, CSV, JSON lines, a parquet table, or SEER's lists of numbers.
 
 A line is a problem as the command line takes it (``n32c256h14w14k256r3s3p1u1``, flags, ``gemm:m64n64k64``). A row of a
 table has the size columns of a convolution or a column ``problem`` with such a text, and optionally ``dtype math layout
@@ -9,26 +9,26 @@ that is no convolution.
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from surrogate.dataset.columns import LAYOUT_ALIASES
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest, read_bounded, require_regular
 from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.features.regular_file import read_bounded, require_regular
 
 SETTINGS = ("dtype", "math", "layout", "direction")
 NEEDED = ("n", "c", "h", "k", "r")
 MAX_BYTES = 64 << 20
 """Most bytes of a list as text; a million problems take 40 MB."""
-LAYOUT_ALIASES = {"NCHW-NCHW-NCHW": "NCHW", "NHWC-NHWC-NHWC": "NHWC"}
-"""MIOpen's spelling of a layout shared by input, filter and output."""
 EXAMPLE = "n32c256h14w14k256r3s3p1u1"
+_NUMBERS = "a line has 8 numbers: batch, C, W, K, out W, filter, stride, pad (and 9: algorithm)"
 _HEADER = re.compile(r"\s*[A-Za-z_]+\s*[,;\t]")
-_NUMBERS_ONLY = re.compile(r"[\d\s,;.+-]+")
+_NUMBERS_ONLY = re.compile(r"[\d\s,;.+-]+(#.*)?")
+_WHOLE_NUMBER = re.compile(r"[+-]?\d{1,18}(\.0*)?")
 _TEXT_COLUMNS = (
     *SETTINGS, "problem", "networks", "name", "op", "operator", "heuristic_algorithm", "algorithm",
 )  # fmt: skip
@@ -90,9 +90,7 @@ def _listed(path: Path) -> Iterator[Listed]:
     elif _HEADER.match(first):
         yield from _from_rows(_csv(path, lines), path)
     elif first and _NUMBERS_ONLY.fullmatch(first):
-        from surrogate.formats.test_set_ii import read_test_set_ii
-
-        for number, conv in enumerate(read_test_set_ii(path), 1):
+        for number, (conv, _) in enumerate(numbered_problems(lines, path), 1):
             yield Listed(conv, f"line {number}")
     else:
         for number, line in lines:
@@ -212,3 +210,57 @@ def _whole(name: str, value: Any) -> int:
     except (TypeError, ValueError, OverflowError):
         pass
     raise InputError(f"{name} is {value!r}; a whole number is needed")
+
+
+def numbered_problems(lines: Iterable[tuple[int, str]], path: Path | str) -> list[tuple[Conv, int | None]]:
+    """SEER's Test-set-II and its ``prof-ops`` files: square problems (fp32, FMA, NCHW, fwd), algorithm numbers.
+
+    A line holds, separated by blanks, tabs, commas or semicolons: batch, in channels, in width, out channels, out width
+    (0: computed), filter width, stride, padding, and in ``prof-ops`` files the algorithm's number as a ninth. The first
+    line may count the problems. What follows # is skipped. Raises `InputError` naming the line.
+    """
+    declared: int | None = None
+    problems: list[tuple[Conv, int | None]] = []
+    for number, line in lines:
+        words = re.split(r"[\s,;]+", line.split("#")[0].strip().strip(",;"))
+        if words == [""]:
+            continue
+        where = f"{path}, line {number}"
+        wrong = next((word for word in words if not _WHOLE_NUMBER.fullmatch(word)), None)
+        if wrong is not None:
+            raise InputError(f"{where}: {wrong[:40]!r}; a whole number is needed")
+        values = [int(word.split(".")[0]) for word in words]
+        if len(values) == 1 and declared is None and not problems:
+            declared = values[0]
+            continue
+        if len(values) not in (8, 9):
+            raise InputError(f"{where}: {len(values)} numbers; {_NUMBERS}")
+        algorithm = values[8] if len(values) == 9 else None
+        if algorithm is not None and not 0 <= algorithm <= 7:
+            raise InputError(f"{where}: algorithm {algorithm}; a number from 0 to 7 is needed")
+        problems.append((square_conv(values, where), algorithm))
+    if not problems:
+        raise InputError(f"{path}: holds no problem; {_NUMBERS}")
+    if declared is not None and declared != len(problems):
+        raise InputError(
+            f"{path}: its first line counts {declared}, but {len(problems)} problems follow; correct it"
+        )
+    return problems
+
+
+def square_conv(cells: Sequence[float], where: str) -> Conv:
+    """The problem of columns 1–8: batch, channels, width, out channels, out width, filter, stride, padding.
+
+    Out width 0 means "not given"; any other must follow from the rest. Raises `InputError` naming ``where``.
+    """
+    n, c, w, k, out_w, r, stride, pad = cells[:8]
+    try:
+        conv = Conv(n=n, c=c, h=w, k=k, r=r, pad_h=pad, stride_h=stride)  # type: ignore[arg-type]  # Conv checks
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    if out_w not in (0, conv.out_w):
+        raise InputError(
+            f"{where}: out width {out_w:g}; ⌊(W + 2·pad − filter) / stride⌋ + 1 gives {conv.out_w}:"
+            f" correct the row, or write 0 to have it computed"
+        )
+    return conv

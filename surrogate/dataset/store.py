@@ -11,10 +11,8 @@ import pandas as pd
 from surrogate.dataset.checks import Violation, check, normalise
 from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION
 from surrogate.dataset.files import atomic_path
-from surrogate.features.cpu import cpu_device
-from surrogate.features.errors import InputError
-from surrogate.features.gpu import Gpu
-from surrogate.features.regular_file import require_regular
+from surrogate.features.errors import InputError, require_regular
+from surrogate.features.gpu import Gpu, cpu_device
 
 METADATA_KEY = b"seer_surrogate"
 MAX_BYTES = 64 << 30
@@ -162,14 +160,6 @@ def as_dataset(data: "Dataset | pd.DataFrame | str | Path") -> Dataset:
         _refuse(check(frame), "the table")
         return Dataset(frame)
     return read_dataset(data)
-
-
-def read_problems(path: str | Path) -> pd.DataFrame:
-    """A table of problems to predict, normalised and checked: neither status nor time is looked at, rows may repeat."""
-    frame, _ = read_table(path)
-    frame = normalise(frame, str(path), predictable=True).drop(columns=["status", "time_us"], errors="ignore")
-    _refuse(check(frame, unique=False), path)
-    return frame
 
 
 def _refuse(violations: list[Violation], path: str | Path) -> None:

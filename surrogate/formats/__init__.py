@@ -7,8 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from surrogate.features.errors import InputError, nearest
-from surrogate.features.regular_file import require_regular
+from surrogate.features.errors import InputError, nearest, require_regular
 
 if TYPE_CHECKING:
     from surrogate.formats.imported import Imported

@@ -8,8 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from surrogate.features.errors import InputError
-from surrogate.features.regular_file import require_regular
+from surrogate.features.errors import InputError, require_regular
 
 Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes in all) of the file at hand."""

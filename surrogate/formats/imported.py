@@ -5,16 +5,14 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from surrogate.dataset.columns import names
+from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import CONV, DEFAULT_ALGORITHM, FAMILIES, FAMILY_OF_KIND
 from surrogate.features.problem import SIZE_COLUMNS
 
 KEY_COLUMNS = CONV.row_key
 """The columns that name one row of a convolution."""
-_NUMBERS = names("kernels", required=False)
-KERNEL_NUMBERS = _NUMBERS[: _NUMBERS.index("l2_read_sectors")]
-"""The numbers that every kernel table has; other counters join where a profiler counted them."""
 UNKNOWN_VERSION = "unknown"
 
 
@@ -95,3 +93,14 @@ def plural(count: int, noun: str) -> str:
     """``1 row``, ``2 rows``, ``2 launches``."""
     ending = "es" if noun.endswith("ch") else "s"
     return f"{count:,} {noun}{'' if count == 1 else ending}"
+
+
+def algorithm_names(numbering: str) -> tuple[str, ...]:
+    """Names of algorithms 0 … 7: cuDNN's enum, or as the original repository's README numbers 4 … 7."""
+    known = [algorithm.name for algorithm in algorithms("cudnn", "fwd")]
+    numberings = {"enum": known, "readme": [*known[:4], *known[6:], *known[4:6]]}
+    if numbering not in numberings:
+        raise InputError(
+            f"numbering {numbering!r} is unknown; known: enum, readme{nearest(numbering, numberings)}"
+        )
+    return tuple(numberings[numbering])

@@ -6,19 +6,20 @@ from typing import Any
 
 import pandas as pd
 
-from surrogate.dataset.columns import names
+from surrogate.dataset.columns import KERNEL_NUMBERS, names
+from surrogate.dataset.problem_list import numbered_problems
 from surrogate.features.errors import InputError
+from surrogate.formats.foreign_file import read_lines
 from surrogate.formats.imported import (
-    KERNEL_NUMBERS,
     KEY_COLUMNS,
     UNKNOWN_VERSION,
     Imported,
+    algorithm_names,
     conv_sizes,
     cudnn_settings,
     no_rows,
     plural,
 )
-from surrogate.formats.test_set_ii import algorithm_names, read_listed
 
 Record = dict[str, Any]
 _IDENTITY = ("kernel_name", "device", "run", "kernel_index")
@@ -167,12 +168,12 @@ def _keys(problems: str | Path, numbering: str) -> pd.DataFrame:
     """Sizes and algorithm of each listed problem."""
     algorithms = algorithm_names(numbering)
     records = []
-    for listed in read_listed(problems):
-        if listed.algorithm is None:
+    for conv, algorithm in numbered_problems(read_lines(problems), problems):
+        if algorithm is None:
             raise InputError(
                 f"{problems}: a line names no algorithm; a ninth number (0–7) on every line is needed here"
             )
-        records.append({**conv_sizes(listed.conv), "algorithm": algorithms[listed.algorithm]})
+        records.append({**conv_sizes(conv), "algorithm": algorithms[algorithm]})
     return pd.DataFrame(records)
 
 

@@ -17,14 +17,16 @@ from typing import Any
 
 import pandas as pd
 
+from surrogate.dataset.columns import KERNEL_NUMBERS
+from surrogate.dataset.problem_list import square_conv
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress
 from surrogate.formats.imported import (
-    KERNEL_NUMBERS,
     KEY_COLUMNS,
     UNKNOWN_VERSION,
     Imported,
+    algorithm_names,
     conv_sizes,
     cudnn_settings,
     family_rows,
@@ -32,7 +34,6 @@ from surrogate.formats.imported import (
     plural,
 )
 from surrogate.formats.seer_other_ops import is_other_ops, other_ops_rows
-from surrogate.formats.test_set_ii import algorithm_names, square_conv
 from surrogate.formats.workbook import Sheet, read_sheets
 
 _WITH_PRE = ("GEMM", "WINOGRAD_NONFUSED")

@@ -5,7 +5,7 @@ Names are imported when they are first asked for, so that a stored model answers
 
 from typing import TYPE_CHECKING
 
-from surrogate.features.lazy_names import lazy_names
+from surrogate.features import lazy_names
 
 if TYPE_CHECKING:
     from surrogate.models.base import TimeModel

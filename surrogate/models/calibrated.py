@@ -20,6 +20,7 @@ from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.base import TimeModel
+from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.trees import BoostedTimes
 
 PRIORS: dict[str, tuple[float, float]] = {
@@ -89,25 +90,6 @@ class Correction:
             part = np.arange(start, min(start + CHUNK, len(x)))
             factor[part] = covariance(self.scales, inputs.take(part), self.inputs) @ self.weights
         return factor
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "scales": dict(self.scales),
-            "terms": self.inputs.terms.tolist(),
-            "mechanism": self.inputs.mechanism.tolist(),
-            "candidate": self.inputs.candidate.tolist(),
-            "weights": self.weights.tolist(),
-            "units": list(self.units),
-            "candidates": dict(self.candidates),
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        inputs = Inputs(*(np.array(values[name]) for name in ("terms", "mechanism", "candidate")))
-        weights = np.array(values["weights"])
-        return cls(values["scales"], inputs, weights, tuple(values["units"]), values["candidates"])
 
 
 def inputs_of(
@@ -251,7 +233,7 @@ class Calibrated(TimeModel):
         content = {
             "base": self.base.name,
             "params": self.base.get_params(deep=False),
-            "corrections": {device: one.to_dict() for device, one in self.corrections.items()},
+            "corrections": to_plain(self.corrections),
         }
         return {**files, "corrections.json": json.dumps(content).encode()}
 
@@ -263,5 +245,5 @@ class Calibrated(TimeModel):
         del params
         content = json.loads(files["corrections.json"])
         inner = {name.removeprefix(_BASE): data for name, data in files.items() if name.startswith(_BASE)}
-        corrections = {device: Correction.from_dict(one) for device, one in content["corrections"].items()}
+        corrections = from_plain(Mapping[str, Correction], content["corrections"])
         return cls(model_class(content["base"]).from_files(content["params"], inner), corrections)

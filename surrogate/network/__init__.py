@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from surrogate.features.lazy_names import lazy_names
+from surrogate.features import lazy_names
 
 if TYPE_CHECKING:
     from surrogate.network.network import Layer, Network

@@ -382,12 +382,16 @@ def moved(call: Call) -> Layers:
     sizes = [shape for shape in shapes if shape is not None]
     if len(sizes) < len(shapes):
         raise UnsupportedError("shape unknown")
-    yield call.layer(make.copy(sizes[0] if len(sizes) == 1 else (sum(map(prod, sizes)),), call.dtype))
+    yield call.layer(
+        make.elementwise("copy", sizes[0] if len(sizes) == 1 else (sum(map(prod, sizes)),), call.dtype)
+    )
 
 
 def fill(call: Call) -> Layers:
     """A tensor of one value."""
-    yield call.layer(make.fill(call.shape() if call.output is None else call.output, call.dtype))
+    yield call.layer(
+        make.elementwise("fill", call.shape() if call.output is None else call.output, call.dtype)
+    )
 
 
 def elementwise(call: Call, kind: str) -> Layers:

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, require_regular
 from surrogate.features.operators import Gemm
-from surrogate.features.regular_file import require_regular
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work
 from surrogate.network.work import default_math
 

@@ -97,8 +97,7 @@ def pointwise(kind: str, reads: Sequence[Shape], result: Shape, dtype: str) -> O
             kind, small = "bias", []
     known = POINTWISE_CLASSES.get(kind)
     if known and not small and len(whole) + 1 == known.ACCESSES:
-        n, c, h, w = image(result)
-        return known(n=n, c=c, h=h, w=w, dtype=dtype)
+        return elementwise(kind, result, dtype)
     return streamed(kind, reads, [result], dtype, work=known.FLOPS if known else 1)
 
 
@@ -108,10 +107,10 @@ def image(shape: Shape) -> tuple[int, int, int, int]:
     return filled[0], filled[1], filled[2], prod(filled[3:])
 
 
-def copy(shape: Shape, dtype: str) -> Pointwise:
-    """Data moved within device memory."""
+def elementwise(kind: str, shape: Shape, dtype: str) -> Pointwise:
+    """One of `POINTWISE_CLASSES` over a whole tensor, such as a ``copy`` within device memory."""
     n, c, h, w = image(shape)
-    return POINTWISE_CLASSES["copy"](n=n, c=c, h=h, w=w, dtype=dtype)
+    return POINTWISE_CLASSES[kind](n=n, c=c, h=h, w=w, dtype=dtype)
 
 
 def pool(
@@ -144,12 +143,6 @@ def softmax(shape: Shape, axis: int, dtype: str) -> Softmax:
     """Softmax along ``axis``."""
     axis %= len(shape)
     return Softmax(n=prod(shape[:axis]), c=shape[axis], h=prod(shape[axis + 1 :]), dtype=dtype)
-
-
-def fill(shape: Shape, dtype: str) -> Pointwise:
-    """A tensor of one value."""
-    n, c, h, w = image(shape)
-    return POINTWISE_CLASSES["fill"](n=n, c=c, h=h, w=w, dtype=dtype)
 
 
 def convolution(

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.evaluation.scorecard import ORACLE, is_heuristic
-from surrogate.features.errors import InputError
-from surrogate.features.regular_file import require_regular
+from surrogate.features.errors import InputError, require_regular
 from surrogate.report.tables import to_csv
 
 SCHEMA = 1

@@ -6,7 +6,7 @@ spans) are those of one shared tracer: ``with surrogate.trace.span("layer", "con
 
 from typing import Any
 
-from surrogate.features.lazy_names import lazy_names
+from surrogate.features import lazy_names
 
 _HOMES = {
     name: f"surrogate.trace.{module}"

@@ -41,10 +41,10 @@ def test_predict_keeps_rows_columns_and_order_and_adds_five(seer, bundle, table,
 
 def test_predict_without_boosting_agrees_with_the_library(seer, bundle, dataset, tmp_path):
     from surrogate.bundle.bundle import load
-    from surrogate.dataset.store import read_problems
+    from surrogate.dataset.store import read_dataset
 
     seer("predict", "--bundle", bundle, "--data", dataset, "-o", tmp_path / "q.parquet")
-    direct = load(bundle).predict(read_problems(dataset))
+    direct = load(bundle).predict(read_dataset(dataset).frame)
     np.testing.assert_array_equal(pd.read_parquet(tmp_path / "q.parquet").predicted_us, direct.predicted_us)
 
 
@@ -159,15 +159,16 @@ def test_training_again_replaces_the_bundle_but_never_another_folder(seer, datas
 
 
 def test_boosted_bundles_survive_the_disk(seer, dataset, tmp_path):
-    from surrogate.bundle.bundle import load, save
     from surrogate.bundle.training import train
-    from surrogate.dataset.store import read_dataset, read_problems
+
+    from surrogate.bundle.bundle import load, save
+    from surrogate.dataset.store import read_dataset
     from surrogate.models.boosted import BoostedTerms
 
     before = train(read_dataset(dataset), model="boosted-terms", params={"rounds": 40})
     assert isinstance(before.model, BoostedTerms)
     save(before, tmp_path / "b")
-    problems = read_problems(dataset)
+    problems = read_dataset(dataset).frame
     pd.testing.assert_frame_equal(load(tmp_path / "b").predict(problems), before.predict(problems))
 
 
@@ -179,6 +180,7 @@ def test_models_that_only_rank_cannot_be_trained_to_predict(seer, dataset, tmp_p
 def test_the_card_tells_the_filters_of_every_table(tmp_path, table) -> None:
     """Merged ones, too, each once."""
     from surrogate.bundle.card import card
+
     from surrogate.cli.datasets import load_all
     from surrogate.dataset.rows import rows_of
     from surrogate.dataset.store import write_dataset

@@ -52,10 +52,6 @@ def test_a_missing_column_is_named(table: Table, column: str) -> None:
         normalise(table(1).drop(columns=column), "test")
 
 
-def test_a_table_to_predict_needs_no_times(table: Table) -> None:
-    assert len(normalise(table(1).drop(columns=["status", "time_us"]), "test", predictable=True))
-
-
 def test_times_that_are_no_numbers(table: Table) -> None:
     for times in (pd.Timedelta(1, "us"), "slow"):
         with pytest.raises(InputError, match="a number is needed"):
@@ -97,7 +93,6 @@ def test_a_product_of_sizes_beyond_int64(table: Table) -> None:
 def test_a_key_stands_once(table: Table) -> None:
     frame = normalise(pd.concat([table(1), table(1).iloc[:1]]), "test")
     assert [(v.row, v.column) for v in check(frame)] == [(len(frame) - 1, "algorithm")]
-    assert check(frame, unique=False) == []
     assert check(frame.assign(solver=[str(i) for i in range(len(frame))])) == []
 
 

@@ -57,8 +57,7 @@ def test_take_keeps_everything_aligned(table: Table) -> None:
 
 
 def test_a_table_to_predict(table: Table) -> None:
-    frame = normalise(table(2).drop(columns=["status", "time_us"]), "test", predictable=True)
-    rows = rows_of(frame)
+    rows = rows_of(normalise(table(2), "test").drop(columns=["status", "time_us"]))
     assert not rows.ok.any() and np.isnan(rows.time_us).all() and np.isfinite(rows.features).all()
 
 

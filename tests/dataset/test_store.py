@@ -16,7 +16,6 @@ from surrogate.dataset.store import (
     METADATA_KEY,
     kernels_path,
     read_dataset,
-    read_problems,
     read_table,
     write_dataset,
 )
@@ -123,18 +122,6 @@ def test_empty_table(tmp_path: Path, table: Table) -> None:
 def test_missing_column(tmp_path: Path, table: Table) -> None:
     write_dataset(table(1).drop(columns="time_us"), tmp_path / "a.parquet")
     assert "column time_us missing" in _refused(tmp_path / "a.parquet")
-
-
-def test_a_table_of_problems_needs_no_times_and_may_repeat_rows(tmp_path: Path, table: Table) -> None:
-    frame = pd.concat([table(1), table(1).iloc[:2]])
-    frame.drop(columns=["status", "time_us"]).to_parquet(tmp_path / "a.parquet")
-    read = read_problems(tmp_path / "a.parquet")
-    assert read["algorithm"].tolist() == frame["algorithm"].tolist() and read["c"].dtype == np.int64
-    frame.assign(time_us=-1.0, status="odd").to_parquet(tmp_path / "b.parquet")
-    assert not {"status", "time_us"} & set(read_problems(tmp_path / "b.parquet"))
-    frame.assign(n=0).to_parquet(tmp_path / "c.parquet")
-    with pytest.raises(InputError, match="row 0: n is 0"):
-        read_problems(tmp_path / "c.parquet")
 
 
 def test_foreign_parquet(tmp_path: Path) -> None:

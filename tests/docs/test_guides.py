@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import surrogate.formats
-from surrogate.features.gpu import BUNDLED, gpu, load_gpus
+from surrogate.features.gpu import gpu, gpus
 from surrogate.formats import FORMATS
 from surrogate.models import MODELS
 from tests.docs.markdown import Block, blocks, commands, without_settings
@@ -96,7 +96,7 @@ def test_the_gpu_guide_names_every_key() -> None:
     text = (ROOT / "features" / "README.md").read_text(encoding="utf-8")
     assert all(f"| `{key}` |" in text for key in _OWN)
     assert len(_SHARED) == 10, "the guide says: all ten keys"
-    assert f" has {len(load_gpus(BUNDLED))} rows to" in text
+    assert f" has {len(gpus())} rows to" in text
 
 
 def test_add_a_format(folder: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:

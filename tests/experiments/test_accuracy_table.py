@@ -3,7 +3,7 @@
 import pandas as pd
 
 from experiments.accuracy_table import markdown, spread
-from surrogate.features.problem import SHAPE_COLUMNS
+from surrogate.features.families import CONV
 
 
 def _choice(model: str, slowdown: float, **more: object) -> dict[str, object]:
@@ -66,7 +66,7 @@ def test_seeds_and_the_worst_shapes_by_hand() -> None:
     """Two seeds, ten shapes: one at 1.21 in seed 0 and 1.0 in seed 1, the others without loss; a grouped one aside."""
     rows = [
         {"model": "quick", "seed": seed, "stratum": "1x1s1", "slowdown": 1.21 if (seed, c) == (0, 3) else 1.0}
-        | dict.fromkeys(SHAPE_COLUMNS, 1)
+        | dict.fromkeys(CONV.shape_names, 1)
         | {"c": c}
         for seed in (0, 1)
         for c in range(10)

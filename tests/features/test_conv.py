@@ -46,9 +46,9 @@ def test_known_answers() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"n": 0}, ("n is 0", "between 1 and 2147483647")),
+        ({"n": 0}, ("n is 0", "from 1 to 2147483647")),
         ({"c": -3}, ("c is -3",)),
-        ({"pad_h": -1}, ("pad_h is -1", "between 0")),
+        ({"pad_h": -1}, ("pad_h is -1", "from 0")),
         ({"k": MAX_SIZE + 1}, ("k is 2147483648",)),
         ({"h": 14.5}, ("h is 14.5", "whole number")),
         ({"h": float("nan")}, ("h is nan", "whole number")),

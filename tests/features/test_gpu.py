@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, load_gpus, registry
+from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry
 
 NAMES_IN_MEASURED_DATA = {
     "GRID K520": "k520",
@@ -186,7 +186,7 @@ def test_rows_are_hashable_and_listable() -> None:
 def test_a_users_file_adds_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE, encoding="utf-8")
-    (alone,) = load_gpus(path)
+    alone = registry().with_file(path).gpus[-1]
     assert alone.fp32_tflops == pytest.approx(10 * 128 * 2 * 1e-3)
     assert alone.tf32_tflops == 50
     assert alone.l2_bytes == 8 * 2**20
@@ -231,7 +231,7 @@ def test_a_faulty_file_is_refused_in_one_line(tmp_path: Path, old: str, new: str
     path = tmp_path / "mine.toml"
     path.write_text(MINE.replace(old, new), encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        load_gpus(path)
+        registry().with_file(path)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -240,12 +240,12 @@ def test_all_faults_of_a_row_are_named_at_once(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE.replace("sms = 10\n", "").replace("l2_mib = 8", "l2_mib = -8"), encoding="utf-8")
     with pytest.raises(InputError, match=r"sms is missing; l2_mib is -8"):
-        load_gpus(path)
+        registry().with_file(path)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        load_gpus(tmp_path / "none.toml")
+        registry().with_file(tmp_path / "none.toml")
 
 
 def test_two_gpus_may_not_share_a_name() -> None:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from surrogate.features.lazy_names import lazy_names
+from surrogate.features import lazy_names
 
 PACKAGES = ("surrogate", "surrogate.network", "surrogate.trace")
 

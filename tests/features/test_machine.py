@@ -1,11 +1,10 @@
 """A GPU as numbers or columns, and B_max per tile."""
 
-import numpy as np
 import pytest
 
 from surrogate.features.algorithms import MECHANISMS
 from surrogate.features.gpu import gpu, gpus
-from surrogate.features.machine import MECHANISM_KERNEL, b_max, b_max_columns, machine, machine_columns
+from surrogate.features.machine import MECHANISM_KERNEL, b_max, machine
 
 
 def test_titan_xp_holds_what_seer_lists() -> None:
@@ -39,17 +38,3 @@ def test_every_gpu_and_family_has_positive_numbers() -> None:
         assert (
             min(numbers.sms, numbers.peak_tflops, numbers.fp32_tflops, numbers.dram_gbs, numbers.l2_bytes) > 0
         )
-
-
-def test_columns_repeat_the_single_numbers() -> None:
-    xp, t4 = gpu("TITAN Xp"), gpu("Tesla T4")
-    keys = [(xp, "fp32", False), (t4, "fp16", True)]
-    columns = machine_columns(keys, np.array([1, 0, 1]))
-    for place, key in enumerate((keys[1], keys[0], keys[1])):
-        assert [float(column[place]) for column in columns] == list(machine(*key))
-    for mechanism in MECHANISMS:
-        slots = b_max_columns([xp, t4], np.array([1, 0]), mechanism)
-        assert [[float(s[i]) for s in slots] for i in (0, 1)] == [
-            list(b_max(t4, mechanism)),
-            list(b_max(xp, mechanism)),
-        ]

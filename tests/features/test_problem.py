@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
-from surrogate.features.problem import SHAPE_COLUMNS, SIZE_COLUMNS, ConvColumns
+from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
 from surrogate.features.shape import flops
 
 CONVS = st.from_type(Conv)
@@ -21,7 +21,6 @@ def test_columns_in_their_order() -> None:
         "n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w", "dilation_h", "dilation_w",
         "groups",
     )  # fmt: skip
-    assert set(SIZE_COLUMNS) - set(SHAPE_COLUMNS) == {"n"}
 
 
 @settings(max_examples=40)
@@ -53,10 +52,3 @@ def test_texts_may_be_constants_lists_or_series() -> None:
     assert one.is_bwd_data.tolist() == [False, True]
     assert one.is_nhwc.tolist() == [True, True]
     assert one.uses_tensor_cores.tolist() == [True, False]
-
-
-def test_take_by_positions_and_by_mask() -> None:
-    columns = ConvColumns.of([np.array([v, v + 1, v + 2]) for v in range(1, 15)])
-    assert columns.take(np.array([2, 0])).c.tolist() == [4, 2]
-    assert columns.take(np.array([False, True, False])).k.tolist() == [6]
-    assert len(columns.take(np.array([], dtype=int))) == 0

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from surrogate.features.errors import InputError
-from surrogate.features.regular_file import read_bounded, require_regular
+from surrogate.features.errors import InputError, read_bounded, require_regular
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
 

@@ -29,18 +29,8 @@ from surrogate.features.shape import (
 
 CONVS = st.from_type(Conv)
 FUNCTIONS = (
-    out_h,
-    out_w,
-    flops,
-    input_bytes,
-    filter_bytes,
-    output_bytes,
-    tensor_bytes,
-    gemm_m,
-    gemm_n,
-    gemm_k,
-    is_depthwise,
-)
+    out_h, out_w, flops, input_bytes, filter_bytes, output_bytes, tensor_bytes, gemm_m, gemm_n, gemm_k, is_depthwise,
+)  # fmt: skip
 
 
 def _positions(size: int, taps: int, pad: int, stride: int, dilation: int) -> int:
@@ -81,18 +71,8 @@ TINY: dict[str, Any] = {"n": 2, "c": 4, "h": 5, "w": 6, "k": 6, "r": 3, "s": 2}
 def _multiply_adds(conv: Conv) -> int:
     """Multiply-adds by walking every output element, input channel of its group and filter tap (padding included)."""
     per_group = conv.c // conv.groups
-    count = 0
-    for _ in itertools.product(
-        range(conv.n),
-        range(conv.k),
-        range(conv.out_h),
-        range(conv.out_w),
-        range(per_group),
-        range(conv.r),
-        range(conv.s),
-    ):
-        count += 1
-    return count
+    extents = (conv.n, conv.k, conv.out_h, conv.out_w, per_group, conv.r, conv.s)
+    return sum(1 for _ in itertools.product(*map(range, extents)))
 
 
 @pytest.mark.parametrize(

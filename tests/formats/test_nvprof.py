@@ -6,9 +6,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from surrogate.dataset.columns import KERNEL_NUMBERS
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
-from surrogate.formats.imported import KERNEL_NUMBERS, Imported
+from surrogate.formats.imported import Imported
 from surrogate.formats.nvprof import SIZE_BYTES, TIME_US, metric, scaled
 
 SAMPLES = Path(__file__).parent / "samples"

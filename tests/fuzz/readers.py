@@ -55,6 +55,7 @@ def _import(name: str, **options: Any) -> Read:
     def read(path: Path) -> object:
         from surrogate.dataset.check import check
         from surrogate.dataset.normalise import normalise
+
         from surrogate.formats import FORMATS
 
         imported = FORMATS[name].read([path], **options)
@@ -68,9 +69,10 @@ def _import(name: str, **options: Any) -> Read:
 
 
 def _test_set(path: Path) -> object:
-    from surrogate.formats.test_set_ii import read_test_set_ii
+    from surrogate.dataset.problem_list import numbered_problems
+    from surrogate.formats.foreign_file import read_lines
 
-    found = read_test_set_ii(path)
+    found = numbered_problems(read_lines(path), path)
     assert found
     return found
 
@@ -85,10 +87,10 @@ def _dataset(path: Path) -> object:
 
 def _problems(path: Path) -> object:
     from surrogate.dataset.problem_list import read_convs
-    from surrogate.dataset.store import read_problems
+    from surrogate.dataset.store import read_table
 
     read_convs(path)
-    return read_problems(path)
+    return read_table(path)
 
 
 def _shards(path: Path) -> object:
@@ -123,9 +125,9 @@ def _params(path: Path) -> object:
 
 
 def _gpus(path: Path) -> object:
-    from surrogate.features.gpu import load_gpus
+    from surrogate.features.gpu import registry
 
-    return load_gpus(path)
+    return registry().with_file(path)
 
 
 def _bundle(path: Path) -> object:
@@ -135,10 +137,11 @@ def _bundle(path: Path) -> object:
 
 
 def _operators(path: Path) -> object:
-    from surrogate.features.gpu import gpu
-    from surrogate.features.operators import operator
     from surrogate.operators.bundle import load_operators
     from surrogate.operators.predictor import OperatorPredictor
+
+    from surrogate.features.gpu import gpu
+    from surrogate.features.operators import operator
 
     bundle = load_operators(path)
     found = OperatorPredictor(gpu("v100"), bundle).predict(

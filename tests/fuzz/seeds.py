@@ -176,9 +176,10 @@ def workbook_xlsx() -> list[Files]:
 
 def bundle(model: str) -> list[Files]:
     """A bundle of ``model``, fitted on an invented table."""
-    from surrogate.bundle.bundle import save
     from surrogate.bundle.training import train
     from surrogate.dataset.normalise import normalise
+
+    from surrogate.bundle.bundle import save
     from surrogate.dataset.store import Dataset
 
     with TemporaryDirectory() as folder:

@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
+from surrogate.formats.parquet_file import open_file, read_columns
 
 from surrogate.features.errors import InputError
-from surrogate.formats.parquet_file import open_file, read_columns
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = {"eval", "exec", "compile", "__import__", "import_module"}

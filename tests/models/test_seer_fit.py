@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.models.least_squares import relative_fit, relative_loss
+from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.seer.fits import FormFit
 
 TERMS = np.column_stack([np.geomspace(1e3, 1e12, 40), np.tile([1.0, 5.0, 30.0, 2.0], 10), np.ones(40)])
@@ -48,4 +49,4 @@ def test_a_column_of_zeros_is_harmless() -> None:
 def test_a_form_never_turns_negative() -> None:
     fit = FormFit.of((np.array([4.0, 8.0]), 1.0), np.array([1.0, 9.0]))
     np.testing.assert_allclose(fit.predict((np.array([6.0, 1.0]), 1.0), 2), [5.0, 1.0])
-    assert FormFit.from_json(fit.to_json()) == fit
+    assert from_plain(FormFit, to_plain(fit)) == fit

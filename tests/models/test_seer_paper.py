@@ -1,6 +1,7 @@
 """`seer-paper` on rows generated from known coefficients, variants, classes and bounds."""
 
 import json
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -25,6 +26,10 @@ CLASS_PCT = {0: (90.0, 90.0), 1: (70.0, 80.0), 2: (30.0, 30.0)}
 TIME = {0: (2e-9, 3.0), 1: (4e-7, 20.0), 2: (3e-7, 5e-10, 15.0, 6e-7)}
 """Class → coefficients of its time form, in µs; multiplied by `factor` of the algorithm, tile and filter."""
 EVALUATIONS = 6
+
+
+def weighted_sum(coefficients: Sequence[float], terms: formulas.Terms) -> Any:
+    return sum(coefficient * term for coefficient, term in zip(coefficients, terms, strict=True))
 
 
 def grid(algorithm: str) -> pd.DataFrame:
@@ -80,7 +85,7 @@ def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.nd
         depth = one.channels * (1 if winograd else one.filter_width**2)
         reads = scale * (0.25 + 0.5 * (one.width >= 28) + 0.125 * (one.outputs > 64)) * depth
         writes = scale * (16.0 + 8 * (one.outputs > 32))
-        instructions = formulas.weighted_sum(
+        instructions = weighted_sum(
             (32 * scale, 100.0),
             formulas.winograd_instruction_terms(one.channels)
             if winograd
@@ -93,7 +98,7 @@ def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.nd
             formulas.under_utilised_terms(w, b_max, instructions, reads, writes),
         )[bound[i]]
         values = {
-            "time_us": formulas.weighted_sum([scale * c for c in TIME[int(bound[i])]], form),
+            "time_us": weighted_sum([scale * c for c in TIME[int(bound[i])]], form),
             "blocks": blocks, "b_max": b_max, "waves": w.count, "fp32_instructions": instructions * blocks,
             "dram_read_transactions": reads * blocks, "dram_write_transactions": writes * blocks,
             "fp32_utilization_pct": CLASS_PCT[int(bound[i])][0], "dram_utilization_pct": CLASS_PCT[int(bound[i])][1],
@@ -112,13 +117,13 @@ def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.nd
 def extra_us(algorithm: str, s: Sizes, scale: float) -> float:
     """Time of the kernels before and after the main one."""
     if algorithm == "GEMM":
-        return formulas.weighted_sum(
+        return weighted_sum(
             (2e-6, 3e-4, 7.0),
             formulas.im2col_terms(s.batch, s.channels, s.outputs, s.out_width, s.filter_width),
         )
     if algorithm == "WINOGRAD_NONFUSED":
         terms = formulas.transform_terms(s.batch, s.channels, s.outputs, s.width, s.out_width, s.filter_width)
-        return formulas.weighted_sum([scale * c for c in (1e-5, 1e-6, 2e-5, 9.0)], terms)
+        return weighted_sum([scale * c for c in (1e-5, 1e-6, 2e-5, 9.0)], terms)
     return 0.0
 
 
@@ -126,10 +131,10 @@ def fft_us(algorithm: str, s: Sizes) -> np.ndarray:
     """FFT by width bucket, FFT_TILING; in proportion to the batch."""
     if algorithm == "FFT_TILING":
         terms = formulas.fft_tiling_terms(s.channels, s.outputs, s.out_width, s.filter_width)
-        return formulas.weighted_sum((0.5, 0.02, 0.3, 40.0), terms) * s.batch / 128
+        return weighted_sum((0.5, 0.02, 0.3, 40.0), terms) * s.batch / 128
     bucket = np.select([s.width <= 16, s.width <= 32, s.width <= 64], [1.0, 2.0, 4.0], 8.0)
     return (
-        formulas.weighted_sum((0.5, 0.02, 0.3, 40.0), formulas.fft_terms(s.channels, s.outputs))
+        weighted_sum((0.5, 0.02, 0.3, 40.0), formulas.fft_terms(s.channels, s.outputs))
         * bucket
         * s.batch
         / 128

@@ -16,6 +16,7 @@ from surrogate.features.algorithms import MECHANISM_CODE
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.machine import b_max
+from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.seer import SeerTimeOnly
 from surrogate.models.seer.analytical import Analytical, TileFit, analytical
 
@@ -87,7 +88,7 @@ def test_each_range_of_outputs_gets_the_tile_that_fits() -> None:
     fit = TileFit.fit(a, 0, np.arange(80), time_us)
     assert (fit.tile_of[0], fit.tile_of[3]) == (0, 2)
     np.testing.assert_allclose(fit.predict(a, 0, np.arange(80)), time_us)
-    assert TileFit.from_json(fit.to_json()) == fit
+    assert from_plain(TileFit, to_plain(fit)) == fit
 
 
 def test_times_are_finite_and_positive_everywhere(measured: Rows, table: Table) -> None:

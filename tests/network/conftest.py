@@ -10,15 +10,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from surrogate.dataset.normalise import normalise
+from surrogate.dataset.checks import normalise
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
 from surrogate.features.operators import Operator
 from surrogate.features.support import unsupported_reason
 from surrogate.network.predict import Predictors
-from surrogate.prediction.results import Estimate, Selection
 from surrogate.prediction.engine import Candidate
+from surrogate.prediction.results import Estimate, Selection
 
 WORKSPACE = {"GEMM": 1000, "FFT": 50_000, "WINOGRAD_NONFUSED": 9000}
 SPEED = {"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "WINOGRAD": 0.5, "ALGO_1": 0.9}
@@ -46,7 +46,7 @@ class Formula:
                 continue
             if (limit is not None and workspace > limit) or (deterministic and not one.deterministic):
                 continue
-            candidate = Candidate.of("cudnn", conv.direction, one.name, "", 0.0)
+            candidate = Candidate(one.name, "cudnn", one.name, mechanism=one.mechanism)
             time_us = 5.0 + SPEED.get(one.name, 1.2) * conv.flops / 1e6
             found.append(Estimate(candidate, time_us, log(2), workspace, "model"))
         found.sort(key=lambda one: one.time_us)
@@ -61,7 +61,7 @@ class Rooflines:
     device: Any
     asked: int = 0
 
-    def predict(self, ops: Sequence[Operator]) -> list[Any]:
+    def kernel_times(self, ops: Sequence[Operator]) -> list[Any]:
         """One prediction per operator."""
         self.asked += len(ops)
         times = [3.0 + float(one.roofline_us(self.device)) for one in ops]
@@ -130,7 +130,7 @@ def forward_bundle(table: Callable[..., Any], tmp_path_factory: pytest.TempPathF
 
 def _saved(frame: pd.DataFrame, path: Path) -> Path:
     from surrogate.bundle.bundle import save
-    from surrogate.bundle.training import train
+    from surrogate.bundle.train import train
     from surrogate.dataset.store import Dataset
 
     save(train(Dataset(normalise(frame, "table")), model="linear-terms"), path)

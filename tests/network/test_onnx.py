@@ -67,10 +67,7 @@ def test_known_sizes_of_a_small_graph(onnx_file) -> None:
     found = read_onnx(path, batch=2)
     assert [layer.name for layer in found.layers] == ["first", "first.bias", "Relu_1", "MaxPool_2", "Gemm_4"]
     assert found.layers[0].work == Conv(n=2, c=3, h=8, k=16, r=3, pad_h=1, stride_h=2)
-    assert [str(layer.work) for layer in found.layers[1:3]] == [
-        "bias n=2 c=16 h=4 w=4",
-        "relu n=2 c=16 h=4 w=4",
-    ]
+    assert [str(layer.work) for layer in found.layers[1:3]] == ["bias:n2c16h4w4", "relu:n2c16h4w4"]
     assert found.layers[3].work.outputs == 2 * 16 * 2 * 2
     assert found.layers[4].work.sizes == {"batch": 1, "m": 2, "n": 10, "k": 64}
     assert found.layers[0].gradients == ("weight",)  # nothing trains before it

@@ -12,7 +12,7 @@ from surrogate.network.network import INPUT, WEIGHT, Layer, Network
 from surrogate.network.training import backward, iteration
 from surrogate.network.work import (
     batch_norm,
-    copy,
+    elementwise,
     gemm,
     pointwise,
     pool,
@@ -58,7 +58,7 @@ def test_a_product_triples(m: int, n: int, k: int, batch: int) -> None:
         (pool("max", IMAGE, (8, 16, 7, 7), (2, 2), (2, 2), (0, 0), "fp32"), ["max_pool_backward"]),
         (pool("average", IMAGE, (8, 16, 1, 1), (14, 14), (1, 1), (0, 0), "fp32"), ["avg_pool_backward"]),
         (Concat(elements=9), ["copy"]),
-        (copy(IMAGE, "fp32"), ["copy"]),
+        (elementwise("copy", IMAGE, "fp32"), ["copy"]),
         (streamed("reduce", [IMAGE], [(8, 16)], "fp32"), ["streamed"]),
     ],
 )

@@ -41,7 +41,7 @@ WIDTHS = Widths(
 def bundle_of(frame: pd.DataFrame, model: TimeModel | None = None, **more: object) -> Bundle:
     """A bundle fitted without held-out folds; ``model`` for every family."""
     parts = {}
-    for kind, (_, rows) in rows_by_family(normalise(frame, "table", predictable=True)).items():
+    for kind, (_, rows) in rows_by_family(normalise(frame, "table")).items():
         fitted = (type(model)(**model.get_params()) if model else BoostedTerms(rounds=40)).fit(rows)
         ok = rows.take(rows.ok)
         parts[kind.name] = Part(

@@ -3,8 +3,7 @@
 import click
 import pytest
 
-from surrogate.cli.process import line_and_status, one_line
-from surrogate.cli.process import Stopped
+from surrogate.cli.process import Stopped, line_and_status, one_line
 from surrogate.features.errors import InputError
 
 

@@ -6,7 +6,6 @@ too (within one device that changes nothing). Units: 1e6 flops over TFLOP/s, 1e3
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError
 from surrogate.features.families import CONV
 from surrogate.features.gpu import Gpu, gpu
-from surrogate.features.machine import b_max_columns
+from surrogate.features.machine import b_max
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
 from surrogate.features.roofline import compute_us, memory_us
 from surrogate.features.shape import gemm_k, out_h, out_w
@@ -81,17 +80,18 @@ def analytical(rows: Rows, mechanism_code: int) -> Analytical:
         np.exp2(rows.column(f"log2_{n}").astype(np.float64)) for n in ("peak_tflops", "dram_gbs")
     )
     names, index = np.unique(frame["gpu"].astype(str).to_numpy(), return_inverse=True)
-    b_max = b_max_columns([_known_gpu(str(name)) for name in names], index, mechanism)
-    found = MECHANISM_TERMS[mechanism](p, b_max)
+    # (3, rows) blocks that each row's GPU holds of the small, the middle and the large tile.
+    slots = np.array([b_max(_known_gpu(str(name)), mechanism) for name in names])[index].T
+    kernel = MECHANISM_TERMS[mechanism](p, slots)
     span = np.searchsorted(OUTPUT_EDGES, roles(p).channels_out)
     if mechanism in FFT_MECHANISMS:
         terms = ((_fft_terms(p, mechanism, peak, bandwidth),),)
         return Analytical(mechanism, _fft_bucket(p, mechanism), 0 * span, 0 * span, terms)
-    own = compute_us(found.arithmetic_flops, peak), memory_us(found.dram_bytes, bandwidth)
-    bound = roofline_class(*own, found.launches[1].waves)
+    own = compute_us(kernel.arithmetic_flops, peak), memory_us(kernel.dram_bytes, bandwidth)
+    bound = roofline_class(*own, kernel.launches[1].waves)
     tile = gemm_p_tile(roles(p).channels_out) if mechanism == "precomp_gemm" else np.full(len(rows), -1)
     terms = tuple(
-        _forms(p, mechanism, found, t, b_max[t], peak, bandwidth) for t in range(len(TILES[mechanism]))
+        _forms(p, mechanism, kernel, t, slots[t], peak, bandwidth) for t in range(len(TILES[mechanism]))
     )
     return Analytical(mechanism, bound, span, tile, terms)
 
@@ -99,7 +99,7 @@ def analytical(rows: Rows, mechanism_code: int) -> Analytical:
 def _forms(
     p: ConvColumns,
     mechanism: Mechanism,
-    found: KernelTerms,
+    kernel: KernelTerms,
     tile: int,
     b_max: np.ndarray,
     peak: np.ndarray,
@@ -114,7 +114,7 @@ def _forms(
     else:
         instructions = 1.0 * depth * tile_m * tile_n / LANES
     reads, writes = (tile_m + tile_n) * depth * sector, tile_m * tile_n * sector
-    w = physics.waves(found.launches[tile].blocks, b_max)
+    w = physics.waves(kernel.launches[tile].blocks, b_max)
     # n, the waves' own term, stays in µs; the others go by the unit that they keep busy.
     arithmetic, traffic = instructions / (1e6 * peak), 1 / (1e3 * bandwidth)
     extra = _extra_terms(p, mechanism, bandwidth)
@@ -216,15 +216,3 @@ class TileFit:
             mine = tile == t
             time_us[mine] = a.terms[t][form][rows[mine]] @ np.array(self.coefficients[int(t)])
         return time_us
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "coefficients": {str(t): list(c) for t, c in self.coefficients.items()},
-            "tile_of": list(self.tile_of),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "TileFit":
-        """What `to_json` returned."""
-        return cls({int(t): tuple(c) for t, c in data["coefficients"].items()}, tuple(data["tile_of"]))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,15 +33,6 @@ class FormFit:
         """The form's values (length,), all positive."""
         value = term_matrix(terms, length) @ np.array(self.coefficients)
         return np.where(value > 0, value, self.floor)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"coefficients": list(self.coefficients), "floor": self.floor}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "FormFit":
-        """What `to_json` returned."""
-        return cls(tuple(data["coefficients"]), data["floor"])
 
 
 LEAST_OUTPUTS = 32
@@ -133,35 +124,6 @@ class VariantFit:
             mine = m.bound == bound
             time_us[mine] = self.times[int(bound)].predict(_time_terms(m, mine, int(bound)), int(mine.sum()))
         return time_us
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "algorithm": self.algorithm,
-            "tile": self.tile,
-            "b_max": self.b_max,
-            "blocks_per_output": self.blocks_per_output,
-            "class_tree": self.class_tree.to_json(),
-            "instructions": self.instructions.to_json(),
-            "read_tree": self.read_tree.to_json(),
-            "write_tree": self.write_tree.to_json(),
-            "times": {str(bound): fit.to_json() for bound, fit in self.times.items()},
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "VariantFit":
-        """What `to_json` returned."""
-        return cls(
-            data["algorithm"],
-            data["tile"],
-            data["b_max"],
-            data["blocks_per_output"],
-            Tree.from_json(data["class_tree"]),
-            FormFit.from_json(data["instructions"]),
-            Tree.from_json(data["read_tree"]),
-            Tree.from_json(data["write_tree"]),
-            {int(bound): FormFit.from_json(fit) for bound, fit in data["times"].items()},
-        )
 
 
 def _time_terms(m: Measured, rows: np.ndarray, bound: int) -> physics.Terms:
@@ -278,25 +240,6 @@ class AlgorithmFit:
                 keys[(chosen == position) & (sizes.filter_width == width)] = key
         return keys
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "algorithm": self.algorithm,
-            "chooser": self.chooser.to_json(),
-            "variants": {key: fit.to_json() for key, fit in self.variants.items()},
-            "extras": {key: fit.to_json() for key, fit in self.extras.items()},
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "AlgorithmFit":
-        """What `to_json` returned."""
-        return cls(
-            data["algorithm"],
-            Chooser.from_json(data["chooser"]),
-            {key: VariantFit.from_json(fit) for key, fit in data["variants"].items()},
-            {key: FormFit.from_json(fit) for key, fit in data["extras"].items()},
-        )
-
 
 def _key(algorithm: str, tile: str, filter_width: int) -> str:
     """Non-fused Winograd's variants are tile × filter width, the others' are tiles."""
@@ -345,17 +288,6 @@ class FftFit:
             mine = bucket == one
             time_us[mine] = fit.predict(_terms(self.algorithm, sizes.take(mine)), int(mine.sum()))
         return time_us * sizes.batch / self.batch
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        fits = {str(bucket): fit.to_json() for bucket, fit in self.fits.items()}
-        return {"algorithm": self.algorithm, "fits": fits, "batch": self.batch}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "FftFit":
-        """What `to_json` returned."""
-        fits = {int(bucket): FormFit.from_json(fit) for bucket, fit in data["fits"].items()}
-        return cls(data["algorithm"], fits, data["batch"])
 
 
 def buckets(algorithm: str, sizes: Sizes) -> np.ndarray:

@@ -1,7 +1,6 @@
 """Which of SEER's kernel variants ran, and what `seer-paper` learns from: the main kernel of every row."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,15 +67,6 @@ class Chooser:
         if self.tree is None:
             return np.asarray(gemm_p_tile(sizes.outputs))
         return self.tree.predict(_inputs(sizes)).astype(np.int64)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"tiles": list(self.tiles), "tree": self.tree and self.tree.to_json()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Chooser":
-        """What `to_json` returned."""
-        return cls(tuple(data["tiles"]), Tree.from_json(data["tree"]) if data["tree"] else None)
 
 
 def _inputs(s: Sizes) -> np.ndarray:

@@ -10,6 +10,7 @@ import pandas as pd
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
+from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.seer.analytical import require_convolutions
 from surrogate.models.seer.fits import COUNTED_ALGORITHMS, FFT_ALGORITHMS, AlgorithmFit, FftFit, Measured
 from surrogate.models.seer.kernels import COUNTERS, METRIC_COLUMNS
@@ -91,21 +92,17 @@ class SeerPaper(TimeModel):
 
     def to_files(self) -> dict[str, bytes]:
         """Everything as one JSON file."""
-        content = {
-            "counted": {key: fit.to_json() for key, fit in self.counted_.items()},
-            "fft": {key: fit.to_json() for key, fit in self.fft_.items()},
-            "tiling_class": {key: tree.to_json() for key, tree in self.tiling_class_.items()},
-        }
-        return {"seer.json": json.dumps(content, sort_keys=True).encode()}
+        content = {"counted": self.counted_, "fft": self.fft_, "tiling_class": self.tiling_class_}
+        return {"seer.json": json.dumps(to_plain(content), sort_keys=True).encode()}
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
         content = json.loads(files["seer.json"])
         model = cls(**params)
-        model.counted_ = {key: AlgorithmFit.from_json(fit) for key, fit in content["counted"].items()}
-        model.fft_ = {key: FftFit.from_json(fit) for key, fit in content["fft"].items()}
-        model.tiling_class_ = {key: Tree.from_json(tree) for key, tree in content["tiling_class"].items()}
+        model.counted_ = from_plain(Mapping[str, AlgorithmFit], content["counted"])
+        model.fft_ = from_plain(Mapping[str, FftFit], content["fft"])
+        model.tiling_class_ = from_plain(Mapping[str, Tree], content["tiling_class"])
         return model
 
 

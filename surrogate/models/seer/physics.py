@@ -2,8 +2,7 @@
 
 Source: SEER (PACT 2021) and its public repository."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -237,13 +236,6 @@ def fft_tiling_terms(channels: Number, outputs: Number, out_width: Number, filte
     across = ceil_div(out_width, FFT_TILE - filter_width + 1)
     tiles = across * across
     return channels * tiles, channels * outputs * tiles, outputs * tiles, tiles
-
-
-def weighted_sum(coefficients: Sequence[float], terms: Terms) -> Any:
-    """Σ coefficient · term, in the unit of the fitted target."""
-    if len(coefficients) != len(terms):
-        raise ValueError(f"{len(coefficients)} coefficients for {len(terms)} terms")
-    return sum(coefficient * term for coefficient, term in zip(coefficients, terms, strict=True))
 
 
 def term_matrix(terms: Terms, length: int) -> np.ndarray:

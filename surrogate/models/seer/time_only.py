@@ -11,6 +11,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.features.algorithms import MECHANISMS
 from surrogate.models.base import TimeModel
 from surrogate.models.keys import SEPARATOR, joined, key_columns
+from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.seer.analytical import Analytical, TileFit, analytical, require_convolutions
 from surrogate.models.seer.physics import UNDER_UTILISED
 
@@ -62,14 +63,13 @@ class SeerTimeOnly(TimeModel):
 
     def to_files(self) -> dict[str, bytes]:
         """Every group's coefficients as JSON."""
-        content = {key: fit.to_json() for key, fit in self.fits_.items()}
-        return {"fits.json": json.dumps(content, sort_keys=True).encode()}
+        return {"fits.json": json.dumps(to_plain(self.fits_), sort_keys=True).encode()}
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
         model = cls(**params)
-        model.fits_ = {key: TileFit.from_json(fit) for key, fit in json.loads(files["fits.json"]).items()}
+        model.fits_ = from_plain(Mapping[str, TileFit], json.loads(files["fits.json"]))
         return model
 
     @staticmethod

@@ -1,6 +1,5 @@
 """SEER's regression and classification trees: their arrays, and the search for the leaf size."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -63,15 +62,6 @@ class Tree:
             node[walking] = np.where(goes_left, self.left[at], self.right[at])
             walking = walking[self.left[node[walking]] != LEAF]
         return self.value[node]
-
-    def to_json(self) -> dict[str, list[Any]]:
-        """Array name → list."""
-        return {name: getattr(self, name).tolist() for name in self.__slots__}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """What `to_json` returned."""
-        return cls(*(np.array(data[name]) for name in cls.__slots__))
 
 
 MAX_SPLITS = 64

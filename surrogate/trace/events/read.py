@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surrogate.features.errors import InputError
-from surrogate.features.regular_file import require_regular
+from surrogate.features.errors import InputError, require_regular
 from surrogate.trace.events import kinds
 from surrogate.trace.events.build import build
 from surrogate.trace.events.raw import RawTrace, clean_name

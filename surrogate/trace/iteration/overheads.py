@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.dataset.files import write_text
-from surrogate.features.errors import InputError
-from surrogate.features.regular_file import require_regular
+from surrogate.features.errors import InputError, require_regular
 from surrogate.trace.iteration.units import HostWork, Segments, Unit, segments
 
 EVENT_US = 2.0

@@ -6,22 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from surrogate.dataset.problem_list import numbered_problems
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.formats.test_set_ii import read_listed, read_test_set_ii
+from surrogate.formats.foreign_file import read_lines
 
 
-def save(folder: Path, text: str, encoding: str = "utf-8") -> Path:
+def read(folder: Path, text: str, encoding: str = "utf-8") -> list[tuple[Conv, int | None]]:
     path = folder / "Test-set-II.txt"
     path.write_text(text, encoding=encoding)
-    return path
+    return numbered_problems(read_lines(path), path)
 
 
 def test_known_answer(tmp_path: Path) -> None:
-    path = save(tmp_path, "2\n128\t64\t56\t128\t0\t3\t1\t1\n128\t3\t224\t64\t112\t7\t2\t3\n")
-    assert read_test_set_ii(path) == [
-        Conv(n=128, c=64, h=56, k=128, r=3, pad_h=1),
-        Conv(n=128, c=3, h=224, k=64, r=7, pad_h=3, stride_h=2),
+    listed = read(tmp_path, "2\n128\t64\t56\t128\t0\t3\t1\t1\n128\t3\t224\t64\t112\t7\t2\t3\n")
+    assert listed == [
+        (Conv(n=128, c=64, h=56, k=128, r=3, pad_h=1), None),
+        (Conv(n=128, c=3, h=224, k=64, r=7, pad_h=3, stride_h=2), None),
     ]
 
 
@@ -35,16 +36,16 @@ def test_known_answer(tmp_path: Path) -> None:
     ],
 )
 def test_spellings(tmp_path: Path, text: str) -> None:
-    assert read_test_set_ii(save(tmp_path, text)) == [Conv(n=128, c=64, h=56, k=128, r=3, pad_h=1)]
+    assert read(tmp_path, text) == [(Conv(n=128, c=64, h=56, k=128, r=3, pad_h=1), None)]
 
 
 def test_utf_16_as_a_windows_shell_writes_it(tmp_path: Path) -> None:
-    assert len(read_test_set_ii(save(tmp_path, "1\n128 64 56 128 0 3 1 1\n", encoding="utf-16"))) == 1
+    assert len(read(tmp_path, "1\n128 64 56 128 0 3 1 1\n", encoding="utf-16")) == 1
 
 
 def test_algorithms_of_a_prof_ops_file(tmp_path: Path) -> None:
-    listed = read_listed(save(tmp_path, "2\n1 2 8 4 0 3 1 1 6\n1 2 8 4 0 3 1 1 7\n"))
-    assert [each.algorithm for each in listed] == [6, 7]
+    listed = read(tmp_path, "2\n1 2 8 4 0 3 1 1 6\n1 2 8 4 0 3 1 1 7\n")
+    assert [algorithm for _, algorithm in listed] == [6, 7]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_algorithms_of_a_prof_ops_file(tmp_path: Path) -> None:
         ("", "holds no problem"),
         ("3\n", "holds no problem"),
         ("3\n1 2 8 4 0 3 1 1\n", "counts 3, but 1 problems follow"),
-        ("1 2 8 4 0 3 1\n", "line 1: 7 numbers; 8 are needed"),
+        ("1 2 8 4 0 3 1\n", "line 1: 7 numbers; a line has 8"),
         ("1 2 8 4 0 3 1 one\n", "line 1: 'one'; a whole number"),
         ("1 2 8 4 5 3 1 1\n", "out width 5; .*gives 8"),
         ("1 2 8 4 0 3 1 1 8\n", "algorithm 8"),
@@ -63,7 +64,7 @@ def test_algorithms_of_a_prof_ops_file(tmp_path: Path) -> None:
 )
 def test_wrong_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        read_test_set_ii(save(tmp_path, text))
+        read(tmp_path, text)
 
 
 sizes = st.tuples(*[st.integers(1, 512)] * 4, st.integers(1, 11), st.integers(1, 4), st.integers(0, 11))
@@ -79,4 +80,4 @@ def test_round_trip(
     ]
     lines = [f"{v.n} {v.c} {v.h} {v.k} {v.out_w} {v.r} {v.stride_h} {v.pad_h}" for v in convs]
     text = "\n".join([str(len(lines)), *lines] if counted else lines)
-    assert read_test_set_ii(save(tmp_path_factory.mktemp("set"), text)) == convs
+    assert [conv for conv, _ in read(tmp_path_factory.mktemp("set"), text)] == convs
