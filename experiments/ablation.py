@@ -1,4 +1,7 @@
-"""(r) Which terms carry the result: `boosted-terms` less one group of columns at a time, and `blend`'s parts."""
+"""Which analytical terms carry the result?
+
+Which terms carry the result: `boosted-terms` less one group of columns at a time, on the same held-out rows.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,23 +9,33 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
+from experiments.effort import Effort, seeded
 from experiments.experiment import Experiment, Outcome, columns_first
-from experiments.held_out import candidate_rows
-from experiments.objectives import MI210_FOLDS, MI210_SHAPES, sampled, shorter
+from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
 from experiments.script import run_script
 from experiments.sources import LABELS, Sources
-from experiments.variants import Round, predict_variants, variant_verdicts
-from experiments.words import interval, listing, percent, ratio
-from surrogate.dataset.candidates import candidate_frame
+from experiments.verdicts import (
+    counted_rows,
+    error_record,
+    interval,
+    judged_picks,
+    listing,
+    median_draws,
+    percent,
+    ratio,
+)
 from surrogate.dataset.rows import Rows
-from surrogate.dataset.splits import folds
-from surrogate.features.table import MACHINE_NAMES, TILE_NAMES
-from surrogate.models import Model
-from surrogate.models.blend import Blend
+from surrogate.evaluation.judge import resample_weights, shape_interval
+from surrogate.evaluation.scorecard import DRAWS, is_heuristic
+from surrogate.features.families import Family
+from surrogate.features.families.conv import TILE_NAMES
+from surrogate.features.machine import MACHINE_NAMES
+from surrogate.models import TimeModel, model_frame
+from surrogate.models.base import terms
 from surrogate.models.boosted import BoostedDims, BoostedTerms
-from surrogate.models.columns import TERMS
-from surrogate.models.gaussian import GaussianTerms
+
+MI210_SHAPES = 2000
+MI210_FOLDS = 5
 
 WHOLE = "boosted-terms"
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -43,67 +56,149 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """Group → the columns that it takes away."""
-PARTS = ("blend's process", "blend")
-"""Variants that add to the trees instead of taking from them."""
 
 
 class _OnProblemRoofline(BoostedTerms):
     """All terms; the base is the problem's roofline alone, the same for every algorithm."""
 
-    def _base_us(self, rows: Rows) -> np.ndarray:
+    def base_us(self, rows: Rows) -> np.ndarray:
         return rows.roofline_us
 
 
 class _OnMicrosecond(BoostedTerms):
     """All terms; no base: trees on the log of the time itself."""
 
-    def _base_us(self, rows: Rows) -> np.ndarray:
+    def base_us(self, rows: Rows) -> np.ndarray:
         return np.ones(len(rows))
 
 
-def variants() -> dict[str, Model]:
+def variants(seed: int) -> dict[str, TimeModel]:
     """Label → model, the whole one first."""
-    trees = shorter()
-    found: dict[str, Model] = {WHOLE: BoostedTerms(**trees)}
-    found |= {f"no {group}": without(names)(**trees) for group, names in GROUPS.items()}
-    found["no roofline of the algorithm in the base"] = _OnProblemRoofline(**trees)
-    found["no roofline in the base"] = _OnMicrosecond(**trees)
-    found["no terms (boosted-dims)"] = BoostedDims(**trees)
-    process, blend = PARTS
-    found[process] = GaussianTerms()
-    found[blend] = Blend(**{f"trees.{key}": value for key, value in trees.items()})
-    return found
+    classes: dict[str, type[TimeModel]] = {
+        WHOLE: BoostedTerms,
+        **{f"no {group}": without(names) for group, names in GROUPS.items()},
+        "no roofline of the algorithm in the base": _OnProblemRoofline,
+        "no roofline in the base": _OnMicrosecond,
+        "no terms (boosted-dims)": BoostedDims,
+    }
+    return {label: seeded(cls, seed) for label, cls in classes.items()}
 
 
 def without(names: tuple[str, ...]) -> type[BoostedTerms]:
     """`boosted-terms` that does not see these columns; its base stays."""
-    kept = tuple(name for name in TERMS if name not in names)
-    return type("BoostedWithout", (BoostedTerms,), {"columns": kept})
+
+    class BoostedWithout(BoostedTerms):
+        def columns(self, family: Family) -> tuple[str, ...]:
+            return tuple(name for name in terms(family) if name not in names)
+
+    return BoostedWithout
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
     """By shape on cuDNN (the partial table also trains), a sample of MI210's shapes, and cuDNN by GPU."""
     parts = []
     for label, rows, rounds, candidates in _tables(sources, effort):
-        found = predict_variants(rows, candidates, rounds, variants(), effort.seed, effort.tick)
-        parts.append(variant_verdicts(found).assign(data=label))
+        predictions = predict_rounds(rows, candidates, rounds, variants(effort.seed), effort.tick)
+        parts.append(variant_verdicts(predictions).assign(data=label))
     table = pd.concat(parts, ignore_index=True)
     table = columns_first(table, "data", "variant")
     return Outcome(table, _figure(table), answer(table))
 
 
 def _tables(sources: Sources, effort: Effort) -> Iterator[tuple[str, Rows, list[Round], str]]:
-    cudnn, partial = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
-    rows = candidate_rows([cudnn, partial])
-    own = len(candidate_frame(cudnn, "algorithm"))
-    main, also = rows.frame.iloc[:own], rows.frame.iloc[own:]
+    cudnn = effort.sample(sources.dataset("cudnn"))
+    rows = candidate_rows([cudnn, sources.dataset("partial")])
     for by, label in (("shape", LABELS["cudnn"]), ("gpu", f"{LABELS['cudnn']}, GPU unseen")):
-        rounds = folds(by, main, also, effort.folds, effort.seed)
-        yield label, rows, [(f.train, f.test) for f in rounds[: effort.folds]], "all"
-    data = sampled(sources.dataset("mi210"), effort, MI210_SHAPES)
+        rounds = rounds_by(by, rows, effort.folds, effort.seed, own=len(model_frame(cudnn)))
+        yield label, rows, rounds[: effort.folds], "all"
+    data = effort.sample(sources.dataset("mi210"), MI210_SHAPES)
     rows = candidate_rows([data])
-    rounds = folds("shape", rows.frame, rows.frame.iloc[:0], min(effort.folds, MI210_FOLDS), effort.seed)
-    yield LABELS["mi210"], rows, [(f.train, f.test) for f in rounds], data.candidates
+    yield (
+        LABELS["mi210"],
+        rows,
+        rounds_by("shape", rows, min(effort.folds, MI210_FOLDS), effort.seed),
+        data.candidates,
+    )
+
+
+def variant_verdicts(predictions: Predictions) -> pd.DataFrame:
+    """Per variant, over ungrouped problems: slowdown and time errors with intervals, and both less the first's.
+
+    ``slowdown_change_pct`` is 100 times the mean log slowdown less the first variant's (macro over shapes),
+    ``error_change_pct`` the median error less the first's in percentage points; their intervals are paired: both
+    variants are seen on the same draws of shapes.
+    """
+    rows = predictions.rows
+    part = rows.family.in_grouping(rows.stratum, rows.family.primary)
+    return _times(predictions, part).merge(_choices(predictions, part), on="variant", how="left")
+
+
+def _choices(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
+    found = judged_picks(predictions, part)
+    if found is None:
+        return pd.DataFrame({"variant": pd.Series(dtype=str)})
+    judged, picks, _ = found
+    names, shape = np.unique(judged.shape, return_inverse=True)
+    draw = resample_weights(len(names), DRAWS, seed=len(names))
+    picked = {label: choice for label, (choice,) in picks.items() if not is_heuristic(label)}
+    logs = {label: np.log(choice.slowdown) for label, choice in picked.items()}
+    first = next(iter(logs.values()))
+    records = []
+    for label, log in logs.items():
+        macro = shape_interval(log, shape, draw, macro=True)
+        change = shape_interval(log - first, shape, draw, macro=True)
+        pooled_change = shape_interval(log - first, shape, draw, macro=False)
+        records.append(
+            {
+                "variant": label,
+                "problems": len(log),
+                "problem_shapes": len(names),
+                "slowdown_macro": np.exp(macro.mid),
+                "ci_low": np.exp(macro.low),
+                "ci_high": np.exp(macro.high),
+                "slowdown_pooled": np.exp(log.mean()),
+                "slowdown_p95": float(np.quantile(np.exp(log), 0.95)),
+                "outside_pct": 100 * float(picked[label].infeasible.mean()),
+                "slowdown_change_pct": 100 * change.mid,
+                "slowdown_change_low": 100 * change.low,
+                "slowdown_change_high": 100 * change.high,
+                "pooled_change_pct": 100 * pooled_change.mid,
+                "pooled_change_low": 100 * pooled_change.low,
+                "pooled_change_high": 100 * pooled_change.high,
+            }
+        )
+    return pd.DataFrame(records)
+
+
+def _times(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
+    rows, counted = predictions.rows, counted_rows(predictions, part)
+    measured, shape = rows.time_us[counted], rows.shape[counted]
+    first = next(iter(predictions.time_us.values()))[counted]
+    records = []
+    for label, time in predictions.time_us.items():
+        known = np.flatnonzero(np.isfinite(time[counted]))
+        mine = [values[known] for values in (time[counted], first, measured, shape)]
+        change, low, high = median_change(*mine)
+        records.append(
+            {
+                "variant": label,
+                **error_record(mine[0], mine[2], mine[3]),
+                "error_change_pct": 100 * change,
+                "error_change_low": 100 * low,
+                "error_change_high": 100 * high,
+            }
+        )
+    return pd.DataFrame(records)
+
+
+def median_change(
+    predicted: np.ndarray, other: np.ndarray, measured: np.ndarray, shape: np.ndarray
+) -> tuple[float, float, float]:
+    """Median error of ``predicted`` less that of ``other``, with its 95 % interval over shapes; arrays (rows,)."""
+    errors = [np.abs(time / measured - 1) for time in (predicted, other)]
+    draws = [median_draws(error, shape) for error in errors]
+    low, high = np.quantile(draws[0] - draws[1], [0.025, 0.975])
+    return float(np.median(errors[0]) - np.median(errors[1])), float(low), float(high)
 
 
 def answer(table: pd.DataFrame) -> str:
@@ -142,12 +237,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "ablation",
-    "Which analytical terms, and which parts of blend, carry the result?",
-    ("cudnn", "partial", "mi210"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi210"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

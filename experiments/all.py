@@ -9,9 +9,8 @@ from pathlib import Path
 
 import click
 
-from experiments.catalogue import ALONE, NAMES, experiment
+from experiments.catalogue import ALONE, NAMES, Row, experiment, update_readme
 from experiments.experiment import HOME
-from experiments.readme import Row, update_readme
 from experiments.script import SKIPPED, read_sources
 from experiments.sources import DEFAULT_FOLDER
 from surrogate.features.errors import InputError, nearest

@@ -1,4 +1,7 @@
-"""(m) Calibration: how many measurements on a new GPU its predictions need, planned or at random."""
+"""How many measurements does a GPU need that training never saw, and does planning them help?
+
+Calibration: how many measurements on a new GPU its predictions need, planned or at random.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,18 +15,16 @@ from experiments.experiment import Experiment, Outcome
 from experiments.held_out import Predictions, candidate_rows
 from experiments.script import run_script
 from experiments.sources import LABELS, Sources
-from experiments.verdicts import choice_verdicts, time_verdicts
-from experiments.words import percent, ratio
+from experiments.verdicts import choice_verdicts, percent, ratio, time_verdicts
 from surrogate.bundle.plan import POOL, choose_problems
-from surrogate.dataset.problems import device_names, newest_version
+from surrogate.dataset.problems import device_names, newest_version, shape_names
 from surrogate.dataset.rows import Rows
-from surrogate.dataset.splits import fold_of_names, shape_names
-from surrogate.models import MODELS, Support
-from surrogate.models.columns import candidate_names
-from surrogate.models.correction import fit_correction
+from surrogate.dataset.splits import fold_labels
+from surrogate.models import Support
+from surrogate.models.boosted import BoostedTerms
+from surrogate.models.calibrated import correction_columns, fit_correction
 
-MODEL = "boosted-terms"
-PARAMS = {"rounds": 300, "learning_rate": 0.08}
+MODEL = BoostedTerms.name
 COUNTS = (10, 30, 100, 300)
 FOLDS = 5
 """Parts of a GPU's shapes: each is judged in turn, problems to measure come from the others."""
@@ -67,9 +68,8 @@ def _cudnn(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
 
 
 def _amd(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
-    drawn = Effort(quick=True, seed=effort.seed, quick_shapes=min(AMD_SHAPES, effort.quick_shapes * 5))
     data = effort.sample(sources.dataset("mi300x"))
-    others = [drawn.sample(sources.dataset(name)) for name in ("mi210", "mi100", "navi21")]
+    others = [effort.sample(sources.dataset(name), AMD_SHAPES) for name in ("mi210", "mi100", "navi21")]
     rows = candidate_rows([data, *others])
     device = device_names(rows.frame)
     gpu = str(device[0])
@@ -81,22 +81,18 @@ def _left_out(
 ) -> NewGpu:
     effort.tick(gpu)
     train, test = rows.take(inside), rows.take(outside)
-    test = test.take(newest_version(test.frame))
-    model = MODELS[MODEL](**{**PARAMS, **_few(effort)}).fit(train, seed=effort.seed)
-    return NewGpu(data, gpu, candidates, test, model.predict_us(test), Support.fit(train).supported(test))
-
-
-def _few(effort: Effort) -> dict[str, int]:
-    """A third of the rounds in a quick run."""
-    return {"rounds": 100} if effort.quick else {}
+    test = test.take(newest_version(test.frame, test.family))
+    model = effort.named(MODEL)[MODEL]
+    if effort.quick:
+        model.set_params(rounds=model.get_params()["rounds"] // 3)
+    predicted_us = model.fit(train).predict(test)
+    return NewGpu(data, gpu, candidates, test, predicted_us, Support.fit(train).supported(test))
 
 
 def _calibrated(new: NewGpu, effort: Effort) -> Iterator[tuple[int, str, np.ndarray]]:
     """(problems measured, how they were chosen, times (rows,)); only problems of other shapes were measured."""
     yield 0, NOTHING, new.predicted_us
-    names = shape_names(new.rows.frame)
-    fold_of = fold_of_names(names, min(FOLDS, effort.folds), effort.seed)
-    fold = np.array([fold_of[name] for name in names])
+    fold = fold_labels(shape_names(new.rows.frame, new.rows.family), min(FOLDS, effort.folds), effort.seed)
     found: dict[tuple[int, str], np.ndarray] = {}
     for held in np.unique(fold):
         orders = _orders(new, fold != held, effort.seed)
@@ -127,9 +123,10 @@ def _orders(new: NewGpu, inside: np.ndarray, seed: int) -> dict[str, Sequence[in
 
 def _corrected(new: NewGpu, problems: Sequence[int], judged: np.ndarray, seed: int) -> np.ndarray:
     measured = np.flatnonzero(np.isin(new.rows.problem, problems) & new.rows.ok)
-    fitted = fit_correction(new.rows.take(measured), new.predicted_us[measured], seed)
+    correction, _ = fit_correction(new.rows.take(measured), new.predicted_us[measured], seed)
     part, base_us = new.rows.take(judged), new.predicted_us[judged]
-    return base_us * np.exp(fitted.correction.log_factor(part.features, candidate_names(part), base_us))
+    x = part.columns(correction_columns(part.family))
+    return base_us * np.exp(correction.log_factor(x, part.candidate, base_us))
 
 
 def _verdict(new: NewGpu, count: int, chosen: str, predicted_us: np.ndarray) -> dict[str, object]:
@@ -148,16 +145,11 @@ def _with_mean(table: pd.DataFrame) -> pd.DataFrame:
     for data, part in table.groupby("data", sort=False):
         for (count, chosen), rows in part.groupby(["problems", "chosen"], sort=True):
             means = rows[["median_error_pct", "slowdown_macro"]].mean()
-            parts.append(
-                pd.DataFrame(
-                    [
-                        {
-                            "data": data, "gpu": EVERY, "problems": count, "chosen": chosen, "n": rows["n"].sum(),
-                            "shapes": rows["shapes"].max(), "gpus": len(rows), **means,
-                        }
-                    ]
-                )
-            )  # fmt: skip
+            record = {
+                "data": data, "gpu": EVERY, "problems": count, "chosen": chosen, "n": rows["n"].sum(),
+                "shapes": rows["shapes"].max(), "gpus": len(rows), **means,
+            }  # fmt: skip
+            parts.append(pd.DataFrame([record]))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -190,12 +182,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "calibration",
-    "How many measurements does a GPU need that training never saw, and does planning them help?",
-    ("cudnn", "partial", "mi300x", "mi210", "mi100", "navi21"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi300x", "mi210", "mi100", "navi21"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -1,8 +1,8 @@
 """A GPU's measuring campaign, in slices that end by themselves: ``python -m experiments.collect_gpu``.
 
-Each slice is a run of its own: it stops within its minutes, and the same command goes on with it. Slice 0
-tells what the GPU can do (PROBE.md); 1 to 5 measure convolutions; 6 other operators; 7 graph-API engines.
-``--device reference`` runs every slice on this CPU, with few problems, before a GPU is there.
+Each slice is a run of its own: it stops within its minutes, and the same command goes on with it. Slice 0 tells what
+the GPU can do (PROBE.md); 1 to 5 measure convolutions; 6 other operators. ``--device cpu`` runs every slice on this
+CPU, with few problems, before a GPU is there.
 """
 
 import json
@@ -19,13 +19,12 @@ from experiments.campaign.others import run_operators
 from experiments.campaign.probe import run_probe
 from experiments.campaign.slices import SLICES, Kind, Slice, chosen
 from surrogate.collect.device import DeviceLostError
-from surrogate.dataset.atomic import write_text
+from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError
 
 RUNNERS: dict[Kind, Callable[[Slice, Context], SliceReport]] = {
     Kind.PROBE: run_probe,
     Kind.CONVOLUTIONS: run_convolutions,
-    Kind.GRAPH: run_convolutions,
     Kind.OPERATORS: run_operators,
 }
 LISTED = "\b\n" + "\n".join(f"{one.number}  {one.title}" for one in SLICES.values())
@@ -41,8 +40,8 @@ LISTED = "\b\n" + "\n".join(f"{one.number}  {one.title}" for one in SLICES.value
     help="Wall clock per slice.",
 )  # fmt: skip
 @click.option(
-    "--device", default="cudnn", show_default=True, type=click.Choice(["cudnn", "reference"]),
-    help="cudnn measures on this GPU; reference rehearses on this CPU.",
+    "--device", default="cudnn", show_default=True, type=click.Choice(["cudnn", "cpu", "reference"]),
+    help="cudnn measures on this GPU; cpu (also: reference) rehearses on this CPU.",
 )  # fmt: skip
 @click.option("--seed", default=0, show_default=True, type=int, help="Draws problems and their order.")
 @click.option("--problems", type=click.IntRange(min=1), help="Shapes per slice instead of its own number.")

@@ -1,76 +1,61 @@
-"""PyTorch's operators on a GPU that training never saw."""
+"""How long do PyTorch's dense operators take on a GPU that training never saw?
 
-import numpy as np
+PyTorch's operators on a GPU that training never saw.
+"""
+
+from dataclasses import replace
+
 import pandas as pd
 
 from experiments.drawing import dots
 from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome
-from experiments.operators import sampled, shown
+from experiments.operators import errors, held_out
 from experiments.script import run_script
 from experiments.sources import Sources
-from experiments.words import percent
-from surrogate.operators import HeldOut, hold_out, read_operators
+from experiments.verdicts import percent
+from surrogate.models import DEFAULT_MODEL
 
-OURS = "boosted-operators"
-MODELS = ("roofline", "mlp", OURS)
 LONG_US = 100.0
 """Beyond this the host's launch, which no GPU's specification tells, no longer decides the time."""
+EVERY, LONG = "all", f"over {LONG_US:g} µs"
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
     """One GPU left out at a time; errors over all rows and over the long ones."""
-    table = sampled(read_operators([sources.path("dense")]), effort)
-    held = hold_out(
-        table, by="gpu", seed=effort.seed, models=MODELS, progress=lambda done, total, text: effort.tick(text)
-    )
-    populations = {"all": np.ones(len(table), dtype=bool), f"over {LONG_US:g} µs": table.time_us > LONG_US}
-    parts = []
-    for population, member in populations.items():
-        rows = np.flatnonzero(member)
-        part = HeldOut(
-            table.take(rows),
-            held.by,
-            held.fold[rows],
-            {name: predicted[rows] for name, predicted in held.predicted_us.items()},
-        )
-        for groups in (("kind", "gpu"), ("gpu",), ("kind",), ()):
-            filled = {name: "all" for name in ("kind", "gpu") if name not in groups}
-            parts.append(part.rows(*groups).assign(population=population, **filled))
-    found = shown(pd.concat(parts, ignore_index=True))
-    long = found[(found["population"] != "all") & (found["kind"] == "all")]
+    parts = list(held_out(sources, ("dense",), "gpu", effort.named("roofline", "mlp", DEFAULT_MODEL), effort))
+    long = [replace(part, tested=part.tested & (part.rows.time_us > LONG_US)) for part in parts]
+    tables = []
+    for population, kept in ((EVERY, parts), (LONG, long)):
+        for groups in (("operator", "gpu"), ("gpu",), ("operator",), ()):
+            filled = {name: EVERY for name in ("operator", "gpu") if name not in groups}
+            tables.append(errors(kept, groups).assign(population=population, **filled))
+    table = pd.concat(tables, ignore_index=True)
     figure = dots(
-        long,
-        category="gpu",
-        series="model",
-        value="median_error_pct",
-        xlabel=f"median error on a GPU never measured, rows over {LONG_US:g} µs, %",
-        log=True,
-    )
-    return Outcome(found, figure, _answer(found, populations))
+        table[(table["population"] == LONG) & (table["operator"] == EVERY)], category="gpu", series="model",
+        value="median_error_pct", xlabel=f"median error on a GPU never measured, rows {LONG}, %", log=True,
+    )  # fmt: skip
+    return Outcome(table, figure, answer(table))
 
 
-def _answer(found: pd.DataFrame, populations: dict[str, np.ndarray]) -> str:
+def answer(table: pd.DataFrame) -> str:
+    """Per population the models' errors, the default's from the best to the worst GPU."""
     texts = []
-    for population in populations:
-        part = found[(found["population"] == population) & (found["kind"] == "all")]
-        medians = part[part["gpu"] == "all"].set_index("model")["median_error_pct"]
-        own = part[(part["model"] == OURS) & (part["gpu"] != "all")].sort_values("median_error_pct")
+    for population, part in table[table["operator"] == EVERY].groupby("population", sort=False):
+        medians = part[part["gpu"] == EVERY].set_index("model")["median_error_pct"]
+        own = part[(part["model"] == DEFAULT_MODEL) & (part["gpu"] != EVERY)].sort_values("median_error_pct")
+        low, high = (
+            f"{own['gpu'].iloc[end]} {percent(own['median_error_pct'].iloc[end])}" for end in (0, -1)
+        )
+        others = [f"{name} {percent(error)}" for name, error in medians.items() if name != DEFAULT_MODEL]
         texts.append(
-            f"{population} rows: {OURS} {percent(medians[OURS])} (from {own['gpu'].iloc[0]}"
-            f" {percent(own['median_error_pct'].iloc[0])} to {own['gpu'].iloc[-1]}"
-            f" {percent(own['median_error_pct'].iloc[-1])}), mlp {percent(medians['mlp'])},"
-            f" roofline {percent(medians['roofline'])}"
+            f"{population} rows: {DEFAULT_MODEL} {percent(medians[DEFAULT_MODEL])} (from {low} to {high}),"
+            f" {', '.join(others)}"
         )
     return "Median error on a GPU never measured — " + "; ".join(texts) + "."
 
 
-EXPERIMENT = Experiment(
-    "dense_unseen_gpu",
-    "How long do PyTorch's dense operators take on a GPU that training never saw?",
-    ("dense",),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("dense",))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+from sklearn.base import clone
 
+from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows
-from surrogate.dataset.splits import fold_of_names, shape_names
-from surrogate.models import Model
+from surrogate.dataset.splits import fold_labels
+from surrogate.models import TimeModel
 
 ROUNDS = 3
 """Times that drift and model are fitted in turn."""
@@ -34,24 +36,21 @@ def without_drift(rows: Rows, place: np.ndarray, slope_us: Mapping[str, float]) 
     return replace(rows, time_us=np.maximum(rows.time_us - drift, LEAST_SHARE * rows.time_us))
 
 
-def fit_drift(rows: Rows, place: np.ndarray, model: Model, seed: int) -> dict[str, float]:
+def fit_drift(rows: Rows, place: np.ndarray, model: TimeModel, seed: int) -> dict[str, float]:
     """GPU → µs that times grow by from the first row of the file to the last.
 
     In turn: a model of the corrected times, fitted on one half of the shapes and tried on the other; then, per GPU, the
     slope of what it got wrong over ``place`` (rows,), by least squares on errors relative to the prediction.
     """
     gpu = rows.frame["gpu"].to_numpy()
-    names = shape_names(rows.frame)
-    halves = fold_of_names(names, 2, seed)
-    half = np.array([halves[name] for name in names])
+    half = fold_labels(shape_names(rows.frame, rows.family), 2, seed)
     slope = dict.fromkeys(np.unique(gpu).tolist(), 0.0)
     for _ in range(ROUNDS):
         level = without_drift(rows, place, slope)
         predicted = np.empty(len(rows))
         for other in (0, 1):
-            predicted[half == other] = model.fit(level.take(half != other), seed=seed).predict_us(
-                level.take(half == other)
-            )
+            fitted = clone(model).fit(level.take(half != other))
+            predicted[half == other] = fitted.predict(level.take(half == other))
         over, along = level.time_us / predicted - 1.0, place / predicted
         for name in slope:
             mine = gpu == name

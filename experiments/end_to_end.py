@@ -1,4 +1,7 @@
-"""(m) Whole networks end to end, on GPUs and a cuDNN that training never saw: summed layers, measured passes."""
+"""Do predicted layers add up to measured passes of whole networks, on GPUs never measured?
+
+Whole networks end to end, on GPUs and a cuDNN that training never saw: summed layers, measured passes.
+"""
 
 import numpy as np
 import pandas as pd
@@ -9,15 +12,15 @@ from experiments.experiment import Experiment, Outcome
 from experiments.held_out import candidate_rows
 from experiments.script import run_script
 from experiments.sources import Sources
-from experiments.words import percent
-from surrogate.dataset.rows import Rows, rows_of
+from experiments.verdicts import percent
+from surrogate.dataset.rows import rows_of
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.families import CONV
 from surrogate.features.gpu import Gpu, gpu
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.models import MODELS, Support
-from surrogate.models.base import Model
+from surrogate.models import DEFAULT_MODEL, Support, TimeModel
 from surrogate.network.architectures.onnx_graphs import onnx_model
 from surrogate.network.network import Network
 from surrogate.network.onnx_reader import network_of
@@ -39,8 +42,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     """Per network, GPU and cuDNN 5 version: both passes, raw and with an overhead learned from the other networks."""
     measured = passes(pd.read_csv(sources.path("end_to_end")))
     train = candidate_rows([sources.dataset(name, TRAIN) for name in ("cudnn", "partial")])
-    effort.tick("boosted-terms")
-    model, support = MODELS["boosted-terms"]().fit(train, seed=effort.seed), Support.fit(train)
+    effort.tick(DEFAULT_MODEL)
+    model, support = effort.named(DEFAULT_MODEL)[DEFAULT_MODEL].fit(train), Support.fit(train)
     sums = []
     for (network, batch), part in measured.groupby(["network", "batch"], sort=True):
         made = onnx_model(NETWORKS[str(network)])
@@ -73,7 +76,9 @@ def passes(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def pass_times(forward: Network, device: Gpu, model: Model, support: Support) -> dict[str, dict[str, float]]:
+def pass_times(
+    forward: Network, device: Gpu, model: TimeModel, support: Support
+) -> dict[str, dict[str, float]]:
     """Pass → sum of its layers in µs, how many kernels, and the convolutions' part.
 
     Operators other than convolutions take their roofline; the optimizer's step is in neither pass.
@@ -90,7 +95,7 @@ def pass_times(forward: Network, device: Gpu, model: Model, support: Support) ->
     return found
 
 
-def best_times(convs: list[Conv], device: Gpu, model: Model, support: Support) -> dict[Conv, float]:
+def best_times(convs: list[Conv], device: Gpu, model: TimeModel, support: Support) -> dict[Conv, float]:
     """The fastest supported algorithm's predicted time in µs."""
     frame = pd.DataFrame(
         {
@@ -101,8 +106,8 @@ def best_times(convs: list[Conv], device: Gpu, model: Model, support: Support) -
         for one in algorithms("cudnn", conv.direction)
         if one.implemented
     )  # fmt: skip
-    rows: Rows = rows_of(frame)
-    times = np.where(support.supported(rows), model.predict_us(rows), np.inf)
+    rows = rows_of(frame, CONV)
+    times = np.where(support.supported(rows), model.predict(rows), np.inf)
     best = np.full(len(convs), np.inf)
     np.minimum.at(best, frame["problem"].to_numpy(), times)
     return dict(zip(convs, best.tolist(), strict=True))
@@ -157,12 +162,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "end_to_end",
-    "Do predicted layers add up to measured passes of whole networks, on GPUs never measured?",
-    ("cudnn", "partial", "end_to_end"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "end_to_end"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

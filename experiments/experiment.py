@@ -1,5 +1,6 @@
 """An experiment: one question, the files it needs, and a run that answers with a table, a figure and a sentence."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ import pandas as pd
 
 from experiments.effort import Effort
 from experiments.sources import Sources
-from surrogate.dataset.atomic import write_text
+from surrogate.dataset.files import write_text
 
 HOME = Path(__file__).resolve().parent
 """Where tables/, figures/ and README.md lie."""
@@ -25,12 +26,19 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """``name`` is the module's; ``needs`` are source names of `experiments.sources.FILES`, all of them required."""
+    """``needs`` are source names of `experiments.sources.FILES`, all of them required."""
 
     name: str
     question: str
     needs: tuple[str, ...]
     run: Callable[[Sources, Effort], Outcome]
+
+    @classmethod
+    def of(cls, run: Callable[[Sources, Effort], Outcome], needs: tuple[str, ...]) -> "Experiment":
+        """The experiment of the module that defines ``run``: its name, and as question the first line of its docstring."""
+        module = sys.modules[run.__module__]
+        name = Path(str(module.__file__)).stem
+        return cls(name, str(module.__doc__).split("\n")[0], needs, run)
 
     def missing(self, sources: Sources) -> str | None:
         """One line that names the files that are not there, or None where all are."""

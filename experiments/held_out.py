@@ -5,16 +5,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from sklearn.base import clone
 
-from surrogate.dataset.candidates import candidate_frame
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import folds
 from surrogate.dataset.store import Dataset
-from surrogate.evaluation.rounds import fit_beside
 from surrogate.features.errors import InputError
-from surrogate.models import MODELS, Model, Support
+from surrogate.features.families import CONV
+from surrogate.models import Support, TimeModel, model_frame
 
 Tick = Callable[[str], None]
+Round = tuple[np.ndarray, np.ndarray]
+"""Positions of the rows to train on and to test on."""
 
 
 @dataclass(frozen=True)
@@ -32,58 +34,77 @@ class Predictions:
     tested: np.ndarray
     reasons: Mapping[str, str]
 
+    def take(self, index: np.ndarray) -> "Predictions":
+        """The predictions of some rows (positions)."""
+        return Predictions(
+            self.rows.take(index),
+            self.candidates,
+            {name: values[index] for name, values in self.time_us.items()},
+            self.allowed[index],
+            self.tested[index],
+            self.reasons,
+        )
+
 
 def candidate_rows(parts: Sequence[Dataset], candidate: str = "algorithm") -> Rows:
-    """The rows of several datasets, one after another, with their features; of each algorithm its fastest solver."""
-    frames = [candidate_frame(part, candidate) for part in parts]
+    """The convolutions of several datasets, one after another; of each algorithm its fastest solver."""
+    frames = [model_frame(part, candidate) for part in parts]
     devices = {name: gpu for part in parts for name, gpu in part.devices.items()}
-    return rows_of(pd.concat(frames, ignore_index=True), devices)
+    return rows_of(pd.concat(frames, ignore_index=True), CONV, devices)
+
+
+def rounds_by(by: str, rows: Rows, count: int, seed: int, own: int | None = None) -> list[Round]:
+    """The rounds of `surrogate.dataset.splits.folds`; rows from position ``own`` on (None: none) only train."""
+    made = folds(
+        by,
+        rows.family,
+        rows.frame.iloc[:own],
+        rows.frame.iloc[len(rows) if own is None else own :],
+        count,
+        seed,
+    )
+    return [(fold.train, fold.test) for fold in made]
 
 
 def fit_predict(
-    train: Rows, test: Rows, models: Sequence[str], seed: int, tick: Tick
+    train: Rows, test: Rows, models: Mapping[str, TimeModel], tick: Tick
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Model → predictions of ``test`` (rows,); and for each model that cannot learn from ``train`` the reason."""
-    predicted, reasons, fitted = {}, {}, dict[str, Model]()
-    for name in models:
-        tick(name)
+    """Label → predictions of ``test`` (rows,); and for each model that cannot learn from ``train`` the reason."""
+    predicted, reasons = {}, {}
+    for label, model in models.items():
+        tick(label)
         try:
-            fitted[name] = fit_beside(MODELS[name](), train, seed, fitted)
-            predicted[name] = fitted[name].predict_us(test)
+            predicted[label] = clone(model).fit(train).predict(test)
         except InputError as error:
-            reasons[name] = str(error)
+            reasons[label] = str(error)
     return predicted, reasons
 
 
 def predict_rounds(
-    rows: Rows,
-    candidates: str,
-    rounds: Sequence[tuple[np.ndarray, np.ndarray]],
-    models: Sequence[str],
-    seed: int,
-    tick: Tick,
+    rows: Rows, candidates: str, rounds: Sequence[Round], models: Mapping[str, TimeModel], tick: Tick
 ) -> Predictions:
-    """Every round is (train, test) positions in ``rows``; a row tested twice keeps the later prediction."""
-    time_us = {name: np.full(len(rows), np.nan) for name in models}
+    """Label → clones of a model, fitted in every round; a row tested twice keeps the later prediction."""
+    time_us = {label: np.full(len(rows), np.nan) for label in models}
     allowed, tested = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
     reasons: dict[str, str] = {}
     for inside, outside in rounds:
         train, test = rows.take(inside), rows.take(outside)
         if not train.ok.any() or not len(test):
             continue
-        predicted, refused = fit_predict(train, test, [m for m in models if m not in reasons], seed, tick)
+        left = {label: model for label, model in models.items() if label not in reasons}
+        predicted, refused = fit_predict(train, test, left, tick)
         reasons |= refused
-        for name, values in predicted.items():
-            time_us[name][outside] = values
+        for label, values in predicted.items():
+            time_us[label][outside] = values
         allowed[outside] = Support.fit(train).supported(test)
         tested[outside] = True
-    kept = {name: values for name, values in time_us.items() if name not in reasons}
+    kept = {label: values for label, values in time_us.items() if label not in reasons}
     return Predictions(rows, candidates, kept, allowed, tested, reasons)
 
 
 def cross_validate(
     data: Dataset,
-    models: Sequence[str],
+    models: Mapping[str, TimeModel],
     *,
     by: str = "shape",
     count: int,
@@ -94,19 +115,6 @@ def cross_validate(
 ) -> Predictions:
     """Folds as `surrogate.dataset.splits.folds` makes them; ``also`` only trains. Predictions cover ``data`` alone."""
     rows = candidate_rows([data, *also], candidate)
-    length = len(candidate_frame(data, candidate))
-    rounds = folds(by, rows.frame.iloc[:length], rows.frame.iloc[length:], count, seed)
-    whole = predict_rounds(rows, data.candidates, [(f.train, f.test) for f in rounds], models, seed, tick)
-    return part_of(whole, np.arange(length))
-
-
-def part_of(predictions: Predictions, index: np.ndarray) -> Predictions:
-    """The predictions of some rows (positions)."""
-    return Predictions(
-        predictions.rows.take(index),
-        predictions.candidates,
-        {name: values[index] for name, values in predictions.time_us.items()},
-        predictions.allowed[index],
-        predictions.tested[index],
-        predictions.reasons,
-    )
+    own = len(model_frame(data, candidate))
+    rounds = rounds_by(by, rows, count, seed, own)
+    return predict_rounds(rows, data.candidates, rounds, models, tick).take(np.arange(own))

@@ -1,4 +1,7 @@
-"""Iteration times of real traces from host overheads and kernel times, measured or predicted (Lin et al.)."""
+"""How long does a training iteration take, from host overheads and the times of its kernels?
+
+Iteration times of real traces from host overheads and kernel times, measured or predicted (Lin et al.).
+"""
 
 import numpy as np
 import pandas as pd
@@ -9,19 +12,13 @@ from experiments.experiment import Experiment, Outcome
 from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.traces import POWER, RESNET, TRACES, workers
-from experiments.words import listing, percent
-from surrogate.features.errors import InputError
-from surrogate.features.gpu import gpu
-from surrogate.operators import OperatorPredictor
+from experiments.verdicts import listing, percent
 from surrogate.trace.events import Trace
 from surrogate.trace.iteration import (
     IterationTime,
     IterationTimes,
-    Overheads,
-    Surrogates,
     host_work,
     iteration_times,
-    load_surrogates,
     measure_overheads,
     pooled,
 )
@@ -71,18 +68,12 @@ def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[d
     if elsewhere:
         shared = pooled(elsewhere)
         rows.append(summed(name, ELSEWHERE, [iteration_times(one, overheads=shared) for one in mine]))
-    predicted = [surrogate(one, own[id(one)]) for one in mine if (one.ranges.shapes >= 0).any()]
+    predicted = [
+        iteration_times(one, times="surrogate", overheads=own[id(one)])
+        for one in mine
+        if (one.ranges.shapes >= 0).any()
+    ]
     return [*rows, summed(name, PREDICTED, predicted)] if predicted else rows
-
-
-def surrogate(trace: Trace, overheads: Overheads) -> IterationTimes:
-    """With the shipped predictors of the trace's GPU; convolutions as measured where no bundle serves it."""
-    name = iteration_times(trace, overheads=overheads).gpu or ""
-    try:
-        by = load_surrogates(gpu(name))
-    except InputError:
-        by = Surrogates(gpu(name), None, OperatorPredictor.load(name))
-    return iteration_times(trace, times="surrogate", overheads=overheads, surrogates=by)
 
 
 def summed(name: str, setting: str, results: list[IterationTimes]) -> dict[str, object]:
@@ -141,12 +132,7 @@ def _answer(table: pd.DataFrame) -> str:
     return text + (f" Above 5 % in the median: {listing(list(over))}." if len(over) else "")
 
 
-EXPERIMENT = Experiment(
-    "iteration_time",
-    "How long does a training iteration take, from host overheads and the times of its kernels?",
-    tuple(TRACES.values()),
-    run,
-)
+EXPERIMENT = Experiment.of(run, tuple(TRACES.values()))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

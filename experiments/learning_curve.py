@@ -1,4 +1,7 @@
-"""(e) Learning curves: how many training shapes the models need."""
+"""How do errors and slowdowns fall with the number of training shapes?
+
+Learning curves: how many training shapes the models need.
+"""
 
 import numpy as np
 import pandas as pd
@@ -6,19 +9,19 @@ import pandas as pd
 from experiments.drawing import curves
 from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome, columns_first
-from experiments.held_out import candidate_rows, predict_rounds
+from experiments.held_out import Round, candidate_rows, predict_rounds
 from experiments.script import run_script
 from experiments.sources import LABELS, Sources
-from experiments.verdicts import choice_verdicts, time_verdicts, told
-from experiments.words import percent, ratio
+from experiments.verdicts import choice_verdicts, named_models, percent, ratio, time_verdicts
+from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows
-from surrogate.dataset.splits import fold_of_names, shape_names
+from surrogate.dataset.splits import fold_of_names
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
 STEPS = (0.1, 0.5, 1.0)
 """The shares that the answer tells."""
 TEST_FOLDS = 5
-MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms", "blend")
+MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
@@ -29,9 +32,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         rows = candidate_rows([data])
         for share in SHARES:
             rounds = share_rounds(rows, share, effort.seed)[: 1 if effort.quick else TEST_FOLDS]
-            found = predict_rounds(
-                rows, data.candidates, rounds, effort.timed(*MODELS_SHOWN), effort.seed, effort.tick
-            )
+            found = predict_rounds(rows, data.candidates, rounds, effort.timed(*MODELS_SHOWN), effort.tick)
             times = time_verdicts(found)
             columns = ["model", "slowdown_macro", "ci_low", "ci_high"]
             both = times.merge(choice_verdicts(found)[columns], on="model", how="left")
@@ -42,9 +43,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     return Outcome(table, _figure(table), answer(table))
 
 
-def share_rounds(rows: Rows, share: float, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def share_rounds(rows: Rows, share: float, seed: int) -> list[Round]:
     """(train, test) per fold; a smaller share's training shapes are among a larger one's. At least one shape trains."""
-    names = shape_names(rows.frame)
+    names = shape_names(rows.frame, rows.family)
     fold_of = fold_of_names(names, TEST_FOLDS, seed)
     place = fold_of_names(names, len(fold_of), seed + 1)
     rounds = []
@@ -66,7 +67,7 @@ def answer(table: pd.DataFrame) -> str:
             f"{int(part.loc[part['share'] == share, 'training_shapes'].iloc[0]):,}" for share in STEPS
         )
         each = []
-        for name in told(last["model"].iloc[0], last["model"]):
+        for name in named_models(last["model"].iloc[0], last["model"]):
             mine = part[part["model"] == name].set_index("share")
             errors, slowdowns = mine["median_error_pct"], mine["slowdown_macro"]
             each.append(
@@ -85,12 +86,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "learning_curve",
-    "How do errors and slowdowns fall with the number of training shapes?",
-    ("mi210", "cudnn"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("mi210", "cudnn"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -1,4 +1,7 @@
-"""(f) Leave one GPU out: what the other GPUs teach about one that was never measured."""
+"""How good are picks and times on a GPU that training never saw?
+
+Leave one GPU out: what the other GPUs teach about one that was never measured.
+"""
 
 import numpy as np
 import pandas as pd
@@ -9,12 +12,18 @@ from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import cross_validate
 from experiments.script import run_script
 from experiments.sources import Sources
-from experiments.verdicts import choice_verdicts, time_verdicts, told
-from experiments.words import listing, percent, ratio
-from surrogate.evaluation.scorecard import HEURISTIC
+from experiments.verdicts import (
+    HEURISTIC,
+    choice_verdicts,
+    listing,
+    named_models,
+    percent,
+    ratio,
+    time_verdicts,
+)
 
 EVERY = "all"
-SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms", "blend")
+SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
 """Models that the figure draws, and the only ones of a quick run beside those that cost nothing."""
 CHEAP = ("always-best-single", "roofline", "li-et-al", "linear-dims")
 
@@ -44,11 +53,11 @@ def answer(table: pd.DataFrame) -> str:
     overall = table[table["gpu"] == EVERY].set_index("model")
     learned = overall.drop(index=HEURISTIC, errors="ignore")
     slowdown, error = learned["slowdown_macro"], learned["median_error_pct"]
-    picks = [f"{name} {ratio(slowdown[name])}" for name in told(slowdown.idxmin(), learned.index)]
+    picks = [f"{name} {ratio(slowdown[name])}" for name in named_models(slowdown.idxmin(), learned.index)]
     if HEURISTIC in overall.index:
         picks.append(f"cuDNN's heuristic {ratio(overall.loc[HEURISTIC, 'slowdown_macro'])}")
     timed = str(error.idxmin())
-    times = [f"{name} {percent(error[name])}" for name in told(timed, learned.index)]
+    times = [f"{name} {percent(error[name])}" for name in named_models(timed, learned.index)]
     each = table[(table["model"] == timed) & (table["gpu"] != EVERY)].dropna(subset=["median_error_pct"])
     each = each.sort_values("median_error_pct")
     worst = [
@@ -67,12 +76,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "leave_one_gpu_out",
-    "How good are picks and times on a GPU that training never saw?",
-    ("cudnn", "partial"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -1,4 +1,7 @@
-"""(g) MIOpen on four AMD GPUs, by algorithm and by solver, and MI300X from the other three."""
+"""How good are picks on AMD's GPUs, by algorithm and by solver, and on one that training never saw?
+
+MIOpen on four AMD GPUs, by algorithm and by solver, and MI300X from the other three.
+"""
 
 import numpy as np
 import pandas as pd
@@ -6,24 +9,17 @@ import pandas as pd
 from experiments.drawing import dots
 from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome, columns_first
-from experiments.held_out import Predictions, candidate_rows, cross_validate, part_of, predict_rounds
+from experiments.held_out import Predictions, candidate_rows, cross_validate, predict_rounds
 from experiments.script import run_script
 from experiments.sources import LABELS, Sources
-from experiments.verdicts import choice_verdicts, time_verdicts, told
-from experiments.words import interval, percent, ratio
-from surrogate.dataset.splits import shape_names
+from experiments.verdicts import choice_verdicts, interval, named_models, percent, ratio, time_verdicts
+from surrogate.dataset.problems import shape_names
 from surrogate.dataset.store import Dataset
+from surrogate.models import TimeModel
 
 GPUS = ("mi210", "mi100", "mi300x", "navi21")
 UNSEEN = "mi300x"
-MODELS_SHOWN = (
-    "always-best-single",
-    "seer-time-only",
-    "linear-terms",
-    "boosted-dims",
-    "boosted-terms",
-    "blend",
-)
+MODELS_SHOWN = ("always-best-single", "seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
 FOLDS = 5
 BY_SHAPE, KNOWN, NEW = "by shape", "GPU unseen, shape seen elsewhere", "GPU and shape unseen"
 
@@ -48,43 +44,33 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 
 
 def _unseen(
-    data: dict[str, Dataset], candidate: str, models: tuple[str, ...], effort: Effort
+    data: dict[str, Dataset], candidate: str, models: dict[str, TimeModel], effort: Effort
 ) -> list[tuple[str, Predictions]]:
     """MI300X predicted from the others: its shapes that they measured, too, and those that they did not."""
     others = [data[name] for name in GPUS if name != UNSEEN]
     rows = candidate_rows([*others, data[UNSEEN]], candidate)
     held = (rows.frame["gpu"] == data[UNSEEN].frame["gpu"].iloc[0]).to_numpy()
     inside, outside = np.flatnonzero(~held), np.flatnonzero(held)
-    found = predict_rounds(
-        rows, data[UNSEEN].candidates, [(inside, outside)], models, effort.seed, effort.tick
-    )
-    names = shape_names(rows.frame)
+    found = predict_rounds(rows, data[UNSEEN].candidates, [(inside, outside)], models, effort.tick)
+    names = shape_names(rows.frame, rows.family)
     seen = np.isin(names[outside], np.unique(names[inside]))
-    return [
-        (label, part_of(found, outside[mask])) for label, mask in ((KNOWN, seen), (NEW, ~seen)) if mask.any()
-    ]
+    parts = ((KNOWN, seen), (NEW, ~seen))
+    return [(label, found.take(outside[mask])) for label, mask in parts if mask.any()]
 
 
 def verdicts(found: Predictions) -> pd.DataFrame:
     """Slowdowns and time errors side by side, per model."""
-    columns = [
-        "model",
-        "n",
-        "slowdown_macro",
-        "ci_low",
-        "ci_high",
-        "slowdown_p95",
-        "top1",
-        "infeasible_picks",
-    ]
-    picks = choice_verdicts(found)[columns].rename(columns={"n": "problems"})
+    picks = choice_verdicts(found).drop(
+        columns=["gpu", "stratum", "shapes", "slowdown_geomean", "within_10pct"]
+    )
+    picks = picks.rename(columns={"n": "problems"})
     return picks.merge(time_verdicts(found), on="model", how="outer")
 
 
 def answer(table: pd.DataFrame) -> str:
     """Slowdown per GPU for both kinds of candidate, and on the unseen GPU, of the models that answers name."""
     known = table[(table["split"] == BY_SHAPE) & (table["candidate"] == "algorithm")]
-    names = told(known.groupby("model")["slowdown_macro"].mean().idxmin(), known["model"])
+    names = named_models(known.groupby("model")["slowdown_macro"].mean().idxmin(), known["model"])
     by_gpu = []
     for gpu, part in table[table["split"] == BY_SHAPE].groupby("gpu", sort=False):
         rows = {(row["candidate"], row["model"]): row for _, row in part.iterrows()}
@@ -128,12 +114,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "miopen",
-    "How good are picks on AMD's GPUs, by algorithm and by solver, and on one that training never saw?",
-    GPUS,
-    run,
-)
+EXPERIMENT = Experiment.of(run, GPUS)
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -1,31 +1,44 @@
-"""(l) Whole networks held out with all their shapes: predicted sums of convolution times against measured ones."""
+"""Do predicted convolution times of a network never seen add up to the measured ones?
 
-from collections.abc import Iterator, Sequence
+Whole networks held out with all their shapes: predicted sums of their layers' times against measured ones.
+
+Convolutions are summed over the fastest algorithm's prediction, other layers over what they take as operators.
+"""
+
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
+from sklearn.base import clone
 
 from experiments.drawing import dots
 from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome
 from experiments.held_out import candidate_rows, fit_predict
-from experiments.network_operators import PLACE, other_layers, other_sums
 from experiments.script import run_script
 from experiments.sources import FORWARD, Sources
-from experiments.words import percent
-from surrogate.dataset.rows import Rows, rows_of
-from surrogate.dataset.splits import fold_of_names, shape_names
+from experiments.verdicts import percent
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.problems import shape_names
+from surrogate.dataset.rows import Rows, rows_by_family, rows_of
+from surrogate.dataset.splits import fold_of_names
 from surrogate.dataset.store import read_table
 from surrogate.features.algorithms import algorithms
 from surrogate.features.errors import InputError
+from surrogate.features.families import CONV, Family
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.models import Support
-from surrogate.operators import read_operators
+from surrogate.formats.operator_tables import KINDS, read_operator_tables
+from surrogate.models import DEFAULT_MODEL, Support, TimeModel
 
-MODELS_SHOWN = ("roofline", "seer-time-only", "linear-terms", "boosted-terms", "blend")
+MODELS_SHOWN = ("roofline", "seer-time-only", "linear-terms", "boosted-terms")
 PLAIN = "several plain convolutions"
 CONVOLUTION = "CUDNN_CONV_FWD"
 KEY = ["gpu", "library_version", *SIZE_COLUMNS]
+PLACE = ["network", "gpu", "batch"]
+POOL = {
+    "window": "r", "window_w": "s", "pad": "pad_h", "pad_w": "pad_w", "stride": "stride_h", "stride_w": "stride_w",
+}  # fmt: skip
+"""Size of a pool → its column in the table of sequences."""
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
@@ -33,8 +46,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     sequences = read_table(sources.path("sequences"))[0]
     layers, others = convolution_layers(sequences), other_layers(sequences)
     measured = candidate_rows([sources.dataset(name, FORWARD) for name in ("cudnn", "partial")])
-    operators = read_operators([sources.path("other_ops")])
-    names, models = shape_names(measured.frame), effort.timed(*MODELS_SHOWN)
+    operators = rows_by_family(read_operator_tables([sources.path("other_ops")]))
+    names, models = shape_names(measured.frame, CONV), effort.timed(*MODELS_SHOWN)
     networks = sorted(set(layers["network"]))
     if len(networks) < 2:
         raise InputError(f"{sources.path('sequences')}: {len(networks)} network; holding one out needs two")
@@ -42,10 +55,11 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     parts = []
     for fold in range(max(fold_of.values()) + 1):
         held = layers[layers["network"].map(fold_of) == fold]
-        train = measured.take(~np.isin(names, list(set(shape_names(held)))))
+        train = measured.take(~np.isin(names, list(set(shape_names(held, CONV)))))
         if train.ok.any():
             effort.tick("operators")
-            rest = other_sums(others[others["network"].map(fold_of) == fold], operators, effort.seed)
+            model = effort.named(DEFAULT_MODEL)[DEFAULT_MODEL]
+            rest = other_sums(others[others["network"].map(fold_of) == fold], operators, model)
             parts.append(sums(held, train, models, effort).merge(rest, on=PLACE, how="left"))
     if not parts:
         raise InputError("every measured shape belongs to every network; nothing is left to train on")
@@ -74,14 +88,14 @@ def candidates(layers: pd.DataFrame) -> Rows:
     known = [one.name for one in algorithms("cudnn", "fwd") if one.implemented]
     frame = problems.merge(pd.DataFrame({"algorithm": known}), how="cross")
     texts = {"library": "cudnn", "direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW"}
-    return rows_of(frame.assign(**texts))
+    return rows_of(frame.assign(**texts), CONV)
 
 
-def sums(held: pd.DataFrame, train: Rows, models: Sequence[str], effort: Effort) -> pd.DataFrame:
+def sums(held: pd.DataFrame, train: Rows, models: Mapping[str, TimeModel], effort: Effort) -> pd.DataFrame:
     """One row per network, GPU, batch and model: measured and predicted sums over the held layers."""
     rows = candidates(held)
     allowed = Support.fit(train).supported(rows)
-    predicted, _ = fit_predict(train, rows, models, effort.seed, effort.tick)
+    predicted, _ = fit_predict(train, rows, models, effort.tick)
     problem = rows.frame.groupby(KEY, sort=False).ngroup().to_numpy()
     distinct = rows.frame.drop_duplicates(KEY)[KEY].reset_index(drop=True)
     found = []
@@ -91,13 +105,73 @@ def sums(held: pd.DataFrame, train: Rows, models: Sequence[str], effort: Effort)
         np.minimum.at(best, problem, usable)
         each = held.merge(distinct.assign(predicted_us=best), on=KEY, how="left")
         each = each[np.isfinite(each["predicted_us"])]
-        total = each.groupby(["network", "gpu", "batch"], as_index=False).agg(
+        total = each.groupby(PLACE, as_index=False).agg(
             convs=("time_us", "size"), measured_us=("time_us", "sum"), predicted_us=("predicted_us", "sum")
         )
         found.append(total.assign(model=name))
     table = pd.concat(found, ignore_index=True)
     table["error_pct"] = 100 * (table["predicted_us"] / table["measured_us"] - 1)
     return table
+
+
+def other_layers(frame: pd.DataFrame) -> pd.DataFrame:
+    """The layers that `KINDS` knows as dataset rows of their operators, with ``network`` and ``network_batch``.
+
+    A matrix product's sizes stand as n, c, h = M, N, K (GEMV: M, K); −1 is a size that a tensor does not have.
+    """
+    pairs = zip(frame["op"], frame["variant"].fillna("").astype(str), strict=True)
+    known = pd.Series([KINDS.get(pair) for pair in pairs], index=frame.index)
+    kept = known.notna() & (frame["time_us"] > 0)
+    rows, known = frame[kept], known[kept]
+    layers = rows[["network", "gpu", "library_version", "time_us"]].assign(
+        network_batch=rows["batch"],
+        operator=known.str[0],
+        variant=known.str[1],
+        status="ok",
+        algorithm="default",
+    )
+    sizes = rows[[*"nchw", *POOL.values()]].astype("float64").fillna(0).astype("int64")
+    product, vector = layers["operator"] == "gemm", layers["variant"] == "GEMV"
+    images = sizes[[*"nchw"]].clip(lower=1)
+    pool = layers["operator"].str.contains("pool")
+    for size, column in POOL.items():
+        images[size] = sizes[column].where(pool, 0)
+    products = pd.DataFrame(
+        {
+            "batch": 1,
+            "m": sizes["n"],
+            "n": sizes["c"].where(~vector, 1),
+            "k": sizes["h"].where(~vector, sizes["c"]),
+        }
+    )
+    parts = [
+        layers[~product].assign(library="cudnn").join(images[~product]),
+        layers[product].assign(library="cublas").join(products[product]),
+    ]
+    return normalise(pd.concat(parts).sort_index().fillna(dict.fromkeys(images, 0)), "sequences")
+
+
+def other_sums(
+    held: pd.DataFrame, measured: Mapping[Family, tuple[np.ndarray, Rows]], model: TimeModel
+) -> pd.DataFrame:
+    """Sums over the ``held`` layers of `other_layers`, measured and predicted, per network, GPU and batch.
+
+    Of each family a clone of ``model`` trains on the ``measured`` rows whose shapes no held layer has.
+    """
+    predicted = np.full(len(held), np.nan)
+    for kind, (positions, rows) in rows_by_family(held).items():
+        if kind in measured:
+            known = measured[kind][1]
+            seen = np.isin(shape_names(known.frame, kind), list(set(shape_names(rows.frame, kind))))
+            predicted[positions] = clone(model).fit(known.take(~seen)).predict(rows)
+    each = held.assign(other_predicted_us=predicted)[np.isfinite(predicted)].drop(
+        columns="batch", errors="ignore"
+    )
+    each = each.rename(columns={"network_batch": "batch", "time_us": "other_measured_us"})
+    totals = each.groupby(PLACE, as_index=False)[["other_measured_us", "other_predicted_us"]].sum()
+    return totals.merge(
+        each.groupby(PLACE, as_index=False).size().rename(columns={"size": "others"}), on=PLACE
+    )
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
@@ -121,7 +195,7 @@ def answer(table: pd.DataFrame) -> str:
     )
     plain = best.loc[best["kind"] == PLAIN, "error_pct"].abs()
     whole = best["all_layers_error_pct"].abs()
-    told = (
+    all_layers = (
         f" All layers together: {percent(whole.median())} (p90 {percent(whole.quantile(0.9))})."
         if whole.any()
         else ""
@@ -131,7 +205,7 @@ def answer(table: pd.DataFrame) -> str:
         f" batch), median error: {each}. {found['model'][0]} is furthest off on {worst.index[-1]}"
         f" ({percent(worst.iloc[-1])}) and on {by_gpu.index[-1]} ({percent(by_gpu.iloc[-1])}), closest on"
         f" {by_gpu.index[0]} ({percent(by_gpu.iloc[0])}); without depthwise networks and those of one measured"
-        f" convolution it is {percent(plain.median())} (p90 {percent(plain.quantile(0.9))}).{told}"
+        f" convolution it is {percent(plain.median())} (p90 {percent(plain.quantile(0.9))}).{all_layers}"
     )
 
 
@@ -147,12 +221,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "networks",
-    "Do predicted convolution times of a network never seen add up to the measured ones?",
-    ("cudnn", "partial", "other_ops", "sequences"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "other_ops", "sequences"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

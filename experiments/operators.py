@@ -1,4 +1,9 @@
-"""Operators other than convolutions on shapes never seen, beside published baselines."""
+"""How well are pooling, norms, softmax, pointwise operators and matrix products foretold on shapes never seen?
+
+Operators other than convolutions on shapes never seen, beside published baselines.
+"""
+
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -6,104 +11,104 @@ import pandas as pd
 from experiments.drawing import dots
 from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome
+from experiments.held_out import Predictions, predict_rounds, rounds_by
 from experiments.script import run_script
 from experiments.sources import Sources
-from experiments.words import listing, percent
-from surrogate.dataset.splits import fold_of_names
-from surrogate.operators import OperatorTable, hold_out, read_operators
+from experiments.verdicts import error_record, listing, percent
+from surrogate.dataset.problems import newest_version
+from surrogate.dataset.rows import rows_by_family, rows_of
+from surrogate.formats.operator_tables import read_operator_tables
+from surrogate.models import DEFAULT_MODEL, TimeModel
+from surrogate.models.interpolation import GemmInterpolation
+from surrogate.models.seer.other_operators import GradientRatio, SeerPolynomials
 
 NEEDS = ("other_ops", "scope_ops", "dense")
-OURS = "blended-operators"
-TREES = "boosted-operators"
 FOLDS = 5
-GROUPS = ("library", "kind")
+GROUPS = ("library", "operator")
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Each library's operators in folds by shape; every model on the same rows."""
-    table = sampled(read_operators([sources.path(name) for name in NEEDS]), effort)
-    parts, per_gpu = [], []
-    for library in sorted(table.frame["library"].unique()):
-        part = table.take((table.frame["library"] == library).to_numpy())
-        held = hold_out(
-            part,
-            folds=min(FOLDS, effort.folds),
-            seed=effort.seed,
-            progress=lambda done, total, text: effort.tick(text),
-        )
-        parts.append(held.against(OURS, *GROUPS).assign(gpu="all"))
-        per_gpu.append(held.against(OURS, *GROUPS, "gpu"))
-    found = shown(pd.concat([*parts, *per_gpu], ignore_index=True))
-    overall = found[found["gpu"] == "all"]
+    """Each family of operators in folds by shape; every model on the same rows, judged per library and operator."""
+    models = effort.named("roofline", "mlp", DEFAULT_MODEL)
+    baselines = (GemmInterpolation(), SeerPolynomials(), GradientRatio(effort.seed))
+    models = {**{model.name: model for model in baselines}, **models}
+    parts = list(held_out(sources, NEEDS, "shape", models, effort))
+    overall = errors(parts, GROUPS).assign(gpu="all")
+    table = pd.concat([overall, errors(parts, (*GROUPS, "gpu"))], ignore_index=True)
     figure = dots(
-        overall.assign(operator=overall["library"] + " " + overall["kind"]),
-        category="operator",
-        series="model",
-        value="median_error_pct",
-        xlabel="median error of times on unseen shapes, %",
-        log=True,
+        overall.assign(name=overall["library"] + " " + overall["operator"]), category="name", series="model",
+        value="median_error_pct", xlabel="median error of times on unseen shapes, %", log=True,
+    )  # fmt: skip
+    return Outcome(table, figure, answer(overall))
+
+
+def held_out(
+    sources: Sources, needs: Sequence[str], by: str, models: dict[str, TimeModel], effort: Effort
+) -> Iterator[Predictions]:
+    """Held-out predictions of every family of operators in the tables; in a quick run of a sample of its shapes."""
+    frame = read_operator_tables([sources.path(name) for name in needs])
+    for kind, (_, rows) in rows_by_family(frame).items():
+        newest = rows.frame[newest_version(rows.frame, kind)]
+        part = rows_of(effort.sampled(newest, kind), kind)
+        rounds = rounds_by(by, part, min(FOLDS, effort.folds), effort.seed)
+        yield predict_rounds(part, "listed", rounds, models, effort.tick)
+
+
+def errors(parts: Sequence[Predictions], groups: Sequence[str]) -> pd.DataFrame:
+    """Errors per group (columns of the tables) and model over all families, beside the default's on the same rows.
+
+    ``coverage_pct`` is the share of the group's rows that the model predicts.
+    """
+    rows = pd.concat([_long(part) for part in parts], ignore_index=True)
+    models = list(dict.fromkeys(name for part in parts for name in part.time_us))
+    records = []
+    for key, part in rows.groupby(list(groups) or (lambda _: "all"), sort=True):
+        named = dict(zip(groups, key if isinstance(key, tuple) else (key,), strict=bool(groups)))
+        measured, shape = part["time_us"].to_numpy(), part["shape"].to_numpy()
+        for model in models:
+            known = np.isfinite(part[model].to_numpy())
+            record = {"model": model, "n": 0, "shapes": 0, "coverage_pct": 100 * known.mean()}
+            if known.any():
+                each = (part[model].to_numpy()[known], measured[known], shape[known])
+                record |= error_record(*each)
+                same = error_record(part[DEFAULT_MODEL].to_numpy()[known], *each[1:])
+                record["default_same_rows_pct"] = same["median_error_pct"]
+            records.append({**named, **record})
+    return pd.DataFrame(records)
+
+
+def _long(part: Predictions) -> pd.DataFrame:
+    """The tested ok rows with a column of predictions per model; a shape's name tells its family."""
+    counted = np.flatnonzero(part.tested & part.rows.ok)
+    rows = part.rows.take(counted)
+    shape = np.char.add(f"{rows.family.name} ", rows.shape.astype(str))
+    times = {name: values[counted] for name, values in part.time_us.items()}
+    return (
+        rows.frame[[*GROUPS, "gpu"]].reset_index(drop=True).assign(time_us=rows.time_us, shape=shape, **times)
     )
-    return Outcome(found, figure, _answer(overall))
 
 
-def sampled(table: OperatorTable, effort: Effort) -> OperatorTable:
-    """All rows, or in a quick run those of at most ``quick_shapes`` shapes of each library, drawn by a seeded hash."""
-    if not effort.quick:
-        return table
-    names = table.shape_names()
-    kept = np.zeros(len(table), dtype=bool)
-    for library in table.frame["library"].unique():
-        mine = (table.frame["library"] == library).to_numpy()
-        distinct = len(set(names[mine]))
-        place = fold_of_names(names[mine], distinct, effort.seed)
-        kept[mine] = [place[name] < effort.quick_shapes for name in names[mine]]
-    return table.take(kept)
-
-
-def shown(rows: pd.DataFrame) -> pd.DataFrame:
-    """Errors in percent, plainly named."""
-    percents = {
-        "median_error_pct": "median_ape",
-        "mean_error_pct": "mape",
-        "p90_error_pct": "p90_ape",
-        "gmae_pct": "gmae",
-        "coverage_pct": "coverage",
-    }
-    if "reference_median_ape" in rows:
-        percents |= {
-            "ours_same_rows_pct": "reference_median_ape",
-            "ours_same_rows_p90_pct": "reference_p90_ape",
-        }
-    names = [name for name in ("library", "kind", "gpu", "population", "model") if name in rows]
-    return rows[[*names, "n", "shapes"]].assign(**{ours: 100 * rows[name] for ours, name in percents.items()})
-
-
-def _answer(overall: pd.DataFrame) -> str:
+def answer(overall: pd.DataFrame) -> str:
     """Medians over operators of each library, and where a baseline is ahead on its own rows."""
     texts = []
     for library, part in overall.groupby("library"):
-        ours = part[part["model"] == OURS]["median_error_pct"]
-        texts.append(f"{library} {percent(ours.median())} (worst operator {percent(ours.max())})")
-    others = overall[~overall["model"].isin((OURS, TREES)) & (overall["n"] > 0)]
-    ahead = others[others["median_error_pct"] < others["ours_same_rows_pct"]]
+        own = part[part["model"] == DEFAULT_MODEL]["median_error_pct"]
+        texts.append(f"{library} {percent(own.median())} (worst operator {percent(own.max())})")
+    others = overall[(overall["model"] != DEFAULT_MODEL) & (overall["n"] > 0)]
+    ahead = others[others["median_error_pct"] < others["default_same_rows_pct"]]
     worse = [
-        f"{row.model} on {row.library} {row.kind} ({percent(row.median_error_pct)}"
-        f" against {percent(row.ours_same_rows_pct)})"
+        f"{row.model} on {row.library} {row.operator} ({percent(row.median_error_pct)}"
+        f" against {percent(row.default_same_rows_pct)})"
         for row in ahead.itertuples()
     ]
     return (
-        f"Median error over operators, shapes never seen: {listing(texts)}; the blend is ahead of the baseline in"
+        f"Median error over operators, shapes never seen: {listing(texts)}; {DEFAULT_MODEL} is ahead of the baseline in"
         f" {len(others) - len(ahead)} of {len(others)} comparisons on the same rows"
         + (f"; behind {listing(worse)}." if worse else ".")
     )
 
 
-EXPERIMENT = Experiment(
-    "operators",
-    "How well are pooling, norms, softmax, pointwise operators and matrix products foretold on shapes never seen?",
-    NEEDS,
-    run,
-)
+EXPERIMENT = Experiment.of(run, NEEDS)
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

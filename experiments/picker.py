@@ -1,4 +1,7 @@
-"""(c) The picker: SEER's 10 % rule and the slowdown, with infeasible picks counted as right and as wrong."""
+"""How often is a pick over 10 % slower than the best, and what does it cost?
+
+The picker: SEER's 10 % rule and the slowdown, with infeasible picks counted as right and as wrong.
+"""
 
 import numpy as np
 import pandas as pd
@@ -7,13 +10,18 @@ from experiments.drawing import dots
 from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import cross_validate
-from experiments.paper_domain import PAPER_BATCH, PAPER_LEAST_US
 from experiments.script import run_script
-from experiments.sources import Sources
-from experiments.verdicts import choice_verdicts, problem_picks, told
-from experiments.words import interval, percent, ratio
+from experiments.sources import PAPER_BATCH, PAPER_LEAST_US, Sources
+from experiments.verdicts import (
+    HEURISTIC,
+    choice_verdicts,
+    interval,
+    named_models,
+    percent,
+    problem_picks,
+    ratio,
+)
 from surrogate.evaluation.judge import WITHIN
-from surrogate.evaluation.scorecard import HEURISTIC
 
 WHOLE, PAPER = "all problems", "paper's pick set"
 
@@ -64,7 +72,7 @@ def answer(table: pd.DataFrame) -> str:
     """The best model, the default, SEER's and the heuristic by both rules, over all problems."""
     whole = table[table["problems_of"] == WHOLE].set_index("model")
     best = whole.drop(index=HEURISTIC, errors="ignore")["slowdown_macro"].idxmin()
-    names = [*told(best, whole.index), *([HEURISTIC] if HEURISTIC in whole.index else [])]
+    names = [*named_models(best, whole.index), *([HEURISTIC] if HEURISTIC in whole.index else [])]
     each = []
     for name in names:
         row = whole.loc[name]
@@ -105,12 +113,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )
 
 
-EXPERIMENT = Experiment(
-    "picker",
-    "How often is a pick over 10 % slower than the best, and what does it cost?",
-    ("cudnn", "partial"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -1,4 +1,7 @@
-"""(p) Where a replay's error comes from: real traces simulated unchanged, whole and with a part replaced."""
+"""Does a trace's dependency graph replay what was measured, and what does each part give?
+
+Where a replay's error comes from: real traces simulated unchanged, whole and with a part replaced.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +15,7 @@ from experiments.experiment import Experiment, Outcome
 from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.traces import POWER, TRACES, workers
-from experiments.words import percent
+from experiments.verdicts import percent
 from surrogate.trace.graph import EDGE_KINDS, Graph, graph_of, serialised_pct, simulate
 from surrogate.trace.graph.tasks import DEVICE_KINDS, HANDOVER, LAUNCH, SYNC, previous_on_resource
 
@@ -132,12 +135,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )
 
 
-EXPERIMENT = Experiment(
-    "replay_error",
-    "Does a trace's dependency graph replay what was measured, and what does each part give?",
-    tuple(TRACES.values()),
-    run,
-)
+EXPERIMENT = Experiment.of(run, tuple(TRACES.values()))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

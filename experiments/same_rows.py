@@ -1,4 +1,7 @@
-"""(d) Every model of the registry on the same rows, in the paper's own domain and outside it."""
+"""Which model predicts and picks best on the same rows, with and without the analytical terms?
+
+Every model of the registry on the same rows, in the paper's own domain and outside it.
+"""
 
 from collections.abc import Iterator
 
@@ -9,13 +12,19 @@ from experiments.drawing import dots
 from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome, columns_first
 from experiments.held_out import cross_validate
-from experiments.paper_domain import paper_domain
 from experiments.script import run_script
-from experiments.sources import LABELS, Sources
-from experiments.verdicts import choice_verdicts, refused, time_verdicts, told
-from experiments.words import interval, percent, ratio
+from experiments.sources import LABELS, Sources, paper_domain
+from experiments.verdicts import (
+    HEURISTIC,
+    choice_verdicts,
+    interval,
+    named_models,
+    percent,
+    ratio,
+    refused,
+    time_verdicts,
+)
 from surrogate.dataset.store import Dataset
-from surrogate.evaluation.scorecard import HEURISTIC
 
 DOMAIN = "cuDNN 7, paper's domain"
 MI210_FOLDS = 5
@@ -64,13 +73,13 @@ def answer(table: pd.DataFrame) -> str:
     for label, part in table[table["n"] > 0].groupby("data", sort=False):
         times = part.sort_values("median_error_pct").set_index("model")["median_error_pct"]
         said = f"{label}: " + ", ".join(
-            f"{name} {percent(times[name])}" for name in told(times.index[0], times.index)
+            f"{name} {percent(times[name])}" for name in named_models(times.index[0], times.index)
         )
         chosen = part[part["model"] != HEURISTIC].dropna(subset=["slowdown_macro"]).set_index("model")
         if len(chosen):
             picks = [
                 f"{name} {ratio(row['slowdown_macro'])} {interval(row['ci_low'], row['ci_high'])}"
-                for name in told(chosen["slowdown_macro"].idxmin(), chosen.index)
+                for name in named_models(chosen["slowdown_macro"].idxmin(), chosen.index)
                 for row in [chosen.loc[name]]
             ]
             said += f"; picks {', '.join(picks)}"
@@ -101,12 +110,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "same_rows",
-    "Which model predicts and picks best on the same rows, with and without the analytical terms?",
-    ("cudnn", "partial", "mi210", "winners"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi210", "winners"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

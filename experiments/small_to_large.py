@@ -1,4 +1,7 @@
-"""(h) Train on small problems, predict large ones: where trees end and physics must carry on."""
+"""Do models trained on the smaller half of the problems hold on the larger half?
+
+Train on small problems, predict large ones: where trees end and physics must carry on.
+"""
 
 from itertools import pairwise
 
@@ -8,20 +11,18 @@ import pandas as pd
 from experiments.drawing import curves
 from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome, columns_first
-from experiments.held_out import candidate_rows, part_of, predict_rounds
+from experiments.held_out import candidate_rows, predict_rounds, rounds_by
 from experiments.script import run_script
 from experiments.sources import LABELS, Sources
-from experiments.verdicts import choice_verdicts, time_verdicts
-from experiments.words import listing, percent, ratio
+from experiments.verdicts import choice_verdicts, listing, percent, ratio, time_verdicts
 from surrogate.dataset.rows import Rows
-from surrogate.dataset.splits import folds
 
 SMALL_SHARE = 0.5
 """Share of the problems, by FLOPs, that train."""
 STEPS = (1.0, 4.0, 16.0, 64.0, np.inf)
 """Edges of the classes of test problems: FLOPs over the largest that trained."""
 OUTSIDE, INSIDE = "trained on small problems", "trained on all sizes"
-MODELS_SHOWN = ("roofline", "seer-time-only", "linear-terms", "boosted-terms", "blend")
+MODELS_SHOWN = ("roofline", "seer-time-only", "linear-terms", "boosted-terms")
 FOLDS = 3
 
 
@@ -33,15 +34,14 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         rows = candidate_rows([data])
         excess = excess_flops(rows)
         small, large = np.flatnonzero(excess <= 1.0), np.flatnonzero(excess > 1.0)
-        by_shape = folds("shape", rows.frame, rows.frame.iloc[:0], FOLDS, effort.seed)
         # Only large rows are compared, so a fold need not predict its small ones.
-        inner = [(fold.train, fold.test[excess[fold.test] > 1.0]) for fold in by_shape]
+        by_shape = rounds_by("shape", rows, FOLDS, effort.seed)
+        inner = [(train, test[excess[test] > 1.0]) for train, test in by_shape]
         for training, rounds in ((OUTSIDE, [(small, large)]), (INSIDE, inner)):
-            models = effort.timed(*MODELS_SHOWN)
-            found = predict_rounds(rows, data.candidates, rounds, models, effort.seed, effort.tick)
+            found = predict_rounds(rows, data.candidates, rounds, effort.timed(*MODELS_SHOWN), effort.tick)
             for low, high in pairwise(STEPS):
                 index = np.flatnonzero((excess > low) & (excess <= high))
-                part = part_of(found, index)
+                part = found.take(index)
                 if len(index) and rows.ok[index].any():
                     columns = ["model", "n", "slowdown_macro", "ci_low", "ci_high"]
                     picks = choice_verdicts(part)[columns].rename(columns={"n": "problems"})
@@ -85,12 +85,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "small_to_large",
-    "Do models trained on the smaller half of the problems hold on the larger half?",
-    ("cudnn", "mi210"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "mi210"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from surrogate.dataset.normalise import normalise
+from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import Dataset, read_dataset, read_table
 from surrogate.features.errors import InputError, nearest
 
@@ -24,6 +24,7 @@ FILES: dict[str, tuple[str, str]] = {
     "other_ops": ("cudnn_other_ops.parquet", "all"),
     "scope_ops": ("cudnn_other_ops_p100_v100.parquet", "all"),
     "dense": ("dense_ops.parquet", "all"),
+    "deepbench": ("deepbench_gemm.parquet", "listed"),
     "sequences": ("network_layer_sequences.parquet", "listed"),
     "end_to_end": ("cnn_benchmarks_end_to_end.csv", "listed"),
     "trace_resnet50": ("traces/resnet50_b32_training_v100.json.gz", "all"),
@@ -44,6 +45,8 @@ LABELS = {
 }
 """How tables and sentences name a source."""
 
+PAPER_BATCH = 128
+PAPER_LEAST_US = 1000.0
 FORWARD = {"direction": "fwd", "dtype": "fp32", "layout": "NCHW"}
 """The part that SEER is about, and the one with the most shapes in every source."""
 
@@ -108,3 +111,16 @@ def winner_rows(frame: pd.DataFrame) -> pd.DataFrame:
         algorithm=frame["algorithm_guess"].str.split(r"[/(]", n=1, regex=True).str[0],
         status="ok",
     )
+
+
+def paper_domain(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of ``frame`` that the paper would keep (batch 128, over 1 ms, square, ungrouped), and the same problems'
+    refusals.
+
+    Rows of 1 ms and less are dropped, so that a problem whose best is that fast is no longer measured whole and cannot
+    be judged: the paper's pick set, too, wants the best above 1 ms.
+    """
+    square = (frame["h"] == frame["w"]) & (frame["r"] == frame["s"])
+    kept = (frame["n"] == PAPER_BATCH) & square & (frame["groups"] == 1)
+    slow = (frame["status"] != "ok") | (frame["time_us"] > PAPER_LEAST_US)
+    return frame[kept & slow].reset_index(drop=True)

@@ -1,14 +1,14 @@
-"""How long an answer takes, side by side in one run: ours, a forest per algorithm, an MLP, and cuDNN's heuristic.
+"""How long does an answer take, and how long elsewhere?
 
-Clocks do not repeat bit for bit, so this experiment is run by itself and is not one of `experiments.catalogue.NAMES`.
+How long an answer takes, side by side in one run: ours, a forest per algorithm, an MLP, and cuDNN's heuristic.
+
+Clocks do not repeat bit for bit, so nothing runs beside this experiment (`experiments.catalogue.ALONE`).
 """
 
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,25 +16,25 @@ import pandas as pd
 
 from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome
+from experiments.held_out import candidate_rows
 from experiments.script import run_script
 from experiments.sources import Sources
-from surrogate.bundle.bundle import Bundle, save
 from surrogate.collect.networks import layers
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset
+from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.families import CONV
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.models import Support, model_class
-from surrogate.prediction.predictor import Predictor, load
-from surrogate.uncertainty.conformal import ALL, Widths
-from surrogate.uncertainty.domain import Domain
+from surrogate.models import TimeModel
+from surrogate.prediction.predictor import Predictor
+from surrogate.prediction.shipped import load
 
 GPU = "Tesla V100-SXM2-16GB"
 NETWORK = "ResNet-50"
 PROBLEMS, BATCH_ROWS = 300, 200_000
-BACKENDS = {"numpy": "numpy", "ONNX Runtime": "onnx", "XGBoost": "xgboost"}
 OTHERS = {"forest per algorithm (nn-Meter)": "forest", "mlp (Habitat)": "mlp"}
 HEURISTIC = "cuDNN's heuristic, deviceless"
 QUESTIONS = {
@@ -47,22 +47,18 @@ QUESTIONS = {
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
-    """Fit on the cuDNN table, then ask every predictor the same questions, none of which it was asked before."""
+    """Ask every predictor the same questions, none of which it was asked before; the others learn the cuDNN table."""
     data = effort.sample(sources.dataset("cudnn"))
     convs = problems(data, PROBLEMS // (6 if effort.quick else 1), effort.seed)
-    records = []
-    trees = bundle(data, "boosted-terms", effort.seed)
-    for name, fitted in {"boosted-terms": trees, "blend, as it ships": load(GPU).bundle}.items():
-        for label, backend in BACKENDS.items():
-            effort.tick(f"{name}, {label}")
-            records.append({"predictor": f"{name}, {label}", **ours(fitted, backend, convs)})
-    for label, model in OTHERS.items():
+    records = [{"predictor": "the bundle that ships", **ours(load(GPU), convs)}]
+    rows = candidate_rows([data])
+    for label, name in OTHERS.items():
         effort.tick(label)
-        records.append({"predictor": label, **by_table(bundle(data, model, effort.seed), convs)})
+        records.append({"predictor": label, **by_table(effort.named(name)[name].fit(rows), convs)})
     effort.tick(HEURISTIC)
     records.append({"predictor": HEURISTIC, **heuristic(convs[:100])})
     effort.tick("cold starts")
-    cold = cold_starts(trees)
+    cold = cold_starts()
     table = pd.DataFrame(records).rename(columns=QUESTIONS)
     note = " ".join(f"{name} takes {seconds * 1e3:.0f} ms cold." for name, seconds in cold.items())
     return Outcome(table, None, f"{table.to_string(index=False)}\n{note}")
@@ -72,31 +68,19 @@ def problems(data: Dataset, count: int, seed: int) -> list[Conv]:
     """Distinct problems of the table's shapes, at batches that need not be in it."""
     frame = data.frame[list(SIZE_COLUMNS)].drop_duplicates().sample(frac=1, random_state=seed)
     random = np.random.default_rng(seed)
-    found: dict[Conv, None] = {}
-    while len(found) < count:
+    distinct: dict[Conv, None] = {}
+    while len(distinct) < count:
         row = frame.iloc[int(random.integers(len(frame)))]
         sizes: dict[str, Any] = {name: int(row[name]) for name in SIZE_COLUMNS}
         try:
-            found[Conv(**{**sizes, "n": int(random.integers(1, 257))})] = None
+            distinct[Conv(**{**sizes, "n": int(random.integers(1, 257))})] = None
         except InputError:
             continue
-    return list(found)
+    return list(distinct)
 
 
-def bundle(data: Dataset, name: str, seed: int) -> Bundle:
-    """The model fitted on all rows; what intervals cost is measured, not how good they are."""
-    rows = rows_of(data.frame)
-    fitted = model_class(name)().fit(rows, seed=seed)
-    card = {"data": {"rows": len(rows), "gpus": sorted(data.frame["gpu"].unique()), "libraries": []}}
-    return Bundle(fitted, Support.fit(rows), Widths({ALL: 0.3}), Domain.of(data.frame), card=card)
-
-
-def ours(fitted: Bundle, backend: str, convs: Sequence[Conv]) -> dict[str, Any]:
-    """The predictor's answers; the row says so where the backend is not installed."""
-    try:
-        served = Predictor(fitted, gpu=GPU, backend=backend)
-    except InputError as error:
-        return {"note": str(error)}
+def ours(served: Predictor, convs: Sequence[Conv]) -> dict[str, Any]:
+    """The predictor's answers."""
     served.select(convs[0])  # what is made ready once per setting
 
     def forgetful(ask: Callable[[Conv], Any]) -> Callable[[Conv], Any]:
@@ -113,20 +97,23 @@ def ours(fitted: Bundle, backend: str, convs: Sequence[Conv]) -> dict[str, Any]:
         "repeated": median_us(lambda _: served.select(convs[0]), convs),
         "network": network_ms(served, network),
         "batch": rows_per_second(lambda frame: served.predict(frame), big_table(convs)),
-        "note": "; ".join(served.notes),
     }
 
 
-def by_table(fitted: Bundle, convs: Sequence[Conv]) -> dict[str, Any]:
+def by_table(fitted: TimeModel, convs: Sequence[Conv]) -> dict[str, Any]:
     """A model by the way it has: a table of one problem."""
+
+    def predict(frame: pd.DataFrame) -> np.ndarray:
+        return fitted.predict(rows_of(frame, CONV))
+
     frames = [table_of([conv], names=("IMPLICIT_PRECOMP_GEMM",)) for conv in convs[:60]]
     whole = [table_of([conv]) for conv in convs[:60]]
     network = table_of(layers(NETWORK))
     return {
-        "predict": median_us(fitted.predict, frames),
-        "select": median_us(fitted.predict, whole),
-        "network": median_us(fitted.predict, [network] * 5) / 1e3,
-        "batch": rows_per_second(fitted.predict, big_table(convs).head(BATCH_ROWS // 10)),
+        "predict": median_us(predict, frames),
+        "select": median_us(predict, whole),
+        "network": median_us(predict, [network] * 5) / 1e3,
+        "batch": rows_per_second(predict, big_table(convs).head(BATCH_ROWS // 10)),
         "note": "by way of a table",
     }
 
@@ -150,9 +137,7 @@ def heuristic(convs: Sequence[Conv]) -> dict[str, Any]:
 
 def table_of(convs: Sequence[Conv], names: Sequence[str] = ()) -> pd.DataFrame:
     """A row per problem and algorithm."""
-    from surrogate.features.algorithms import algorithms
-
-    names = names or [one.name for one in algorithms("cudnn") if one.implemented]
+    names = names or [algorithm.name for algorithm in algorithms("cudnn") if algorithm.implemented]
     frame = pd.DataFrame([conv.to_dict() for conv in convs for _ in names])
     frame["algorithm"] = list(names) * len(convs)
     return frame.assign(gpu=GPU, library="cudnn", library_version="7.6.3")
@@ -199,26 +184,20 @@ def _laps(work: Callable[[], Any], count: int) -> Iterator[float]:
         yield time.perf_counter() - began
 
 
-def cold_starts(fitted: Bundle) -> dict[str, float]:
+def cold_starts() -> dict[str, float]:
     """Seconds of two commands in processes of their own, files in the cache: the least of three."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "bundle"
-        save(fitted, path)
-        ask = ["select", "--bundle", str(path), "--gpu", "v100", "n32c256h14w14k256r3s3p1u1"]
-        return {
-            f"`seer {words[0]}`": min(
-                _laps(
-                    lambda words=words: subprocess.run(
-                        [sys.executable, "-m", "surrogate", *words], capture_output=True, check=True
-                    ),
-                    3,
-                )
-            )
-            for words in (["--help"], ask)
-        }
+    seconds = {}
+    for words in (["--help"], ["select", "--gpu", "v100", "n32c256h14w14k256r3s3p1u1"]):
+        command = [sys.executable, "-m", "surrogate", *words]
+
+        def start(command: list[str] = command) -> None:
+            subprocess.run(command, capture_output=True, check=True)
+
+        seconds[f"`seer {words[0]}`"] = min(_laps(start, 3))
+    return seconds
 
 
-EXPERIMENT = Experiment("speed", "How long does an answer take, and how long elsewhere?", ("cudnn",), run)
+EXPERIMENT = Experiment.of(run, ("cudnn",))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

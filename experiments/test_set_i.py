@@ -1,4 +1,7 @@
-"""(a) Test-set-I: errors per algorithm under SEER's 7-of-10 split and under ours, which holds out whole shapes."""
+"""Test-set-I: how large are the errors per algorithm, and how much does SEER's 7-of-10 split flatter?
+
+Test-set-I: errors per algorithm under SEER's 7-of-10 split and under ours, which holds out whole shapes.
+"""
 
 from collections.abc import Iterator
 
@@ -8,14 +11,12 @@ import pandas as pd
 from experiments.drawing import dots
 from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome, columns_first
-from experiments.held_out import Predictions, candidate_rows, predict_rounds
-from experiments.paper_domain import paper_domain
+from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
 from experiments.script import run_script
-from experiments.sources import LABELS, Sources
-from experiments.verdicts import refused, time_verdicts, told
-from experiments.words import percent
+from experiments.sources import LABELS, Sources, paper_domain
+from experiments.verdicts import named_models, percent, refused, time_verdicts
 from surrogate.dataset.rows import Rows
-from surrogate.dataset.splits import folds, seer_split
+from surrogate.dataset.splits import seer_split
 from surrogate.dataset.store import Dataset
 
 SEER_SPLIT, SHAPE_SPLIT = "SEER's 7 of 10", "by shape"
@@ -31,9 +32,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     parts = []
     for source, population, data in _parts(sources, effort):
         rows = candidate_rows([data])
-        for split, rounds in (("seer", seer_rounds(rows)), ("shape", _shape_rounds(rows, effort.seed))):
-            found = predict_rounds(rows, data.candidates, rounds, effort.timed(), effort.seed, effort.tick)
-            label = SEER_SPLIT if split == "seer" else SHAPE_SPLIT
+        by_shape = rounds_by("shape", rows, SHAPE_FOLDS, effort.seed)
+        for label, rounds in ((SEER_SPLIT, seer_rounds(rows)), (SHAPE_SPLIT, by_shape)):
+            found = predict_rounds(rows, data.candidates, rounds, effort.timed(), effort.tick)
             parts.append(per_algorithm(found).assign(data=source, population=population, split=label))
     table = pd.concat(parts, ignore_index=True)
     table = columns_first(table, "data", "population", "algorithm", "model", "split")
@@ -49,7 +50,7 @@ def _parts(sources: Sources, effort: Effort) -> Iterator[tuple[str, str, Dataset
     yield LABELS["mi210"], WHOLE, effort.sample(sources.dataset("mi210"))
 
 
-def seer_rounds(rows: Rows) -> list[tuple[np.ndarray, np.ndarray]]:
+def seer_rounds(rows: Rows) -> list[Round]:
     """SEER's split, made on each (GPU, library version) by itself, as the paper fits each GPU by itself."""
     train, test = [], []
     for index in rows.frame.groupby(["gpu", "library_version"], sort=True).indices.values():
@@ -57,11 +58,6 @@ def seer_rounds(rows: Rows) -> list[tuple[np.ndarray, np.ndarray]]:
         train.append(index[inside])
         test.append(index[outside])
     return [(np.concatenate(train), np.concatenate(test))]
-
-
-def _shape_rounds(rows: Rows, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    made = folds("shape", rows.frame, rows.frame.iloc[:0], SHAPE_FOLDS, seed)
-    return [(fold.train, fold.test) for fold in made]
 
 
 def per_algorithm(found: Predictions) -> pd.DataFrame:
@@ -84,7 +80,7 @@ def answer(table: pd.DataFrame) -> str:
             continue  # too few rows for the other split to test any
         wide = wide.sort_values(SHAPE_SPLIT)
         each = []
-        for name in told(wide.index[0], wide.index):
+        for name in named_models(wide.index[0], wide.index):
             seer, shape = float(wide[SEER_SPLIT][name]), float(wide[SHAPE_SPLIT][name])
             each.append(
                 f"{name} {percent(seer)} by SEER's split, {percent(shape)} by shape ({shape / seer:.1f}×)"
@@ -101,7 +97,7 @@ def _paper_sentence(table: pd.DataFrame) -> str:
     errors = part[part["n"] > 0].set_index("model")["rmspe_pct"].sort_values()
     if errors.empty:
         return ""
-    each = [f"{name} {percent(errors[name])}" for name in told(errors.index[0], errors.index)]
+    each = [f"{name} {percent(errors[name])}" for name in named_models(errors.index[0], errors.index)]
     return f" RMSPE in that domain by that split: {', '.join(each)} (the paper, with counters: {PAPER_RMSPE_PCT} %)."
 
 
@@ -119,12 +115,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "test_set_i",
-    "Test-set-I: how large are the errors per algorithm, and how much does SEER's 7-of-10 split flatter?",
-    ("cudnn", "mi210"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "mi210"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -1,4 +1,7 @@
-"""(b) Test-set-II: the layers of real networks, every shape of the held networks out of training."""
+"""Test-set-II: how good are picks and times on the layers of real networks that training never saw?
+
+Test-set-II: the layers of real networks, every shape of the held networks out of training.
+"""
 
 import numpy as np
 import pandas as pd
@@ -9,10 +12,8 @@ from experiments.experiment import Experiment, Outcome
 from experiments.held_out import Predictions, cross_validate
 from experiments.script import run_script
 from experiments.sources import Sources
-from experiments.verdicts import NAMED, problem_picks, time_verdicts, told
-from experiments.words import percent, ratio
+from experiments.verdicts import HEURISTIC, NAMED, named_models, percent, problem_picks, ratio, time_verdicts
 from surrogate.dataset.splits import network_names
-from surrogate.evaluation.scorecard import HEURISTIC
 
 QUICK_FOLDS = 4
 EVERY = "all networks"
@@ -82,7 +83,7 @@ def _totals(found: Predictions, picks: pd.DataFrame) -> pd.DataFrame:
 def answer(table: pd.DataFrame) -> str:
     """Slowdown, time error and totals of the models that answers name, the heuristic, the first one's worst network."""
     overall = table[table["network"] == EVERY].set_index("model")
-    names = told(answer_model(table), overall.index)
+    names = named_models(answer_model(table), overall.index)
     each = [
         f"{name} {ratio(overall.loc[name, 'slowdown_geomean'])}, {percent(overall.loc[name, 'median_error_pct'])} and"
         f" {percent(overall.loc[name, 'total_error_pct'])}"
@@ -104,7 +105,7 @@ def answer(table: pd.DataFrame) -> str:
 
 
 def _figure(table: pd.DataFrame) -> str | None:
-    shown = table[table["model"].isin([*told(answer_model(table), table["model"]), HEURISTIC])]
+    shown = table[table["model"].isin([*named_models(answer_model(table), table["model"]), HEURISTIC])]
     shown = shown.assign(loss_pct=np.maximum(100 * (shown["slowdown_geomean"] - 1), 0.01))
     return dots(
         shown,
@@ -122,12 +123,7 @@ def answer_model(table: pd.DataFrame) -> str:
     return str(overall.sort_values("slowdown_geomean")["model"].iloc[0])
 
 
-EXPERIMENT = Experiment(
-    "test_set_ii",
-    "Test-set-II: how good are picks and times on the layers of real networks that training never saw?",
-    ("cudnn", "partial"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

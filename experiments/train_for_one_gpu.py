@@ -15,7 +15,8 @@ def main(data_path: str, gpu: str, bundle_path: str) -> None:
         )
     bundle = train(data.with_frame(data.frame[mine]))
     save(bundle, bundle_path)
-    print(f"{gpu}: median error of unseen shapes {100 * bundle.card['held_out']['time']['median_ape']:.1f} %")
+    for family, held_out in bundle.card["held_out"].items():
+        print(f"{gpu}, {family}: median error of unseen shapes {100 * held_out['time']['median_ape']:.1f} %")
     if not mine.all():
         for record in evaluate(bundle, data.with_frame(data.frame[~mine])):
             if record["rows"] and record["stratum"] == "all":

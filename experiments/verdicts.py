@@ -1,5 +1,6 @@
-"""What predictions are worth: errors of times, slowdowns of picks, each with an interval over shapes."""
+"""What predictions are worth: errors of times and slowdowns of picks with intervals over shapes; how sentences say it."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -8,13 +9,20 @@ import pandas as pd
 
 from experiments.held_out import Predictions
 from surrogate.dataset.problems import judged_rows, newest_version
-from surrogate.dataset.strata import strata
 from surrogate.evaluation.judge import Choice, resample_weights, time_errors
-from surrogate.evaluation.scorecard import HEURISTIC, Judged, choice_rows, pick_by_heuristic, pick_by_times
+from surrogate.evaluation.scorecard import (
+    Judged,
+    choice_rows,
+    heuristic_name,
+    pick_by_heuristic,
+    pick_by_times,
+)
 from surrogate.models import DEFAULT_MODEL, MODELS
 
-NAMED = (DEFAULT_MODEL, "boosted-terms", "seer-time-only")
-"""The models that answers name wherever they were judged: the default, its trees alone, SEER's physics."""
+NAMED = (DEFAULT_MODEL, "seer-time-only")
+"""The models that answers name wherever they were judged: the default, and SEER's physics."""
+HEURISTIC = heuristic_name(["cudnn"])
+"""The chooser that stands for cuDNN's own heuristic."""
 DRAWS = 300
 """Bootstrap draws for the interval of a median error."""
 COLUMNS = (
@@ -26,18 +34,23 @@ _TEXTS = COLUMNS[:3]
 
 
 def time_verdicts(predictions: Predictions, part: np.ndarray | None = None) -> pd.DataFrame:
-    """Per model: errors in percent over tested ok rows of the newest version (and of ``part``, a mask (rows,))."""
+    """Per model that predicts times: errors in percent over `counted_rows`."""
     rows = predictions.rows
-    counted = predictions.tested & rows.ok & newest_version(rows.frame)
-    counted &= True if part is None else part
+    counted = counted_rows(predictions, part)
     records = []
     for name, predicted in predictions.time_us.items():
-        if MODELS[name].predicts_time:
-            mine = np.flatnonzero(counted & np.isfinite(predicted))
-            records.append(
-                {"model": name, **error_record(predicted[mine], rows.time_us[mine], rows.shape[mine])}
-            )
+        if name not in MODELS or MODELS[name].predicts_time:
+            mine = counted[np.isfinite(predicted[counted])]
+            record = error_record(predicted[mine], rows.time_us[mine], rows.shape[mine])
+            records.append({"model": name, **record})
     return pd.DataFrame(records)
+
+
+def counted_rows(predictions: Predictions, part: np.ndarray | None = None) -> np.ndarray:
+    """Positions of the tested ok rows of the newest version (and of ``part``, a mask (rows,))."""
+    rows = predictions.rows
+    counted = predictions.tested & rows.ok & newest_version(rows.frame, rows.family)
+    return np.flatnonzero(counted if part is None else counted & part)
 
 
 def error_record(predicted_us: np.ndarray, measured_us: np.ndarray, shape: np.ndarray) -> dict[str, Any]:
@@ -82,18 +95,17 @@ def judged_picks(
     None without problems.
     """
     rows = predictions.rows
-    mask = predictions.tested & judged_rows(rows.frame, predictions.candidates)
+    mask = predictions.tested & judged_rows(rows.frame, rows.family, predictions.candidates)
     mask &= True if part is None else part
     index = np.flatnonzero(mask)
     if not len(index):
         return None
-    frame = rows.frame.iloc[index]
-    judged = Judged.of(frame, rows.problem[index], rows.shape[index], rows.order[index], strata(frame))
+    judged = Judged.of(rows.take(index))
     picks = {
         name: [pick_by_times(judged, predicted[index], predictions.allowed[index])]
         for name, predicted in predictions.time_us.items()
     }
-    return judged, picks | {HEURISTIC: [pick_by_heuristic(judged)]}, index
+    return judged, picks | {judged.heuristic: [pick_by_heuristic(judged)]}, index
 
 
 def choice_verdicts(
@@ -119,9 +131,9 @@ def problem_picks(predictions: Predictions, part: np.ndarray | None = None) -> p
     if found is None:
         return pd.DataFrame(columns=["model", "slowdown", "infeasible", "stratum", "best_us", "shape", "row"])
     judged, picks, index = found
-    problems = judged.frame.iloc[judged.problem_row].reset_index(drop=True)
+    problems = judged.rows.frame.iloc[judged.problem_row].reset_index(drop=True)
     problems = problems.assign(
-        stratum=judged.stratum[judged.problem_row],
+        stratum=judged.rows.stratum[judged.problem_row],
         best_us=judged.candidates.best_us(),
         shape=judged.shape,
         row=index[judged.problem_row],
@@ -135,7 +147,7 @@ def problem_picks(predictions: Predictions, part: np.ndarray | None = None) -> p
     return pd.concat(parts, ignore_index=True)
 
 
-def told(best: Any, known: Iterable[Any]) -> list[str]:
+def named_models(best: Any, known: Iterable[Any]) -> list[str]:
     """The models that an answer names: those of `NAMED` among ``known``, and ``best`` before them where it is another.
 
     The default stands there whether it is the best or not: a winner picked after the fact never stands alone.
@@ -147,3 +159,25 @@ def told(best: Any, known: Iterable[Any]) -> list[str]:
 def refused(reasons: Mapping[str, str]) -> list[dict[str, Any]]:
     """A row with n 0 and the reason for every model that could not be fitted."""
     return [{"model": name, "n": 0, "reason": reason} for name, reason in reasons.items()]
+
+
+def percent(value: Any) -> str:
+    """``12.3 %``; ``no figure`` where there is none. A number may come from any cell of a table."""
+    if not math.isfinite(value):
+        return "no figure"
+    return f"{value:.1f} %" if abs(value) < 99.95 else f"{value:,.0f} %"
+
+
+def ratio(value: Any) -> str:
+    """``1.034``; ``no figure`` where there is none."""
+    return f"{value:.3f}" if math.isfinite(value) else "no figure"
+
+
+def interval(low: Any, high: Any) -> str:
+    """``[1.011, 1.034]``."""
+    return f"[{ratio(low)}, {ratio(high)}]"
+
+
+def listing(words: list[str]) -> str:
+    """``a, b and c``; ``none`` for no words."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "none"

@@ -1,4 +1,7 @@
-"""(i) cuDNN 7.5 → 7.6.4 on V100: what changed, and whether older versions foretell the next."""
+"""What changed from cuDNN 7.5 to 7.6.4 on V100, and do older versions foretell newer ones?
+
+CuDNN 7.5 → 7.6.4 on V100: what changed, and whether older versions foretell the next.
+"""
 
 from itertools import pairwise
 
@@ -8,17 +11,16 @@ import pandas as pd
 from experiments.drawing import dots
 from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome, columns_first
-from experiments.held_out import candidate_rows, part_of, predict_rounds
+from experiments.held_out import candidate_rows, predict_rounds
 from experiments.script import run_script
 from experiments.sources import FORWARD, Sources
-from experiments.verdicts import choice_verdicts, time_verdicts, told
-from experiments.words import percent, ratio
-from surrogate.dataset.problems import version_number
+from experiments.verdicts import choice_verdicts, named_models, percent, ratio, time_verdicts
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.features.text import version_number
 
 GPU = "Tesla V100-SXM2-16GB"
-MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-terms", "blend")
+MODELS_SHOWN = ("seer-time-only", "linear-terms", "boosted-terms")
 OLDER_TIME = "the older version's own measurement"
 CHANGED = 0.05
 """A row's time changed where it differs by more than this share: ten times the repeats' median spread."""
@@ -40,9 +42,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         train = np.flatnonzero(np.isin(version, known[:place]))
         test = np.flatnonzero(version == newer)
         models = effort.timed(*MODELS_SHOWN)
-        found = part_of(
-            predict_rounds(rows, data.candidates, [(train, test)], models, effort.seed, effort.tick), test
-        )
+        found = predict_rounds(rows, data.candidates, [(train, test)], models, effort.tick).take(test)
         both = time_verdicts(found).merge(
             choice_verdicts(found, stratum="all")[
                 ["model", "n", "slowdown_macro", "ci_low", "ci_high"]
@@ -123,7 +123,7 @@ def answer(table: pd.DataFrame) -> str:
     learned = last.drop(index=OLDER_TIME).sort_values("median_error_pct")
     foretold = [
         f"{name} {percent(learned.loc[name, 'median_error_pct'])} and {ratio(learned.loc[name, 'slowdown_macro'])}"
-        for name in told(learned.index[0], learned.index)
+        for name in named_models(learned.index[0], learned.index)
     ]
     return (
         f"The largest step is {most['older']} → {most['newer']}: {percent(most['changed_pct'])} of times moved by over"
@@ -146,12 +146,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "versions",
-    "What changed from cuDNN 7.5 to 7.6.4 on V100, and do older versions foretell newer ones?",
-    ("cudnn",),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn",))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

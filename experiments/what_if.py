@@ -1,4 +1,7 @@
-"""(q) What optimisations would gain on three models' steps, by simulation, beside what was published."""
+"""What would common optimisations gain on real training steps, and what limits them?
+
+What optimisations would gain on three models' steps, by simulation, beside what was published.
+"""
 
 import pandas as pd
 
@@ -92,12 +95,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     )
 
 
-EXPERIMENT = Experiment(
-    "what_if",
-    "What would common optimisations gain on real training steps, and what limits them?",
-    tuple(TRACES[label] for label in STEPS),
-    run,
-)
+EXPERIMENT = Experiment.of(run, tuple(TRACES[label] for label in STEPS))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -1,25 +1,27 @@
-"""(k) Winners of 3×3 convolutions on A100, V100 and P100: which class wins, and how long it takes."""
+"""Which algorithm class wins a 3×3 convolution on A100, V100 and P100, and how long does the winner take?
+
+Winners of 3×3 convolutions on A100, V100 and P100: which class wins, and how long it takes.
+"""
 
 from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+from sklearn.base import clone
 
 from experiments.drawing import dots
 from experiments.drift import fit_drift, places_in_file, without_drift
 from experiments.effort import Effort
 from experiments.experiment import Experiment, Outcome
-from experiments.held_out import candidate_rows
+from experiments.held_out import Round, candidate_rows, rounds_by
 from experiments.script import run_script
 from experiments.sources import Sources
-from experiments.verdicts import error_record
+from experiments.verdicts import error_record, listing, percent
 from experiments.winners_classes import BEST, class_probabilities, majority_class, near_twins_agree
-from experiments.words import listing, percent
 from surrogate.dataset.rows import Rows, rows_of
-from surrogate.dataset.splits import Fold, folds
 from surrogate.dataset.store import Dataset
 from surrogate.evaluation.judge import resample_weights, shape_interval
-from surrogate.models import DEFAULT_MODEL, MODELS
+from surrogate.models import DEFAULT_MODEL, TimeModel
 from surrogate.models.boosted import BoostedTerms
 
 MAX_FOLDS = 5
@@ -39,16 +41,16 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     rows = candidate_rows([data])
     classes = sorted(rows.frame["algorithm"].unique())
     label = rows.frame["algorithm"].map({name: code for code, name in enumerate(classes)}).to_numpy()
-    rounds = folds("shape", rows.frame, rows.frame.iloc[:0], min(effort.folds, MAX_FOLDS), effort.seed)
+    rounds = rounds_by("shape", rows, min(effort.folds, MAX_FOLDS), effort.seed)
     shares = class_probabilities(rows, data, classes, label, rounds, effort)
     named = {name: share.argmax(axis=1) for name, share in shares.items()}
     named["majority"] = np.full(len(rows), -1)
-    for fold in rounds:
-        named["majority"][fold.test] = majority_class(rows, label, fold.train, fold.test)
-    model = (effort.timed(DEFAULT_MODEL) or effort.timed())[0]
+    for inside, outside in rounds:
+        named["majority"][outside] = majority_class(rows, label, inside, outside)
+    model = effort.named(DEFAULT_MODEL)[DEFAULT_MODEL]
     times, drift_us = winner_times(rows, data, classes, shares[BEST], rounds, model, effort)
     table = verdicts(rows, label, named, times, drift_us)
-    return Outcome(table, _figure(table), answer(table, model))
+    return Outcome(table, _figure(table), answer(table))
 
 
 def winner_times(
@@ -56,8 +58,8 @@ def winner_times(
     data: Dataset,
     classes: list[str],
     share: np.ndarray,
-    rounds: list[Fold],
-    model: str,
+    rounds: list[Round],
+    model: TimeModel,
     effort: Effort,
 ) -> tuple[dict[str, Compared], pd.Series]:
     """Kind → held-out times of the winner and what they are judged by; GPU → drift in µs, the folds' mean."""
@@ -65,22 +67,21 @@ def winner_times(
     kinds = ("class predicted", "class known", "drift removed", "drift removed, class known")
     predicted = {kind: np.full(len(rows), np.nan) for kind in kinds}
     level_us, slopes = np.full(len(rows), np.nan), []
-    for fold in rounds:
-        effort.tick(f"times, fold {fold.name}")
-        train, test = rows.take(fold.train), rows.take(fold.test)
-        slopes.append(fit_drift(train, place[fold.train], BoostedTerms(**DRIFT_TREES), effort.seed))
-        level_us[fold.test] = without_drift(test, place[fold.test], slopes[-1]).time_us
-        level = without_drift(train, place[fold.train], slopes[-1])
+    drift_trees = BoostedTerms(**DRIFT_TREES, random_state=effort.seed)
+    for inside, outside in rounds:
+        effort.tick("times")
+        train, test = rows.take(inside), rows.take(outside)
+        slopes.append(fit_drift(train, place[inside], drift_trees, effort.seed))
+        level_us[outside] = without_drift(test, place[outside], slopes[-1]).time_us
+        level = without_drift(train, place[inside], slopes[-1])
         for kind, known, part in zip(kinds[::2], kinds[1::2], (train, level), strict=True):
-            fitted = MODELS[model]().fit(part, seed=effort.seed)
-            predicted[known][fold.test] = fitted.predict_us(test)
+            fitted = clone(model).fit(part)
+            predicted[known][outside] = fitted.predict(test)
             each = [
-                fitted.predict_us(
-                    rows_of(test.frame.assign(algorithm=name).reset_index(drop=True), data.devices)
-                )
+                fitted.predict(rows_of(test.frame.assign(algorithm=name), rows.family, data.devices))
                 for name in classes
             ]
-            predicted[kind][fold.test] = mixed(np.array(each).T, share[fold.test])
+            predicted[kind][outside] = mixed(np.array(each).T, share[outside])
     times = {kind: (values, rows.time_us) for kind, values in predicted.items()}
     for kind in kinds[2:]:
         times[f"{kind}, from the table too"] = (predicted[kind], level_us)
@@ -149,7 +150,7 @@ def _share_interval(right: np.ndarray, shape: np.ndarray) -> tuple[float, float]
     return found.low, found.high
 
 
-def answer(table: pd.DataFrame, model: str) -> str:
+def answer(table: pd.DataFrame) -> str:
     """Accuracy and majority per GPU, the error of the winner's time, and what the campaign's drift has in it."""
     overall = table[table["gpu"] == "all"].iloc[0]
     single = table[table["gpu"] != "all"]
@@ -162,7 +163,7 @@ def answer(table: pd.DataFrame, model: str) -> str:
         f"The winner's class is named right in {percent(overall['accuracy_pct'])}"
         f" [{overall['accuracy_low_pct']:.1f}, {overall['accuracy_high_pct']:.1f}] of {int(overall['problems']):,}"
         f" problems ({percent(overall['terms_pct'])} without exact tiles): {listing(each)}; the winner's time is"
-        f" foretold by {model} within {percent(overall['class_predicted_median_error_pct'])} in the median"
+        f" foretold by {DEFAULT_MODEL} within {percent(overall['class_predicted_median_error_pct'])} in the median"
         f" ({percent(overall['class_known_median_error_pct'])} had the class been known). But the table's times drift:"
         f" from its first row to its last they grow by {listing(drifts)}, whatever the problem, so that a perfect"
         f" model of the rest would still be {percent(overall['drift_alone_median_error_pct'])} off; with the drift"
@@ -180,12 +181,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     return dots(long, category="gpu", series="by", value="share", xlabel="winner's class named right, %")
 
 
-EXPERIMENT = Experiment(
-    "winners_3x3",
-    "Which algorithm class wins a 3×3 convolution on A100, V100 and P100, and how long does the winner take?",
-    ("winners",),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("winners",))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from experiments.effort import Effort
+from experiments.held_out import Round
 from experiments.winners_terms import tile_terms
 from surrogate.dataset.rows import Rows, rows_of
-from surrogate.dataset.splits import Fold
 from surrogate.dataset.store import Dataset
-from surrogate.features.table import ALGORITHM_NAMES
 
 SETTINGS = {
     "learning_rate": 0.08, "max_depth": 6, "min_child_weight": 2.0, "subsample": 0.8, "colsample_bynode": 0.3,
@@ -21,7 +20,7 @@ BEST = "tiles, joint and per GPU"
 
 
 def class_probabilities(
-    rows: Rows, data: Dataset, classes: list[str], label: np.ndarray, rounds: list[Fold], effort: Effort
+    rows: Rows, data: Dataset, classes: list[str], label: np.ndarray, rounds: list[Round], effort: Effort
 ) -> Mapping[str, np.ndarray]:
     """Classifier → held-out probabilities (rows, classes): terms or terms and tiles, for all GPUs or one each."""
     terms = class_terms(rows, data, classes)
@@ -31,10 +30,10 @@ def class_probabilities(
     found = {}
     for name, design, part in (("terms", terms, one), ("tiles", tiles, one), ("tiles per GPU", tiles, gpu)):
         share = np.zeros((len(rows), len(classes)))
-        for fold in rounds:
+        for both in rounds:
             effort.tick(name)
             for code in np.unique(part):
-                inside, outside = (side[part[side] == code] for side in (fold.train, fold.test))
+                inside, outside = (side[part[side] == code] for side in both)
                 if len(inside) and len(outside):
                     share[outside] = classify(
                         design[inside], label[inside], design[outside], len(classes), effort.seed
@@ -46,13 +45,9 @@ def class_probabilities(
 
 def class_terms(rows: Rows, data: Dataset, classes: list[str]) -> np.ndarray:
     """(rows, columns) float32: the problem and the machine once, and the algorithm's terms of every class in turn."""
-    own = len(ALGORITHM_NAMES)
-    first = rows.features.shape[1] - own - 2  # two context columns follow the algorithm's
-    shared = np.delete(rows.features, np.arange(first, first + own), axis=1)
-    each = [
-        rows_of(rows.frame.assign(algorithm=name), data.devices).features[:, first : first + own]
-        for name in classes
-    ]
+    kind, own = rows.family, rows.family.candidate_names
+    shared = rows.columns(tuple(name for name in rows.column_names if name not in own))
+    each = [rows_of(rows.frame.assign(algorithm=name), kind, data.devices).columns(own) for name in classes]
     return np.hstack([shared, *each])
 
 

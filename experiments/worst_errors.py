@@ -1,4 +1,7 @@
-"""(j) The fifty worst errors with their physics, and what they have in common."""
+"""Which fifty rows are predicted worst, and what have they in common?
+
+The fifty worst errors with their physics, and what they have in common.
+"""
 
 import numpy as np
 import pandas as pd
@@ -9,8 +12,7 @@ from experiments.experiment import Experiment, Outcome
 from experiments.held_out import cross_validate
 from experiments.script import run_script
 from experiments.sources import Sources
-from experiments.words import listing, percent
-from surrogate.dataset.problems import newest_version
+from experiments.verdicts import counted_rows, listing, percent
 from surrogate.dataset.rows import Rows
 from surrogate.features.algorithms import MECHANISMS
 from surrogate.models import DEFAULT_MODEL
@@ -35,13 +37,10 @@ SHOWN = (
 def run(sources: Sources, effort: Effort) -> Outcome:
     """The default model by shape on the cuDNN table; rows ranked by |log(predicted / measured)|."""
     data, also = effort.sample(sources.dataset("cudnn")), sources.dataset("partial")
-    (model, *_) = effort.timed(DEFAULT_MODEL) or effort.timed()
-    found = cross_validate(data, [model], count=effort.folds, seed=effort.seed, also=[also], tick=effort.tick)
-    predicted = found.time_us[model]
-    counted = np.flatnonzero(
-        found.tested & found.rows.ok & newest_version(found.rows.frame) & np.isfinite(predicted)
-    )
-    rows, predicted = found.rows.take(counted), predicted[counted]
+    models = effort.timed(DEFAULT_MODEL)
+    found = cross_validate(data, models, count=effort.folds, seed=effort.seed, also=[also], tick=effort.tick)
+    counted = counted_rows(found)
+    rows, predicted = found.rows.take(counted), found.time_us[DEFAULT_MODEL][counted]
     log_error = np.log(predicted / rows.time_us)
     worst = np.argsort(-np.abs(log_error), kind="stable")[:WORST]
     has = traits(rows)
@@ -51,7 +50,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         traits=["; ".join(has.columns[mask]) for mask in has.to_numpy()[worst]],
     )
     common = shares(has, worst, log_error)
-    return Outcome(table, _figure(common), answer(common, model, log_error, worst))
+    return Outcome(table, _figure(common), answer(common, log_error, worst))
 
 
 def physics(rows: Rows) -> pd.DataFrame:
@@ -115,7 +114,7 @@ def shares(has: pd.DataFrame, worst: np.ndarray, log_error: np.ndarray) -> pd.Da
     return table.assign(lift=lift).sort_values("lift", ascending=False, kind="stable").reset_index(drop=True)
 
 
-def answer(common: pd.DataFrame, model: str, log_error: np.ndarray, worst: np.ndarray) -> str:
+def answer(common: pd.DataFrame, log_error: np.ndarray, worst: np.ndarray) -> str:
     """The traits most over-represented among the worst rows, and which way the model errs there."""
     known = common[~common["trait"].isin(MEASURED)]
     told = [
@@ -124,7 +123,7 @@ def answer(common: pd.DataFrame, model: str, log_error: np.ndarray, worst: np.nd
     ]
     low = float(100 * np.mean(log_error[worst] < 0))
     return (
-        f"The {len(worst)} worst errors of {model} (factor {np.exp(np.abs(log_error[worst][-1])):.1f} to"
+        f"The {len(worst)} worst errors of {DEFAULT_MODEL} (factor {np.exp(np.abs(log_error[worst][-1])):.1f} to"
         f" {np.exp(np.abs(log_error[worst][0])):.1f}) have in common: {listing(told)};"
         f" {percent(low)} of them are predicted too fast."
     )
@@ -142,12 +141,7 @@ def _figure(common: pd.DataFrame) -> str | None:
     )
 
 
-EXPERIMENT = Experiment(
-    "worst_errors",
-    "Which fifty rows are predicted worst, and what have they in common?",
-    ("cudnn", "partial"),
-    run,
-)
+EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))
 
 if __name__ == "__main__":
     run_script(EXPERIMENT)

@@ -78,7 +78,7 @@ RULES: dict[tuple[str, str, str], tuple[Rule, ...]] = {
     ("reference", "fwd", "FFT"): (*_FFT, UNGROUPED),
     ("reference", "fwd", "FFT_TILING"): (UNIT_STRIDE, UNIT_DILATION, FILTER_32, FILTER_OVER_PAD, UNGROUPED),
     ("reference", "fwd", "WINOGRAD"): (THREE, UNIT_STRIDE, UNIT_DILATION),
-    ("reference", "fwd", "WINOGRAD_NONFUSED"): (THREE_OR_FIVE, UNIT_STRIDE, UNIT_DILATION),
+    ("reference", "fwd", "WINOGRAD_NONFUSED"): (THREE, UNIT_STRIDE, UNIT_DILATION),
 }
 """(library, direction, algorithm) → its rules; an algorithm without a row accepts every problem."""
 

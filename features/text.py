@@ -70,6 +70,17 @@ def to_flags(conv: Conv) -> list[str]:
     return [word for flag, name in FLAGS.items() for word in (flag, str(getattr(conv, name)))]
 
 
+def version_number(version: str) -> tuple[int, ...]:
+    """The first dotted number in a version text, for ordering: ``7.6.4`` → (7, 6, 4), ``find-db v2`` → (2,)."""
+    number = re.search(r"\d+(?:\.\d+)*", str(version))
+    return tuple(int(part) for part in number[0].split(".")) if number else (0,)
+
+
+def version_column(version: str) -> float:
+    """A version as one number: 7.6.4 → 7.0604, so that a threshold separates releases."""
+    return sum(part / 100.0**place for place, part in enumerate(version_number(version)[:3]))
+
+
 def _add(sizes: dict[str, int], names: dict[str, str], key: str, value: str, text: str) -> None:
     if key not in names:
         raise InputError(f"{key!r} in problem {text!r} is unknown; known: {' '.join(names)}")

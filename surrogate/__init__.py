@@ -23,15 +23,9 @@ if TYPE_CHECKING:
     from surrogate.features.errors import InputError
     from surrogate.features.gpu import Gpu, gpu, gpus
     from surrogate.prediction.autotune import autotune
-    from surrogate.prediction.predictor import (
-        Prediction,
-        Predictions,
-        Predictor,
-        Selection,
-        load,
-        predict,
-        select,
-    )
+    from surrogate.prediction.predictor import Predictor
+    from surrogate.prediction.results import Prediction, Predictions, Selection
+    from surrogate.prediction.shipped import load, predict, select
 
     __version__: str
 
@@ -42,26 +36,26 @@ _HOMES = {
     "Dataset": "surrogate.dataset.store",
     "Gpu": "surrogate.features.gpu",
     "InputError": "surrogate.features.errors",
-    "Prediction": "surrogate.prediction.predictor",
-    "Predictions": "surrogate.prediction.predictor",
+    "Prediction": "surrogate.prediction.results",
+    "Predictions": "surrogate.prediction.results",
     "Predictor": "surrogate.prediction.predictor",
-    "Selection": "surrogate.prediction.predictor",
+    "Selection": "surrogate.prediction.results",
     "autotune": "surrogate.prediction.autotune",
     "calibrate": "surrogate.bundle.calibrate",
     "compare": "surrogate.evaluation.compare",
     "evaluate": "surrogate.bundle.evaluate",
     "gpu": "surrogate.features.gpu",
     "gpus": "surrogate.features.gpu",
-    "load": "surrogate.prediction.predictor",
-    "predict": "surrogate.prediction.predictor",
+    "load": "surrogate.prediction.shipped",
+    "predict": "surrogate.prediction.shipped",
     "read_dataset": "surrogate.dataset.store",
     "save": "surrogate.bundle.bundle",
-    "select": "surrogate.prediction.predictor",
+    "select": "surrogate.prediction.shipped",
     "train": "surrogate.bundle.train",
     "write_dataset": "surrogate.dataset.store",
 }
 """Public name → the module that defines it; each is imported when it is first asked for."""
-_ROOMS = ("formats", "models", "network", "operators", "trace")
+_ROOMS = ("formats", "models", "network", "trace")
 """Packages with public names of their own, as in ``surrogate.trace.span``."""
 
 __all__ = [

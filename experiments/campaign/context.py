@@ -4,14 +4,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from surrogate.collect.caps import Caps
-from surrogate.collect.counters.tool import Tool, find_tool
+from surrogate.collect.counters.profilers import Tool, find_tool
 from surrogate.collect.device import Device
-from surrogate.collect.graph.serve import open_graph_device
-from surrogate.collect.open_device import caps_for, open_device
-from surrogate.collect.operators.device import GpuOperators, OperatorDevice
-from surrogate.collect.operators.reference import ReferenceOperators
+from surrogate.collect.open_device import caps_for, open_device, open_operators
+from surrogate.collect.plan import Caps
 from surrogate.collect.run import Progress
 
 WRITING_SHARE = 0.06
@@ -47,13 +45,9 @@ class Context:
         """The device of the convolution slices."""
         return open_device(self.device, caps=self.caps)
 
-    def open_graph(self) -> Device:
-        """The device of the graph engines; the reference device stands in where there is no GPU."""
-        return open_graph_device(self.caps) if self.device == "cudnn" else self.open_convolutions()
-
-    def open_operators(self) -> OperatorDevice:
+    def open_operators(self) -> Any:
         """The device of the other operators."""
-        return GpuOperators() if self.device == "cudnn" else ReferenceOperators()
+        return open_operators(self.device)
 
     def find_profiler(self, compute_capability: float) -> Tool:
         """The profiler that counts on this GPU; `InputError` where it is missing."""

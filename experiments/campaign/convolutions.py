@@ -9,11 +9,10 @@ import pandas as pd
 
 from experiments.campaign.context import Context
 from experiments.campaign.files import pack, unpack, write_parts
-from experiments.campaign.slices import Kind, Slice, plan_of
+from experiments.campaign.slices import Slice, plan_of
 from surrogate.collect import log
-from surrogate.collect.counters.attribute import add_counters
-from surrogate.collect.counters.collect import Counted, count, program_for
-from surrogate.collect.counters.pairs import measured_pairs, stratified
+from surrogate.collect.counters.pairs import add_counters, measured_pairs, stratified
+from surrogate.collect.counters.profilers import Counted, count, program_for
 from surrogate.collect.log import RunLog
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.protocol import RepeatPolicy
@@ -57,7 +56,7 @@ def run_convolutions(one: Slice, context: Context) -> SliceReport:
     unpack(path, context.earlier)
     report = SliceReport(one.number, one.title, planned=len(plan))
     minutes, policy = context.measuring_minutes, RepeatPolicy()
-    device = context.open_graph() if one.kind is Kind.GRAPH else context.open_convolutions()
+    device = context.open_convolutions()
     try:
         with RunLog(path, header_for(plan, device, policy)) as run_log:
             outcome = run(
@@ -67,7 +66,7 @@ def run_convolutions(one: Slice, context: Context) -> SliceReport:
     finally:
         device.close()
     report.done, report.measured = outcome.problems_done, dict(outcome.statuses)
-    report.stopped = outcome.stopped
+    report.stopped = outcome.wrong_timer or outcome.stopped
     counted = None
     if one.counters_share:
         counted = _counted(path, context, 60.0 * minutes * one.counters_share, report)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from surrogate.dataset.atomic import atomic_path
-from surrogate.dataset.schema import SCHEMA_VERSION
+from surrogate.dataset.columns import SCHEMA_VERSION
+from surrogate.dataset.files import atomic_path
 from surrogate.dataset.store import write_parquet
 
 MAX_PARQUET_BYTES = 10 * 10**6

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from surrogate.collect.caps import GIB
 from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.gpu import GpuFaultError
-from surrogate.collect.cudnn.status import CudnnError
+from surrogate.collect.cudnn.library import CudnnError
+from surrogate.collect.plan import GIB
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
 

@@ -4,10 +4,12 @@ from experiments.campaign.context import Context
 from experiments.campaign.convolutions import SliceReport
 from experiments.campaign.files import pack, unpack, write_parts
 from experiments.campaign.slices import Slice
-from surrogate.collect.operators.collect import collect_operators, operator_table
-from surrogate.collect.operators.sample import MAX_BYTES, sampled
+from surrogate.collect.merge import merge_runs
+from surrogate.collect.operators.collect import collect_operators
+from surrogate.collect.operators.operator import MAX_BYTES, sampled
+from surrogate.features.errors import InputError
 
-REFERENCE_BYTES = 8 << 20
+CPU_BYTES = 8 << 20
 """Largest operator on a CPU: a dry run is to end soon."""
 
 
@@ -16,7 +18,7 @@ def run_operators(one: Slice, context: Context) -> SliceReport:
     path = context.out / f"{one.stem}.jsonl"
     unpack(path, context.earlier)
     count = one.problems if context.problems is None else context.problems
-    operators = sampled(count, context.seed, MAX_BYTES if context.device == "cudnn" else REFERENCE_BYTES)
+    operators = sampled(count, context.seed, MAX_BYTES if context.device == "cudnn" else CPU_BYTES)
     device = context.open_operators()
     try:
         outcome = collect_operators(
@@ -27,11 +29,12 @@ def run_operators(one: Slice, context: Context) -> SliceReport:
         device.close()
     report = SliceReport(one.number, one.title, outcome.problems_done, len(operators), dict(outcome.statuses))
     report.stopped = outcome.stopped
-    table = operator_table(path)
-    if len(table):
-        written = write_parts(
-            table, path.with_suffix(".parquet"), {"table": "operators", "seed": context.seed}
-        )
-        report.files += [file.name for file in written]
+    try:
+        merged = merge_runs([path])
+        report.files += [
+            file.name for file in write_parts(merged.rows, path.with_suffix(".parquet"), merged.metadata)
+        ]
+    except InputError as error:
+        report.notes.append(str(error))
     report.files.append(pack(path).name)
     return report

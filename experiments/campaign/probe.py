@@ -18,13 +18,13 @@ from experiments.campaign.numerics import limit_of
 from experiments.campaign.probe_report import markdown
 from experiments.campaign.slices import SLICES, Slice, plan_of
 from surrogate.collect import log
-from surrogate.collect.counters.collect import count, program_for
 from surrogate.collect.counters.pairs import measured_pairs, stratified
+from surrogate.collect.counters.profilers import count, program_for
 from surrogate.collect.device import Device, DeviceLostError
 from surrogate.collect.log import RunLog
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.run import header_for, run
-from surrogate.dataset.atomic import write_text
+from surrogate.dataset.files import write_text
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 

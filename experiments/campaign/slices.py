@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from surrogate.collect.caps import Caps
-from surrogate.collect.grids import ALL, grid_problems
-from surrogate.collect.network_plan import network_problems
-from surrogate.collect.plan import Plan, PlannedProblem, Settings, build, in_hash_order, unique
+from surrogate.collect.networks import network_problems
+from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build, in_hash_order, unique
+from surrogate.collect.plan_source import ALL, grid_problems
 from surrogate.collect.sample import mixture
 from surrogate.features.errors import InputError
 
@@ -18,7 +17,6 @@ class Kind(Enum):
     PROBE = "probe"
     CONVOLUTIONS = "convolutions"
     OPERATORS = "operators"
-    GRAPH = "graph engines"
 
 
 FP32 = Settings(("fp32",), ("fma",), ("NCHW",), ("fwd",))
@@ -61,7 +59,6 @@ _ALL = (
     ),
     Slice(5, "layers of real networks, batch 1 to 256", source="networks", settings=(FP32, FP16)),
     Slice(6, "other operators", Kind.OPERATORS, problems=6000),
-    Slice(7, "graph-API engines", Kind.GRAPH, settings=(FP32, FP16), problems=300),
 )
 SLICES: Mapping[int, Slice] = {one.number: one for one in _ALL}
 """Number → slice."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from surrogate.dataset.rows import Rows
     from surrogate.models import Support, TimeModel
     from surrogate.models.launch import Launch
+    from surrogate.models.trees import BoostedTimes
 
 BUNDLE_SCHEMA = 3
 """Version of the folder's layout. History: 1 and 2 held convolutions alone; 3, a part for each family."""
@@ -36,16 +37,51 @@ MAX_FILE_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
+class StoredModel:
+    """A fitted model as its files, not loaded yet: answering single problems may not need it."""
+
+    name: str
+    params: Mapping[str, Any]
+    files: Mapping[str, bytes]
+
+    def load(self) -> "TimeModel":
+        """The model."""
+        from surrogate.models import model_class
+
+        return model_class(self.name).from_files(self.params, self.files)
+
+    def times(self) -> "BoostedTimes | None":
+        """The model as arrays that numpy answers from, None for a model that is not one ensemble of trees."""
+        from surrogate.models.trees import ARRAYS, BoostedTimes
+
+        return BoostedTimes.from_files(self.files) if ARRAYS in self.files else self.load().times()
+
+
+@dataclass(frozen=True)
 class Part:
     """What a bundle knows of one family: the fitted model, support, interval widths and domain."""
 
     family: Family
-    model: "TimeModel"
+    fitted: "TimeModel | StoredModel"
     support: "Support"
     widths: Widths
     domain: Domain
     unseen_gpu_factor: float = UNSEEN_GPU_FACTOR
     """What half widths are multiplied by on a GPU that training never saw."""
+    candidates: frozenset[str] = frozenset()
+    """What training saw run, as `Rows.candidate` names it."""
+    row_counts: Mapping[str, int] = field(default_factory=dict)
+    """`Domain.reference_key`, and ``gpu|`` before it → training rows: how much is known of a kind of problem."""
+
+    @cached_property
+    def times(self) -> "BoostedTimes | None":
+        """The model as arrays that numpy answers from, None for a model that is not one ensemble of trees."""
+        return self.fitted.times()
+
+    @cached_property
+    def model(self) -> "TimeModel":
+        """The fitted model."""
+        return self.fitted.load() if isinstance(self.fitted, StoredModel) else self.fitted
 
     def half_widths(self, rows: "Rows", distance: np.ndarray, predicted_us: np.ndarray) -> np.ndarray:
         """(rows,) half widths in log time of the 90 % intervals around ``predicted_us``."""
@@ -103,7 +139,9 @@ class Bundle:
             predicted = part.model.predict(rows)
             distance = part.domain.distances(rows)
             factor = np.exp(part.half_widths(rows, distance, predicted))
-            for name, values in zip(numbers, (predicted, predicted / factor, predicted * factor), strict=True):
+            for name, values in zip(
+                numbers, (predicted, predicted / factor, predicted * factor), strict=True
+            ):
                 numbers[name][positions] = values
             flags["in_domain"][positions] = part.domain.contains(rows, distance)
             flags["supported"][positions] = part.support.supported(rows)
@@ -111,7 +149,7 @@ class Bundle:
 
     def __repr__(self) -> str:
         data = self.card.get("data", {})
-        models = ", ".join(f"{name}: {part.model.name}" for name, part in self.parts.items())
+        models = ", ".join(f"{name}: {part.fitted.name}" for name, part in self.parts.items())
         return f"Bundle({models}; {data.get('rows', '?')} rows, {len(data.get('gpus', []))} GPUs)"
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,6 +177,8 @@ def save(bundle: Bundle, path: str | Path) -> None:
             "params": _plain_params(part.model),
             "features": part.family.version,
             "unseen_gpu_factor": part.unseen_gpu_factor,
+            "candidates": sorted(part.candidates),
+            "row_counts": dict(part.row_counts),
         }
     index = {
         "schema": BUNDLE_SCHEMA,
@@ -183,7 +223,12 @@ def read_index(path: Path) -> dict[str, Any]:
     try:
         index = json.loads((path / INDEX).read_bytes())
         schema = int(index["schema"])
-        for name in ("sha256", "card", "devices", *(("parts", "launches") if schema >= BUNDLE_SCHEMA else ())):
+        for name in (
+            "sha256",
+            "card",
+            "devices",
+            *(("parts", "launches") if schema >= BUNDLE_SCHEMA else ()),
+        ):
             if not isinstance(index[name], dict):
                 raise ValueError(name)
     except OSError:
@@ -210,21 +255,35 @@ def _parsed(index: Mapping[str, Any], files: Mapping[str, bytes]) -> Bundle:
 
 
 def _part(name: str, row: Mapping[str, Any], files: Mapping[str, bytes]) -> Part:
-    from surrogate.models import Support, model_class
+    from surrogate.models.support import Support
+    from surrogate.models.trees import ARRAYS
 
     family = FAMILIES[name]
     if row["features"] != family.version:
-        raise InputError(f"fitted on version {row['features']} of {name}'s columns, not {family.version}; {REMEDY}")
-    own = {file.removeprefix(f"{name}/"): content for file, content in files.items() if file.startswith(f"{name}/")}
-    model_files = {file.removeprefix("model/"): data for file, data in own.items() if file.startswith("model/")}
-    return Part(
+        raise InputError(
+            f"fitted on version {row['features']} of {name}'s columns, not {family.version}; {REMEDY}"
+        )
+    own = {
+        file.removeprefix(f"{name}/"): content
+        for file, content in files.items()
+        if file.startswith(f"{name}/")
+    }
+    model_files = {
+        file.removeprefix("model/"): data for file, data in own.items() if file.startswith("model/")
+    }
+    part = Part(
         family,
-        model_class(row["model"]).from_files(row["params"], model_files),
+        StoredModel(row["model"], row["params"], model_files),
         Support.from_json(own["support.json"]),
         Widths.from_json(own["widths.json"]),
         Domain.from_json(own["domain.json"]),
         float(row["unseen_gpu_factor"]),
+        frozenset(row["candidates"]),
+        row["row_counts"],
     )
+    if ARRAYS in model_files:
+        _ = part.times  # damaged arrays are told now
+    return part
 
 
 def _gpu_row(gpu: Gpu) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def _calibrate_part(
     earlier = part.model.corrections if isinstance(part.model, Calibrated) else {}
     calibrated = replace(
         part,
-        model=Calibrated(model, {**earlier, **corrections}),
+        fitted=Calibrated(model, {**earlier, **corrections}),
         support=_support(part.support, Support.fit(rows)),
         widths=_widths(part, rows.take(judged), held_us[judged]),
         domain=_domain(part.domain, Domain.of(rows.take(rows.ok))),

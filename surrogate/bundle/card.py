@@ -32,7 +32,9 @@ def data_card(data: Dataset, tables: Iterable[Rows]) -> dict[str, Any]:
             "shapes": len(np.unique(rows.shape)),
             **{name: sorted(map(str, frame[name].unique())) for name in rows.family.setting_names},
             "algorithms": sorted(frame["algorithm"].unique()),
-            "ranges": {name: [int(frame[name].min()), int(frame[name].max())] for name in rows.family.size_names},
+            "ranges": {
+                name: [int(frame[name].min()), int(frame[name].max())] for name in rows.family.size_names
+            },
         }
     origins = data.frame["origin"].dropna().unique() if "origin" in data.frame else []
     return {
@@ -95,7 +97,9 @@ def held_out_choice(
     }
     wanted = ("all", rows.family.primary)
     return {
-        row["stratum"]: rounded({k: v for k, v in row.items() if k not in ("model", "gpu", "stratum", "family")})
+        row["stratum"]: rounded(
+            {k: v for k, v in row.items() if k not in ("model", "gpu", "stratum", "family")}
+        )
         for row in choice_rows(judged, chosen, {})
         if row["model"] == "model" and row["gpu"] == "all" and row["stratum"] in wanted
     }

@@ -90,7 +90,7 @@ def train_on_dask(
                 enable_categorical=True,
             )
             result = boosting.train(client, fitted.settings(), matrix, num_boost_round=fitted.rounds)
-            trained[name] = replace(part, model=fitted.with_booster(result["booster"]))
+            trained[name] = replace(part, fitted=fitted.with_booster(result["booster"]))
     step(3, 3, "done")
     return replace(bundle, parts=trained)
 
@@ -121,7 +121,9 @@ def _sample(path: str, group: int, share: float, seed: int) -> pd.DataFrame:
     kept = np.zeros(len(frame), dtype=bool)
     for kind in families_of(frame):
         mine = family_rows(frame, kind)
-        hashes = pd.util.hash_pandas_object(frame.loc[mine, list(kind.problem_key)].astype(str).agg("|".join, axis=1))
+        hashes = pd.util.hash_pandas_object(
+            frame.loc[mine, list(kind.problem_key)].astype(str).agg("|".join, axis=1)
+        )
         kept[mine] = ((hashes.to_numpy() ^ np.uint64(seed)) / 2.0**64) < share
     return frame[kept].reset_index(drop=True)
 

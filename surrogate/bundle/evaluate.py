@@ -50,7 +50,9 @@ def _evaluate_part(
     if len(part):
         judged = Judged.of(rows.take(part))
         chosen = pick_by_times(judged, times[part], supported[part])
-        for row in choice_rows(judged, {"model": [chosen], judged.heuristic: [pick_by_heuristic(judged)]}, {}):
+        for row in choice_rows(
+            judged, {"model": [chosen], judged.heuristic: [pick_by_heuristic(judged)]}, {}
+        ):
             if row["model"] == "model" and row["gpu"] == "all":
                 own = {k: v for k, v in row.items() if k not in ("model", "gpu", "stratum", "family")}
                 choices[row["stratum"]] = own
@@ -94,5 +96,7 @@ def _pick_figures(
 ) -> dict[str, Any]:
     """How likely the picks among supported ok candidates were held to be the best, and how many were."""
     times, upper = predicted["predicted_us"].to_numpy()[counted], predicted["upper_us"].to_numpy()[counted]
-    stated, best = picks(times, rows.time_us[counted], np.log(upper / times), rows.problem[counted], own_share)
+    stated, best = picks(
+        times, rows.time_us[counted], np.log(upper / times), rows.problem[counted], own_share
+    )
     return {"pick_probability": stated.mean(), "pick_was_best": best.mean()} if len(stated) else {}

@@ -15,11 +15,11 @@ import pandas as pd
 from surrogate.bundle.bundle import Bundle
 from surrogate.collect.plan import PlannedProblem
 from surrogate.dataset.files import write_text
-from surrogate.dataset.problems import version_number
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, Candidate, family_of
 from surrogate.features.gpu import gpu as gpu_named
+from surrogate.features.text import version_number
 from surrogate.models.calibrated import PRIORS, Inputs, correction_columns, covariance, inputs_of
 
 POOL = 400
@@ -54,8 +54,7 @@ def plan_calibration(
 
 def _pool(problems: Sequence[PlannedProblem] | None, count: int, seed: int) -> list[PlannedProblem]:
     """The problems to choose from, without repetition, thinned by a seeded hash."""
-    from surrogate.collect.caps import GPU_CAPS
-    from surrogate.collect.plan import in_hash_order, unique
+    from surrogate.collect.plan import GPU_CAPS, in_hash_order, unique
     from surrogate.collect.sample import mixture
 
     most = max(POOL, 2 * count)

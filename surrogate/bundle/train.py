@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 
 from surrogate.bundle.bundle import Bundle, Part
 from surrogate.bundle.card import data_card, each, held_out_card
-from surrogate.dataset.problems import judged_rows
+from surrogate.dataset.problems import device_names, groups, judged_rows
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Dataset, as_dataset
 from surrogate.evaluation.tune import search
 from surrogate.features.errors import InputError
 from surrogate.models import DEFAULT_MODEL, MODELS, Support, TimeModel, model_class, model_frame
+from surrogate.models.base import duplicate
 from surrogate.models.launch import fit_launches
 from surrogate.uncertainty.domain import Domain
 from surrogate.uncertainty.fit import fit_widths, held_out_by_shape, unseen_gpu_factor
@@ -58,7 +58,9 @@ def train(
         raise InputError(f"{data.name}: no row has status ok; there is nothing to learn from")
     few = [kind.name for kind, rows in tables.items() if len(np.unique(rows.shape[rows.ok])) < LEAST_SHAPES]
     if len(few) == len(tables):
-        raise InputError(f"{data.name}: all rows have one shape; held-out errors and intervals need at least two")
+        raise InputError(
+            f"{data.name}: all rows have one shape; held-out errors and intervals need at least two"
+        )
     parts, cards = {}, {}
     kept = {kind: rows for kind, rows in tables.items() if kind.name not in few}
     total = len(kept) * 100
@@ -108,15 +110,23 @@ def _train_family(
     """The fitted part of one family, and what the card says of its held-out rows."""
     if trials:
         found = search(
-            type(model), rows, trials, seed, progress=lambda n, of, best: step(0.0, f"trial {n} of {of} {best}")
+            type(model),
+            rows,
+            trials,
+            seed,
+            progress=lambda n, of, best: step(0.0, f"trial {n} of {of} {best}"),
         )
         model = type(model)(**{**model.get_params(), **found})
     count = fold_count(rows)
     held, distance = held_out_by_shape(
-        model, rows, count, seed, lambda fold: step(0.7 * fold / count, f"held-out fold {fold + 1} of {count}")
+        model,
+        rows,
+        count,
+        seed,
+        lambda fold: step(0.7 * fold / count, f"held-out fold {fold + 1} of {count}"),
     )
     step(0.7, "all rows")
-    fitted = clone(model).fit(rows)
+    fitted = duplicate(model).fit(rows)
     measured = np.where(rows.ok, rows.time_us, np.nan)
     widths = fit_widths(rows, held, measured, distance, judged_rows(rows.frame, rows.family, data.candidates))
     step(0.8, "GPUs left out")
@@ -129,8 +139,20 @@ def _train_family(
         widths,
         Domain.of(rows.take(rows.ok), distance[rows.ok]),
         UNSEEN_GPU_FACTOR if factor is None else float(f"{factor:.4g}"),
+        frozenset(map(str, rows.candidate[rows.ok])),
+        row_counts(rows.take(rows.ok)),
     )
     card = held_out_card(rows, held, measured, distance, widths.own_share, support, data.candidates)
     card["split"] = f"{count} folds by shape, batch left out"
     card["params"] = model.get_params(deep=False)
     return part, card
+
+
+def row_counts(rows: Rows) -> dict[str, int]:
+    """`Domain.reference_key` → rows, and ``gpu|`` before it → rows on that GPU (registry name)."""
+    counts: dict[str, int] = {}
+    names = ("gpu", "library", *(name for name in rows.family.candidate_key if name in rows.family.settings))
+    for (gpu, *key), positions in groups(rows.frame.assign(gpu=device_names(rows.frame)), names):
+        for name in ("|".join(key), "|".join((gpu, *key))):
+            counts[name] = counts.get(name, 0) + len(positions)
+    return counts

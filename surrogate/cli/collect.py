@@ -25,8 +25,8 @@ DEFAULT_SAMPLE = 1000
 @click.command(name="collect")
 @click.option(
     "--device",
-    type=click.Choice(["cudnn", "reference", "replay"]),
-    help="What measures: cuDNN on this GPU, NumPy on this CPU, or a recorded run served again.",
+    type=click.Choice(["cudnn", "cpu", "replay", "reference"]),
+    help="What measures: cuDNN on this GPU, NumPy on this CPU (also: reference), or a recorded run served again.",
 )
 @click.option(
     "--plan",
@@ -158,7 +158,7 @@ def _device_name(options: dict[str, Any]) -> str:
     if options["gpu"]:
         raise InputError("--gpu goes with --heuristic-only; a device measures on the GPU it has")
     if not options["device"]:
-        raise InputError("no device is named; give --device cudnn, --device reference or --device replay")
+        raise InputError("no device is named; give --device cudnn, --device cpu or --device replay")
     if options["recording"] and options["device"] != "replay":
         raise InputError("--recording goes with --device replay")
     if options["device"] == "replay" and not options["recording"]:
@@ -222,13 +222,15 @@ def _summary(output: str, outcome: "Outcome") -> str:
     line = f"{output}: {outcome.problems_done} of {outcome.problems_total} problems done; measured {counts}"
     if _nothing_ran(outcome):
         line = f"{line}; no algorithm ran: {outcome.last_reason}"
+    if outcome.wrong_timer:
+        line = f"{line}; {outcome.wrong_timer}"
     return f"{line}; stopped: {outcome.stopped}, the same command goes on" if outcome.stopped else line
 
 
 def _exit_status(outcome: "Outcome") -> int:
-    """1 where the device was lost for good, or nothing at all could run; else 0, also when the time was up."""
+    """1 where the device was lost for good, nothing could run, or the wrong instrument timed; 0 when time was up."""
     lost = bool(outcome.stopped) and not outcome.time_up
-    return int(lost or _nothing_ran(outcome))
+    return int(lost or _nothing_ran(outcome) or bool(outcome.wrong_timer))
 
 
 def _nothing_ran(outcome: "Outcome") -> bool:

@@ -3,7 +3,7 @@
 EXAMPLES = {
     "seer collect": (
         "seer collect --device cudnn --sample 5000 --minutes 8 -o run.jsonl",
-        "seer collect --device reference --plan problems.txt -o run.jsonl",
+        "seer collect --device cpu --plan problems.txt -o run.jsonl",
         "seer collect --heuristic-only --gpu h200 --networks -o picks.jsonl",
     ),
     "seer import": (
@@ -20,7 +20,7 @@ EXAMPLES = {
     ),
     "seer compare": (
         "seer compare",
-        "seer compare run.parquet --models blend,roofline --by gpu -o out",
+        "seer compare run.parquet --models boosted-terms,roofline --by gpu -o out",
         "seer compare all.parquet --where dtype=fp32 --where direction=fwd",
     ),
     "seer report": ("seer report out",),

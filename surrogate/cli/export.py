@@ -51,8 +51,8 @@ def command(
     from surrogate.dataset.files import write_text
     from surrogate.dataset.problem_list import read_convs
     from surrogate.prediction.export import export, picks_for
-    from surrogate.prediction.limits import parse_bytes
-    from surrogate.prediction.predictor import load
+    from surrogate.prediction.results import parse_bytes
+    from surrogate.prediction.shipped import load
 
     picks = picks_for(
         load(bundle_path(bundle), gpu=named_gpu(bundle, gpu)),
@@ -62,7 +62,9 @@ def command(
         library_version=library_version,
     )
     if not picks.feasible:
-        click.echo(f"seer export: none of {len(picks.convs)} problems has a pick within the limits", err=True)
+        click.echo(
+            f"seer export: none of {len(picks.selections)} problems has a pick within the limits", err=True
+        )
         sys.exit(1)
     write_text(output, export(picks, form))
     left = len(picks.infeasible)

@@ -89,7 +89,7 @@ def command(
     from surrogate.network.predict import load_predictors, sweep_batches
     from surrogate.network.read import read_network
     from surrogate.network.result import gpu_records, sweep_records
-    from surrogate.prediction.limits import parse_bytes
+    from surrogate.prediction.results import parse_bytes
 
     limits: dict[str, Any] = {
         "workspace_limit": None if workspace_limit is None else parse_bytes(workspace_limit),

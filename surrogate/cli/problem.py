@@ -82,7 +82,7 @@ def open_predictor(options: dict[str, Any]) -> "Predictor":
     from pathlib import Path
 
     from surrogate.features.errors import InputError
-    from surrogate.prediction.predictor import load
+    from surrogate.prediction.shipped import load
 
     gpu, bundle, library = options["gpu"], options["bundle"], options["library"]
     if bundle is not None:

@@ -4,8 +4,10 @@ The loop (`surrogate.collect.run`), the log and the merge know devices only by t
 run (`surrogate.collect.replay`) or a CPU stands in wherever no GPU is at hand.
 """
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache, lru_cache
 from math import isfinite
 from types import UnionType
 from typing import Any, Protocol, Self, get_args, get_origin, get_type_hints
@@ -47,7 +49,7 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel of one call: its launch, and its median time over the repeats in µs."""
+    """One kernel of one call: its mangled name, its launch, and its median time over the repeats in µs."""
 
     kernel_name: str
     grid_x: int
@@ -126,6 +128,36 @@ class Choice:
         return cls(**_known(cls, values))
 
 
+@lru_cache(maxsize=4096)
+def demangled(kernel_name: str) -> str:
+    """A kernel's C++ name as people and `surrogate.features.kernel_names` read it; any other name as it is.
+
+    CUPTI and the profilers are asked for mangled names, which alone are the same everywhere.
+    """
+    demangle = _cxa_demangle()
+    if demangle is None or not kernel_name.startswith("_Z"):
+        return kernel_name
+    text = demangle(kernel_name.encode(), None, None, None)
+    if not text:
+        return kernel_name
+    try:
+        return ctypes.string_at(text).decode(errors="replace")
+    finally:
+        ctypes.CDLL(None).free(ctypes.c_void_p(text))
+
+
+@cache
+def _cxa_demangle() -> Any:
+    """The C++ runtime's function; None where there is no such runtime."""
+    try:
+        function = getattr(ctypes.CDLL("libstdc++.so.6"), "__cxa_demangle")
+    except OSError:
+        return None
+    function.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    function.restype = ctypes.c_void_p
+    return function
+
+
 class Device(Protocol):
     """Something that times convolution algorithms one at a time. Every method may raise `DeviceLostError`."""
 
@@ -150,7 +182,7 @@ class Device(Protocol):
         ...
 
     def conditions(self) -> Mapping[str, float]:
-        """Clocks, temperature, power and throttle flags now (see `surrogate.collect.clocks`); empty if unknown."""
+        """Clocks, temperature, power and throttle flags now (as NVML tells them); empty if unknown."""
         ...
 
     def close(self) -> None:

@@ -1,91 +1,119 @@
 """cuDNN's own ranking for a GPU that is not there: the graph heuristic over a described device.
 
 Needs libcudnn 9.8 to 9.26 and no driver (the extra ``heuristic``). It is the graph API's heuristic, not
-``cudnnGetConvolution…Algorithm_v7``: FFT and non-fused Winograd engines are invisible to it. Plans on tensor
-cores (TF32) are left out of an fp32 problem's ranking under ``fma`` math.
+``cudnnGetConvolution…Algorithm_v7``: FFT and non-fused Winograd engines are invisible to it. Plans on tensor cores
+(TF32) are left out of an fp32 problem's ranking under ``fma`` math.
 """
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from surrogate.collect.cudnn.library import Library
-from surrogate.collect.cudnn.status import CudnnError
+from surrogate.collect.cudnn.backend import PROTOTYPES, Attribute, Descriptor, Kind, Scope
+from surrogate.collect.cudnn.convolution import COMPUTE_DTYPES, CROSS_CORRELATION, data_type
+from surrogate.collect.cudnn.library import CudnnError, Handle, Library
 from surrogate.collect.device import DeviceInfo
-from surrogate.collect.graph.backend import Backend, Scope
-from surrogate.collect.graph.device import LIBRARY
-from surrogate.collect.graph.plans import EnginePlan, Target, engine_count, engine_plan, finalized, ranked
-from surrogate.collect.graph.problem import operation_graph
-from surrogate.collect.graph.properties import described_gpu, properties_json
-from surrogate.collect.log import Header, RunLog
+from surrogate.collect.log import Header, RunLog, problem_record
 from surrogate.collect.plan import Plan
-from surrogate.collect.records import problem_record
 from surrogate.collect.run import Progress
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
+from surrogate.features.occupancy import LIMITS, MAX_THREADS, REGISTERS_PER_SM, WARP_THREADS
 
+LIBRARY = "cudnn-graph"
+"""The library's name in a dataset: its candidates are other ones than those of the legacy functions."""
 FIRST_VERSION = 90800
 """The first cuDNN that takes a described device."""
 REMEDY = "pip install 'seer-surrogate[heuristic]' (cuDNN 9.8 to 9.26; later ones need a driver to load)"
-MODE = "A"
+MODE, MODE_NUMBER = "A", 3
+"""cudnnBackendHeurMode_t."""
 KEPT = 8
 """Plans of a ranking that are kept; rankings hold up to about 40, mostly one engine with other knobs."""
+NUMERICAL_NOTES = (
+    "tensor_core", "down_convert_inputs", "reduced_precision_reduction", "fft", "nondeterministic", "winograd",
+    "winograd_tile_4x4", "winograd_tile_6x6", "winograd_tile_13x13", "strict_nan_prop",
+)  # fmt: skip
+"""cudnnBackendNumericalNote_t in the order of its numbers."""
+UNIQUE_IDS: Mapping[str, int] = {"w": 2, "x": 1, "y": 3}
+"""Role of a tensor → its id in the graph, in the order of an operation's attributes."""
+OPERATIONS: Mapping[str, tuple[Descriptor, int]] = {
+    "fwd": (Descriptor.OPERATION_FORWARD, 700),
+    "bwd_data": (Descriptor.OPERATION_BACKWARD_DATA, 706),
+    "bwd_filter": (Descriptor.OPERATION_BACKWARD_FILTER, 712),
+}
+"""Direction → its operation, and the first of its six attributes: alpha, beta, convolution, w, x, y."""
+ALIGNMENT_BYTES = 16
+"""Alignment that is promised for every tensor; without it cuDNN leaves out its vector kernels."""
+BLOCK_SHARED_BYTES = 48 * 1024
+"""Shared memory of a block that has not opted in to more."""
+DRIVER_VERSION = 13000
+"""CUDA version of the driver that is supposed, as cuDriverGetVersion tells it; the ranking does not show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """One engine with its numerical notes: what the heuristic ranks."""
+
+    engine: int
+    notes: tuple[str, ...] = ()
+    config: Any = field(default=None, compare=False, repr=False)
+    """The engine configuration's descriptor, alive as long as its scope."""
+
+    @property
+    def algorithm(self) -> str:
+        """The engine's name as a dataset's algorithm."""
+        return f"engine:{self.engine}"
+
+    def allowed(self, dtype: str, math: str) -> bool:
+        """True where the plan keeps to the math type: fp32 under ``fma`` admits no tensor cores (TF32)."""
+        converts = {"tensor_core", "down_convert_inputs"} & set(self.notes)
+        return not (dtype == "fp32" and math == "fma" and converts)
 
 
 class Deviceless:
-    """cuDNN's engines and heuristic for one described GPU."""
+    """cuDNN's heuristic for one described GPU."""
 
-    def __init__(self, gpu: Gpu, *, mode: str = MODE, backend: Backend | None = None) -> None:
+    def __init__(self, gpu: Gpu, *, library: Any = None) -> None:
         """Raises `InputError` where libcudnn is missing or too old, or ``gpu`` cannot be described to it."""
-        self.gpu, self.mode = gpu, mode
-        properties_json(gpu)  # refuses a GPU that cuDNN cannot know, before the library is looked for
-        self._backend = backend or Backend(_library())
-        self._scope = Scope(self._backend)
+        self.gpu = gpu
+        description = properties_json(
+            gpu
+        )  # refuses a GPU that cuDNN cannot know, before the library is looked for
+        self._library = library or _library()
+        self._scope = Scope(self._library)
         try:
-            self._target = Target(properties=described_gpu(self._scope, gpu))
+            self._target = self._scope.make(Descriptor.DEVICE_PROPERTIES)
+            self._scope.set_text(self._target, Attribute.DEVICE_JSON, description)
+            self._scope.finalize(self._target)
         except CudnnError as error:
             self.close()
             raise InputError(
-                f"cuDNN {self._backend.library.version} cannot describe {gpu.name} ({error}); {REMEDY}"
+                f"cuDNN {self._library.version} cannot describe {gpu.name} ({error}); {REMEDY}"
             ) from None
 
     def describe(self) -> DeviceInfo:
         """For a run's header: no time was taken, and by which mode was ranked."""
-        version = self._backend.library.version
-        facts = {"deviceless": True, "heuristic_mode": self.mode}
+        version = self._library.version
+        facts = {"deviceless": True, "heuristic_mode": MODE}
         return DeviceInfo(self.gpu.name, LIBRARY, version, {"cudnn": version}, facts)
 
     def ranking(self, conv: Conv) -> tuple[EnginePlan, ...]:
         """The heuristic's plans that ``conv``'s math allows, best first; empty where cuDNN has none."""
-        with Scope(self._backend) as scope:
+        with Scope(self._library) as scope:
             return tuple(self._ranked(scope, conv))
 
-    def engines(self, conv: Conv) -> dict[int, int]:
-        """Every engine that supports ``conv`` with its default knobs → its workspace in bytes."""
-        found: dict[int, int] = {}
-        with Scope(self._backend) as scope:
-            graph = operation_graph(scope, conv)
-            for number in range(engine_count(scope, graph)):
-                try:
-                    plan = engine_plan(scope, graph, number, self._target)
-                    if plan.allowed(conv.dtype, conv.math):
-                        found[number] = finalized(scope, plan, self._target)[1]
-                except CudnnError:
-                    continue
-        return found
-
     def entries(self, conv: Conv) -> list[dict[str, Any]]:
-        """The first `KEPT` plans of the ranking as a log keeps them: choices with knobs and notes.
+        """The first `KEPT` plans of the ranking as a log keeps them: choices with notes.
 
         A plan that cuDNN ranks but refuses to finalise stands there as ``not_supported``.
         """
-        with Scope(self._backend) as scope:
-            return [
-                self._entry(scope, plan)
-                for plan, _ in zip(self._ranked(scope, conv), range(KEPT), strict=False)
-            ]
+        with Scope(self._library) as scope:
+            return [self._entry(scope, plan) for plan in islice(self._ranked(scope, conv), KEPT)]
 
     def close(self) -> None:
         """Destroy the device's description."""
@@ -94,23 +122,47 @@ class Deviceless:
     def _ranked(self, scope: Scope, conv: Conv) -> Iterator[EnginePlan]:
         try:
             graph = operation_graph(scope, conv)
-            for plan in ranked(scope, graph, self.mode, self._target):
+            heuristic = scope.make(Descriptor.HEURISTIC)
+            scope.set(heuristic, Attribute.HEURISTIC_GRAPH, Kind.DESCRIPTOR, graph)
+            scope.set(heuristic, Attribute.HEURISTIC_MODE, Kind.HEURISTIC_MODE, MODE_NUMBER)
+            scope.set(heuristic, Attribute.HEURISTIC_DEVICE, Kind.DESCRIPTOR, self._target)
+            scope.finalize(heuristic)
+            count = scope.count(heuristic, Attribute.HEURISTIC_RESULTS)
+            configs = [scope.make(Descriptor.ENGINE_CONFIG) for _ in range(count)]
+            for config in scope.get_into(heuristic, Attribute.HEURISTIC_RESULTS, configs) if configs else []:
+                plan = self._plan(scope, config)
                 if plan.allowed(conv.dtype, conv.math):
                     yield plan
         except CudnnError:  # nothing ranked: cuDNN supports the problem in no engine
             return
 
-    def _entry(self, scope: Scope, plan: EnginePlan) -> dict[str, Any]:
-        entry: dict[str, Any] = {"algorithm": plan.algorithm, "deterministic": plan.deterministic}
-        if plan.knobs:
-            entry["knobs"] = [list(knob) for knob in plan.knobs]
-        if plan.numerical:
-            entry["notes"] = list(plan.numerical)
+    def _plan(self, scope: Scope, config: Handle) -> EnginePlan:
+        (engine,) = scope.get_into(config, Attribute.CONFIG_ENGINE, [scope.make(Descriptor.ENGINE)])
+        number = int(scope.get(engine, Attribute.ENGINE_INDEX, Kind.INT64)[0])
         try:
-            _, workspace_bytes = finalized(scope, plan, self._target)
-            return {**entry, "status": "ok", "workspace_bytes": workspace_bytes}
+            numbers = scope.get(
+                engine, Attribute.ENGINE_NUMERICAL_NOTES, Kind.NUMERICAL_NOTE, 2 * len(NUMERICAL_NOTES)
+            )
+        except CudnnError:  # an engine without notes may refuse the question
+            numbers = []
+        known = len(NUMERICAL_NOTES)
+        names = tuple(NUMERICAL_NOTES[note] if 0 <= note < known else f"note_{note}" for note in numbers)
+        return EnginePlan(number, names, config)
+
+    def _entry(self, scope: Scope, plan: EnginePlan) -> dict[str, Any]:
+        deterministic = "nondeterministic" not in plan.notes
+        entry: dict[str, Any] = {"algorithm": plan.algorithm, "deterministic": deterministic}
+        if plan.notes:
+            entry["notes"] = list(plan.notes)
+        try:
+            executable = scope.make(Descriptor.PLAN)
+            scope.set(executable, Attribute.PLAN_DEVICE, Kind.DESCRIPTOR, self._target)
+            scope.set(executable, Attribute.PLAN_CONFIG, Kind.DESCRIPTOR, plan.config)
+            scope.finalize(executable)
+            workspace_bytes = int(scope.get(executable, Attribute.PLAN_WORKSPACE_BYTES, Kind.INT64)[0])
         except CudnnError as error:
             return {**entry, "status": error.status}
+        return {**entry, "status": "ok", "workspace_bytes": workspace_bytes}
 
 
 def collect_heuristic(
@@ -118,21 +170,14 @@ def collect_heuristic(
 ) -> int:
     """Write cuDNN's ranking of ``plan``'s problems for ``gpu`` to the log ``output``; returns how many anew.
 
-    The log is a run's, with ``problem`` records alone (no times), and goes on where it was interrupted.
-    Raises `InputError` where the library, the GPU or the log does not allow it.
+    The log is a run's, with ``problem`` records alone (no times), and goes on where it was interrupted. Raises
+    `InputError` where the library, the GPU or the log does not allow it.
     """
     device = device or Deviceless(gpu_named(gpu))
+    protocol = {"heuristic_only": True, "mode": MODE}
+    planned = plan.digest, plan.shard, plan.description, plan.seed
     try:
-        protocol = {"heuristic_only": True, "mode": device.mode}
-        header = Header(
-            device.describe(),
-            plan.digest,
-            plan.shard,
-            plan.description,
-            plan.seed,
-            protocol,
-            round(time.time(), 3),
-        )
+        header = Header(device.describe(), *planned, protocol, round(time.time(), 3))
         with RunLog(output, header) as log:
             begun = {record["problem"] for record in log.records if record["kind"] == "problem"}
             added = 0
@@ -149,6 +194,96 @@ def collect_heuristic(
     return added
 
 
+def operation_graph(scope: Scope, conv: Conv) -> Handle:
+    """The finalised graph of ``conv``: three tensors, the convolution, one operation.
+
+    Raises `CudnnError` where cuDNN refuses the problem, `InputError` for an element type it is not asked in.
+    """
+    descriptor, first = OPERATIONS[conv.direction]
+    operation = scope.make(descriptor)
+    scale = Kind.DOUBLE if conv.dtype == "fp64" else Kind.FLOAT
+    scope.set(operation, first, scale, 1.0)
+    scope.set(operation, first + 1, scale, 0.0)
+    scope.set(operation, first + 2, Kind.DESCRIPTOR, _convolution(scope, conv))
+    for attribute, role in enumerate(UNIQUE_IDS, first + 3):
+        scope.set(operation, attribute, Kind.DESCRIPTOR, _tensor(scope, role, conv))
+    graph = scope.make(Descriptor.GRAPH)
+    scope.set(graph, Attribute.GRAPH_OPERATIONS, Kind.DESCRIPTOR, scope.finalize(operation))
+    return scope.finalize(graph)
+
+
+def _tensor(scope: Scope, role: str, conv: Conv) -> Handle:
+    """A packed tensor; fewer filter channels than the input has are what tells cuDNN of groups."""
+    n, c, h, w = {
+        "x": (conv.n, conv.c, conv.h, conv.w),
+        "w": (conv.k, conv.c // conv.groups, conv.r, conv.s),
+        "y": (conv.n, conv.k, conv.out_h, conv.out_w),
+    }[role]
+    strides = (c * h * w, 1, c * w, c) if conv.layout == "NHWC" else (c * h * w, h * w, w, 1)
+    tensor = scope.make(Descriptor.TENSOR)
+    scope.set(tensor, Attribute.TENSOR_DATA_TYPE, Kind.DATA_TYPE, data_type(conv.dtype))
+    scope.set(tensor, Attribute.TENSOR_ALIGNMENT, Kind.INT64, ALIGNMENT_BYTES)
+    scope.set(tensor, Attribute.TENSOR_DIMENSIONS, Kind.INT64, n, c, h, w)
+    scope.set(tensor, Attribute.TENSOR_STRIDES, Kind.INT64, *strides)
+    scope.set(tensor, Attribute.TENSOR_UNIQUE_ID, Kind.INT64, UNIQUE_IDS[role])
+    return scope.finalize(tensor)
+
+
+def _convolution(scope: Scope, conv: Conv) -> Handle:
+    convolution = scope.make(Descriptor.CONVOLUTION)
+    compute, pads = data_type(COMPUTE_DTYPES[conv.dtype]), (conv.pad_h, conv.pad_w)
+    scope.set(convolution, Attribute.CONVOLUTION_COMPUTE_TYPE, Kind.DATA_TYPE, compute)
+    scope.set(convolution, Attribute.CONVOLUTION_MODE, Kind.CONVOLUTION_MODE, CROSS_CORRELATION)
+    scope.set(convolution, Attribute.CONVOLUTION_DILATIONS, Kind.INT64, conv.dilation_h, conv.dilation_w)
+    scope.set(convolution, Attribute.CONVOLUTION_STRIDES, Kind.INT64, conv.stride_h, conv.stride_w)
+    scope.set(convolution, Attribute.CONVOLUTION_PRE_PADDINGS, Kind.INT64, *pads)
+    scope.set(convolution, Attribute.CONVOLUTION_POST_PADDINGS, Kind.INT64, *pads)
+    scope.set(convolution, Attribute.CONVOLUTION_SPATIAL_DIMS, Kind.INT64, 2)
+    return scope.finalize(convolution)
+
+
+def properties_json(gpu: Gpu) -> str:
+    """The JSON that cuDNN asks for, from the GPU's specification.
+
+    The memory clock stands in for the bandwidth of a 5,120-bit interface at two transfers a clock (the
+    registry holds the bandwidth alone). Raises `InputError` for a GPU that is not NVIDIA's, or too old.
+    """
+    if gpu.vendor != "nvidia" or gpu.compute_capability not in LIMITS:
+        raise InputError(
+            f"GPU {gpu.name} cannot be described to cuDNN 9;"
+            f" NVIDIA GPUs of compute capability {', '.join(map(str, LIMITS))} can"
+        )
+    limits = LIMITS[gpu.compute_capability]
+    memory_clock_khz = gpu.dram_gbs * 1e9 / (2 * 5120 / 8) / 1e3
+    return json.dumps(
+        {
+            "deviceVer": round(gpu.compute_capability * 100),
+            "multiProcessorCount": gpu.sms,
+            "warpSize": WARP_THREADS,
+            "maxSharedMemoryPerBlock": BLOCK_SHARED_BYTES,
+            "maxSharedMemoryPerBlockOptin": int(limits.optin_bytes),
+            "reservedSharedMemoryPerBlock": int(limits.reserved_bytes),
+            "maxRegistersPerSM": REGISTERS_PER_SM,
+            "maxCtasPerSM": int(limits.blocks),
+            "maxThreadsPerBlock": MAX_THREADS,
+            "maxThreadsPerSM": int(limits.warps) * WARP_THREADS,
+            "regsPerBlock": REGISTERS_PER_SM,
+            "totalGlobalMem": gpu.memory_bytes,
+            "smClockRateKHz": round(gpu.boost_mhz * 1e3),
+            "memClockRateKHz": round(memory_clock_khz),
+            "l2CacheSize": gpu.l2_bytes,
+            "maxBlockSize": [1024, 1024, 64],
+            "maxGridSize": [2**31 - 1, 65535, 65535],
+            "supportCoopLaunch": int(gpu.compute_capability >= 6.0),
+            "pciDeviceId": 0,
+            "isTccDriver": 0,
+            "cudaDeviceId": 0,
+            "driverVer": DRIVER_VERSION,
+            "deviceName": gpu.aliases[0] if gpu.aliases else gpu.name,
+        }
+    )
+
+
 def _library() -> Library:
     try:
         library = Library.load()
@@ -157,4 +292,5 @@ def _library() -> Library:
         raise InputError(f"the heuristic needs cuDNN: {reason}; {REMEDY}") from None
     if library.version_number < FIRST_VERSION:
         raise InputError(f"cuDNN {library.version} cannot rank for a GPU that is not there; {REMEDY}")
+    library.declare(PROTOTYPES)
     return library

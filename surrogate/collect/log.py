@@ -7,24 +7,41 @@ killed process loses at most the measurement in flight; ``fsync`` follows every 
 cut loses little more. A torn last line is cut off when the run goes on.
 """
 
+import gzip
 import json
 import os
 import time
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
-from surrogate.collect.device import DeviceInfo
-from surrogate.collect.records import check_record
+from surrogate.collect.device import Choice, DeviceInfo, Measurement
+from surrogate.collect.plan import PlannedProblem
+from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.regular_file import require_regular
+from surrogate.features.text import parse
 
 SCHEMA_VERSION = 1
 """Version of the log's layout. History: 1, the first."""
 FSYNC_SECONDS = 2.0
 HEADER = "seer-collect"
+GZIP = b"\x1f\x8b"
+"""What a packed log begins with."""
+
+_FIELDS: Mapping[str, Mapping[str, type]] = {
+    "problem": {"problem": str, "origin": str, "networks": list, "candidates": list, "heuristic": list},
+    "measure": {"problem": str, "algorithm": str, "result": dict},
+    "done": {"problem": str, "find": list, "conditions": dict},
+    "operator": {"problem": str, "result": dict, "conditions": dict},
+}
+"""Kind of record → what it needs."""
+_TEXTS = ("networks", "candidates")
+"""Lists of texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +96,8 @@ class Header:
     @property
     def _plan(self) -> str:
         """The plan as told to a person; the digest alone decides whether two are the same."""
-        told = f"{self.description}, seed {self.seed}, " if self.description else ""
-        return f"{told}digest {self.plan_digest[:12]}"
+        named = f"{self.description}, seed {self.seed}, " if self.description else ""
+        return f"{named}digest {self.plan_digest[:12]}"
 
     def conflict(self, other: "Header") -> str:
         """Why a run with this header cannot go on as ``other``; empty where it can."""
@@ -108,17 +125,20 @@ class Contents:
 
 
 def read(path: str | Path) -> Contents:
-    """All whole records of ``path``. A torn last line is left out; anything else unreadable raises `InputError`."""
+    """All whole records of ``path``, which may be packed by gzip.
+
+    A torn last line is left out; anything else unreadable raises `InputError`.
+    """
     path = Path(path)
     require_regular(path)
     try:
         data = path.read_bytes()
+        data = gzip.decompress(data) if data.startswith(GZIP) else data
     except FileNotFoundError:
         raise InputError(f"{path}: no such run; `seer collect -o` writes one") from None
-    except OSError as error:
-        raise InputError(
-            f"{path}: not readable ({error.strerror}); give a run written by `seer collect`"
-        ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: not readable ({reason}); give a run written by `seer collect`") from None
     whole = data.rfind(b"\n") + 1
     records: list[dict[str, Any]] = []
     for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
@@ -244,3 +264,72 @@ def _open_locked(path: Path) -> FileIO:
         file.close()
         raise InputError(f"{path}: another run is writing to it; wait for it, or give another -o") from None
     return file
+
+
+def check_record(record: Any, *, first: bool) -> None:
+    """Raise `ValueError` where ``record`` is no record of a log; the ``first`` is the header, of any kind."""
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        raise ValueError("not a record")
+    if first:
+        return
+    if record["kind"] not in _FIELDS:
+        raise ValueError(f"kind {record['kind']!r} is unknown")
+    for name, kind in _FIELDS[record["kind"]].items():
+        if not isinstance(record.get(name), kind):
+            raise ValueError(f"{record['kind']} record without {name}")
+        if name in _TEXTS and not all(isinstance(text, str) for text in record[name]):
+            raise ValueError(f"{record['kind']} record whose {name} are no texts")
+
+
+def problem_record(
+    problem: PlannedProblem, candidates: Sequence[str], heuristic: Sequence[Choice]
+) -> dict[str, Any]:
+    """Written before a problem's first measurement."""
+    return {
+        "kind": "problem",
+        "problem": problem.key,
+        "origin": problem.origin,
+        "networks": list(problem.networks),
+        "candidates": list(candidates),
+        "heuristic": [choice.to_dict() for choice in heuristic],
+    }
+
+
+def measure_record(
+    problem: PlannedProblem, algorithm: str, result: Measurement, at_s: float
+) -> dict[str, Any]:
+    """One measurement; ``at_s`` is Unix time."""
+    return {
+        "kind": "measure",
+        "problem": problem.key,
+        "algorithm": algorithm,
+        "at_s": round(at_s, 3),
+        "result": result.to_dict(),
+    }
+
+
+def done_record(
+    problem: PlannedProblem, timed: Sequence[Choice], conditions: Mapping[str, float]
+) -> dict[str, Any]:
+    """Written when every candidate of a problem has been measured."""
+    return {
+        "kind": "done",
+        "problem": problem.key,
+        "find": [choice.to_dict() for choice in timed],
+        "conditions": dict(conditions),
+    }
+
+
+def key_without_visit(key: str) -> str:
+    """The problem with its settings: what all visits share."""
+    return key.partition(" #")[0]
+
+
+@lru_cache(maxsize=8192)
+def conv_of(key: str) -> Conv:
+    """The problem that a key names; `InputError` where it names none."""
+    parts = key_without_visit(key).split(" ")
+    if len(parts) != 5:
+        raise InputError(f"problem {key!r} is not readable; it is PROBLEM dtype math layout direction")
+    text, dtype, math, layout, direction = parts
+    return parse(text, dtype=dtype, math=math, layout=layout, direction=direction)

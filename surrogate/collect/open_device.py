@@ -1,33 +1,43 @@
-"""From a device's name to the device, and the limits that a plan keeps on it."""
+"""From a device's name to the device: in this process, or in one of its own, which this module also is.
 
+``python -m surrogate.collect.open_device NAME WORDS…`` serves a device to its parent (`surrogate.collect.worker`).
+"""
+
+import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from surrogate.collect.caps import CPU_CAPS, GPU_CAPS, Caps
 from surrogate.collect.device import Device
-from surrogate.collect.worker import WorkerDevice, command_for
+from surrogate.collect.plan import CPU_CAPS, GPU_CAPS, Caps
+from surrogate.collect.worker import WorkerDevice, WorkerOperators, serve
 from surrogate.features.errors import InputError
 
-DEVICES = ("cudnn", "reference", "replay")
+DEVICES = ("cudnn", "cpu", "replay")
+ALIASES = {"reference": "cpu"}
 
 
 def caps_for(name: str) -> Caps:
     """The caps of a plan for the device called ``name``. A recording may hold anything."""
-    return {"reference": CPU_CAPS, "replay": Caps(0.0, float("inf"), 1 << 62, 1 << 62)}.get(name, GPU_CAPS)
+    anything = Caps(0.0, float("inf"), 1 << 62, 1 << 62)
+    return {"cpu": CPU_CAPS, "replay": anything}.get(ALIASES.get(name, name), GPU_CAPS)
 
 
 def open_device(name: str, *, recording: str | Path | None = None, caps: Caps | None = None) -> Device:
     """The device called ``name``; ``recording`` is the run that ``replay`` serves.
 
-    cuDNN runs in a process of its own, so that a sticky CUDA error costs one measurement. Raises `InputError`
-    where the device cannot be had.
+    cuDNN runs in a process of its own, so that a sticky CUDA error costs one measurement. Raises `InputError` where the
+    device cannot be had.
     """
+    name = ALIASES.get(name, name)
     caps = caps or caps_for(name)
     if name == "cudnn":
         return WorkerDevice(command_for("cudnn", str(caps.max_workspace_bytes), str(caps.max_tensor_bytes)))
-    if name == "reference":
-        from surrogate.collect.reference_device import ReferenceDevice
+    if name == "cpu":
+        from surrogate.collect.cpu.device import CpuDevice
 
-        return ReferenceDevice(max_workspace_bytes=caps.max_workspace_bytes)
+        return CpuDevice(max_workspace_bytes=caps.max_workspace_bytes)
     if name == "replay":
         from surrogate.collect.replay import ReplayDevice
 
@@ -35,3 +45,39 @@ def open_device(name: str, *, recording: str | Path | None = None, caps: Caps | 
             raise InputError("device replay serves a recorded run; name it by --recording RUN.jsonl")
         return ReplayDevice(recording)
     raise InputError(f"device {name!r} is unknown; known: {', '.join(DEVICES)}")
+
+
+def open_operators(name: str) -> Any:
+    """The operators' device: cuDNN's GPU in a process of its own, or this CPU."""
+    if name == "cudnn":
+        return WorkerOperators(command_for("operators"))
+    from surrogate.collect.operators.cpu import CpuOperators
+
+    return CpuOperators()
+
+
+def command_for(device: str, *words: str) -> list[str]:
+    """The command that serves ``device`` to this process."""
+    return [sys.executable, "-m", "surrogate.collect.open_device", device, *words]
+
+
+def main(device: str, *words: str) -> None:
+    """Serve ``device``. Whatever a library writes to standard output goes to standard error."""
+
+    def opened() -> Any:
+        if device == "operators":
+            from surrogate.collect.operators.gpu import GpuOperators
+
+            return GpuOperators()
+        from surrogate.collect.cudnn.device import CudnnDevice
+
+        return CudnnDevice(max_workspace_bytes=int(words[0]), max_tensor_bytes=int(words[1]))
+
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    serve(opened, sys.stdin, replies)
+
+
+if __name__ == "__main__":
+    arguments: Sequence[str] = sys.argv[1:]
+    main(*arguments)

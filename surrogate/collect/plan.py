@@ -1,4 +1,4 @@
-"""Plans: which problems to measure, in which order, on which shard, and the digest that names the whole.
+"""Plans: which problems to measure within which limits, in which order, on which shard; the digest names the whole.
 
 The order is that of a hash of (seed, problem): random, so that a run cut short is unbiased; the same on every
 machine; and independent of the order in which the sources list their problems.
@@ -9,10 +9,48 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
-from surrogate.collect.caps import Caps
+from surrogate.features import shape
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Limits of a plan. FLOPs are 2 per multiply-add; a tensor is the input, filter or output alone."""
+
+    min_flops: float = 1e6
+    max_flops: float = 1.5e11
+    max_tensor_bytes: int = 2 * GIB
+    max_workspace_bytes: int = 16_000_000_000
+
+    def reason(self, conv: Conv) -> str:
+        """Why ``conv`` is left out of a plan, by the limit's figure; empty if it stays."""
+        if max(tensor_sizes_bytes(conv).values()) > self.max_tensor_bytes:
+            return f"with a tensor over {self.max_tensor_bytes / MIB:,.0f} MiB"
+        if conv.flops > self.max_flops:
+            return f"over {self.max_flops:g} FLOPs"
+        return f"under {self.min_flops:g} FLOPs" if conv.flops < self.min_flops else ""
+
+
+GPU_CAPS = Caps()
+"""The protocol's limits for a data-centre GPU."""
+CPU_CAPS = Caps(max_flops=5e8, max_tensor_bytes=GIB // 16, max_workspace_bytes=GIB)
+"""Limits under which most calls of the CPU's algorithms stay within a second on one core."""
+
+
+def tensor_sizes_bytes(conv: Conv) -> dict[str, int]:
+    """Bytes of the input ``x``, the filter ``w`` and the output ``y``."""
+    problem: Any = conv  # the formulas' protocol also admits columns, whose fields may be set
+    return {
+        "x": shape.input_bytes(problem),
+        "w": shape.filter_bytes(problem),
+        "y": shape.output_bytes(problem),
+    }
+
 
 ANCHOR_SHARE = 0.01
 """Share of a shard's problems that are anchors; with `ANCHOR_VISITS` visits each they take about 5 % of the run."""
@@ -130,16 +168,16 @@ def in_hash_order(problems: Iterable[PlannedProblem], seed: int) -> list[Planned
 
 def unique(problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
     """Each problem once: the first origin, the networks of all."""
-    found: dict[Conv, PlannedProblem] = {}
+    distinct: dict[Conv, PlannedProblem] = {}
     for problem in problems:
-        known = found.get(problem.conv)
+        known = distinct.get(problem.conv)
         if known is None:
-            found[problem.conv] = problem
+            distinct[problem.conv] = problem
         elif not set(problem.networks) <= set(known.networks):
-            found[problem.conv] = replace(
+            distinct[problem.conv] = replace(
                 known, networks=tuple(dict.fromkeys(known.networks + problem.networks))
             )
-    return list(found.values())
+    return list(distinct.values())
 
 
 def _within(problems: Iterable[PlannedProblem], caps: Caps) -> tuple[list[PlannedProblem], dict[str, int]]:
@@ -160,7 +198,7 @@ def _with_anchors(
     """``problems`` with each anchor's visits strewn evenly over the whole length, and nowhere else."""
     anchored = {anchor.conv for anchor in anchors}
     placed = [
-        (float(place), problem) for place, problem in enumerate(problems) if problem.conv not in anchored
+        (float(index), problem) for index, problem in enumerate(problems) if problem.conv not in anchored
     ]
     for visit in range(ANCHOR_VISITS if anchors else 0):
         for number, anchor in enumerate(anchors):

@@ -7,6 +7,7 @@ repeats; all are kept in the log. Pure functions: the devices bring the clock.
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any, Self
 
 UNSTABLE_MAD = 0.05
@@ -15,6 +16,14 @@ UNSTABLE_SPREAD = 1.5
 """… and one whose slowest repeat exceeds its median this many times."""
 SLOW_CLOCK = 0.95
 """A row taken below this share of the run's median SM clock is flagged."""
+THROTTLES: Mapping[int, str] = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+"""Bit of nvmlClocksEventReasons… (nvml.h) → what slowed the clock. Idle and user settings are no throttling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +93,9 @@ def drift(medians_us: Sequence[float]) -> float:
 def trend(medians_us: Sequence[float]) -> float:
     """Relative change from an anchor's first visit to its last, in the order visited."""
     return medians_us[-1] / medians_us[0] - 1.0
+
+
+def throttles(mask: float | None) -> tuple[str, ...]:
+    """What slowed the clock, by name; empty for none or unknown."""
+    bits = int(mask) if mask and isfinite(mask) else 0
+    return tuple(name for bit, name in THROTTLES.items() if bits & bit)

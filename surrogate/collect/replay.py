@@ -6,9 +6,9 @@ from typing import Any
 
 from surrogate.collect import log
 from surrogate.collect.device import Choice, DeviceInfo, Measurement, choices
+from surrogate.collect.log import conv_of, key_without_visit
 from surrogate.collect.plan import PlannedProblem, problem_key
 from surrogate.collect.protocol import RepeatPolicy
-from surrogate.collect.records import conv_of, key_without_visit
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, nearest
 

@@ -6,16 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from surrogate.collect.device import Choice, Device, DeviceLostError, Measurement
-from surrogate.collect.log import Header, RunLog
+from surrogate.collect.log import Header, RunLog, done_record, measure_record, problem_record
 from surrogate.collect.plan import Plan, PlannedProblem
 from surrogate.collect.protocol import RepeatPolicy
-from surrogate.collect.records import done_record, measure_record, problem_record
 
 Progress = Callable[[int, int, str], None]
 """Called with problems done, problems in all, and the problem just finished."""
 TIME_UP = "the time is up"
 MAX_LOST_IN_A_ROW = 5
 """Consecutive measurements that may lose the device before the run gives up."""
+MAX_FALLEN_BACK = 0.01
+"""Share of the log's times that events may have taken where the header says CUPTI: more is no CUPTI run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,15 @@ class Outcome:
     """Why it ended early; empty where the plan is finished."""
     last_reason: str = ""
     """What the last measurement said that was not ok."""
+    fallen_back: float = 0.0
+    """Share of the log's times that events took although the header says CUPTI."""
+
+    @property
+    def wrong_timer(self) -> str:
+        """What is to be said where too many rows fell back from CUPTI to events; else nothing."""
+        if self.fallen_back <= MAX_FALLEN_BACK:
+            return ""
+        return f"{self.fallen_back:.0%} of the times fell back from CUPTI to events: {self.last_reason}"
 
     @property
     def finished(self) -> bool:
@@ -64,8 +74,13 @@ class _State:
     done: set[str] = field(default_factory=set)
     measured: dict[str, set[str]] = field(default_factory=dict)
     statuses: dict[str, int] = field(default_factory=dict)
+    timers: dict[str, int] = field(default_factory=dict)
     last_reason: str = ""
     lost_in_a_row: int = 0
+
+    def note_timer(self, timer: str) -> None:
+        if timer:
+            self.timers[timer] = self.timers.get(timer, 0) + 1
 
 
 def header_for(plan: Plan, device: Device, policy: RepeatPolicy) -> Header:
@@ -103,7 +118,12 @@ def run(
         if progress:
             progress(len(state.done & planned), len(plan), problem.key)
     log.sync()
-    return Outcome(len(state.done & planned), len(plan), state.statuses, stopped, state.last_reason)
+    cupti = log.header.device.properties.get("timer") == "cupti"
+    timed = sum(state.timers.values())
+    fallen_back = state.timers.get("events", 0) / timed if cupti and timed else 0.0
+    return Outcome(
+        len(state.done & planned), len(plan), state.statuses, stopped, state.last_reason, fallen_back
+    )
 
 
 def _problem(
@@ -118,6 +138,7 @@ def _problem(
         log.append(problem_record(problem, candidates, ranking))
         state.begun.add(problem.key)
     measured = state.measured.setdefault(problem.key, set())
+    lost = False
     for algorithm in candidates:
         if algorithm in measured:
             continue
@@ -128,12 +149,17 @@ def _problem(
         log.append(measure_record(problem, algorithm, result, time.time()))
         measured.add(algorithm)
         state.statuses[result.status] = state.statuses.get(result.status, 0) + 1
+        state.note_timer(result.timer)
         state.last_reason = result.reason or state.last_reason
-        budget.note(began_s)
+        if state.lost_in_a_row:
+            lost = True  # and a hang's timeout is not the length of a measurement
+        else:
+            budget.note(began_s)
         if state.lost_in_a_row >= MAX_LOST_IN_A_ROW:
             return f"the device was lost {MAX_LOST_IN_A_ROW} times in a row: {result.reason}"
-    found = _guarded(lambda: device.find(problem.conv))
-    log.append(done_record(problem, found, _conditions(device)))
+    # after a loss a fresh process would first run every algorithm again, and hang or die once more
+    timed = () if lost else _guarded(lambda: device.find(problem.conv))
+    log.append(done_record(problem, timed, _conditions(device)))
     state.done.add(problem.key)
     return ""
 
@@ -177,4 +203,5 @@ def _replayed(records: Sequence[Mapping[str, Any]]) -> _State:
             state.done.add(key)
         elif record["kind"] == "measure":
             state.measured.setdefault(key, set()).add(record["algorithm"])
+            state.note_timer(record["result"].get("timer", ""))
     return state

@@ -12,10 +12,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from surrogate.collect.caps import Caps
-from surrogate.collect.grids import ALL, grid_problems
-from surrogate.collect.network_plan import network_problems
-from surrogate.collect.plan import PlannedProblem, in_hash_order, unique
+from surrogate.collect.networks import network_problems
+from surrogate.collect.plan import Caps, PlannedProblem, in_hash_order, unique
+from surrogate.collect.plan_source import ALL, grid_problems
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 

@@ -1,15 +1,13 @@
-"""What the logs of runs say of each (device, problem, algorithm): its visits, and what is noted of its problem."""
+"""What the logs of runs say of each (device, problem, algorithm): its visits, and what is known of its problem."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from surrogate.collect.clocks import throttles
 from surrogate.collect.device import Measurement, choices
-from surrogate.collect.log import Header
-from surrogate.collect.protocol import slow_clocks
-from surrogate.collect.records import conv_of, key_without_visit
+from surrogate.collect.log import Header, conv_of, key_without_visit
+from surrogate.collect.protocol import slow_clocks, throttles
 
 
 class Key(NamedTuple):
@@ -21,7 +19,7 @@ class Key(NamedTuple):
 
 
 @dataclass(slots=True)
-class Noted:
+class ProblemNotes:
     """What is known of one problem on one device beside its measurements."""
 
     origin: str = ""
@@ -46,7 +44,7 @@ class Gathered:
     """Everything, in the order it was first seen; ``duplicates`` counts measurements that stood in two files."""
 
     visits: dict[Key, list[Visit]] = field(default_factory=dict)
-    noted: dict[tuple[tuple[str, str, str], str], Noted] = field(default_factory=dict)
+    notes: dict[tuple[tuple[str, str, str], str], ProblemNotes] = field(default_factory=dict)
     seen: set[tuple[str, ...]] = field(default_factory=set)
     of_run: dict[tuple[str, ...], list[Visit]] = field(default_factory=dict)
     """A run's visits of one problem: a longer copy of the log may bring the clock of those that a shorter one had."""
@@ -67,7 +65,7 @@ def gather(header: Header, records: Iterable[Mapping[str, Any]], gathered: Gathe
         visit_key = record["problem"]
         key = key_without_visit(visit_key)
         conv_of(key)
-        problem = gathered.noted.setdefault((device, key), Noted())
+        problem = gathered.notes.setdefault((device, key), ProblemNotes())
         name = (*run, record["kind"], visit_key, record.get("algorithm", ""))
         if name in gathered.seen:
             gathered.duplicates += record["kind"] == "measure"
@@ -87,7 +85,7 @@ def gather(header: Header, records: Iterable[Mapping[str, Any]], gathered: Gathe
     _note_clocks(clocks)
 
 
-def _note_problem(problem: Noted, record: Mapping[str, Any]) -> None:
+def _note_problem(problem: ProblemNotes, record: Mapping[str, Any]) -> None:
     problem.origin = problem.origin or record["origin"]
     problem.networks.update(dict.fromkeys(record["networks"]))
     ranking = [choice for choice in choices(record["heuristic"]) if choice.status == "ok"]

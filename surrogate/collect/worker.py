@@ -1,37 +1,37 @@
 """A device in a process of its own, so that a sticky CUDA error, a crash or a hang costs one measurement, not the run.
 
-The parent (`WorkerDevice`) and the child (`serve`) exchange JSON lines over the child's standard input and
-output: a request is ``{"call": name, …}``, a reply ``{"result": …}``, ``{"input_error": line}`` or ``{"lost":
-reason}``. A child that said ``lost``, died or kept silent too long is replaced by a fresh one at the next
-call.
+The parent (`WorkerDevice`, `WorkerOperators`) and the child (`serve`) exchange JSON lines over the child's standard
+input and output: a request is ``{"call": name, …}``, a reply ``{"result": …}``, ``{"input_error": line}`` or ``{"lost":
+reason}``. A child that said ``lost``, died or kept silent too long is replaced by a fresh one at the next call.
 """
 
 import json
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
-from surrogate.collect.device import Choice, Device, DeviceInfo, DeviceLostError, Measurement, choices
+from surrogate.collect.device import Choice, DeviceInfo, DeviceLostError, Measurement, choices
+from surrogate.collect.operators.operator import Operator, parse
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
-TIMEOUT_S = 300.0
-"""Silence after which a child is taken for hung. The first call loads libraries; a call measures for seconds
-at most.
-"""
+FIRST_TIMEOUT_S = 300.0
+"""Silence after which a child is taken for hung at its first call, which loads libraries and checks itself."""
+TIMEOUT_S = 30.0
+"""… and at any later one: a call measures for seconds at most."""
 
 
-class WorkerDevice:
-    """A `Device` that lives in a child process started by ``command``, and in another one after that was lost."""
+class Worker:
+    """A child process started by ``command``, and another one after that was lost."""
 
-    def __init__(self, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, command: Sequence[str], timeout_s: float = TIMEOUT_S, first_timeout_s: float = FIRST_TIMEOUT_S
+    ) -> None:
         self._command = list(command)
-        self._timeout_s = timeout_s
+        self._timeout_s, self._first_timeout_s = timeout_s, first_timeout_s
         self._child: subprocess.Popen[str] | None = None
         self._info: DeviceInfo | None = None
         self.starts = 0
@@ -42,23 +42,6 @@ class WorkerDevice:
         if self._info is None:
             self._info = DeviceInfo.from_dict(self._ask("describe"))
         return self._info
-
-    def candidates(self, conv: Conv) -> tuple[str, ...]:
-        """See `Device.candidates`."""
-        return tuple(self._ask("candidates", conv=conv.to_dict()))
-
-    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
-        """See `Device.heuristic`."""
-        return choices(self._ask("heuristic", conv=conv.to_dict()))
-
-    def find(self, conv: Conv) -> tuple[Choice, ...]:
-        """See `Device.find`."""
-        return choices(self._ask("find", conv=conv.to_dict()))
-
-    def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
-        """See `Device.measure`."""
-        reply = self._ask("measure", conv=conv.to_dict(), algorithm=algorithm, policy=policy.to_dict())
-        return Measurement.from_dict(reply)
 
     def conditions(self) -> Mapping[str, float]:
         """See `Device.conditions`."""
@@ -76,8 +59,9 @@ class WorkerDevice:
             child.wait()
 
     def _ask(self, call: str, **arguments: Any) -> Any:
+        timeout_s = self._timeout_s if self._child else self._first_timeout_s
         child = self._child or self._start()
-        reply = self._exchange(child, json.dumps({"call": call, **arguments}))
+        reply = self._exchange(child, json.dumps({"call": call, **arguments}), timeout_s)
         if "lost" in reply:
             self._discard(child)
             raise DeviceLostError(reply["lost"])
@@ -98,7 +82,7 @@ class WorkerDevice:
         self.starts += 1
         return self._child
 
-    def _exchange(self, child: "subprocess.Popen[str]", request: str) -> Mapping[str, Any]:
+    def _exchange(self, child: "subprocess.Popen[str]", request: str, timeout_s: float) -> Mapping[str, Any]:
         """The child's reply, or ``lost`` with the reason."""
         assert child.stdin is not None and child.stdout is not None
         hung = threading.Event()
@@ -107,7 +91,7 @@ class WorkerDevice:
             hung.set()
             child.kill()
 
-        alarm = threading.Timer(self._timeout_s, stop)
+        alarm = threading.Timer(timeout_s, stop)
         alarm.start()
         try:
             child.stdin.write(request + "\n")
@@ -120,7 +104,7 @@ class WorkerDevice:
         if line.endswith("\n"):
             return json.loads(line)
         if hung.is_set():
-            return {"lost": f"no answer within {self._timeout_s:g} s"}
+            return {"lost": f"no answer within {timeout_s:g} s"}
         return {"lost": f"the worker process ended ({_exit(child)})"}
 
     def _discard(self, child: "subprocess.Popen[str]") -> None:
@@ -133,14 +117,39 @@ class WorkerDevice:
         child.wait()
 
 
-def command_for(device: str, *arguments: str) -> list[str]:
-    """The command that serves the device called ``device`` in `DEVICES`."""
-    return [sys.executable, "-m", "surrogate.collect.worker", device, *arguments]
+class WorkerDevice(Worker):
+    """A `Device` that lives in a child process."""
+
+    def candidates(self, conv: Conv) -> tuple[str, ...]:
+        """See `Device.candidates`."""
+        return tuple(self._ask("candidates", conv=conv.to_dict()))
+
+    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
+        """See `Device.heuristic`."""
+        return choices(self._ask("heuristic", conv=conv.to_dict()))
+
+    def find(self, conv: Conv) -> tuple[Choice, ...]:
+        """See `Device.find`."""
+        return choices(self._ask("find", conv=conv.to_dict()))
+
+    def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
+        """See `Device.measure`."""
+        reply = self._ask("measure", conv=conv.to_dict(), algorithm=algorithm, policy=policy.to_dict())
+        return Measurement.from_dict(reply)
 
 
-def serve(open_device: Callable[[], Device], requests: TextIO, replies: TextIO) -> None:
+class WorkerOperators(Worker):
+    """The operators' device (`surrogate.collect.operators`) in a child process."""
+
+    def measure(self, operator: Operator, policy: RepeatPolicy) -> Measurement:
+        """As `WorkerDevice.measure`, of one operator."""
+        reply = self._ask("measure", operator=operator.key, policy=policy.to_dict())
+        return Measurement.from_dict(reply)
+
+
+def serve(open_device: Callable[[], Any], requests: TextIO, replies: TextIO) -> None:
     """Answer requests until they end, or until the device is lost."""
-    device: Device | None = None
+    device: Any = None
     try:
         for line in requests:
             try:
@@ -161,12 +170,15 @@ def serve(open_device: Callable[[], Device], requests: TextIO, replies: TextIO) 
             device.close()
 
 
-def _answer(device: Device, request: Mapping[str, Any]) -> Any:
+def _answer(device: Any, request: Mapping[str, Any]) -> Any:
     call = request["call"]
     if call == "describe":
         return device.describe().to_dict()
     if call == "conditions":
         return dict(device.conditions())
+    policy = RepeatPolicy.from_dict(request["policy"]) if call == "measure" else None
+    if "operator" in request:
+        return device.measure(parse(request["operator"]), policy).to_dict()
     conv = Conv(**request["conv"])
     if call == "candidates":
         return list(device.candidates(conv))
@@ -175,7 +187,6 @@ def _answer(device: Device, request: Mapping[str, Any]) -> Any:
     if call == "find":
         return [choice.to_dict() for choice in device.find(conv)]
     if call == "measure":
-        policy = RepeatPolicy.from_dict(request["policy"])
         return device.measure(conv, request["algorithm"], policy).to_dict()
     raise InputError(f"call {call!r} is unknown to the worker")
 
@@ -186,24 +197,3 @@ def _exit(child: "subprocess.Popen[str]") -> str:
     except subprocess.TimeoutExpired:
         return "its output closed"
     return f"signal {-code}" if code < 0 else f"exit status {code}"
-
-
-def _cudnn(*arguments: str) -> Device:
-    from surrogate.collect.cudnn.device import CudnnDevice
-
-    return CudnnDevice(max_workspace_bytes=int(arguments[0]), max_tensor_bytes=int(arguments[1]))
-
-
-DEVICES: Mapping[str, Callable[..., Device]] = {"cudnn": _cudnn}
-"""Device name → what opens it in the child, given the command's further words."""
-
-
-def main(words: Sequence[str]) -> None:
-    """Serve the device named by ``words``. Whatever a library writes to standard output goes to standard error."""
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    serve(lambda: DEVICES[words[0]](*words[1:]), sys.stdin, replies)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

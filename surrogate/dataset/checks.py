@@ -91,7 +91,9 @@ def normalise(frame: pd.DataFrame, name: str, *, predictable: bool = False) -> p
         if column in out:
             if len(kinds) > 1:  # 0 where a row's family has no such size
                 lacking = [kind for kind in kinds if column not in kind.size_names]
-                rows = np.logical_or.reduce([family_rows(out, kind) for kind in lacking] or [np.zeros(len(out), bool)])
+                rows = np.logical_or.reduce(
+                    [family_rows(out, kind) for kind in lacking] or [np.zeros(len(out), bool)]
+                )
                 out.loc[rows, column] = 0
             out[column] = _whole(out[column], column, name)
     for column in ("time_us", *OPTIONAL_NUMBERS):

@@ -3,7 +3,6 @@
 Functions take a normalised table of one family, unless they say otherwise.
 """
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +12,7 @@ from surrogate.dataset.store import Dataset
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.features.gpu import canonical
+from surrogate.features.text import version_number
 
 
 def joined(frame: pd.DataFrame, columns: Sequence[str]) -> pd.Series:
@@ -89,12 +89,6 @@ def problems_of(frame: pd.DataFrame, kind: Family, setting: tuple[str, ...]) -> 
     """The problems of all rows as one problem of arrays; all rows have the same ``setting``."""
     sizes = {name: frame[name].to_numpy(dtype=np.int64) for name in kind.size_names}
     return kind.problem(sizes, dict(zip(kind.setting_names, setting, strict=True)))
-
-
-def version_number(version: str) -> tuple[int, ...]:
-    """The first dotted number in a version text, for ordering: ``7.6.4`` → (7, 6, 4), ``find-db v2`` → (2,)."""
-    number = re.search(r"\d+(?:\.\d+)*", str(version))
-    return tuple(int(part) for part in number[0].split(".")) if number else (0,)
 
 
 def newest_version(frame: pd.DataFrame, kind: Family) -> np.ndarray:

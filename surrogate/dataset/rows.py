@@ -16,11 +16,11 @@ from surrogate.dataset.problems import (
     problems_of,
     shape_codes,
     strata,
-    version_number,
 )
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.features.gpu import Gpu, gpu
+from surrogate.features.text import version_column
 
 CONTEXT_NAMES = ("library_version",)
 """Columns that a model sees besides the family's: which release measured."""
@@ -117,7 +117,7 @@ def rows_of(
             at = positions[members]
             features[at, own] = _stacked(columns, len(at))
             workspace[at] = bytes_needed
-    versions = {version: _version_column(version) for version in frame["library_version"].unique()}
+    versions = {version: version_column(version) for version in frame["library_version"].unique()}
     features[:, -1] = frame["library_version"].map(versions)
     measured = (
         frame["time_us"].to_numpy(dtype=np.float64) if "time_us" in frame else np.full(len(frame), np.nan)
@@ -176,8 +176,3 @@ def _order(frame: pd.DataFrame, kind: Family) -> np.ndarray:
         known = [candidate.algorithm for candidate in kind.candidates(library, tuple(setting))]
         order[positions] = known.index(algorithm) if algorithm in known else len(known)
     return order
-
-
-def _version_column(version: str) -> float:
-    """A version as one number: 7.6.4 → 7.0604, so that a threshold separates releases."""
-    return sum(part / 100.0**place for place, part in enumerate(version_number(version)[:3]))

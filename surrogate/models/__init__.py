@@ -1,53 +1,28 @@
-"""Tables to fitted models: every model is a `TimeModel`, a scikit-learn regressor of kernel times."""
+"""Tables to fitted models: every model is a `TimeModel`, a scikit-learn regressor of kernel times.
 
-import pandas as pd
+Names are imported when they are first asked for, so that a stored model answers without pandas and scikit-learn.
+"""
 
-from surrogate.dataset.problems import candidate_frame
-from surrogate.dataset.store import Dataset
-from surrogate.features.errors import InputError, nearest
-from surrogate.models.base import TimeModel
-from surrogate.models.baselines import AlwaysBestSingle, Roofline
-from surrogate.models.boosted import BoostedDims, BoostedTerms
-from surrogate.models.forest import Forest
-from surrogate.models.li import LiEtAl
-from surrogate.models.linear import LinearDims, LinearTerms
-from surrogate.models.mlp import Mlp
-from surrogate.models.seer import SeerPaper, SeerTimeOnly
-from surrogate.models.seer.kernels import with_kernel_metrics
-from surrogate.models.support import Support
+from typing import TYPE_CHECKING
 
-MODELS: dict[str, type[TimeModel]] = {
-    cls.name: cls
-    for cls in (
-        AlwaysBestSingle,
-        Roofline,
-        LiEtAl,
-        SeerPaper,
-        SeerTimeOnly,
-        Forest,
-        Mlp,
-        LinearDims,
-        LinearTerms,
-        BoostedDims,
-        BoostedTerms,
-    )
-}
-"""Name → class of every model, in the order that reports list them."""
+from surrogate.features.lazy_names import lazy_names
 
-DEFAULT_MODEL = BoostedTerms.name
+if TYPE_CHECKING:
+    from surrogate.models.base import TimeModel
+    from surrogate.models.registry import DEFAULT_MODEL, MODELS, model_class, model_frame
+    from surrogate.models.support import Support
 
-
-def model_class(name: str) -> type[TimeModel]:
-    """The class of that name. Raises `InputError` with the nearest names."""
-    if name not in MODELS:
-        raise InputError(f"model {name!r} is unknown; known: {', '.join(MODELS)}{nearest(name, MODELS)}")
-    return MODELS[name]
-
-
-def model_frame(data: Dataset, candidate: str = "algorithm") -> pd.DataFrame:
-    """The rows to choose among (`candidate_frame`), with kernel metrics where the dataset has kernels."""
-    frame = candidate_frame(data, candidate)
-    return frame if data.kernels is None else with_kernel_metrics(frame, data.kernels)
-
+_REGISTRY = "surrogate.models.registry"
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "DEFAULT_MODEL": _REGISTRY,
+        "MODELS": _REGISTRY,
+        "Support": "surrogate.models.support",
+        "TimeModel": "surrogate.models.base",
+        "model_class": _REGISTRY,
+        "model_frame": _REGISTRY,
+    },
+)
 
 __all__ = ["DEFAULT_MODEL", "MODELS", "Support", "TimeModel", "model_class", "model_frame"]

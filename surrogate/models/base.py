@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from surrogate.dataset.rows import CONTEXT_NAMES, Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
+from surrogate.models.trees import BoostedTimes
 
 
 class TimeModel(RegressorMixin, BaseEstimator):
@@ -58,11 +59,20 @@ class TimeModel(RegressorMixin, BaseEstimator):
         """The model that `to_files` described, with its hyperparameters."""
         raise NotImplementedError
 
+    def times(self) -> BoostedTimes | None:
+        """The fitted model as arrays that answer single problems, None where it is not one ensemble of trees."""
+        return None
+
     @staticmethod
     def space(trial: Any) -> dict[str, Any]:
         """Hyperparameters drawn from an Optuna trial; empty where there is nothing to tune."""
         del trial
         return {}
+
+
+def duplicate(model: TimeModel) -> TimeModel:
+    """An unfitted model of the same settings: scikit-learn's `clone`, typed."""
+    return type(model)(**model.get_params(deep=False))
 
 
 def dims(family: Family) -> tuple[str, ...]:

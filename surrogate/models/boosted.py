@@ -1,122 +1,211 @@
-"""`boosted-dims` and `boosted-terms`: gradient-boosted trees on log(time / base).
+"""`boosted-terms`, the default, and `boosted-dims`: gradient-boosted trees on log(time / base).
 
-Trees clamp outside the range they saw, so what scales must be taken out of their target. The problem's roofline is the
-base of `boosted-dims`. `boosted-terms` also knows what each candidate really does: its base is the geometric mean of
-the problem's and the candidate's roofline, which held-out times and choices preferred to either alone.
+A time is the product of plain parts. The base takes out of the target what is known to scale and what a call costs
+whatever its size. The trees correct it: they know the sizes, the analytical terms, the device and the candidate. Trees
+stand still outside the range that they saw, where the `Trend` goes on. `boosted-dims` is the same without physics: raw
+sizes, the problem's roofline as the base, no trend.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
 
+from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows
 from surrogate.features.families import Family
 from surrogate.models.base import TimeModel, dims, terms
+from surrogate.models.launch import call_costs
+from surrogate.models.trees import BoostedTimes, Trees, call_cost_us
+from surrogate.models.trend import Trend, trend_names
 
 ROWS_PER_THREAD = 4000
 
 
 class _Boosted(TimeModel):
-    """One XGBoost booster for all candidates and devices; the candidate is a categorical column."""
+    """One XGBoost booster for all candidates and devices; the candidate's code is a column like any other.
+
+    Parameters are XGBoost's, but ``rounds`` (trees) and ``best_weight``: a row weighs (best time of its problem / its
+    time)^``best_weight``, because errors near the best times decide about choices.
+    """
 
     storable: ClassVar[bool] = True
+    own_weight: ClassVar[float] = 0.0
+    """The candidate's own roofline's share in the base, in log time."""
+    has_physics: ClassVar[bool] = False
+    """True where the base holds the cost of a call and a trend goes on outside the range."""
 
     def __init__(
         self,
         rounds: int = 300,
         learning_rate: float = 0.08,
-        max_depth: int = 7,
+        max_depth: int = 10,
+        max_leaves: int = 128,
         min_child_weight: float = 3.0,
-        subsample: float = 0.7,
-        colsample_bynode: float = 0.3,
+        subsample: float = 0.6,
+        colsample_bynode: float = 0.2,
         reg_lambda: float = 1.0,
         max_bin: int = 128,
+        best_weight: float = 0.5,
         random_state: int = 0,
         device: str = "cpu",
     ) -> None:
         self.rounds = rounds
         self.learning_rate = learning_rate
         self.max_depth = max_depth
+        self.max_leaves = max_leaves
         self.min_child_weight = min_child_weight
         self.subsample = subsample
         self.colsample_bynode = colsample_bynode
         self.reg_lambda = reg_lambda
         self.max_bin = max_bin
+        self.best_weight = best_weight
         self.random_state = random_state
         self.device = device
 
     def columns(self, family: Family) -> tuple[str, ...]:
-        """The columns that the model sees, besides the candidate."""
+        """The columns that the trees see, before the candidate's code."""
         raise NotImplementedError
 
+    def feature_types(self, family: Family) -> list[str]:
+        """What XGBoost is told of each column of `design`: all are quantities."""
+        return ["q"] * (len(self.columns(family)) + 1)
+
     def base_us(self, rows: Rows) -> np.ndarray:
-        """(rows,) the time in µs that the correction multiplies."""
-        return rows.roofline_us
+        """(rows,) the time in µs that the correction multiplies: rooflines, plus what a call costs."""
+        base_us = rows.roofline_us
+        if self.own_weight and rows.family.own_roofline:
+            ratio = rows.column(rows.family.own_roofline).astype(np.float64)
+            base_us = base_us * np.exp2(self.own_weight * ratio)
+        return base_us + self._call_us(rows) if self.call_us_ else base_us
+
+    def target(self, rows: Rows, time_us: np.ndarray) -> np.ndarray:
+        """(rows,) the log corrections that the trees learn, of times (rows,) in µs."""
+        return np.log(time_us / self.base_us(rows))
+
+    def design(self, rows: Rows) -> np.ndarray:
+        """(rows, columns + 1) float32: `columns` and the candidate's code (NaN, missing to the trees, where new).
+
+        Splits of a plain code serve held-out shapes as well as categorical ones, and every split is a threshold.
+        """
+        names, position = np.unique(rows.candidate.astype(str), return_inverse=True)
+        codes = np.array([self.candidates_.get(name, np.nan) for name in names], dtype=np.float32)
+        return np.column_stack([rows.columns(self.columns(rows.family)), codes[position]])
+
+    def settings(self) -> dict[str, Any]:
+        """Parameters for ``xgboost.train``; the number of trees is ``rounds``."""
+        own = self.get_params(deep=False)
+        not_xgboost = ("rounds", "random_state", "best_weight")
+        return {name: own[name] for name in own if name not in not_xgboost} | {
+            "objective": "reg:squarederror",
+            "tree_method": "hist",
+            "grow_policy": "lossguide",
+            "seed": self.random_state,
+            "verbosity": 0,
+        }
+
+    def with_booster(self, booster: Any) -> Self:
+        """This fitted model with other trees, trained on its `design` and `target`."""
+        model = type(self)(**self.get_params(deep=False))
+        vars(model).update({name: value for name, value in vars(self).items() if name != "times_"})
+        model.booster_ = booster
+        return model
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Squared error of the log of the correction."""
         import xgboost
 
-        self.candidates_ = {str(name): code for code, name in enumerate(np.unique(rows.candidate))}
+        vars(self).pop("times_", None)
+        self.family_ = rows.family
+        self.candidates_ = {
+            str(name): code for code, name in enumerate(np.unique(rows.candidate.astype(str)))
+        }
+        self.call_us_: dict[str, float] = {}
+        if self.has_physics:
+            self.call_us_ = call_costs(*_gpus_and_libraries(rows), time_us)
+        target, self.trend_ = self.target(rows, time_us), None
+        if self.has_physics:
+            names = trend_names(rows.family)
+            gpus = _gpus_and_libraries(rows)[0]
+            self.trend_ = Trend.fit(names, rows.columns(names), target, rows.candidate, gpus)
         threads = _threads(len(rows))
         data = xgboost.QuantileDMatrix(
-            self._design(rows),
-            label=np.log(time_us / self.base_us(rows)),
-            feature_types=["q"] * len(self.columns(rows.family)) + ["c"],
+            self.design(rows),
+            label=target,
+            weight=self._weights(rows, time_us),
             max_bin=self.max_bin,
-            enable_categorical=True,
             nthread=threads,
         )
-        own = self.get_params()
-        settings = {name: own[name] for name in own if name not in ("rounds", "random_state")}
-        fixed = {"objective": "reg:squarederror", "tree_method": "hist", "seed": self.random_state}
         self.booster_ = xgboost.train(
-            {**settings, **fixed, "verbosity": 0, "nthread": threads}, data, num_boost_round=self.rounds
+            {**self.settings(), "nthread": threads}, data, num_boost_round=self.rounds
         )
 
     def _predict(self, rows: Rows) -> np.ndarray:
         self.booster_.set_param({"nthread": _threads(len(rows))})
-        log_correction = self.booster_.inplace_predict(self._design(rows))
-        return self.base_us(rows) * np.exp(log_correction.astype(np.float64))
+        log_correction = self.booster_.inplace_predict(self.design(rows)).astype(np.float64)
+        if self.trend_ is not None:
+            terms_ = rows.columns(self.trend_.names)
+            log_correction += self.trend_.beyond(terms_, rows.candidate, _gpus_and_libraries(rows)[0])
+        return self.base_us(rows) * np.exp(log_correction)
 
-    def _design(self, rows: Rows) -> np.ndarray:
-        """The columns and, last, the candidate's code (NaN, a missing value to the trees, where it is new)."""
-        names, position = np.unique(rows.candidate.astype(str), return_inverse=True)
-        codes = np.array([self.candidates_.get(name, np.nan) for name in names], dtype=np.float32)
-        return np.column_stack([rows.columns(self.columns(rows.family)), codes[position]])
+    def _weights(self, rows: Rows, time_us: np.ndarray) -> np.ndarray:
+        """(rows,) of mean 1, falling with the distance from the best time of the problem."""
+        best_us = pd.Series(time_us).groupby(rows.problem).transform("min").to_numpy()
+        weight = (best_us / time_us) ** self.best_weight
+        return weight / weight.mean()
+
+    def _call_us(self, rows: Rows) -> np.ndarray:
+        """(rows,) what a call costs on the row's GPU by its library; on an unseen GPU the median of the seen ones."""
+        gpus, libraries = _gpus_and_libraries(rows)
+        pairs, position = np.unique(gpus + "|" + libraries, return_inverse=True)
+        costs = [call_cost_us(self.call_us_, *pair.split("|")) for pair in pairs.tolist()]
+        return np.array(costs, dtype=np.float64)[position]
+
+    def times(self) -> BoostedTimes:
+        """The model as arrays."""
+        if not hasattr(self, "times_"):
+            trees = Trees.from_booster(self.booster_.save_raw("json"))
+            columns = self.columns(self.family_)
+            self.times_ = BoostedTimes(
+                trees, columns, self.candidates_, self.own_weight, self.call_us_, self.trend_
+            )
+        return self.times_
 
     def to_files(self) -> dict[str, bytes]:
-        """The booster as UBJ, the candidates' codes as JSON."""
-        return {
-            "booster.ubj": bytes(self.booster_.save_raw("ubj")),
-            "candidates.json": json.dumps(self.candidates_, sort_keys=True).encode(),
-        }
+        """The model as arrays."""
+        return self.times().to_files()
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
-        import xgboost
-
         model = cls(**params)
-        model.booster_ = xgboost.Booster(model_file=bytearray(files["booster.ubj"]))
-        model.candidates_ = json.loads(files["candidates.json"])
+        model.times_ = times = BoostedTimes.from_files(files)
+        model.booster_ = times.trees.booster(len(times.columns) + 1)
+        model.candidates_, model.call_us_, model.trend_ = dict(times.codes), dict(times.call_us), times.trend
         return model
 
     @staticmethod
     def space(trial: Any) -> dict[str, Any]:
-        """Depth, rate, rounds, sampling and penalties."""
+        """Size and number of trees, rate, sampling, penalties, and how much the best times count."""
         return {
             "rounds": trial.suggest_int("rounds", 100, 1000, log=True),
             "learning_rate": trial.suggest_float("learning_rate", 0.02, 0.2, log=True),
-            "max_depth": trial.suggest_int("max_depth", 4, 10),
+            "max_leaves": trial.suggest_int("max_leaves", 16, 256, log=True),
             "min_child_weight": trial.suggest_float("min_child_weight", 0.5, 20.0, log=True),
             "subsample": trial.suggest_float("subsample", 0.5, 1.0),
-            "colsample_bynode": trial.suggest_float("colsample_bynode", 0.2, 1.0),
+            "colsample_bynode": trial.suggest_float("colsample_bynode", 0.1, 1.0),
             "reg_lambda": trial.suggest_float("reg_lambda", 0.1, 20.0, log=True),
+            "best_weight": trial.suggest_float("best_weight", 0.0, 1.0),
         }
+
+
+def _gpus_and_libraries(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """(rows,) names of GPUs, as the registry has them, and of libraries."""
+    return device_names(rows.frame).astype(str).astype(object), rows.frame["library"].astype(str).to_numpy(
+        dtype=object
+    )
 
 
 def _threads(rows: int) -> int:
@@ -136,17 +225,12 @@ class BoostedDims(_Boosted):
 
 
 class BoostedTerms(_Boosted):
-    """Trees on the sizes and the analytical terms."""
+    """Trees on the sizes and the analytical terms; the base is the geometric mean of both rooflines."""
 
     name: ClassVar[str] = "boosted-terms"
+    own_weight: ClassVar[float] = 0.5
+    has_physics: ClassVar[bool] = True
 
     def columns(self, family: Family) -> tuple[str, ...]:
         """All of them."""
         return terms(family)
-
-    def base_us(self, rows: Rows) -> np.ndarray:
-        """The geometric mean of both rooflines, where a candidate has one of its own."""
-        if not rows.family.own_roofline:
-            return rows.roofline_us
-        ratio = rows.column(rows.family.own_roofline).astype(np.float64)
-        return rows.roofline_us * np.exp2(0.5 * ratio)

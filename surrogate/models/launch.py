@@ -7,13 +7,12 @@ cost as that constant, cuDNN's nearly all.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
-from surrogate.dataset.problems import device_names, groups
-from surrogate.dataset.rows import Rows
-from surrogate.models.least_squares import relative_fit
+if TYPE_CHECKING:
+    from surrogate.dataset.rows import Rows
 
 KERNEL_LEAST_US = 2.0
 """An empty kernel's duration on the device: what the shortest kernels of profiler traces take."""
@@ -51,6 +50,8 @@ NO_LAUNCH = Launch()
 
 def call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> dict[str, float]:
     """``gpu|library`` → a low quantile of its times in µs; ``|library`` → the median of those over GPUs."""
+    import pandas as pd
+
     costs: dict[str, float] = {}
     table = pd.DataFrame({"gpu": gpus, "library": libraries, "time_us": time_us})
     quantiles = table.groupby(["library", "gpu"])["time_us"].quantile(CALL_QUANTILE)
@@ -61,8 +62,13 @@ def call_costs(gpus: np.ndarray, libraries: np.ndarray, time_us: np.ndarray) -> 
     return costs
 
 
-def fit_launches(tables: Iterable[Rows]) -> dict[str, Launch]:
+def fit_launches(tables: "Iterable[Rows]") -> dict[str, Launch]:
     """``gpu|library`` → its launch, where enough streaming operators were measured; ``|library`` → the median ones."""
+    import pandas as pd
+
+    from surrogate.dataset.problems import device_names, groups
+    from surrogate.models.least_squares import relative_fit
+
     parts = []
     for rows in tables:
         streaming = np.zeros(len(rows), dtype=bool)

@@ -47,13 +47,15 @@ class _Linear(TimeModel):
     def _ridge(self, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
         """Ridge on standardised columns; the weights are those of the columns as they come."""
         from sklearn.linear_model import Ridge
-        from sklearn.preprocessing import StandardScaler
 
-        scaler = StandardScaler().fit(x)
-        scale = np.where(np.asarray(scaler.scale_) < 1e-9, 1.0, scaler.scale_)
-        ridge = Ridge(alpha=self.alpha).fit((x - scaler.mean_) / scale, y)
+        mean, scale = x.mean(axis=0), x.std(axis=0)
+        scale[scale < 1e-9] = 1.0
+        ridge = Ridge(alpha=self.alpha).fit((x - mean) / scale, y)
         weights = np.asarray(ridge.coef_) / scale
-        return {"weights": weights.tolist(), "intercept": float(ridge.intercept_ - weights @ scaler.mean_)}
+        return {
+            "weights": weights.tolist(),
+            "intercept": float(np.asarray(ridge.intercept_) - weights @ mean),
+        }
 
     def to_files(self) -> dict[str, bytes]:
         """Coefficients as JSON."""

@@ -59,7 +59,7 @@ class Mlp(TimeModel):
         steps_per_epoch = -(-len(y) // self.batch)
         network = MLPRegressor(
             hidden_layer_sizes=(self.width,) * self.depth,
-            batch_size=min(self.batch, len(y)),
+            batch_size=min(self.batch, len(y)),  # pyright: ignore[reportArgumentType]
             learning_rate_init=self.learning_rate,
             alpha=self.weight_decay,
             max_iter=max(min(self.epochs, self.max_steps // steps_per_epoch), 1),
@@ -73,7 +73,7 @@ class Mlp(TimeModel):
 
     def _predict(self, rows: Rows) -> np.ndarray:
         mean, deviation = self.target_
-        log_us = self.network_.predict(self._design(rows)).astype(np.float64) * deviation + mean
+        log_us = np.asarray(self.network_.predict(self._design(rows)), dtype=np.float64) * deviation + mean
         known = np.isin(rows.candidate.astype(str), list(self.candidates_))
         return np.where(known, np.exp(np.clip(log_us, -20.0, 40.0)), np.nan)
 

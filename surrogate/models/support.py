@@ -8,18 +8,22 @@ signature alone; what was never seen falls to the documented rules (`Family.refu
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
-import pandas as pd
 
-from surrogate.dataset.problems import device_names, groups, problems_of
-from surrogate.dataset.rows import Rows
 from surrogate.features.families import Family
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-def signatures(frame: pd.DataFrame, kind: Family) -> tuple[np.ndarray, np.ndarray]:
+    from surrogate.dataset.rows import Rows
+
+
+def signatures(frame: "pd.DataFrame", kind: Family) -> tuple[np.ndarray, np.ndarray]:
     """(rows,) two texts: library, setting, algorithm and traits, with and without ``|GPU|library version`` behind."""
+    from surrogate.dataset.problems import device_names, groups, problems_of
+
     general = np.full(len(frame), "", dtype=object)
     for (library, *setting, algorithm), positions in groups(
         frame, ("library", *kind.setting_names, "algorithm")
@@ -46,8 +50,10 @@ class Support:
     general: Mapping[str, float]
 
     @classmethod
-    def fit(cls, rows: Rows) -> Self:
+    def fit(cls, rows: "Rows") -> Self:
         """Count the statuses of the training rows; nothing is learned from rows without one."""
+        import pandas as pd
+
         frame = rows.frame
         if "status" not in frame:
             return cls({}, {})
@@ -57,8 +63,10 @@ class Support:
         ok = pd.Series((frame.loc[known, "status"] == "ok").to_numpy(dtype=float))
         return cls(_share(ok, pd.Series(exact)), _share(ok, pd.Series(general)))
 
-    def supported(self, rows: Rows) -> np.ndarray:
+    def supported(self, rows: "Rows") -> np.ndarray:
         """(rows,) True where the algorithm is expected to run."""
+        import pandas as pd
+
         frame = rows.frame
         exact, general = map(pd.Series, signatures(frame, rows.family))
         share = exact.map(self.exact).fillna(general.map(self.general)).to_numpy(dtype=float)
@@ -79,13 +87,17 @@ class Support:
         return cls(data["exact"], data["general"])
 
 
-def _share(ok: pd.Series, signature: pd.Series) -> dict[str, float]:
+def _share(ok: "pd.Series", signature: "pd.Series") -> dict[str, float]:
     """Signature → share of ok rows."""
     return {str(key): float(share) for key, share in ok.groupby(signature).mean().items()}
 
 
-def by_rule(frame: pd.DataFrame, kind: Family) -> np.ndarray:
+def by_rule(frame: "pd.DataFrame", kind: Family) -> np.ndarray:
     """(rows,) support as the documentation tells it; rules look at the traits alone, so each is asked once."""
+    import pandas as pd
+
+    from surrogate.dataset.problems import problems_of
+
     allowed = np.ones(len(frame), dtype=bool)
     _, general = signatures(frame, kind)
     keys = pd.Series(general + "|" + frame["gpu"].astype(str).to_numpy(object))

@@ -43,7 +43,7 @@ class Predictors:
 
     def timed(self, problems: Sequence[Operator]) -> dict[Operator, Any]:
         """Operator → its prediction, with ``time_us``, ``lower_us``, ``upper_us`` and ``source``."""
-        return dict(zip(problems, self.operators.predict(problems), strict=True)) if problems else {}
+        return dict(zip(problems, self.operators.kernel_times(problems), strict=True)) if problems else {}
 
     def time(
         self, network: Network, *, workspace_limit: int | None = None, deterministic: bool = False
@@ -83,12 +83,11 @@ def load_predictors(gpu: str, bundle: str | Path | None = None) -> Predictors:
 
     Raises `InputError` for an unknown GPU or a damaged bundle.
     """
-    from surrogate.operators import OperatorPredictor
-    from surrogate.prediction.predictor import load
+    from surrogate.prediction.shipped import load, load_operators
 
     device = gpu_named(gpu)
     convs = load(gpu) if bundle is None else load(Path(bundle), gpu=gpu)
-    return Predictors(device, convs, OperatorPredictor.load(gpu))
+    return Predictors(device, convs, load_operators(device.name))
 
 
 def sweep_batches(

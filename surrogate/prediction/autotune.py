@@ -1,153 +1,215 @@
 """Time only the most promising algorithms: the model ranks, the device decides among the first few, a cache recalls.
 
-A convolution's k best predictions are measured; where one does not run, the next in the ranking takes its place.
+The k best predictions are measured; where one does not run, the next in the ranking takes its place. Afterwards
+measured times take the place of predictions in `recalled` selections.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import exp, inf
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from surrogate.collect.device import Device, DeviceInfo, DeviceLostError
-from surrogate.collect.plan import problem_key
-from surrogate.collect.protocol import RepeatPolicy
-from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.families import AnyProblem, parse_problem
 from surrogate.features.gpu import canonical
 from surrogate.prediction.cache import Tuning, TuningCache, default_cache
-from surrogate.prediction.tuned import Attempt, Tuned
+from surrogate.prediction.engine import Candidate
+from surrogate.prediction.predictor import limited
+from surrogate.prediction.prepared import newest
+from surrogate.prediction.results import MEASURED, Estimate, Excluded, Limits, Selection, setting_line
+
+if TYPE_CHECKING:
+    from surrogate.collect.device import Device, DeviceInfo
+    from surrogate.collect.protocol import RepeatPolicy
+    from surrogate.prediction.predictor import Predictor
 
 T = TypeVar("T")
 MAX_LOST_IN_A_ROW = 2
 """A lost device costs one algorithm, for a worker process starts afresh; twice in a row it is gone."""
 
 
-class RankedCandidate(Protocol):
-    """What is asked of a candidate of a selection."""
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One algorithm that was tried: its predicted time, then the measured one or, where it did not run, the reason.
+
+    ``predicted_us`` is None for one that was measured earlier and that the ranking does not hold; workspace and
+    determinism are as the device said, None where it did not.
+    """
+
+    algorithm: str
+    predicted_us: float | None
+    measured_us: float | None = None
+    reason: str = ""
+    cached: bool = False
+    workspace_bytes: int | None = None
+    deterministic: bool | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Field name → value."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The fastest algorithm measured; ``algorithm`` and ``time_us`` are None where none ran.
+
+    ``source``: ``measured`` now, or ``cache`` where an earlier measurement won. ``cost_ms`` is the wall-clock time that
+    measuring took, warm-up included.
+    """
+
+    problem: str
+    gpu: str
+    library: str
+    library_version: str
+    algorithm: str | None
+    time_us: float | None
+    source: str
+    tried: tuple[Attempt, ...]
+    cost_ms: float
 
     @property
-    def algorithm(self) -> str:
-        """Its name."""
-        ...
+    def times_us(self) -> Mapping[str, float]:
+        """Algorithm → measured time in µs, of those that ran."""
+        return {a.algorithm: a.measured_us for a in self.tried if a.measured_us is not None}
 
-    @property
-    def time_us(self) -> float:
-        """Predicted time in µs."""
-        ...
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return values | {"tried": [attempt.to_dict() for attempt in self.tried]}
 
+    def to_frame(self) -> Any:
+        """What was tried as a pandas table, in the order tried."""
+        import pandas as pd
 
-class Selector(Protocol):
-    """What ranks: `surrogate.prediction.predictor.Predictor`."""
+        return pd.DataFrame([attempt.to_dict() for attempt in self.tried], columns=list(Attempt.__slots__))
 
-    def select(self, conv: Conv, /, *, workspace_limit: int | None, deterministic: bool) -> Any:
-        """The selection for ``conv``: ``candidates`` within the limits, the fastest first."""
-        ...
+    def __repr__(self) -> str:
+        best = "nothing ran" if self.time_us is None else f"{self.algorithm} {self.time_us:.1f} µs"
+        lines = [
+            f"{self.problem} on {self.gpu}: {best} ({self.source}), measuring took {self.cost_ms:.0f} ms"
+        ]
+        for attempt in self.tried:
+            predicted = "–" if attempt.predicted_us is None else f"{attempt.predicted_us:.1f}"
+            outcome = attempt.reason if attempt.measured_us is None else f"{attempt.measured_us:.1f} µs"
+            lines.append(f"  {attempt.algorithm:<24} predicted {predicted:>10} µs  {outcome}")
+        return "\n".join(lines)
 
 
 def autotune(
-    conv: Conv,
-    device: str | Device,
+    problem: AnyProblem | str,
+    device: "str | Device",
     k: int = 2,
     *,
-    predictor: Selector | None = None,
-    workspace_limit: int | None = None,
+    predictor: "Predictor | None" = None,
+    workspace_limit: int | str | None = None,
     deterministic: bool = False,
     cache: TuningCache | str | Path | None = None,
-    policy: RepeatPolicy | None = None,
+    policy: "RepeatPolicy | None" = None,
 ) -> Tuned:
     """The fastest of the ``k`` best predictions, by measurement.
 
     ``device``: a name that `surrogate.collect.open_device` knows (opened for this call), or an open device.
-    ``predictor`` ranks; by default the shipped bundle for the device. ``workspace_limit`` in bytes. ``cache``: a cache,
-    the path of one, or None for the user's own; what it holds is not measured again, and any algorithm in it that the
-    limits allow may win. Raises `InputError` for k < 1, a device that cannot be had or is lost, no bundle for it, or a
-    predictor that ranks for another GPU.
+    ``predictor`` ranks; by default the shipped bundle for the device. ``workspace_limit`` in bytes, or as in ``64MiB``.
+    ``cache``: a cache, the path of one, or None for the user's own; what it holds is not measured again, and any
+    algorithm in it that the limits allow may win. Raises `InputError` for k < 1, a device that cannot be had or is
+    lost, no bundle for it, or a predictor that ranks for another GPU.
     """
+    from surrogate.collect.protocol import RepeatPolicy
+
     if k < 1:
         raise InputError(f"k is {k}; at least one algorithm must be measured")
+    problem = parse_problem(problem) if isinstance(problem, str) else problem
+    limits = Limits.of(workspace_limit, deterministic)
     opened = _open(device) if isinstance(device, str) else device
     try:
         info = _asked(opened.describe)
-        known = (
-            cache
-            if isinstance(cache, TuningCache)
-            else TuningCache(Path(cache))
-            if cache
-            else default_cache()
-        )
+        known = cache if isinstance(cache, TuningCache) else TuningCache(cache) if cache else default_cache()
         ranker = predictor or _shipped(info)
-        ranking = ranker.select(conv, workspace_limit=workspace_limit, deterministic=deterministic)
+        ranking = ranker.select(
+            problem, workspace_limit=limits.workspace_bytes, deterministic=limits.deterministic
+        )
         _check_device(ranking, info)
-        limits = _Limits(workspace_limit, deterministic)
-        return _Search(conv, opened, info, known, limits, policy or RepeatPolicy()).run(ranking.candidates, k)
+        return _Search(problem, opened, info, known, limits, policy or RepeatPolicy()).run(
+            ranking.candidates, k
+        )
     finally:
         if isinstance(device, str):
             opened.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    workspace_bytes: int | None
-    deterministic: bool
-
-    def reason(self, tuning: Tuning) -> str:
-        """Why a measured algorithm may not be picked; empty where it may."""
-        limit, needed = self.workspace_bytes, tuning.workspace_bytes
-        if limit is not None and needed is not None and needed > limit:
-            return f"its workspace of {needed} bytes exceeds the limit of {limit}"
-        return "not deterministic" if self.deterministic and tuning.deterministic is False else ""
 
 
 @dataclass(slots=True)
 class _Search:
     """One walk along a ranking."""
 
-    conv: Conv
-    device: Device
-    info: DeviceInfo
+    problem: Any
+    device: "Device"
+    info: "DeviceInfo"
     cache: TuningCache
-    limits: _Limits
-    policy: RepeatPolicy
+    limits: Limits
+    policy: "RepeatPolicy"
     cost_ms: float = 0.0
     lost_in_a_row: int = 0
+    tried: list[Attempt] = field(default_factory=list)
 
-    def run(self, ranking: Sequence[RankedCandidate], k: int) -> Tuned:
+    def run(self, ranking: Sequence[Any], k: int) -> Tuned:
         """Down the ranking until ``k`` algorithms ran; then whatever else the cache knows joins."""
-        known = dict(self.cache.get(self.info, self.conv))
-        offered = set(_asked(lambda: self.device.candidates(self.conv)))
-        tried: list[Attempt] = []
-        for candidate in ranking:
-            if sum(attempt.measured_us is not None for attempt in tried) == k:
-                break
-            name, predicted = candidate.algorithm, float(candidate.time_us)
-            cached = name in known
-            if not cached and name not in offered:
-                tried.append(
-                    Attempt(name, predicted, reason=f"{self.info.library} offers no such algorithm here")
-                )
-                continue
-            tuning = known.pop(name) if cached else self._measured(name)
-            tried.append(self._attempt(name, predicted, tuning, cached))
-        tried += self._recalled(known, ranking)
-        return self._tuned(tuple(tried))
-
-    def _attempt(self, name: str, predicted: float | None, tuning: Tuning, cached: bool) -> Attempt:
-        reason = tuning.reason or tuning.status if tuning.time_us is None else self.limits.reason(tuning)
-        time_us = None if reason else tuning.time_us
-        return Attempt(name, predicted, time_us, reason, cached, tuning.workspace_bytes, tuning.deterministic)
-
-    def _recalled(self, known: Mapping[str, Tuning], ranking: Sequence[RankedCandidate]) -> list[Attempt]:
-        """Earlier measurements beyond the first k, those that ran and that the limits allow."""
+        known = self.cache.get(self.info, self.problem)
+        offered = set(_asked(lambda: self.device.candidates(self.problem)))
         predicted = {candidate.algorithm: float(candidate.time_us) for candidate in ranking}
-        found = [self._attempt(name, predicted.get(name), tuning, True) for name, tuning in known.items()]
-        return [attempt for attempt in found if attempt.measured_us is not None]
+        for name, predicted_us in predicted.items():
+            if sum(attempt.measured_us is not None for attempt in self.tried) == k:
+                break
+            if name in known:
+                self._add(name, predicted_us, known.pop(name), cached=True)
+            elif name in offered:
+                self._add(name, predicted_us, self._measured(name), cached=False)
+            else:
+                reason = f"{self.info.library} offers no such algorithm here"
+                self.tried.append(Attempt(name, predicted_us, reason=reason))
+        for name, tuning in known.items():
+            if tuning.time_us is not None and self._refusal(tuning) is None:
+                self._add(name, predicted.get(name), tuning, cached=True)
+        ran = [attempt for attempt in self.tried if attempt.measured_us is not None]
+        best = min(ran, key=lambda attempt: attempt.measured_us or 0.0, default=None)
+        return Tuned(
+            setting_line(self.problem),
+            self.info.gpu,
+            self.info.library,
+            self.info.library_version,
+            best.algorithm if best else None,
+            best.measured_us if best else None,
+            "cache" if best and best.cached else "measured",
+            tuple(self.tried),
+            round(self.cost_ms, 3),
+        )
+
+    def _add(self, name: str, predicted_us: float | None, tuning: Tuning, *, cached: bool) -> None:
+        reason = self._refusal(tuning) if tuning.time_us is not None else tuning.reason or tuning.status
+        time_us = None if reason else tuning.time_us
+        self.tried.append(
+            Attempt(
+                name,
+                predicted_us,
+                time_us,
+                reason or "",
+                cached,
+                tuning.workspace_bytes,
+                tuning.deterministic,
+            )
+        )
+
+    def _refusal(self, tuning: Tuning) -> str | None:
+        return self.limits.refusal(tuning.workspace_bytes, tuning.deterministic)
 
     def _measured(self, algorithm: str) -> Tuning:
         """One measurement, kept in the cache unless it failed."""
+        from surrogate.collect.device import DeviceLostError
+
         began = time.perf_counter()
         try:
-            tuning = Tuning.of(self.device.measure(self.conv, algorithm, self.policy))
+            tuning = Tuning.of(self.device.measure(self.problem, algorithm, self.policy))
             self.lost_in_a_row = 0
         except DeviceLostError as error:
             self.lost_in_a_row += 1
@@ -157,39 +219,99 @@ class _Search:
         finally:
             self.cost_ms += 1e3 * (time.perf_counter() - began)
         if tuning.keeps:
-            self.cache.put(self.info, self.conv, algorithm, tuning)
+            self.cache.put(self.info, self.problem, algorithm, tuning)
         return tuning
 
-    def _tuned(self, tried: tuple[Attempt, ...]) -> Tuned:
-        ran = [attempt for attempt in tried if attempt.measured_us is not None]
-        best = min(ran, key=lambda attempt: attempt.measured_us or 0.0, default=None)
-        return Tuned(
-            problem_key(self.conv),
-            self.info.gpu,
-            self.info.library,
-            self.info.library_version,
-            best.algorithm if best else None,
-            best.measured_us if best else None,
-            "cache" if best and best.cached else "measured",
-            tried,
-            round(self.cost_ms, 3),
+
+def recalled(
+    predictor: "Predictor",
+    problem: AnyProblem,
+    limits: Limits,
+    *,
+    cache: TuningCache | None = None,
+    library_version: str | None = None,
+) -> Selection:
+    """A predictor's selection within ``limits``, with the times that ``cache`` knows of the problem.
+
+    ``library_version``: by default the newest that was measured on the predictor's GPU; where none was, the newest that
+    the bundle knows. Raises `InputError` where the predictor cannot answer.
+    """
+    predicted = predictor.select(problem, library_version=library_version)
+    measured = {} if cache is None else cache.by_version(predicted.gpu, predicted.library, problem)
+    version = library_version or newest(measured)
+    if version not in measured:
+        return limited(predicted, limits)
+    attempts = [
+        Attempt(
+            name, None, tuning.time_us, "" if tuning.time_us else tuning.reason or tuning.status, True,
+            tuning.workspace_bytes, tuning.deterministic,
         )
+        for name, tuning in measured[version].items()
+    ]  # fmt: skip
+    return with_attempts(predictor.select(problem, library_version=version), attempts, limits)
 
 
-def _open(name: str) -> Device:
+def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Limits) -> Selection:
+    """A selection without limits, measured where ``attempts`` say so, then within ``limits``.
+
+    Algorithms that did not run are excluded with the reason; those that ran although the selection excludes them join.
+    Measured ones come first where they include the most promising prediction and none that was not measured has its
+    whole interval below them; else all stand in the order of their times, since what was measured may be what other
+    limits had left.
+    """
+    tried = {attempt.algorithm: attempt for attempt in attempts}
+    ran = {name: attempt for name, attempt in tried.items() if attempt.measured_us is not None}
+    refused = {name: attempt.reason for name, attempt in tried.items() if name not in ran}
+    kept = [e for e in selection.estimates if e.candidate.solver or e.candidate.algorithm not in refused]
+    known = {estimate.candidate.algorithm for estimate in kept}
+    estimates = [_measured_estimate(estimate, ran) for estimate in kept]
+    joined = [
+        _measured_estimate(Estimate(Candidate("", selection.library, name), 0.0, 0.0, 0, MEASURED), ran)
+        for name, attempt in ran.items()
+        if name not in known and attempt.workspace_bytes is not None
+    ]
+    reasons = {excluded.algorithm: excluded.reason for excluded in selection.excluded} | refused
+    for estimate in joined:
+        reasons.pop(estimate.candidate.algorithm, None)
+    merged = [*estimates, *joined]
+    allowed = [e for e in merged if limits.refusal(e.workspace_bytes, e.candidate.deterministic) is None]
+    promising = next((estimate for estimate in allowed if estimate in estimates), None)
+    quickest_us = min((estimate.time_us for estimate in allowed if estimate.source == MEASURED), default=inf)
+    leads = promising is not None and promising.source == MEASURED
+    leads = leads and all(quickest_us <= e.time_us * exp(e.half_width) for e in allowed)
+    merged.sort(key=lambda estimate: (leads and estimate.source != MEASURED, estimate.time_us))
+    excluded = tuple(Excluded(name, reason) for name, reason in reasons.items())
+    return limited(replace(selection, estimates=tuple(merged), excluded=excluded), limits)
+
+
+def _measured_estimate(estimate: Estimate, ran: Mapping[str, Attempt]) -> Estimate:
+    """The estimate with its measurement, where there is one; a time of algorithms says nothing about solvers."""
+    candidate = estimate.candidate
+    attempt = ran.get(candidate.algorithm)
+    if attempt is None or attempt.measured_us is None or candidate.solver:
+        return estimate
+    if attempt.deterministic is not None:
+        candidate = replace(candidate, deterministic=attempt.deterministic)
+    workspace = estimate.workspace_bytes if attempt.workspace_bytes is None else attempt.workspace_bytes
+    return Estimate(candidate, attempt.measured_us, 0.0, workspace, MEASURED)
+
+
+def _open(name: str) -> "Device":
     from surrogate.collect.open_device import open_device
 
     return open_device(name)
 
 
 def _asked(ask: Callable[[], T]) -> T:
+    from surrogate.collect.device import DeviceLostError
+
     try:
         return ask()
     except DeviceLostError as error:
         raise _lost(error) from None
 
 
-def _check_device(ranking: Any, info: DeviceInfo) -> None:
+def _check_device(ranking: Any, info: "DeviceInfo") -> None:
     """Times of one GPU are none of another's; CPUs, each with a name of its own, stand in for one another."""
     gpu, library = getattr(ranking, "gpu", None), getattr(ranking, "library", info.library)
     if library != info.library or (gpu not in (None, canonical(info.gpu)) and library != "reference"):
@@ -199,15 +321,15 @@ def _check_device(ranking: Any, info: DeviceInfo) -> None:
         )
 
 
-def _lost(error: DeviceLostError) -> InputError:
+def _lost(error: Exception) -> InputError:
     return InputError(
         f"the device was lost ({error}); what was measured before is kept, try again in a new process"
     )
 
 
-def _shipped(info: DeviceInfo) -> Selector:
+def _shipped(info: "DeviceInfo") -> "Predictor":
     """The predictor of a shipped bundle for the device."""
-    from surrogate.prediction.predictor import load
+    from surrogate.prediction.shipped import load
 
     try:
         return load(info.gpu, library=info.library)

@@ -1,76 +1,266 @@
-"""How times come out of a model: the hot path for one booster, a table of one problem for every other model."""
+"""How times come out of a fitted model: in numpy for boosted trees, by way of a table for every other model.
 
+Both engines ask the family's formula for the columns of one problem in Python numbers, or of many in arrays; what no
+problem changes is worked out once per setting.
+"""
+
+import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from surrogate.features.conv import Conv
+from surrogate.features.families import Family, Formula, ProblemTerms
 from surrogate.features.gpu import Gpu
-from surrogate.features.machine import b_max
-from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.features.terms import MECHANISM_TERMS, sized
-from surrogate.prediction.setting import Candidate, Setting
+from surrogate.features.text import version_column
+from surrogate.models.trees import BoostedTimes, Forest
+from surrogate.models.trend import Trend
 
-Sizes = np.ndarray
+SPECIALISED_ROWS = 8_192
+"""Rows of a setting from which on an XGBoost booster of its trees is worth making."""
+LEAST_ROWS = 256
+"""Rows in one call below which XGBoost's fixed cost, a microsecond a tree, is more than it saves."""
+VERSION_COLUMN = "library_version"
 
 
-class Engine(Protocol):
+class Setting(NamedTuple):
+    """Everything about a question but the sizes. ``gpu`` by its registry name; ``values`` of `Family.setting_names`."""
+
+    family: Family
+    gpu: str
+    library: str
+    library_version: str
+    values: tuple[str, ...]
+
+    def columns(self) -> dict[str, str]:
+        """A dataset's columns of the setting."""
+        named = dict(zip(self.family.setting_names, self.values, strict=True))
+        return {"gpu": self.gpu, "library": self.library, "library_version": self.library_version, **named}
+
+    def problems(self, sizes: np.ndarray) -> Any:
+        """The problems of sizes (rows, sizes) as one problem of arrays."""
+        columns = dict(zip(self.family.size_names, sizes.T, strict=True))
+        return self.family.problem(columns, dict(zip(self.family.setting_names, self.values, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What can be chosen: an algorithm of a library, and its solver where solvers are chosen ("" else).
+
+    ``key`` is how a model names it; ``mechanism`` what its columns depend on.
+    """
+
+    key: str
+    library: str
+    algorithm: str
+    solver: str = ""
+    mechanism: str = ""
+    deterministic: bool = True
+
+    @property
+    def name(self) -> str:
+        """The solver's name where there is one, else the algorithm's."""
+        return self.solver or self.algorithm
+
+
+@dataclass(frozen=True, slots=True)
+class Engine(ABC):
     """Times in µs (NaN where the model does not apply) and workspaces in bytes of a setting's candidates."""
 
-    def one(self, conv: Conv, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
+    setting: Setting
+    device: Gpu
+    candidates: tuple[Candidate, ...]
+    formula: Formula
+
+    @abstractmethod
+    def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
         """Of the candidates at ``wanted``, for one problem."""
         ...
 
-    def many(self, sizes: Sizes, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of candidate ``index[i]`` for problem ``problem[i]`` of ``sizes`` (problems, 14), each (rows,)."""
+    @abstractmethod
+    def many(
+        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(rows,) each, of candidate ``index[i]`` for problem ``problem[i]`` of ``sizes`` (problems, sizes)."""
         ...
 
+    def own(self, terms: ProblemTerms, candidate: int) -> tuple[tuple[Any, ...], Any]:
+        """The candidate's own columns on problems, and its workspace in bytes."""
+        if not self.setting.family.candidate_names:
+            return (), 0
+        return self.formula.candidate(terms, self.candidates[candidate].mechanism)
 
-class TableEngine:
-    """Asks any `Model` by way of a table: milliseconds a call, right for all."""
+    def roofline_us(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """(rows,) the candidate's own roofline time, which stands in where the model says nothing."""
+        terms = self.formula.problem(self.setting.problems(sizes[problem]))
+        kind, out = self.setting.family, np.array(terms.roofline_us, dtype=np.float64)
+        if kind.own_roofline:
+            place = kind.candidate_names.index(kind.own_roofline)
+            for candidate in np.unique(index):
+                rows = np.flatnonzero(index == candidate)
+                columns, _ = self.own(_taken(terms, rows), candidate)
+                out[rows] *= np.exp2(columns[place])
+        return out
 
-    def __init__(self, model: Any, setting: Setting, device: Gpu, candidates: tuple[Candidate, ...]) -> None:
-        self.model = model
-        self.setting = setting
-        self.device = device
-        self.candidates = candidates
 
-    def one(self, conv: Conv, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
+@dataclass(frozen=True, slots=True)
+class TableEngine(Engine):
+    """Asks any `TimeModel` by way of a table: milliseconds a call."""
+
+    model: Any
+
+    def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
         """As `Engine.one`."""
-        z = sized(conv)
-        mechanisms = [self.candidates[i].mechanism for i in wanted]
-        workspace = [MECHANISM_TERMS[f](z, b_max(self.device, f)).workspace_bytes for f in mechanisms]
-        sizes = np.array([conv.sizes])
-        time_us = self._times(sizes, np.zeros(len(mechanisms), dtype=int), np.array(wanted, dtype=int))
-        return time_us.tolist(), workspace
+        sizes = np.array([self.setting.family.sizes_of(problem)])
+        times, workspace = self.many(sizes, np.zeros(len(wanted), dtype=int), np.array(wanted, dtype=int))
+        return times.tolist(), workspace.tolist()
 
-    def many(self, sizes: Sizes, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def many(
+        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """As `Engine.many`."""
-        from surrogate.features.problem import ConvColumns
-
-        s = self.setting
-        columns = ConvColumns.of(
-            list(sizes.T), dtype=s.dtype, math=s.math, layout=s.layout, direction=s.direction
-        )
-        workspace = np.empty(len(index))
-        for one in np.unique(index):
-            rows = np.flatnonzero(index == one)
-            mechanism = self.candidates[one].mechanism
-            terms = MECHANISM_TERMS[mechanism](columns.take(problem[rows]), b_max(self.device, mechanism))
-            workspace[rows] = terms.workspace_bytes
-        return self._times(sizes, problem, index), workspace
-
-    def _times(self, sizes: Sizes, problem: np.ndarray, index: np.ndarray) -> np.ndarray:
         import pandas as pd
 
         from surrogate.dataset.rows import rows_of
 
-        s = self.setting
-        frame = pd.DataFrame(sizes[problem], columns=list(SIZE_COLUMNS))
-        for name in ("gpu", "library", "library_version", "direction", "dtype", "math", "layout"):
-            frame[name] = getattr(s, name)
+        kind = self.setting.family
+        frame = pd.DataFrame(sizes[problem], columns=list(kind.size_names)).assign(**self.setting.columns())
         frame["algorithm"] = [self.candidates[i].algorithm for i in index]
         if any(candidate.solver for candidate in self.candidates):
             frame["solver"] = [self.candidates[i].solver for i in index]
-        return self.model.predict_us(rows_of(frame, {s.gpu: self.device}))
+        rows = rows_of(frame, kind, {self.setting.gpu: self.device})
+        return self.model.predict(rows), rows.workspace_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BoosterEngine(Engine):
+    """Boosted trees made ready for one setting.
+
+    A row of the trees' input holds the problem's columns, the candidate's own, and zeros and ones that say which
+    candidate it is; ``template`` (candidates, columns) has what never changes of it. ``call_us`` and ``own_weight`` are
+    those of `BoostedTimes`; ``trend_places`` (terms,) says where in a row the trend's terms stand, and ``trend_ranges``
+    (candidates, 2, terms) outside which values it counts on this GPU.
+    """
+
+    forest: Forest
+    template: np.ndarray
+    own_weight: float
+    own_column: int
+    call_us: float
+    trend: Trend | None
+    trend_places: list[int]
+    trend_ranges: np.ndarray
+    _large: dict[str, Any] = field(default_factory=lambda: {"rows": 0}, repr=False, compare=False)
+    """How many rows were asked for, and the XGBoost booster once they are many."""
+
+    @classmethod
+    def of(
+        cls, setting: Setting, device: Gpu, candidates: tuple[Candidate, ...], times: BoostedTimes
+    ) -> "BoosterEngine":
+        """The model's trees with everything cut out that the setting decides."""
+        kind, formula = setting.family, setting.family.formula(setting.values, device)
+        constant = dict(zip(kind.constant_names, formula.constant, strict=True))
+        constant[VERSION_COLUMN] = version_column(setting.library_version)
+        place = {name: i for i, name in enumerate(times.columns)}
+        varying = (*kind.problem_names, *kind.candidate_names)
+        codes = [float(times.codes.get(candidate.key, "nan")) for candidate in candidates]
+        places = [place.get(name, -1) for name in varying]
+        numeric = not len(times.trees.members)  # the code is compared like a size
+        if numeric:
+            places.append(len(times.columns))
+        known = {place[name]: float(value) for name, value in constant.items() if name in place}
+        forest = times.trees.specialise(places, known, codes)
+        template = np.zeros((len(codes), len(places) + forest.patterns.shape[1]), dtype=np.float32)
+        template[:, len(places) :] = forest.patterns
+        if numeric:
+            template[:, len(varying)] = codes
+        trend_places, trend_ranges = [], np.empty(0)
+        if times.trend:
+            trend_places = [varying.index(name) for name in times.trend.names]
+            ranges = [times.trend.range_of(candidate.key, setting.gpu) for candidate in candidates]
+            trend_ranges = np.array(ranges)
+        return cls(
+            setting,
+            device,
+            candidates,
+            formula,
+            forest,
+            template,
+            times.own_weight if kind.own_roofline else 0.0,
+            varying.index(kind.own_roofline) if kind.own_roofline else 0,
+            times.call_cost_us(setting.gpu, setting.library),
+            times.trend,
+            trend_places,
+            trend_ranges,
+        )
+
+    def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
+        """As `Engine.one`."""
+        terms = self.formula.problem(problem)
+        shared = len(terms.values)
+        x = self.template[wanted]
+        x[:, :shared] = np.fromiter(terms.values, np.float32, shared)
+        own: list[float] = []
+        workspace: list[float] = []
+        for candidate in wanted:
+            columns, bytes_needed = self.own(terms, candidate)
+            own += columns
+            workspace.append(bytes_needed)
+        width = len(own) // len(wanted)
+        x[:, shared : shared + width] = np.fromiter(own, np.float32, len(own)).reshape(len(wanted), width)
+        return self._times(x, wanted, terms.roofline_us, self.forest.predict(x)).tolist(), workspace
+
+    def many(
+        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `Engine.many`."""
+        if not len(index):
+            return np.empty(0), np.empty(0)
+        terms = self.formula.problem(self.setting.problems(sizes))
+        shared = len(terms.values)
+        values = np.empty((len(sizes), shared), dtype=np.float32)
+        for place, column in enumerate(terms.values):
+            values[:, place] = column
+        x = np.empty((len(index), self.template.shape[1]), dtype=np.float32)
+        x[:, :shared] = values[problem]
+        x[:, shared:] = self.template[index, shared:]
+        workspace = np.zeros(len(index))
+        if self.setting.family.candidate_names:
+            for candidate in np.unique(index).tolist():
+                rows = np.flatnonzero(index == candidate)
+                columns, bytes_needed = self.own(_taken(terms, problem[rows]), candidate)
+                for place, column in enumerate(columns, shared):
+                    x[rows, place] = column
+                workspace[rows] = bytes_needed
+        return self._times(x, index, terms.roofline_us[problem], self._scores(x)), workspace
+
+    def _scores(self, x: np.ndarray) -> np.ndarray:
+        """Sums of the trees (rows,): in numpy for few rows, by XGBoost once there were many."""
+        large = self._large
+        large["rows"] += len(x)
+        if len(x) < LEAST_ROWS or (large["rows"] < SPECIALISED_ROWS and "xgboost" not in sys.modules):
+            return self.forest.predict(x)
+        if "booster" not in large:
+            large["booster"] = self.forest.trees().booster(x.shape[1])
+        return large["booster"].inplace_predict(x)
+
+    def _times(self, x: np.ndarray, candidate: Any, roofline_us: Any, score: np.ndarray) -> np.ndarray:
+        """Times in µs (rows,) of the sums of the trees (rows,), of rows of the ``candidate`` (rows,) positions."""
+        base_us = roofline_us
+        if self.own_weight:
+            base_us = base_us * np.exp2(self.own_weight * x[:, self.own_column].astype(np.float64))
+        log_correction = score.astype(np.float64)
+        if self.trend is not None:
+            log_correction += self.trend.outside(x[:, self.trend_places], self.trend_ranges[candidate])
+        return (base_us + self.call_us) * np.exp(log_correction)
+
+
+def _taken(terms: ProblemTerms, rows: np.ndarray) -> ProblemTerms:
+    """The terms of the problems at ``rows``, as far as a candidate's columns need them."""
+    sized = terms.sized
+    if len(rows) == len(terms.roofline_us) and (rows[1:] > rows[:-1]).all():
+        return terms
+    taken = type(sized)._make(v[rows] if isinstance(v, np.ndarray) else v for v in sized)
+    return ProblemTerms((), terms.roofline_us[rows], taken)

@@ -1,13 +1,22 @@
-"""Bundles that ship with the package, found by the GPU they serve."""
+"""Bundles that ship with the package, found by the GPU they serve; and `load`, `predict`, `select` by a GPU's name."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from os import environ
 from pathlib import Path
+from typing import Any
 
 from surrogate import bundled
+from surrogate.bundle.bundle import Bundle, Part
+from surrogate.bundle.bundle import load as load_bundle
 from surrogate.features.errors import InputError
-from surrogate.features.gpu import Gpu, canonical, gpu
+from surrogate.features.families import DEFAULT_FAMILY
+from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu
+from surrogate.models.launch import Launch
+from surrogate.prediction.predictor import Predictor
+from surrogate.prediction.results import Prediction, Predictions
 
 INDEX = "bundle.json"
 VENDOR_LIBRARIES = {"nvidia": "cudnn", "amd": "miopen", "cpu": "reference"}
@@ -16,13 +25,15 @@ VENDOR_LIBRARIES = {"nvidia": "cudnn", "amd": "miopen", "cpu": "reference"}
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """One folder: the registry names of the GPUs it was fitted on, their vendors, its libraries and its size."""
+    """One folder: the registry names of the GPUs it was fitted on, their vendors, its libraries, families and size."""
 
     path: Path
+    families: tuple[str, ...]
     gpus: frozenset[str]
     vendors: frozenset[str]
     libraries: frozenset[str]
     rows: int
+    launches: Mapping[str, Launch]
 
 
 def shipped(folder: Path | None = None) -> tuple[Shipped, ...]:
@@ -46,10 +57,12 @@ def _described(file: Path) -> Shipped:
             continue
     return Shipped(
         file.parent,
+        tuple(index.get("parts", ())),
         frozenset(canonical(name) for name in data["gpus"]),
         frozenset(vendors),
         frozenset(text.partition(" ")[0] for text in data["libraries"]),
         int(data.get("ok_rows", 0)),
+        {key: Launch(**values) for key, values in index.get("launches", {}).items()},
     )
 
 
@@ -58,7 +71,7 @@ def bundle_for(one: Gpu, library: str | None = None, folder: Path | None = None)
 
     Raises `InputError` where none serves the GPU or the library.
     """
-    known = shipped(folder)
+    known = tuple(bundle for bundle in shipped(folder) if DEFAULT_FAMILY in bundle.families)
     fitting = [b for b in known if library is None or library in b.libraries]
     own = VENDOR_LIBRARIES.get(one.vendor) if library is None else library
     for serves in (
@@ -81,9 +94,95 @@ def is_path(text: str | Path) -> bool:
     return isinstance(text, Path) or "/" in text or "\\" in text or (Path(text) / "bundle.json").is_file()
 
 
-def find_gpu(name: str) -> Gpu:
-    """The registry's GPU, as `surrogate.features.gpu.gpu`; the error also tells of folders."""
+def load(gpu_or_path: str | Path, *, gpu: str | None = None, library: str | None = None) -> Predictor:
+    """A predictor for a GPU, from the bundle that ships for it; or from a bundle's folder.
+
+    A GPU that no shipped bundle was fitted on is answered by its vendor's from its specification, with wider intervals
+    and ``source`` ``spec``. ``gpu`` says which one is asked about where a path is given; ``library`` narrows the
+    candidates. Raises `InputError` for an unknown or ambiguous GPU, or a bad bundle.
+    """
+    if is_path(gpu_or_path):
+        return Predictor(load_bundle(gpu_or_path), gpu=gpu, library=library)
+    name = str(gpu_or_path)
+    if gpu is not None:
+        raise InputError(f"a GPU is named twice, {name!r} and {gpu!r}; gpu= goes with a bundle's path")
+    device = _found(name)
+    return Predictor(_joined(_load(bundle_for(device, library))), gpu=name, library=library)
+
+
+class ShippedParts(Mapping[str, Part]):
+    """Family → its part: those of the bundle that serves a GPU, and of other shipped bundles for the families it lacks.
+
+    A bundle is read when its part is first asked for.
+    """
+
+    def __init__(self, own: Mapping[str, Part]) -> None:
+        self._own = dict(own)
+        self._folders = {
+            name: bundle.path for bundle in shipped() for name in bundle.families if name not in self._own
+        }
+
+    def __getitem__(self, name: str) -> Part:
+        if name not in self._own:
+            self._own[name] = _load(self._folders[name]).parts[name]
+        return self._own[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._own, **self._folders})
+
+    def __len__(self) -> int:
+        return len({**self._own, **self._folders})
+
+
+def _joined(bundle: Bundle) -> Bundle:
+    """The bundle with the families of the others that ship."""
+    launches = {key: launch for other in shipped() for key, launch in other.launches.items()}
+    return replace(bundle, parts=ShippedParts(bundle.parts), launches=bundle.launches or launches)
+
+
+@lru_cache(maxsize=8)
+def _load(folder: Path) -> Bundle:
+    return load_bundle(folder)
+
+
+def load_operators(name: str) -> Predictor:
+    """A predictor of everything but convolutions on a GPU by name, by what ships; rooflines alone where nothing does.
+
+    Raises `InputError` for an unknown GPU.
+    """
+    return Predictor(_joined(Bundle({})), gpu=_found(name).name)
+
+
+def _found(name: str) -> Gpu:
+    """The registry's GPU of that name; the error also tells of folders."""
     try:
         return gpu(name)
     except InputError as error:
         raise InputError(f"{error}; and there is no bundle folder of that name") from None
+
+
+@lru_cache(maxsize=16)
+def _loaded(name: str, library: str | None, user_gpus: str) -> Predictor:
+    del user_gpus  # part of the key: the user's file adds GPUs
+    return load(name, library=library)
+
+
+def _predictor(name: str, library: str | None) -> Predictor:
+    return _loaded(name, library, environ.get(ENVIRONMENT_VARIABLE, ""))
+
+
+def predict(
+    problem: Any,
+    *,
+    gpu: str,
+    algorithm: str | None = None,
+    library: str | None = None,
+    library_version: str | None = None,
+) -> Prediction | list[Prediction] | Predictions:
+    """`Predictor.predict` of the bundle that ships for ``gpu`` (or lies at that path), loaded once."""
+    return _predictor(gpu, library).predict(problem, algorithm, library_version=library_version)
+
+
+def select(problem: Any, *, gpu: str, library: str | None = None, **limits: Any) -> Any:
+    """`Predictor.select` of the bundle that ships for ``gpu`` (or lies at that path), loaded once."""
+    return _predictor(gpu, library).select(problem, **limits)

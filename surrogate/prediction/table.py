@@ -5,155 +5,185 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.features.conv import MAX_SIZE, Conv
 from surrogate.features.errors import InputError, nearest
-from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, ConvColumns
-from surrogate.prediction.prediction import Predictions
-from surrogate.prediction.setting import Setting
-from surrogate.prediction.site import Site
-from surrogate.prediction.sites import Sites
+from surrogate.features.families import DEFAULT_FAMILY, FAMILY_OF_KIND, Family, family
+from surrogate.features.gpu import canonical
+from surrogate.prediction.prepared import Prepared, PreparedSetting, SettingCache, unknown_algorithm
+from surrogate.prediction.results import Predictions
 
 CHUNK_ROWS = 65_536
-FOLLOWS = {"w": "h", "s": "r", "pad_w": "pad_h", "stride_w": "stride_h", "dilation_w": "dilation_h"}
-DEFAULTS = {"pad_h": 0, "stride_h": 1, "dilation_h": 1, "groups": 1}
-"""A column that is not there: as the height's, or this constant; as `Conv` has it."""
-CHOICES = {"direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS}
-SETTINGS = ("gpu", "library", "library_version", *CHOICES)
+MAX_SIZE = 2**53
+LAYOUTS = {"NCHW-NCHW-NCHW": "NCHW", "NHWC-NHWC-NHWC": "NHWC"}
+PLACE = ("gpu", "library", "library_version")
+NUMBERS = ("predicted_us", "lower_us", "upper_us", "workspace_bytes")
+FLAGS = ("in_domain", "supported")
+TEXTS = ("library", "algorithm")
 Column = tuple[Sequence[str], np.ndarray | None]
 """Distinct texts, and each row's place among them (None: the first, everywhere)."""
+Columns = dict[str, np.ndarray]
 
 
 def predict_table(
-    sites: Sites, table: Any, defaults: Mapping[str, str | None], algorithm: str | None = None
+    settings: SettingCache, table: Any, given: Mapping[str, str | None], algorithm: str | None = None
 ) -> Predictions:
-    """Predictions for every row; ``defaults`` stand for the columns ``gpu``, ``library`` and ``library_version``.
+    """Predictions for every row; ``given`` stand for the columns ``gpu``, ``library`` and ``library_version``.
 
     ``algorithm`` overrides the column of that name; without either the best feasible one is taken. Raises `InputError`
-    naming the first row that is wrong.
+    naming the first row that is wrong, and where the table names another GPU than ``given``.
     """
     columns = _columns(table)
-    sizes = _sizes(columns)
-    texts = {name: _text(columns, name, defaults.get(name)) for name in SETTINGS}
-    for name, known in CHOICES.items():
-        wrong = [value for value in texts[name][0] if value not in known]
+    rows = len(next(iter(columns.values()), ()))
+    _check_gpu(columns, given["gpu"])
+    out = _empty(rows)
+    for kind, positions in _families(columns, rows):
+        part = (
+            columns if len(positions) == rows else {n: np.asarray(v)[positions] for n, v in columns.items()}
+        )
+        for name, values in _predict_family(settings, kind, part, len(positions), given, algorithm).items():
+            out[name][positions] = values
+    return Predictions(**out)
+
+
+def _predict_family(
+    settings: SettingCache,
+    kind: Family,
+    columns: Mapping[str, Any],
+    rows: int,
+    given: Mapping[str, str | None],
+    algorithm: str | None,
+) -> Columns:
+    """The columns of rows of one family."""
+    sizes = _sizes(columns, kind, rows)
+    texts = {name: _text(columns, name, given[name] or "") for name in PLACE}
+    for name, known in kind.settings.items():
+        texts[name] = _text(columns, name, kind.setting_defaults[name])
+        wrong = [value for value in texts[name][0] if known and value not in known]
         if wrong:
             raise InputError(
                 f"column {name} holds {wrong[0]!r}; known: {', '.join(known)}{nearest(wrong[0], known)}"
             )
-    named = _named(columns, algorithm, solvers=sites.bundle.candidate == "solver")
-    out = _empty(len(sizes))
-    for start in range(0, len(sizes), CHUNK_ROWS):
-        part = slice(start, start + CHUNK_ROWS)
-        _predict_chunk(
-            sites, sizes[part], {n: _part(c, part) for n, c in texts.items()}, _part(named, part), part, out
-        )
-    return Predictions(**out)
+    _check_geometry(kind, sizes, texts["library"])
+    named: Column | None = ([algorithm], None) if algorithm is not None else None
+    column = "solver" if settings.bundle.candidate == "solver" else "algorithm"
+    if named is None and column in columns:
+        named = _text(columns, column, "")
+    out = _empty(rows)
+    for start in range(0, rows, CHUNK_ROWS):
+        chunk = slice(start, start + CHUNK_ROWS)
+        code = np.zeros(len(sizes[chunk]), dtype=np.int64)
+        for values, place in texts.values():
+            if place is not None:
+                code = code * len(values) + place[chunk]
+        for group in np.unique(code):
+            members = start + np.flatnonzero(code == group)
+            setting = {n: v[0 if p is None else int(p[members[0]])] for n, (v, p) in texts.items()}
+            for name, values in _predict_setting(
+                settings, kind, setting, sizes[members], named, members
+            ).items():
+                out[name][members] = values
+    return out
 
 
-def _predict_chunk(
-    sites: Sites,
+def _predict_setting(
+    settings: SettingCache,
+    kind: Family,
+    setting: Mapping[str, str],
     sizes: np.ndarray,
-    texts: Mapping[str, Column],
     named: Column | None,
-    part: slice,
-    out: Mapping[str, np.ndarray],
-) -> None:
-    code = np.zeros(len(sizes), dtype=np.int64)
-    for values, place in texts.values():
-        if place is not None:
-            code = code * len(values) + place
-    for one in np.unique(code):
-        rows = np.flatnonzero(code == one)
-        first = int(rows[0])
-        given = {n: values[0 if place is None else int(place[first])] for n, (values, place) in texts.items()}
-        site = _site(sites, given)
-        new = np.append(True, (sizes[rows[1:]] != sizes[rows[:-1]]).any(axis=1))
-        problem = np.cumsum(new) - 1
-        distinct = sizes[rows[new]]
-        found = (
-            _best(site, distinct, problem)
-            if named is None
-            else _asked(site, distinct, problem, named[0], named[1], rows)
-        )
-        for name, values in found.items():
-            out[name][part][rows] = values
-
-
-def _site(sites: Sites, given: Mapping[str, str]) -> Site:
-    if not given["gpu"]:
+    members: np.ndarray,
+) -> Columns:
+    """The columns of rows of one setting: each row's fastest among the competing libraries."""
+    if not setting["gpu"]:
         raise InputError("the table has no column `gpu`; add it, or say which one, as in load(path, gpu=…)")
-    place = sites.place(given["gpu"])
-    library = sites.library(place.name, given["library"] or None)
-    version = given["library_version"] or sites.newest_version(place.name, library)
-    return sites.site(
-        Setting(
-            place.name, library, version, given["direction"], given["dtype"], given["math"], given["layout"]
-        ),
-        place,
+    values = tuple(setting[name] for name in kind.setting_names)
+    prepared = settings.competing(
+        kind,
+        settings.device(setting["gpu"]).name,
+        values,
+        setting["library"] or None,
+        setting["library_version"] or None,
     )
+    # Neighbouring rows of one problem are one problem.
+    new = np.append(True, (sizes[1:] != sizes[:-1]).any(axis=1))
+    problem, distinct = np.cumsum(new) - 1, sizes[new]
+    if named is not None:
+        return _asked(prepared, distinct, problem, named, members)
+    best = _empty(len(distinct))
+    for own in prepared:
+        _keep_faster(best, _best(own, distinct))
+    return {name: column[problem] for name, column in best.items()}
 
 
 def _asked(
-    site: Site,
+    prepared: Prepared,
     sizes: np.ndarray,
     problem: np.ndarray,
-    names: Sequence[str],
-    place: np.ndarray | None,
-    rows: np.ndarray,
-) -> dict[str, np.ndarray]:
-    """The algorithm that each row names."""
-    used = range(len(names)) if place is None else np.unique(place[rows]).tolist()
-    lookup = np.full(len(names), -1)
-    lookup[used] = [site.place_of(names[number]) for number in used]
-    index = np.full(len(rows), lookup[0]) if place is None else lookup[place[rows]]
-    allowed = site.verdicts.allowed(_conv_columns(site.setting, sizes))
-    return _kept(site, site.many(sizes, problem, index), index, allowed[problem, index])
+    named: Column,
+    members: np.ndarray,
+) -> Columns:
+    """The algorithm that each row names, of the library in which it is fastest."""
+    names, place = named
+    number = np.zeros(len(members), dtype=np.int64) if place is None else place[members]
+    out, found = _empty(len(members)), np.zeros(len(members), dtype=bool)
+    for own in prepared:
+        index = np.array([own.index_of(name) for name in names])[number]
+        rows = np.flatnonzero(index >= 0)
+        found[rows] = True
+        if len(rows):
+            at, candidates = problem[rows], index[rows]
+            columns = _kept(own, own.many(sizes, at, candidates), candidates)
+            columns["supported"] = own.rules.allowed(sizes)[at, candidates]
+            _keep_faster(out, columns, rows)
+    if not found.all():
+        raise unknown_algorithm(prepared, names[int(number[np.flatnonzero(~found)[0]])])
+    return out
 
 
-def _best(site: Site, sizes: np.ndarray, problem: np.ndarray) -> dict[str, np.ndarray]:
-    """The fastest algorithm that the library accepts, per problem, then spread over the rows."""
-    allowed = site.verdicts.allowed(_conv_columns(site.setting, sizes))[:, : site.measured]
-    at, index = np.nonzero(allowed)
-    columns = site.many(sizes, at, index)
+def _best(own: PreparedSetting, sizes: np.ndarray) -> Columns:
+    """The fastest algorithm that the library accepts, per problem; NaN and "" where it accepts none."""
+    out = _empty(len(sizes))
+    allowed = own.rules.allowed(sizes)[:, : own.measured]
+    problem, index = np.nonzero(allowed)
+    if not len(problem):
+        return out
+    columns = own.many(sizes, problem, index)
     grid = np.full(allowed.shape, np.inf)
-    grid[at, index] = columns["predicted_us"]
-    best = grid.argmin(axis=1)
-    row = np.full(allowed.shape, -1)
-    row[at, index] = np.arange(len(at))
-    chosen = row[np.arange(len(sizes)), best]
-    feasible = chosen >= 0
-    found = (
-        _kept(site, {n: v[chosen] for n, v in columns.items() if len(v) == len(at)}, best, feasible)
-        if len(at)
-        else {}
-    )
-    blank = _empty(len(sizes))
-    for name, values in found.items():
-        blank[name][feasible] = values[feasible]
-    return {name: values[problem] for name, values in blank.items()}
+    grid[problem, index] = columns["predicted_us"]
+    row_of = np.full(allowed.shape, -1)
+    row_of[problem, index] = np.arange(len(problem))
+    pick = grid.argmin(axis=1)
+    feasible = np.flatnonzero(allowed.any(axis=1))
+    chosen = row_of[feasible, pick[feasible]]
+    picked = {name: column[chosen] for name, column in columns.items() if len(column) == len(problem)}
+    for name, column in _kept(own, picked, pick[feasible]).items():
+        out[name][feasible] = column
+    out["supported"][feasible] = True
+    return out
 
 
-def _kept(
-    site: Site, columns: Mapping[str, np.ndarray], index: np.ndarray, supported: np.ndarray
-) -> dict[str, np.ndarray]:
-    names = np.array([candidate.name for candidate in site.candidates], dtype=object)
-    wanted = ("predicted_us", "lower_us", "upper_us", "in_domain", "workspace_bytes")
-    return {**{name: columns[name] for name in wanted}, "algorithm": names[index], "supported": supported}
+def _kept(own: PreparedSetting, columns: Mapping[str, np.ndarray], index: np.ndarray) -> Columns:
+    """The columns of `Predictions`, but for ``supported``."""
+    names = np.array([candidate.name for candidate in own.candidates], dtype=object)
+    library = np.full(len(index), own.setting.library, dtype=object)
+    kept = {name: columns[name] for name in (*NUMBERS, "in_domain")}
+    return {**kept, "algorithm": names[index], "library": library}
 
 
-def _empty(length: int) -> dict[str, np.ndarray]:
+def _keep_faster(out: Columns, columns: Columns, rows: np.ndarray | None = None) -> None:
+    """Write ``columns`` into ``out`` (at ``rows``) where they are faster than what stands there."""
+    at = np.arange(len(columns["predicted_us"])) if rows is None else rows
+    standing = out["predicted_us"][at]
+    faster = np.isnan(standing) | (columns["predicted_us"] < standing)
+    for name, values in columns.items():
+        out[name][at[faster]] = values[faster]
+
+
+def _empty(length: int) -> Columns:
     return {
-        "algorithm": np.full(length, "", dtype=object),
-        **{name: np.full(length, np.nan) for name in ("predicted_us", "lower_us", "upper_us")},
-        "in_domain": np.zeros(length, dtype=bool),
-        "supported": np.zeros(length, dtype=bool),
-        "workspace_bytes": np.full(length, np.nan),
+        **{name: np.full(length, "", dtype=object) for name in TEXTS},
+        **{name: np.full(length, np.nan) for name in NUMBERS},
+        **{name: np.zeros(length, dtype=bool) for name in FLAGS},
     }
-
-
-def _conv_columns(setting: Setting, sizes: np.ndarray) -> ConvColumns:
-    s = setting
-    return ConvColumns.of(list(sizes.T), dtype=s.dtype, math=s.math, layout=s.layout, direction=s.direction)
 
 
 def _columns(table: Any) -> dict[str, Any]:
@@ -163,31 +193,58 @@ def _columns(table: Any) -> dict[str, Any]:
     if isinstance(table, Mapping):
         return {str(name): table[name] for name in table}
     names = getattr(table, "columns", None)
-    if names is not None:
-        return {str(name): table[name] for name in names}
-    raise InputError(
-        f"a {type(table).__name__} is no problem; give a Conv, its text, or a table:"
-        " a DataFrame, a mapping of columns or a structured array"
-    )
+    if names is None or callable(names):
+        raise InputError(
+            f"a {type(table).__name__} is no problem; give a Conv, an operator, its text, a list of them, or a table:"
+            " a DataFrame, a mapping of columns or a structured array"
+        )
+    return {str(name): table[name] for name in names}
 
 
-def _sizes(columns: Mapping[str, Any]) -> np.ndarray:
-    """(rows, 14) int64, missing columns filled as `Conv` fills them."""
-    missing = [name for name in ("n", "c", "h", "k", "r") if name not in columns]
+def _families(columns: Mapping[str, Any], rows: int) -> list[tuple[Family, np.ndarray]]:
+    """Each family of the table, by its columns ``family`` or ``operator``, with the positions of its rows."""
+    source = next((name for name in ("family", "operator") if name in columns), None)
+    names, place = _text(columns, source, "") if source else ([DEFAULT_FAMILY], None)
+    if place is None:
+        return [(family(_family_name(names[0])), np.arange(rows))] if rows else []
+    kinds = [family(_family_name(name)) for name in names]
+    code = np.array([kinds.index(kind) for kind in kinds])[place]
+    return [(kinds[number], np.flatnonzero(code == number)) for number in np.unique(code).tolist()]
+
+
+def _family_name(text: str) -> str:
+    return FAMILY_OF_KIND.get(text, text or DEFAULT_FAMILY)
+
+
+def _check_gpu(columns: Mapping[str, Any], named: str | None) -> None:
+    """Raises `InputError` where rows name another GPU than the one asked about."""
+    if named is None or "gpu" not in columns:
+        return
+    others = [name for name in _text(columns, "gpu", "")[0] if canonical(name) != named]
+    if others:
+        raise InputError(
+            f"the table has rows of {others[0]}, and the GPU asked about is {named}; leave one of the two out"
+        )
+
+
+def _sizes(columns: Mapping[str, Any], kind: Family, rows: int) -> np.ndarray:
+    """(rows, sizes) int64, missing columns filled with the family's defaults."""
+    missing = [size.name for size in kind.sizes if size.default is None and size.name not in columns]
     if missing:
-        raise InputError(f"the table lacks column {', '.join(missing)}; n, c, h, k and r must be there")
-    rows = len(columns["n"])
-    out = np.empty((rows, len(SIZE_COLUMNS)), dtype=np.int64)
-    for place, name in enumerate(SIZE_COLUMNS):
-        source = name if name in columns else FOLLOWS.get(name, name)
-        values = np.asarray(columns[source]) if source in columns else np.full(rows, DEFAULTS.get(source, 0))
-        least = 0 if name.startswith("pad") else 1
-        _check(values, name, least)
-        out[:, place] = values
-    return out
+        needed = ", ".join(size.name for size in kind.sizes if size.default is None)
+        raise InputError(f"the table lacks column {', '.join(missing)}; {kind.name} needs {needed}")
+    filled: Columns = {}
+    for size in kind.sizes:
+        if size.name in columns:
+            filled[size.name] = _whole(np.asarray(columns[size.name]), size.name, size.least)
+        elif isinstance(size.default, str):
+            filled[size.name] = filled[size.default]
+        else:
+            filled[size.name] = np.full(rows, size.default, dtype=np.int64)
+    return np.column_stack(list(filled.values())) if rows else np.empty((0, len(kind.sizes)), dtype=np.int64)
 
 
-def _check(values: np.ndarray, name: str, least: int) -> None:
+def _whole(values: np.ndarray, name: str, least: int) -> np.ndarray:
     if values.dtype.kind not in "iuf":
         raise InputError(f"column {name} holds {values.dtype.name}; whole numbers are needed")
     with np.errstate(invalid="ignore"):
@@ -196,37 +253,33 @@ def _check(values: np.ndarray, name: str, least: int) -> None:
             wrong |= values != np.floor(values)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        raise InputError(
-            f"row {row}: {name} is {values[row]}; a whole number between {least} and {MAX_SIZE} is needed"
-        )
+        raise InputError(f"row {row}: {name} is {values[row]}; a whole number of at least {least} is needed")
+    return values.astype(np.int64)
 
 
-def _text(columns: Mapping[str, Any], name: str, default: str | None) -> Column:
+def _check_geometry(kind: Family, sizes: np.ndarray, library: Column) -> None:
+    """Raises `InputError` for sizes that do not fit one another."""
+    names, place = library
+    of_row = np.array(names, dtype=object)[np.zeros(len(sizes), dtype=int) if place is None else place]
+    for column, wrong, rule in kind.geometry(dict(zip(kind.size_names, sizes.T, strict=True)), of_row):
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise InputError(f"row {row}: {column} is {sizes[row, kind.size_names.index(column)]}; {rule}")
+
+
+def _text(columns: Mapping[str, Any], name: str, default: str) -> Column:
     """Distinct values of a text column, or its default."""
     values = np.asarray(columns[name], dtype=object) if name in columns else np.empty(0, dtype=object)
     if not len(values):
-        return [default or _conv_default(name)], None
+        return [default], None
     if (values == values[0]).all():
-        return [str(values[0])], None
+        return [_plain(values[0], default)], None
     listed = values.tolist()
     number = {value: place for place, value in enumerate(dict.fromkeys(listed))}
     place = np.fromiter(map(number.__getitem__, listed), dtype=np.int64, count=len(listed))
-    return [str(value) for value in number], place
+    return [_plain(value, default) for value in number], place
 
 
-def _conv_default(name: str) -> str:
-    return str(Conv.__dataclass_fields__[name].default) if name in CHOICES else ""
-
-
-def _named(columns: Mapping[str, Any], algorithm: str | None, *, solvers: bool) -> Column | None:
-    """Which algorithm (or solver) each row asks for; None: the best."""
-    if algorithm is not None:
-        return [algorithm], None
-    name = "solver" if solvers else "algorithm"
-    return _text(columns, name, None) if name in columns else None
-
-
-def _part(column: Any, part: slice) -> Any:
-    if column is None or column[1] is None:
-        return column
-    return column[0], column[1][part]
+def _plain(value: Any, default: str) -> str:
+    """A cell as text; what is missing takes the default."""
+    return default if value is None or value != value else LAYOUTS.get(str(value), str(value))

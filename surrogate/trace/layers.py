@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from surrogate.trace.events import kinds
-from surrogate.trace.events.host import within
-from surrogate.trace.events.iteration import Iteration, iteration_of, iterations
-from surrogate.trace.events.tables import Ints, Trace
+from surrogate.trace.events.build import within
+from surrogate.trace.events.iterations import Iteration, iteration_at, iteration_of, iterations
+from surrogate.trace.events.tables import Ints, Trace, linked, take
 
 FORWARD, BACKWARD, OTHER = range(3)
 PHASES = ("forward", "backward", "other")
@@ -53,6 +53,14 @@ class Layers:
     def __len__(self) -> int:
         return len(self.name)
 
+    def labels(self, by: str) -> tuple[list[str], Ints]:
+        """Names or types (``by`` layer or type) in order of first use, `OUTSIDE` last; each instance's label by its
+        index, with that of -1 at the end."""
+        texts = self.name if by == "layer" else self.type
+        labels = [*dict.fromkeys(texts), OUTSIDE]
+        index = {label: i for i, label in enumerate(labels)}
+        return labels, np.array([*(index[text] for text in texts), index[OUTSIDE]], dtype=np.int64)
+
 
 def find_layers(trace: Trace) -> Layers:
     """The layers of ``trace``: leaf modules where Python frames were recorded, outermost operators elsewhere.
@@ -63,14 +71,12 @@ def find_layers(trace: Trace) -> Layers:
     top = _tops(trace)
     modules = _leaf_modules(trace)
     of_module = _modules_of(trace, modules)
-    own = np.where(top >= 0, of_module[top] if len(top) else -1, -1)
-    forward = _forward_of(trace, top)
-    linked = np.where((own < 0) & (top >= 0), forward[top] if len(top) else -1, -1)
-    phases = _phases(trace, top, linked)
+    own = linked(of_module, top)
+    forward = np.where((own < 0) & (top >= 0), linked(_forward_of(trace, top), top), -1)
+    phases = _phases(trace, top, forward)
     # A backward operator stands for the forward anchor it is linked to, and that for its module, if it has one.
-    anchor = np.where(linked >= 0, linked, top)
-    module = np.where(anchor >= 0, of_module[anchor] if len(top) else -1, -1)
-    return _instances(trace, anchor, module, modules, phases)
+    anchor = np.where(forward >= 0, forward, top)
+    return _instances(trace, anchor, linked(of_module, anchor), modules, phases)
 
 
 def _tops(trace: Trace) -> Ints:
@@ -79,8 +85,7 @@ def _tops(trace: Trace) -> Ints:
     Without operators every NVTX range and annotation stands for itself.
     """
     ranges = trace.ranges
-    wraps = np.array([bool(_WRAPPER.match(name)) for name in trace.names] or [False])[ranges.name]
-    anchors = (ranges.kind == kinds.OPERATOR) | wraps
+    anchors = (ranges.kind == kinds.OPERATOR) | trace.named(ranges, _WRAPPER.match)
     rows = np.arange(len(ranges))
     if not anchors.any():
         return np.where(np.isin(ranges.kind, (kinds.NVTX, kinds.ANNOTATION)), rows, -1)
@@ -95,7 +100,7 @@ def _tops(trace: Trace) -> Ints:
 def _leaf_modules(trace: Trace) -> Ints:
     """Rows of ``frames`` that are modules without a module inside."""
     frames = trace.frames
-    is_module = np.array([name.startswith(_MODULE) for name in trace.names] or [False])[frames.name]
+    is_module = trace.named(frames, lambda name: name.startswith(_MODULE))
     holds_module = np.zeros(len(frames), np.bool_)
     for row in np.flatnonzero(is_module).tolist():
         parent = frames.parent[row]
@@ -107,14 +112,9 @@ def _leaf_modules(trace: Trace) -> Ints:
 
 def _modules_of(trace: Trace, modules: Ints) -> Ints:
     """For every range the leaf module (row of ``frames``) that is open on its thread when it starts, -1 for none."""
-    if not len(modules):
-        return np.full(len(trace.ranges), -1, np.int64)
-    from surrogate.trace.events.tables import take
-
-    found = within(
-        trace.ranges.start_ns, trace.ranges.end_ns, trace.ranges.thread, take(trace.frames, modules)
-    )
-    return np.where(found >= 0, modules[found], -1)
+    ranges = trace.ranges
+    around = within(ranges.start_ns, ranges.end_ns, ranges.thread, take(trace.frames, modules))
+    return linked(modules, around)
 
 
 def _forward_of(trace: Trace, top: Ints) -> Ints:
@@ -123,7 +123,7 @@ def _forward_of(trace: Trace, top: Ints) -> Ints:
     Operators without a gradient carry the number of the next one that has it, so the last of a number counts.
     """
     ranges = trace.ranges
-    found = np.full(len(ranges), -1, np.int64)
+    forward = np.full(len(ranges), -1, np.int64)
     backward = (ranges.forward_thread > 0) & (ranges.sequence >= 0)
     latest: dict[int, int] = {}
     for row in np.flatnonzero((top >= 0) & (ranges.sequence >= 0)).tolist():  # in time order
@@ -131,55 +131,47 @@ def _forward_of(trace: Trace, top: Ints) -> Ints:
         if not backward[outer]:
             latest[number] = outer
         elif row == outer:
-            found[row] = latest.get(number, -1)
-    return found
+            forward[row] = latest.get(number, -1)
+    return forward
 
 
-def _phases(trace: Trace, top: Ints, linked: Ints) -> Ints:
-    """Phase of every range by its outermost operator."""
-    names = trace.names
-    other = np.array([bool(_WRAPPER.match(n)) or "AccumulateGrad" in n for n in names] or [False])
-    backward = np.array(["Backward" in n or n.startswith(_ENGINE) for n in names] or [False])
-    name_of_top = trace.ranges.name[top] if len(top) else top
-    phase = np.where(
-        other[name_of_top], OTHER, np.where(backward[name_of_top] | (linked >= 0), BACKWARD, FORWARD)
-    )
+def _phases(trace: Trace, top: Ints, forward: Ints) -> Ints:
+    """Phase of every range by its outermost operator; ``forward``: what a backward operator is linked to."""
+    other = trace.named(trace.ranges, lambda name: _WRAPPER.match(name) or "AccumulateGrad" in name)
+    backward = trace.named(trace.ranges, lambda name: "Backward" in name or name.startswith(_ENGINE))
+    is_backward = linked(backward, top, False) | (forward >= 0)
+    phase = np.where(linked(other, top, False), OTHER, np.where(is_backward, BACKWARD, FORWARD))
     return np.where(top >= 0, phase, OTHER)
 
 
 def _instances(trace: Trace, anchor: Ints, module: Ints, modules: Ints, phases: Ints) -> Layers:
+    """``anchor`` and ``module``: for every range the range or the module (row of ``frames``) that is its layer."""
     ranges, frames = trace.ranges, trace.frames
     by_range = np.unique(anchor[(anchor >= 0) & (module < 0)])
     by_frame = np.intersect1d(modules, module)
+    # The instances in time order, each a row of the ranges or of the frames.
     starts = np.concatenate([ranges.start_ns[by_range], frames.start_ns[by_frame]])
     order = np.argsort(starts, kind="stable")
-    from_frame = np.concatenate([np.zeros(len(by_range), np.int64), np.ones(len(by_frame), np.int64)])[order]
-    row = np.concatenate([by_range, by_frame])[order]
-    ends = np.concatenate([ranges.end_ns[by_range], frames.end_ns[by_frame]])[order]
     starts = starts[order]
-    number_of_range, number_of_frame = np.full(len(ranges), -1), np.full(len(frames), -1)
-    number_of_range[row[from_frame == 0]] = np.flatnonzero(from_frame == 0)
-    number_of_frame[row[from_frame == 1]] = np.flatnonzero(from_frame == 1)
-    of_range = np.where(
-        module >= 0,
-        number_of_frame[module] if len(frames) else -1,
-        np.where(anchor >= 0, number_of_range[anchor] if len(ranges) else -1, -1),
-    )
-    of_call = np.where(trace.calls.range >= 0, of_range[trace.calls.range] if len(ranges) else -1, -1)
-    held = trace.activities.range
-    of_activity = np.where(held >= 0, of_range[held] if len(ranges) else -1, -1)
-    phase = np.where(held >= 0, phases[held] if len(ranges) else OTHER, OTHER)
-    found = iterations(trace)
-    bounds = np.array([one.start_ns for one in found])
-    place = np.searchsorted(np.sort(bounds), starts, "right") - 1
-    place = np.where((place >= 0) & (starts < np.array([one.end_ns for one in found])[place]), place, -1)
+    ends = np.concatenate([ranges.end_ns[by_range], frames.end_ns[by_frame]])[order]
+    row = np.concatenate([by_range, by_frame])[order]
+    from_frame = np.repeat([0, 1], [len(by_range), len(by_frame)])[order]
+    # Back from rows to instances.
+    of_ranges, of_frames = np.full(len(ranges), -1), np.full(len(frames), -1)
+    of_ranges[row[from_frame == 0]] = np.flatnonzero(from_frame == 0)
+    of_frames[row[from_frame == 1]] = np.flatnonzero(from_frame == 1)
+    of_range = np.where(module >= 0, linked(of_frames, module), linked(of_ranges, anchor))
+    around = trace.activities.range
+    every = iterations(trace)
+    iteration = iteration_at(every, starts)
     texts = [
-        trace.names[int((frames if f else ranges).name[r])] for r, f in zip(row, from_frame, strict=True)
+        trace.name_of(frames if is_frame else ranges, at)
+        for at, is_frame in zip(row, from_frame, strict=True)
     ]
-    names, types = _labels(texts, place)
+    names, types = _labels(texts, iteration)
     return Layers(
-        names, types, row, from_frame, starts, ends, place, of_range, of_call, of_activity, phases, phase,
-        found, iteration_of(found, trace)[2],
+        names, types, row, from_frame, starts, ends, iteration, of_range, linked(of_range, trace.calls.range),
+        linked(of_range, around), phases, linked(phases, around, OTHER), every, iteration_of(every, trace)[2],
     )  # fmt: skip
 
 
@@ -187,10 +179,10 @@ def _labels(texts: list[str], iteration: Ints) -> tuple[tuple[str, ...], tuple[s
     """Names (numbered per type and iteration from 0) and types."""
     counts: dict[tuple[int, str], int] = {}
     names, types = [], []
-    for text, place in zip(texts, iteration.tolist(), strict=True):
+    for text, position in zip(texts, iteration.tolist(), strict=True):
         kind = layer_type(text)
-        number = counts.get((place, kind), 0)
-        counts[place, kind] = number + 1
+        number = counts.get((position, kind), 0)
+        counts[position, kind] = number + 1
         types.append(kind)
         names.append(f"{kind}.{number}")
     return tuple(names), tuple(types)

@@ -1,18 +1,17 @@
-"""One trace ready to be asked: layers found, work derived, device chosen; the analyses build on this."""
+"""One trace with what its analyses share: layers, work, device, GPU, busy and idle times."""
 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
+from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify
-from surrogate.trace.bounds import gpu_of
-from surrogate.trace.device_time import device_of, idle_before_us, main_device
+from surrogate.trace.calls import CallReader, kernels_by_owner
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Ints, Trace
+from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, merged
 from surrogate.trace.layers import Layers, find_layers
-from surrogate.trace.operands import WorkFinder
 
 _PREPARING = {"offsets", "layout", "fft_filter", "winograd_filter", "xmma_setup"}
 """Families of kernels that prepare an operator's work without doing any of it."""
@@ -32,9 +31,9 @@ class Profile:
     gpu: Gpu | None
     device: int
     device_of: Ints
-    idle_us: NDArray[np.float64]
-    flops: NDArray[np.float64]
-    dram_bytes: NDArray[np.float64]
+    idle_us: Floats
+    flops: Floats
+    dram_bytes: Floats
     dtype: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -48,18 +47,14 @@ class Profile:
     @property
     def compute_capability(self) -> float:
         """The device's compute capability, by the trace or the registry; 0.0 where neither knows."""
-        found = [
-            d.compute_capability
-            for d in self.trace.devices
-            if d.index == self.device and d.compute_capability
-        ]
-        return found[0] if found else self.gpu.compute_capability if self.gpu else 0.0
+        recorded = [d.compute_capability for d in self.trace.devices if d.index == self.device]
+        return next(filter(None, recorded), self.gpu.compute_capability if self.gpu else 0.0)
 
     @property
     def sms(self) -> int:
         """The device's SMs; 0 where unknown."""
-        found = [d.sms for d in self.trace.devices if d.index == self.device and d.sms]
-        return found[0] if found else self.gpu.sms if self.gpu else 0
+        recorded = [d.sms for d in self.trace.devices if d.index == self.device]
+        return next(filter(None, recorded), self.gpu.sms if self.gpu else 0)
 
 
 def profile(trace: Trace, gpu: str | None = None) -> Profile:
@@ -67,44 +62,90 @@ def profile(trace: Trace, gpu: str | None = None) -> Profile:
 
     Raises `InputError` for an unknown ``gpu``.
     """
+    of_activity = device_of(trace)
     device = main_device(trace)
-    found = device_of(trace)
     flops, dram_bytes, dtype = _spread_work(trace)
     return Profile(
         trace=trace,
         layers=find_layers(trace),
         gpu=gpu_of(trace, device, gpu),
         device=device,
-        device_of=found,
-        idle_us=idle_before_us(trace.activities, found),
+        device_of=of_activity,
+        idle_us=idle_before_us(trace.activities, of_activity),
         flops=flops,
         dram_bytes=dram_bytes,
         dtype=dtype,
     )
 
 
-def _spread_work(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64], tuple[str, ...]]:
+def gpu_of(trace: Trace, device: int, name: str | None = None) -> Gpu | None:
+    """The registry's GPU for a device of the trace, or the one of ``name``; None where the registry has none.
+
+    Raises `InputError` where ``name`` is given and unknown.
+    """
+    if name:
+        return gpu_named(name)
+    recorded = trace.device_name(device)
+    try:
+        return gpu_named(recorded) if recorded else None
+    except InputError:
+        return None
+
+
+def device_of(trace: Trace) -> Ints:
+    """The device index of every activity."""
+    devices = np.array([stream.device for stream in trace.streams] or [-1], dtype=np.int64)
+    return devices[trace.activities.stream]
+
+
+def main_device(trace: Trace) -> int:
+    """The device with the most activity time; 0 where there is none."""
+    device = device_of(trace)
+    if not len(device):
+        return trace.devices[0].index if trace.devices else 0
+    values, position = np.unique(device, return_inverse=True)
+    return int(values[np.bincount(position, weights=trace.activities.time_us).argmax()])
+
+
+def union_us(start_ns: Ints, end_ns: Ints) -> float:
+    """Length in µs of the union of intervals, in any order, overlapping or not."""
+    starts, ends = merged(start_ns, end_ns)
+    return float((ends - starts).sum()) / 1e3
+
+
+def idle_before_us(activities: Activities, device: Ints) -> Floats:
+    """For every activity the time in µs that its device was idle right before it; 0 for a device's first.
+
+    Per device the idle times and the busy time (`union_us`) add up to the span from first start to last end.
+    """
+    idle = np.zeros(len(activities))
+    for index in np.unique(device).tolist():
+        rows = np.flatnonzero(device == index)
+        rows = rows[np.argsort(activities.start_ns[rows], kind="stable")]
+        reach = np.maximum.accumulate(activities.end_ns[rows])
+        idle[rows[1:]] = np.maximum(activities.start_ns[rows[1:]] - reach[:-1], 0) / 1e3
+    return idle
+
+
+def _spread_work(trace: Trace) -> tuple[Floats, Floats, tuple[str, ...]]:
     """FLOPs, bytes and dtype of every activity: its operator's, by its share of the operator's kernel time."""
-    activities, finder = trace.activities, WorkFinder(trace)
-    count = len(activities)
-    flops, dram_bytes = np.full(count, np.nan), np.full(count, np.nan)
-    dtype = [""] * count
-    prepares = np.array([_prepares(name) for name in trace.names] or [False])[activities.name]
+    activities, reader = trace.activities, CallReader(trace)
+    flops, dram_bytes = np.full(len(activities), np.nan), np.full(len(activities), np.nan)
+    dtype = [""] * len(activities)
+    prepares = trace.named(activities, _prepares)
     kernels = np.flatnonzero((activities.kind == kinds.KERNEL) & (activities.range >= 0) & ~prepares)
-    works = {row: finder.of(row) for row in np.unique(activities.range[kernels]).tolist()}
-    owner = np.array(
-        [work.row if (work := works[r]) else -1 for r in activities.range[kernels].tolist()], dtype=np.int64
-    )
-    kernels, owner = kernels[owner >= 0], owner[owner >= 0]
-    time = np.maximum(activities.time_us[kernels], 1e-3)
-    whole = np.bincount(owner, weights=time, minlength=len(trace.ranges)) if len(owner) else np.zeros(0)
-    by_row = {work.row: work for work in works.values() if work}
-    for at, row, part in zip(kernels.tolist(), owner.tolist(), (time / whole[owner]).tolist(), strict=True):
-        work = by_row[row]
-        flops[at], dram_bytes[at], dtype[at] = work.flops * part, work.dram_bytes * part, work.dtype
+    for owner, rows in kernels_by_owner(reader, kernels.tolist()).items():
+        work = reader.work(owner)
+        if work is None:
+            continue
+        time = np.maximum(activities.time_us[rows], 1e-3)
+        share = time / time.sum()
+        flops[rows], dram_bytes[rows] = work.flops * share, work.dram_bytes * share
+        for row in rows:
+            dtype[row] = work.dtype
     return flops, dram_bytes, tuple(dtype)
 
 
 def _prepares(name: str) -> bool:
-    found = identify(name)
-    return found is not None and found.family in _PREPARING
+    kernel = identify(name)
+    return kernel is not None and kernel.family in _PREPARING

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from surrogate.report.tables import Table
+from surrogate.report.tables import Table, plain
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Rows:
+class ResultTable:
     """A table: ``rows`` share their keys, every key that is a quantity ends in its unit; None where unknown."""
 
     title: str
@@ -23,16 +23,19 @@ class Rows:
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
-    def table(self) -> Table:
-        """What people see."""
-        formats = dict.fromkeys((key for row in self.rows for key in row), show)
-        return Table(self.rows, formats, self.title, notes=self.notes)
-
     def __repr__(self) -> str:
         return self.table().text()
 
     def _repr_html_(self) -> str:
         return self.table().__html__()
+
+    def table(self, most: int | None = None) -> Table:
+        """The table to print or show; of more than ``most`` rows the first ones, which its note says."""
+        more = f"first {most} of {len(self):,}" if most is not None and len(self) > most else ""
+        formats = {key: _with_thousands for row in self.rows[:1] for key in row}
+        return Table(
+            self.rows[:most], formats, self.title, note=more, notes=self.notes, empty="None in this trace."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Title, rows and notes as plain JSON values."""
@@ -44,17 +47,12 @@ class Rows:
 
         return pd.DataFrame(list(self.rows))
 
-    def top(self, count: int | None) -> "Rows":
+    def top(self, count: int | None) -> "ResultTable":
         """The first ``count`` rows, all where it is None."""
-        return Rows(self.title, self.rows[:count], self.notes)
+        return ResultTable(self.title, self.rows[:count], self.notes)
 
 
-def show(value: Any) -> str:
-    """A value for people: – for what is unknown, four significant digits, whole numbers from 1,000."""
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return str(value)
+def _with_thousands(value: Any) -> str:
+    """Whole numbers from 1,000 with thousands separated; the rest as `plain` has it."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:,.0f}" if number and 1e3 <= abs(value) < 1e15 else plain(value)

@@ -7,14 +7,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from surrogate.bundle.bundle import Bundle
-from surrogate.dataset.rows import rows_of
 from surrogate.features.conv import Conv
-from surrogate.models import Support
 from surrogate.models.boosted import BoostedTerms
 from surrogate.prediction.predictor import Predictor
-from surrogate.uncertainty.conformal import ALL, Widths
-from surrogate.uncertainty.domain import Domain
+from tests.prediction.conftest import bundle_of
 
 pytest.importorskip("pytest_benchmark")
 pytestmark = pytest.mark.slow
@@ -29,22 +25,13 @@ CONVS = [
 
 
 @pytest.fixture(scope="module")
-def bundle(table: Callable[..., pd.DataFrame]) -> Bundle:
-    """300 trees of depth 8 on invented times of six algorithms."""
+def served(table: Callable[..., pd.DataFrame]) -> Predictor:
+    """300 trees of depth 8 on invented times of six algorithms; the setting is ready."""
     algorithms = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "FFT", "WINOGRAD", "WINOGRAD_NONFUSED")
     frame = table(200, batches=(1, 8, 32), algorithms=algorithms, noise=0.3)
-    rows = rows_of(frame)
-    fitted = BoostedTerms(rounds=300, learning_rate=0.08, max_depth=8).fit(rows)
-    return Bundle(fitted, Support.fit(rows), Widths({ALL: 0.3}), Domain.of(frame))
-
-
-@pytest.fixture(scope="module", params=["numpy", "onnx", "xgboost"])
-def served(bundle: Bundle, request: pytest.FixtureRequest) -> Predictor:
-    """A predictor whose setting is ready."""
-    if request.param == "onnx":
-        pytest.importorskip("onnx")
-        pytest.importorskip("onnxruntime")
-    predictor = Predictor(bundle, gpu="t4", backend=request.param)
+    predictor = Predictor(
+        bundle_of(frame, BoostedTerms(rounds=300, learning_rate=0.08, max_depth=8)), gpu="t4"
+    )
     predictor.select(CONVS[0])
     return predictor
 

@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 from surrogate.bundle.bundle import Bundle, load, save
 from surrogate.bundle.calibrate import calibrate
 from surrogate.bundle.plan import greedy, plan_calibration, write_plan
-from surrogate.bundle.training import train
+from surrogate.bundle.train import train
 from surrogate.collect.plan import unique
 from surrogate.collect.plan_file import file_problems
+from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset, read_dataset
-from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.models import MODELS, model_class
-from surrogate.models.residual import PRIORS, Inputs, Residual, kernel
-from surrogate.prediction.predictor import Predictor
+from surrogate.models import MODELS
+from surrogate.models.calibrated import PRIORS, Correction, Inputs, _dual, covariance
 
 NEW = "Tesla V100-SXM2-16GB"
 MEDIANS = {name: median for name, (median, _) in PRIORS.items()}
@@ -30,13 +29,13 @@ Table = Callable[..., pd.DataFrame]
 @pytest.fixture(scope="module")
 def bundle(table: Table) -> Bundle:
     """Fitted on two GPUs."""
-    return train(Dataset(table(16, noise=0.02)), model="linear-terms")
+    return train(table(16, noise=0.02), model="linear-terms")
 
 
 def on_new_gpu(table: Table, bundle: Bundle, shapes: int = 16, noise: float = 0.02) -> Dataset:
     """Times on a third GPU: the bundle's own predictions, changed by a factor per algorithm and one per size."""
-    frame = table(shapes, gpus=(NEW,), seed=3)
-    predicted = bundle.model.predict_us(rows_of(frame))
+    frame = normalise(table(shapes, gpus=(NEW,), seed=3), "test")
+    predicted = bundle.parts["conv"].model.predict(rows_of(frame))
     factor = frame["algorithm"].map(
         {"IMPLICIT_GEMM": 0.5, "IMPLICIT_PRECOMP_GEMM": 0.7, "FFT": 0.6, "WINOGRAD": 0.4}
     )
@@ -93,7 +92,7 @@ def test_other_gpus_stay_as_they_are_and_the_new_one_is_known(table: Table, bund
 
 
 def test_a_calibrated_bundle_survives_the_disk(table: Table, bundle: Bundle, tmp_path) -> None:
-    """With trees as well, and nothing but JSON and UBJ."""
+    """Nothing but JSON and arrays."""
     data = on_new_gpu(table, bundle, shapes=60)
     calibrated = calibrate(bundle, data)
     assert next(iter(calibrated.card["calibration"].values()))["problems"] >= 100
@@ -106,8 +105,7 @@ def test_a_calibrated_bundle_survives_the_disk(table: Table, bundle: Bundle, tmp
 
 def test_a_second_calibration_adds_a_gpu_or_corrects_it_anew(table: Table, bundle: Bundle) -> None:
     first = calibrate(bundle, on_new_gpu(table, bundle))
-    other = table(16, gpus=("Tesla P100-SXM2-16GB",), seed=5)
-    both = calibrate(first, Dataset(other))
+    both = calibrate(first, table(16, gpus=("Tesla P100-SXM2-16GB",), seed=5))
     assert len(both.card["calibration"]) == 2
     new = table(6, gpus=(NEW,))
     np.testing.assert_array_equal(both.predict(new)["predicted_us"], first.predict(new)["predicted_us"])
@@ -129,11 +127,9 @@ def test_too_little_is_refused(table: Table, bundle: Bundle) -> None:
         calibrate(bundle, on_new_gpu(table, bundle, shapes=4))
     one = table(1, gpus=(NEW,), batches=range(1, 13))
     with pytest.raises(InputError, match="one shape"):
-        calibrate(bundle, Dataset(one))
+        calibrate(bundle, one)
     with pytest.raises(InputError, match="measured with reference"):
-        calibrate(bundle, Dataset(table(16, gpus=(NEW,)).assign(library="reference")))
-    with pytest.raises(InputError, match="seer calibrate"):
-        model_class("calibrated")().fit(rows_of(table(2)))
+        calibrate(bundle, table(16, gpus=(NEW,)).assign(library="reference"))
     assert "calibrated" not in MODELS  # a comparison could not fit it
 
 
@@ -150,41 +146,49 @@ def test_refusals_are_learned(table: Table, bundle: Bundle) -> None:
     assert calibrated.predict(old)["supported"].equals(bundle.predict(old)["supported"])
 
 
+def conditioned(inputs: Inputs, target: np.ndarray, scales: dict[str, float]) -> Correction:
+    return Correction(scales, inputs, _dual(scales, inputs, target), (1.0,) * (inputs.terms.shape[1] - 1), {})
+
+
+def said(correction: Correction, inputs: Inputs) -> np.ndarray:
+    return covariance(correction.scales, inputs, correction.inputs) @ correction.weights
+
+
 @given(st.integers(2, 30), st.integers(0, 5))
 def test_a_covariance_is_one(count: int, seed: int) -> None:
     """Symmetric and without negative eigenvalues, whatever the rows."""
-    covariance = kernel(MEDIANS, inputs := invented(count, seed), inputs)
-    np.testing.assert_allclose(covariance, covariance.T)
-    assert np.linalg.eigvalsh(covariance).min() > -1e-9
+    matrix = covariance(MEDIANS, inputs := invented(count, seed), inputs)
+    np.testing.assert_allclose(matrix, matrix.T)
+    assert np.linalg.eigvalsh(matrix).min() > -1e-9
 
 
 def test_a_process_agrees_with_an_independent_one() -> None:
-    """scikit-learn's Gaussian process, given the same covariance: one family, one candidate, no linear part."""
+    """scikit-learn's Gaussian process, given the same covariance: one mechanism, one candidate, no linear part."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
     random = np.random.default_rng(0)
     x, y, new = random.normal(size=(20, 3)), random.normal(size=20), random.normal(size=(7, 3))
     scales = {**dict.fromkeys(PRIORS, 0.0), "common": 0.3, "smooth": 0.5, "length": 1.2, "noise": 0.2}
-    mine = Residual.fit(same(x), y, scales=scales).predict(same(new))
-    covariance = ConstantKernel(0.09) + ConstantKernel(0.25) * RBF(1.2)
-    theirs = GaussianProcessRegressor(covariance, alpha=0.04 + 1e-10, optimizer=None).fit(x, y)
-    np.testing.assert_allclose(mine, theirs.predict(new), rtol=1e-6)
+    kernel = ConstantKernel(0.09) + ConstantKernel(0.25) * RBF(1.2)
+    theirs = GaussianProcessRegressor(kernel, alpha=0.04 + 1e-10, optimizer=None).fit(x, y)
+    np.testing.assert_allclose(
+        said(conditioned(same(x), y, scales), same(new)), theirs.predict(new), rtol=1e-6
+    )
 
 
 def test_far_from_every_measurement_little_is_said() -> None:
     """The smooth part fades; the common one stays."""
-    scales = {**MEDIANS, "linear": 0.0}
-    found = Residual.fit(invented(20, 0), np.full(20, 0.8), scales=scales)
-    far = invented(5, 1)
-    away = Inputs(far.terms + 100.0, far.family + 50, far.candidate + 50)
-    assert (np.abs(found.predict(away)) < np.abs(found.predict(invented(20, 0))).min()).all()
+    near, far = invented(20, 0), invented(5, 1)
+    correction = conditioned(near, np.full(20, 0.8), {**MEDIANS, "linear": 0.0})
+    away = Inputs(far.terms + 100.0, far.mechanism + 50, far.candidate + 50)
+    assert (np.abs(said(correction, away)) < np.abs(said(correction, near)).min()).all()
 
 
 def invented(count: int, seed: int) -> Inputs:
     random = np.random.default_rng(seed)
-    family = random.integers(0, 3, count)
-    return Inputs(random.normal(size=(count, 4)), family, 2 * family + random.integers(0, 2, count))
+    mechanism = random.integers(0, 3, count)
+    return Inputs(random.normal(size=(count, 4)), mechanism, 2 * mechanism + random.integers(0, 2, count))
 
 
 def same(terms: np.ndarray) -> Inputs:
@@ -225,29 +229,16 @@ def test_planning_prefers_what_is_listed(table: Table, bundle: Bundle, tmp_path)
     assert any(p.networks for p in planned)
 
 
-def test_a_blend_is_calibrated_and_served(table: Table, tmp_path) -> None:
-    """As the shipped bundles are: ten problems of a new GPU help it and survive the disk; the others' times stay."""
-    settings = {"trees.rounds": 30, "trees.learning_rate": 0.2, "process.inducing": 32}
-    blend = train(Dataset(table(16, noise=0.02)), model="blend", params=settings)
-    data = on_new_gpu(table, blend)
-    keys = ["c", "h", "r", "stride_h", "groups", "n"]
-    inside = data.frame[data.frame["c"] <= data.frame["c"].median()]
-    ten = inside.merge(inside[keys].drop_duplicates().head(10))
-    rest = data.with_frame(data.frame[data.frame["c"] > data.frame["c"].median()])
-    calibrated = calibrate(blend, data.with_frame(ten))
-    assert calibrated.card["calibration"]["v100-sxm2-16gb"]["problems"] == 10
-    assert median_error(calibrated, rest) < 0.7 * median_error(blend, rest)
-    save(calibrated, tmp_path / "calibrated blend")
-    again = load(tmp_path / "calibrated blend")
-    conv = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
-    for gpu in ("v100", "t4"):
-        predictor = Predictor(again, gpu=gpu, backend="numpy")
-        for one in predictor.select(conv).candidates:
-            row = data.frame.iloc[:1].assign(**conv.to_dict(), gpu=predictor.gpu, algorithm=one.algorithm)
-            assert one.time_us == pytest.approx(float(again.predict(row)["predicted_us"].iloc[0]), rel=1e-3)
-            assert one.source == "model"
-    others = table(4, gpus=("Tesla T4",))
-    np.testing.assert_allclose(again.predict(others)["predicted_us"], blend.predict(others)["predicted_us"])
+def test_rows_that_the_bundle_was_trained_on_narrow_no_interval(table: Table, bundle: Bundle) -> None:
+    """Their errors foretell nothing: widths stay, and no error is called held out."""
+    again = calibrate(bundle, table(16, noise=0.02))
+    assert again.parts["conv"].widths == bundle.parts["conv"].widths
+    for row in again.card["calibration"].values():
+        assert row["rows_not_trained_on"] == 0 and row["median_ape_held_out"] is None
+    more = calibrate(bundle, table(24, noise=0.02))
+    assert more.parts["conv"].widths != bundle.parts["conv"].widths
+    for row in more.card["calibration"].values():
+        assert 0 < row["rows_not_trained_on"] < row["rows"] and row["median_ape_held_out"] > 0.0
 
 
 @pytest.mark.slow
@@ -265,15 +256,3 @@ def test_on_measured_gpus(shared_data) -> None:
     assert median_error(calibrated, judged) < 0.67 * median_error(fitted, judged)
     out, times = calibrated.predict(judged.frame), judged.frame["time_us"]
     assert ((out["lower_us"] <= times) & (times <= out["upper_us"])).mean() > 0.8
-
-
-def test_rows_that_the_bundle_was_trained_on_narrow_no_interval(table: Table, bundle: Bundle) -> None:
-    """Their errors foretell nothing: widths stay, and no error is called held out."""
-    again = calibrate(bundle, Dataset(table(16, noise=0.02)))
-    assert again.widths == bundle.widths
-    for row in again.card["calibration"].values():
-        assert row["rows_not_trained_on"] == 0 and row["median_ape_held_out"] is None
-    more = calibrate(bundle, Dataset(table(24, noise=0.02)))
-    assert more.widths != bundle.widths
-    for row in more.card["calibration"].values():
-        assert 0 < row["rows_not_trained_on"] < row["rows"] and row["median_ape_held_out"] > 0.0

@@ -10,7 +10,7 @@ from surrogate.bundle.bundle import save
 from surrogate.bundle.training import train
 from surrogate.cli.driver_line import read_driver_line
 from surrogate.dataset.store import Dataset
-from surrogate.prediction.predictor import load
+from surrogate.prediction.shipped import load
 
 LINE = "-n 8 -c 64 -H 28 -W 28 -k 64 -y 3 -x 3 -p 1 -q 1 -u 1 -v 1 -l 1 -j 1 -m conv -g 1 -F 1 -t 1"
 PROBLEM = "n8c64h28w28k64r3s3p1u1"

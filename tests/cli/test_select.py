@@ -10,7 +10,6 @@ import pytest
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
-from surrogate.prediction import cache as tuning_cache
 from surrogate.prediction.cache import FILE_NAME, Tuning, TuningCache
 
 PROBLEM = "n8c64h28w28k64r3s3p1u1"
@@ -46,9 +45,9 @@ class Bench:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file where measurements are kept, in a folder of its own."""
-    monkeypatch.setenv("SEER_CACHE", str(tmp_path / "my cäche"))
-    monkeypatch.setattr(tuning_cache, "_warned", set())
-    return tmp_path / "my cäche" / FILE_NAME
+    path = tmp_path / "my cäche" / FILE_NAME
+    monkeypatch.setenv("SEER_CACHE", str(path))
+    return path
 
 
 @pytest.fixture
@@ -140,15 +139,14 @@ def test_without_the_cache_nothing_is_kept(select, cache, monkeypatch) -> None:
     assert len(bench.calls) == 4 and not cache.exists()
 
 
-@pytest.mark.parametrize("content", [b"my notes\n", b"\xff\x00" * 50, b""])
+@pytest.mark.parametrize("content", [b"my notes\n" * 20, b"\xff\x00" * 500])
 def test_a_foreign_cache_costs_one_warning_and_no_answer(select, cache, content, caplog) -> None:
     before = ranked(select("--json"))
     cache.parent.mkdir()
     cache.write_bytes(content)
     result = select("--json")
     assert result.code == 0 and ranked(result) == before
-    told = [record.getMessage() for record in caplog.records]
-    assert [FILE_NAME in one and "left aside" in one for one in told] == [True] * bool(content)
+    assert len(caplog.records) == 1 and FILE_NAME in caplog.text
     assert cache.read_bytes() == content
 
 

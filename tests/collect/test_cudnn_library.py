@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.collect.cudnn import abi, enums
-from surrogate.collect.cudnn.descriptors import Descriptors
-from surrogate.collect.cudnn.directions import DIRECTIONS, ENTRIES, perf_array
-from surrogate.collect.cudnn.library import Library, candidates
-from surrogate.collect.cudnn.status import CudnnError, may_be_sticky, status_of
+from surrogate.collect.cudnn import backend
+from surrogate.collect.cudnn import convolution as enums
+from surrogate.collect.cudnn import library as abi
+from surrogate.collect.cudnn.convolution import DIRECTIONS, Convolutions
+from surrogate.collect.cudnn.library import CudnnError, Library, candidates, may_be_sticky, status_of
+from surrogate.collect.operators import gpu as operators
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
@@ -46,7 +47,6 @@ def test_algo_perf_has_the_headers_layout():
     assert offsets == {
         "algo": 0, "status": 4, "time": 8, "memory": 16, "determinism": 24, "math_type": 28, "reserved": 32,
     }  # fmt: skip
-    assert ctypes.sizeof(perf_array()) == 48 * ENTRIES
 
 
 def test_status_codes():
@@ -67,37 +67,38 @@ def test_names_of_numbers():
         enums.data_type("int8")
 
 
-def test_roles_of_the_three_directions():
-    assert {name: direction.roles for name, direction in DIRECTIONS.items()} == {
-        "fwd": ("x", "w", "y"), "bwd_data": ("w", "y", "x"), "bwd_filter": ("x", "y", "w"),
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS.values(), ids=str)
-def test_arguments_match_the_prototypes_in_number(direction):
-    d, p = {"x": 1, "w": 2, "y": 3, "conv": 4}, {"x": 5, "w": 6, "y": 7}
-    count = ctypes.c_int()
-    built = {
-        direction.workspace_function: direction.workspace_arguments(0, d, 1, ctypes.c_size_t()),
-        direction.rank_function: direction.rank_arguments(0, d, count, perf_array()),
-        direction.find_function: direction.find_arguments(0, d, p, count, perf_array(), (8, 9)),
-        direction.run_function: direction.run_arguments(0, d, p, 1, (8, 9), (10, 11)),
-    }
-    for name, arguments in built.items():
-        assert len(arguments) == len(abi.PROTOTYPES[name]), name
-    run = built[direction.run_function]
-    first, second, result = direction.roles
-    assert run == (0, 10, d[first], p[first], d[second], p[second], 4, 1, 8, 9, 11, d[result], p[result])
-
-
-def test_versions_are_read_in_both_numberings():
-    class Functions:
-        def __init__(self, number):
-            self.cudnnGetVersion = lambda: number
-
-    assert [Library(Functions(n), "").version for n in (8907, 8200, 90000, 90100, 91900)] == [
-        "8.9.7", "8.2.0", "9.0.0", "9.1.0", "9.19.0",
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_calls_fit_their_prototypes_and_place_operands_by_role(cudnn_functions, direction):
+    functions = cudnn_functions()
+    library = Library(functions, "")
+    library.declare(abi.PROTOTYPES)
+    convolutions = Convolutions(library, ctypes.c_void_p(99))
+    convolutions.set(Conv(n=2, c=8, h=9, k=4, r=3, direction=direction))
+    pointers = {"x": 5, "w": 6, "y": 7}
+    convolutions.workspace_bytes(1)
+    assert convolutions.ranking() == convolutions.find(pointers, (8, 9)) == []
+    convolutions.run(1, pointers, (8, 9))
+    assert convolutions.output_dims() == (0, 0, 0, 0)
+    convolutions.close()
+    roles = {"fwd": "xwy", "bwd_data": "wyx", "bwd_filter": "xyw"}[direction]
+    stem = {"fwd": "Forward", "bwd_data": "BackwardData", "bwd_filter": "BackwardFilter"}[direction]
+    first, second, result = roles
+    d = {role: descriptor.value for role, descriptor in convolutions.descriptors.items()}
+    run = functions.calls[f"cudnnConvolution{stem}"]
+    operands = [d[first], pointers[first], d[second], pointers[second], d["conv"]]
+    assert run[0] == 99 and run[2:7] == operands
+    assert run[7:10] == [1, 8, 9] and run[11:] == [d[result], pointers[result]]
+    assert functions.calls[f"cudnnGetConvolution{stem}WorkspaceSize"][:6] == [
+        99, d[first], d[second], d["conv"], d[result], 1,
     ]  # fmt: skip
+
+
+def test_versions_are_read_in_both_numberings(cudnn_functions):
+    numbers = {8907: "8.9.7", 8200: "8.2.0", 90000: "9.0.0", 90100: "9.1.0", 91900: "9.19.0"}
+    for number, version in numbers.items():
+        functions = cudnn_functions()
+        functions.cudnnGetVersion = lambda number=number: number
+        assert Library(functions, "").version == version
 
 
 def test_the_environment_names_the_library(monkeypatch):
@@ -118,6 +119,9 @@ def c_type(declared):
         return ctypes.POINTER(abi.AlgoPerf)
     if name == "void":
         return ctypes.c_void_p
+    if name in ("double", "int64_t"):
+        plain = {"double": ctypes.c_double, "int64_t": ctypes.c_int64}[name]
+        return ctypes.POINTER(plain) if pointer else plain
     if name.endswith("Descriptor_t") or name in ("cudnnHandle_t", "cudaStream_t"):
         return ctypes.POINTER(ctypes.c_void_p) if pointer else ctypes.c_void_p
     plain = ctypes.c_size_t if name == "size_t" else ctypes.c_int  # everything else is int or an enumeration
@@ -126,7 +130,7 @@ def c_type(declared):
 
 @needs_header
 def test_prototypes_agree_with_the_header():
-    for name, argument_types in abi.PROTOTYPES.items():
+    for name, argument_types in {**abi.PROTOTYPES, **operators.PROTOTYPES, **backend.PROTOTYPES}.items():
         declared = re.search(
             rf"\n(?:CUDNN_DEPRECATED )?cudnnStatus_t CUDNNWINAPI\s+{name}\(([^)]*)\);", HEADER
         )
@@ -186,16 +190,19 @@ def convs(draw):
 @given(convs())
 def test_output_sizes_agree_with_cudnn(conv):
     assert LIBRARY is not None
-    with Descriptors(LIBRARY) as descriptors:
-        descriptors.set(conv)
-        assert descriptors.output_dims() == (conv.n, conv.k, conv.out_h, conv.out_w)
+    convolutions = Convolutions(LIBRARY, None)
+    try:
+        convolutions.set(conv)
+        assert convolutions.output_dims() == (conv.n, conv.k, conv.out_h, conv.out_w)
         for function, expected in (
             ("cudnnGetConvolutionMathType", enums.MATHS[conv.math]),
             ("cudnnGetConvolutionGroupCount", conv.groups),
         ):
             value = ctypes.c_int(-1)
-            LIBRARY.check(function, descriptors.by_role["conv"], ctypes.byref(value))
+            LIBRARY.check(function, convolutions.descriptors["conv"], ctypes.byref(value))
             assert value.value == expected
+    finally:
+        convolutions.close()
 
 
 @needs_cudnn

@@ -13,7 +13,7 @@ from surrogate.collect.merge import merge_runs
 
 CHILD = """
 import sys, time
-from surrogate.collect.caps import Caps
+from surrogate.collect.plan import Caps
 from surrogate.collect.log import RunLog
 from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.protocol import RepeatPolicy

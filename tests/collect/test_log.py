@@ -1,8 +1,8 @@
 """The log: headers that must agree, torn tails, locks, foreign files."""
 
 import errno
+import gzip
 import json
-import os
 from dataclasses import replace
 
 import pytest
@@ -32,6 +32,16 @@ def test_a_log_reads_back(tmp_path):
     assert contents.records == (RECORD, RECORD)
     assert contents.whole_bytes == path.stat().st_size
     assert all(isinstance(json.loads(line), dict) for line in path.read_text().splitlines())
+
+
+def test_a_packed_log_reads_alike_and_a_damaged_one_is_named(tmp_path):
+    path, packed = tmp_path / "run.jsonl", tmp_path / "run.jsonl.gz"
+    begin(path, RECORD)
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert log.read(packed).records == (RECORD,)
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(InputError, match="not readable"):
+        log.read(packed)
 
 
 def test_going_on_appends_and_keeps_the_first_header(tmp_path):
@@ -174,10 +184,3 @@ def test_a_record_that_lacks_something_is_named_by_line(tmp_path, record, said):
     begin(path, RECORD, record)
     with pytest.raises(InputError, match=rf"run\.jsonl:3: not a record of a run \({said}"):
         log.read(path)
-
-
-def test_a_pipe_or_a_device_is_no_log(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for place in (tmp_path / "pipe", "/dev/null"):
-        with pytest.raises(InputError, match="no regular file"):
-            RunLog(place, HEADER)

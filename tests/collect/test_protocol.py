@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.collect.clocks import Clocks, throttles
-from surrogate.collect.protocol import RepeatPolicy, drift, slow_clocks, summarise, trend
+from surrogate.collect.cudnn.instruments import Clocks
+from surrogate.collect.protocol import RepeatPolicy, drift, slow_clocks, summarise, throttles, trend
 
 TIMES = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=9)
 
@@ -15,11 +15,6 @@ TIMES = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=9)
 )
 def test_long_calls_are_repeated_less(warm_us, repeats):
     assert RepeatPolicy().repeats_for(warm_us) == repeats
-
-
-def test_a_policy_survives_its_dict():
-    policy = RepeatPolicy(repeats=9)
-    assert RepeatPolicy.from_dict(policy.to_dict()) == policy
 
 
 def test_a_summary_by_hand():

@@ -2,15 +2,16 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from surrogate.collect import log
-from surrogate.collect.caps import Caps
 from surrogate.collect.device import DeviceLostError, Measurement
 from surrogate.collect.log import RunLog
 from surrogate.collect.merge import merge_runs
+from surrogate.collect.plan import Caps
 from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.replay import ReplayDevice
@@ -119,6 +120,42 @@ def test_a_lost_device_costs_one_measurement(make_plan, record, fake_device):
     done = [r for r in log.read(path).records if r["kind"] == "done"]
     assert done[0]["find"] == []
     assert done[0]["conditions"] == {}
+
+
+def test_a_hang_costs_one_timeout(make_plan, record, fake_device):
+    """No Find after a loss, which would run the algorithm again; and the timeout is no measurement's length."""
+    plan, device, clock, asked = make_plan(3), fake_device(), Clock(), []
+    measure = device.measure
+
+    def hangs_once(*arguments):
+        clock.now_s += 1.0 if device.calls else 30.0
+        result = measure(*arguments)
+        if len(device.calls) == 1:
+            raise DeviceLostError("no answer within 30 s")
+        return result
+
+    device.measure, device.find = hangs_once, lambda conv: asked.append(conv) or ()
+    record(plan, device, minutes=0.75, clock=clock)
+    assert clock.now_s == 41.0 and asked == [problem.conv for problem in plan.problems[1:]]
+
+
+@pytest.mark.parametrize(("rows", "told"), [(0, False), (1, False), (10, True)])
+def test_a_run_whose_rows_fall_back_from_cupti_says_so(make_plan, tmp_path, fake_device, rows, told):
+    plan, device = make_plan(60), fake_device()
+    device.info = replace(device.info, properties={"timer": "cupti"})
+    measure = device.measure
+
+    def by_events(conv, algorithm, policy):
+        result = measure(conv, algorithm, policy)
+        if result.status == "ok" and len(device.calls) <= rows:
+            return replace(result, timer="events", reason="CUPTI saw no kernel")
+        return result
+
+    device.measure = by_events
+    for _ in range(2):  # the second call finds the rows in the log
+        with RunLog(tmp_path / "run", header_for(plan, device, RepeatPolicy())) as running:
+            outcome = run(plan, device, running)
+        assert outcome.finished and bool(outcome.wrong_timer) is told
 
 
 def test_a_device_lost_for_good_stops_the_run(make_plan, tmp_path, fake_device):

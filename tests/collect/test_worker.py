@@ -8,8 +8,9 @@ import pytest
 
 from surrogate.collect.device import DeviceLostError
 from surrogate.collect.open_device import caps_for, open_device
+from surrogate.collect.operators.operator import Operator
 from surrogate.collect.protocol import RepeatPolicy
-from surrogate.collect.worker import WorkerDevice, serve
+from surrogate.collect.worker import WorkerDevice, WorkerOperators, serve
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
@@ -83,10 +84,40 @@ def test_a_lost_process_is_replaced_at_the_next_call(worker, algorithm, reason):
 
 
 def test_a_hung_process_is_ended():
-    worker = WorkerDevice([sys.executable, "-c", CHILD], timeout_s=2.0)
+    """The first call may load libraries for long, a later one may not."""
+    worker = WorkerDevice([sys.executable, "-c", CHILD], timeout_s=2.0, first_timeout_s=30.0)
     try:
+        assert worker.candidates(CONV)
         with pytest.raises(DeviceLostError, match="no answer within 2 s"):
             worker.measure(CONV, "HANG", POLICY)
+    finally:
+        worker.close()
+
+
+OPERATORS = """
+import os, signal, sys
+from surrogate.collect.device import Measurement
+from surrogate.collect.worker import serve
+
+class Device:
+    def measure(self, operator, policy):
+        if operator.kind == "softmax":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return Measurement("ok", operator.key, (1.0,), (1.0,), "cupti")
+    def close(self):
+        pass
+
+serve(Device, sys.stdin, sys.stdout)
+"""
+
+
+def test_an_operator_that_crashes_costs_itself_alone():
+    worker, policy = WorkerOperators([sys.executable, "-c", OPERATORS]), RepeatPolicy()
+    try:
+        assert worker.measure(Operator("add", (1, 2, 3, 4)), policy).reason == "add n=1 c=2 h=3 w=4"
+        with pytest.raises(DeviceLostError, match="signal 11"):
+            worker.measure(Operator("softmax", (1, 2)), policy)
+        assert worker.measure(Operator("add", (1, 2, 3, 4)), policy).status == "ok" and worker.starts == 2
     finally:
         worker.close()
 
@@ -123,7 +154,9 @@ def test_the_cudnn_worker_tells_what_is_missing(monkeypatch):
 def test_devices_by_name():
     with pytest.raises(InputError, match="--recording"):
         open_device("replay")
-    with pytest.raises(InputError, match="known: cudnn, reference, replay"):
+    with pytest.raises(InputError, match="known: cudnn, cpu, replay"):
         open_device("tpu")
-    assert caps_for("reference").max_flops < caps_for("cudnn").max_flops
+    assert (
+        caps_for("reference") == caps_for("cpu") and caps_for("cpu").max_flops < caps_for("cudnn").max_flops
+    )
     assert not caps_for("replay").reason(Conv(n=1, c=1, h=1, k=1, r=1))

@@ -13,9 +13,9 @@ from surrogate.dataset.problems import (
     newest_version,
     problem_codes,
     shape_codes,
-    version_number,
 )
 from surrogate.features.families import CONV
+from surrogate.features.text import version_number
 
 Table = Callable[..., pd.DataFrame]
 

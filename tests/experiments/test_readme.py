@@ -3,10 +3,10 @@
 import re
 
 import pytest
+from experiments.readme import BEGIN, END, Row, update_readme, updated
 
 from experiments.catalogue import NAMES
 from experiments.experiment import HOME
-from experiments.readme import BEGIN, END, Row, update_readme, updated
 from surrogate.features.errors import InputError
 
 PAGE = f"# Title\n\n{BEGIN}\n{END}\n\nAfter.\n"

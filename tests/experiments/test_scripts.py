@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from experiments.readme import BEGIN, END
 
 from experiments import all as everything
 from experiments import train_boosted, train_for_one_gpu, train_linear, train_seer
@@ -12,7 +13,6 @@ from experiments.catalogue import NAMES, experiment
 from experiments.drawing import curves, dots
 from experiments.effort import Effort
 from experiments.experiment import Outcome, write_outcome
-from experiments.readme import BEGIN, END
 from experiments.script import run_script
 from experiments.sources import Sources
 from surrogate import load

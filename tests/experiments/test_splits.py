@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
+from experiments.paper_domain import paper_domain
 
 from experiments.effort import Effort
 from experiments.held_out import candidate_rows, cross_validate, predict_rounds
 from experiments.learning_curve import SHARES, share_rounds
-from experiments.paper_domain import paper_domain
 from experiments.small_to_large import excess_flops
 from experiments.sources import Sources
 from experiments.test_set_i import seer_rounds

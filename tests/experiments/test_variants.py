@@ -2,17 +2,17 @@
 
 import numpy as np
 import pytest
+from experiments.objectives import VARIANTS, sampled, with_unlisted
+from experiments.variants import median_change, predict_variants, variant_verdicts
+from surrogate.models.columns import DIMS, TERMS
+from surrogate.models.single import AlwaysBestSingle
 
 from experiments.ablation import GROUPS, WHOLE, variants, without
 from experiments.effort import Effort
 from experiments.held_out import candidate_rows
-from experiments.objectives import VARIANTS, sampled, with_unlisted
 from experiments.sources import Sources
-from experiments.variants import median_change, predict_variants, variant_verdicts
 from surrogate.dataset.splits import folds, shape_names
 from surrogate.models.boosted import WEIGHT_NAMES, BoostedTerms
-from surrogate.models.columns import DIMS, TERMS
-from surrogate.models.single import AlwaysBestSingle
 
 
 def test_groups_cover_every_term_once() -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from experiments.words import interval, listing, percent, ratio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from experiments.test_set_ii import EVERY, by_network
 from experiments.verdicts import choice_verdicts, error_record, median_interval, problem_picks
 from experiments.versions import changes
 from experiments.winners_classes import class_terms, classify
-from experiments.words import interval, listing, percent, ratio
 from experiments.worst_errors import shares, traits
 from surrogate.dataset.store import Dataset
 from surrogate.evaluation.scorecard import HEURISTIC

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from surrogate.dataset.normalise import normalise
 
 from experiments.drift import fit_drift, places_in_file, without_drift
 from experiments.sources import FILES
@@ -20,7 +21,6 @@ from experiments.winners_terms import (
     tile_terms,
     winograd,
 )
-from surrogate.dataset.normalise import normalise
 from surrogate.dataset.rows import rows_of
 from surrogate.models.boosted import BoostedTerms
 

@@ -7,7 +7,7 @@ import pytest
 
 from surrogate.features.lazy_names import lazy_names
 
-PACKAGES = ("surrogate", "surrogate.network", "surrogate.operators", "surrogate.trace")
+PACKAGES = ("surrogate", "surrogate.network", "surrogate.trace")
 
 
 def test_a_name_is_imported_when_asked_for() -> None:

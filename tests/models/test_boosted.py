@@ -1,20 +1,24 @@
-"""Boosted trees: learn, repeat, save without loss, and meet the unseen calmly."""
+"""Boosted trees and their trend: they learn, repeat, are stored without loss, and go on where the data end."""
 
 from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 import pytest
-from surrogate.models.bounds import bound_rows
+from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import Pipeline
 
 from surrogate.dataset.checks import normalise
+from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.models.boosted import BoostedDims, BoostedTerms
+from surrogate.models.trend import Trend, trend_names
 
 Table = Callable[..., pd.DataFrame]
 KINDS = [BoostedDims, BoostedTerms]
-FEW = {"rounds": 40, "learning_rate": 0.2, "max_depth": 5, "nthread": 1}
+FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
 
 
 def _rows(frame: pd.DataFrame) -> Rows:
@@ -24,36 +28,44 @@ def _rows(frame: pd.DataFrame) -> Rows:
 @pytest.mark.parametrize("kind", KINDS)
 def test_learns_the_correction(table: Table, kind: type[BoostedDims]) -> None:
     rows = _rows(table(16, batches=(1, 2, 4, 8, 16, 32), noise=0.0))
-    predicted = kind(**FEW, min_child_weight=1.0).fit(rows).predict_us(rows)
+    predicted = kind(**FEW, min_child_weight=0.5).fit(rows).predict(rows)
     error = np.abs(predicted / rows.time_us - 1)[rows.ok]
     assert np.median(error) < 0.1
     assert np.median(np.abs(rows.roofline_us / rows.time_us - 1)[rows.ok]) > 0.3  # what it started from
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_saved_and_loaded_it_predicts_the_same_bits(table: Table, kind: type[BoostedDims]) -> None:
-    rows = _rows(table(6))
-    fitted = kind(**FEW).fit(rows)
-    files = fitted.save()
-    assert set(files) == {"booster.ubj", "candidates.json"} and all(type(f) is bytes for f in files.values())
-    again = kind.load(fitted.params, files)
-    assert again.params == fitted.params
-    np.testing.assert_array_equal(again.predict_us(rows), fitted.predict_us(rows))
-    assert again.save()["booster.ubj"] == files["booster.ubj"]
+def test_it_is_a_regressor_of_scikit_learn(table: Table, kind: type[BoostedDims]) -> None:
+    frame = normalise(table(8, noise=0.0), "test")
+    frame = frame[frame["status"] == "ok"].reset_index(drop=True)
+    model = kind(**FEW)
+    fitted = model.fit(frame)
+    copy = clone(fitted)
+    assert fitted is model and isinstance(copy, kind) and copy.get_params() == model.get_params()
+    scores = cross_val_score(clone(model), frame, frame["time_us"].to_numpy(), cv=3)
+    assert scores.shape == (3,) and np.isfinite(scores).all()
+    pipeline = Pipeline([("model", clone(model))]).fit(frame, frame["time_us"])
+    np.testing.assert_array_equal(pipeline.predict(frame), fitted.predict(frame))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fitting_changes_neither_the_model_nor_the_rows_and_repeats_with_its_seed(
-    table: Table, kind: type[BoostedDims]
-) -> None:
+def test_stored_it_predicts_the_same_bits(table: Table, kind: type[BoostedDims]) -> None:
+    fitted = kind(**FEW).fit(_rows(table(6)))
+    files = fitted.to_files()
+    again = kind.from_files(fitted.get_params(), files)
+    for frame in (table(6), table(6, batches=(4096,)), table(2, gpus=("h200",), algorithms=("GEMM",))):
+        np.testing.assert_array_equal(again.predict(_rows(frame)), fitted.predict(_rows(frame)))
+    assert again.to_files() == files
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_repeats_with_its_seed_and_leaves_the_rows_alone(table: Table, kind: type[BoostedDims]) -> None:
     rows = _rows(table(6))
     features = rows.features.copy()
-    model = kind(**FEW)
-    first = model.fit(rows, seed=3)
-    assert model._booster is None and model._candidates == {}
+    first, again, other = (kind(**FEW, random_state=seed).fit(rows).predict(rows) for seed in (3, 3, 4))
     np.testing.assert_array_equal(rows.features, features)
-    np.testing.assert_array_equal(model.fit(rows, seed=3).predict_us(rows), first.predict_us(rows))
-    assert (model.fit(rows, seed=4).predict_us(rows) != first.predict_us(rows)).any()
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,118 +76,116 @@ def test_unseen_candidates_gpus_and_libraries(table: Table, kind: type[BoostedDi
         library="miopen", algorithm="Direct", status="ok"
     )
     for frame in (new, miopen):
-        predicted = fitted.predict_us(_rows(frame))
+        predicted = fitted.predict(_rows(frame))
         assert np.isfinite(predicted).all() and (predicted > 0).all()
 
 
 def test_prediction_does_not_depend_on_neighbours_or_order(table: Table) -> None:
     rows = _rows(table(6))
-    fitted = BoostedTerms(**FEW).fit(rows)
-    whole = fitted.predict_us(rows)
+    fitted = BoostedTerms(**FEW).fit(_rows(table(6, batches=(1,))))
+    whole = fitted.predict(rows)
     order = np.random.default_rng(0).permutation(len(rows))
-    np.testing.assert_array_equal(fitted.predict_us(rows.take(order)), whole[order])
-    np.testing.assert_array_equal(fitted.predict_us(rows.take(np.array([5]))), whole[[5]])
-    assert len(fitted.predict_us(rows.take(np.array([], dtype=int)))) == 0
+    np.testing.assert_array_equal(fitted.predict(rows.take(order)), whole[order])
+    np.testing.assert_array_equal(fitted.predict(rows.take(np.array([5]))), whole[[5]])
+    assert len(fitted.predict(rows.take(np.array([], dtype=int)))) == 0
 
 
 def test_rows_that_did_not_run_are_not_learned_from(table: Table) -> None:
     frame = table(6)
-    rows = _rows(frame)
-    lies = _rows(frame.assign(time_us=frame["time_us"].fillna(1e9)))
-    np.testing.assert_array_equal(
-        BoostedTerms(**FEW).fit(lies).predict_us(rows), BoostedTerms(**FEW).fit(rows).predict_us(rows)
-    )
-
-
-def test_beyond_the_training_range_the_roofline_carries_on(table: Table) -> None:
-    """Trees clamp; the factor that they multiply does not: eight times the images take about eight times as long."""
-    fitted = BoostedDims(**FEW).fit(_rows(table(8, batches=(1, 8), noise=0.0)))
-    small, large = (fitted.predict_us(_rows(table(8, batches=(n,)))) for n in (512, 4096))
-    assert np.median(large / small) == pytest.approx(8, rel=0.1)
-
-
-def _partial(table: Table) -> pd.DataFrame:
-    """Problems of one shape set; half of them keep only their best row, as a table of winners does."""
-    frame = table(10)
-    ok = frame[frame["status"] == "ok"]
-    key = ["gpu", "n", "c", "h", "w", "k", "r", "stride_h", "groups"]
-    best = ok.sort_values("time_us").drop_duplicates(key)
-    whole = frame["n"] == frame["n"].min()
-    return pd.concat([frame[whole], best[best["n"] > frame["n"].min()]], ignore_index=True)
-
-
-def _bits(model: BoostedDims | BoostedTerms) -> bytes:
-    return model.save()["booster.ubj"]
-
-
-def test_weights_of_choice_change_the_fit_and_zero_leaves_it_alone(table: Table) -> None:
-    """Without weights the fit is XGBoost's own squared error, whatever the temperature is."""
-    rows = _rows(table(6))
-    plain = BoostedTerms(**FEW).fit(rows, seed=3)
-    assert _bits(BoostedTerms(**FEW, choice_temperature=0.5).fit(rows, seed=3)) == _bits(plain)
-    for settings in ({"choice_weight": 1.0}, {"choice_weight": 1.0, "choice_loss": "pairwise"}):
-        fitted = BoostedTerms(**FEW, **settings).fit(rows, seed=3)
-        assert (fitted.predict_us(rows) != plain.predict_us(rows)).any()
-        again = BoostedTerms.load(fitted.params, fitted.save())
-        np.testing.assert_array_equal(again.predict_us(rows), fitted.predict_us(rows))
-        assert again.save()["booster.ubj"] == _bits(fitted)
-
-
-def test_squared_error_by_our_own_objective_is_that_of_xgboost(table: Table) -> None:
-    """A weight of choice too small to matter: the custom objective's path meets XGBoost's own to rounding."""
-    rows = _rows(table(6))
-    few = FEW | {"subsample": 1.0, "colsample_bynode": 1.0}
-    own = BoostedTerms(**few, choice_weight=1e-12).fit(rows).predict_us(rows)
-    np.testing.assert_allclose(own, BoostedTerms(**few).fit(rows).predict_us(rows), rtol=0.02)
-
-
-@pytest.mark.parametrize("loss", ["listwise", "pairwise"])
-def test_choice_alone_learns_to_pick(table: Table, loss: str) -> None:
-    rows = _rows(table(12, batches=(1, 8, 32), noise=0.0))
-    settings = FEW | {"time_weight": 0.0, "choice_weight": 1.0, "choice_loss": loss, "min_child_weight": 0.1}
-    predicted = BoostedTerms(**settings).fit(rows).predict_us(rows)
-    picked, best = (
-        pd.Series(np.where(rows.ok, times, np.inf)).groupby(rows.problem).idxmin().to_numpy()
-        for times in (predicted, rows.time_us)
-    )
-    slowdown = rows.time_us[picked] / rows.time_us[best]
-    by_roofline = (
-        pd.Series(np.where(rows.ok, rows.roofline_us, np.inf)).groupby(rows.problem).idxmin().to_numpy()
-    )
-    assert np.log(slowdown).mean() < 0.5 * np.log(rows.time_us[by_roofline] / rows.time_us[best]).mean()
-
-
-def test_bounds_raise_what_was_predicted_below_them(table: Table) -> None:
-    """Candidates that a winners' table leaves out are predicted faster than the winner less often."""
-    rows = _rows(_partial(table))
-    bounds = bound_rows(rows)
-    assert bounds is not None
-    below = [
-        np.maximum(
-            np.log(bounds.time_us / BoostedTerms(**FEW, bounds_weight=w).fit(rows).predict_us(bounds)), 0
-        )
-        for w in (0.0, 3.0)
-    ]
-    assert below[0].mean() > 0
-    assert below[1].mean() < 0.7 * below[0].mean()
-
-
-def test_pages_carry_squared_error_alone() -> None:
-    names = np.array(["cudnn|fwd|FFT"])
-    assert BoostedTerms().paged(names)._candidates == {"cudnn|fwd|FFT": 0}
-    for settings in ({"choice_weight": 0.5}, {"bounds_weight": 0.5}):
-        with pytest.raises(InputError, match="all rows at once"):
-            BoostedTerms(**settings).paged(names)
-
-
-def test_what_xgboost_is_told_holds_no_weight_of_the_objective() -> None:
-    told = BoostedTerms(choice_weight=0.5, nthread=8).settings(seed=7, threads=2)
-    assert told["seed"] == 7
-    assert told["nthread"] == 2
-    assert told["learning_rate"] == BoostedTerms.DEFAULTS["learning_rate"]
-    assert not {"rounds", "choice_weight", "time_weight", "bounds_weight"} & set(told)
-
-
-def test_nothing_to_learn_from(table: Table) -> None:
-    with pytest.raises(InputError, match="at least one ok row"):
+    rows, lies = _rows(frame), _rows(frame.assign(time_us=frame["time_us"].fillna(1e9)))
+    honest, told_lies = (BoostedTerms(**FEW).fit(part).predict(rows) for part in (rows, lies))
+    np.testing.assert_array_equal(honest, told_lies)
+    with pytest.raises(InputError, match="at least one row"):
         BoostedTerms(**FEW).fit(_rows(table(1).assign(status="failed")))
+
+
+def test_the_base_of_operators_holds_the_cost_of_a_call() -> None:
+    """Twelve microseconds whatever the size: the base alone says so, on a GPU never seen too."""
+    sizes = (64, 128, 256, 512)
+    frame = pd.DataFrame(
+        [
+            {"gpu": gpu, "library": "cublas", "library_version": "1", "family": "gemm", "operator": "gemm",
+             "dtype": "fp32", "math": "fma", "variant": "", "batch": 1, "m": m, "n": 64, "k": 64,
+             "algorithm": "default", "status": "ok", "time_us": 12.0}
+            for gpu in ("Tesla T4", "TITAN V") for m in sizes
+        ]
+    )  # fmt: skip
+    fitted = BoostedTerms(**FEW).fit(_rows(frame))
+    assert fitted.call_us_ == {"t4|cublas": 12.0, "titan-v|cublas": 12.0, "|cublas": 12.0}
+    new = _rows(frame[:4].assign(gpu="h200"))
+    np.testing.assert_allclose(fitted.base_us(new), new.roofline_us + 12.0)
+
+
+def test_what_a_cluster_trains_with_is_what_fit_trains_with(table: Table) -> None:
+    """`settings`, `design`, `target` and `with_booster` put together give the fitted model again."""
+    import xgboost
+
+    rows = _rows(table(6))
+    rows = rows.take(rows.ok)
+    fitted = BoostedTerms(**FEW, best_weight=0.0).fit(rows)
+    assert not {"rounds", "random_state", "best_weight"} & set(fitted.settings())
+    data = xgboost.QuantileDMatrix(
+        fitted.design(rows),
+        label=fitted.target(rows, rows.time_us),
+        feature_types=fitted.feature_types(rows.family),
+        max_bin=fitted.max_bin,
+        nthread=1,
+    )
+    booster = xgboost.train({**fitted.settings(), "nthread": 1}, data, num_boost_round=fitted.rounds)
+    again = fitted.with_booster(booster)
+    np.testing.assert_allclose(again.predict(rows), fitted.predict(rows), rtol=1e-6)
+    assert again.to_files().keys() == fitted.to_files().keys()
+
+
+def test_errors_near_the_best_time_count_more(table: Table) -> None:
+    """Two candidates whose times one stump cannot tell apart: the leaf lies nearer to the weightier, the best one."""
+    rows = _rows(table(6, algorithms=("IMPLICIT_GEMM", "FFT"), noise=0.0))
+    stump = {"rounds": 1, "learning_rate": 1.0, "max_depth": 1, "max_leaves": 2, "subsample": 1.0}
+    best = rows.ok & (
+        rows.time_us == pd.Series(rows.time_us).groupby(rows.problem).transform("min").to_numpy()
+    )
+    errors = [
+        np.abs(np.log(BoostedTerms(**stump, best_weight=power).fit(rows).predict(rows) / rows.time_us))[
+            best
+        ].mean()
+        for power in (0.0, 4.0)
+    ]
+    assert errors[1] < errors[0]
+
+
+@pytest.mark.parametrize("power", [1.0, 1.3])
+def test_beyond_the_range_a_power_law_goes_on(table: Table, power: float) -> None:
+    """Times are a power of the roofline time, hundreds of times beyond the range, too, where trees stand still."""
+    algorithms = ("IMPLICIT_GEMM",)
+    rows = _rows(table(24, batches=(1, 2, 4, 8, 16), algorithms=algorithms))
+    fitted = BoostedTerms(rounds=60, learning_rate=0.2).fit(rows, rows.roofline_us**power)
+    trend = fitted.trend_
+    assert trend is not None
+    names = trend_names(rows.family)
+    assert not trend.beyond(rows.columns(names), rows.candidate, device_names(rows.frame)).any()
+    small, large = (_rows(table(24, batches=(n,), algorithms=algorithms)) for n in (2048, 16384))
+    beyond = small.roofline_us > rows.roofline_us.max()
+    growth = fitted.predict(large) / fitted.predict(small)
+    expected = (large.roofline_us / small.roofline_us) ** power
+    assert beyond.sum() >= 8
+    assert np.median((growth / expected)[beyond]) == pytest.approx(1.0, rel=0.05)
+
+
+def test_known_answer_of_the_trend() -> None:
+    """target = 0.5 · x + 2 · z, ranges by candidate and GPU; what is new goes by the next larger group."""
+    random = np.random.default_rng(0)
+    terms = random.uniform(0.0, 10.0, (4000, 2))
+    candidates = np.array(["a", "b"] * 2000)
+    gpus = np.repeat(["slow", "fast"], 2000)
+    terms[(candidates == "a") & (gpus == "fast")] *= 0.5
+    trend = Trend.fit(("x", "z"), terms, terms @ [0.5, 2.0], candidates, gpus)
+    at = np.array([[0.0, 5.0], [20.0, 5.0], [20.0, 30.0]])
+
+    def beyond(candidate: str, gpu: str) -> np.ndarray:
+        return trend.beyond(at, np.full(3, candidate), np.full(3, gpu))
+
+    for candidate, gpu, edge in (("a", "slow", 10), ("a", "fast", 5), ("a", "new", 10), ("new", "fast", 10)):
+        expected = [0.0, 0.5 * (20 - edge), 0.5 * (20 - edge) + 2.0 * (30 - edge)]
+        np.testing.assert_allclose(beyond(candidate, gpu), expected, atol=0.1)
+    again = Trend.from_dict(trend.to_dict())
+    np.testing.assert_array_equal(again.beyond(at, np.full(3, "a"), np.full(3, "fast")), beyond("a", "fast"))

@@ -151,9 +151,7 @@ def world() -> tuple[pd.DataFrame, pd.DataFrame]:
         frames.append(frame.assign(time_us=fft_us(algorithm, s)))
         if algorithm == "FFT_TILING":
             classes = np.where(s.channels >= 64, 0, 2)
-            kernels.append(
-                frame[list(ROW_KEY)].assign(kernel_index=0, kernel_name="c", kernel_class=classes)
-            )
+            kernels.append(frame[list(ROW_KEY)].assign(kernel_index=0, kernel_name="c", kernel_class=classes))
     return pd.concat(frames, ignore_index=True), pd.concat(kernels, ignore_index=True)
 
 

@@ -17,8 +17,8 @@ from surrogate.features.gpu import gpu
 from surrogate.features.operators import Operator
 from surrogate.features.support import unsupported_reason
 from surrogate.network.predict import Predictors
-from surrogate.prediction.selection import Estimate, Selection
-from surrogate.prediction.setting import Candidate
+from surrogate.prediction.results import Estimate, Selection
+from surrogate.prediction.engine import Candidate
 
 WORKSPACE = {"GEMM": 1000, "FFT": 50_000, "WINOGRAD_NONFUSED": 9000}
 SPEED = {"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "WINOGRAD": 0.5, "ALGO_1": 0.9}

@@ -1,4 +1,4 @@
-"""Small bundles for serving: one booster of a few rounds on invented times, trained once per session."""
+"""Small bundles for predicting: boosters of a few rounds on invented times, trained once per session."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,14 +6,55 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from surrogate.bundle.bundle import Bundle, save
-from surrogate.bundle.training import train
-from surrogate.dataset.store import Dataset
+from surrogate.bundle.bundle import Bundle, Part, save
+from surrogate.bundle.train import row_counts
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.rows import rows_by_family
+from surrogate.models import Support
+from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms
+from surrogate.models.launch import Launch
 from surrogate.prediction.predictor import Predictor
+from surrogate.uncertainty.domain import Domain
+from surrogate.uncertainty.intervals import ALL, StepFunction, Widths
 
 GPUS = ("Tesla V100-SXM2-16GB", "Tesla T4")
 ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "FFT", "WINOGRAD")
+CARD = {
+    "data": {
+        "gpus": list(GPUS),
+        "libraries": ["cudnn 7.6.3"],
+        "ok_rows": 100,
+        "rows": 100,
+        "name": "invented",
+    }
+}
+WIDTHS = Widths(
+    {ALL: 0.3, "cudnn|fwd|FFT": 0.5, "t4|cudnn|fwd|FFT": 0.6},
+    StepFunction((0.2, 0.6), (1.0, 1.5, 2.0)),
+    StepFunction((20.0,), (1.4, 1.0)),
+    0.6,
+)
+"""Widths that depend on everything that they can."""
+
+
+def bundle_of(frame: pd.DataFrame, model: TimeModel | None = None, **more: object) -> Bundle:
+    """A bundle fitted without held-out folds; ``model`` for every family."""
+    parts = {}
+    for kind, (_, rows) in rows_by_family(normalise(frame, "table", predictable=True)).items():
+        fitted = (type(model)(**model.get_params()) if model else BoostedTerms(rounds=40)).fit(rows)
+        ok = rows.take(rows.ok)
+        parts[kind.name] = Part(
+            kind,
+            fitted,
+            Support.fit(rows),
+            WIDTHS,
+            Domain.of(ok),
+            2.5,
+            frozenset(map(str, ok.candidate)),
+            row_counts(ok),
+        )
+    return Bundle(parts, card=CARD, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="session")
@@ -25,12 +66,39 @@ def frame(table: Callable[..., pd.DataFrame]) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="session")
+def operators() -> pd.DataFrame:
+    """Two operators by one library and two matrix-product libraries, on the same GPUs; roofline times and a launch."""
+    rows = []
+    for gpu in GPUS:
+        for place, size in enumerate((64, 200, 512, 1000, 3000)):
+            for library, factor in (("cublas", 1.2), ("torch", 1.5)):
+                rows.append(
+                    {"gpu": gpu, "library": library, "family": "gemm", "operator": "gemm", "batch": 1, "m": size,
+                     "n": 512, "k": 256, "time_us": factor * (5 + size / 10)}
+                )  # fmt: skip
+            for operator, factor in (("relu", 1.0), ("add", 1.6)):
+                rows.append(
+                    {"gpu": gpu, "library": "torch", "family": "pointwise", "operator": operator, "n": 8,
+                     "c": 64, "h": size, "w": 56, "time_us": factor * (12 + size), "place": place}
+                )  # fmt: skip
+    return pd.DataFrame(rows).drop(columns="place").fillna(0).assign(
+        library_version="1", status="ok", algorithm="default", dtype="fp32", math="fma", variant=""
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
 def bundle(frame: pd.DataFrame) -> Bundle:
-    """A boosted bundle of 40 rounds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(BoostedTerms.DEFAULTS, "rounds", 40)
-        patch.setitem(BoostedTerms.DEFAULTS, "learning_rate", 0.2)
-        return train(Dataset(frame), model=BoostedTerms.name)
+    """A boosted bundle of 40 rounds, of convolutions."""
+    return bundle_of(frame)
+
+
+@pytest.fixture(scope="session")
+def many_families(frame: pd.DataFrame, operators: pd.DataFrame) -> Bundle:
+    """Convolutions, matrix products and pointwise operators."""
+    launches = {"|torch": Launch(12.0, 6.0, 1.0)}
+    together = pd.concat([frame.assign(family="conv"), operators], ignore_index=True)
+    numbers = together.select_dtypes("number").columns.difference(["time_us"])
+    return bundle_of(together.fillna(dict.fromkeys(numbers, 0)), launches=launches)
 
 
 @pytest.fixture(scope="session")
@@ -43,5 +111,5 @@ def folder(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def predictor(bundle: Bundle) -> Predictor:
-    """The V100's, in numpy."""
-    return Predictor(bundle, gpu="v100", backend="numpy")
+    """The V100's."""
+    return Predictor(bundle, gpu="v100")

@@ -1,4 +1,4 @@
-"""Problems, tables of them and quickly fitted bundles that the tests of serving share."""
+"""Problems and tables of them that the tests of predicting share."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,12 +6,8 @@ from dataclasses import replace
 import pandas as pd
 from hypothesis import strategies as st
 
-from surrogate.bundle.bundle import Bundle
-from surrogate.dataset.rows import rows_of
 from surrogate.features.conv import Conv
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.models import Model, Support
-from surrogate.uncertainty.domain import Domain
 
 CONV = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
 STRIDED = replace(CONV, stride_h=2, stride_w=2)
@@ -34,15 +30,11 @@ def frame_of(
     convs: Sequence[Conv], algorithms: Sequence[str], gpu: str = "v100", version: str = "7.6.3"
 ) -> pd.DataFrame:
     """Every algorithm of every problem, without times."""
+    place = {"gpu": gpu, "library": "cudnn", "library_version": version, "family": "conv"}
     rows = [
         {
-            "gpu": gpu,
-            "library": "cudnn",
-            "library_version": version,
-            "direction": conv.direction,
-            "dtype": conv.dtype,
-            "math": conv.math,
-            "layout": conv.layout,
+            **place,
+            **{name: getattr(conv, name) for name in ("direction", "dtype", "math", "layout")},
             **dict(zip(SIZE_COLUMNS, conv.sizes, strict=True)),
             "algorithm": name,
         }
@@ -50,9 +42,3 @@ def frame_of(
         for name in algorithms
     ]
     return pd.DataFrame(rows)
-
-
-def fitted(base: Bundle, frame: pd.DataFrame, model: Model) -> Bundle:
-    """A bundle with ``base``'s widths, fitted without held-out folds."""
-    rows = rows_of(frame)
-    return replace(base, model=model.fit(rows), support=Support.fit(rows), domain=Domain.of(frame))

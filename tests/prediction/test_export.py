@@ -5,6 +5,7 @@ import random
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -13,21 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.bundle.bundle import Bundle
-from surrogate.bundle.training import train
-from surrogate.dataset.problem_list import read_convs
-from surrogate.dataset.schema import SIZE_COLUMNS
-from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
+from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats import FORMATS
 from surrogate.formats.miopen import parse_key
-from surrogate.models import MODELS
-from surrogate.prediction.export import Picks, export, picks_for
-from surrogate.prediction.export.c_header import FIELDS
-from surrogate.prediction.export.miopen_user_db import find_db_key
+from surrogate.prediction.export import FIELDS, Picks, export, find_db_key, picks_for
 from surrogate.prediction.predictor import Predictor
+from tests.prediction.conftest import bundle_of
 
 Table = Callable[..., pd.DataFrame]
 CC = shutil.which("cc")
@@ -36,18 +32,12 @@ CC = shutil.which("cc")
 @pytest.fixture(scope="module")
 def predictor(table: Table) -> Predictor:
     """cuDNN's algorithms on a T4."""
-    return Predictor(train(Dataset(table(12, gpus=("Tesla T4", "TITAN Xp"))), model="linear-terms"), gpu="t4")
+    return Predictor(bundle_of(table(12, gpus=("Tesla T4", "TITAN Xp"))), gpu="t4")
 
 
 @pytest.fixture(scope="module")
 def amd(table: Table) -> Bundle:
-    """MIOpen's solvers on an MI210, fitted in few rounds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(MODELS["boosted-terms"].DEFAULTS, "rounds", 20)  # type: ignore[attr-defined]
-        return _amd(table)
-
-
-def _amd(table: Table) -> Bundle:
+    """MIOpen's solvers on an MI210."""
     frame = table(12, gpus=("MI210",), algorithms=("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM"))
     names = {"IMPLICIT_GEMM": ("ImplicitGEMM", "ConvIg"), "IMPLICIT_PRECOMP_GEMM": ("GEMM", "GemmFwd")}
     solver = [names[a][1] for a in frame["algorithm"]]
@@ -55,7 +45,7 @@ def _amd(table: Table) -> Bundle:
         algorithm=[names[a][0] for a in frame["algorithm"]], solver=solver, library="miopen",
         library_version="find-db v2",
     ).drop(columns="heuristic_algorithm")  # fmt: skip
-    return train(Dataset(frame, "listed"), model="boosted-terms", candidate="solver")
+    return bundle_of(frame, candidate="solver")
 
 
 def convs(count: int, seed: int = 0) -> list[Conv]:
@@ -96,21 +86,15 @@ def test_json_has_every_problem_and_its_ranking(predictor: Predictor) -> None:
 def test_a_problem_comes_once_and_what_nothing_runs_is_told(predictor: Predictor) -> None:
     asked = convs(3)
     picks = picks_for(predictor, [*asked, *asked], workspace_limit=0)
-    assert len(picks.convs) == 3
+    assert len(picks.selections) == 3
     table = json.loads(export(picks, "json"))
     assert len(table["picks"]) + len(table["infeasible"]) == 3
-    nothing = Picks(picks.convs, tuple(_emptied(r) for r in picks.rankings), 0, False, "m", "d")
+    nothing = Picks(tuple(replace(s, estimates=()) for s in picks.selections), 0, False, "m", "d")
     emptied = json.loads(export(nothing, "json"))
     assert emptied["picks"] == [] and len(emptied["infeasible"]) == 3
     for form in ("c-header", "miopen-user-db"):
         with pytest.raises(InputError):
             export(nothing, form)
-
-
-def _emptied(ranking):
-    from dataclasses import replace
-
-    return replace(ranking, estimates=())
 
 
 @pytest.mark.skipif(CC is None, reason="no C compiler here")
@@ -159,7 +143,7 @@ def _numbers(conv: Conv) -> list[int]:
 
 def test_header_comments_cannot_be_broken(predictor: Predictor) -> None:
     picks = picks_for(predictor, convs(2))
-    named = Picks(picks.convs, picks.rankings, None, False, "m", "*/ int evil; /* é\n#error")
+    named = Picks(picks.selections, None, False, "m", "*/ int evil; /* é\n#error")
     text = export(named, "c-header")
     assert "*/ int" not in text and "\n#error" not in text and text.isascii()
 
@@ -173,13 +157,13 @@ def test_find_db_round_trip(amd: Bundle, tmp_path: Path) -> None:
     rows = FORMATS["miopen"].read([path]).rows
     assert set(rows["gpu"]) == {"MI210"} and set(rows["library_version"]) == {"find-db v2"}
     expected = [
-        (*conv.sizes, one.solver, one.algorithm)
-        for conv, ranking in picks.feasible
-        for one in ranking.candidates
+        (*selection.problem.sizes, one.solver, one.algorithm)
+        for selection in picks.feasible
+        for one in selection.candidates
     ]
     found = rows[[*SIZE_COLUMNS, "solver", "algorithm"]].itertuples(index=False, name=None)
     assert list(found) == expected
-    times = [one.time_us for _, ranking in picks.feasible for one in ranking.candidates]
+    times = [one.time_us for selection in picks.feasible for one in selection.candidates]
     assert rows["time_us"].tolist() == pytest.approx(times, rel=1e-8)
 
 
@@ -206,7 +190,7 @@ def test_keys_as_miopen_writes_them(shared_data: Path) -> None:
         key = parse_key(line.partition("=")[0])
         if (
             key is None
-            or key.wrong
+            or key.casts
             or key.dtype not in ("fp32", "fp16", "bf16")
             or key.layout not in ("NCHW", "NHWC")
         ):
@@ -226,51 +210,11 @@ def test_keys_as_miopen_writes_them(shared_data: Path) -> None:
 
 
 def test_a_find_db_needs_miopen_s_solvers(predictor: Predictor, amd: Bundle, table: Table) -> None:
-    with pytest.raises(InputError, match="these picks are cudnn's"):
+    with pytest.raises(InputError, match="cudnn"):
         export(picks_for(predictor, convs(2)), "miopen-user-db")
     picks = picks_for(Predictor(amd), convs(2))
-    by_algorithm = Picks(picks.convs, picks.rankings, None, False, "m", "d", "algorithm")
+    by_algorithm = Picks(picks.selections, None, False, "m", "d", "algorithm")
     with pytest.raises(InputError, match="--candidate solver"):
         export(by_algorithm, "miopen-user-db")
-    with pytest.raises(InputError, match="did you mean json"):
-        export(picks, "jsn")
     with pytest.raises(InputError, match="no problem came"):
         picks_for(predictor, [])
-
-
-def test_problem_files(table: Table, tmp_path: Path) -> None:
-    """A table whatever its name, CSV, texts with settings, Test-set-II; wrong ones are told by file."""
-    frame = table(3, batches=(1, 8))
-    frame.to_parquet(tmp_path / "a.data")
-    assert len(read_convs(tmp_path / "a.data")) == 6
-    (tmp_path / "b.csv").write_text("n,c,h,k,r,dtype\n1,8,8,8,3,fp16\n1,8,8,8,3,fp16\n")
-    assert read_convs(tmp_path / "b.csv") == [Conv(n=1, c=8, h=8, k=8, r=3, dtype="fp16")]
-    (tmp_path / "c.txt").write_text("# mine\nn1c8h8w8k8r3s3p1u1\n")
-    assert read_convs(tmp_path / "c.txt") == [Conv(n=1, c=8, h=8, k=8, r=3, pad_h=1)]
-    (tmp_path / "d.txt").write_text("1\n128 64 56 64 56 3 1 1\n")
-    assert read_convs(tmp_path / "d.txt") == [Conv(n=128, c=64, h=56, k=64, r=3, pad_h=1)]
-    with pytest.raises(InputError, match=r"none.txt: no such file"):
-        read_convs(tmp_path / "none.txt")
-    frame.drop(columns=["k"]).to_parquet(tmp_path / "e.parquet")
-    with pytest.raises(InputError, match="column k"):
-        read_convs(tmp_path / "e.parquet")
-    frame.assign(groups=7).to_parquet(tmp_path / "f.parquet")
-    with pytest.raises(InputError, match=r"f.parquet: row 1: groups 7"):
-        read_convs(tmp_path / "f.parquet")
-
-
-@pytest.mark.slow
-def test_on_measured_solvers(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample of MI210's find-db: fitted by solver, exported, read back."""
-    data = read_dataset(shared_data / "miopen_conv_mi210.parquet", candidates="listed")
-    frame = data.frame[(data.frame["direction"] == "fwd") & (data.frame["dtype"] == "fp32")]
-    some = data.with_frame(frame[frame["c"] % 64 == 0].iloc[:3000])
-    monkeypatch.setitem(MODELS["boosted-terms"].DEFAULTS, "rounds", 20)  # type: ignore[attr-defined]
-    bundle = train(some, candidate="solver")
-    some.frame.iloc[:200].to_parquet(tmp_path / "p.parquet")
-    picks = picks_for(Predictor(bundle), read_convs(tmp_path / "p.parquet"))
-    path = tmp_path / "gfx90a68.HIP.ufdb.txt"
-    path.write_text(export(picks, "miopen-user-db"))
-    rows = FORMATS["miopen"].read([path]).rows
-    assert len(rows.drop_duplicates(list(SIZE_COLUMNS))) == len(picks.feasible)
-    assert set(rows["solver"]) <= set(some.frame["solver"])

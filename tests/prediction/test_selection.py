@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.bundle.bundle import Bundle
+from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import rows_of
+from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.models import Support
-from surrogate.models.boosted import BoostedTerms
 from surrogate.prediction.predictor import Predictor
-from surrogate.uncertainty.conformal import UNSEEN_GPU_FACTOR
-from tests.prediction.problems import CONV, CONVS, STRIDED, fitted, frame_of
+from surrogate.prediction.results import parse_bytes
+from tests.prediction.conftest import bundle_of
+from tests.prediction.problems import CONV, CONVS, STRIDED, frame_of
 
 
 def test_selection_ranks_and_says_what_is_excluded(predictor: Predictor) -> None:
@@ -37,9 +39,7 @@ def test_selection_ranks_and_says_what_is_excluded(predictor: Predictor) -> None
     reasons = {one.algorithm: one.reason for one in found.excluded}
     assert reasons["DIRECT"] == "no release implements it"
     assert "never measured" in reasons["GEMM"]
-    assert {one.algorithm for one in found.candidates} | set(reasons) == {
-        c.name for c in predictor._site(CONV, None).candidates
-    }
+    assert {one.algorithm for one in found.candidates} | set(reasons) == {a.name for a in algorithms("cudnn")}
     assert found.in_domain and found.reason is None
 
 
@@ -58,9 +58,8 @@ def test_what_never_ran_is_told_apart_from_a_version_that_refuses(
     def refused(mask: pd.Series) -> dict[str, str]:
         changed = frame.copy()
         changed.loc[mask & (changed.algorithm == "IMPLICIT_GEMM"), "status"] = "not_supported"
-        served = Predictor(
-            replace(bundle, support=Support.fit(rows_of(changed))), gpu="v100", backend="numpy"
-        )
+        support = Support.fit(rows_of(normalise(changed, "changed")))
+        served = Predictor(_with(bundle, support=support), gpu="v100")
         return {one.algorithm: one.reason for one in served.select(CONV).excluded}
 
     everywhere = refused(pd.Series(True, index=frame.index))
@@ -78,21 +77,21 @@ def test_the_workspace_limit_is_told_in_bytes(predictor: Predictor) -> None:
     assert predictor.select(CONV, workspace_limit=largest).estimates == all_.estimates
 
 
-def test_nondeterministic_algorithms_are_excluded(table: Callable[..., pd.DataFrame], bundle: Bundle) -> None:
+def test_nondeterministic_algorithms_are_excluded(table: Callable[..., pd.DataFrame]) -> None:
     frame = table(8, algorithms=("IMPLICIT_GEMM", "FFT")).assign(direction="bwd_data")
     frame["algorithm"] = frame["algorithm"].map({"IMPLICIT_GEMM": "ALGO_0", "FFT": "ALGO_1"})
-    served = Predictor(fitted(bundle, frame, BoostedTerms(rounds=5)), gpu="t4", backend="numpy")
+    served = Predictor(bundle_of(frame), gpu="t4")
     conv = replace(CONV, direction="bwd_data")
     assert {one.algorithm for one in served.select(conv).candidates} == {"ALGO_0", "ALGO_1"}
     found = served.select(conv, deterministic=True)
     assert [one.algorithm for one in found.candidates] == ["ALGO_1"] and found.candidates[0].deterministic
     assert "nondeterministic" in {one.algorithm: one.reason for one in found.excluded}["ALGO_0"]
-    with pytest.raises(InputError, match="no cudnn fwd algorithm"):
+    with pytest.raises(InputError, match="fwd"):
         served.select(CONV)
 
 
 def test_nothing_feasible_is_an_empty_selection(predictor: Predictor, bundle: Bundle) -> None:
-    nothing = Predictor(replace(bundle, support=_refuse_all(bundle)), gpu="v100", backend="numpy")
+    nothing = Predictor(refusing(bundle), gpu="v100")
     found = nothing.select(CONV)
     assert found.candidates == () and found.algorithm is None and found.time_us is None and found.best is None
     assert "nothing is feasible" in repr(found) and found.to_dict()["candidates"] == []
@@ -102,11 +101,16 @@ def test_nothing_feasible_is_an_empty_selection(predictor: Predictor, bundle: Bu
     assert np.isnan(table.predicted_us[0]) and table.algorithm[0] == "" and not table.supported[0]
 
 
-def _refuse_all(bundle: Bundle):
-    support = bundle.support
-    return replace(
-        support, exact=dict.fromkeys(support.exact, 0.0), general=dict.fromkeys(support.general, 0.0)
-    )
+def refusing(bundle: Bundle) -> Bundle:
+    """The bundle with nothing that it supports."""
+    support = bundle.parts["conv"].support
+    none = (dict.fromkeys(table, 0.0) for table in (support.exact, support.general))
+    return _with(bundle, support=Support(*none))
+
+
+def _with(bundle: Bundle, **changed: object) -> Bundle:
+    """The bundle with another part of convolutions."""
+    return replace(bundle, parts={"conv": replace(bundle.parts["conv"], **changed)})  # type: ignore[arg-type]
 
 
 @given(low=st.integers(0, 10**6), more=st.integers(0, 10**6), conv=CONVS)
@@ -132,27 +136,19 @@ def test_an_unseen_version_is_accepted_out_of_domain(predictor: Predictor) -> No
     assert predictor.select(CONV, library_version="7.5.0").in_domain
 
 
-def test_an_unseen_gpu_is_answered_from_its_specification(bundle: Bundle, predictor: Predictor) -> None:
-    for card, factor in ((bundle.card, UNSEEN_GPU_FACTOR), ({**bundle.card, "unseen_gpu_factor": 2.5}, 2.5)):
-        served = Predictor(replace(bundle, card=card), gpu="titan-xp", backend="numpy")
-        found = served.select(CONV)
-        assert not found.in_domain and {one.source for one in found.candidates} == {"spec"}
-        own, shared = served._site(CONV, None), found.estimates[0]
-        narrow = own.widths.lookup(
-            "titan-xp", "fwd", shared.candidate.algorithm, own.distance(CONV), shared.time_us
-        )
-        assert shared.half_width == pytest.approx(factor * narrow)
-    assert predictor.gpu == "v100-sxm2-16gb"
+def test_an_unseen_gpu_is_answered_from_its_specification(bundle: Bundle) -> None:
+    found, narrow = (
+        Predictor(_with(bundle, unseen_gpu_factor=factor), gpu="titan-xp").select(CONV)
+        for factor in (2.5, 1.0)
+    )
+    assert not found.in_domain and {one.source for one in found.candidates} == {"spec"}
+    for wide, own in zip(found.estimates, narrow.estimates, strict=True):
+        assert wide.half_width == pytest.approx(2.5 * own.half_width)
 
 
-def test_measured_times_take_over(predictor: Predictor) -> None:
-    found = predictor.select(CONV)
-    last = found.candidates[-1].algorithm
-    changed = found.with_measured({last: 1e6, "DIRECT": 1.0})
-    assert changed.algorithm == last and changed.time_us == 1e6  # the only measured one, however slow
-    first = changed.candidates[0]
-    assert first.source == "measured" and first.lower_us == first.upper_us == 1e6
-    assert len(changed.candidates) == len(found.candidates)
+def test_the_probability_of_being_the_best_counts_those_that_top_left_out(predictor: Predictor) -> None:
+    every, first = predictor.select(CONV).candidates, predictor.select(CONV, top=1).candidates
+    assert first == every[:1] and 0.0 < first[0].probability_best < 1.0
 
 
 def test_json_is_the_contract(predictor: Predictor) -> None:
@@ -161,7 +157,7 @@ def test_json_is_the_contract(predictor: Predictor) -> None:
     assert found["problem"] == "n8c16h14w14k16r3s3p1u1"
     assert (found["gpu"], found["library_version"]) == ("v100-sxm2-16gb", "7.6.3")
     assert list(found["candidates"][0]) == [
-        "algorithm", "time_us", "lower_us", "upper_us", "workspace_bytes", "deterministic", "source",
+        "algorithm", "library", "time_us", "lower_us", "upper_us", "workspace_bytes", "deterministic", "source",
         "probability_best",
     ]  # fmt: skip
     assert all(list(row) == ["algorithm", "reason"] for row in found["excluded"])
@@ -172,7 +168,7 @@ def test_results_show_themselves(predictor: Predictor) -> None:
     assert (
         repr(found).splitlines()[0].startswith("n8c16h14w14k16r3s3p1u1 fwd fp32 fma NCHW on v100-sxm2-16gb")
     )
-    assert "<table>" in found._repr_html_() and len(found.to_frame()) == len(found.candidates)
+    assert "<table" in found._repr_html_() and len(found.to_frame()) == len(found.candidates)
     odd = replace(found, library_version="<b>&")
     assert "<b>" not in odd._repr_html_() and "&lt;b&gt;&amp;" in odd._repr_html_()
     one = predictor.predict(CONV)
@@ -184,3 +180,22 @@ def test_results_show_themselves(predictor: Predictor) -> None:
         one.time_us = 0.0  # type: ignore[misc]
     with pytest.raises(KeyError):
         many["time"]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("1048576", 2**20), ("64MiB", 64 * 2**20), ("1GB", 10**9), ("1.5 GiB", 3 * 2**29), ("0", 0), ("2k", 2000),
+        (" 8 kb ", 8000), ("0.5kib", 512), ("1TiB", 2**40),
+    ],
+)  # fmt: skip
+def test_sizes_in_bytes(text: str, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "1e9", "64 miles", "MiB", "1,5GB", "0x10", "1 2", "9" * 30, "inf"]
+)
+def test_other_sizes_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="64MiB"):
+        parse_bytes(text)

@@ -10,10 +10,8 @@ import pytest
 from surrogate import bundled
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
-from surrogate.prediction import predictor
 from surrogate.prediction import shipped as shipped_module
-from surrogate.prediction.predictor import load, predict, select
-from surrogate.prediction.shipped import bundle_for, shipped
+from surrogate.prediction.shipped import bundle_for, load, predict, select, shipped
 
 PROBLEM = "n8c16h14k16r3p1"
 
@@ -30,7 +28,7 @@ def shelf(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(bundled, "FOLDER", tmp_path)
     yield tmp_path
     shipped_module._shipped.cache_clear()
-    predictor._loaded.cache_clear()
+    shipped_module._loaded.cache_clear()
 
 
 def test_found_by_gpu_then_by_vendor(shelf: Path) -> None:
@@ -54,8 +52,8 @@ def test_an_empty_shelf_says_so(tmp_path: Path) -> None:
 
 
 def test_names_load_what_ships(shelf: Path) -> None:
-    assert load("Tesla T4", backend="numpy").gpu == "t4"
-    far = load("h200", backend="numpy").select(PROBLEM)
+    assert load("Tesla T4").gpu == "t4"
+    far = load("h200").select(PROBLEM)
     assert far.best is not None and far.best.source == "spec"
     assert select(PROBLEM, gpu="t4").estimates == load("t4").select(PROBLEM).estimates
     assert predict(PROBLEM, gpu="t4", algorithm="FFT") is predict(

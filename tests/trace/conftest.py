@@ -19,14 +19,14 @@ def _operator(
 ) -> dict[str, Any]:
     return {
         "ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": thread, "ts": start, "dur": length,
-        "args": {"External id": number, **arguments},
+        "args": {"External id": number, **arguments}
     }  # fmt: skip
 
 
 def _call(name: str, start: float, length: float, thread: int, correlation: int) -> dict[str, Any]:
     return {
         "ph": "X", "cat": "cuda_runtime", "name": name, "pid": 1, "tid": thread, "ts": start, "dur": length,
-        "args": {"correlation": correlation, "External id": correlation},
+        "args": {"correlation": correlation, "External id": correlation}
     }  # fmt: skip
 
 
@@ -36,8 +36,8 @@ def _kernel(name: str, start: float, length: float, correlation: int, stream: in
         "args": {
             "device": 0, "stream": stream, "correlation": correlation, "External id": correlation,
             "registers per thread": 32, "shared memory": 4096, "grid": [160, 1, 1], "block": [256, 1, 1],
-            "est. achieved occupancy %": 50,
-        },
+            "est. achieved occupancy %": 50
+        }
     }  # fmt: skip
 
 
@@ -51,7 +51,7 @@ def step(start: float, first: int, number: int) -> list[dict[str, Any]]:
     return [
         {
             "ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 1, "tid": MAIN,
-            "ts": start, "dur": 990, "args": {"External id": ids[0] * 10},
+            "ts": start, "dur": 990, "args": {"External id": ids[0] * 10}
         },
         _operator("aten::conv2d", start + 10, 100, MAIN, ids[1] * 10, **convolution, **sequence),
         _operator("aten::cudnn_convolution", start + 20, 80, MAIN, ids[1] * 10 + 1, **cudnn),
@@ -71,7 +71,7 @@ def step(start: float, first: int, number: int) -> list[dict[str, Any]]:
         _kernel("cudnn_wgrad_kernel", start + 300, 200, ids[4]),
         {
             "ph": "X", "cat": "user_annotation", "name": "Optimizer.step#SGD.step", "pid": 1, "tid": MAIN,
-            "ts": start + 400, "dur": 100, "args": {"External id": ids[5] * 10},
+            "ts": start + 400, "dur": 100, "args": {"External id": ids[5] * 10}
         },
         _operator("aten::add_", start + 410, 50, MAIN, ids[5] * 10 + 1,
                   **{"Input Dims": [[16, 3, 3, 3], [16, 3, 3, 3], []], "Input type": ["float", "float", "Scalar"]}),
@@ -82,14 +82,14 @@ def step(start: float, first: int, number: int) -> list[dict[str, Any]]:
         {
             "ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pageable)", "pid": 0, "tid": 7,
             "ts": start + 640, "dur": 40,
-            "args": {"device": 0, "stream": 7, "correlation": ids[6], "bytes": 400000},
+            "args": {"device": 0, "stream": 7, "correlation": ids[6], "bytes": 400000}
         },
         {
             "ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": MAIN,
             "ts": start + 25, "s": "t",
-            "args": {"Device Type": 1, "Device Id": 0, "Bytes": 460800, "Addr": 1, "Total Allocated": 460800},
+            "args": {"Device Type": 1, "Device Id": 0, "Bytes": 460800, "Addr": 1, "Total Allocated": 460800}
         },
-        {"ph": "s", "cat": "ac2g", "name": "ac2g", "id": ids[1], "pid": 1, "tid": MAIN, "ts": start + 30},
+        {"ph": "s", "cat": "ac2g", "name": "ac2g", "id": ids[1], "pid": 1, "tid": MAIN, "ts": start + 30}
     ]  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def test_kernels(seer, file):
     code, out, _ = seer("kernels", file, "--top", "2", "--json")
     rows = json.loads(out)
     assert code == 0 and [row["kernel"] for row in rows] == [
-        "cudnn_wgrad_kernel", "volta_scudnn_128x64_relu_interior_nn_v1",
+        "cudnn_wgrad_kernel", "volta_scudnn_128x64_relu_interior_nn_v1"
     ]  # fmt: skip
     code, out, _ = seer("kernels", file, "--by", "layer", "--csv", "--iteration", "1")
     rows = list(csv.DictReader(io.StringIO(out)))
@@ -53,7 +53,7 @@ def test_parts_by_time(seer, file):
     rows = json.loads(seer("kernels", file, "--from", "1", "--to", "1.3", "--json")[1])
     assert {row["kernel"]: row["calls"] for row in rows} == {
         "volta_scudnn_128x64_relu_interior_nn_v1": 1, "relu_kernel": 1, "relu_backward_kernel": 1,
-        "cudnn_wgrad_kernel": 1,
+        "cudnn_wgrad_kernel": 1
     }  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def test_a_batch_sweep(seer, file, tmp_path):
 @pytest.mark.parametrize(
     "words",
     [("--iteration", "7"), ("--device", "9"), ("--from", "9"), ("--gpu", "nonesuch"), ("--max-bytes", "0"),
-     ("--execution-trace", "none.json"), ("--html", "no/such/folder/x.html"), ("--by", "moon")],
+     ("--execution-trace", "none.json"), ("--html", "no/such/folder/x.html"), ("--by", "moon")]
 )  # fmt: skip
 def test_mistakes_are_one_line_and_status_2(seer, file, words):
     code, out, err = seer("summary", file, *words)

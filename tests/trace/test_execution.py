@@ -21,7 +21,7 @@ _OPERATORS = [
     ("ConvolutionBackward0", 2, [[8, 16, 30, 30]], ["Tensor(float)"]),
     ("aten::convolution_backward", 2, [[8, 16, 30, 30], [8, 3, 32, 32], [16, 3, 3, 3]], ["Tensor(float)"] * 3),
     ("aten::add_", 1, [[16, 3, 3, 3], [16, 3, 3, 3], []], ["Tensor(float)"] * 2 + ["Int"]),
-    ("aten::copy_", 1, [[10], [10]], ["Tensor(float)"] * 2),
+    ("aten::copy_", 1, [[10], [10]], ["Tensor(float)"] * 2)
 ]  # fmt: skip
 
 

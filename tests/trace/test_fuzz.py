@@ -3,7 +3,6 @@
 import contextlib
 import json
 import random
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -71,7 +70,7 @@ def _analyse(path: Path) -> bool:
     repr(kernel_table(one)).encode()
     trace_page(one).encode()
     with contextlib.suppress(InputError):
-        trim(one.trace, iterations_kept=[0], share=(0.25, 0.75))
+        trim(one.trace, iterations_kept=[0], from_us=250.0, to_us=750.0)
     return True
 
 
@@ -87,14 +86,6 @@ def test_two_hundred_damaged_traces(make_trace, tmp_path):
     assert _fuzz(make_trace(steps=1), tmp_path / "t.json", range(200)) > 100
 
 
-@pytest.mark.slow
-def test_two_thousand_damaged_traces(make_trace, make_older, tmp_path):
-    seeds = range(1000, 2000)
-    readable = _fuzz(make_trace(steps=2), tmp_path / "t.json", seeds)
-    readable += _fuzz(make_older(make_trace(steps=2)), tmp_path / "t.json", seeds)
-    assert readable > 1000
-
-
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_bytes_flipped_or_cut(make_trace, tmp_path, data):
@@ -103,43 +94,4 @@ def test_bytes_flipped_or_cut(make_trace, tmp_path, data):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     path = tmp_path / "raw.json"
     path.write_bytes(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
-    _analyse(path)
-
-
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_damaged_sqlite(tmp_path, data):
-    path = tmp_path / "x.sqlite"
-    path.unlink(missing_ok=True)
-    columns = [
-        "start",
-        "end",
-        "deviceId",
-        "streamId",
-        "correlationId",
-        "gridX",
-        "globalTid",
-        "nameId",
-        "eventType",
-        "text",
-    ]
-    with sqlite3.connect(path) as connection:
-        for table in (
-            "CUPTI_ACTIVITY_KIND_KERNEL",
-            "CUPTI_ACTIVITY_KIND_RUNTIME",
-            "NVTX_EVENTS",
-            "StringIds",
-        ):
-            connection.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
-            for _ in range(3):
-                values = data.draw(st.lists(
-                    st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=3).map(
-                        lambda t: t.encode("utf-8", "replace").decode()) | st.binary(max_size=3)
-                    | st.sampled_from([0, 59, 100, 2000]), min_size=10, max_size=10))  # fmt: skip
-                connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * 10)})", values)
-    connection.close()
-    if data.draw(st.booleans()):
-        raw = bytearray(path.read_bytes())
-        raw[data.draw(st.integers(16, len(raw) - 1))] = data.draw(st.integers(0, 255))
-        path.write_bytes(bytes(raw))
     _analyse(path)

@@ -177,7 +177,8 @@ def test_a_truncated_file_gives_its_whole_events(make_trace, tmp_path):
     path.write_text(text[: len(text) * 2 // 3])
     trace = read_trace(path)
     assert 0 < len(trace.ranges) < 20
-    assert trace.notes == ("the file ends early; what comes before its end is used",)
+    assert len(trace.notes) == 1 and "ends early" in trace.notes[0]
+    assert (trace.rank, trace.devices[0].sms) == (3, 80)  # what stands before the events is kept
 
 
 def test_bad_files_are_refused_in_one_line(make_trace, tmp_path):
@@ -187,7 +188,7 @@ def test_bad_files_are_refused_in_one_line(make_trace, tmp_path):
         "empty": b"", "text": b"hello", "number": b"12", "no_events": b'{"a": 1}', "no_list": b'{"traceEvents": 3}',
         "cut.gz": packed[: len(packed) // 2], "deep": b'{"traceEvents": [' + b"[" * 200_000,
         "long_number": b'{"traceEvents": [{"ts": ' + b"9" * 5000 + b"}]}",
-        "broken": text.replace('"dur": 100', '"dur" 100', 1).encode(), "empty_list": b"[]",
+        "broken": text.replace('"dur": 100', '"dur" 100', 1).encode(), "empty_list": b"[]"
     }  # fmt: skip
     for name, content in cases.items():
         path = tmp_path / name
@@ -199,13 +200,6 @@ def test_bad_files_are_refused_in_one_line(make_trace, tmp_path):
         read_trace(tmp_path / "missing.json")
     with pytest.raises(InputError, match="cannot be read"):
         read_trace(tmp_path)
-
-
-def test_a_decompression_bomb_is_refused(tmp_path):
-    path = tmp_path / "bomb.json.gz"
-    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 5_000_000))
-    with pytest.raises(InputError, match="unpacks to more than"):
-        read_trace(path, max_bytes=1_000_000)
 
 
 @pytest.mark.parametrize("name", ["edge_no_gpu_events.json.gz", "edge_no_distributed_info.json.gz"])
@@ -225,3 +219,11 @@ def test_every_activity_of_the_real_resnet_is_linked(resnet, shared_data: Path):
     own = sorted((e["ts"], e["args"]["correlation"], e["args"]["external id"]) for e in kernels)
     order = np.lexsort((resnet.activities.correlation, resnet.activities.start_ns))
     assert resnet.ranges.external_id[resnet.activities.range[order]].tolist() == [i for _, _, i in own]
+
+
+def test_an_execution_trace_in_the_place_of_a_trace(tmp_path):
+    """It holds operators without times: said, with the option that takes it."""
+    path = tmp_path / "et.json"
+    path.write_text(json.dumps({"schema": "1.0.1", "pid": 1, "nodes": [{"id": 1, "name": "aten::relu"}]}))
+    with pytest.raises(InputError, match="--execution-trace"):
+        read_trace(path)

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.trace.copies import copy_table
-from surrogate.trace.device_time import idle_before_us, union_us
-from surrogate.trace.kernels import GROUPINGS, kernel_table
-from surrogate.trace.layer_times import layer_table, type_table
+from surrogate.trace.kernels import GROUPINGS, kernel_table, launch_use, uses_tensor_cores, verdict
 from surrogate.trace.layers import BACKWARD, FORWARD, OTHER, find_layers
-from surrogate.trace.overview import batch_sweep, summary
-from surrogate.trace.profiling import profile
+from surrogate.trace.profiling import idle_before_us, profile, union_us
+from surrogate.trace.tables import batch_sweep, copy_table, layer_table, summary, type_table
 
 CONV_FLOPS = 2 * 8 * 16 * 30 * 30 * 3 * 3 * 3
 CONV_BYTES = 4 * (8 * 3 * 32 * 32 + 16 * 3 * 3 * 3 + 8 * 16 * 30 * 30)
@@ -38,7 +35,7 @@ def test_backward_kernels_belong_to_their_forward_layer(made):
         ("volta_scudnn_128x64_relu_interior_nn_v1", "conv2d.0", FORWARD), ("relu_kernel", "relu.0", FORWARD),
         ("relu_backward_kernel", "relu.0", BACKWARD), ("cudnn_wgrad_kernel", "conv2d.0", BACKWARD),
         ("add_kernel", "Optimizer.step#SGD.step.0", OTHER),
-        ("Memcpy DtoH (Device -> Pageable)", "copy_.0", FORWARD),
+        ("Memcpy DtoH (Device -> Pageable)", "copy_.0", FORWARD)
     ]  # fmt: skip
 
 
@@ -270,3 +267,44 @@ def test_results_print_and_convert(made):
     assert "conv2d.0" in repr(table) and table.to_frame()["total_us"].sum() == pytest.approx(made.total_us)
     assert table.to_dict()["rows"] == list(table.rows) and len(table.top(2)) == 2
     assert ">conv2d.0</th>" in table._repr_html_()
+
+
+def test_verdicts_at_sixty_per_cent():
+    # GTX 1080 Ti's doubles: 354.368 GFLOP/s and 484 GB/s; 1 ms each.
+    full = 354.368e9 * 1e-3
+    for share, bound in ((0.61, "compute-bound"), (0.59, "latency-bound")):
+        assert verdict(share * full, 1e6, 1000.0, 0.354368, 484).bound == bound
+    assert verdict(1e6, 0.9 * 484e9 * 1e-3, 1000.0, 0.354368, 484).bound == "memory-bound"
+    assert verdict(1e6, 1e6, 0.0, 1, 1) is None
+
+
+def test_occupancy_and_its_limit():
+    use = launch_use(7.0, 80, 100_000, 64, 88, 3328)
+    assert use is not None and use.limited_by == "registers" and use.occupancy_pct == 31.25  # 10 of 32 blocks
+    assert use.waves == pytest.approx(100_000 / (10 * 80))
+    assert launch_use(7.0, 80, 4, 64, 88, 3328).limited_by == "grid (4 blocks)"
+    for bad in (
+        (6.3, 80, 1, 64, 32, 0),
+        (7.0, 80, 0, 64, 32, 0),
+        (7.0, 80, 1, 64, 999, 0),
+        (7.0, 80, 1, 64, -1, -1),
+    ):
+        assert launch_use(*bad) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("volta_fp16_s884cudnn_fp16_128x128_ldg8_relu", True),
+        ("cutlass_tensorop_s1688wgrad_optimized_tf32_256x64", True),
+        (
+            "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize256x64x8_ffma_aligna4",
+            False,
+        ),
+        ("sm90_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x32", True),
+        ("volta_scudnn_128x64_relu_interior_nn_v1", False),
+        ("volta_sgemm_128x64_nt", False),
+    ],
+)
+def test_tensor_cores_by_name(name, expected):
+    assert uses_tensor_cores(name) is expected

@@ -10,31 +10,21 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from surrogate.collect.counters.pairs import Pair, read_pairs
+from surrogate.collect.counters.pairs import MARKER, Pair, read_pairs
 from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.gpu import Gpu
-from surrogate.collect.cudnn.stopwatch import Stopwatch
+from surrogate.collect.cudnn.instruments import Stopwatch
 from surrogate.collect.device import Measurement
-from surrogate.collect.operators.stream import cupy_stream
+from surrogate.collect.operators.gpu import cupy_stream
 from surrogate.collect.protocol import RepeatPolicy
 
-MARKER = "seer_marker"
-"""The empty kernel that is launched before each pair, with grid x = the pair's number + 1."""
 _SOURCE = 'extern "C" __global__ void seer_marker() {}'
 
 
-class Profiler(Protocol):
-    """What brackets a profiled call."""
-
-    def profiled(self, number: int, label: str) -> Any:
-        """A context: start profiling, launch the marker of ``number``, open the range ``label``; then stop."""
-        ...
-
-
 class CupyProfiler:
-    """cudaProfilerStart/Stop, the marker kernel and NVTX, all by CuPy."""
+    """Brackets a profiled call by cudaProfilerStart/Stop, the marker kernel and NVTX, all by CuPy."""
 
     def __init__(self, stream: int) -> None:
         import cupy  # pyright: ignore[reportMissingImports]
@@ -46,7 +36,7 @@ class CupyProfiler:
 
     @contextmanager
     def profiled(self, number: int, label: str):
-        """See `Profiler`."""
+        """Start profiling, launch the marker of ``number``, open the range ``label``; then stop."""
         cupy = self._cupy
         cupy.cuda.profiler.start()
         with self._stream:
@@ -63,7 +53,7 @@ class CupyProfiler:
 class ProfiledStopwatch(Stopwatch):
     """Times by one profiled call after the warm-up: the profiler counts, and the time is of no use."""
 
-    def __init__(self, gpu: Any, profiler: Profiler) -> None:
+    def __init__(self, gpu: Any, profiler: Any) -> None:
         super().__init__(gpu, None)
         self._profiler = profiler
         self.number = 0

@@ -1,13 +1,16 @@
 """Kernels behind a call, by CUPTI's activity records (cupti-python; optional).
 
-Each call is bracketed by an external correlation id; CUPTI then tells which kernels it launched. One CUPTI
-client per process: not together with ncu, nsys or torch.profiler.
+Each repeat is bracketed by an external correlation id; CUPTI then tells which kernels, memsets and memcpys it
+launched. CUPTI writes a correlation record only in front of the record of an API call, so the kinds RUNTIME and DRIVER
+are enabled too (cupti-python 12 may refuse RUNTIME: cuDNN's launches still have their driver call). Where correlations
+are missing all the same, the L2 flush before each repeat, a memset of known size, splits the launches by time.
+One CUPTI client per process: not together with ncu, nsys or torch.profiler.
 """
 
 import ctypes
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,11 +19,12 @@ from surrogate.collect.device import Kernel
 BUFFER_BYTES = 8 << 20
 FORCED = 1
 """CUPTI_ACTIVITY_FLAG_FLUSH_FORCED."""
+NEEDED_KINDS = ("CONCURRENT_KERNEL", "EXTERNAL_CORRELATION", "MEMSET", "MEMCPY", "DRIVER")
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSpan:
-    """One kernel launch as CUPTI recorded it, times in ns of the GPU's clock."""
+    """One kernel launch as CUPTI recorded it, times in ns of the GPU's clock; the name is mangled."""
 
     start_ns: int
     end_ns: int
@@ -33,6 +37,17 @@ class KernelSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class CopySpan:
+    """One memset or memcpy: it counts in a call's time and is no kernel."""
+
+    start_ns: int
+    end_ns: int
+
+
+Span = KernelSpan | CopySpan
+
+
+@dataclass(frozen=True, slots=True)
 class Traced:
     """All repeats of one measurement: sums and spans in µs, and the kernels with their median times."""
 
@@ -42,75 +57,129 @@ class Traced:
 
 
 class Activity:
-    """CUPTI switched on for this process: kernel records and external correlations."""
+    """CUPTI switched on for this process.
 
-    def __init__(self, cupti: Any) -> None:
+    ``flush_bytes`` is the size of the memset before each repeat. After an error of CUPTI's, ``broken`` says which one,
+    and nothing more is asked of it: the caller's events must do.
+    """
+
+    def __init__(self, cupti: Any, flush_bytes: int = 0) -> None:
         self._cupti = cupti
         self._kinds = cupti.ActivityKind
-        self._spans: dict[int, list[KernelSpan]] = {}
+        self._errors = (RuntimeError, NotImplementedError, getattr(cupti, "cuptiError", RuntimeError))
+        self._flush_bytes = flush_bytes
+        self._spans: dict[int, list[Span]] = {}
         self._labels: dict[int, int] = {}
-        cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._completed)
-        cupti.activity_enable(self._kinds.CONCURRENT_KERNEL)
-        cupti.activity_enable(self._kinds.EXTERNAL_CORRELATION)
+        self._flushes_ns: list[int] = []
+        self._enabled: list[Any] = []
+        self.broken = ""
+        self._try(cupti.activity_register_callbacks, lambda: (BUFFER_BYTES, 0), self._completed)
+        for name in NEEDED_KINDS:
+            if self._try(cupti.activity_enable, getattr(self._kinds, name)):
+                self._enabled.append(getattr(self._kinds, name))
+        if not self.broken:
+            with suppress(*self._errors):  # cupti-python 12 may refuse it
+                cupti.activity_enable(self._kinds.RUNTIME)
+                self._enabled.append(self._kinds.RUNTIME)
 
     @classmethod
-    def open(cls) -> tuple[Self | None, str]:
+    def open(cls, flush_bytes: int) -> tuple[Self | None, str]:
         """The instrument and nothing, or None and why it is missing."""
         try:
             from cupti import cupti  # pyright: ignore[reportMissingImports]
-        except ImportError:
-            return None, "cupti-python is not installed"
-        try:
-            return cls(cupti), ""
-        except RuntimeError as error:  # no driver, another client, or no permission
-            return None, " ".join(str(error).split())
+        except (
+            ImportError,
+            RuntimeError,
+            OSError,
+        ) as error:  # its own library may be missing, or refuse the driver
+            missing = isinstance(error, ModuleNotFoundError)
+            return None, "cupti-python is not installed" if missing else _line(error)
+        activity = cls(cupti, flush_bytes)
+        if activity.broken:  # no driver, another client, or no permission
+            activity.close()
+            return None, activity.broken
+        return activity, ""
 
     @contextmanager
     def label(self, number: int) -> Iterator[None]:
         """What is launched inside belongs to ``number``."""
         kind = int(self._cupti.ExternalCorrelationKind.CUSTOM0)
-        self._cupti.activity_push_external_correlation_id(kind, number)
+        pushed = self._try(self._cupti.activity_push_external_correlation_id, kind, number)
         try:
             yield
         finally:
-            self._cupti.activity_pop_external_correlation_id(kind)
+            if pushed:
+                self._try(self._cupti.activity_pop_external_correlation_id, kind)
 
-    def collect(self, labels: Sequence[int]) -> list[list[KernelSpan]]:
+    def collect(self, labels: Sequence[int]) -> list[list[Span]]:
         """The launches under each label, in order of start; the stream must have been waited for.
 
         Empties the records. A label without any launch has an empty list.
         """
-        self._cupti.activity_flush_all(0)
+        self._try(self._cupti.activity_flush_all, 0)
         if not set(labels) <= {self._labels.get(correlation) for correlation in self._spans}:
-            self._cupti.activity_flush_all(FORCED)
-        by_label: dict[int, list[KernelSpan]] = {label: [] for label in labels}
+            self._try(self._cupti.activity_flush_all, FORCED)
+        by_label: dict[int, list[Span]] = {label: [] for label in labels}
         for correlation, spans in self._spans.items():
             label = self._labels.get(correlation)
             if label in by_label:
                 by_label[label].extend(spans)
+        if not all(by_label.values()) and len(self._flushes_ns) == len(labels):
+            by_label = dict(zip(labels, self._between_flushes(), strict=True))
         self._spans.clear()
         self._labels.clear()
-        return [sorted(by_label[label], key=lambda span: span.start_ns) for label in labels]
+        self._flushes_ns.clear()
+        return [sorted(spans, key=lambda span: span.start_ns) for spans in by_label.values()]
 
     def dropped(self) -> int:
         """Records lost since the last question for want of buffer space."""
         count = ctypes.c_size_t()
-        self._cupti.activity_get_num_dropped_records(0, 0, ctypes.addressof(count))
+        self._try(self._cupti.activity_get_num_dropped_records, 0, 0, ctypes.addressof(count))
         return count.value
 
     def close(self) -> None:
         """Switch CUPTI's records off."""
-        self._cupti.activity_disable(self._kinds.CONCURRENT_KERNEL)
-        self._cupti.activity_disable(self._kinds.EXTERNAL_CORRELATION)
+        for kind in self._enabled:
+            with suppress(*self._errors):
+                self._cupti.activity_disable(kind)
+        self._enabled.clear()
+
+    def _between_flushes(self) -> list[list[Span]]:
+        """The launches after each flush and before the next, whatever their correlation."""
+        flushes = sorted(self._flushes_ns)
+        parts: list[list[Span]] = [[] for _ in flushes]
+        for spans in self._spans.values():
+            for span in spans:
+                before = sum(flush <= span.start_ns for flush in flushes)
+                if before:
+                    parts[before - 1].append(span)
+        return parts
+
+    def _try(self, call: Callable[..., Any], *arguments: Any) -> bool:
+        """True where the call of CUPTI succeeds; its error is kept in ``broken``, and no later call is made."""
+        if self.broken:
+            return False
+        try:
+            call(*arguments)
+        except self._errors as error:
+            self.broken = _line(error)
+            return False
+        return True
 
     def _completed(self, activities: Iterable[Any]) -> None:
         """CUPTI's callback: the records' memory is its own, so everything is copied."""
+        kinds = self._kinds
         for record in activities:
             kind = record.kind
-            if kind == self._kinds.EXTERNAL_CORRELATION:
+            if kind == kinds.EXTERNAL_CORRELATION:
                 self._labels[record.correlation_id] = record.external_id
-            elif kind in (self._kinds.CONCURRENT_KERNEL, self._kinds.KERNEL):
+            elif kind in (kinds.CONCURRENT_KERNEL, kinds.KERNEL):
                 self._spans.setdefault(record.correlation_id, []).append(span_of(record))
+            elif kind == kinds.MEMSET and record.bytes == self._flush_bytes:
+                self._flushes_ns.append(int(record.end))
+            elif kind in (kinds.MEMSET, kinds.MEMCPY):
+                span = CopySpan(int(record.start), int(record.end))
+                self._spans.setdefault(record.correlation_id, []).append(span)
 
 
 def span_of(record: Any) -> KernelSpan:
@@ -127,13 +196,14 @@ def span_of(record: Any) -> KernelSpan:
     )
 
 
-def traced(repeats: Sequence[Sequence[KernelSpan]]) -> Traced | None:
+def traced(repeats: Sequence[Sequence[Span]]) -> Traced | None:
     """What the repeats' launches say; None where a repeat shows none (records lost: the events must do)."""
     if not repeats or not all(repeats):
         return None
     sums = tuple(sum(span.end_ns - span.start_ns for span in spans) / 1e3 for spans in repeats)
     spans_us = tuple((max(s.end_ns for s in spans) - spans[0].start_ns) / 1e3 for spans in repeats)
-    return Traced(sums, spans_us, _kernels(repeats))
+    kernels = [[span for span in spans if isinstance(span, KernelSpan)] for spans in repeats]
+    return Traced(sums, spans_us, _kernels(kernels))
 
 
 def _kernels(repeats: Sequence[Sequence[KernelSpan]]) -> tuple[Kernel, ...]:
@@ -151,6 +221,5 @@ def _kernels(repeats: Sequence[Sequence[KernelSpan]]) -> tuple[Kernel, ...]:
     )  # fmt: skip
 
 
-def facts(activity: Activity | None, why_missing: str) -> Mapping[str, Any]:
-    """For the run's header: which instrument times, and why the better one does not."""
-    return {"timer": "cupti"} if activity else {"timer": "events", "cupti_missing": why_missing}
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

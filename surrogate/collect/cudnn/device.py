@@ -1,23 +1,31 @@
 """The `cudnn` device: one legacy algorithm = one call, on the current GPU."""
 
-import ctypes
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
-from surrogate.collect.caps import GPU_CAPS, tensor_sizes_bytes
-from surrogate.collect.cudnn import abi, enums
-from surrogate.collect.cudnn.accuracy import SELF_CHECK, forward_error
-from surrogate.collect.cudnn.descriptors import Descriptors
-from surrogate.collect.cudnn.directions import DIRECTIONS, Direction, perf_array
-from surrogate.collect.cudnn.gpu import GpuFaultError
-from surrogate.collect.cudnn.instruments import Instruments, Parts
-from surrogate.collect.cudnn.recovery import settle
-from surrogate.collect.cudnn.status import SUCCESS, CudnnError, status_of
+import numpy as np
+
+from surrogate.collect.cpu.algorithms import direct, relative_error
+from surrogate.collect.cudnn.convolution import (
+    ALGORITHMS,
+    NON_DETERMINISTIC,
+    Convolutions,
+    algorithm_name,
+    math_name,
+)
+from surrogate.collect.cudnn.gpu import GpuFaultError, settle
+from surrogate.collect.cudnn.instruments import Instruments
+from surrogate.collect.cudnn.library import SUCCESS, AlgoPerf, CudnnError, status_of
 from surrogate.collect.device import Choice, DeviceInfo, Measurement
+from surrogate.collect.plan import GPU_CAPS, tensor_sizes_bytes
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, nearest
+
+SELF_CHECK = {math: Conv(n=2, c=64, h=14, k=32, r=3, pad_h=1, math=math) for math in ("fma", "default")}
+"""Problems whose errors stand in every run's header; forward, fp32, small enough for a CPU's float64."""
 
 
 @dataclass(slots=True)
@@ -25,10 +33,8 @@ class _Current:
     """The problem whose descriptors are set and whose tensors are placed; ``warmed`` are the algorithms run already."""
 
     conv: Conv
-    direction: Direction
     pointers: Mapping[str, int]
-    scales: tuple[Any, Any]
-    warmed: set[str]
+    warmed: set[str] = field(default_factory=set)
 
 
 class CudnnDevice:
@@ -45,11 +51,11 @@ class CudnnDevice:
         self_check: bool = True,
         **parts: Any,
     ) -> None:
-        """``parts``: fields of `Parts`. Raises `InputError` where libcudnn, CuPy or a GPU is missing."""
-        self._bench = Instruments(max_workspace_bytes, max_tensor_bytes, Parts(**parts))
-        self._library, self._gpu, self._handle = self._bench.library, self._bench.gpu, self._bench.handle
+        """``parts``: stand-ins, as `Instruments` takes. `InputError` where libcudnn, CuPy or a GPU is missing."""
+        self._bench = Instruments(max_workspace_bytes, max_tensor_bytes, **parts)
+        self._gpu = self._bench.gpu
         try:
-            self._descriptors = Descriptors(self._library)
+            self._convolutions = Convolutions(self._bench.library, self._bench.handle)
         except CudnnError as error:
             raise self._bench.does_not_start(error) from None
         self._self_check = self_check
@@ -65,35 +71,29 @@ class CudnnDevice:
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
         """Every algorithm of the direction's enumeration."""
-        return tuple(enums.ALGORITHMS[conv.direction])
+        return tuple(ALGORITHMS[conv.direction])
 
     def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
         """The order of ``cudnnGetConvolution…Algorithm_v7``; its times (−1) are left out."""
-        count, perf = ctypes.c_int(), perf_array()
         try:
-            current = self._set(conv)
-            arguments = current.direction.rank_arguments(self._handle, self._descriptors.by_role, count, perf)
-            self._library.check(current.direction.rank_function, *arguments)
+            self._set(conv)
+            ranking = self._convolutions.ranking()
         except (CudnnError, MemoryError):
             return ()
-        return tuple(_choice(conv, entry) for entry in perf[: count.value])
+        return tuple(_choice(conv, entry) for entry in ranking)
 
     def find(self, conv: Conv) -> tuple[Choice, ...]:
         """What ``cudnnFindConvolution…AlgorithmEx`` times, once each; every algorithm has been warmed before."""
-        count, perf = ctypes.c_int(), perf_array()
         try:
             current = self._set(conv)
             self._warm_rest(current)
             workspace = (self._gpu.workspace, self._gpu.workspace_bytes)
-            arguments = current.direction.find_arguments(
-                self._handle, self._descriptors.by_role, current.pointers, count, perf, workspace
-            )
-            self._library.check(current.direction.find_function, *arguments)
+            timed = self._convolutions.find(current.pointers, workspace)
             self._gpu.synchronize()
         except (CudnnError, MemoryError, GpuFaultError):
             settle(self._gpu)
             return ()
-        return tuple(_choice(conv, entry) for entry in perf[: count.value])
+        return tuple(_choice(conv, entry) for entry in timed)
 
     def conditions(self) -> Mapping[str, float]:
         """Clocks, temperature, power, throttle reasons."""
@@ -101,7 +101,7 @@ class CudnnDevice:
 
     def close(self) -> None:
         """Destroy descriptors and handle, and switch the instruments off."""
-        self._descriptors.close()
+        self._convolutions.close()
         self._bench.close()
 
     def relative_error(self, conv: Conv, algorithm: str) -> float:
@@ -122,24 +122,25 @@ class CudnnDevice:
         x, w, y = (self._gpu.read(current.pointers[role], sizes[role]) for role in ("x", "w", "y"))
         return forward_error(conv, x, w, y)
 
-    def _errors(self, conv: Conv) -> dict[str, float]:
-        """Algorithm → relative error on ``conv``, of those that run."""
-        found: dict[str, float] = {}
-        for algorithm in enums.ALGORITHMS[conv.direction]:
+    def _errors(self, conv: Conv) -> dict[str, float | None]:
+        """Algorithm → relative error on ``conv``, of those that run; None where it is not finite (JSON has no NaN)."""
+        errors: dict[str, float | None] = {}
+        for algorithm in ALGORITHMS[conv.direction]:
             try:
-                found[algorithm] = self.relative_error(conv, algorithm)
+                error = self.relative_error(conv, algorithm)
+                errors[algorithm] = error if isfinite(error) else None
             except (CudnnError, MemoryError, GpuFaultError):
                 settle(self._gpu)
-        return found
+        return errors
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """Workspace, warm-up, repeats. Raises `DeviceLostError` after a sticky CUDA error, nothing else."""
-        known = enums.ALGORITHMS[conv.direction]
+        known = ALGORITHMS[conv.direction]
         if algorithm not in known:
             raise InputError(
                 f"algorithm {algorithm!r} is unknown; known: {', '.join(known)}{nearest(algorithm, known)}"
             )
-        deterministic = (conv.direction, algorithm) not in enums.NON_DETERMINISTIC
+        deterministic = (conv.direction, algorithm) not in NON_DETERMINISTIC
         workspace_bytes: int | None = None
         try:
             current = self._set(conv)
@@ -159,7 +160,7 @@ class CudnnDevice:
 
     def _warm_rest(self, current: _Current) -> None:
         """Run once what has not run on this problem yet in this process (after a restart, say)."""
-        for algorithm in enums.ALGORITHMS[current.conv.direction]:
+        for algorithm in ALGORITHMS[current.conv.direction]:
             if algorithm in current.warmed:
                 continue
             current.warmed.add(algorithm)
@@ -174,50 +175,65 @@ class CudnnDevice:
 
     def _call(self, current: _Current, algorithm: str, workspace_bytes: int) -> Callable[[], None]:
         """What launches the algorithm once on the current problem."""
-        number = enums.ALGORITHMS[current.conv.direction][algorithm]
+        number = ALGORITHMS[current.conv.direction][algorithm]
         workspace = (self._gpu.workspace, workspace_bytes)
-        arguments = current.direction.run_arguments(
-            self._handle, self._descriptors.by_role, current.pointers, number, workspace, current.scales
-        )
-        return lambda: self._library.check(current.direction.run_function, *arguments)
+        return lambda: self._convolutions.run(number, current.pointers, workspace)
 
     def _workspace_bytes(self, current: _Current, algorithm: str) -> int:
-        size = ctypes.c_size_t()
-        number = enums.ALGORITHMS[current.conv.direction][algorithm]
-        arguments = current.direction.workspace_arguments(
-            self._handle, self._descriptors.by_role, number, size
-        )
-        self._library.check(current.direction.workspace_function, *arguments)
-        return size.value
+        return self._convolutions.workspace_bytes(ALGORITHMS[current.conv.direction][algorithm])
 
     def _set(self, conv: Conv) -> _Current:
         """Descriptors and tensors of ``conv``, made anew only when the problem changes."""
         if self._current is not None and self._current.conv == conv:
             return self._current
         self._current = None
-        self._descriptors.set(conv)
-        direction = DIRECTIONS[conv.direction]
+        direction = self._convolutions.set(conv)
         sizes = tensor_sizes_bytes(conv)
         placed = self._gpu.place([sizes[role] for role in direction.roles], conv.dtype)
-        pointers = dict(zip(direction.roles, placed, strict=True))
-        self._current = _Current(conv, direction, pointers, _scales(conv.dtype), set())
+        self._current = _Current(conv, dict(zip(direction.roles, placed, strict=True)))
         return self._current
 
 
-def _scales(dtype: str) -> tuple[Any, Any]:
-    """References to alpha = 1 and beta = 0: double for fp64, float for everything else."""
-    number = ctypes.c_double if dtype == "fp64" else ctypes.c_float
-    return ctypes.byref(number(1.0)), ctypes.byref(number(0.0))
-
-
-def _choice(conv: Conv, entry: abi.AlgoPerf) -> Choice:
+def _choice(conv: Conv, entry: AlgoPerf) -> Choice:
     """One entry of a ranking; cuDNN's time is in ms, negative where nothing was timed."""
     timed = entry.status == SUCCESS and entry.time >= 0
     return Choice(
-        enums.algorithm_name(conv.direction, entry.algo),
+        algorithm_name(conv.direction, entry.algo),
         status_of(entry.status),
         1000.0 * entry.time if timed else None,
         int(entry.memory) if entry.status == SUCCESS else None,
         bool(entry.determinism),
-        enums.math_name(entry.math_type),
+        math_name(entry.math_type),
     )
+
+
+def decode(raw: np.ndarray, dtype: str) -> np.ndarray:
+    """Bytes (uint8) of ``dtype`` as float64 values, flat; bf16 is the upper half of a float32."""
+    if dtype == "bf16":
+        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return raw.view({"fp64": np.float64, "fp32": np.float32, "fp16": np.float16}[dtype]).astype(np.float64)
+
+
+def as_nchw(flat: np.ndarray, dims: Sequence[int], layout: str) -> np.ndarray:
+    """A flat tensor of NCHW sizes ``dims``, stored in ``layout``, as an NCHW array; filters (KCRS) likewise."""
+    if layout == "NCHW":
+        return flat.reshape(tuple(dims))
+    n, c, h, w = dims
+    return flat.reshape(n, h, w, c).transpose(0, 3, 1, 2)
+
+
+def forward_error(conv: Conv, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> float:
+    """‖y − reference‖ / ‖reference‖ of a forward result on ``x`` and ``w``, each raw bytes in ``conv``'s layout.
+
+    It tells which arithmetic ran: below 1e-5 for fp32 with FMA, about 3e-4 with TF32 (10 mantissa bits).
+    """
+    dims = {
+        "x": (conv.n, conv.c, conv.h, conv.w),
+        "w": (conv.k, conv.c // conv.groups, conv.r, conv.s),
+        "y": (conv.n, conv.k, conv.out_h, conv.out_w),
+    }
+    arrays = {
+        role: as_nchw(decode(raw, conv.dtype), dims[role], conv.layout)
+        for role, raw in (("x", x), ("w", w), ("y", y))
+    }
+    return relative_error(arrays["y"], direct(arrays["x"], arrays["w"], conv))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from surrogate.collect.cudnn.library import may_be_sticky
 from surrogate.collect.device import DeviceLostError
 from surrogate.features.errors import InputError
 
@@ -16,8 +17,8 @@ FLUSH_BYTES = 256 << 20
 """Written between repeats: more than any L2 so far holds."""
 POOL_ELEMENTS = (16 << 20) + 4093
 """Random values made once per element type and copied over the operands; odd, so that rows do not repeat in step."""
-POOL_BYTES = 32
-"""Memory per random value while the pools of all element types are made."""
+POOL_BYTES = 16
+"""Memory per random value of the pools of all element types: 8 + 4 + 2 + 2 bytes."""
 ALIGNMENT = 256
 USABLE = 0.9
 """Share of the free memory that may be taken: cuDNN itself and the context need the rest."""
@@ -55,7 +56,7 @@ class Gpu:
             raise InputError(
                 f"no usable GPU: {_line(error)}; check nvidia-smi and the driver's version"
             ) from None
-        self._random = cupy.random.RandomState(seed)
+        self._random = np.random.Generator(np.random.PCG64(seed))
         self._pools: dict[str, Any] = {}
         self._filled: tuple[str, int] = ("", 0)
         self._flushes = 0
@@ -165,28 +166,41 @@ class Gpu:
         if bytes_ <= filled:
             return
         pool = self._pool(dtype)
-        with self._stream:
-            at = filled // pool.size * pool.size
-            while at < bytes_:
-                end = min(at + pool.size, bytes_)
-                self._tensors[at:end] = pool[: end - at]
-                at = end
+        at = filled // pool.size * pool.size
+        while at < bytes_:
+            size = min(pool.size, bytes_ - at)
+            (self._tensors.data + at).copy_from_device_async(pool.data, size, self._stream)
+            at += size
         self._filled = (dtype, bytes_)
 
     def _pool(self, dtype: str) -> Any:
-        """Standard normal values of ``dtype`` as bytes."""
+        """Standard normal values of ``dtype`` as bytes. NumPy draws them: CuPy would need cuRAND and CUDA's headers."""
         if dtype not in self._pools:
-            cupy = self._cupy
-            values = self._random.standard_normal(
-                POOL_ELEMENTS, dtype=cupy.float64 if dtype == "fp64" else cupy.float32
-            )
+            wide = np.float64 if dtype == "fp64" else np.float32
+            values = self._random.standard_normal(POOL_ELEMENTS, dtype=wide)
             if dtype == "fp16":
-                values = values.astype(cupy.float16)
+                values = values.astype(np.float16)
             elif dtype == "bf16":  # NumPy has no bfloat16: the upper half of a float32, rounded
-                values = ((values.view(cupy.uint32) + 0x8000) >> 16).astype(cupy.uint16)
-            self._pools[dtype] = values.view(cupy.uint8)
-            cupy.cuda.Device().synchronize()
+                values = ((values.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
+            raw = values.view(np.uint8)
+            pool = self._cupy.empty(raw.size, self._cupy.uint8)
+            pool.set(raw)
+            self._pools[dtype] = pool
         return self._pools[dtype]
+
+
+def settle(gpu: Any, code: int | None = None) -> None:
+    """Wait for ``gpu`` after a failed call, so that a sticky error shows now, as `DeviceLostError`.
+
+    ``code`` is the cuDNN status that failed; one that launched nothing needs no waiting. What passes is swallowed: the
+    caller has reported it already.
+    """
+    if code is not None and not may_be_sticky(code):
+        return
+    try:
+        gpu.synchronize()
+    except GpuFaultError:
+        return
 
 
 def _round_up(size: int) -> int:

@@ -1,45 +1,45 @@
 """What every measuring device on the current GPU holds: cuDNN's handle, the GPU's arena, CUPTI, NVML, the stopwatch."""
 
 import ctypes
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from typing import Any, Self
 
-from surrogate.collect.clocks import Clocks
-from surrogate.collect.cudnn import abi
-from surrogate.collect.cudnn.activity import Activity, facts
-from surrogate.collect.cudnn.gpu import Gpu
-from surrogate.collect.cudnn.library import Library
-from surrogate.collect.cudnn.status import CudnnError
-from surrogate.collect.cudnn.stopwatch import Stopwatch
-from surrogate.collect.device import DeviceInfo
+from surrogate.collect.cudnn.activity import Activity, Traced, traced
+from surrogate.collect.cudnn.gpu import FLUSH_BYTES, Gpu
+from surrogate.collect.cudnn.library import CudnnError, Handle, Library
+from surrogate.collect.device import DeviceInfo, Measurement
+from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.errors import InputError
 
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Stand-ins for parts of `Instruments`, for tests and the profiled child; None: the real one.
-
-    ``activity`` is CUPTI (or None) and why it is missing.
-    """
-
-    library: Any = None
-    gpu: Any = None
-    activity: tuple[Any, str] | None = None
-    clocks: Any = None
+FIRST_WITHOUT_VOLTA = 91100
+"""From this cuDNN on, its kernels are for compute capability 7.5 and newer."""
 
 
 class Instruments:
     """cuDNN started on the current GPU, and all that times it."""
 
-    def __init__(self, max_workspace_bytes: int, max_tensor_bytes: int, parts: Parts) -> None:
-        """Raises `InputError` where libcudnn, CuPy or a GPU is missing, or cuDNN does not start."""
-        self.library = parts.library or Library.load()
+    def __init__(
+        self,
+        max_workspace_bytes: int,
+        max_tensor_bytes: int,
+        *,
+        library: Any = None,
+        gpu: Any = None,
+        activity: tuple[Any, str] | None = None,
+        clocks: Any = None,
+    ) -> None:
+        """Raises `InputError` where libcudnn, CuPy or a GPU is missing, or cuDNN does not start.
+
+        ``library``, ``gpu``, ``activity`` (CUPTI, or None and why it is missing) and ``clocks`` stand in for the real
+        ones in tests and in the profiled child.
+        """
+        self.library = library or Library.load()
         # CUPTI must be on before the CUDA context exists, or it misses what the context launches first
-        self.activity, self._why_no_activity = parts.activity or Activity.open()
-        self.gpu = parts.gpu or Gpu(max_tensor_bytes, max_workspace_bytes)
-        self._clocks = parts.clocks or Clocks.open(self.gpu.pci_bus_id)
-        self.handle = abi.Handle()
+        self.activity, self._why_no_activity = activity or Activity.open(FLUSH_BYTES)
+        self.gpu = gpu or Gpu(max_tensor_bytes, max_workspace_bytes)
+        self._clocks = clocks or Clocks.open(self.gpu.pci_bus_id)
+        self.handle = Handle()
         try:
             self.library.check("cudnnCreate", ctypes.byref(self.handle))
             self.library.check("cudnnSetStream", self.handle, self.gpu.stream)
@@ -49,7 +49,11 @@ class Instruments:
 
     def does_not_start(self, error: Exception) -> InputError:
         """The user's error for a cuDNN that refuses its first calls."""
-        return InputError(f"cuDNN {self.library.version} does not start here: {error}")
+        text = f"cuDNN {self.library.version} does not start here: {error}"
+        capability = float(self.gpu.properties().get("compute_capability", 9.0))
+        if capability < 7.5 and self.library.version_number >= FIRST_WITHOUT_VOLTA:
+            text += "; for this GPU: pip install 'nvidia-cudnn-cu12<9.11'"
+        return InputError(text)
 
     def describe(self, library: str, **properties: Any) -> DeviceInfo:
         """The driver's name of the GPU, cuDNN's version, and everything that could change a time."""
@@ -57,7 +61,11 @@ class Instruments:
         driver = self._clocks.driver_version() if self._clocks else ""
         if driver:
             versions["driver"] = driver
-        known = {**self.gpu.properties(), **facts(self.activity, self._why_no_activity), **properties}
+        timer = {"timer": "cupti"}
+        if not self.activity:
+            timer = {"timer": "events", "cupti_missing": self._why_no_activity}
+        facts = {"library_path": self.library.path, "flush_bytes": FLUSH_BYTES}
+        known = {**self.gpu.properties(), **facts, **timer, **properties}
         return DeviceInfo(self.gpu.name, library, self.library.version, versions, known)
 
     def conditions(self) -> Mapping[str, float]:
@@ -70,3 +78,118 @@ class Instruments:
         for instrument in (self.activity, self._clocks):
             if instrument:
                 instrument.close()
+
+
+class Stopwatch:
+    """The instruments of one GPU: ``gpu`` (`surrogate.collect.cudnn.gpu.Gpu`) and CUPTI's ``activity``, if any."""
+
+    def __init__(self, gpu: Any, activity: Any) -> None:
+        self._gpu = gpu
+        self._activity = activity
+        self._label = 0
+
+    def time(
+        self,
+        call: Callable[[], None],
+        policy: RepeatPolicy,
+        workspace_bytes: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Measurement:
+        """Times of ``call``, which launches on the GPU's stream. What it raises passes through."""
+        warm_us = self.warm(call)
+        if warm_us > policy.slow_us:  # the first call also loads the kernels' code: judge by a second
+            warm_us = self.warm(call)
+        labels, events = [], []
+        for _ in range(policy.repeats_for(warm_us)):
+            self._gpu.flush()
+            self._label += 1
+            labels.append(self._label)
+            with self._activity.label(self._label) if self._activity else nullcontext():
+                start = self._gpu.event()
+                call()
+                events.append((start, self._gpu.event()))
+        self._gpu.synchronize()
+        spans_us = tuple(self._gpu.elapsed_us(start, end) for start, end in events)
+        seen, why_not = self._traced(labels) if self._activity else (None, "")
+        if seen is None:
+            return Measurement("ok", why_not, spans_us, spans_us, "events", workspace_bytes, deterministic)
+        return Measurement(
+            "ok", "", seen.times_us, seen.spans_us, "cupti", workspace_bytes, deterministic, seen.kernels
+        )
+
+    def _traced(self, labels: Sequence[int]) -> tuple[Traced | None, str]:
+        """The repeats as CUPTI saw them; None and why where it lost records: sums without them would be too small."""
+        repeats = self._activity.collect(labels)
+        dropped = self._activity.dropped()
+        if self._activity.broken:
+            return None, f"CUPTI: {self._activity.broken}; timed by events"
+        if dropped:
+            return None, f"CUPTI dropped {dropped} records; timed by events"
+        seen = traced(repeats)
+        return seen, "" if seen else "CUPTI saw no kernel; timed by events"
+
+    def warm(self, call: Callable[[], None]) -> float:
+        """Run once, untraced; the length in µs."""
+        start = self._gpu.event()
+        call()
+        end = self._gpu.event()
+        self._gpu.synchronize()
+        return self._gpu.elapsed_us(start, end)
+
+
+class Clocks:
+    """Clocks, temperature, power and throttle reasons by NVML. Read only: no clock is ever set.
+
+    The GPU is named by its PCI bus id: ``CUDA_VISIBLE_DEVICES`` renumbers CUDA's devices, not NVML's.
+    """
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+
+    @classmethod
+    def open(cls, pci_bus_id: str) -> Self | None:
+        """None where NVML or its Python binding (nvidia-ml-py) is missing."""
+        try:
+            import pynvml  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            return None
+        try:
+            pynvml.nvmlInit()
+            return cls(pynvml, pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id))
+        except pynvml.NVMLError:
+            return None
+
+    def driver_version(self) -> str:
+        """The driver's version, as in ``570.86.15``; empty where NVML does not tell."""
+        try:
+            return str(self._nvml.nvmlSystemGetDriverVersion())
+        except self._nvml.NVMLError:
+            return ""
+
+    def sample(self) -> dict[str, float]:
+        """What NVML answers now; a question that this GPU does not answer is left out.
+
+        Keys: sm_clock_mhz, memory_clock_mhz, temperature_c, power_w, throttle_reasons (NVML's bit mask).
+        """
+        nvml, handle = self._nvml, self._handle
+        reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+        questions = {
+            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+            "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+            "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0,
+            "throttle_reasons": lambda: (reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(handle),
+        }
+        answers: dict[str, float] = {}
+        for name, ask in questions.items():
+            try:
+                answers[name] = ask()
+            except nvml.NVMLError:
+                continue
+        return answers
+
+    def close(self) -> None:
+        """Give NVML back."""
+        with suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()

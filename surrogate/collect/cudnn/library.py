@@ -1,13 +1,116 @@
-"""Finding, loading and calling libcudnn 8 or 9."""
+"""libcudnn 8 or 9 by ctypes: finding and loading it, its binary interface, its statuses.
+
+Prototypes and structs: cudnn_cnn.h and cudnn_ops.h.
+"""
 
 import ctypes
 import ctypes.util
 import os
+from collections.abc import Mapping
 from typing import Any, Self
 
-from surrogate.collect.cudnn import abi
-from surrogate.collect.cudnn.status import SUCCESS, CudnnError
 from surrogate.features.errors import InputError
+
+Handle = ctypes.c_void_p
+"""Any opaque cuDNN object: handle or descriptor; also a device pointer."""
+INT = ctypes.c_int
+SIZE = ctypes.c_size_t
+INT_OUT = ctypes.POINTER(INT)
+SIZE_OUT = ctypes.POINTER(SIZE)
+HANDLE_OUT = ctypes.POINTER(Handle)
+
+
+class AlgoPerf(ctypes.Structure):
+    """cudnnConvolution{Fwd,BwdData,BwdFilter}AlgoPerf_t: three names, one layout of 48 bytes."""
+
+    _fields_ = (
+        ("algo", INT),
+        ("status", INT),
+        ("time", ctypes.c_float),  # milliseconds; −1 where nothing was timed
+        ("memory", SIZE),  # workspace bytes
+        ("determinism", INT),
+        ("math_type", INT),
+        ("reserved", INT * 3),
+    )
+
+
+PERF_OUT = ctypes.POINTER(AlgoPerf)
+
+_RANK = (Handle, Handle, Handle, Handle, Handle, INT, INT_OUT, PERF_OUT)
+_FIND = (
+    Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, INT, INT_OUT, PERF_OUT, Handle, SIZE,
+)  # fmt: skip
+_WORKSPACE = (Handle, Handle, Handle, Handle, Handle, INT, SIZE_OUT)
+_RUN = (
+    Handle, Handle, Handle, Handle, Handle, Handle, Handle, INT, Handle, SIZE, Handle, Handle, Handle,
+)  # fmt: skip
+
+PROTOTYPES: Mapping[str, tuple[Any, ...]] = {
+    "cudnnCreate": (HANDLE_OUT,),
+    "cudnnDestroy": (Handle,),
+    "cudnnSetStream": (Handle, Handle),
+    "cudnnCreateTensorDescriptor": (HANDLE_OUT,),
+    "cudnnDestroyTensorDescriptor": (Handle,),
+    "cudnnCreateFilterDescriptor": (HANDLE_OUT,),
+    "cudnnDestroyFilterDescriptor": (Handle,),
+    "cudnnCreateConvolutionDescriptor": (HANDLE_OUT,),
+    "cudnnDestroyConvolutionDescriptor": (Handle,),
+    "cudnnSetTensor4dDescriptor": (Handle, INT, INT, INT, INT, INT, INT),  # format, type, n, c, h, w
+    "cudnnSetFilter4dDescriptor": (Handle, INT, INT, INT, INT, INT, INT),  # type, format, k, c, h, w
+    "cudnnSetConvolution2dDescriptor": (Handle, INT, INT, INT, INT, INT, INT, INT, INT),
+    "cudnnSetConvolutionMathType": (Handle, INT),
+    "cudnnGetConvolutionMathType": (Handle, INT_OUT),
+    "cudnnSetConvolutionGroupCount": (Handle, INT),
+    "cudnnGetConvolutionGroupCount": (Handle, INT_OUT),
+    "cudnnGetConvolution2dForwardOutputDim": (Handle, Handle, Handle, INT_OUT, INT_OUT, INT_OUT, INT_OUT),
+    "cudnnGetConvolutionForwardAlgorithm_v7": _RANK,
+    "cudnnGetConvolutionBackwardDataAlgorithm_v7": _RANK,
+    "cudnnGetConvolutionBackwardFilterAlgorithm_v7": _RANK,
+    "cudnnFindConvolutionForwardAlgorithmEx": _FIND,
+    "cudnnFindConvolutionBackwardDataAlgorithmEx": _FIND,
+    "cudnnFindConvolutionBackwardFilterAlgorithmEx": _FIND,
+    "cudnnGetConvolutionForwardWorkspaceSize": _WORKSPACE,
+    "cudnnGetConvolutionBackwardDataWorkspaceSize": _WORKSPACE,
+    "cudnnGetConvolutionBackwardFilterWorkspaceSize": _WORKSPACE,
+    "cudnnConvolutionForward": _RUN,
+    "cudnnConvolutionBackwardData": _RUN,
+    "cudnnConvolutionBackwardFilter": _RUN,
+}
+"""Function → argument types. All return cudnnStatus_t."""
+
+SUCCESS = 0
+V8_NOT_SUPPORTED = {6, 9}
+"""cuDNN 8: ARCH_MISMATCH and NOT_SUPPORTED."""
+V8_EXECUTION_FAILED = {7, 8}
+"""cuDNN 8: MAPPING_ERROR and EXECUTION_FAILED."""
+
+
+class CudnnError(RuntimeError):
+    """A call that returned another status than success; ``code`` is cudnnStatus_t."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+    @property
+    def status(self) -> str:
+        """The dataset's status."""
+        return status_of(self.code)
+
+
+def status_of(code: int) -> str:
+    """``ok``, ``not_supported`` or ``failed``. cuDNN 9 groups its codes by thousands: 3xxx is not supported."""
+    if code == SUCCESS:
+        return "ok"
+    if code // 1000 == 3 or code in V8_NOT_SUPPORTED:
+        return "not_supported"
+    return "failed"
+
+
+def may_be_sticky(code: int) -> bool:
+    """True for the codes after which the CUDA context itself must be asked (execution failed)."""
+    return code // 1000 == 5 or code in V8_EXECUTION_FAILED
+
 
 ENVIRONMENT = "SEER_CUDNN"
 """Environment variable that names the library's file."""
@@ -20,7 +123,7 @@ def candidates() -> list[str]:
     named = os.environ.get(ENVIRONMENT)
     if named:
         return [named]
-    found: list[str] = []
+    paths: list[str] = []
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -31,17 +134,20 @@ def candidates() -> list[str]:
         except RuntimeError:  # not found, or found but not loadable here
             path = None
         if path:
-            found.append(path)
+            paths.append(path)
     by_linker = ctypes.util.find_library("cudnn")
-    return [*found, *([by_linker] if by_linker else []), *SONAMES]
+    return [*paths, *([by_linker] if by_linker else []), *SONAMES]
 
 
 class Library:
     """libcudnn with typed functions."""
 
     def __init__(self, functions: Any, path: str) -> None:
+        """A function that is missing raises AttributeError with its name."""
         self._functions = functions
         self.path = path
+        functions.cudnnGetVersion.restype = SIZE
+        functions.cudnnGetErrorString.restype = ctypes.c_char_p
         self.version_number = int(functions.cudnnGetVersion())
 
     @classmethod
@@ -50,12 +156,11 @@ class Library:
         reasons: list[str] = []
         for path in candidates():
             try:
-                functions = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-                abi.declare(functions)
+                library = cls(ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL), path)
+                library.declare(PROTOTYPES)
+                return library
             except (OSError, AttributeError) as error:
                 reasons.append(str(error))
-                continue
-            return cls(functions, path)
         raise InputError(
             f"libcudnn was not found ({reasons[0]}); install the wheel nvidia-cudnn-cu12 (or -cu13),"
             f" or name the file by {ENVIRONMENT}"
@@ -69,6 +174,13 @@ class Library:
         rest = number - major * (10_000 if number >= 90_000 else 1000)
         return f"{major}.{rest // 100}.{rest % 100}"
 
+    def declare(self, prototypes: Mapping[str, tuple[Any, ...]]) -> None:
+        """Give functions their argument types; one that is missing raises AttributeError with its name."""
+        for name, argument_types in prototypes.items():
+            function = getattr(self._functions, name)
+            function.argtypes = argument_types
+            function.restype = INT
+
     def call(self, name: str, *arguments: Any) -> int:
         """Call a function; the status is the caller's to judge."""
         return int(getattr(self._functions, name)(*arguments))
@@ -81,9 +193,9 @@ class Library:
 
     def create(self, kind: str) -> ctypes.c_void_p:
         """A new ``Tensor``, ``Filter`` or ``Convolution`` descriptor."""
-        made = abi.Handle()
-        self.check(f"cudnnCreate{kind}Descriptor", ctypes.byref(made))
-        return made
+        descriptor = Handle()
+        self.check(f"cudnnCreate{kind}Descriptor", ctypes.byref(descriptor))
+        return descriptor
 
     def reason(self, code: int) -> str:
         """The status's name, and in cuDNN 9 the condition that failed, in one line."""
@@ -91,6 +203,6 @@ class Library:
         if not hasattr(self._functions, "cudnnGetLastErrorString"):
             return name
         buffer = ctypes.create_string_buffer(MESSAGE_BYTES)
-        self._functions.cudnnGetLastErrorString(buffer, MESSAGE_BYTES)
+        self._functions.cudnnGetLastErrorString(buffer, SIZE(MESSAGE_BYTES))
         detail = " ".join(buffer.value.decode(errors="replace").split())
         return f"{name}: {detail}" if detail else name

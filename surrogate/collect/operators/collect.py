@@ -1,4 +1,4 @@
-"""The operators' loop and log: a run's log with ``operator`` records, and the table that it makes."""
+"""The operators' loop: a run's log with ``operator`` records, which `surrogate.collect.merge` makes a table of."""
 
 import hashlib
 import time
@@ -6,22 +6,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from surrogate.collect import log
 from surrogate.collect.device import DeviceLostError, Measurement
 from surrogate.collect.log import Header, RunLog
-from surrogate.collect.operators.device import OperatorDevice
-from surrogate.collect.operators.operator import Operator, parse
-from surrogate.collect.protocol import RepeatPolicy, summarise
-from surrogate.collect.run import TIME_UP, Outcome, Progress
+from surrogate.collect.operators.operator import Operator
+from surrogate.collect.protocol import RepeatPolicy
+from surrogate.collect.run import MAX_LOST_IN_A_ROW, TIME_UP, Outcome, Progress
 
 KIND = "operator"
 
 
 def collect_operators(
     operators: Sequence[Operator],
-    device: OperatorDevice,
+    device: Any,
     path: str | Path,
     *,
     minutes: float | None = None,
@@ -31,12 +27,13 @@ def collect_operators(
 ) -> Outcome:
     """Measure what the log at ``path`` does not hold yet, within ``minutes``; the same call goes on later.
 
-    A device that is lost ends the call, with the problem noted as failed, so that a new process goes on after
-    it.
+    ``device`` (`WorkerOperators`, or the CPU's) has ``describe``, ``measure(operator, policy)`` and ``conditions``.
+    A device that is lost costs one problem, which is noted as failed: the worker starts a new process. Too many
+    losses in a row end the call.
     """
     policy = policy or RepeatPolicy()
     end_s = None if minutes is None else clock() + 60.0 * minutes
-    longest_s, statuses = 0.0, dict[str, int]()
+    longest_s, lost_in_a_row, statuses = 0.0, 0, dict[str, int]()
     with RunLog(path, header_for(operators, device, policy)) as run:
         done = {record["problem"] for record in run.records if record["kind"] == KIND}
         for operator in operators:
@@ -45,63 +42,28 @@ def collect_operators(
             began_s = clock()
             if end_s is not None and began_s + longest_s >= end_s:
                 return Outcome(len(done), len(operators), statuses, TIME_UP)
-            lost = ""
+            conditions: dict[str, float] = {}
             try:
                 result = device.measure(operator, policy)
+                conditions = dict(device.conditions())
+                lost_in_a_row = 0
+                longest_s = max(longest_s, clock() - began_s)
             except DeviceLostError as error:
-                lost = f"the device was lost: {error}"
-                result = Measurement("failed", lost)
-            conditions = {} if lost else dict(device.conditions())
+                lost_in_a_row += 1
+                result = Measurement("failed", f"the device was lost: {error}")
             run.append(
                 {"kind": KIND, "problem": operator.key, "result": result.to_dict(), "conditions": conditions}
             )
             done.add(operator.key)
             statuses[result.status] = statuses.get(result.status, 0) + 1
-            longest_s = max(longest_s, clock() - began_s)
             if progress:
                 progress(len(done), len(operators), operator.key)
-            if lost:
-                return Outcome(len(done), len(operators), statuses, lost)
+            if lost_in_a_row >= MAX_LOST_IN_A_ROW:
+                return Outcome(len(done), len(operators), statuses, result.reason)
     return Outcome(len(done), len(operators), statuses)
 
 
-def header_for(operators: Sequence[Operator], device: OperatorDevice, policy: RepeatPolicy) -> Header:
+def header_for(operators: Sequence[Operator], device: Any, policy: RepeatPolicy) -> Header:
     """The header of a run over ``operators``; its digest names them all."""
     digest = hashlib.sha256("\n".join(sorted(one.key for one in operators)).encode()).hexdigest()
     return Header(device.describe(), digest, (1, 1), "operators", 0, policy.to_dict(), round(time.time(), 3))
-
-
-def operator_table(path: str | Path) -> pd.DataFrame:
-    """A row per operator of the log: device, ``operator``, its sizes (missing where it has no such), times in
-    µs.
-
-    ``kernels`` counts the launches, ``kernel_name`` is the longest one's; `status` as in a dataset.
-    """
-    contents = log.read(path)
-    if contents.header is None:
-        return pd.DataFrame()
-    device = contents.header.device
-    settings = {"gpu": device.gpu, "library": device.library, "library_version": device.library_version}
-    records = [record for record in contents.records if record["kind"] == KIND]
-    return pd.DataFrame([{**settings, **_row(record)} for record in records])
-
-
-def _row(record: dict[str, Any]) -> dict[str, Any]:
-    operator = parse(record["problem"])
-    result = Measurement.from_dict(record["result"])
-    row: dict[str, Any] = {"operator": operator.kind, **operator.named, "status": result.status}
-    row["reason"] = result.reason or None
-    if result.times_us:
-        summary = summarise(result.times_us)
-        row |= {
-            "time_us": summary.median_us,
-            "time_us_min": summary.min_us,
-            "time_us_max": summary.max_us,
-            "repeats": summary.repeats,
-            "stable": summary.stable,
-            "timer": result.timer,
-            "kernels": len(result.kernels),
-        }
-    if result.kernels:
-        row["kernel_name"] = max(result.kernels, key=lambda kernel: kernel.time_us).kernel_name
-    return row | {name: value for name, value in record["conditions"].items() if name == "sm_clock_mhz"}

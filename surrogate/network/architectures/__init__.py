@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from surrogate.collect.networks.branching import INCEPTION_V1, POOL_BEFORE
-from surrogate.collect.networks.mobile import MOBILENET_V2
+from surrogate.collect.networks import INCEPTION_V1, MOBILENET_V2, POOL_BEFORE
 
 Builder = Any
 Value = Any

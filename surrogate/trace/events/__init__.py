@@ -19,13 +19,13 @@ Links: ``ranges.parent`` (innermost enclosing range of the thread), ``calls.rang
 id; kernels of one CUDA graph share the call of its launch), ``activities.range`` (the launch call's range),
 ``allocations.range``. Codes of ``kind`` and ``copy_kind`` are constants of `surrogate.trace.events.kinds`.
 
-``iterations(trace)`` is never empty; ``iteration_of(found, trace)`` gives the iteration of every range, call and
+``iterations(trace)`` is never empty; ``iteration_of(chosen, trace)`` gives the iteration of every range, call and
 activity; ``trim(trace, …)`` returns a smaller `Trace` under the same promises. What was left out is said in
 ``trace.notes`` and counted by category in ``trace.ignored``.
 """
 
 from surrogate.trace.events.execution import with_execution_trace
-from surrogate.trace.events.iteration import Iteration, iteration_of, iterations
+from surrogate.trace.events.iterations import Iteration, iteration_of, iterations, trim
 from surrogate.trace.events.read import read_trace
 from surrogate.trace.events.tables import (
     Activities,
@@ -39,23 +39,8 @@ from surrogate.trace.events.tables import (
     Trace,
     take,
 )
-from surrogate.trace.events.trimming import trim
 
 __all__ = [
-    "Activities",
-    "Allocations",
-    "Calls",
-    "Device",
-    "Iteration",
-    "Ranges",
-    "Stream",
-    "Syncs",
-    "Thread",
-    "Trace",
-    "iteration_of",
-    "iterations",
-    "read_trace",
-    "take",
-    "trim",
-    "with_execution_trace",
-]
+    "Activities", "Allocations", "Calls", "Device", "Iteration", "Ranges", "Stream", "Syncs", "Thread",
+    "Trace", "iteration_of", "iterations", "read_trace", "take", "trim", "with_execution_trace",
+]  # fmt: skip

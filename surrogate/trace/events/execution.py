@@ -11,9 +11,9 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
-from surrogate.trace.events.iteration import Iteration, iterations
-from surrogate.trace.events.names import Interner, clean_name, clean_shape, clean_texts
-from surrogate.trace.events.tables import Ints, Trace
+from surrogate.trace.events.iterations import Iteration, iterations
+from surrogate.trace.events.raw import Interner, clean_name, clean_shapes, clean_texts
+from surrogate.trace.events.tables import Ints, Trace, grouped
 
 MAX_BYTES = 1 << 30
 _LEAST_JOINED = 0.25
@@ -40,101 +40,26 @@ def with_execution_trace(trace: Trace, path: str | Path) -> Trace:
 
     Raises `InputError` for a file that is no execution trace, or where fewer than a quarter of the operators agree.
     """
-    nodes = read_execution_trace(path)
-    columns = {c: getattr(trace.ranges, c).copy() for c in ("shapes", "types", "inputs", "outputs")}
-    shapes, types, inputs = _interned(trace.shapes), _interned(trace.types), _interned(trace.inputs)
-    pairs = _pairs(trace, iterations(trace), nodes)
+    pairs = _pairs(trace, iterations(trace), read_execution_trace(path))
     operators = int(np.sum(trace.ranges.kind == kinds.OPERATOR))
     if len(pairs) < max(_LEAST_JOINED * operators, 1):
         raise InputError(
             f"{path}: only {len(pairs):,} of the {operators:,} operators of {trace.source} occur equally often in it;"
             " give the execution trace of the same program"
         )
+    columns = {c: getattr(trace.ranges, c).copy() for c in ("shapes", "types", "inputs", "outputs")}
+    known = {c: _interned(getattr(trace, c)) for c in ("shapes", "types", "inputs")}
     for row, node in pairs:
-        columns["outputs"][row] = shapes.index(node.outputs)
-        if columns["shapes"][row] < 0:
-            columns["shapes"][row] = shapes.index(node.shapes)
-        if columns["types"][row] < 0:
-            columns["types"][row] = types.index(node.types)
-        if columns["inputs"][row] < 0:
-            columns["inputs"][row] = inputs.index(node.inputs)
+        columns["outputs"][row] = known["shapes"].index(node.outputs)
+        for column, values in known.items():
+            if columns[column][row] < 0:
+                columns[column][row] = values.index(getattr(node, column))
     note = f"{len(pairs):,} of {operators:,} operators have shapes of the execution trace"
     return replace(
         trace,
         ranges=replace(trace.ranges, **columns),
-        shapes=tuple(shapes.values),
-        types=tuple(types.values),
-        inputs=tuple(inputs.values),
         notes=(*trace.notes, note),
-    )
-
-
-def read_execution_trace(path: str | Path) -> list[Node]:
-    """The operators of an execution trace in the order they began; both schemas (1.0.x flat, 1.1.x Chakra).
-
-    Raises `InputError` for a damaged file or one that is no execution trace.
-    """
-    from surrogate.formats.foreign_file import read_bytes
-
-    try:
-        whole = json.loads(read_bytes(path, max_bytes=MAX_BYTES))
-    except InputError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: is no readable JSON ({str(error)[:80]}); record the execution trace again"
-        ) from None
-    nodes = whole.get("nodes") if isinstance(whole, dict) else None
-    if not isinstance(nodes, list):
-        raise InputError(f"{path}: has no list of nodes; record it with torch's ExecutionTraceObserver")
-    keyed = [
-        n
-        for n in nodes
-        if isinstance(n, dict) and type(n.get("id")) is int and isinstance(n.get("name"), str)
-    ]
-    return [_node(n) for n in sorted(keyed, key=lambda n: n["id"])]
-
-
-def _node(raw: dict[str, Any]) -> Node:
-    if isinstance(raw.get("inputs"), dict):
-        given, made = raw["inputs"], raw.get("outputs")
-        made = made if isinstance(made, dict) else {}
-        attributes = raw.get("attrs")
-        pairs = [a for a in attributes if isinstance(a, dict)] if isinstance(attributes, list) else []
-        thread = next((a.get("value") for a in pairs if a.get("name") == "tid"), 0)
-        shapes, types, values = given.get("shapes"), given.get("types"), given.get("values")
-        outputs = made.get("shapes")
-    else:
-        thread, shapes, types = raw.get("tid", 0), raw.get("input_shapes"), raw.get("input_types")
-        values, outputs = raw.get("inputs"), raw.get("output_shapes")
-    types = clean_texts(types)
-    return Node(
-        name=clean_name(raw["name"]),
-        thread=thread if type(thread) is int else 0,
-        shapes=_flat(clean_shape(shapes if isinstance(shapes, list) else [])),
-        types=tuple(_plain_type(t) for t in types),
-        inputs=_scalars(values, types),
-        outputs=_flat(clean_shape(outputs if isinstance(outputs, list) else [])),
-    )
-
-
-def _flat(shapes: Any) -> Any:
-    """Argument shapes as the profiler writes them: () for a list of scalars, whose "shapes" are lists of nothing."""
-    return tuple(() if isinstance(s, tuple) and s and all(x == () for x in s) else s for s in shapes)
-
-
-def _plain_type(text: str) -> str:
-    """``Tensor(float)`` → ``float``, as the profiler writes it."""
-    return text[7:-1] if text.startswith("Tensor(") and text.endswith(")") else text
-
-
-def _scalars(values: Any, types: Sequence[str]) -> tuple[str, ...]:
-    """Values of what is no tensor, as text; "" for a tensor, as the profiler writes it."""
-    if not isinstance(values, list):
-        return ()
-    kinds_ = [*types, *[""] * (len(values) - len(types))]
-    return tuple(
-        "" if "Tensor" in kind else clean_name(json.dumps(v)) for v, kind in zip(values, kinds_, strict=False)
+        **{column: tuple(values.values) for column, values in known.items()},
     )
 
 
@@ -145,26 +70,83 @@ def _interned(values: Sequence[Any]) -> Interner[Any]:
     return known
 
 
-def _pairs(trace: Trace, found: Sequence[Iteration], nodes: Sequence[Node]) -> list[tuple[int, Node]]:
+def read_execution_trace(path: str | Path) -> list[Node]:
+    """The operators of an execution trace in the order they began; both schemas (1.0.x flat, 1.1.x Chakra).
+
+    Raises `InputError` for a damaged file or one that is no execution trace.
+    """
+    from surrogate.formats.foreign_file import read_bytes
+
+    content = read_bytes(path, max_bytes=MAX_BYTES)
+    try:
+        whole = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path}: is no readable JSON ({str(error)[:80]}); record the execution trace again"
+        ) from None
+    nodes = whole.get("nodes") if isinstance(whole, dict) else None
+    if not isinstance(nodes, list):
+        raise InputError(f"{path}: has no list of nodes; record it with torch's ExecutionTraceObserver")
+    usable = [
+        node
+        for node in nodes
+        if isinstance(node, dict) and type(node.get("id")) is int and isinstance(node.get("name"), str)
+    ]
+    return [_node(node) for node in sorted(usable, key=lambda node: node["id"])]
+
+
+def _node(raw: dict[str, Any]) -> Node:
+    given = raw.get("inputs")
+    if isinstance(given, dict):  # Chakra
+        results, attributes = raw.get("outputs"), raw.get("attrs")
+        pairs = attributes if isinstance(attributes, list) else []
+        thread = next((a.get("value") for a in pairs if isinstance(a, dict) and a.get("name") == "tid"), 0)
+        shapes, types, values = given.get("shapes"), given.get("types"), given.get("values")
+        outputs = results.get("shapes") if isinstance(results, dict) else None
+    else:
+        thread, shapes, types = raw.get("tid", 0), raw.get("input_shapes"), raw.get("input_types")
+        values, outputs = given, raw.get("output_shapes")
+    types = clean_texts(types)
+    return Node(
+        name=clean_name(raw["name"]),
+        thread=thread if type(thread) is int else 0,
+        shapes=_without_scalars(clean_shapes(shapes)),
+        # The profiler writes float where the execution trace writes Tensor(float).
+        types=tuple(text.removeprefix("Tensor(").removesuffix(")") for text in types),
+        inputs=_scalars(values, types),
+        outputs=_without_scalars(clean_shapes(outputs)),
+    )
+
+
+def _without_scalars(shapes: Any) -> Any:
+    """Argument shapes as the profiler writes them: () for a list of scalars, whose "shapes" are lists of nothing."""
+    return tuple(() if isinstance(s, tuple) and s and all(x == () for x in s) else s for s in shapes)
+
+
+def _scalars(values: Any, types: Sequence[str]) -> tuple[str, ...]:
+    """Values of what is no tensor, as text; "" for a tensor, as the profiler writes it."""
+    if not isinstance(values, list):
+        return ()
+    padded = [*types, *[""] * (len(values) - len(types))]
+    return tuple(
+        "" if "Tensor" in kind else clean_name(json.dumps(value))
+        for value, kind in zip(values, padded, strict=False)
+    )
+
+
+def _pairs(trace: Trace, parts: Sequence[Iteration], nodes: Sequence[Node]) -> list[tuple[int, Node]]:
     """(row of ranges, node) that correspond."""
     steps = _steps(nodes)
     fallback = list(steps.values())[len(steps) // 2]  # the middle one is neither warming up nor cut off
     pairs: list[tuple[int, Node]] = []
     ranges = trace.ranges
-    for one in found:
-        by_thread: dict[tuple[str, int], list[Node]] = defaultdict(list)
+    for iteration in parts:
         by_name: dict[str, list[Node]] = defaultdict(list)
-        for node in steps.get(one.label, fallback):
-            by_thread[node.name, node.thread].append(node)
+        for node in steps.get(iteration.label, fallback):
             by_name[node.name].append(node)
-        inside = (
-            (ranges.start_ns >= one.start_ns)
-            & (ranges.start_ns < one.end_ns)
-            & (ranges.kind == kinds.OPERATOR)
-        )
-        rows = np.flatnonzero(inside)
-        for name, group in _grouped(ranges.name, rows):
-            pairs += _match(trace, group, by_name.get(trace.names[name], []), by_thread)
+        inside = (ranges.start_ns >= iteration.start_ns) & (ranges.start_ns < iteration.end_ns)
+        for name, rows in grouped(ranges.name, np.flatnonzero(inside & (ranges.kind == kinds.OPERATOR))):
+            pairs += _match(trace, rows, by_name.get(trace.names[name], []))
     return pairs
 
 
@@ -176,30 +158,18 @@ def _steps(nodes: Sequence[Node]) -> dict[str, Sequence[Node]]:
     return {nodes[a].name: nodes[a:b] for a, b in zip(marks, [*marks[1:], len(nodes)], strict=True)}
 
 
-def _match(
-    trace: Trace, rows: Ints, nodes: Sequence[Node], by_thread: dict[tuple[str, int], list[Node]]
-) -> list[tuple[int, Node]]:
+def _match(trace: Trace, rows: Ints, nodes: Sequence[Node]) -> list[tuple[int, Node]]:
     """Rows and nodes of one name: thread by thread where the counts of the threads agree, else all in order."""
     if len(rows) != len(nodes):
         return []
-    threads = {node.thread for node in nodes}
-    counts = sorted((len(by_thread[nodes[0].name, t]), t) for t in threads)
-    groups = sorted(
-        (len(group), -int(thread), group) for thread, group in _grouped(trace.ranges.thread, rows)
-    )
-    sizes = [count for count, _ in counts]
-    if len(set(sizes)) == len(sizes) and sizes == [size for size, _, _ in groups]:
-        matched = zip(counts, groups, strict=True)
-        return [
-            pair
-            for (_, thread), (_, _, group) in matched
-            for pair in zip(group.tolist(), by_thread[nodes[0].name, thread], strict=True)
-        ]
-    return list(zip(rows.tolist(), nodes, strict=True)) if len(threads) == len(groups) == 1 else []
-
-
-def _grouped(column: Ints, rows: Ints) -> list[tuple[int, Ints]]:
-    """(value, rows with it) of ``column``, rows in order."""
-    order = rows[np.argsort(column[rows], kind="stable")]
-    values, starts = np.unique(column[order], return_index=True)
-    return list(zip(values.tolist(), np.split(order, starts[1:]), strict=True)) if len(rows) else []
+    by_thread: dict[int, list[Node]] = defaultdict(list)
+    for node in nodes:
+        by_thread[node.thread].append(node)
+    # Threads are numbered differently in both traces, so those that use the name equally often correspond.
+    theirs = sorted(by_thread.values(), key=len)
+    ours = sorted((group for _, group in grouped(trace.ranges.thread, rows)), key=len)
+    sizes = [len(group) for group in theirs]
+    if len(set(sizes)) == len(sizes) and sizes == [len(group) for group in ours]:
+        matched = zip(ours, theirs, strict=True)
+        return [pair for group, own in matched for pair in zip(group.tolist(), own, strict=True)]
+    return list(zip(rows.tolist(), nodes, strict=True)) if len(theirs) == len(ours) == 1 else []

@@ -71,8 +71,3 @@ def sync_kind(name: str) -> int:
         if mark in lower:
             return kind
     return SYNC_UNKNOWN
-
-
-def range_kind(name: str, kind: int) -> int:
-    """``kind``, or `STEP` for the profiler's own range around an iteration."""
-    return STEP if name.startswith("ProfilerStep") else kind

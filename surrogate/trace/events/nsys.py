@@ -1,7 +1,7 @@
 """Nsight Systems' sqlite export → `Trace`: NVTX ranges, library and CUDA calls, kernels, copies, synchronisations."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,7 @@ from urllib.parse import quote
 from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
 from surrogate.trace.events.build import build
-from surrogate.trace.events.names import Interner, clean_name, clean_shapes, clean_texts
-from surrogate.trace.events.rows import Parts
+from surrogate.trace.events.raw import RawTrace, Row, clean_name
 from surrogate.trace.events.tables import Device, Trace
 
 # CUPTI's enumerations (cupti_activity.h): copy kind, kind of memory, kind of synchronisation.
@@ -24,8 +23,11 @@ _COPY_WORDS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "copy")
 _SYNCS = {1: kinds.SYNC_EVENT, 2: kinds.SYNC_STREAM_WAIT, 3: kinds.SYNC_STREAM, 4: kinds.SYNC_CONTEXT}
 _NVTX_RANGES = (59, 60)  # push/pop and start/end ranges
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
-_READ = {"KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE"}
+_READ = {
+    _PREFIX + kind for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE")
+}
 _LIBRARIES = ("CUDNN_EVENTS", "CUBLAS_EVENTS")
+_DEVICE = ("start", "end", "deviceId", "streamId", "globalPid", "correlationId")
 
 
 def read_nsys(path: Path) -> Trace:
@@ -36,14 +38,11 @@ def read_nsys(path: Path) -> Trace:
     address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(address, uri=True)) as connection:
-            connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            connection.text_factory = lambda text: text.decode("utf-8", "replace")
             connection.execute("PRAGMA trusted_schema = OFF")
-            return _Export(connection, str(path)).trace()
-    except (
-        sqlite3.Error,
-        OverflowError,
-        UnicodeDecodeError,
-    ) as error:  # the last where sqlite quotes a damaged name
+            return build(_Export(connection, str(path)).raw_trace())
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+        # sqlite quotes a damaged name in an error that is no text itself.
         fault = "a name in it is no text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise InputError(
             f"{path}: is no readable Nsight Systems export ({fault}); write it again with nsys export --type sqlite"
@@ -52,32 +51,31 @@ def read_nsys(path: Path) -> Trace:
 
 class _Export:
     def __init__(self, connection: sqlite3.Connection, source: str) -> None:
-        self.connection, self.source = connection, source
-        listed = connection.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
-        )
-        self.tables = {name for (name,) in listed.fetchall()}
-        self.names: Interner[str] = Interner(clean_name)
-        self.threads: Interner[tuple[str, str]] = Interner(lambda key: key)
-        self.texts: dict[Any, str] = {}
+        self.connection = connection
+        self.raw = RawTrace(source, "nsys", exact_ns=True)
+        tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
+        self.tables = {name for (name,) in connection.execute(tables).fetchall()}
+        self.texts: dict[Any, Any] = dict(self.rows("StringIds", "id", "value"))
 
-    def trace(self) -> Trace:
-        known = {_PREFIX + name for name in _READ} | {"NVTX_EVENTS", *_LIBRARIES}
-        if not self.tables & known:
+    def raw_trace(self) -> RawTrace:
+        raw = self.raw
+        if not self.tables & {*_READ, "NVTX_EVENTS", *_LIBRARIES}:
             raise InputError(
-                f"{self.source}: an sqlite file without CUDA or NVTX events; write it with nsys export --type sqlite"
+                f"{raw.source}: an sqlite file without CUDA or NVTX events; write it with nsys export --type sqlite"
             )
-        self.texts = dict(self.rows("StringIds", "id", "value"))
-        empty = Interner(clean_texts)
-        activities = [*self.kernels(), *self.copies(), *self.memsets(), *self.graphs()]
-        return build(
-            Parts(
-                source=self.source, format="nsys", names=self.names, shapes=Interner(clean_shapes), types=empty,
-                inputs=empty, threads=self.threads, ranges=[*self.nvtx(), *self.libraries()], frames=[],
-                calls=list(self.calls()), activities=activities, syncs=list(self.syncs()), allocations=[],
-                thread_names=self.thread_names(), devices=self.devices(), ignored=self.left_out(), exact_ns=True,
-            )
-        )  # fmt: skip
+        raw.activities = [*self.kernels(), *self.copies(), *self.memsets(), *self.graphs()]
+        raw.ranges = [*self.nvtx(), *self.libraries()]
+        raw.calls = list(self.calls())
+        raw.syncs = list(self.syncs())
+        raw.devices = list(self.devices())
+        for thread, name in self.rows("ThreadNames", "globalTid", "nameId"):
+            raw.thread_names[_thread(thread)] = clean_name(self.texts.get(name, ""))
+        # Tables of events that no column holds are counted.
+        others = {table for table in self.tables if table.startswith(_PREFIX)} - _READ
+        for table in sorted(others | ({"OSRT_API"} & self.tables)):
+            if count := self.connection.execute(f'SELECT COUNT(*) FROM "{table}"').fetchone()[0]:
+                raw.ignored[table] = count
+        return raw
 
     def rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Rows of a table; None for a column it lacks, nothing where there is no such table."""
@@ -89,129 +87,87 @@ class _Export:
 
     def name(self, text_id: Any, direct: Any = None) -> int:
         text = direct if isinstance(direct, str) else self.texts.get(text_id)
-        return self.names.index(text if isinstance(text, str) else "unnamed")
+        return self.raw.names.index(text if isinstance(text, str) else "unnamed")
 
     def thread(self, global_id: Any) -> int:
-        return self.threads.index(_thread(global_id))
+        return self.raw.threads.index(_thread(global_id))
 
-    def nvtx(self) -> Iterator[tuple[Any, ...]]:
+    def nvtx(self) -> Iterator[Row]:
         for start, end, kind, tid, text, text_id in self.rows(
             "NVTX_EVENTS", "start", "end", "eventType", "globalTid", "text", "textId"
         ):
             if kind in _NVTX_RANGES and end is not None:
-                yield _host(start, end, self.name(text_id, text), kinds.NVTX, self.thread(tid))
+                yield self.range(start, end, self.name(text_id, text), kinds.NVTX, tid)
 
-    def libraries(self) -> Iterator[tuple[Any, ...]]:
+    def libraries(self) -> Iterator[Row]:
         for table in _LIBRARIES:
             for start, end, tid, name in self.rows(table, "start", "end", "globalTid", "nameId"):
-                yield _host(start, end, self.name(name), kinds.OPERATOR, self.thread(tid))
+                yield self.range(start, end, self.name(name), kinds.OPERATOR, tid)
 
-    def calls(self) -> Iterator[tuple[Any, ...]]:
+    def range(self, start: Any, end: Any, name: int, kind: int, tid: Any) -> Row:
+        return start, _length(start, end), name, kind, self.thread(tid), -1, -1, -1, -1, -1, -1, -1, -1
+
+    def calls(self) -> Iterator[Row]:
         for start, end, tid, correlation, name in self.rows(
             _PREFIX + "RUNTIME", "start", "end", "globalTid", "correlationId", "nameId"
         ):
             yield start, _length(start, end), self.name(name), -1, self.thread(tid), correlation, -1
 
-    def kernels(self) -> Iterator[tuple[Any, ...]]:
-        columns = (
-            "start", "end", "demangledName", "shortName", "deviceId", "streamId", "globalPid", "correlationId",
-            "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread", "staticSharedMemory",
-            "dynamicSharedMemory", "graphNodeId",
-        )  # fmt: skip
-        for row in self.rows(_PREFIX + "KERNEL", *columns):
-            start, end, name, short, device, stream, pid, correlation, gx, gy, gz, bx, by, bz, registers, static, dynamic, node = row  # fmt: skip  # noqa: E501
+    def kernels(self) -> Iterator[Row]:
+        for *event, name, short, gx, gy, gz, bx, by, bz, registers, static, dynamic, node in self.rows(
+            _PREFIX + "KERNEL", *_DEVICE, "demangledName", "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY",
+            "blockZ", "registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId",
+        ):  # fmt: skip
             shared = static + dynamic if isinstance(static, int) and isinstance(dynamic, int) else -1
-            yield (
-                start, _length(start, end), self.name(name if name in self.texts else short), kinds.KERNEL, device,
-                stream, _process(pid), correlation, -1, [gx, gy, gz], [bx, by, bz], registers, shared, -1, -1,
-                node, None,
-            )  # fmt: skip
+            yield _activity(event, self.name(name if name in self.texts else short), kinds.KERNEL, node=node,
+                            launch=([gx, gy, gz], [bx, by, bz], registers, shared))  # fmt: skip
 
-    def copies(self) -> Iterator[tuple[Any, ...]]:
-        columns = (
-            "start", "end", "deviceId", "streamId", "globalPid", "correlationId", "bytes", "copyKind", "srcKind",
-            "dstKind", "graphNodeId",
-        )  # fmt: skip
-        for start, end, device, stream, pid, correlation, size, kind, source, target, node in self.rows(
-            _PREFIX + "MEMCPY", *columns
+    def copies(self) -> Iterator[Row]:
+        for *event, size, kind, source, target, node in self.rows(
+            _PREFIX + "MEMCPY", *_DEVICE, "bytes", "copyKind", "srcKind", "dstKind", "graphNodeId"
         ):
             direction = _COPIES.get(kind, kinds.OTHER_COPY)
-            words = (
-                f"Memcpy {_COPY_WORDS[direction]} ({_MEMORY.get(source, '?')} -> {_MEMORY.get(target, '?')})"
-            )
-            yield _device(start, end, self.names.index(words), kinds.COPY, device, stream, pid, correlation, size,
-                          direction, node)  # fmt: skip
+            memory = f"({_MEMORY.get(source, '?')} -> {_MEMORY.get(target, '?')})"
+            name = self.raw.names.index(f"Memcpy {_COPY_WORDS[direction]} {memory}")
+            yield _activity(event, name, kinds.COPY, size=size, direction=direction, node=node)
 
-    def memsets(self) -> Iterator[tuple[Any, ...]]:
-        for start, end, device, stream, pid, correlation, size, node in self.rows(
-            _PREFIX + "MEMSET", "start", "end", "deviceId", "streamId", "globalPid", "correlationId", "bytes",
-            "graphNodeId",
-        ):  # fmt: skip
-            name = self.names.index("Memset")
-            yield _device(start, end, name, kinds.MEMSET, device, stream, pid, correlation, size, -1, node)
+    def memsets(self) -> Iterator[Row]:
+        for *event, size, node in self.rows(_PREFIX + "MEMSET", *_DEVICE, "bytes", "graphNodeId"):
+            yield _activity(event, self.raw.names.index("Memset"), kinds.MEMSET, size=size, node=node)
 
-    def graphs(self) -> Iterator[tuple[Any, ...]]:
-        for start, end, device, stream, pid, correlation, graph in self.rows(
-            _PREFIX + "GRAPH_TRACE",
-            "start",
-            "end",
-            "deviceId",
-            "streamId",
-            "globalPid",
-            "correlationId",
-            "graphId",
-        ):
-            name = self.names.index(f"CUDA graph {graph}")
-            yield _device(start, end, name, kinds.GRAPH, device, stream, pid, correlation, -1, -1, 0)
+    def graphs(self) -> Iterator[Row]:
+        for *event, graph in self.rows(_PREFIX + "GRAPH_TRACE", *_DEVICE, "graphId"):
+            yield _activity(event, self.raw.names.index(f"CUDA graph {graph}"), kinds.GRAPH)
 
-    def syncs(self) -> Iterator[tuple[Any, ...]]:
+    def syncs(self) -> Iterator[Row]:
         for start, end, device, stream, pid, correlation, kind in self.rows(
-            _PREFIX + "SYNCHRONIZATION", "start", "end", "deviceId", "streamId", "globalPid", "correlationId",
-            "syncType",
-        ):  # fmt: skip
+            _PREFIX + "SYNCHRONIZATION", *_DEVICE, "syncType"
+        ):
             code = _SYNCS.get(kind, kinds.SYNC_UNKNOWN)
-            name = self.names.index(f"synchronisation: {kinds.SYNC_KINDS[code]}")
+            name = self.raw.names.index(f"synchronisation: {kinds.SYNC_KINDS[code]}")
             yield start, _length(start, end), name, code, device, stream, _process(pid), correlation, -1
 
-    def devices(self) -> Sequence[Device]:
+    def devices(self) -> Iterator[Device]:
         cuda = dict(self.rows("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId"))
-        found = []
         for gpu, name, major, minor, sms, memory in self.rows(
             "TARGET_INFO_GPU", "id", "name", "computeMajor", "computeMinor", "smCount", "totalMemory"
         ):
             capability = major + minor / 10 if isinstance(major, int) and isinstance(minor, int) else 0.0
+            counts = (value if isinstance(value, int) and value >= 0 else 0 for value in (sms, memory))
             index = cuda.get(gpu, gpu)
             if isinstance(index, int):
-                found.append(
-                    Device(index, clean_name(name or ""), round(capability, 1), _count(sms), _count(memory))
-                )
-        return found
-
-    def thread_names(self) -> dict[tuple[str, str], str]:
-        rows = self.rows("ThreadNames", "globalTid", "nameId")
-        return {_thread(tid): clean_name(self.texts.get(name, "")) for tid, name in rows}
-
-    def left_out(self) -> dict[str, int]:
-        """Tables of events that no column holds, with their rows."""
-        others = [t for t in self.tables if t == "OSRT_API" or (t.startswith(_PREFIX) and t not in
-                  {_PREFIX + name for name in _READ})]  # fmt: skip
-        counts = {
-            t: self.connection.execute(f'SELECT COUNT(*) FROM "{t}"').fetchone()[0] for t in sorted(others)
-        }
-        return {table: count for table, count in counts.items() if count}
+                yield Device(index, clean_name(name or ""), round(capability, 1), *counts)
 
 
-def _host(start: Any, end: Any, name: int, kind: int, thread: int) -> tuple[Any, ...]:
-    return start, _length(start, end), name, kind, thread, -1, -1, -1, -1, -1, -1, -1, -1
-
-
-def _device(
-    start: Any, end: Any, name: int, kind: int, device: Any, stream: Any, pid: Any, correlation: Any, size: Any,
-    direction: int, node: Any,
-) -> tuple[Any, ...]:  # fmt: skip
+def _activity(
+    event: list[Any], name: int, kind: int, *, size: Any = -1, direction: int = -1, node: Any = 0,
+    launch: tuple[Any, ...] = (None, None, -1, -1),
+) -> Row:  # fmt: skip
+    """``event`` holds the columns `_DEVICE`; ``launch`` is grid, block, registers and shared memory."""
+    start, end, device, stream, pid, correlation = event
     return (
-        start, _length(start, end), name, kind, device, stream, _process(pid), correlation, -1, None, None, -1, -1,
-        size, direction, node, None,
+        start, _length(start, end), name, kind, device, stream, _process(pid), correlation, -1, *launch, size,
+        direction, node, None,
     )  # fmt: skip
 
 
@@ -227,7 +183,3 @@ def _thread(global_id: Any) -> tuple[str, str]:
 def _process(global_id: Any) -> str:
     """Nsight's global ids hold the process in the bits 24 to 47."""
     return str(global_id >> 24 & 0xFFFFFF) if isinstance(global_id, int) else ""
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and value >= 0 else 0

@@ -1,25 +1,41 @@
-"""One door to all trace files: the format is told by the first bytes, never by the name."""
+"""Reading a trace file: PyTorch profiler (Kineto) JSON of both generations here, Nsight Systems in `nsys`.
+
+The format is told by the first bytes, never by the name.
+"""
 
 import gc
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from surrogate.features.errors import InputError
 from surrogate.features.regular_file import require_regular
-from surrogate.trace.events.tables import Trace
+from surrogate.trace.events import kinds
+from surrogate.trace.events.build import build
+from surrogate.trace.events.raw import RawTrace, clean_name
+from surrogate.trace.events.tables import Device, Trace
 
 if TYPE_CHECKING:
     from surrogate.formats.foreign_file import Progress
 
-DEFAULT_MAX_BYTES = 8 << 30
-"""Most bytes a packed trace may unpack to; events are read one by one, so this bounds time, not memory."""
-MAX_RATIO = 200
-"""Most bytes that one packed byte may stand for, beyond the first `FREE_BYTES`; traces pack 10 to 40 times."""
-FREE_BYTES = 64 << 20
+DEFAULT_MAX_BYTES = 2 << 30
+"""Most bytes that a JSON trace may unpack to; its text is held in memory while it is parsed."""
 _SQLITE = b"SQLite format 3\x00"
-_TAR_MARK = slice(257, 262)
+Handler = Callable[[dict[str, Any], dict[str, Any]], None]
+
+_RANGES = {"operator": kinds.OPERATOR, "cpu_op": kinds.OPERATOR, "user_annotation": kinds.ANNOTATION}
+_CALLS = ("runtime", "cuda_runtime", "cuda_driver", "driver", "hip_runtime", "xpu_runtime", "mtia_runtime")
+_ACTIVITIES = {
+    "kernel": kinds.KERNEL, "memcpy": kinds.COPY, "gpu_memcpy": kinds.COPY, "memset": kinds.MEMSET,
+    "gpu_memset": kinds.MEMSET, "concurrent_kernel": kinds.KERNEL,
+}  # fmt: skip
+_IGNORED = {
+    "async", "ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "forward_backward", "gpu_user_annotation", "trace",
+}  # fmt: skip
+"""Categories that repeat what the other events say: arrows, annotations projected to the GPU, the recording itself."""
+_TAIL = 12  # characters; a number or a literal cut by the end of the file fails this close to it
 
 
 def read_trace(
@@ -27,9 +43,9 @@ def read_trace(
 ) -> Trace:
     """The trace in ``path``: a PyTorch profiler's JSON (plain, .gz, .bz2) or an Nsight Systems sqlite export.
 
-    ``progress`` is told (bytes of the file read, its size) now and then. Raises `InputError` for a file that is
-    missing, damaged, of another kind, unpacks to more than ``max_bytes`` or over `MAX_RATIO` times its size, holds more
-    than `kineto.MAX_EVENTS` events, or none at all.
+    ``max_bytes`` is the most that a JSON file may unpack to, ``progress`` is called with (bytes of the file read, its
+    size) now and then. Raises `InputError` for a file that is missing, damaged, of another kind, too large, or holds
+    no event.
     """
     path = Path(path)
     require_regular(path)
@@ -38,15 +54,16 @@ def read_trace(
             start = file.read(len(_SQLITE))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a trace") from None
-    with _no_collection():
+    with _without_collector():
         if start == _SQLITE:
             from surrogate.trace.events.nsys import read_nsys
 
             trace = read_nsys(path)
         else:
-            from surrogate.trace.events.kineto import read_kineto
+            from surrogate.formats.foreign_file import read_bytes
 
-            trace = read_kineto(_pieces(path, max_bytes, progress), str(path))
+            content = read_bytes(path, max_bytes=max_bytes, progress=progress)
+            trace = read_kineto(content, str(path))
     if not (len(trace.ranges) or len(trace.calls) or len(trace.activities) or len(trace.frames)):
         raise InputError(
             f"{path}: holds no operators, calls or kernels; record it with torch.profiler's"
@@ -55,34 +72,8 @@ def read_trace(
     return trace
 
 
-def _pieces(path: Path, max_bytes: int, progress: "Progress | None") -> Iterator[bytes]:
-    """The unpacked bytes; `InputError` for an archive of several files, and for one that is all padding."""
-    from surrogate.formats.foreign_file import chunks
-
-    packed = seen = 0
-
-    def step(done: int, total: int) -> None:
-        nonlocal packed
-        packed = done
-        if progress:
-            progress(done, total)
-
-    for piece in chunks(path, max_bytes=max_bytes, progress=step):
-        if not seen and piece[_TAR_MARK] == b"ustar":
-            raise InputError(
-                f"{path}: an archive of several files; unpack it (tar xf) and give one trace of it"
-            )
-        seen += len(piece)
-        if seen > FREE_BYTES and seen > MAX_RATIO * packed:
-            raise InputError(
-                f"{path}: unpacks to over {MAX_RATIO} times its size, which no trace does; unpack it yourself"
-                " if you trust it"
-            )
-        yield piece
-
-
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def _without_collector() -> Iterator[None]:
     """The garbage collector off: it would search millions of young tuples for cycles they cannot have."""
     was_on = gc.isenabled()
     gc.disable()
@@ -91,3 +82,186 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def read_kineto(content: bytes, source: str) -> Trace:
+    """The trace in a file's (unpacked) bytes: an object with a ``traceEvents`` list, or a bare list of events.
+
+    Events without a usable time are left out and counted in ``notes``; categories that no table holds are counted in
+    ``ignored``. Of a file that ends early the whole events are used. Raises `InputError` for what is no trace.
+    """
+    text = content.decode("utf-8-sig", "replace")
+    reader = _EventReader(RawTrace(source, "kineto"))
+    raw = reader.raw
+    try:
+        # Each event becomes a row while the file is parsed, so that memory never holds all events as dicts.
+        whole = json.JSONDecoder(object_hook=reader.take, strict=False).decode(text)
+    except json.JSONDecodeError as error:
+        at_the_end = error.msg.startswith("Unterminated") or error.pos >= len(text.rstrip()) - _TAIL
+        if not (reader.count and at_the_end):
+            raise _refusal(source, f"is no JSON or damaged ({error.msg})") from None
+        raw.notes.append("the file ends early; what comes before its end is used")
+        whole = _header(text) | {"traceEvents": []}
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or lists without end
+        raise _refusal(source, f"is damaged ({str(error).partition(';')[0]})") from None
+    header = whole if isinstance(whole, dict) else {"traceEvents": whole}
+    events = header.get("traceEvents")
+    if not isinstance(events, list):
+        if "nodes" in header:
+            raise InputError(
+                f"{source}: an execution trace, which holds shapes and no times; give it as --execution-trace beside"
+                " the profiler's trace of the same program"
+            )
+        raise _refusal(source, "holds no list of events")
+    if damaged := sum(entry is not None for entry in events):
+        raw.notes.append(f"{damaged:,} entries of the events list are no events")
+    raw.devices = _devices(header.get("deviceProperties"))
+    info = header.get("distributedInfo")
+    if isinstance(info, dict):
+        rank, world = info.get("rank"), info.get("world_size")
+        raw.rank = rank if type(rank) is int else None
+        raw.world_size = world if type(world) is int else None
+    return build(raw)
+
+
+def _refusal(source: str, what: str) -> InputError:
+    return InputError(
+        f"{source}: {what}; give a PyTorch profiler trace (.json, .json.gz) or an Nsight Systems export"
+        " (nsys export --type sqlite)"
+    )
+
+
+def _header(text: str) -> dict[str, Any]:
+    """What stands before the list of events in a file that ends early."""
+    try:
+        header = json.loads(text[: text.index('"traceEvents"')].rstrip().rstrip(",") + "}")
+    except ValueError:
+        return {}
+    return header if isinstance(header, dict) else {}
+
+
+class _EventReader:
+    """Takes each JSON object of the file and keeps those that are events as rows of ``raw``."""
+
+    def __init__(self, raw: RawTrace) -> None:
+        self.raw, self.count = raw, 0
+        self.handlers: dict[str, Handler] = {"python_function": self.frame, "cuda_sync": self.sync}
+        kinds_of = [
+            (_RANGES, self.range),
+            (dict.fromkeys(_CALLS, -1), self.call),
+            (_ACTIVITIES, self.activity),
+        ]
+        for categories, method in kinds_of:
+            for category, kind in categories.items():
+                handler = _with_kind(method, kind)
+                self.handlers[category] = self.handlers[category.capitalize()] = handler
+
+    def take(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        """The object itself, or None for an event, which is kept as a row."""
+        phase = event.get("ph")
+        if phase is None:
+            return event
+        self.count += 1
+        category, arguments = event.get("cat"), event.get("args")
+        arguments = arguments if type(arguments) is dict else {}
+        handler = self.handlers.get(category) if phase == "X" and type(category) is str else None
+        if handler is not None:
+            handler(event, arguments)
+        elif event.get("name") == "[memory]" and arguments:
+            self.allocation(event, arguments)
+        elif phase == "M":
+            if event.get("name") == "thread_name" and arguments:
+                key = str(event.get("pid")), str(event.get("tid"))
+                self.raw.thread_names[key] = clean_name(str(arguments.get("name", "")))
+        elif not (type(category) is str and category.lower() in _IGNORED) and phase not in ("i", "I", "C"):
+            self.raw.ignored[f"{category} ({phase})"[:80]] += 1
+        return None
+
+    def thread(self, event: dict[str, Any]) -> int:
+        process, thread = event.get("pid"), event.get("tid")
+        try:
+            return self.raw.threads.index((process, thread))
+        except TypeError:  # a list in the place of an id
+            return self.raw.threads.index((str(process), str(thread)))
+
+    def range(self, event: dict[str, Any], arguments: dict[str, Any], kind: int) -> None:
+        raw, get = self.raw, arguments.get
+        dims, stack = get("Input Dims", get("Input dims")), get("Call stack")
+        types, inputs = get("Input type"), get("Concrete Inputs")
+        raw.ranges.append(
+            (
+                event.get("ts"), event.get("dur"), raw.name(event.get("name")), kind, self.thread(event),
+                get("External id", get("external id", -1)), get("Sequence number", -1), get("Fwd thread id", -1),
+                raw.shapes.index(repr(dims), dims) if dims is not None else -1,
+                raw.types.index(repr(types), types) if types is not None else -1,
+                raw.inputs.index(repr(inputs), inputs) if inputs is not None else -1,
+                -1,
+                raw.name(stack) if stack else -1,
+            )
+        )  # fmt: skip
+
+    def frame(self, event: dict[str, Any], arguments: dict[str, Any]) -> None:
+        self.raw.frames.append(
+            (
+                event.get("ts"), event.get("dur"), self.raw.name(event.get("name")), kinds.FRAME, self.thread(event),
+                arguments.get("Python id", -1), -1, -1, -1, -1, -1, -1, -1,
+            )
+        )  # fmt: skip
+
+    def call(self, event: dict[str, Any], arguments: dict[str, Any], kind: int) -> None:
+        get = arguments.get
+        self.raw.calls.append(
+            (
+                event.get("ts"), event.get("dur"), self.raw.name(event.get("name")), kind, self.thread(event),
+                get("correlation", -1), get("External id", get("external id", -1)),
+            )
+        )  # fmt: skip
+
+    def activity(self, event: dict[str, Any], arguments: dict[str, Any], kind: int) -> None:
+        get = arguments.get
+        self.raw.activities.append(
+            (
+                event.get("ts"), event.get("dur"), self.raw.name(event.get("name")), kind,
+                get("device", event.get("pid")), get("stream", event.get("tid")), "",
+                get("correlation", -1), get("External id", get("external id", -1)),
+                get("grid"), get("block"), get("registers per thread", -1), get("shared memory", -1),
+                get("bytes", -1), -1, get("graph node id", 0), get("est. achieved occupancy %"),
+            )
+        )  # fmt: skip
+
+    def sync(self, event: dict[str, Any], arguments: dict[str, Any]) -> None:
+        get = arguments.get
+        self.raw.syncs.append(
+            (
+                event.get("ts"), event.get("dur"), self.raw.name(get("cuda_sync_kind", event.get("name"))), -1,
+                get("device", event.get("pid")), get("stream", event.get("tid")), "", get("correlation", -1),
+                get("wait_on_cuda_event_record_corr_id", -1),
+            )
+        )  # fmt: skip
+
+    def allocation(self, event: dict[str, Any], arguments: dict[str, Any]) -> None:
+        get = arguments.get
+        device = get("Device Id", -1) if get("Device Type", 0) else -1
+        self.raw.allocations.append(
+            (
+                event.get("ts"), get("Bytes"), device, get("Addr", -1), get("Total Allocated", -1), self.thread(event),
+            )
+        )  # fmt: skip
+
+
+def _with_kind(method: Callable[[dict[str, Any], dict[str, Any], int], None], kind: int) -> Handler:
+    return lambda event, arguments: method(event, arguments, kind)
+
+
+def _devices(properties: Any) -> list[Device]:
+    devices = []
+    for position, entry in enumerate(properties if isinstance(properties, list) else []):
+        if isinstance(entry, dict):
+            index, major, minor, sms, memory = (
+                value if isinstance(value := entry.get(key), int) and 0 <= value < 2**62 else 0
+                for key in ("id", "computeMajor", "computeMinor", "numSms", "totalGlobalMem")
+            )
+            capability = round(major + min(minor, 9) / 10, 1)
+            index = index if "id" in entry else position
+            devices.append(Device(index, clean_name(entry.get("name", "")), capability, sms, memory))
+    return devices

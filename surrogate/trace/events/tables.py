@@ -1,6 +1,6 @@
 """The events of a trace as columns: one frozen table per kind of event, over shared names, threads and streams."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 """A column of whole numbers; -1 stands for "not in the trace"."""
+
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +202,18 @@ class Trace:
         """The name in ``row`` of a table of this trace."""
         return self.names[int(table.name[row])]
 
+    def named(self, table: Any, test: Callable[[str], Any]) -> NDArray[np.bool_]:
+        """Which rows of a table have a name that passes ``test``, which is called once per name."""
+        return np.array([bool(test(name)) for name in self.names] or [False])[table.name]
+
     def shapes_of(self, row: int) -> tuple[Any, ...] | None:
         """Input shapes of a row of ``ranges``, one tuple per argument; None where the trace has none."""
-        found = int(self.ranges.shapes[row])
-        return None if found < 0 else self.shapes[found]
+        index = int(self.ranges.shapes[row])
+        return None if index < 0 else self.shapes[index]
 
     def device_name(self, device: int) -> str:
         """The name of the device of that index, "" where the trace has none."""
-        return next((one.name for one in self.devices if one.index == device), "")
+        return next((known.name for known in self.devices if known.index == device), "")
 
 
 T = TypeVar("T")
@@ -216,3 +223,26 @@ def take(table: T, rows: NDArray[Any]) -> T:
     """The chosen rows (indices or a mask) of a table of columns."""
     columns = {f.name: getattr(table, f.name)[rows] for f in fields(table)}  # type: ignore[arg-type]
     return replace(table, **columns)  # type: ignore[type-var]
+
+
+def linked(column: NDArray[Any], links: Ints, missing: Any = -1) -> NDArray[Any]:
+    """``column[links]``, with ``missing`` where a link is -1; the column may be empty."""
+    return np.append(column, missing)[links]
+
+
+def merged(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Starts and ends of the union of intervals, sorted; intervals that touch or overlap become one."""
+    if not len(starts):
+        return starts, ends
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    # An interval opens a new one of the union where it starts behind all that came before.
+    new = np.flatnonzero(starts[1:] > reach[:-1]) + 1
+    return starts[np.concatenate([[0], new])], reach[np.concatenate([new - 1, [len(reach) - 1]])]
+
+
+def grouped(column: Ints, rows: Ints) -> list[tuple[int, Ints]]:
+    """(value, those of ``rows`` that have it in ``column``), values ascending and rows in their order."""
+    order = rows[np.argsort(column[rows], kind="stable")]
+    values, starts = np.unique(column[order], return_index=True)
+    return list(zip(values.tolist(), np.split(order, starts[1:]), strict=True)) if len(rows) else []

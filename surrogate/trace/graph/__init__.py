@@ -7,22 +7,17 @@ says what decides the time. Changing a graph is what `surrogate.trace.whatif` is
 """
 
 from surrogate.trace.graph.build import graph_of
-from surrogate.trace.graph.coverage import Coverage
-from surrogate.trace.graph.critical import CriticalPath, critical_path, serialised_pct
-from surrogate.trace.graph.simulate import POLICIES, Timeline, simulate
-from surrogate.trace.graph.tasks import EDGE_KINDS, TASK_KINDS, Graph, Resource
+from surrogate.trace.graph.simulate import (
+    POLICIES,
+    CriticalPath,
+    Timeline,
+    critical_path,
+    serialised_pct,
+    simulate,
+)
+from surrogate.trace.graph.tasks import EDGE_KINDS, TASK_KINDS, Coverage, Graph, Resource
 
 __all__ = [
-    "EDGE_KINDS",
-    "POLICIES",
-    "TASK_KINDS",
-    "Coverage",
-    "CriticalPath",
-    "Graph",
-    "Resource",
-    "Timeline",
-    "critical_path",
-    "graph_of",
-    "serialised_pct",
-    "simulate",
-]
+    "EDGE_KINDS", "POLICIES", "TASK_KINDS", "Coverage", "CriticalPath", "Graph", "Resource", "Timeline",
+    "critical_path", "graph_of", "serialised_pct", "simulate",
+]  # fmt: skip

@@ -1,25 +1,49 @@
 """A trace → its dependency graph (Daydream, ATC 2020, section 4.2), with all six kinds of dependencies."""
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from surrogate.trace.events.tables import Ints, Trace
+from surrogate.trace.events import kinds
+from surrogate.trace.events.iterations import iteration_at
+from surrogate.trace.events.tables import Ints, Trace, linked
 from surrogate.trace.graph import tasks as t
-from surrogate.trace.graph.assemble import Assembly
-from surrogate.trace.graph.coverage import Coverage
-from surrogate.trace.graph.device import Delays, Lanes, delays_of, lanes_of
-from surrogate.trace.graph.handover import Burst, bursts, main_thread
-from surrogate.trace.graph.host import Pieces, host_pieces, outermost_calls
-from surrogate.trace.graph.host_tasks import HostTasks, host_tasks
-from surrogate.trace.graph.order import in_order
-from surrogate.trace.graph.tasks import Graph
-from surrogate.trace.graph.waits import (
+from surrogate.trace.graph.device import (
+    Delays,
+    Lanes,
     Launched,
     awaited_by_calls,
     awaited_by_streams,
+    delays_of,
+    lanes_of,
 )
-from surrogate.trace.layers import Layers, find_layers
+from surrogate.trace.graph.host import (
+    Burst,
+    HostTasks,
+    Pieces,
+    bursts,
+    host_pieces,
+    host_tasks,
+    main_thread,
+    outermost_calls,
+)
+from surrogate.trace.graph.tasks import Coverage, Floats, Graph, Resource, in_order, reordered
+from surrogate.trace.layers import OTHER, Layers, find_layers
+
+_COLLECTIVE_NAME = re.compile(r"nccl(?:Dev)?Kernel|rccl|all_?reduce|all_?gather|reduce_?scatter", re.I)
+_OUTSIDE = "(outside ranges)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """Edges of one kind; host tasks are numbered from 0, device tasks behind them, then marks."""
+
+    kind: int
+    src: Ints
+    dst: Ints
+    lag_us: Floats
+    from_start: bool = False
 
 
 def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
@@ -29,134 +53,213 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
     """
     layers = find_layers(trace) if layers is None else layers
     main = main_thread(trace)
-    found = bursts(trace, main)
-    cuts = np.array([x for one in layers.iterations for x in (one.start_ns, one.end_ns)], dtype=np.int64)
-    pieces = host_pieces(trace, layers, main, found, cuts)
-    return _Maker(trace, layers, main, found, pieces).graph()
+    every_burst = bursts(trace, main)
+    outer = outermost_calls(trace)
+    pieces = host_pieces(trace, layers, main, every_burst, outer)
+    # What waits for what: calls for activities, activities for those of other streams and lanes.
+    launched, lanes = Launched.of(trace), lanes_of(trace)
+    call_waits, syncs, lost_syncs = awaited_by_calls(trace, launched)
+    stream_waits, waits, lost_waits = awaited_by_streams(trace, launched)
+    branches = [(before, after) for after, before in enumerate(lanes.branch.tolist()) if before >= 0]
+    awaited_end_ns = np.full(len(trace.activities), np.nan)
+    for before, after in [*stream_waits, *branches]:
+        awaited_end_ns[after] = np.fmax(awaited_end_ns[after], trace.activities.end_ns[before])
+    delays = delays_of(trace, lanes, awaited_end_ns)
+    host = host_tasks(trace, pieces, outer, call_waits)
+    assembly = _Assembly(trace, layers, main, every_burst, pieces, host)
+    edges = [
+        assembly.launch_edges(delays),
+        assembly.edges_between_activities(t.EVENT_WAIT, stream_waits, delays),
+        assembly.edges_between_activities(t.LANE, branches, delays),
+        *assembly.sync_edges(call_waits),
+        *assembly.handover_edges(),
+        *assembly.end_edges(),
+    ]
+    counts: dict[str, int] = dict.fromkeys(t.EDGE_KINDS, 0)
+    for part in edges:
+        counts[t.EDGE_KINDS[part.kind]] += len(part.src)
+    activities, sizes = trace.activities, [len(part.src) for part in edges]
+    coverage = Coverage(
+        len(host), len(activities), int((activities.call < 0).sum()), int((activities.graph_node > 0).sum()), counts,
+        syncs, lost_syncs, waits, lost_waits, int((delays.unexplained_us > 0).sum()),
+        float(delays.unexplained_us.sum()), delays.latency_us, delays.typical_gap_us,
+    )  # fmt: skip
+    graph = replace(
+        assembly.tasks(lanes, delays),
+        src=np.concatenate([part.src for part in edges]).astype(np.int64),
+        dst=np.concatenate([part.dst for part in edges]).astype(np.int64),
+        edge_kind=np.repeat(np.array([part.kind for part in edges], np.int64), sizes),
+        lag_us=np.concatenate([part.lag_us for part in edges]).astype(float),
+        from_start=np.repeat(np.array([part.from_start for part in edges], np.bool_), sizes),
+        coverage=coverage,
+    )
+    return in_order(assembly.with_marks_in_place(graph))
 
 
-class _Maker:
-    """Numbers host tasks, then device tasks, then marks, collects edges, and sorts."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Assembly:
+    """Host tasks, then device tasks, then the marks of iterations, as columns, and the edges between them."""
 
-    def __init__(self, trace: Trace, layers: Layers, main: int, found: list[Burst], pieces: Pieces) -> None:
-        self.trace, self.layers, self.main, self.bursts, self.pieces = trace, layers, main, found, pieces
-        self.assembly = Assembly(trace, layers, main, found, pieces, trace.span_ns[0])
-        self.edges: list[tuple[Ints, Ints, int, np.ndarray, bool]] = []
-        self.launched = Launched.of(trace)
-        self.outer = outermost_calls(trace)
+    trace: Trace
+    layers: Layers
+    main: int
+    bursts: list[Burst]
+    pieces: Pieces
+    host: HostTasks
 
-    def graph(self) -> Graph:
-        pairs, syncs, lost_syncs = awaited_by_calls(self.trace, self.launched)
-        host = host_tasks(self.trace, self.pieces, self.outer, pairs)
-        lanes = lanes_of(self.trace)
-        stream_pairs, waits, lost_waits = awaited_by_streams(self.trace, self.launched)
-        branches = np.flatnonzero(lanes.branch >= 0)
-        delays = delays_of(self.trace, lanes, self._awaited(stream_pairs, lanes))
-        base = len(host.piece)
-        self._launch_edges(host, delays, base)
-        for kind, before, after in (
-            (t.EVENT_WAIT, [a for a, _ in stream_pairs], [b for _, b in stream_pairs]),
-            (t.LANE, lanes.branch[branches].tolist(), branches.tolist()),
-        ):
-            after = np.array(after, np.int64)
-            self._edge(np.array(before, np.int64) + base, after + base, kind, delays.event_us[after])
-        self._sync_edges(host, pairs, base)
-        graph = self.assembly.graph(host, lanes, delays)
-        self._handovers(host)
-        self._last_marks(host, base)
-        counts: dict[str, int] = dict.fromkeys(t.EDGE_KINDS, 0)
-        for src, _, kind, _, _ in self.edges:
-            counts[t.EDGE_KINDS[kind]] += len(src)
-        activities = self.trace.activities
-        coverage = Coverage(
-            base, len(activities), int((activities.call < 0).sum()), int((activities.graph_node > 0).sum()), counts,
-            syncs, lost_syncs, waits, lost_waits, int((delays.unexplained_us > 0).sum()),
-            float(delays.unexplained_us.sum()), delays.latency_us, delays.typical_gap_us,
+    def tasks(self, lanes: Lanes, delays: Delays) -> Graph:
+        """Tasks without edges; a thread's first piece, and one that follows a wait of its thread, start by edges."""
+        trace, layers, activities = self.trace, self.layers, self.trace.activities
+        pieces, host = self.pieces, self.host
+        origin_ns = trace.span_ns[0]
+        threads = sorted(set(pieces.thread.tolist()) | ({self.main} if self.main >= 0 else set()))
+        number = {thread: i for i, thread in enumerate(threads)}
+        mark_ns, mark_name, mark_iteration = self._marks()
+        thread = pieces.thread[host.piece]
+        call, around = pieces.call[host.piece], pieces.range[host.piece]
+        # Host work is named by the range around it; the profiler's own range around an iteration names no work.
+        named = (around >= 0) & (linked(trace.ranges.kind, around) != kinds.STEP)
+        host_name = np.where(named, linked(trace.ranges.name, around), len(trace.names))
+        host_name = np.where(call >= 0, linked(trace.calls.name, call), host_name)
+        # A thread's first task starts at its measured time, unless another thread hands over to it.
+        fresh = np.append(True, thread[1:] != thread[:-1])[: len(host)]
+        handed = {(burst.thread, burst.start_ns) for burst in self.bursts}
+        gap = np.zeros(len(host))
+        for task in np.flatnonzero(fresh).tolist():
+            if (int(thread[task]), int(host.start_ns[task])) not in handed:
+                gap[task] = (host.start_ns[task] - origin_ns) / 1e3
+        first = ~(lanes.previous >= 0) & (activities.call < 0)
+        device_gap = np.where(first, (activities.start_ns - origin_ns) / 1e3, delays.gap_us)
+        start_ns = np.concatenate([host.start_ns, activities.start_ns, mark_ns])
+        end_ns = np.concatenate([host.end_ns, activities.end_ns, mark_ns])
+        marks, total = len(mark_ns), len(start_ns)
+        host_iteration = iteration_at(layers.iterations, pieces.start_ns[host.piece])
+        return Graph(
+            names=(*trace.names, _OUTSIDE, *t.MARKS), layers=layers.name,
+            resources=(*self._threads(threads), *self._streams(lanes)),
+            name=np.concatenate([host_name, activities.name, mark_name]),
+            kind=np.concatenate([np.where(call >= 0, t.CALL, t.WORK), self._device_kinds(), np.full(marks, t.MARK)]),
+            resource=np.concatenate([
+                np.array([number[x] for x in thread.tolist()], np.int64), lanes.lane + len(threads),
+                np.full(marks, number.get(self.main, 0))]),
+            layer=np.concatenate([linked(layers.of_range, around), layers.of_activity, np.full(marks, -1)]),
+            phase=np.concatenate([
+                linked(layers.phase_of_range, around, OTHER), layers.phase_of_activity, np.full(marks, OTHER)]),
+            iteration=np.concatenate([host_iteration, layers.iteration_of_activity, mark_iteration]),
+            row=np.concatenate([call, np.arange(len(activities)), np.full(marks, -1)]),
+            duration_us=(end_ns - start_ns) / 1e3,
+            gap_us=np.concatenate([gap, device_gap, np.zeros(marks)]),
+            measured_us=(start_ns - origin_ns) / 1e3,
+            priority=np.zeros(total), removed=np.zeros(total, np.bool_),
+            src=np.empty(0, np.int64), dst=np.empty(0, np.int64), edge_kind=np.empty(0, np.int64),
+            lag_us=np.empty(0), from_start=np.empty(0, np.bool_), iterations=layers.iterations,
         )  # fmt: skip
-        src, dst, kind, lag, from_start = self._edge_columns()
-        whole = replace(
-            graph, src=src, dst=dst, edge_kind=kind, lag_us=lag, from_start=from_start, coverage=coverage
-        )
-        return in_order(self.assembly.with_marks_in_place(whole, host))
 
-    def _edge(self, src: Ints, dst: Ints, kind: int, lag_us: np.ndarray, from_start: bool = False) -> None:
-        self.edges.append((src, dst, kind, lag_us, from_start))
+    def _threads(self, threads: list[int]) -> list[Resource]:
+        known = [self.trace.threads[thread] for thread in threads]
+        return [Resource(t.THREAD, thread.name or f"thread {thread.thread}") for thread in known]
 
-    def _edge_columns(self) -> tuple[np.ndarray, ...]:
-        counts = [len(one[0]) for one in self.edges]
-        return (
-            np.concatenate([one[0] for one in self.edges]).astype(np.int64),
-            np.concatenate([one[1] for one in self.edges]).astype(np.int64),
-            np.repeat(np.array([one[2] for one in self.edges], np.int64), counts),
-            np.concatenate([one[3] for one in self.edges]).astype(float),
-            np.repeat(np.array([one[4] for one in self.edges], np.bool_), counts),
-        )
+    def _streams(self, lanes: Lanes) -> list[Resource]:
+        resources = []
+        for i, stream in enumerate(lanes.stream):
+            known, lane = self.trace.streams[stream], lanes.stream[:i].count(stream)
+            label = f"GPU {known.device} stream {known.stream}" + (f" branch {lane + 1}" if lane else "")
+            resources.append(Resource(t.STREAM, label, known.device))
+        return resources
 
-    def _awaited(self, pairs: list[tuple[int, int]], lanes: Lanes) -> np.ndarray:
-        found = np.full(len(self.trace.activities), np.nan)
-        for before, after in [*pairs, *((int(b), int(a)) for a, b in enumerate(lanes.branch) if b >= 0)]:
-            found[after] = np.fmax(found[after], self.trace.activities.end_ns[before])
-        return found
+    def _marks(self) -> tuple[Ints, Ints, Ints]:
+        """Times, names and iterations of the marks; none without a host thread."""
+        every = self.layers.iterations if self.main >= 0 else ()
+        times = np.array([x for part in every for x in (part.start_ns, part.end_ns)], np.int64)
+        first = len(self.trace.names) + 1
+        return times, np.tile([first, first + 1], len(every)), np.repeat(np.arange(len(every)), 2)
 
-    def _launch_edges(self, host: HostTasks, delays: Delays, base: int) -> None:
+    def _device_kinds(self) -> Ints:
+        collective = self.trace.named(self.trace.activities, _COLLECTIVE_NAME.search)
+        kind = np.array([t.KERNEL, t.COPY, t.MEMSET, t.KERNEL])[self.trace.activities.kind]
+        return np.where((kind == t.KERNEL) & collective, t.COLLECTIVE, kind)
+
+    def launch_edges(self, delays: Delays) -> _Edges:
         activities = self.trace.activities
         rows = np.flatnonzero(activities.call >= 0)
         call = activities.call[rows]
-        src = host.of_call[call]
+        src = self.host.of_call[call]
         # A driver call inside a runtime call launches later than the runtime call starts.
-        inner = (self.trace.calls.start_ns[call] - host.start_ns[src]) / 1e3
-        self._edge(src, rows + base, t.LAUNCH, delays.launch_us[rows] + inner, from_start=True)
+        inner = (self.trace.calls.start_ns[call] - self.host.start_ns[src]) / 1e3
+        return _Edges(t.LAUNCH, src, rows + len(self.host), delays.launch_us[rows] + inner, True)
 
-    def _sync_edges(self, host: HostTasks, pairs: list[tuple[int, int]], base: int) -> None:
-        src = np.array([activity for _, activity in pairs], np.int64)
-        dst = np.array([host.of_call[call] for call, _ in pairs], np.int64)
-        late = (
-            np.minimum((host.start_ns[dst] - self.trace.activities.end_ns[src]) / 1e3, 0.0)
-            if len(src)
-            else src
-        )
-        self._edge(src + base, dst, t.SYNC, late)
+    def edges_between_activities(self, kind: int, pairs: list[tuple[int, int]], delays: Delays) -> _Edges:
+        before, after = np.array(pairs, np.int64).reshape(-1, 2).T
+        return _Edges(kind, before + len(self.host), after + len(self.host), delays.event_us[after])
+
+    def sync_edges(self, pairs: list[tuple[int, int]]) -> list[_Edges]:
+        """From the awaited activity to the call, and from a blocking copy to the return of its call."""
+        host, base = self.host, len(self.host)
+        call, activity = np.array(pairs, np.int64).reshape(-1, 2).T
+        dst = host.of_call[call]
+        late = np.minimum((host.start_ns[dst] - self.trace.activities.end_ns[activity]) / 1e3, 0.0)
+        edges = [_Edges(t.SYNC, activity + base, dst, late)]
         for after_end in (True, False):
-            chosen = [(call, row) for call, (row, ends) in host.copies.items() if ends == after_end]
-            src = np.array([row for _, row in chosen], np.int64) + base
-            dst = np.array([host.return_of_call[call] for call, _ in chosen], np.int64)
-            self._edge(src, dst, t.SYNC, np.zeros(len(src)), from_start=not after_end)
+            chosen = [(call, row) for call, (row, at_end) in host.copies.items() if at_end == after_end]
+            call, row = np.array(chosen, np.int64).reshape(-1, 2).T
+            zeros = np.zeros(len(chosen))
+            edges.append(_Edges(t.SYNC, row + base, host.return_of_call[call], zeros, not after_end))
+        return edges
 
-    def _last_marks(self, host: HostTasks, base: int) -> None:
-        """An iteration that ends with the trace ends with all of it: device tasks and other threads included."""
-        on_main = self.pieces.thread[host.piece] == self.main
-        last_ns = int(host.end_ns[on_main].max()) if on_main.any() else -1
-        activities = self.trace.activities
-        last = [
-            int(np.flatnonzero(activities.stream == s)[-1]) + base
-            for s in np.unique(activities.stream).tolist()
-        ]
-        threads = self.pieces.thread[host.piece]
-        last += [int(np.flatnonzero(threads == x)[-1]) for x in np.unique(threads).tolist() if x != self.main]
-        for place, one in enumerate(self.layers.iterations if self.main >= 0 else ()):
-            if one.end_ns > last_ns:
-                mark = np.full(len(last), base + len(activities) + 2 * place + 1)
-                self._edge(np.array(last, np.int64), mark, t.END, np.zeros(len(last)))
-
-    def _handovers(self, host: HostTasks) -> None:
-        threads = self.pieces.thread[host.piece]
-        on_main = np.flatnonzero(threads == self.main)
+    def handover_edges(self) -> list[_Edges]:
+        """From the main thread's last task before a burst to its first, and from its last back to the main thread."""
+        host, thread = self.host, self.pieces.thread[self.host.piece]
+        on_main = np.flatnonzero(thread == self.main)
+        edges = []
         for burst in self.bursts:
-            own = np.flatnonzero(threads == burst.thread)
+            own = np.flatnonzero(thread == burst.thread)
             inside = own[(host.start_ns[own] >= burst.start_ns) & (host.end_ns[own] <= burst.end_ns)]
             if not len(inside):
                 continue
             before = on_main[host.start_ns[on_main] < burst.start_ns]
             if len(before):
-                self._after(int(before[-1]), int(inside[0]), burst.start_ns, host)
+                edges.append(self._handover(int(before[-1]), int(inside[0]), burst.start_ns))
             for _, stop in burst.idle:
                 after = on_main[host.start_ns[on_main] >= stop]
                 done = inside[host.start_ns[inside] < stop]
                 if len(after) and len(done):
-                    self._after(int(done[-1]), int(after[0]), int(host.start_ns[after[0]]), host)
+                    edges.append(self._handover(int(done[-1]), int(after[0]), int(host.start_ns[after[0]])))
+        return edges
 
-    def _after(self, src: int, dst: int, time_ns: int, host: HostTasks) -> None:
-        running = host.end_ns[src] > time_ns
-        reference = host.start_ns[src] if running else host.end_ns[src]
+    def _handover(self, src: int, dst: int, time_ns: int) -> _Edges:
+        running = bool(self.host.end_ns[src] > time_ns)
+        reference = (self.host.start_ns if running else self.host.end_ns)[src]
         lag = np.array([(time_ns - reference) / 1e3])
-        self._edge(np.array([src]), np.array([dst]), t.HANDOVER, lag, bool(running))
+        return _Edges(t.HANDOVER, np.array([src]), np.array([dst]), lag, running)
+
+    def end_edges(self) -> list[_Edges]:
+        """An iteration that ends with the trace ends with all of it: device tasks and other threads included."""
+        host, thread = self.host, self.pieces.thread[self.host.piece]
+        stream, base = self.trace.activities.stream, len(self.host)
+        on_main = thread == self.main
+        main_end_ns = int(host.end_ns[on_main].max()) if on_main.any() else -1
+        last = [int(np.flatnonzero(stream == s)[-1]) + base for s in np.unique(stream).tolist()]
+        last += [int(np.flatnonzero(thread == x)[-1]) for x in np.unique(thread).tolist() if x != self.main]
+        edges = []
+        for i, iteration in enumerate(self.layers.iterations if self.main >= 0 else ()):
+            if iteration.end_ns > main_end_ns:
+                mark = np.full(len(last), base + len(stream) + 2 * i + 1)
+                edges.append(_Edges(t.END, np.array(last, np.int64), mark, np.zeros(len(last))))
+        return edges
+
+    def with_marks_in_place(self, graph: Graph) -> Graph:
+        """Marks moved to where they belong on the main thread; one that comes first carries that thread's offset."""
+        marks = np.flatnonzero(graph.kind == t.MARK)
+        if not len(marks):
+            return graph
+        position = np.arange(len(graph), dtype=float)
+        on_main = np.flatnonzero(self.pieces.thread[self.host.piece] == self.main)
+        if len(on_main):
+            before = np.searchsorted(graph.measured_us[on_main], graph.measured_us[marks] - 1e-6, "left")
+            position[marks] = np.append(on_main, on_main[-1] + 1)[before] - 0.5
+            if not before[0]:
+                gap = graph.gap_us.copy()
+                gap[marks[0]] = min(graph.measured_us[marks[0]], gap[on_main[0]])
+                gap[on_main[0]] -= gap[marks[0]]
+                graph = replace(graph, gap_us=gap)
+        return reordered(graph, np.lexsort((np.arange(len(graph)), position)))

@@ -1,4 +1,7 @@
-"""Device activities as tasks: lanes of their streams, and how long after what they start.
+"""Device activities as tasks: what they and the host wait for, the lanes of their streams, and their delays.
+
+Profilers record what a wait was for only when asked to. Without a record the wait is derived from what CUDA defines
+and from time: an awaited task was launched before the wait and had ended (within 2 µs) when the wait ended.
 
 Three things let a device task start: its stream's previous task, its launch call, awaited tasks of other streams. The
 one that came last, allowing each its typical delay, is charged with the measured delay; the others keep the typical
@@ -8,16 +11,190 @@ one, so that a changed trace waits a plausible time where it waits for something
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Ints, Trace
-from surrogate.trace.graph.waits import TOLERANCE_NS
+from surrogate.trace.events.tables import Ints, Trace, linked
+from surrogate.trace.graph.tasks import Floats, Mask
 
-Floats = NDArray[np.float64]
+TOLERANCE_NS = 2000
 UNEXPLAINED_US = 20.0
+_LONG_LAUNCH = (
+    10.0  # times the typical launch, and at least _QUEUE_US: the launch waited for room in the queue
+)
+_QUEUE_US = 100.0
+_IMPLICIT_US = 20.0
 _EARLY_US = 20.0
 _DEFAULT_LATENCY_US, _DEFAULT_GAP_US = 5.0, 1.0
+Pairs = list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launched:
+    """Per stream the activities that a call launched, in launch order (ns)."""
+
+    rows: dict[int, Ints]
+    launch_ns: dict[int, Ints]
+
+    @staticmethod
+    def of(trace: Trace) -> "Launched":
+        activities = trace.activities
+        rows, times = {}, {}
+        for stream in np.unique(activities.stream).tolist():
+            own = np.flatnonzero((activities.stream == stream) & (activities.call >= 0))
+            launch = linked(trace.calls.start_ns, activities.call[own])
+            order = np.argsort(launch, kind="stable")
+            rows[stream], times[stream] = own[order], launch[order]
+        return Launched(rows, times)
+
+    def last(self, stream: int, before_ns: int) -> int:
+        """The last activity launched on the stream before that time, -1 for none."""
+        at = int(np.searchsorted(self.launch_ns[stream], before_ns, "left")) - 1
+        return int(self.rows[stream][at]) if at >= 0 else -1
+
+    def next(self, stream: int, from_ns: int) -> int:
+        """The first activity launched on the stream at that time or later, -1 for none."""
+        at = int(np.searchsorted(self.launch_ns[stream], from_ns, "left"))
+        return int(self.rows[stream][at]) if at < len(self.rows[stream]) else -1
+
+
+def awaited_by_calls(trace: Trace, launched: Launched) -> tuple[Pairs, int, int]:
+    """(call, activity) pairs where the call waits for the activity; synchronising calls; those without a target."""
+    calls, ends = trace.calls, trace.activities.end_ns
+    pairs: Pairs = []
+    seen = lost = 0
+    syncs = trace.syncs
+    recorded = (syncs.call >= 0) & (syncs.stream >= 0) & (syncs.kind == kinds.SYNC_STREAM)
+    streams = dict(zip(syncs.call[recorded].tolist(), syncs.stream[recorded].tolist(), strict=True))
+    for call in np.flatnonzero(_may_wait(trace)).tolist():
+        kind, name = int(calls.kind[call]), trace.name_of(calls, call).lower()
+        if kind == kinds.SYNC_CALL:
+            seen += 1
+            targets = _targets(trace, launched, call, name, streams)
+            lost += not targets
+        elif kind == kinds.LAUNCH:
+            targets = _queue_head(trace, launched, call)
+        else:  # cudaFree waits for the device
+            targets = [row for row in _finished(trace, launched, call) if ends[row] > calls.start_ns[call]]
+        pairs += [(call, target) for target in targets]
+    return pairs, seen, lost
+
+
+def _may_wait(trace: Trace) -> Mask:
+    """Synchronising calls, launches so long that they must have waited for the queue, and frees that took long."""
+    calls = trace.calls
+    is_launch = calls.kind == kinds.LAUNCH
+    typical_us = float(np.median(calls.time_us[is_launch])) if is_launch.any() else 5.0
+    long_launch = is_launch & (calls.time_us > max(_QUEUE_US, _LONG_LAUNCH * typical_us))
+    frees = trace.named(calls, lambda name: "free" in name.lower() and "async" not in name.lower())
+    implicit = (calls.kind == kinds.MEMORY_CALL) & frees & (calls.time_us > _IMPLICIT_US)
+    return (calls.kind == kinds.SYNC_CALL) | long_launch | implicit
+
+
+def _finished(trace: Trace, launched: Launched, call: int) -> list[int]:
+    """Per stream the last activity launched before the call, where it had ended when the call did."""
+    start, end = int(trace.calls.start_ns[call]), int(trace.calls.end_ns[call]) + TOLERANCE_NS
+    last = [launched.last(stream, start) for stream in launched.rows]
+    return [row for row in last if row >= 0 and trace.activities.end_ns[row] <= end]
+
+
+def _targets(trace: Trace, launched: Launched, call: int, name: str, streams: dict[int, int]) -> list[int]:
+    """What a synchronising call waits for: every stream, the latest activity (an event), or its own stream."""
+    finished = _finished(trace, launched, call)
+    if not finished or "device" in name or "ctx" in name or "context" in name:
+        return finished
+    ends = trace.activities.end_ns
+    latest = max(finished, key=lambda row: int(ends[row]))
+    if "event" in name:
+        return [latest] if ends[latest] >= trace.calls.start_ns[call] else []
+    stream = streams[call] if call in streams else _own_stream(trace, launched, call)
+    return [row for row in finished if trace.activities.stream[row] == stream] or [latest]
+
+
+def _own_stream(trace: Trace, launched: Launched, call: int) -> int:
+    """The stream that the calling thread launched on last; -1 for none."""
+    start, thread, best = int(trace.calls.start_ns[call]), trace.calls.thread[call], (-1, -1)
+    for stream in launched.rows:
+        row = launched.last(stream, start)
+        if row >= 0 and trace.calls.thread[trace.activities.call[row]] == thread:
+            best = max(best, (int(trace.calls.start_ns[trace.activities.call[row]]), stream))
+    return best[1]
+
+
+def _queue_head(trace: Trace, launched: Launched, call: int) -> list[int]:
+    """The activity whose end let a long launch go on: the last one on its own stream that ended while it waited."""
+    own = np.flatnonzero(trace.activities.call == call)
+    if not len(own):
+        return []
+    start, end = trace.calls.start_ns[call], trace.calls.end_ns[call]
+    stream = int(trace.activities.stream[own[0]])
+    rows = launched.rows[stream][launched.launch_ns[stream] < start]
+    ends = trace.activities.end_ns[rows]
+    inside = rows[(ends > start) & (ends <= end + TOLERANCE_NS)]
+    return [int(inside[-1])] if len(inside) else []
+
+
+def blocking_copies(trace: Trace) -> dict[int, tuple[int, bool]]:
+    """Call → (copy, whether the call returns after the copy's *end*; else after its start, while it stages the data).
+
+    A copy to pageable host memory ends before its call does; one from pageable memory is staged by the call, which so
+    waits until the stream comes to it.
+    """
+    activities, calls = trace.activities, trace.calls
+    pageable = trace.named(activities, lambda name: "pageable" in name.lower())
+    is_async = trace.named(calls, lambda name: "async" in name.lower())
+    blocking = {}
+    for row in np.flatnonzero((activities.kind == kinds.COPY) & (activities.call >= 0)).tolist():
+        call = int(activities.call[row])
+        if calls.kind[call] != kinds.COPY_CALL or activities.start_ns[row] >= calls.end_ns[call]:
+            continue
+        to_host = activities.copy_kind[row] == kinds.TO_HOST
+        ends_inside = activities.end_ns[row] <= calls.end_ns[call]
+        if ends_inside and (to_host or pageable[row] or not is_async[call]):
+            blocking[call] = (row, True)
+        elif pageable[row] and not to_host:
+            blocking[call] = (row, False)
+    return blocking
+
+
+def awaited_by_streams(trace: Trace, launched: Launched) -> tuple[Pairs, int, int]:
+    """(activity before, activity after) across streams for cudaStreamWaitEvent; the waits; those without a target.
+
+    The wait belongs to its recorded stream, else to that of the next launch on its thread. What it awaits is the
+    last activity of the other streams of the device that was launched before it and ended before its stream went on.
+    """
+    calls, activities, syncs = trace.calls, trace.activities, trace.syncs
+    devices = [(stream.process, stream.device) for stream in trace.streams]
+    # The first activity that each call launched; written backwards, so that the first one stays.
+    with_call = np.flatnonzero(activities.call >= 0)[::-1]
+    first_of_call = np.full(len(calls), -1)
+    first_of_call[activities.call[with_call]] = with_call
+    launching = np.flatnonzero(first_of_call >= 0)
+    threads = calls.thread[launching]
+    by_thread = {thread: launching[threads == thread] for thread in np.unique(threads).tolist()}
+    recorded = (syncs.call >= 0) & (syncs.stream >= 0) & (syncs.kind == kinds.SYNC_STREAM_WAIT)
+    stream_of = dict(zip(syncs.call[recorded].tolist(), syncs.stream[recorded].tolist(), strict=True))
+    pairs: dict[tuple[int, int], None] = {}
+    waits = np.flatnonzero(calls.kind == kinds.WAIT_CALL).tolist()
+    lost = 0
+    for wait in waits:
+        wait_ns = int(calls.start_ns[wait])
+        if stream_of.get(wait, -1) in launched.rows:
+            after = launched.next(stream_of[wait], wait_ns)
+        else:
+            later = by_thread.get(int(calls.thread[wait]), launching[:0])
+            at = int(np.searchsorted(later, wait, "right"))
+            after = int(first_of_call[later[at]]) if at < len(later) else -1
+        if after < 0:
+            lost += 1
+            continue
+        stream = int(activities.stream[after])
+        others = [s for s in launched.rows if s != stream and devices[s] == devices[stream]]
+        before = [launched.last(other, wait_ns) for other in others]
+        limit = activities.start_ns[after] + TOLERANCE_NS
+        awaited = [row for row in before if row >= 0 and activities.end_ns[row] <= limit]
+        lost += not awaited
+        pairs.update(dict.fromkeys((row, after) for row in awaited))
+    return list(pairs), len(waits), lost
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,19 +223,19 @@ def lanes_of(trace: Trace) -> Lanes:
             previous[rows[1:]] = rows[:-1]
             streams.append(stream)
             continue
-        last: list[int] = []
+        last: list[int] = []  # the last activity of each lane of this stream
         for row in rows.tolist():
             begins = int(activities.start_ns[row]) + TOLERANCE_NS
             free = [i for i, other in enumerate(last) if activities.end_ns[other] <= begins]
-            at = free[0] if free else len(last)
+            chosen = free[0] if free else len(last)
             latest = max(free, key=lambda i: int(activities.end_ns[last[i]]), default=-1)
-            if latest >= 0 and latest != at:
+            if latest >= 0 and latest != chosen:
                 branch[row] = last[latest]
-            if at == len(last):
+            if chosen == len(last):
                 last.append(row)
             else:
-                previous[row] = last[at]
-            lane[row], last[at] = len(streams) + at, row
+                previous[row] = last[chosen]
+            lane[row], last[chosen] = len(streams) + chosen, row
         streams += [stream] * len(last)
     return Lanes(lane, previous, branch, tuple(streams))
 
@@ -80,24 +257,24 @@ def delays_of(trace: Trace, lanes: Lanes, awaited_end_ns: Floats) -> Delays:
     """``awaited_end_ns``: end of the latest activity of other lanes that each one waits for, NaN for none."""
     activities = trace.activities
     start = activities.start_ns.astype(float)
-    launched = activities.call >= 0
-    launch = np.where(launched, trace.calls.start_ns[activities.call] if len(trace.calls) else 0, np.nan)
-    follows = lanes.previous >= 0
-    before = np.where(follows, activities.end_ns[lanes.previous] if len(activities) else 0, np.nan)
+    launch = linked(trace.calls.start_ns, activities.call, np.nan)
+    before = linked(activities.end_ns, lanes.previous, np.nan)
     gap, latency, event = ((start - other) / 1e3 for other in (before, launch, awaited_end_ns))
     typical_gap, typical_latency = _typical(trace, gap, latency)
+    # Each cause with its typical delay, or with the measured one where that was shorter.
     least = np.stack([
         np.minimum(gap, typical_gap), np.minimum(latency, typical_latency), np.minimum(event, typical_gap),
     ])  # fmt: skip
     ready = np.stack([before, launch, awaited_end_ns]) / 1e3 + least
     known = ~np.isnan(ready).all(axis=0)
-    # Nothing to wait for: an absolute time.
+    # A task with nothing to wait for starts at an absolute time.
     ready[0, ~known], least[0, ~known] = 0.0, 0.0
+    # The cause that was ready last takes the rest of the measured delay.
     filled = np.where(np.isnan(ready), -np.inf, ready)
     binding = filled.argmax(axis=0)
     residual = np.maximum(start / 1e3 - filled.max(axis=0), 0.0) if len(start) else start
     least[binding, np.arange(len(start))] += residual
-    gap_us = np.where(follows | ~known, least[0], 0.0)
+    gap_us = np.where((lanes.previous >= 0) | ~known, least[0], 0.0)
     unexplained = np.where(known & (residual > UNEXPLAINED_US), residual, 0.0)
     return Delays(np.nan_to_num(gap_us), least[1], least[2], typical_latency, typical_gap, unexplained)
 
@@ -108,6 +285,6 @@ def _typical(trace: Trace, gap: Floats, latency: Floats) -> tuple[float, float]:
     with np.errstate(invalid="ignore"):
         early = kernel & (latency - gap > _EARLY_US) & (gap < _EARLY_US)
         idle = kernel & ((gap > latency) | (np.isnan(gap) & ~np.isnan(latency)))
-    found_gap = float(np.median(gap[early])) if early.any() else _DEFAULT_GAP_US
-    found_latency = float(np.median(latency[idle])) if idle.any() else _DEFAULT_LATENCY_US
-    return max(found_gap, 0.0), max(found_latency, 0.0)
+    gap_us = float(np.median(gap[early])) if early.any() else _DEFAULT_GAP_US
+    latency_us = float(np.median(latency[idle])) if idle.any() else _DEFAULT_LATENCY_US
+    return max(gap_us, 0.0), max(latency_us, 0.0)

@@ -1,4 +1,10 @@
-"""Host threads as tasks: every runtime call, and the work between calls, cut where a layer or an iteration changes."""
+"""Host threads as tasks: hand-over between threads, pieces of host time between calls, waits taken out.
+
+No profiler records where one thread sets another to work. It shows in time: autograd's thread runs in bursts, and
+during a burst the main thread, which called ``backward()``, begins and ends nothing. A burst's first event then follows
+the main thread's last one before it, and the main thread's next event follows the burst's last (Daydream, ATC 2020,
+section 4.2, CPU → CPU).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,10 +12,115 @@ from itertools import pairwise
 
 import numpy as np
 
-from surrogate.trace.events.host import within
-from surrogate.trace.events.tables import Ints, Trace
-from surrogate.trace.graph.handover import Burst, busy_spans
+from surrogate.trace.events import kinds
+from surrogate.trace.events.build import within
+from surrogate.trace.events.tables import Ints, Trace, linked, merged
+from surrogate.trace.graph.device import blocking_copies
+from surrogate.trace.graph.tasks import Mask
 from surrogate.trace.layers import Layers
+
+_ENGINE = "autograd::engine"
+_LAUNCH_NS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Work of ``thread`` from ``start_ns`` to ``end_ns`` that the main thread starts.
+
+    ``idle`` are the times in which the main thread waits for it, none where it goes on with work of its own. Autograd
+    runs operators on the CPU in the thread that called ``backward()``, so the wait can have breaks.
+    """
+
+    thread: int
+    start_ns: int
+    end_ns: int
+    idle: tuple[tuple[int, int], ...]
+
+
+def main_thread(trace: Trace) -> int:
+    """The thread of the profiler's steps, else the one with the most time outside autograd; -1 without a host event."""
+    ranges, calls = trace.ranges, trace.calls
+    steps = np.flatnonzero(ranges.kind == kinds.STEP)
+    if len(steps):
+        return int(ranges.thread[steps[0]])
+    outer = np.flatnonzero((ranges.depth == 0) & ~_of_autograd(trace))
+    thread, time_us = ranges.thread[outer], ranges.time_us[outer]
+    if not len(outer):
+        thread, time_us = calls.thread, calls.time_us
+    known = thread >= 0
+    return int(np.bincount(thread[known], weights=time_us[known]).argmax()) if known.any() else -1
+
+
+def bursts(trace: Trace, main: int) -> list[Burst]:
+    """The bursts of the other threads in time order; a thread that the main one neither starts nor awaits has none."""
+    if main < 0:
+        return []
+    ranges = trace.ranges
+    autograd = _of_autograd(trace)
+    on_main = autograd & (ranges.thread == main)
+    engine = merged(ranges.start_ns[on_main], ranges.end_ns[on_main])
+    # When the main thread begins or ends something, its own work for autograd left aside.
+    edges = np.concatenate(_intervals(trace, main))
+    at = np.searchsorted(engine[0], edges, "right") - 1
+    edges = np.sort(edges[(at < 0) | (linked(engine[1], at, 0) < edges)])
+    result: list[Burst] = []
+    for thread in _threads(trace):
+        if thread != main:
+            starts = np.sort(ranges.start_ns[autograd & (ranges.thread == thread)])
+            result += _bursts_of_thread(trace, thread, edges, starts, engine)
+    return sorted(result, key=lambda burst: burst.start_ns)
+
+
+def _bursts_of_thread(
+    trace: Trace, thread: int, main_edges: Ints, backward_starts: Ints, engine: tuple[Ints, Ints]
+) -> list[Burst]:
+    starts, ends = merged(*_intervals(trace, thread))
+    if not len(starts):
+        return []
+    # A burst goes on over an idle time in which the main thread does nothing either.
+    after = np.searchsorted(main_edges, ends[:-1], "left")
+    before = np.searchsorted(main_edges, starts[1:], "right")
+    breaks = np.flatnonzero(before > after)
+    firsts = starts[np.concatenate([[0], breaks + 1])]
+    lasts = ends[np.concatenate([breaks, [len(ends) - 1]])]
+    result = []
+    for start, end in zip(firsts.tolist(), lasts.tolist(), strict=True):
+        follows = int(np.searchsorted(main_edges, start, "right"))
+        precedes = int(np.searchsorted(main_edges, end, "left"))
+        # The main thread waits where it has events before and after the burst, and none during it.
+        waits = 0 < follows == precedes < len(main_edges)
+        low, high = np.searchsorted(backward_starts, [start, end])
+        if waits or (follows and high > low):
+            result.append(Burst(thread, start, end, _idle(start, end, engine) if waits else ()))
+    return result
+
+
+def _idle(start: int, end: int, engine: tuple[Ints, Ints]) -> tuple[tuple[int, int], ...]:
+    """[start, end) without the times when the main thread works for autograd itself."""
+    gaps, at = [], start
+    for begins, stops in zip(engine[0].tolist(), engine[1].tolist(), strict=True):
+        if stops > start and begins < end:
+            gaps.append((at, begins))
+            at = stops
+    return tuple((a, b) for a, b in [*gaps, (at, end)] if a < b)
+
+
+def _of_autograd(trace: Trace) -> Mask:
+    return (trace.ranges.forward_thread > 0) | trace.named(
+        trace.ranges, lambda name: name.startswith(_ENGINE)
+    )
+
+
+def _threads(trace: Trace) -> list[int]:
+    threads = np.unique(np.concatenate([trace.ranges.thread, trace.calls.thread]))
+    return threads[threads >= 0].tolist()
+
+
+def _intervals(trace: Trace, thread: int) -> tuple[Ints, Ints]:
+    """Starts and ends of the ranges and calls of a thread."""
+    tables = (trace.ranges, trace.calls)
+    starts = np.concatenate([table.start_ns[table.thread == thread] for table in tables])
+    return starts, np.concatenate([table.end_ns[table.thread == thread] for table in tables])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,9 +132,6 @@ class Pieces:
     end_ns: Ints
     call: Ints
     range: Ints
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
 
 
 def outermost_calls(trace: Trace) -> Ints:
@@ -39,72 +147,113 @@ def outermost_calls(trace: Trace) -> Ints:
     return outer
 
 
-def host_pieces(trace: Trace, layers: Layers, main: int, found: Sequence[Burst], cuts: Ints) -> Pieces:
-    """All pieces; ``cuts`` are further times (ns) where the main thread's work is cut.
+def host_pieces(trace: Trace, layers: Layers, main: int, every_burst: Sequence[Burst], outer: Ints) -> Pieces:
+    """All pieces: calls, and the work between them, cut where a layer, an iteration or a burst begins or ends.
 
     A thread that works in bursts has no pieces between them, and the main thread none while it waits for one.
     """
-    outer = outermost_calls(trace)
-    threads = np.unique(np.concatenate([trace.ranges.thread, trace.calls.thread]))
     parts = []
-    for thread in threads[threads >= 0].tolist():
+    for thread in _threads(trace):
         if thread == main:
-            extra = np.concatenate([cuts, [t for one in found for t in (one.start_ns, one.end_ns)]])
-            idle = [span for one in found for span in one.idle]
-            extra = np.concatenate([extra, np.array(idle, np.int64).ravel()])
+            idle = [span for burst in every_burst for span in burst.idle]
+            cuts = [(part.start_ns, part.end_ns) for part in (*layers.iterations, *every_burst)] + idle
         else:
-            own = [one for one in found if one.thread == thread]
-            extra = np.array([t for one in own for t in (one.start_ns, one.end_ns)])
-            idle = [(a.end_ns, b.start_ns) for a, b in pairwise(own)]
-        parts.append(_of_thread(trace, layers, thread, outer, extra.astype(np.int64), idle))
+            own = [burst for burst in every_burst if burst.thread == thread]
+            idle = [(before.end_ns, after.start_ns) for before, after in pairwise(own)]
+            cuts = [(burst.start_ns, burst.end_ns) for burst in own]
+        parts.append(_pieces_of_thread(trace, layers, thread, outer, np.array(cuts, np.int64).ravel(), idle))
     if not parts:
-        empty = np.empty(0, np.int64)
-        return Pieces(empty, empty, empty, empty, empty)
+        return Pieces(*[np.empty(0, np.int64)] * 5)
     thread, start, end, call = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    held = within(start, end, thread, trace.ranges) if len(start) else start
-    held = np.where(call >= 0, trace.calls.range[call] if len(trace.calls) else -1, held)
-    return Pieces(thread, start, end, call, held)
+    around = np.where(call >= 0, linked(trace.calls.range, call), within(start, end, thread, trace.ranges))
+    return Pieces(thread, start, end, call, around)
 
 
-def _of_thread(
-    trace: Trace, layers: Layers, thread: int, outer: Ints, extra: Ints, idle: list[tuple[int, int]]
+def _pieces_of_thread(
+    trace: Trace, layers: Layers, thread: int, outer: Ints, cuts: Ints, idle: list[tuple[int, int]]
 ) -> tuple[Ints, Ints, Ints, Ints]:
     rows = np.flatnonzero((trace.calls.thread == thread) & (outer == np.arange(len(outer))))
     starts, ends = trace.calls.start_ns[rows], trace.calls.end_ns[rows]
-    busy = busy_spans(trace, thread)
+    busy = merged(*_intervals(trace, thread))
     if len(busy[0]):
-        extra = extra[(extra >= busy[0][0]) & (extra <= busy[1][-1])]
-    bounds = np.unique(np.concatenate([starts, ends, _layer_bounds(trace, layers, thread), *busy, extra]))
+        cuts = cuts[(cuts >= busy[0][0]) & (cuts <= busy[1][-1])]
+    # Between any two neighbouring bounds the thread does one thing; what a call covers is the call's own piece.
+    bounds = np.unique(np.concatenate([starts, ends, _layer_bounds(trace, layers, thread), *busy, cuts]))
     low, high = bounds[:-1], bounds[1:]
-    keep = ~_covered(low, starts, ends)
+    kept = ~_covered(low, starts, ends)
     if idle:
         spans = np.array(sorted(idle), dtype=np.int64)
-        keep &= ~_covered(low, spans[:, 0], spans[:, 1])
-    low, high = low[keep], high[keep]
-    start, end = np.concatenate([starts, low]), np.concatenate([ends, high])
-    call = np.concatenate([rows, np.full(len(low), -1)])
+        kept &= ~_covered(low, spans[:, 0], spans[:, 1])
+    start, end = np.concatenate([starts, low[kept]]), np.concatenate([ends, high[kept]])
+    call = np.concatenate([rows, np.full(int(kept.sum()), -1)])
     order = np.lexsort((end, start))
     return np.full(len(start), thread), start[order], end[order], call[order]
 
 
-def _covered(times: Ints, starts: Ints, ends: Ints) -> np.ndarray:
+def _covered(times: Ints, starts: Ints, ends: Ints) -> Mask:
     """Whether each time lies in one of the sorted, disjoint intervals [start, end); empty ones hold nothing."""
-    if not len(starts):
-        return np.zeros(len(times), np.bool_)
     full = ends > starts
     starts, ends = starts[full], ends[full]
-    if not len(starts):
-        return np.zeros(len(times), np.bool_)
     at = np.searchsorted(starts, times, "right") - 1
-    return (at >= 0) & (ends[np.maximum(at, 0)] > times)
+    return (at >= 0) & (linked(ends, at) > times)
 
 
 def _layer_bounds(trace: Trace, layers: Layers, thread: int) -> Ints:
     """Starts and ends of the ranges on a thread at which the layer changes."""
     ranges = trace.ranges
-    if not len(ranges):
-        return np.empty(0, np.int64)
-    own = layers.of_range
-    around = np.where(ranges.parent >= 0, own[ranges.parent], -1)
-    rows = np.flatnonzero((ranges.thread == thread) & (own >= 0) & (own != around))
+    around = linked(layers.of_range, ranges.parent)
+    changes = (layers.of_range >= 0) & (layers.of_range != around)
+    rows = np.flatnonzero((ranges.thread == thread) & changes)
     return np.concatenate([ranges.start_ns[rows], ranges.end_ns[rows]])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostTasks:
+    """``piece`` and times of every host task; ``of_call`` and ``return_of_call``: the task in which a call begins and
+    the one in which it returns; ``copies``: blocking copies, as `blocking_copies` gives them."""
+
+    piece: Ints
+    start_ns: Ints
+    end_ns: Ints
+    of_call: Ints
+    return_of_call: Ints
+    copies: dict[int, tuple[int, bool]]
+
+    def __len__(self) -> int:
+        return len(self.piece)
+
+
+def host_tasks(trace: Trace, pieces: Pieces, outer: Ints, pairs: list[tuple[int, int]]) -> HostTasks:
+    """Pieces with waiting calls shortened to what follows the wait, and blocking copies split in start and return.
+
+    ``pairs``: (call, activity that it waits for).
+    """
+    activities = trace.activities
+    start, end = pieces.start_ns.copy(), pieces.end_ns.copy()
+    of_call = np.full(len(trace.calls), -1)
+    rows = np.flatnonzero(pieces.call >= 0)
+    of_call[pieces.call[rows]] = rows
+    of_call = of_call[outer]
+    # A waiting call's task is what the call still does once the activity has ended.
+    for call, activity in pairs:
+        task = of_call[call]
+        start[task] = min(max(start[task], activities.end_ns[activity]), end[task])
+    copies = {call: row for call, row in blocking_copies(trace).items() if call == outer[call]}
+    # A piece that holds a blocking copy stands twice: the second time for the call's return.
+    by_piece = {int(of_call[call]): copy for call, copy in copies.items()}
+    piece = np.sort(np.concatenate([np.arange(len(start)), np.array(sorted(by_piece), np.int64)]))
+    is_return = np.append(False, piece[1:] == piece[:-1])[: len(piece)]
+    first = np.flatnonzero(~is_return)
+    start, end = start[piece], end[piece]
+    launches = trace.calls.time_us[trace.calls.kind == kinds.LAUNCH]
+    typical_ns = int(1e3 * np.median(launches)) if len(launches) else _LAUNCH_NS
+    for task in np.flatnonzero(is_return).tolist():
+        row, after_end = by_piece[int(piece[task])]
+        called = int(start[task])
+        # The return's time starts when the copy lets it; the start takes as long as a launch.
+        start[task] = (activities.end_ns if after_end else activities.start_ns)[row]
+        end[task - 1] = min(called + typical_ns, max(int(activities.start_ns[row]), called))
+    of_call = linked(first, of_call)
+    back = of_call.copy()
+    back[pieces.call[piece[is_return]]] = np.flatnonzero(is_return)
+    return HostTasks(piece, start, end, of_call, back, copies)

@@ -1,4 +1,4 @@
-"""Simulation of a dependency graph: when every task starts, in recorded order or under a policy per resource."""
+"""Simulation of a dependency graph, and the critical path of what was simulated."""
 
 import heapq
 from collections.abc import Mapping
@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError, nearest
-from surrogate.trace.graph.tasks import MARK, MARKS, Floats, Graph, previous_on_resource
+from surrogate.trace.events.tables import Ints, linked
+from surrogate.trace.graph.tasks import (
+    DEVICE_KINDS,
+    MARK,
+    MARKS,
+    TASK_KINDS,
+    Floats,
+    Graph,
+    previous_on_resource,
+)
 
 POLICIES = ("recorded", "arrival", "priority", "shortest")
 """Which ready task a resource runs next: as recorded (default), the first ready, of highest priority, the shortest."""
@@ -36,13 +45,13 @@ class Timeline:
     def iteration_us(self) -> list[float]:
         """For every iteration the time between its start mark and its end mark on the main thread."""
         graph = self.graph
-        found: dict[tuple[int, str], float] = {}
+        times: dict[tuple[int, str], float] = {}
         for task in np.flatnonzero(graph.kind == MARK).tolist():
-            found[int(graph.iteration[task]), graph.name_of(task)] = float(self.start_us[task])
+            times[int(graph.iteration[task]), graph.name_of(task)] = float(self.start_us[task])
         return [
-            found[place, MARKS[1]] - found[place, MARKS[0]]
-            for place in range(len(graph.iterations))
-            if (place, MARKS[0]) in found
+            times[i, MARKS[1]] - times[i, MARKS[0]]
+            for i in range(len(graph.iterations))
+            if (i, MARKS[0]) in times
         ]
 
     def __repr__(self) -> str:
@@ -91,12 +100,12 @@ def _sweep(graph: Graph) -> tuple[list[float], list[float]]:
 def _keys(graph: Graph, policy: Any) -> list[float]:
     """Per task what the policy sorts by, lowest first."""
     if callable(policy):
-        found = np.asarray(policy(graph), dtype=float)
-        if found.shape != (len(graph),):
+        keys = np.asarray(policy(graph), dtype=float)
+        if keys.shape != (len(graph),):
             raise InputError(
-                f"a policy gives one number per task ({len(graph):,}), not an array of shape {found.shape}"
+                f"a policy gives one number per task ({len(graph):,}), not an array of shape {keys.shape}"
             )
-        return found.tolist()
+        return keys.tolist()
     if policy == "arrival":
         return [0.0] * len(graph)
     if policy == "priority":
@@ -111,6 +120,7 @@ def _keys(graph: Graph, policy: Any) -> list[float]:
 def _dispatch(graph: Graph, keys: Mapping[int, list[float]]) -> tuple[list[float], list[float]]:
     """Event by event in time order; a resource without keys runs its tasks in the graph's order."""
     count, resource = len(graph), graph.resource.tolist()
+    # On a resource without a policy the order of its tasks is an edge like any other.
     before = previous_on_resource(graph.resource)
     chosen = np.isin(graph.resource, list(keys))
     chained = np.flatnonzero((before >= 0) & ~chosen)
@@ -118,34 +128,37 @@ def _dispatch(graph: Graph, keys: Mapping[int, list[float]]) -> tuple[list[float
     dst = np.concatenate([graph.dst, chained])
     lag = np.concatenate([graph.lag_us, graph.gap_us[chained]])
     from_start = np.concatenate([graph.from_start, np.zeros(len(chained), np.bool_)])
+    # The edges out of each task, and where each task's own begin and end.
     order = np.argsort(src, kind="stable")
     following = list(zip(dst[order].tolist(), lag[order].tolist(), from_start[order].tolist(), strict=True))
     stops = np.concatenate([[0], np.cumsum(np.bincount(src, minlength=count))]).tolist()
+    # Edges that have not passed yet, and the earliest start by those that have.
     left = np.bincount(dst, minlength=count).tolist()
     ready = np.where((before < 0) & ~chosen, graph.gap_us, 0.0).tolist()
     duration, start, end = graph.duration_us.tolist(), [0.0] * count, [0.0] * count
-    waiting: dict[int, list[tuple[float, float, int]]] = {one: [] for one in keys}
+    waiting: dict[int, list[tuple[float, float, int]]] = {queue: [] for queue in keys}
     free = dict.fromkeys(keys, 0.0)
+    # (time, 0, task that becomes ready) or (time, 1, resource that picks its next task).
     events = [(ready[i], 0, i) for i in range(count) if not left[i]]
     heapq.heapify(events)
 
     def run(task: int, time_us: float) -> None:
         start[task], end[task] = time_us, time_us + duration[task]
-        for other, wait_us, by_start in following[stops[task] : stops[task + 1]]:
-            ready[other] = max(ready[other], (start[task] if by_start else end[task]) + wait_us)
-            left[other] -= 1
-            if not left[other]:
-                heapq.heappush(events, (ready[other], 0, other))
+        for target, wait_us, by_start in following[stops[task] : stops[task + 1]]:
+            ready[target] = max(ready[target], (start[task] if by_start else end[task]) + wait_us)
+            left[target] -= 1
+            if not left[target]:
+                heapq.heappush(events, (ready[target], 0, target))
 
     while events:
         time_us, is_pick, which = heapq.heappop(events)
         if not is_pick:
-            one = resource[which]
-            if one not in keys:
+            queue = resource[which]
+            if queue not in keys:
                 run(which, time_us)
                 continue
-            heapq.heappush(waiting[one], (keys[one][which], time_us, which))
-            heapq.heappush(events, (max(time_us, free[one]), 1, one))
+            heapq.heappush(waiting[queue], (keys[queue][which], time_us, which))
+            heapq.heappush(events, (max(time_us, free[queue]), 1, queue))
         elif waiting[which] and free[which] <= time_us:
             task = heapq.heappop(waiting[which])[2]
             run(task, time_us)
@@ -153,3 +166,91 @@ def _dispatch(graph: Graph, keys: Mapping[int, list[float]]) -> tuple[list[float
             if waiting[which]:
                 heapq.heappush(events, (free[which], 1, which))
     return start, end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CriticalPath:
+    """``tasks`` from first to last; ``by_kind_us`` is their time by kind, and ``waiting_us`` the rest of the total:
+    launch latency, gaps between kernels, transfer of control."""
+
+    tasks: Ints
+    by_kind_us: dict[str, float]
+    waiting_us: float
+
+    @property
+    def total_us(self) -> float:
+        """All of it in µs: the timeline's total."""
+        return sum(self.by_kind_us.values()) + self.waiting_us
+
+
+def critical_path(timeline: Timeline) -> CriticalPath:
+    """Backwards from the task that ends last, each time to the dependency that decided the start.
+
+    A launch decides with its start, so of the call itself only the part before the next task's start counts.
+    """
+    graph, start, end = timeline.graph, timeline.start_us, timeline.end_us
+    if not len(graph):
+        return CriticalPath(np.empty(0, np.int64), {}, 0.0)
+    binding, _ = binding_of(timeline)
+    task, path = int(np.where(graph.removed, -np.inf, end).argmax()), []
+    while task >= 0:
+        path.append(task)
+        task = int(binding[task])
+    tasks = np.array(path[::-1], dtype=np.int64)
+    reach = np.append(start[tasks[1:]], np.inf)
+    spent = np.maximum(np.minimum(end[tasks], reach) - start[tasks], 0.0)
+    by_kind = {
+        name: float(spent[graph.kind[tasks] == code].sum())
+        for code, name in enumerate(TASK_KINDS)
+        if (graph.kind[tasks] == code).any() and name != "mark"
+    }
+    return CriticalPath(tasks, by_kind, timeline.total_us - sum(by_kind.values()))
+
+
+def binding_of(timeline: Timeline) -> tuple[Ints, np.ndarray]:
+    """For every task the dependency that decided its start (-1: none), and the µs it left to spare (about 0)."""
+    graph, start, end = timeline.graph, timeline.start_us, timeline.end_us
+    before = _ran_before(timeline)
+    count = len(graph)
+    # Every dependency as an edge: order on the resources, and the graph's own edges.
+    chained = np.flatnonzero(before >= 0)
+    src = np.concatenate([before[chained], graph.src])
+    dst = np.concatenate([chained, graph.dst])
+    fixed = ~np.isin(graph.resource[chained], list(graph.policies))
+    ready = np.concatenate([
+        end[before[chained]] + graph.gap_us[chained] * fixed,
+        np.where(graph.from_start, start[graph.src], end[graph.src]) + graph.lag_us,
+    ])  # fmt: skip
+    # Per task the edge that passed last; where even that left time to spare, none decided.
+    order = np.lexsort((ready, dst))
+    last = order[np.append(dst[order][1:] != dst[order][:-1], True)] if len(order) else order
+    binding, spare = np.full(count, -1), np.full(count, np.inf)
+    binding[dst[last]], spare[dst[last]] = src[last], start[dst[last]] - ready[last]
+    binding[spare > 1e-3] = -1
+    return binding, spare
+
+
+def _ran_before(timeline: Timeline) -> Ints:
+    """The task that ran before each on its resource, as simulated."""
+    if not timeline.graph.policies:
+        return previous_on_resource(timeline.graph.resource)
+    order = np.lexsort((np.arange(len(timeline.graph)), timeline.start_us))
+    previous = np.full(len(order), -1)
+    previous[order] = linked(order, previous_on_resource(timeline.graph.resource[order]))
+    return previous
+
+
+def serialised_pct(timeline: Timeline) -> float:
+    """Share of the device's busy time in which exactly one device task runs, in percent; NaN without a device task."""
+    graph = timeline.graph
+    rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & ~graph.removed & (graph.duration_us > 0))
+    if not len(rows):
+        return float("nan")
+    times = np.concatenate([timeline.start_us[rows], timeline.end_us[rows]])
+    steps = np.repeat([1, -1], len(rows))
+    # Ends first: tasks that only touch do not overlap.
+    order = np.lexsort((steps, np.round(times, 3)))
+    running = np.cumsum(steps[order])[:-1]
+    lengths = np.diff(times[order])
+    busy = lengths[running > 0].sum()
+    return float(100 * lengths[running == 1].sum() / busy) if busy else float("nan")

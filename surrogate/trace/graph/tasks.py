@@ -1,17 +1,17 @@
-"""The nouns of the dependency graph: `Graph` (tasks and edges as columns), `Resource`, and the codes of their kinds."""
+"""The nouns of the dependency graph: `Graph` (tasks and edges as columns), its order, and what of a trace it covers."""
 
+import heapq
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surrogate.trace.events.iteration import Iteration
-from surrogate.trace.events.tables import Ints
-from surrogate.trace.graph.coverage import Coverage
+from surrogate.features.errors import InputError
+from surrogate.trace.events.iterations import Iteration
+from surrogate.trace.events.tables import Floats, Ints
 
-Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 WORK, CALL, KERNEL, COPY, MEMSET, COLLECTIVE, MARK = range(7)
@@ -21,19 +21,48 @@ DEVICE_KINDS = (KERNEL, COPY, MEMSET, COLLECTIVE)
 
 LAUNCH, SYNC, EVENT_WAIT, HANDOVER, COMMUNICATION, LANE, END = range(7)
 EDGE_KINDS = (
-    "launch",
-    "synchronisation",
-    "event wait",
-    "thread hand-over",
-    "communication",
-    "stream branch",
-    "end of trace",
-)
+    "launch", "synchronisation", "event wait", "thread hand-over", "communication", "stream branch", "end of trace",
+)  # fmt: skip
 """Edges between resources; order on one thread, stream or channel is the tasks' own order and takes no edge."""
 
 MARKS = ("iteration start", "iteration end")
 THREAD, STREAM, CHANNEL = "thread", "stream", "channel"
 Policy = str | Callable[["Graph"], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What of a trace is in the graph, and what could not be attached: counted, never silently left out.
+
+    ``activities_without_call`` keep their place on their stream but follow no launch; ``graph_kernels`` follow the
+    launch of their CUDA graph together. ``unexplained_us`` is the time that device tasks waited for something that
+    the trace does not show (over 20 µs each, ``unexplained_tasks`` of them): a replay keeps it as it is.
+    """
+
+    host_tasks: int = 0
+    device_tasks: int = 0
+    activities_without_call: int = 0
+    graph_kernels: int = 0
+    edges: dict[str, int] = field(default_factory=dict)
+    syncs: int = 0
+    syncs_without_target: int = 0
+    waits: int = 0
+    waits_without_target: int = 0
+    unexplained_tasks: int = 0
+    unexplained_us: float = 0.0
+    launch_latency_us: float = 0.0
+    dispatch_gap_us: float = 0.0
+
+    @property
+    def attached_pct(self) -> float:
+        """Share of the device tasks that follow a launch call, in percent; 100 where there are none."""
+        if not self.device_tasks:
+            return 100.0
+        return 100.0 * (1 - self.activities_without_call / self.device_tasks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All counts and ``attached_pct`` as plain JSON values."""
+        return {"attached_pct": self.attached_pct, **asdict(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +128,58 @@ TASK_COLUMNS = (
 
 def previous_on_resource(resource: Ints) -> Ints:
     """For every task the one before it on its resource, -1 for the first."""
-    found = np.full(len(resource), -1, np.int64)
+    previous = np.full(len(resource), -1, np.int64)
     order = np.argsort(resource, kind="stable")
     same = resource[order][1:] == resource[order][:-1]
-    found[order[1:][same]] = order[:-1][same]
-    return found
+    previous[order[1:][same]] = order[:-1][same]
+    return previous
+
+
+def in_order(graph: Graph) -> Graph:
+    """``graph`` sorted by measured start, as far as its dependencies allow.
+
+    Order on one resource stays as it is. Raises `InputError` where tasks depend on each other in a circle.
+    """
+    order = np.argsort(graph.measured_us, kind="stable")
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    before = previous_on_resource(graph.resource)
+    chained = np.flatnonzero(before >= 0)
+    src = np.concatenate([graph.src, before[chained]])
+    dst = np.concatenate([graph.dst, chained])
+    if not (rank[src] < rank[dst]).all():
+        order = _topological(len(graph), src, dst, rank)
+    return reordered(graph, order)
+
+
+def reordered(graph: Graph, order: Ints) -> Graph:
+    """The tasks in the given order, edges renumbered."""
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    columns = {name: getattr(graph, name)[order] for name in TASK_COLUMNS}
+    return replace(graph, **columns, src=rank[graph.src], dst=rank[graph.dst])
+
+
+def _topological(count: int, src: Ints, dst: Ints, rank: Ints) -> Ints:
+    """Kahn's algorithm; among the tasks that are free the one of lowest ``rank`` comes next."""
+    # The targets of each task's edges, as one list with the place where each task's own begin.
+    following = dst[np.argsort(src, kind="stable")].tolist()
+    begins = np.concatenate([[0], np.cumsum(np.bincount(src, minlength=count))]).tolist()
+    waiting = np.bincount(dst, minlength=count)
+    ranks = rank.tolist()
+    ready = [(ranks[task], task) for task in np.flatnonzero(waiting == 0).tolist()]
+    heapq.heapify(ready)
+    left, order = waiting.tolist(), []
+    while ready:
+        _, task = heapq.heappop(ready)
+        order.append(task)
+        for target in following[begins[task] : begins[task + 1]]:
+            left[target] -= 1
+            if not left[target]:
+                heapq.heappush(ready, (ranks[target], target))
+    if len(order) < count:
+        raise InputError(
+            f"{count - len(order):,} tasks depend on each other in a circle;"
+            " insert tasks after what they need and before what needs them"
+        )
+    return np.array(order, dtype=np.int64)

@@ -7,32 +7,19 @@ performance model for deep learning recommendation model training on GPUs" (HiPC
 
 from surrogate.trace.iteration.clocks import Clocks, clocks_for
 from surrogate.trace.iteration.overheads import Mean, Overheads, load_overheads, measure_overheads, pooled
-from surrogate.trace.iteration.predict import batch_of, iteration_times, load_surrogates
-from surrogate.trace.iteration.result import IterationTime, IterationTimes, OperatorRow
-from surrogate.trace.iteration.times import DeviceTimes, Lack, Surrogates, measured_times, predicted_times
+from surrogate.trace.iteration.predict import IterationTime, IterationTimes, OperatorRow, iteration_times
+from surrogate.trace.iteration.times import (
+    DeviceTimes,
+    Surrogates,
+    UnpredictedOperator,
+    load_surrogates,
+    measured_times,
+    predicted_times,
+)
 from surrogate.trace.iteration.units import Action, HostWork, Unit, host_work
 
 __all__ = [
-    "Action",
-    "Clocks",
-    "DeviceTimes",
-    "HostWork",
-    "IterationTime",
-    "IterationTimes",
-    "Lack",
-    "Mean",
-    "OperatorRow",
-    "Overheads",
-    "Surrogates",
-    "Unit",
-    "batch_of",
-    "clocks_for",
-    "host_work",
-    "iteration_times",
-    "load_overheads",
-    "load_surrogates",
-    "measure_overheads",
-    "measured_times",
-    "pooled",
-    "predicted_times",
-]
+    "Action", "Clocks", "DeviceTimes", "HostWork", "IterationTime", "IterationTimes", "Mean", "OperatorRow",
+    "Overheads", "Surrogates", "Unit", "UnpredictedOperator", "clocks_for", "host_work", "iteration_times",
+    "load_overheads", "load_surrogates", "measure_overheads", "measured_times", "pooled", "predicted_times",
+]  # fmt: skip

@@ -1,6 +1,5 @@
 """Host and device clocks: the time of an iteration from its operators, overheads and kernel times (Lin et al.)."""
 
-import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +9,9 @@ from numpy.typing import NDArray
 
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Trace
-from surrogate.trace.iteration.overheads import EVENT_US, Overheads, handed_over, place
-from surrogate.trace.iteration.segments import Segments, segments
-from surrogate.trace.iteration.units import Action, Unit
+from surrogate.trace.iteration.overheads import EVENT_US, Overheads, finer_name, handed_over
+from surrogate.trace.iteration.times import collectives
+from surrogate.trace.iteration.units import Action, Segments, Unit, segments
 
 KERNEL_GAP_US = 1.0
 """Between two activities of a stream. Source: Lin et al. (HiPC 2022)."""
@@ -20,13 +19,6 @@ KERNEL_TAIL_US = 5.0
 """Added to every kernel's time. Source: the same."""
 QUEUE = 1024
 """Launches that CUDA queues on a stream before the next call waits."""
-_COLLECTIVE = re.compile(r"nccl|rccl", re.IGNORECASE)
-
-
-def collectives(trace: Trace) -> NDArray[np.bool_]:
-    """Which activities are collectives, by the library's name in the kernel's."""
-    named = np.array([bool(_COLLECTIVE.search(name)) for name in trace.names] or [False])
-    return named[trace.activities.name] & (trace.activities.kind == kinds.KERNEL)
 
 
 @dataclass(slots=True)
@@ -92,21 +84,21 @@ class Clocks:
 
     def _operator(self, unit: Unit, parts: Segments, cpu: float) -> float:
         us, name = self.overheads.us, unit.name
-        collective = any(self.collective[row] for one in unit.actions for row in one.activities)
+        collective = any(self.collective[row] for row in unit.activities)
         count, launched = len(parts.launches), 0
-        fine = place(name, count)
-        cpu += us("t2", name, fine) if count else us("alone", name)
+        finer = finer_name(name, count)
+        cpu += us("t2", name, finer) if count else us("alone", name)
         cpu += self.event_us * parts.first[1]
         for action in unit.actions:
             if not action.launches:
                 cpu = self._wait(unit.thread, action, cpu, collective)
                 continue
             if launched:
-                cpu += us("t5", name, place(name, count, launched - 1))
+                cpu += us("t5", name, finer_name(name, count, launched - 1))
                 cpu += self.event_us * parts.between[launched - 1][1]
             launched += 1
             cpu = self._launch(unit.thread, action, cpu)
-        return cpu + (us("t3", name, fine) + self.event_us * parts.last[1] if count else 0.0)
+        return cpu + (us("t3", name, finer) + self.event_us * parts.last[1] if count else 0.0)
 
     def _launch(self, thread: int, action: Action, cpu: float) -> float:
         """The host after a launch call; its activities run on their streams."""

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.dataset.atomic import write_text
+from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError
 from surrogate.features.regular_file import require_regular
-from surrogate.trace.iteration.segments import Segments, segments
-from surrogate.trace.iteration.units import HostWork, Unit
+from surrogate.trace.iteration.units import HostWork, Segments, Unit, segments
 
 EVENT_US = 2.0
 """What tracing one event costs the host, in µs. Source: Lin et al. (HiPC 2022)."""
@@ -25,7 +24,7 @@ KINDS = ("t1", "t2", "t3", "t4", "t5", "alone", "edge", "handover")
 """``alone`` is an operator without a launch (its T5 in the paper). Ours: ``edge``, from an operator to one that is no
 sibling of it; ``handover``, from one thread to another."""
 SCHEMA = 1
-PLACE = " | launches: "
+_LAUNCHES = " | launches: "
 Samples = Mapping[str, dict[str, list[float]]]
 
 
@@ -42,7 +41,7 @@ class Overheads:
     """Mean overheads in µs: ``overall[kind]``, and ``by_name[kind][operator]`` where that operator was seen.
 
     Kinds are `KINDS`; T4 is by the call's name. T2, T3 and T5 are also kept by number of launches and place among them
-    (`place`), for an operator's calls are not alike. A kind without samples costs nothing, T4 `T4_US`.
+    (`finer_name`), for an operator's calls are not alike. A kind without samples costs nothing, T4 `T4_US`.
     """
 
     overall: Mapping[str, Mean]
@@ -50,12 +49,12 @@ class Overheads:
     sources: tuple[str, ...] = ()
 
     def us(self, kind: str, name: str, finer: str = "") -> float:
-        """The mean of ``kind`` at ``finer``, a `place`; else of the operator (call, if T4); else of all of them."""
+        """The mean of ``kind`` at ``finer``, a `finer_name`; else of the operator (call, if T4); else of all."""
         names = self.by_name.get(kind, {})
-        found = names.get(finer) or names.get(name) or self.overall.get(kind)
-        if found is None:
+        mean = names.get(finer) or names.get(name) or self.overall.get(kind)
+        if mean is None:
             return T4_US if kind == "t4" else 0.0
-        return found.mean_us
+        return mean.mean_us
 
     def knows(self, name: str) -> bool:
         """True where the operator has samples of its own, of any kind."""
@@ -67,9 +66,9 @@ class Overheads:
             "schema": SCHEMA,
             "unit": "us",
             "sources": list(self.sources),
-            "overall": {kind: [one.mean_us, one.count] for kind, one in self.overall.items()},
+            "overall": {kind: [mean.mean_us, mean.count] for kind, mean in self.overall.items()},
             "by_name": {
-                kind: {name: [one.mean_us, one.count] for name, one in sorted(names.items())}
+                kind: {name: [mean.mean_us, mean.count] for name, mean in sorted(names.items())}
                 for kind, names in self.by_name.items()
             },
         }
@@ -105,7 +104,7 @@ def measure_overheads(work: HostWork, source: str = "", keep: Sequence[int] | No
         # What an annotation without operators took says nothing of operators.
         apart = own if kind == "alone" else ()
         rest = [
-            v for name, values in names.items() if PLACE not in name and name not in apart for v in values
+            v for name, values in names.items() if _LAUNCHES not in name and name not in apart for v in values
         ]
         if rest:
             overall[kind] = trimmed_mean(rest)
@@ -115,7 +114,7 @@ def measure_overheads(work: HostWork, source: str = "", keep: Sequence[int] | No
 def _gaps(unit: Unit, last: Mapping[int, Unit], samples: Samples) -> None:
     """T1 between siblings; the hand-over where another thread stopped last."""
     before = last.get(unit.thread)
-    giver = handed_over(unit, {thread: one.end_ns for thread, one in last.items()})
+    giver = handed_over(unit, {thread: unit.end_ns for thread, unit in last.items()})
     if giver is not None:
         samples["handover"][""].append((unit.start_ns - last[giver].end_ns) / 1e3)
     elif before is not None and before.iteration == unit.iteration:
@@ -134,19 +133,19 @@ def _inside(unit: Unit, parts: Segments, samples: Samples) -> None:
         samples["alone"][unit.name].append(less(parts.first))
         return
     count = len(parts.launches)
-    for name in (unit.name, place(unit.name, count)):
+    for name in (unit.name, finer_name(unit.name, count)):
         samples["t2"][name].append(less(parts.first))
         samples["t3"][name].append(less(parts.last))
     for at, part in enumerate(parts.between):
-        for name in (unit.name, place(unit.name, count, at)):
+        for name in (unit.name, finer_name(unit.name, count, at)):
             samples["t5"][name].append(less(part))
     for action, call_us in parts.launches:
         samples["t4"][action.name].append(call_us)
 
 
-def place(name: str, launches: int, at: int | None = None) -> str:
+def finer_name(name: str, launches: int, at: int | None = None) -> str:
     """The finer name of an operator with that many launches, and of the gap after launch ``at`` from 0."""
-    return f"{name}{PLACE}{launches}" + ("" if at is None else f" after {at + 1}")
+    return f"{name}{_LAUNCHES}{launches}" + ("" if at is None else f" after {at + 1}")
 
 
 def handed_over(unit: Unit, ends_ns: Mapping[int, int]) -> int | None:
@@ -170,22 +169,22 @@ def pooled(parts: Iterable[Overheads]) -> Overheads:
     every = list(parts)
     if not every:
         raise InputError("no overheads came; measure them in one trace at least")
-    overall = _weighted([one.overall for one in every])
+    overall = _weighted([part.overall for part in every])
     by_name = {
-        kind: _weighted([one.by_name.get(kind, {}) for one in every])
-        for kind in dict.fromkeys(kind for one in every for kind in one.by_name)
+        kind: _weighted([part.by_name.get(kind, {}) for part in every])
+        for kind in dict.fromkeys(kind for part in every for kind in part.by_name)
     }
-    return Overheads(overall, by_name, tuple(dict.fromkeys(s for one in every for s in one.sources)))
+    return Overheads(overall, by_name, tuple(dict.fromkeys(s for part in every for s in part.sources)))
 
 
 def _weighted(tables: Sequence[Mapping[str, Mean]]) -> dict[str, Mean]:
-    found: dict[str, Mean] = {}
+    pooled_means: dict[str, Mean] = {}
     for name in dict.fromkeys(name for table in tables for name in table):
         means = [table[name] for table in tables if name in table]
-        count = sum(one.count for one in means)
-        total = sum(one.mean_us * one.count for one in means)
-        found[name] = Mean(total / count if count else 0.0, count)
-    return found
+        count = sum(mean.count for mean in means)
+        total = sum(mean.mean_us * mean.count for mean in means)
+        pooled_means[name] = Mean(total / count if count else 0.0, count)
+    return pooled_means
 
 
 def load_overheads(path: str | Path) -> Overheads:

@@ -1,28 +1,159 @@
-"""From a trace to iteration times: overheads, device times, and the walk through both clocks."""
+"""From a trace to iteration times: overheads, device times, the walk of the iterations through both clocks."""
 
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from math import exp, log
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from surrogate.features.errors import InputError
-from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
-from surrogate.trace.bounds import gpu_of
+from surrogate.trace.calls import batch_size
 from surrogate.trace.events.tables import Trace
-from surrogate.trace.iteration.operator_table import operator_rows
-from surrogate.trace.iteration.overheads import Overheads, measure_overheads
-from surrogate.trace.iteration.result import IterationTimes
+from surrogate.trace.iteration.clocks import clocks_for
+from surrogate.trace.iteration.overheads import SIBLING_GAP_US, Overheads, finer_name, measure_overheads
 from surrogate.trace.iteration.times import (
+    MEASURED,
+    DeviceTimes,
     Surrogates,
-    lacking,
+    UnpredictedOperator,
+    load_surrogates,
     measured_times,
     predicted_times,
+    unpredicted,
 )
-from surrogate.trace.iteration.units import HostWork, host_work
-from surrogate.trace.iteration.walk import OverheadsOf, Walk
+from surrogate.trace.iteration.units import HostWork, Unit, host_work
+from surrogate.trace.profiling import gpu_of
+from surrogate.trace.result import ResultTable, Row
 
 SOURCES = ("measured", "surrogate")
-_BATCHED = ("aten::conv2d", "aten::convolution", "aten::linear", "aten::addmm", "aten::cudnn_convolution")
+OverheadsOf = Callable[[int], Overheads]
+"""Position of an iteration → its overheads."""
+
+
+@dataclass(frozen=True, slots=True)
+class IterationTime:
+    """One iteration, times in µs.
+
+    ``predicted_us`` runs from the host's start of the iteration to its end, as ``measured_us`` does, behind the
+    iterations before it and with the profiler's own cost; ``unprofiled_us`` without that cost; ``alone_us`` is
+    max(host, device) with both clocks at 0 at its start and without that cost, the published formula. ``host_us`` is
+    the host's part of ``alone_us``, ``device_us`` the sum of the activities' times. ``error_pct`` compares predicted
+    with measured, None where the GPU or the batch is another.
+
+    ``coverage`` is the share of device time that was not lacking (0 where the trace holds no device activity),
+    ``host_coverage`` the share of host work with overheads of its own name. ``untraced_us`` is what the T1 rule leaves
+    out: gaps between siblings above 200 µs. ``input_us`` is input loading, as measured.
+    """
+
+    index: int
+    label: str
+    measured_us: float
+    predicted_us: float
+    error_pct: float | None
+    unprofiled_us: float
+    alone_us: float
+    host_us: float
+    device_us: float
+    measured_device_us: float
+    input_us: float
+    untraced_us: float
+    coverage: float
+    host_coverage: float
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """An outermost operator, means per iteration: ``host_us`` as modelled, times of its activities, their sources."""
+
+    operator: str
+    calls: float
+    launches: float
+    host_us: float
+    measured_us: float
+    predicted_us: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class IterationTimes:
+    """Iterations of one trace; ``gpu`` and ``batch`` as predicted for (None where unknown), ``times`` their source."""
+
+    trace: str
+    gpu: str | None
+    batch: int | None
+    times: str
+    iterations: tuple[IterationTime, ...]
+    operators: tuple[OperatorRow, ...]
+    unknown: tuple[UnpredictedOperator, ...]
+    overheads: Overheads
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.iterations)
+
+    def __iter__(self) -> Iterator[IterationTime]:
+        return iter(self.iterations)
+
+    @property
+    def coverage(self) -> float:
+        """The share of device time that was not lacking, over all iterations."""
+        whole = sum(part.device_us for part in self)
+        if not whole:
+            return min(part.coverage for part in self)
+        return sum(part.device_us * part.coverage for part in self) / whole
+
+    @property
+    def error_geomean_pct(self) -> float | None:
+        """Geometric mean of the absolute errors in %, each at least 0.01 %; None where nothing is comparable."""
+        errors = [abs(part.error_pct) for part in self if part.error_pct is not None]
+        return exp(sum(log(max(error, 0.01)) for error in errors) / len(errors)) if errors else None
+
+    @property
+    def table(self) -> ResultTable:
+        """The iterations as titled rows."""
+        where = ", ".join([self.gpu or "unknown GPU", *([f"batch {self.batch}"] if self.batch else [])])
+        kept = [
+            f"kept as measured: {entry.operator}, {entry.count} activities, {entry.time_us:.1f} µs in the trace: lacks"
+            f" {entry.lacks}"
+            for entry in self.unknown
+        ]
+        title = f"Iterations on {where}, {self.times} times"
+        return ResultTable(title, self._rows(), (*self.notes, *kept))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `overheads` by their sources alone."""
+        return {
+            "trace": self.trace,
+            "gpu": self.gpu,
+            "batch": self.batch,
+            "times": self.times,
+            "coverage": self.coverage,
+            "error_geomean_pct": self.error_geomean_pct,
+            "iterations": list(self._rows()),
+            "operators": [asdict(row) for row in self.operators],
+            "unknown": [asdict(entry) for entry in self.unknown],
+            "overheads": {"sources": list(self.overheads.sources)},
+            "notes": list(self.notes),
+        }
+
+    def to_frame(self) -> Any:
+        """One row per iteration as a pandas DataFrame."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self._rows()), columns=[field.name for field in fields(IterationTime)])
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+    def _rows(self) -> tuple[Row, ...]:
+        return tuple(asdict(part) for part in self.iterations)
 
 
 def iteration_times(
@@ -55,71 +186,42 @@ def iteration_times(
     device = trace.streams[int(trace.activities.stream[0])].device if len(trace.activities) else 0
     here = gpu_of(trace, device)
     there = gpu_named(gpu) if gpu else here
-    old = batch_of(trace)
+    old = batch_size(trace)
     elsewhere = there is not None and (here is None or there.name != here.name) and gpu is not None
     rescaled = batch is not None and batch != old
-    source = _source(times, elsewhere or rescaled)
+    changed = elsewhere or rescaled
+    source = _source(times, changed)
     if rescaled and old is None:
         raise InputError(
             f"{trace.source}: no convolution or linear operator has a shape, so the batch size is not known;"
             " record shapes, or leave --batch out"
         )
-    found = measured_times(trace)
+    device_times = measured_times(trace)
     if source == "surrogate":
         by = surrogates or load_surrogates(there, bundle, needs_convs=_has_convolutions(trace))
-        found = predicted_times(trace, by, old or 1, (batch if rescaled else old) or 1)
-    walk = Walk(trace, work, found, overheads_of, comparable=not (elsewhere or rescaled))
-    units = [unit for unit in work.units if unit.iteration in chosen]
+        device_times = predicted_times(trace, by, old or 1, (batch if rescaled else old) or 1)
+    walk = _Walk(trace, work, device_times, overheads_of, comparable=not changed)
     return IterationTimes(
         trace=trace.source,
         gpu=there.name if there else trace.device_name(device) or None,
         batch=batch if batch is not None else old,
         times=source,
         iterations=walk.rows(chosen),
-        operators=operator_rows(trace, units, found, overheads_of, len(chosen)),
-        unknown=lacking(trace, found, walk.activities(chosen)),
+        operators=walk.operators(chosen),
+        unknown=unpredicted(trace, device_times, walk.activities(chosen)),
         overheads=shown,
-        notes=_notes(trace, work, elsewhere or rescaled),
+        notes=_notes(trace, work, changed),
     )
-
-
-def load_surrogates(
-    device: Gpu | None, bundle: str | Path | None = None, *, needs_convs: bool = True
-) -> Surrogates:
-    """The predictors of a GPU. Raises `InputError` without a GPU, or where no bundle serves it and ``needs_convs``."""
-    if device is None:
-        raise InputError("the trace does not name a known GPU; say which one with --gpu")
-    from surrogate.operators import OperatorPredictor
-    from surrogate.prediction.predictor import load
-
-    convs = None
-    if needs_convs:
-        convs = load(device.name) if bundle is None else load(Path(bundle), gpu=device.name)
-    return Surrogates(device, convs, OperatorPredictor.load(device))
-
-
-def batch_of(trace: Trace) -> int | None:
-    """The leading size of the first convolution's or linear layer's input; None where no shape tells."""
-    ranges = trace.ranges
-    wanted = np.array([name in _BATCHED for name in trace.names] or [False])[ranges.name] & (
-        ranges.shapes >= 0
-    )
-    for row in np.flatnonzero(wanted).tolist():
-        shapes = trace.shapes_of(row) or ()
-        first = shapes[1 if trace.name_of(ranges, row) == "aten::addmm" else 0] if len(shapes) > 1 else ()
-        if isinstance(first, tuple) and len(first) >= 2 and isinstance(first[0], int) and first[0] > 0:
-            return first[0]
-    return None
 
 
 def _chosen(work: HostWork, iteration: int | None) -> list[int]:
     every = list(range(len(work.iterations)))
     if iteration is None:
         return every
-    found = [at for at in every if work.iterations[at].index == iteration]
-    if not found:
+    chosen = [position for position in every if work.iterations[position].index == iteration]
+    if not chosen:
         raise InputError(f"iteration {iteration} is not in the trace; it has {len(every)}, from 0 on")
-    return found
+    return chosen
 
 
 def _overheads(
@@ -131,42 +233,159 @@ def _overheads(
             raise InputError(
                 "overheads were given, so none can come from the other iterations; leave out one of the two"
             )
-        return (lambda at: given), given
-    every = measure_overheads(work, source)
+        return (lambda position: given), given
+    own = measure_overheads(work, source)
     if not leave_one_out:
-        return (lambda at: every), every
+        return (lambda position: own), own
     count = len(work.iterations)
     if count < 2:
         raise InputError("the trace has one iteration, so none is left to take the overheads from")
     others = [
-        measure_overheads(work, source, [other for other in range(count) if other != at])
-        for at in range(count)
+        measure_overheads(work, source, [other for other in range(count) if other != position])
+        for position in range(count)
     ]
-    return (lambda at: others[at] if at >= 0 else every), every
+    return (lambda position: others[position] if position >= 0 else own), own
 
 
-def _source(times: str | None, elsewhere: bool) -> str:
+def _source(times: str | None, changed: bool) -> str:
     if times is not None and times not in SOURCES:
         raise InputError(f"times {times!r} is unknown; known: {', '.join(SOURCES)}")
-    if times == "measured" and elsewhere:
+    if times == "measured" and changed:
         raise InputError(
             "measured times are those of the trace's GPU and batch; use the surrogate's for another"
         )
-    return times or ("surrogate" if elsewhere else "measured")
+    return times or ("surrogate" if changed else "measured")
 
 
 def _has_convolutions(trace: Trace) -> bool:
-    return any("convolution" in name and "::" in name for name in trace.names) and bool(
-        (trace.ranges.shapes >= 0).any()
-    )
+    named = any("convolution" in name and "::" in name for name in trace.names)
+    return named and bool((trace.ranges.shapes >= 0).any())
 
 
-def _notes(trace: Trace, work: HostWork, elsewhere: bool) -> tuple[str, ...]:
+def _notes(trace: Trace, work: HostWork, changed: bool) -> tuple[str, ...]:
     notes = []
     if not len(trace.activities):
         notes.append("the trace holds no device activity: the host's clock alone")
     if work.unattached:
         notes.append(f"{len(work.unattached):,} device activities have no launch call and are left out")
-    if elsewhere:
+    if changed:
         notes.append("host overheads and input loading are those of the traced run")
     return tuple(notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """Iterations of a trace through both clocks; ``comparable`` where they are those that were measured."""
+
+    trace: Trace
+    work: HostWork
+    times: DeviceTimes
+    overheads_of: OverheadsOf
+    comparable: bool
+
+    def _units(self, chosen: Sequence[int]) -> list[Unit]:
+        wanted = set(chosen)
+        return [unit for unit in self.work.units if unit.iteration in wanted]
+
+    def activities(self, chosen: Sequence[int]) -> frozenset[int]:
+        """Rows of the device activities that the iterations of ``chosen`` launch."""
+        return frozenset(row for unit in self._units(chosen) for row in unit.activities)
+
+    def rows(self, chosen: Sequence[int]) -> tuple[IterationTime, ...]:
+        """The iterations of ``chosen`` (positions), walked behind those before them."""
+        by_iteration: dict[int, list[Unit]] = defaultdict(list)
+        for unit in self.work.units:
+            by_iteration[unit.iteration].append(unit)
+        traced = self._in_sequence(by_iteration, traced=True)
+        plain = self._in_sequence(by_iteration, traced=False)
+        return tuple(self._row(i, by_iteration[i], traced[i], plain[i]) for i in chosen)
+
+    def _in_sequence(self, units: dict[int, list[Unit]], *, traced: bool) -> list[float]:
+        """Host time of every iteration; in a trace that is one iteration, until the device ends too."""
+        clocks = clocks_for(self.trace, self.overheads_of(0), self.times.time_us, traced=traced)
+        times, start = [], 0.0
+        for position, iteration in enumerate(self.work.iterations):
+            clocks.overheads = self.overheads_of(position)
+            clocks.run(units[position])
+            end = clocks.now_us if iteration.by == "whole" else clocks.host_now_us
+            times.append(end - start)
+            start = end
+        return times
+
+    def _row(
+        self, position: int, units: list[Unit], predicted_us: float, unprofiled_us: float
+    ) -> IterationTime:
+        iteration, overheads = self.work.iterations[position], self.overheads_of(position)
+        alone = clocks_for(self.trace, overheads, self.times.time_us)
+        alone.run(units)
+        rows = [row for unit in units for row in unit.activities]
+        device = self.times.time_us[rows]
+        busy = float(device.sum())
+        # Where nothing is lacking, measured times are what was asked for; else they are what the surrogate left.
+        kept = [bool(self.times.reasons) and self.times.source[row] == MEASURED for row in rows]
+        known = sum(unit.is_input or overheads.knows(unit.name) for unit in units)
+        measured_us = iteration.time_us
+        return IterationTime(
+            index=iteration.index,
+            label=iteration.label,
+            measured_us=measured_us,
+            predicted_us=predicted_us,
+            error_pct=100 * (predicted_us / measured_us - 1) if self.comparable and measured_us else None,
+            unprofiled_us=unprofiled_us,
+            alone_us=alone.now_us,
+            host_us=alone.host_now_us,
+            device_us=busy,
+            measured_device_us=float(self.trace.activities.time_us[rows].sum()),
+            input_us=sum(unit.time_us for unit in units if unit.is_input),
+            untraced_us=_untraced_us(units),
+            coverage=float(device[~np.array(kept, np.bool_)].sum() / busy)
+            if busy
+            else float(len(self.trace.activities) > 0),
+            host_coverage=known / len(units) if units else 1.0,
+        )
+
+    def operators(self, chosen: Sequence[int]) -> tuple[OperatorRow, ...]:
+        """Means over the iterations of ``chosen``, the most device time first, then the most host time."""
+        # Per operator: calls, launches, host time, measured and predicted device time.
+        sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(5))
+        sources: dict[str, dict[str, None]] = defaultdict(dict)
+        measured, predicted = self.trace.activities.time_us, self.times.time_us
+        for unit in self._units(chosen):
+            rows = list(unit.activities)
+            host = _host_us(unit, self.overheads_of(unit.iteration))
+            sums[unit.name] += [1, len(unit.launches), host, measured[rows].sum(), predicted[rows].sum()]
+            sources[unit.name].update(dict.fromkeys(self.times.source[row] for row in rows))
+        table = []
+        for name, values in sums.items():
+            calls, launches, host, before, after = (values / len(chosen)).tolist()
+            listed = ", ".join(sorted(sources[name]))
+            table.append(OperatorRow(name, calls, launches, host, before, after, listed))
+        return tuple(sorted(table, key=lambda row: (-row.predicted_us, -row.host_us, row.operator)))
+
+
+def _host_us(unit: Unit, overheads: Overheads) -> float:
+    """T1 to T5 of one unit in µs, without waiting for the device; an input wait takes as long as it took."""
+    us, name = overheads.us, unit.name
+    if unit.is_input:
+        return us("t1", name) + unit.time_us
+    launches = unit.launches
+    if not launches:
+        return us("t1", name) + us("alone", name)
+    count = len(launches)
+    finer = finer_name(name, count)
+    between = sum(us("t5", name, finer_name(name, count, gap)) for gap in range(count - 1))
+    calls = sum(us("t4", launch.name) for launch in launches)
+    return us("t1", name) + us("t2", name, finer) + calls + between + us("t3", name, finer)
+
+
+def _untraced_us(units: Sequence[Unit]) -> float:
+    last: dict[int, Unit] = {}
+    total = 0
+    for unit in units:
+        before = last.get(unit.thread)
+        others = max((other.end_ns for other in last.values()), default=0)
+        if before is not None and before.parent == unit.parent:
+            gap = unit.start_ns - max(before.end_ns, others)  # another thread's work is no gap
+            total += gap if gap > SIBLING_GAP_US[1] * 1e3 else 0
+        last[unit.thread] = unit
+    return total / 1e3

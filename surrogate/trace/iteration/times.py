@@ -1,31 +1,37 @@
-"""Times of a trace's device activities: measured, or predicted from the sizes of the operators that launched them."""
+"""Times of a trace's device activities: measured, or predicted from the sizes of the operators that launched them.
 
+This is the only file of `surrogate.trace.iteration` that knows the predictors.
+"""
+
+import re
 from collections import defaultdict
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
 from surrogate.features.operators import Memcpy, Operator, operator
+from surrogate.network.call import UnsupportedError
+from surrogate.network.network import Work
+from surrogate.trace.calls import CallReader, is_shape, kernels_by_owner, rebatched
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Trace
-from surrogate.trace.iteration.call import LackingError
-from surrogate.trace.iteration.clocks import collectives
-from surrogate.trace.iteration.sizes import Problem, known_names, problems, rebatched
-from surrogate.trace.operands import WorkFinder
+from surrogate.trace.events.tables import Floats, Trace
 
 MEASURED, MODEL, ROOFLINE = "measured", "model", "roofline"
 TF32_FROM = 8.0
 """Compute capability from which PyTorch's convolutions use TF32 by default (its matrix products do not)."""
+_COLLECTIVE = re.compile(r"nccl|rccl", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class UnpredictedOperator:
     """An operator whose times were kept as measured: what the trace does not say, how often, how much time in µs."""
 
     operator: str
@@ -38,7 +44,7 @@ class Lack:
 class DeviceTimes:
     """``time_us`` per row of ``trace.activities``, ``source`` of each; ``reasons``: (row, what is lacking)."""
 
-    time_us: NDArray[np.float64]
+    time_us: Floats
     source: tuple[str, ...]
     reasons: tuple[tuple[int, str], ...] = ()
 
@@ -50,6 +56,34 @@ class Surrogates:
     gpu: Gpu
     convs: Any
     operators: Any
+
+    def ask(self, wanted: set[Work]) -> "dict[Work, tuple[float, str] | str]":
+        """Problem → (time in µs, source), or what is lacking."""
+        convs = sorted((problem for problem in wanted if isinstance(problem, Conv)), key=str)
+        others = sorted((problem for problem in wanted if not isinstance(problem, Conv)), key=str)
+        answers: dict[Work, tuple[float, str] | str] = dict.fromkeys(convs, "a model of convolutions")
+        if self.convs is not None and convs:
+            for conv, selection in zip(convs, self.convs.select_many(convs), strict=True):
+                best = selection.estimates
+                answers[conv] = (best[0].time_us, MODEL) if best else "an algorithm that runs it"
+        if others:
+            for problem, prediction in zip(others, self.operators.kernel_times(others), strict=True):
+                answers[problem] = (prediction.time_us, prediction.source)
+        return answers
+
+
+def load_surrogates(
+    device: Gpu | None, bundle: str | Path | None = None, *, needs_convs: bool = True
+) -> Surrogates:
+    """The predictors of a GPU. Raises `InputError` without a GPU, or where no bundle serves it and ``needs_convs``."""
+    if device is None:
+        raise InputError("the trace does not name a known GPU; say which one with --gpu")
+    from surrogate.prediction.shipped import load, load_operators
+
+    convs = None
+    if needs_convs:
+        convs = load(device.name) if bundle is None else load(Path(bundle), gpu=device.name)
+    return Surrogates(device, convs, load_operators(device.name))
 
 
 def measured_times(trace: Trace) -> DeviceTimes:
@@ -63,152 +97,114 @@ def predicted_times(trace: Trace, by: Surrogates, old_batch: int = 1, new_batch:
     Sizes change from ``old_batch`` to ``new_batch`` where they hold it. What cannot be predicted keeps its measured
     time and is listed.
     """
-    groups, reasons = _groups(trace, by.gpu, old_batch, new_batch)
-    found = _ask(by, {problem for questions, _ in groups for problem in questions})
+    grouping = _Grouping(trace, by.gpu, old_batch, new_batch)
+    groups, reasons = grouping.groups, grouping.reasons
+    answers = by.ask({problem for problems, _ in groups for problem in problems})
     time_us = trace.activities.time_us.copy()
     source = np.full(len(time_us), MEASURED, dtype=object)
-    for questions, rows in groups:
-        answers = [found[question] for question in questions]
-        failed = next((answer for answer in answers if isinstance(answer, str)), None)
-        if failed is not None:
-            reasons.extend((row, failed) for row in rows)
+    for problems, rows in groups:
+        own = [answers[problem] for problem in problems]
+        known = [answer for answer in own if not isinstance(answer, str)]
+        if len(known) < len(own):
+            missing = next(answer for answer in own if isinstance(answer, str))
+            reasons.extend((row, missing) for row in rows)
             continue
-        whole = sum(answer[0] for answer in answers)
-        share = time_us[rows] / time_us[rows].sum() if time_us[rows].sum() else 1 / len(rows)
-        time_us[rows] = whole * share
-        source[rows] = ROOFLINE if any(answer[1] == ROOFLINE for answer in answers) else MODEL
+        whole = float(time_us[rows].sum())
+        time_us[rows] = sum(time for time, _ in known) * (time_us[rows] / whole if whole else 1 / len(rows))
+        source[rows] = ROOFLINE if any(kind == ROOFLINE for _, kind in known) else MODEL
     return DeviceTimes(time_us, tuple(source), tuple(reasons))
 
 
-Reasons = list[tuple[int, str]]
-Groups = list[tuple[tuple[Problem, ...], list[int]]]
+def collectives(trace: Trace) -> NDArray[np.bool_]:
+    """Which activities are collectives, by the library's name in the kernel's."""
+    return trace.named(trace.activities, _COLLECTIVE.search) & (trace.activities.kind == kinds.KERNEL)
 
 
-def _groups(trace: Trace, gpu: Gpu, old: int, new: int) -> tuple[Groups, Reasons]:
-    """Activities by the problem that they compute, and (activity, what is lacking) of the others."""
-    reader = _Reader(trace, gpu, old, new)
-    by_row: dict[int, list[int]] = defaultdict(list)
-    groups: Groups = []
-    reasons: Reasons = []
-    apart = collectives(trace)
-    for row in range(len(trace.activities)):
-        if apart[row]:
-            reasons.append((row, "message size of the collective"))
-            continue
-        owner = reader.owner(row)
-        if owner >= 0 and not reader.crosses(row):
-            by_row[owner].append(row)
-            continue
-        try:
-            groups.append(((reader.transfer(row),), [row]))
-        except LackingError as lack:
-            reasons.append((row, str(lack)))
-    for owner, rows in by_row.items():
-        try:
-            groups.append((reader.problems(owner), rows))
-        except LackingError as lack:
-            reasons.extend((row, str(lack)) for row in rows)
-    return groups, reasons
-
-
-class _Reader:
-    """Problems of a trace's operators and copies; equal calls are read once."""
+class _Grouping:
+    """``groups``: activities by the problems that they compute; ``reasons``: what is lacking of the others."""
 
     def __init__(self, trace: Trace, gpu: Gpu, old: int, new: int) -> None:
         self.trace, self.old, self.new = trace, old, new
-        self._known, self._work = known_names(trace), WorkFinder(trace)
-        self._conv_math = "default" if gpu.compute_capability >= TF32_FROM else "fma"
-        updates = np.array(["Optimizer." in n or "AccumulateGrad" in n for n in trace.names] or [False])
-        self._updates = updates[trace.ranges.name] if len(trace.ranges) else updates
-        self._cache: dict[tuple[Any, ...], tuple[Problem, ...] | LackingError] = {}
-
-    def owner(self, activity: int) -> int:
-        """The innermost operator with a rule around an activity's launch, -1 for none."""
-        return self._around(int(self.trace.activities.range[activity]), self._known)
-
-    def crosses(self, activity: int) -> bool:
-        """True for a copy between host and device."""
-        return self.trace.activities.copy_kind[activity] in (kinds.TO_DEVICE, kinds.TO_HOST)
-
-    def problems(self, row: int) -> tuple[Problem, ...]:
-        """What the operator in ``row`` computes at the new batch."""
-        ranges, trace = self.trace.ranges, self.trace
-        work = self._work.of(row) if "convolution" in trace.name_of(ranges, row) else None
-        flops = work.flops if work is not None and work.row == row else None
-        around = int(ranges.parent[row])
-        outside = int(ranges.shapes[around]) if around >= 0 else -1
-        update = self._within_update(row)
-        key = (int(ranges.name[row]), int(ranges.shapes[row]), int(ranges.types[row]), int(ranges.inputs[row]),
-               outside, flops, update)  # fmt: skip
-        found = self._cache.get(key)
-        if found is None:
+        self.uses_tf32 = gpu.compute_capability >= TF32_FROM
+        self.reader = CallReader(trace)
+        self.updates = trace.named(
+            trace.ranges, lambda name: "Optimizer." in name or "AccumulateGrad" in name
+        )
+        self.groups: list[tuple[tuple[Work, ...], list[int]]] = []
+        self.reasons: list[tuple[int, str]] = []
+        apart = collectives(trace)
+        self.reasons += [(row, "message size of the collective") for row in np.flatnonzero(apart).tolist()]
+        rows = np.flatnonzero(~apart)
+        crosses = self.crosses(rows)
+        for row in rows[crosses].tolist():
+            self._copy(row)
+        for owner, launched in kernels_by_owner(self.reader, rows[~crosses].tolist()).items():
+            if owner < 0:
+                for row in launched:
+                    self._copy(row)
+                continue
             try:
-                plain = problems(trace, row, conv_math=self._conv_math, gemm_math="fma", flops=flops)
-                found = tuple(rebatched(one, self.old, self.new, in_optimizer=update) for one in plain)
-            except LackingError as lack:
-                found = lack
-            self._cache[key] = found
-        if isinstance(found, LackingError):
-            raise found
-        return found
+                self.groups.append((self._problems(owner), launched))
+            except UnsupportedError as reason:
+                self.reasons += [(row, str(reason)) for row in launched]
 
-    def transfer(self, activity: int) -> Operator:
-        """A copy or memset by its bytes. Raises `LackingError` for kernels, and where the batch's part is not known."""
+    def crosses(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """True for copies between host and device."""
+        return np.isin(self.trace.activities.copy_kind[rows], (kinds.TO_DEVICE, kinds.TO_HOST))
+
+    def _problems(self, row: int) -> tuple[Work, ...]:
+        """What the operator in ``row`` computes at the new batch."""
+        problems = self.reader.problems(row)
+        if self.old != self.new and not self._within_update(row):
+            problems = tuple(rebatched(problem, self.old, self.new) for problem in problems)
+        if self.uses_tf32:
+            problems = tuple(
+                replace(problem, math="default") if isinstance(problem, Conv) and problem.dtype == "fp32" else problem
+                for problem in problems
+            )  # fmt: skip
+        return problems
+
+    def _copy(self, row: int) -> None:
+        """A copy or memset without a rule for its operator, by its bytes."""
+        try:
+            self.groups.append(((self._transfer(row),), [row]))
+        except UnsupportedError as reason:
+            self.reasons.append((row, str(reason)))
+
+    def _transfer(self, activity: int) -> Operator:
+        """Raises `UnsupportedError` for kernels, and where the batch's part is not known."""
         activities, row = self.trace.activities, int(self.trace.activities.range[activity])
         size, kind = int(activities.bytes[activity]), int(activities.kind[activity])
         if kind not in (kinds.COPY, kinds.MEMSET):
-            name = self.trace.name_of(self.trace.ranges, row) if row >= 0 else ""
-            raise LackingError("a rule for this operator" if name else "the operator of this launch")
+            raise UnsupportedError("a rule for this operator" if row >= 0 else "the operator of this launch")
         if size <= 0:
-            raise LackingError("bytes")
+            raise UnsupportedError("bytes")
         if self.old != self.new:
             shapes = (self.trace.shapes_of(row) if row >= 0 else None) or ()
-            first = next((s for s in shapes if isinstance(s, tuple) and s), ())
+            first = next((shape for shape in shapes if is_shape(shape) and shape), ())
             if not first or first[0] != self.old:
-                raise LackingError("batch dimension")
+                raise UnsupportedError("batch dimension")
             size = size // self.old * self.new
         elements = ceil(size / 4)
-        if self.crosses(activity):
+        if self.crosses(np.array([activity]))[0]:
             return Memcpy(elements=elements)
         return operator("copy" if kind == kinds.COPY else "fill", n=elements)
 
     def _within_update(self, row: int) -> bool:
-        return self._around(row, self._updates, of_name=False) >= 0
-
-    def _around(self, row: int, wanted: NDArray[np.bool_], *, of_name: bool = True) -> int:
-        ranges = self.trace.ranges
-        while row >= 0 and not wanted[ranges.name[row] if of_name else row]:
-            row = int(ranges.parent[row])
-        return row
+        while row >= 0 and not self.updates[row]:
+            row = int(self.trace.ranges.parent[row])
+        return row >= 0
 
 
-def _ask(by: Surrogates, wanted: set[Problem]) -> dict[Problem, Any]:
-    """Problem → (time in µs, source), or what is lacking."""
-    convs = sorted((one for one in wanted if isinstance(one, Conv)), key=str)
-    others = sorted((one for one in wanted if not isinstance(one, Conv)), key=str)
-    found: dict[Problem, Any] = {}
-    if by.convs is None:
-        found.update(dict.fromkeys(convs, "a model of convolutions"))
-    elif convs:
-        for conv, selection in zip(convs, by.convs.select_many(convs), strict=True):
-            best: Sequence[Any] = selection.estimates
-            found[conv] = (best[0].time_us, MODEL) if best else "an algorithm that runs it"
-    if others:
-        for one, answer in zip(others, by.operators.predict(others), strict=True):
-            found[one] = (answer.time_us, answer.source)
-    return found
-
-
-def lacking(trace: Trace, times: DeviceTimes, rows: Container[int]) -> tuple[Lack, ...]:
+def unpredicted(trace: Trace, times: DeviceTimes, rows: Container[int]) -> tuple[UnpredictedOperator, ...]:
     """What was kept as measured among the activities ``rows``, by operator and reason, the most time first."""
     sums: dict[tuple[str, str], list[float]] = defaultdict(list)
     activities, ranges = trace.activities, trace.ranges
     measured = activities.time_us
     for row, reason in times.reasons:
-        if row not in rows:
-            continue
-        around = int(activities.range[row])
-        name = trace.name_of(ranges, around) if around >= 0 else trace.name_of(activities, row)
-        sums[name, reason].append(float(measured[row]))
-    found = [Lack(name, reason, len(values), sum(values)) for (name, reason), values in sums.items()]
-    return tuple(sorted(found, key=lambda one: (-one.time_us, one.operator, one.lacks)))
+        if row in rows:
+            around = int(activities.range[row])
+            name = trace.name_of(ranges, around) if around >= 0 else trace.name_of(activities, row)
+            sums[name, reason].append(float(measured[row]))
+    kept = [UnpredictedOperator(*key, len(values), sum(values)) for key, values in sums.items()]
+    return tuple(sorted(kept, key=lambda entry: (-entry.time_us, entry.operator, entry.lacks)))

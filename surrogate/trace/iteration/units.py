@@ -1,14 +1,15 @@
-"""Host work of a trace as a sequence of units: outermost operators, input waits, and calls outside any operator."""
+"""Host work of a trace as a sequence of units, and the parts of a unit's host time."""
 
 import re
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from surrogate.trace.events import kinds
-from surrogate.trace.events.iteration import Iteration, iteration_of, iterations
+from surrogate.trace.events.iterations import Iteration, iteration_of, iterations
 from surrogate.trace.events.tables import Ints, Trace
 
 WRAPPER = re.compile(r"^(?:Optimizer\.|DistributedDataParallel|autograd::engine::thread_main)")
@@ -65,7 +66,17 @@ class Unit:
     @property
     def launches(self) -> list[Action]:
         """The actions that put work on the device."""
-        return [one for one in self.actions if one.launches]
+        return [action for action in self.actions if action.launches]
+
+    @property
+    def activities(self) -> list[int]:
+        """Rows of the device activities that it launches."""
+        return [row for action in self.actions for row in action.activities]
+
+    @property
+    def time_us(self) -> float:
+        """From its start to its end, in µs."""
+        return (self.end_ns - self.start_ns) / 1e3
 
     def events_between(self, first_ns: int, last_ns: int) -> int:
         """How many traced sub-events start in ``[first_ns, last_ns)``."""
@@ -83,8 +94,8 @@ class HostWork:
 
 def host_work(trace: Trace) -> HostWork:
     """The units of ``trace``. An operator inside another belongs to the outer one's unit."""
-    found = iterations(trace)
-    of_range, of_call, _ = iteration_of(found, trace)
+    every = iterations(trace)
+    of_range, of_call, _ = iteration_of(every, trace)
     owner = _owners(trace)
     actions, unattached = _actions(trace)
     by_owner: dict[int, list[Action]] = defaultdict(list)
@@ -94,16 +105,15 @@ def host_work(trace: Trace) -> HostWork:
     for row in range(len(calls)):
         around = int(calls.range[row])
         own = int(owner[around]) if around >= 0 else -1
-        one = actions.get(row)
+        action = actions.get(row)
         if own >= 0:
-            if one is not None:
-                by_owner[own].append(one)
-            if one is None or not one.launches:
+            if action is not None:
+                by_owner[own].append(action)
+            if action is None or not action.launches:
                 events[own].append(int(calls.start_ns[row]))
-        elif one is not None:
-            start, end = one.start_ns, one.end_ns
-            name, thread, place = one.name, int(calls.thread[row]), int(of_call[row])
-            units.append(Unit(name, thread, start, end, -1, around, place, False, False, (one,), ()))
+        elif action is not None:
+            where = int(calls.thread[row]), action.start_ns, action.end_ns, -1, around, int(of_call[row])
+            units.append(Unit(action.name, *where, False, False, (action,), ()))
     for row in np.flatnonzero((owner >= 0) & (owner != np.arange(len(ranges)))).tolist():
         events[int(owner[row])].append(int(ranges.start_ns[row]))
     for row in np.flatnonzero(owner == np.arange(len(ranges))).tolist():
@@ -125,7 +135,7 @@ def host_work(trace: Trace) -> HostWork:
             )
         )
     units.sort(key=lambda unit: (unit.start_ns, -unit.end_ns))
-    return HostWork(tuple(units), found, unattached)
+    return HostWork(tuple(units), every, unattached)
 
 
 def _owners(trace: Trace) -> Ints:
@@ -133,8 +143,7 @@ def _owners(trace: Trace) -> Ints:
     ranges = trace.ranges
     count = len(ranges)
     owner = np.full(count, -1, np.int64)
-    wraps = np.array([bool(WRAPPER.match(name)) for name in trace.names] or [False])[ranges.name]
-    loads = np.array([bool(LOADER.match(name)) for name in trace.names] or [False])[ranges.name]
+    wraps, loads = trace.named(ranges, WRAPPER.match), trace.named(ranges, LOADER.match)
     stands = ((ranges.kind == kinds.OPERATOR) & ~wraps) | loads
     for row in np.argsort(ranges.depth, kind="stable").tolist():  # outer ranges first
         parent = int(ranges.parent[row])
@@ -163,21 +172,58 @@ def _actions(trace: Trace) -> tuple[dict[int, Action], tuple[int, ...]]:
     for row, call in enumerate(activities.call.tolist()):
         launched[call].append(row)
     rows = np.flatnonzero(np.isin(calls.kind, _ACTIONS) | np.isin(np.arange(len(calls)), list(launched)))
-    found = {row: _action(trace, row, tuple(launched.get(row, ()))) for row in rows.tolist()}
-    return found, tuple(launched.get(-1, ()))
+    actions = {row: _action(trace, row, tuple(launched.get(row, ()))) for row in rows.tolist()}
+    return actions, tuple(launched.get(-1, ()))
 
 
 def _action(trace: Trace, row: int, launched: tuple[int, ...]) -> Action:
     """A copy to the host makes the host wait; one from pageable memory where the call outlasted it (CUDA stages it)."""
     calls, activities = trace.calls, trace.activities
     start, end, joins, blocked = int(calls.start_ns[row]), int(calls.end_ns[row]), False, 0
-    for one in launched:
-        if activities.kind[one] != kinds.COPY:
+    for activity in launched:
+        if activities.kind[activity] != kinds.COPY:
             continue
-        copied = int(activities.end_ns[one])
-        pageable = "Pageable" in trace.name_of(activities, one) and copied <= end
-        if activities.copy_kind[one] == kinds.TO_HOST or pageable:
+        copied = int(activities.end_ns[activity])
+        pageable = "Pageable" in trace.name_of(activities, activity) and copied <= end
+        if activities.copy_kind[activity] == kinds.TO_HOST or pageable:
             joins, blocked = True, max(blocked, min(copied, end) - start)
     # A call of unknown name that launched something is a launch.
     kind = int(calls.kind[row]) if calls.kind[row] in _ACTIONS else kinds.LAUNCH
     return Action(row, trace.name_of(calls, row), kind, start, end, launched, joins, max(blocked, 0) / 1e3)
+
+
+Part = tuple[float, int]
+"""Host time in µs without waiting for the device, and how many traced events it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """``first`` is T2 (without a launch: all), ``between`` T5, ``last`` T3; ``launches`` with T4 in µs."""
+
+    first: Part
+    between: tuple[Part, ...]
+    last: Part
+    launches: tuple[tuple[Action, float], ...]
+
+
+def segments(unit: Unit) -> Segments:
+    """The parts of ``unit`` as traced; waiting calls and copies count without their wait, which the device decides."""
+    launches = unit.launches
+    if not launches:
+        return Segments(_part(unit, unit.start_ns, unit.end_ns), (), (0.0, 0), ())
+    first = _part(unit, unit.start_ns, launches[0].start_ns)
+    last = _part(unit, launches[-1].end_ns, unit.end_ns)
+    between = tuple(_part(unit, before.end_ns, after.start_ns) for before, after in pairwise(launches))
+    calls = tuple(
+        (call, max((call.end_ns - call.start_ns) / 1e3 - call.blocked_us, 0.0)) for call in launches
+    )
+    return Segments(first, between, last, calls)
+
+
+def _part(unit: Unit, start_ns: int, end_ns: int) -> Part:
+    waiting = sum(
+        max(min(action.end_ns, end_ns) - max(action.start_ns, start_ns), 0)
+        for action in unit.actions
+        if action.kind == kinds.SYNC_CALL
+    )
+    return max(end_ns - start_ns - waiting, 0) / 1e3, unit.events_between(start_ns, end_ns)

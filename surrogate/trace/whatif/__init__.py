@@ -5,29 +5,12 @@ function of a few of them, and `MODELS` are those that come with the package. A 
 see `surrogate.trace.whatif.primitives` for an example.
 """
 
-from surrogate.trace.whatif.catalogue import MODELS, WhatIf, user_function, what_if
-from surrogate.trace.whatif.evaluate import Answer, evaluate
-from surrogate.trace.whatif.export import write_timeline
+from surrogate.trace.whatif.evaluate import MODELS, Answer, WhatIf, evaluate, user_function, what_if
+from surrogate.trace.whatif.output import write_timeline
 from surrogate.trace.whatif.primitives import NewTask, Task, insert, remove, scale, schedule, select
 from surrogate.trace.whatif.setting import Change, Network, Setting, setting_of
 
 __all__ = [
-    "MODELS",
-    "Answer",
-    "Change",
-    "Network",
-    "NewTask",
-    "Setting",
-    "Task",
-    "WhatIf",
-    "evaluate",
-    "insert",
-    "remove",
-    "scale",
-    "schedule",
-    "select",
-    "setting_of",
-    "user_function",
-    "what_if",
-    "write_timeline",
-]
+    "MODELS", "Answer", "Change", "Network", "NewTask", "Setting", "Task", "WhatIf", "evaluate", "insert",
+    "remove", "scale", "schedule", "select", "setting_of", "user_function", "what_if", "write_timeline",
+]  # fmt: skip

@@ -6,11 +6,10 @@ from dataclasses import replace
 import numpy as np
 
 from surrogate.features.errors import InputError
+from surrogate.trace.events.tables import linked
 from surrogate.trace.graph.tasks import DEVICE_KINDS, Graph
-from surrogate.trace.whatif.parameters import Parameter, parameters_of
-from surrogate.trace.whatif.precision import OPTIMIZER
 from surrogate.trace.whatif.primitives import NewTask, insert, schedule, select
-from surrogate.trace.whatif.setting import Change, Network, Setting
+from surrogate.trace.whatif.setting import OPTIMIZER, Change, Parameter, Setting, parameters_of
 
 NETWORK = "network"
 SLICE_BYTES = 200e3
@@ -23,18 +22,20 @@ def data_parallel(graph: Graph, setting: Setting, value: float | None) -> Change
     Buckets fill in the order in which gradients are ready, as PyTorch's do (25 MB). ``value``: workers. Raises
     `InputError` where the trace shows no parameters.
     """
-    network = setting.network if value is None else _workers(setting, value)
+    network = setting.network
+    if value is not None:
+        if value != int(value):
+            raise InputError(f"data-parallel={value:g} is no number of workers; give a whole number")
+        network = replace(network, workers=int(value))
     tasks = []
-    for place, parameters in _iterations(graph, setting):
-        update = _first_update(graph, place)
+    for iteration, parameters in _iterations(graph, setting):
+        update = _first_update(graph, iteration)
         for number, bucket in enumerate(_buckets(parameters, network.bucket_bytes)):
-            size = sum(one.size_bytes for one in bucket)
+            time_us = network.ring_us(sum(parameter.size_bytes for parameter in bucket))
             ready = _last_launched(graph, setting, bucket[-1].ready_ns)
-            before = (update,) if update > ready >= 0 else ()
-            tasks.append(
-                NewTask(f"all-reduce of bucket {number}", "collective", NETWORK, network.ring_us(size),
-                        (ready,) if ready >= 0 else (), before, iteration=place)
-            )  # fmt: skip
+            after, before = _links(ready, update if ready >= 0 else -1)
+            name = f"all-reduce of bucket {number}"
+            tasks.append(NewTask(name, "collective", NETWORK, time_us, after, before, iteration=iteration))
     return Change(insert(graph, tasks))
 
 
@@ -53,50 +54,44 @@ def priority_propagation(graph: Graph, setting: Setting, value: float | None) ->
 def _servers(graph: Graph, setting: Setting, value: float | None, *, prioritised: bool) -> Change:
     network = setting.network if value is None else replace(setting.network, bandwidth_gbs=value)
     tasks: list[NewTask] = []
-    for place, parameters in _iterations(graph, setting):
-        uses = _forward_tasks(graph, place + 1, len(parameters))
-        for order, one in enumerate(parameters):
-            # Backward finishes parameters in the reverse order of the forward pass.
-            forward = len(parameters) - 1 - order
-            use = uses[forward] if uses else -1
-            ready = _last_launched(graph, setting, one.ready_ns)
-            parts = _slices(one.size_bytes) if prioritised else [one.size_bytes]
-            for number, size in enumerate(parts):
-                name = f"parameter {forward}" + (f" slice {number}" if prioritised else "")
-                tasks.append(NewTask(f"push and pull of {name}", "collective", NETWORK, network.transfer_us(2 * size),
-                                     (ready,) if ready >= 0 else (), (use,) if use > ready else (),
-                                     -float(forward), place))  # fmt: skip
-    made = insert(graph, tasks)
-    notes = ("the trace holds one iteration, so no forward pass waits for a weight",) * (
-        len(graph.iterations) < 2
-    )
-    return Change(schedule(made, NETWORK, "priority" if prioritised else "arrival"), notes=notes)
+    for iteration, parameters in _iterations(graph, setting):
+        uses = _forward_tasks(graph, iteration + 1, len(parameters))
+        # Backward finishes parameters in the reverse order of the forward pass.
+        for number, parameter in zip(reversed(range(len(parameters))), parameters, strict=True):
+            ready = _last_launched(graph, setting, parameter.ready_ns)
+            after, before = _links(ready, uses[number] if uses else -1)
+            sizes = _slices(parameter.size_bytes) if prioritised else [parameter.size_bytes]
+            for i, size in enumerate(sizes):
+                name = f"push and pull of parameter {number}" + (f" slice {i}" if prioritised else "")
+                time_us = network.transfer_us(2 * size)
+                tasks.append(
+                    NewTask(name, "collective", NETWORK, time_us, after, before, -float(number), iteration)
+                )
+    changed = schedule(insert(graph, tasks), NETWORK, "priority" if prioritised else "arrival")
+    alone = "the trace holds one iteration, so no forward pass waits for a weight"
+    return Change(changed, notes=(alone,) if len(graph.iterations) < 2 else ())
 
 
-def _workers(setting: Setting, value: float) -> Network:
-    if value != int(value):
-        raise InputError(f"data-parallel={value:g} is no number of workers; give a whole number")
-    return replace(setting.network, workers=int(value))
+def _links(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tasks after and before which a transfer runs: when its gradient is ready, and a later use of the result."""
+    return (ready,) if ready >= 0 else (), (use,) if use > ready else ()
 
 
 def _iterations(graph: Graph, setting: Setting) -> Iterator[tuple[int, list[Parameter]]]:
-    found = [
-        (place, parameters_of(setting.profile.trace, place, graph.iterations))
-        for place in range(len(graph.iterations))
-    ]
-    if not any(parameters for _, parameters in found):
+    every = [parameters_of(setting.profile.trace, i, graph.iterations) for i in range(len(graph.iterations))]
+    if not any(every):
         raise InputError(
             "the trace shows no parameters (ranges of torch::autograd::AccumulateGrad with shapes);"
             " record a training step with shapes"
         )
-    yield from ((place, parameters) for place, parameters in found if parameters)
+    yield from ((i, parameters) for i, parameters in enumerate(every) if parameters)
 
 
 def _buckets(parameters: list[Parameter], bucket_bytes: float) -> Iterator[list[Parameter]]:
     bucket: list[Parameter] = []
-    for one in parameters:
-        bucket.append(one)
-        if sum(other.size_bytes for other in bucket) >= bucket_bytes:
+    for parameter in parameters:
+        bucket.append(parameter)
+        if sum(held.size_bytes for held in bucket) >= bucket_bytes:
             yield bucket
             bucket = []
     if bucket:
@@ -112,32 +107,28 @@ def _last_launched(graph: Graph, setting: Setting, time_ns: int) -> int:
     """The last device task whose launch call started before that time, -1 for none."""
     trace = setting.profile.trace
     rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0))
-    call = trace.activities.call[graph.row[rows]]
-    launched = np.where(call >= 0, trace.calls.start_ns[call] if len(trace.calls) else 0, 2**62)
+    launched = linked(trace.calls.start_ns, trace.activities.call[graph.row[rows]], 2**62)
     before = np.flatnonzero(launched < time_ns)
     return int(rows[before[-1]]) if len(before) else -1
 
 
-def _first_update(graph: Graph, place: int) -> int:
+def _first_update(graph: Graph, iteration: int) -> int:
     """The optimizer's first device task, else the iteration's end mark."""
-    update = np.flatnonzero(
-        select(graph, layer=OPTIMIZER, iteration=place) & np.isin(graph.kind, DEVICE_KINDS)
-    )
-    # zero_grad is an Optimizer range too, and clears gradients before they are made.
-    backward = np.flatnonzero(select(graph, phase="backward", iteration=place))
+    on_device = np.isin(graph.kind, DEVICE_KINDS)
+    update = np.flatnonzero(select(graph, layer=OPTIMIZER, iteration=iteration) & on_device)
+    # zero_grad is an Optimizer range too, and clears gradients before they are computed.
+    backward = np.flatnonzero(select(graph, phase="backward", iteration=iteration))
     later = update[update > backward[-1]] if len(backward) else update
-    if len(later):
-        return int(later[0])
-    ends = np.flatnonzero(select(graph, kind="mark", name="iteration end", iteration=place))
-    return int(ends[0]) if len(ends) else -1
+    ends = np.flatnonzero(select(graph, kind="mark", name="iteration end", iteration=iteration))
+    return int(next(iter([*later[:1], *ends[:1]]), -1))
 
 
-def _forward_tasks(graph: Graph, place: int, count: int) -> list[int]:
-    """For ``count`` parameters in forward order the device task of iteration ``place`` that uses each first.
+def _forward_tasks(graph: Graph, iteration: int, count: int) -> list[int]:
+    """For ``count`` parameters in forward order the device task of the iteration that uses each first.
 
     Layers with weights cannot be told from others by name alone, so the forward pass is shared out by position.
     """
-    rows = np.flatnonzero(select(graph, phase="forward", iteration=place, kind="kernel"))
+    rows = np.flatnonzero(select(graph, phase="forward", iteration=iteration, kind="kernel"))
     if not len(rows):
         return []
     return rows[np.minimum(np.arange(count) * len(rows) // max(count, 1), len(rows) - 1)].tolist()

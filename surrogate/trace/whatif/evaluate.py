@@ -1,16 +1,93 @@
-"""What-ifs applied and simulated: predicted times beside the baseline's, what decides them, and which layers change."""
+"""The what-ifs by name, and their answers: predicted times beside the baseline's."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from surrogate.features.errors import InputError, nearest
 from surrogate.trace.graph import Graph, Timeline, critical_path, simulate
 from surrogate.trace.graph.tasks import STREAM
 from surrogate.trace.layers import OUTSIDE
-from surrogate.trace.whatif.catalogue import WhatIf
+from surrogate.trace.whatif import distributed, hardware
 from surrogate.trace.whatif.setting import Change, Setting
+
+Model = Callable[[Graph, Setting, float | None], Change]
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """An optimisation by name; ``value`` is its number where one was given (``faster-kernels=4``)."""
+
+    name: str
+    model: Model
+    value: float | None = None
+
+    @property
+    def label(self) -> str:
+        """As on the command line."""
+        return self.name if self.value is None else f"{self.name}={self.value:g}"
+
+    def __call__(self, graph: Graph, setting: Setting) -> Change:
+        return self.model(graph, setting, self.value)
+
+
+MODELS: dict[str, tuple[Model, str, bool]] = {
+    "amp": (hardware.amp, "mixed precision as published: sgemm and wgrad kernels ÷3, others ÷2", False),
+    "amp-tensor": (hardware.amp_tensor, "mixed precision: matrix kernels ÷3, others ÷2, optimizer as is", False),
+    "amp-roofline": (hardware.amp_roofline, "mixed precision: each kernel by its fp16 and fp32 rooflines", False),
+    "fused-adam": (hardware.fused_adam, "the optimizer's kernels as one", False),
+    "batch-norm": (hardware.restructured_batch_norm, "batch norm merged into its neighbours", False),
+    "cuda-graphs": (hardware.cuda_graphs, "one graph launch per iteration", False),
+    "best-convolution": (hardware.best_convolutions, "each convolution by the fastest algorithm predicted", False),
+    "batch": (hardware.batch, "N samples a step (default: twice as many)", True),
+    "gpu": (hardware.other_gpu, "the kernels on the GPU of --gpu", False),
+    "faster-kernels": (hardware.faster_kernels, "kernels N times as fast (default 2)", True),
+    "faster-host": (hardware.faster_host, "host N times as fast (default 2)", True),
+    "faster-network": (hardware.faster_network, "the trace's collectives N times as fast (default 2)", True),
+    "data-parallel": (distributed.data_parallel, "N workers, ring all-reduce in buckets (--workers)", True),
+    "parameter-server": (distributed.parameter_server, "push and pull of gradients, N GB/s (--bandwidth)", True),
+    "p3": (distributed.priority_propagation, "the same in slices, urgent ones first, N GB/s", True),
+}  # fmt: skip
+"""Name → (model, one-line help, whether it takes a number)."""
+
+
+def what_if(text: str) -> WhatIf:
+    """``amp`` or ``faster-kernels=4``. Raises `InputError` for an unknown name or a value that is no number."""
+    name, equals, number = text.partition("=")
+    if name not in MODELS:
+        raise InputError(f"what-if {name!r} is unknown; known: {', '.join(MODELS)}{nearest(name, MODELS)}")
+    model, _, takes_number = MODELS[name]
+    if not equals:
+        return WhatIf(name, model)
+    if not takes_number:
+        raise InputError(f"what-if {name!r} takes no number; write it without {text[len(name) :]!r}")
+    try:
+        return WhatIf(name, model, float(number))
+    except ValueError:
+        raise InputError(f"{number!r} in {text!r} is no number; write such as {name}=2") from None
+
+
+def user_function(text: str) -> WhatIf:
+    """``module:callable`` of the user's own, which takes a graph and returns one.
+
+    The module is imported, which runs it: give only one of your own. Raises `InputError` where it cannot be had
+    or fails.
+    """
+    from surrogate.network.torch_module import imported_callable, in_one_line
+
+    function = imported_callable(text, "it must take a graph and return one")
+
+    def model(graph: Graph, setting: Setting, value: float | None) -> Change:
+        del setting, value
+        with in_one_line(text):
+            changed = function(graph)
+        if not isinstance(changed, Graph):
+            raise InputError(f"{text} returned {type(changed).__name__}; it must return a graph")
+        return Change(changed)
+
+    return WhatIf(text, model)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -64,21 +141,21 @@ def evaluate(
     Raises `InputError` where one does not apply to this trace.
     """
     baseline = simulate(graph)
-    answers = [_answer(one.label, baseline, one(graph, setting)) for one in what_ifs]
+    answers = [_answer(what_if.label, baseline, what_if(graph, setting)) for what_if in what_ifs]
     if together and len(what_ifs) > 1:
         changed, notes = graph, []
-        for one in what_ifs:
-            change = one(changed, setting)
+        for what_if in what_ifs:
+            change = what_if(changed, setting)
             changed = change.graph
             notes += change.notes
-        answers.append(
-            _answer(" + ".join(one.label for one in what_ifs), baseline, Change(changed, notes=tuple(notes)))
-        )
+        label = " + ".join(what_if.label for what_if in what_ifs)
+        answers.append(_answer(label, baseline, Change(changed, notes=tuple(notes))))
     return answers
 
 
 def _answer(name: str, baseline: Timeline, change: Change) -> Answer:
-    low, high = (None if one is None else simulate(one).per_iteration_us for one in (change.low, change.high))
+    ends = (change.low, change.high)
+    low, high = (None if graph is None else simulate(graph).per_iteration_us for graph in ends)
     return Answer(name, baseline, simulate(change.graph), low, high, change.notes)
 
 
@@ -89,7 +166,7 @@ def device_us(timeline: Timeline) -> float:
 
 
 def _on_streams(timeline: Timeline) -> np.ndarray:
-    is_stream = np.array([one.kind == STREAM for one in timeline.graph.resources] or [False])
+    is_stream = np.array([resource.kind == STREAM for resource in timeline.graph.resources] or [False])
     return np.flatnonzero(is_stream[timeline.graph.resource])
 
 
@@ -101,10 +178,10 @@ def path_us(timeline: Timeline) -> dict[str, float]:
 
 def layer_changes(before: Timeline, after: Timeline) -> list[dict[str, Any]]:
     """Device time per layer type and iteration before and after, where it changes, largest change first."""
-    sums = [_by_type(one) for one in (before, after)]
+    old, new = _by_type(before), _by_type(after)
     rows = [
-        {"type": name, "before_us": sums[0].get(name, 0.0), "after_us": sums[1].get(name, 0.0)}
-        for name in dict.fromkeys([*sums[0], *sums[1]])
+        {"type": name, "before_us": old.get(name, 0.0), "after_us": new.get(name, 0.0)}
+        for name in {**old, **new}
     ]
     changed = [row for row in rows if abs(row["after_us"] - row["before_us"]) > 1e-9]
     return sorted(changed, key=lambda row: -abs(row["after_us"] - row["before_us"]))
@@ -116,8 +193,8 @@ def _by_type(timeline: Timeline) -> dict[str, float]:
     time = np.bincount(
         graph.layer[rows] + 1, weights=graph.duration_us[rows], minlength=len(graph.layers) + 1
     )
-    found: dict[str, float] = {}
-    for name, one in zip((OUTSIDE, *graph.layers), time.tolist(), strict=True):
+    sums: dict[str, float] = {}
+    for name, time_us in zip((OUTSIDE, *graph.layers), time.tolist(), strict=True):
         kind = name.rpartition(".")[0] or name  # a layer is its type and a number
-        found[kind] = found.get(kind, 0.0) + one / max(len(graph.iterations), 1)
-    return found
+        sums[kind] = sums.get(kind, 0.0) + time_us / max(len(graph.iterations), 1)
+    return sums

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError, nearest
-from surrogate.trace.graph.order import in_order
 from surrogate.trace.graph.simulate import POLICIES
 from surrogate.trace.graph.tasks import (
     CHANNEL,
@@ -36,6 +35,8 @@ from surrogate.trace.graph.tasks import (
     Mask,
     Policy,
     Resource,
+    in_order,
+    reordered,
 )
 from surrogate.trace.layers import PHASES
 
@@ -89,24 +90,24 @@ def select(
     expressions, found anywhere; ``phase`` forward, backward or other; ``resource`` a label. ``where`` sees every task
     that the others leave. Raises `InputError` for an unknown kind, phase or resource, or a bad expression.
     """
-    found = ~graph.removed
+    chosen = ~graph.removed
     if kind is not None:
-        kinds = [kind] if isinstance(kind, str) else list(kind)
-        found &= np.isin(graph.kind, [_place(one, TASK_KINDS, "kind") for one in kinds])
+        kinds = [kind] if isinstance(kind, str) else kind
+        chosen &= np.isin(graph.kind, [_code(word, TASK_KINDS, "kind") for word in kinds])
     if name is not None:
-        found &= _matches(name, graph.names)[graph.name]
+        chosen &= _matches(name, graph.names)[graph.name]
     if layer is not None:
-        found &= (graph.layer >= 0) & _matches(layer, graph.layers)[graph.layer]
+        chosen &= (graph.layer >= 0) & _matches(layer, graph.layers)[graph.layer]
     if phase is not None:
-        found &= graph.phase == _place(phase, PHASES, "phase")
+        chosen &= graph.phase == _code(phase, PHASES, "phase")
     if iteration is not None:
-        found &= graph.iteration == iteration
+        chosen &= graph.iteration == iteration
     if resource is not None:
-        found &= graph.resource == _resource(graph, resource)
+        chosen &= graph.resource == _resource(graph, resource)
     if where is not None:
-        for index in np.flatnonzero(found).tolist():
-            found[index] = bool(where(task_of(graph, index)))
-    return found
+        for index in np.flatnonzero(chosen).tolist():
+            chosen[index] = bool(where(task_of(graph, index)))
+    return chosen
 
 
 def task_of(graph: Graph, index: int) -> Task:
@@ -150,21 +151,38 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
     if not new:
         return graph
     count = len(graph)
-    for one in new:
-        if not one.duration_us >= 0:
-            raise InputError(f"task {one.name!r} takes {one.duration_us} µs; give a time of 0 or more")
-        wrong = [place for place in (*one.after, *one.before) if not 0 <= place < count]
+    labels = {resource.label: i for i, resource in enumerate(graph.resources)}
+    names = {name: i for i, name in enumerate(graph.names)}
+    for task in new:
+        if not task.duration_us >= 0:
+            raise InputError(f"task {task.name!r} takes {task.duration_us} µs; give a time of 0 or more")
+        wrong = [index for index in (*task.after, *task.before) if not 0 <= index < count]
         if wrong:
-            raise InputError(f"task {one.name!r} refers to task {wrong[0]}; the graph has 0 to {count - 1}")
-    labels = {one.label: place for place, one in enumerate(graph.resources)}
-    names = {name: place for place, name in enumerate(graph.names)}
-    for one in new:
-        labels.setdefault(one.resource, len(labels))
-        names.setdefault(one.name, len(names))
+            raise InputError(f"task {task.name!r} refers to task {wrong[0]}; the graph has 0 to {count - 1}")
+        labels.setdefault(task.resource, len(labels))
+        names.setdefault(task.name, len(names))
     added = [Resource(CHANNEL, label) for label in list(labels)[len(graph.resources) :]]
-    columns = _columns(graph, new, labels, names)
-    edges = [(place, count + i) for i, one in enumerate(new) for place in one.after]
-    edges += [(count + i, place) for i, one in enumerate(new) for place in one.before]
+    values = {
+        "name": [names[task.name] for task in new],
+        "kind": [_code(task.kind, TASK_KINDS, "kind") for task in new],
+        "resource": [labels[task.resource] for task in new],
+        "layer": [task.layer for task in new],
+        "phase": [PHASES.index("other")] * len(new),
+        "iteration": [task.iteration for task in new],
+        "row": [-1] * len(new),
+        "duration_us": [task.duration_us for task in new],
+        "gap_us": [0.0] * len(new),
+        # A new task is shown, and sorted, where the last task before it was measured.
+        "measured_us": [max((float(graph.measured_us[i]) for i in task.after), default=0.0) for task in new],
+        "priority": [task.priority for task in new],
+        "removed": [False] * len(new),
+    }
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(graph, name), np.array(values[name], getattr(graph, name).dtype)])
+        for name in TASK_COLUMNS
+    }
+    edges = [(index, count + i) for i, task in enumerate(new) for index in task.after]
+    edges += [(count + i, index) for i, task in enumerate(new) for index in task.before]
     pairs = np.array(edges, np.int64).reshape(-1, 2)
     more = len(pairs)
     joined = replace(
@@ -174,7 +192,11 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
         lag_us=np.concatenate([graph.lag_us, np.zeros(more)]),
         from_start=np.concatenate([graph.from_start, np.zeros(more, np.bool_)]),
     )  # fmt: skip
-    return _placed(joined, count, new)
+    # Right after the last task that each follows, so that order on shared resources is the one asked for.
+    position = np.arange(len(joined), dtype=float)
+    position[count:] = [max(task.after, default=-1) + 0.5 for task in new]
+    result = reordered(joined, np.lexsort((np.arange(len(joined)), position)))
+    return result if (result.src < result.dst).all() else in_order(result)
 
 
 def schedule(graph: Graph, resource: str, policy: Policy) -> Graph:
@@ -187,46 +209,11 @@ def schedule(graph: Graph, resource: str, policy: Policy) -> Graph:
     return replace(graph, policies={**graph.policies, _resource(graph, resource): policy})
 
 
-def _columns(
-    graph: Graph, new: list[NewTask], labels: dict[str, int], names: dict[str, int]
-) -> dict[str, Any]:
-    # A new task is shown, and sorted, where the last task before it was measured.
-    measured = [max((float(graph.measured_us[place]) for place in one.after), default=0.0) for one in new]
-    values = {
-        "name": [names[one.name] for one in new],
-        "kind": [_place(one.kind, TASK_KINDS, "kind") for one in new],
-        "resource": [labels[one.resource] for one in new],
-        "layer": [one.layer for one in new],
-        "phase": [PHASES.index("other")] * len(new),
-        "iteration": [one.iteration for one in new],
-        "row": [-1] * len(new),
-        "duration_us": [one.duration_us for one in new],
-        "gap_us": [0.0] * len(new),
-        "measured_us": measured,
-        "priority": [one.priority for one in new],
-        "removed": [False] * len(new),
-    }
-    return {
-        name: np.concatenate([getattr(graph, name), np.array(values[name], getattr(graph, name).dtype)])
-        for name in TASK_COLUMNS
-    }
-
-
-def _placed(graph: Graph, count: int, new: list[NewTask]) -> Graph:
-    """New tasks right after the last one they follow, so that order on shared resources is the one asked for."""
-    from surrogate.trace.graph.order import reordered
-
-    position = np.arange(len(graph), dtype=float)
-    position[count:] = [max(one.after, default=-1) + 0.5 for one in new]
-    placed = reordered(graph, np.lexsort((np.arange(len(graph)), position)))
-    return placed if (placed.src < placed.dst).all() else in_order(placed)
-
-
 def _first(graph: Graph) -> Mask:
     """The first task of every resource: its gap is the resource's own start, not a delay of the task."""
-    found = np.zeros(len(graph), np.bool_)
-    found[np.unique(graph.resource, return_index=True)[1]] = True
-    return found
+    first = np.zeros(len(graph), np.bool_)
+    first[np.unique(graph.resource, return_index=True)[1]] = True
+    return first
 
 
 def _matches(expression: str, texts: Sequence[str]) -> Mask:
@@ -239,14 +226,14 @@ def _matches(expression: str, texts: Sequence[str]) -> Mask:
     return np.array([bool(pattern.search(text)) for text in texts] or [False])
 
 
-def _place(word: str, known: Sequence[str], what: str) -> int:
+def _code(word: str, known: Sequence[str], what: str) -> int:
     if word not in known:
         raise InputError(f"{what} {word!r} is unknown; known: {', '.join(known)}{nearest(word, known)}")
     return known.index(word)
 
 
 def _resource(graph: Graph, label: str) -> int:
-    labels = [one.label for one in graph.resources]
+    labels = [resource.label for resource in graph.resources]
     if label not in labels:
         raise InputError(f"resource {label!r} is unknown; known: {', '.join(labels)}{nearest(label, labels)}")
     return labels.index(label)

@@ -1,17 +1,26 @@
-"""What a what-if may ask about besides the graph: the profile, the target GPU, the network, the surrogate."""
+"""What a what-if may ask about besides the graph: the profile, the target GPU, the network, the parameters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu, gpu
+from surrogate.trace.calls import is_shape
+from surrogate.trace.events.iterations import Iteration
+from surrogate.trace.events.tables import Trace
 from surrogate.trace.graph.tasks import Graph
+from surrogate.trace.profiling import Profile
 
 if TYPE_CHECKING:
     from surrogate.prediction.predictor import Predictor
-    from surrogate.trace.profiling import Profile
+
+OPTIMIZER = r"^(?:Optimizer|Optim)"
+"""Layers that are the optimizer's, as a regular expression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +56,10 @@ class Network:
 class Setting:
     """``profile`` of the same trace as the graph; ``target`` is the GPU asked about, where one is.
 
-    ``load_predictor`` is called when a what-if needs the surrogate, at most once.
+    ``load_predictor`` is called when a what-if needs the surrogate, at most once; by default it loads the shipped one.
     """
 
-    profile: "Profile"
+    profile: Profile
     target: Gpu | None = None
     network: Network = field(default_factory=Network)
     load_predictor: Callable[[], "Predictor"] | None = None
@@ -69,15 +78,18 @@ class Setting:
     def predictor(self) -> "Predictor":
         """The surrogate for the trace's own GPU."""
         if self._predictor is None:
-            from surrogate.prediction.predictor import load
-
-            make = self.load_predictor or (lambda: load(self.own_gpu.name))
-            self._predictor = make()
+            self._predictor = self.load_predictor() if self.load_predictor else _load(self.own_gpu.name)
         return self._predictor
 
 
+def _load(gpu_name: str | None, bundle: str | Path | None = None) -> "Predictor":
+    from surrogate.prediction.shipped import load
+
+    return load(str(gpu_name)) if bundle is None else load(str(bundle), gpu=gpu_name)
+
+
 def setting_of(
-    profile: "Profile",
+    profile: Profile,
     *,
     target: str | None = None,
     network: Network | None = None,
@@ -87,18 +99,9 @@ def setting_of(
 
     Raises `InputError` for an unknown GPU.
     """
-
-    def from_bundle() -> "Predictor":
-        from surrogate.prediction.predictor import load
-
-        return load(str(bundle), gpu=profile.gpu.name if profile.gpu else None)
-
-    return Setting(
-        profile,
-        None if target is None else gpu(target),
-        network or Network(),
-        from_bundle if bundle else None,
-    )
+    own = profile.gpu.name if profile.gpu else None
+    from_bundle = None if bundle is None else lambda: _load(own, bundle)
+    return Setting(profile, None if target is None else gpu(target), network or Network(), from_bundle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +112,34 @@ class Change:
     low: Graph | None = None
     high: Graph | None = None
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One tensor: its elements, and the time (ns) at which the host has launched everything that makes its gradient."""
+
+    elements: int
+    ready_ns: int
+
+    @property
+    def size_bytes(self) -> float:
+        """In fp32."""
+        return 4.0 * self.elements
+
+
+def parameters_of(trace: Trace, position: int, iterations: Sequence[Iteration]) -> list[Parameter]:
+    """The parameters in the order in which one iteration's backward pass finishes them; [] without shapes.
+
+    Autograd accumulates each gradient in a range of its own that carries the parameter's shape.
+    """
+    if not 0 <= position < len(iterations):
+        return []
+    ranges, iteration = trace.ranges, iterations[position]
+    inside = (ranges.start_ns >= iteration.start_ns) & (ranges.start_ns < iteration.end_ns)
+    accumulates = trace.named(ranges, "torch::autograd::AccumulateGrad".__eq__)
+    parameters = []
+    for row in np.flatnonzero(accumulates & inside).tolist():
+        shape = next(iter(trace.shapes_of(row) or ()), ())
+        if shape and is_shape(shape) and prod(shape):
+            parameters.append(Parameter(prod(shape), int(ranges.start_ns[row])))
+    return parameters

@@ -67,10 +67,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> FakeGpu:
-    """The device of every slice, in place of cuDNN's and the graph's."""
+    """The device of every slice, in place of cuDNN's."""
     device = FakeGpu(clock)
     monkeypatch.setattr(context_module, "open_device", lambda name, **_: device)
-    monkeypatch.setattr(context_module, "open_graph_device", lambda caps: device)
     return device
 
 

@@ -21,6 +21,7 @@ settings = json.loads(Path(__file__).with_name("settings.json").read_text())
 if os.environ.get("LC_ALL") != "C":
     sys.exit("the locale is not C")
 if "--import" in words:
+    assert words[words.index("--print-kernel-base") + 1] == "mangled"
     sys.stdout.write(Path(words[words.index("--import") + 1]).read_text())
     sys.exit(0)
 if settings.get("denied"):
@@ -55,7 +56,9 @@ for number, line in enumerate(pairs):
     algorithm = json.loads(line)["algorithm"].lower()
     for kernel in range(settings["kernels"]):
         suffix = settings.get("renamed", {}).get(group, "")
-        launches.append((f"void {algorithm}_{kernel}{suffix}<float, 128>(float *, int)", 40 + kernel, 256))
+        base = f"{algorithm}_{kernel}{suffix}"
+        mangled = f"_Z{len(base)}{base}IfLi128EEvPfi"
+        launches.append((mangled, 40 + kernel, 256))
 for at, (name, grid, block) in enumerate(launches):
     rows.append([str(at), "17", "python", "host", name, "1", "7", f"({block}, 1, 1)", f"({grid}, 1, 1)", "0", "9.0",
                  *(values[name] for name in names)])
@@ -71,6 +74,7 @@ from pathlib import Path
 words = sys.argv[1:]
 settings = json.loads(Path(__file__).with_name("settings.json").read_text())
 log = Path(words[words.index("--log-file") + 1])
+assert words[words.index("--demangling") + 1] == "off"
 if settings.get("denied"):
     log.write_text("==9== NVPROF is profiling process 9\\n==9== Warning: ERR_NVGPUCTRPERM - The user does not have "
                    "permission to profile on the target device.\\n")

@@ -1,13 +1,39 @@
 """Counting from end to end, under programs that write what the profilers would."""
 
+from collections import Counter
+from contextlib import contextmanager
+
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from surrogate.collect.counters import collect
-from surrogate.collect.counters.attribute import KEY, add_counters
-from surrogate.collect.counters.collect import count
-from surrogate.collect.counters.metrics import GROUPS, LAUNCH, ncu_metrics
-from surrogate.collect.counters.tool import Tool, environment, find_tool, permission_denied
+from surrogate.collect.counters import profilers
+from surrogate.collect.counters.pairs import (
+    KEY,
+    MAX_PAIRS,
+    Pair,
+    add_counters,
+    measured_pairs,
+    read_pairs,
+    stratified,
+    stratum,
+    write_pairs,
+)
+from surrogate.collect.counters.profilers import (
+    GROUPS,
+    LAUNCH,
+    Tool,
+    count,
+    find_tool,
+    ncu_metrics,
+)
+from surrogate.collect.counters.workload import ProfiledStopwatch, run_pairs
+from surrogate.collect.device import DeviceInfo, Kernel, Measurement
+from surrogate.collect.merge import merge_runs
+from surrogate.collect.plan import Caps, PlannedProblem, build
+from surrogate.collect.protocol import RepeatPolicy
+from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
 
@@ -30,7 +56,7 @@ def test_ncu_counts_every_kernel_of_every_pair(profiler, pairs, tmp_path):
     assert kernels.groupby("n")["algorithm"].apply(list).iloc[0] == ["GEMM", "GEMM", "WINOGRAD", "WINOGRAD"]
     assert kernels["kernel_index"].tolist() == [0, 1] * 6
     first = kernels.iloc[0]
-    assert first["kernel_name"] == "void gemm_0<float, 128>(float *, int)"
+    assert first["kernel_name"] == "void gemm_0<float, 128>(float*, int)"
     assert first["time_us"] == 1234.5
     assert first["fp32_instructions"] == 1_000_000
     assert first["fp32_utilization_pct"] == 81.25
@@ -99,18 +125,41 @@ def test_counters_join_the_runs_kernels_by_key_and_name(profiler, pairs, tmp_pat
     assert pd.isna(joined.loc[3, "fp32_instructions"]) and joined.loc[2, "fp32_instructions"] == 1_000_000
 
 
+def test_a_runs_kernels_by_cupti_join_their_counters(profiler, pairs, tmp_path, record):
+    """Both name kernels by their mangled names; the table has them readable."""
+
+    class Device:
+        def describe(self):
+            return DeviceInfo("GPU", "cudnn", "9.1.0")
+
+        def candidates(self, conv):
+            return ("GEMM", "WINOGRAD")
+
+        def measure(self, conv, algorithm, policy):
+            base = [f"{algorithm.lower()}_{at}" for at in range(2)]
+            names = [f"_Z{len(name)}{name}IfLi128EEvPfi" for name in base]
+            kernels = tuple(Kernel(name, 40, 1, 1, 256, 1, 1, 128, 0, 0, 1.0) for name in names)
+            return Measurement("ok", "", (2.0,), (2.0,), "cupti", 0, True, kernels)
+
+        heuristic = find = lambda self, conv: ()
+        conditions = dict
+
+    plan = build([PlannedProblem(pair.conv, "test") for pair in pairs], description="test", caps=Caps(0))
+    kernels = merge_runs([record(plan, Device())]).kernels
+    counters = counted(Tool("ncu", profiler("ncu")), pairs, tmp_path).kernels
+    joined, hits = add_counters(kernels, counters)
+    assert hits == len(kernels) == 12 and joined["fp32_instructions"].notna().all()
+    assert joined["kernel_name"][0] in (
+        "void gemm_0<float, 128>(float*, int)",
+        "void winograd_0<float, 128>(float*, int)",
+    )
+
+
 def test_each_group_asks_once_and_never_for_the_eight_pass_metric():
     for group, metrics in GROUPS.items():
         asked = ncu_metrics(group).split(",")
         assert len(asked) == len(set(asked)) and set(LAUNCH) <= set(asked) and set(metrics) <= set(asked)
         assert not any(name.startswith("sm__throughput") for name in asked)
-
-
-def test_the_command_keeps_clocks_and_profiles_from_the_range_on(tmp_path):
-    command = Tool("ncu", "/x/ncu").passes(["python", "-m", "m"], tmp_path)[0].command
-    text = " ".join(command)
-    assert "--clock-control none" in text and "--cache-control all" in text and "--replay-mode kernel" in text
-    assert "--profile-from-start off" in text and command[-3:] == ("python", "-m", "m")
 
 
 @pytest.mark.parametrize(
@@ -128,19 +177,112 @@ def test_a_missing_profiler_is_named_with_the_remedy(capability, needed):
         find_tool(capability, lambda tool: None)
 
 
-def test_the_childs_locale_is_c_whatever_the_users():
-    assert environment({"LC_ALL": "de_DE.UTF-8", "PATH": "/x"})["LC_ALL"] == "C"
-
-
-def test_permission_is_read_from_the_profilers_words():
-    assert permission_denied("==ERROR== ERR_NVGPUCTRPERM - …") and not permission_denied("==PROF== 1 pass")
-
-
 def test_a_profiler_that_hangs_is_stopped_within_the_grace(pairs, tmp_path, monkeypatch):
-    monkeypatch.setattr(collect, "GRACE_S", 0.5)
+    monkeypatch.setattr(profilers, "GRACE_S", 0.5)
     path = tmp_path / "ncu"
     path.write_text("#!/bin/sh\nsleep 60\n")
     path.chmod(0o755)
     result = count(pairs, Tool("ncu", str(path)), tmp_path, seconds=0.3, program=program)
     assert result.kernels.empty and result.seconds < 5.0
     assert sum("stopped after" in note for note in result.notes) == 3
+
+
+def many(count: int) -> list[Pair]:
+    """Mostly 3×3 GEMM, a few 1×1 FFT."""
+    common = [Pair(Conv(n=1, c=8 + i, h=28, k=32, r=3), "GEMM") for i in range(count)]
+    return common + [Pair(Conv(n=1, c=8 + i, h=28, k=32, r=1), "FFT") for i in range(5)]
+
+
+def test_a_rare_stratum_is_counted_as_often_as_a_common_one():
+    chosen = stratified(many(400), 10)
+    assert Counter(pair.algorithm for pair in chosen)["FFT"] >= 3  # 1 % of the pairs, 30 % of the chosen
+
+
+@given(st.integers(1, 60), st.integers(0, 3))
+def test_the_subset_is_of_the_size_asked_and_of_the_pairs_given(count, seed):
+    pairs = many(40)
+    chosen = stratified(pairs, count, seed)
+    assert len(chosen) == min(count, len(pairs)) == len(set(chosen)) and set(chosen) <= set(pairs)
+    assert chosen == stratified(pairs[::-1], count, seed)
+
+
+def test_strata_tell_filters_strides_and_sizes_apart():
+    conv = Conv(n=1, c=8, h=28, k=32, r=3)
+    others = [
+        Conv(n=1, c=8, h=28, k=32, r=1),
+        Conv(n=1, c=8, h=28, k=32, r=3, stride_h=2),
+        conv.with_batch(200),
+    ]
+    assert len({stratum(Pair(one, "GEMM")) for one in (conv, *others)}) == 4
+
+
+def test_the_pairs_of_a_run_are_those_that_ran():
+    key = "n1c8h28w28k32r3s3p0u1 fp32 fma NCHW fwd"
+    records = [
+        {"kind": "problem", "problem": f"{key} #0"},
+        {"kind": "measure", "problem": f"{key} #0", "algorithm": "GEMM", "result": {"status": "ok"}},
+        {"kind": "measure", "problem": f"{key} #1", "algorithm": "GEMM", "result": {"status": "ok"}},
+        {"kind": "measure", "problem": f"{key} #0", "algorithm": "FFT", "result": {"status": "failed"}},
+    ]
+    assert measured_pairs(records) == [Pair(Conv(n=1, c=8, h=28, k=32, r=3), "GEMM")]
+
+
+def test_the_list_goes_to_the_child_and_back(tmp_path):
+    pairs = many(3)
+    write_pairs(pairs, tmp_path / "pairs.jsonl")
+    assert read_pairs(tmp_path / "pairs.jsonl") == pairs
+
+
+@pytest.mark.parametrize("count", [0, MAX_PAIRS + 1])
+def test_none_or_too_many_pairs_are_refused(tmp_path, count):
+    with pytest.raises(InputError, match=f"{count} pairs to count"):
+        write_pairs(many(1)[:1] * count, tmp_path / "pairs.jsonl")
+
+
+class Recorder:
+    """A device that notes what it is asked, and which number the marker would carry then."""
+
+    def __init__(self):
+        self.number, self.label, self.calls = -1, "", []
+
+    def measure(self, conv, algorithm, policy):
+        self.calls.append((self.number, self.label, algorithm))
+
+
+def test_each_pair_runs_once_under_its_own_number():
+    device, pairs = Recorder(), many(2)
+    assert run_pairs(pairs, device, device, 60.0) == len(pairs)
+    assert device.calls == [(i, pair.key, pair.algorithm) for i, pair in enumerate(pairs)]
+
+
+def test_the_child_keeps_to_its_time():
+    device = Recorder()
+    assert run_pairs(many(2), device, device, 0.0) == 0 and device.calls == []
+
+
+def test_only_the_second_call_is_profiled():
+    events = []
+
+    class Marks:
+        @contextmanager
+        def profiled(self, number, label):
+            events.append(("start", number, label))
+            yield
+            events.append(("stop",))
+
+    class Silent:
+        """A GPU whose events cost nothing."""
+
+        def event(self):
+            return None
+
+        def synchronize(self):
+            pass
+
+        def elapsed_us(self, start, end):
+            return 12.0
+
+    stopwatch = ProfiledStopwatch(Silent(), Marks())
+    stopwatch.number, stopwatch.label = 4, "pair"
+    result = stopwatch.time(lambda: events.append(("call",)), RepeatPolicy(), 64, True)
+    assert events == [("call",), ("start", 4, "pair"), ("call",), ("stop",)] and result.status == "ok"

@@ -1,26 +1,22 @@
 """Operator problems, what they compute, and their loop."""
 
 import ctypes
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.collect import log
-from surrogate.collect.cudnn.activity import KernelSpan
-from surrogate.collect.cudnn.status import CudnnError
-from surrogate.collect.cudnn.stopwatch import Stopwatch
+from surrogate.collect.cudnn.library import PROTOTYPES as CONVOLUTIONS
+from surrogate.collect.cudnn.library import CudnnError, Library
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
-from surrogate.collect.operators.collect import collect_operators, operator_table
-from surrogate.collect.operators.cudnn_calls import KINDS as CUDNN_KINDS
-from surrogate.collect.operators.cudnn_calls import PROTOTYPES, CudnnCalls
-from surrogate.collect.operators.kernels import SOURCE, CupyCalls
-from surrogate.collect.operators.operator import KINDS, Operator, parse
-from surrogate.collect.operators.reference import (
+from surrogate.collect.merge import merge_runs
+from surrogate.collect.operators.collect import collect_operators
+from surrogate.collect.operators.cpu import (
     LEARNING_RATE,
-    ReferenceOperators,
+    CpuOperators,
     batch_norm,
     embedding_bag,
     embedding_bag_backward,
@@ -28,14 +24,22 @@ from surrogate.collect.operators.reference import (
     max_pool_backward,
     softmax,
 )
-from surrogate.collect.operators.sample import MIN_BYTES, sampled
-from surrogate.collect.operators.stream import cupy_stream
-from surrogate.collect.protocol import RepeatPolicy
+from surrogate.collect.operators.gpu import (
+    CUDNN_KINDS,
+    SOURCE,
+    CudnnCalls,
+    CupyCalls,
+    cupy_stream,
+)
+from surrogate.collect.operators.operator import KINDS, MIN_BYTES, Operator, parse, sampled
+from surrogate.collect.run import MAX_LOST_IN_A_ROW
 from surrogate.features.errors import InputError
+from surrogate.features.families import FAMILY_OF_KIND
 
 SMALL = 1 << 18
 
 
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 5), st.integers(1, 40))
 def test_samples_are_distinct_within_bytes_and_readable_again(seed, count):
     operators = sampled(count, seed, SMALL)
@@ -110,22 +114,33 @@ def test_the_embedding_bag_and_its_gradient_by_loops():
     np.testing.assert_allclose(tables, expected, rtol=1e-5)
 
 
-def test_the_reference_runs_every_kind_and_the_table_tells(tmp_path):
+def test_this_cpu_runs_every_kind_and_the_table_tells(tmp_path):
     operators = sampled(len(KINDS), 1, SMALL)
     path = tmp_path / "run.jsonl"
-    outcome = collect_operators(operators, ReferenceOperators({"cpu": "Fake CPU"}), path)
+    outcome = collect_operators(operators, CpuOperators({"name": "Fake CPU"}), path)
     assert outcome.finished and outcome.statuses == {"ok": len(KINDS)}
-    table = operator_table(path)
+    table = merge_runs([path]).rows
     assert set(table["operator"]) == set(KINDS) and (table["time_us"] > 0).all()
-    assert table["gpu"].unique().tolist() == ["Fake CPU"] and table["timer"].unique().tolist() == ["wall"]
-    gemm = table[table["operator"] == "gemm"].iloc[0]
-    assert {"batch", "m", "n", "k"} <= set(gemm.dropna().index)
+    assert dict(zip(table["operator"], table["family"], strict=True)) == {
+        kind: FAMILY_OF_KIND[kind] for kind in KINDS
+    }
+    for name, value in {
+        "gpu": "Fake CPU", "library": "reference", "dtype": "fp32", "math": "fma", "algorithm": "default",
+        "status": "ok", "timer": "wall",
+    }.items():  # fmt: skip
+        assert set(table[name]) == {value}, name
+    rows = table.set_index("operator")
+    assert rows.loc["gemm", ["batch", "m", "n", "k"]].notna().all() and np.isnan(rows.loc["gemm", "h"])
+    assert (
+        rows.loc["max_pool", "window_w"] == rows.loc["max_pool", "window"]
+        and rows.loc["max_pool", "pad"] == 0
+    )
 
 
 class Fake:
-    """A device with a clock; it is lost at one problem."""
+    """A device with a clock; it is lost at some problems."""
 
-    def __init__(self, lost_at=None):
+    def __init__(self, lost_at=()):
         self.seen, self.lost_at, self.now_s = [], lost_at, 0.0
 
     def describe(self):
@@ -134,7 +149,7 @@ class Fake:
     def measure(self, operator, policy):
         self.seen.append(operator)
         self.now_s += 10.0
-        if operator.key == self.lost_at:
+        if operator.key in self.lost_at:
             raise DeviceLostError("sticky")
         return Measurement("ok", "", (3.0, 1.0, 2.0), (4.0, 4.0, 4.0), "cupti")
 
@@ -151,111 +166,27 @@ def test_the_loop_keeps_to_its_time_and_goes_on(tmp_path):
     assert outcome.time_up and outcome.problems_done == 4
     again = Fake()
     assert collect_operators(operators, again, path).finished and again.seen == operators[4:]
-    assert operator_table(path)["time_us"].tolist() == [2.0] * 8
+    assert merge_runs([path]).rows["time_us"].tolist() == [2.0] * 8
 
 
-def test_a_lost_device_costs_one_problem(tmp_path):
-    operators, path = sampled(4, 0), tmp_path / "run.jsonl"
-    outcome = collect_operators(operators, Fake(operators[1].key), path)
-    assert outcome.problems_done == 2 and "lost" in outcome.stopped and not outcome.time_up
-    assert collect_operators(operators, Fake(), path).finished
-    assert operator_table(path)["status"].tolist() == ["ok", "failed", "ok", "ok"]
+def test_a_lost_device_costs_one_problem_and_one_lost_for_good_ends_the_call(tmp_path):
+    operators, path = sampled(9, 0), tmp_path / "run.jsonl"
+    assert collect_operators(operators, Fake({operators[1].key}), path).finished
+    assert merge_runs([path]).rows["status"].tolist() == ["ok", "failed", *["ok"] * 7]
+    outcome = collect_operators(operators, Fake({one.key for one in operators}), tmp_path / "gone.jsonl")
+    assert outcome.problems_done == MAX_LOST_IN_A_ROW and "lost" in outcome.stopped and not outcome.time_up
 
 
-def test_another_list_does_not_go_on_with_the_log(tmp_path):
-    path = tmp_path / "run.jsonl"
-    collect_operators(sampled(3, 0), Fake(), path)
-    with pytest.raises(InputError, match="recorded with plan"):
-        collect_operators(sampled(3, 1), Fake(), path)
-    assert len(log.read(path).records) == 3
+@pytest.fixture
+def functions(cudnn_functions):
+    return cudnn_functions()
 
 
-class Clockwork:
-    """Events read a clock that calls advance."""
-
-    def __init__(self):
-        self.now_us, self.flushes = 0.0, 0
-
-    def event(self):
-        return self.now_us
-
-    def elapsed_us(self, start, end):
-        return end - start
-
-    def flush(self):
-        self.flushes += 1
-
-    def synchronize(self):
-        pass
-
-
-@pytest.mark.parametrize(("length_us", "repeats", "warm"), [(100, 5, 1), (30_000, 3, 2), (200_000, 1, 2)])
-def test_the_stopwatch_warms_flushes_and_repeats_by_the_policy(length_us, repeats, warm):
-    gpu, calls = Clockwork(), []
-
-    def call():
-        calls.append(1)
-        gpu.now_us += length_us
-
-    result = Stopwatch(gpu, None).time(call, RepeatPolicy(), 7, True)
-    assert result.times_us == (length_us,) * repeats and result.timer == "events"
-    assert (len(calls), gpu.flushes) == (warm + repeats, repeats) and result.workspace_bytes == 7
-
-
-def test_the_stopwatch_takes_kernel_times_where_they_are_seen():
-    class Activity:
-        def label(self, number):
-            return memoryview(b"")  # any context
-
-        def collect(self, labels):
-            return [[KernelSpan(0, 5000, "k", (1, 1, 1), (32, 1, 1), 8, 0, 0)] for _ in labels]
-
-        def dropped(self):
-            return 0
-
-    gpu = Clockwork()
-    result = Stopwatch(gpu, Activity()).time(lambda: None, RepeatPolicy())
-    assert result.timer == "cupti" and result.times_us == (5.0,) * 5 and result.kernels[0].kernel_name == "k"
-
-
-class Functions:
-    """cuDNN's functions: each call is noted, after ctypes has taken it for the declared types."""
-
-    def __init__(self, code=0):
-        self.calls, self.code = [], code
-
-    def __getattr__(self, name):
-        def call(*arguments):
-            types = PROTOTYPES[name]
-            assert len(arguments) == len(types), name
-            for argument, wanted in zip(arguments, types, strict=True):
-                wanted.from_param(argument)
-            self.calls.append((name, arguments))
-            return self.code
-
-        return call
-
-
-class Library:
-    """Descriptors are numbers; what it is told of tensors is noted."""
-
-    path, version = "libcudnn.so.9", "9.1.0"
-
-    def __init__(self):
-        self.tensors, self.made = [], 0
-
-    def create(self, kind):
-        self.made += 1
-        return ctypes.c_void_p(self.made)
-
-    def check(self, name, *arguments):
-        self.tensors.append(arguments[1:])
-
-    def call(self, name, *arguments):
-        self.made -= 1
-
-    def reason(self, code):
-        return f"STATUS_{code}"
+@pytest.fixture
+def calls(functions):
+    library = Library(functions, "")
+    library.declare(CONVOLUTIONS)
+    return CudnnCalls(library, ctypes.c_void_p(1))
 
 
 def array(shape):
@@ -263,37 +194,53 @@ def array(shape):
 
 
 @pytest.mark.parametrize("kind", CUDNN_KINDS)
-def test_every_cudnn_operator_calls_its_function_with_arguments_that_fit(kind):
-    functions, library = Functions(), Library()
+def test_every_cudnn_operator_calls_its_function_with_arguments_that_fit(functions, calls, kind):
     operator = next(one for one in sampled(60, 0, SMALL) if one.kind == kind)
-    calls = CudnnCalls(library, ctypes.c_void_p(1), functions)
     prepared = calls.prepare(operator, array)
     functions.calls.clear()
     prepared()
     stem = {"max_pool": "PoolingForward", "max_pool_backward": "PoolingBackward", "relu": "ActivationForward",
             "batch_norm": "BatchNormalizationForwardTraining", "layout_transform": "TransformTensor",
             "softmax": "SoftmaxForward"}[kind]  # fmt: skip
-    assert [name for name, _ in functions.calls] == [f"cudnn{stem}"]
+    assert list(functions.calls) == [f"cudnn{stem}"]
     calls.close()
-    assert library.made == 0
+    assert functions.live == 0
 
 
-def test_the_layout_transform_writes_nhwc():
-    library = Library()
-    CudnnCalls(library, ctypes.c_void_p(1), Functions()).prepare(
-        Operator("layout_transform", (2, 3, 4, 5)), array
-    )
-    assert library.tensors == [(0, 0, 2, 3, 4, 5), (1, 0, 2, 3, 4, 5)]
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"embedding_bag", "embedding_bag_backward"}))
+def test_a_prepared_call_keeps_its_arrays_alive(calls, kind):
+    """CuPy's pool hands memory to the next caller once no array holds it."""
+    arrays = []
+
+    class Held(np.ndarray):
+        """An array that can be referred to weakly, with a pointer as CuPy's arrays have it."""
+
+        @property
+        def data(self):
+            return SimpleNamespace(ptr=self.ctypes.data)
+
+    def empty(shape):
+        made = np.ones(shape, np.float32).view(Held)
+        arrays.append(weakref.ref(made))
+        return made
+
+    operator = next(one for one in sampled(60, 0, SMALL) if one.kind == kind)
+    prepared = (calls if kind in CUDNN_KINDS else CupyCalls(Cupy())).prepare(operator, empty)
+    assert arrays and all(reference() is not None for reference in arrays)
+    prepared()
 
 
-def test_a_refusal_of_cudnn_is_an_error_with_its_status():
-    functions = Functions()
-    prepared = CudnnCalls(Library(), ctypes.c_void_p(1), functions).prepare(
-        Operator("relu", (1, 2, 3, 4)), array
-    )
+def test_the_layout_transform_writes_nhwc(functions, calls):
+    calls.prepare(Operator("layout_transform", (2, 3, 4, 5)), array)
+    assert functions.calls["cudnnSetTensor4dDescriptor"][1:] == [1, 0, 2, 3, 4, 5]
+
+
+def test_a_refusal_of_cudnn_is_an_error_with_its_status(functions, calls):
+    prepared = calls.prepare(Operator("relu", (1, 2, 3, 4)), array)
     functions.code = 3000
-    with pytest.raises(CudnnError, match="cudnnActivationForward: STATUS_3000"):
+    with pytest.raises(CudnnError, match="cudnnActivationForward: STATUS_3000") as caught:
         prepared()
+    assert caught.value.status == "not_supported"
 
 
 class Cupy:

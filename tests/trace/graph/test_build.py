@@ -83,7 +83,7 @@ def test_calls_and_the_work_between_them(graph):
         (TASK_KINDS[one.kind[i]], one.measured_us[i], one.duration_us[i]) for i in rows if one.kind[i] != 6
     ]
     assert found == [
-        ("host work", 0, 10), ("call", 10, 5), ("host work", 15, 10), ("call", 25, 5), ("host work", 30, 10),
+        ("host work", 0, 10), ("call", 10, 5), ("host work", 15, 10), ("call", 25, 5), ("host work", 30, 10)
     ]  # fmt: skip
     assert edges(one, "launch") == {("cudaLaunchKernel", "k")}
     replays(one)
@@ -94,7 +94,7 @@ def test_a_kernel_follows_the_later_of_launch_and_stream(graph):
     one = graph(
         host("op", 0, 200), call("cudaLaunchKernel", 10, 5, 1), call("cudaLaunchKernel", 20, 5, 2),
         call("cudaLaunchKernel", 150, 5, 3),
-        device("a", 20, 80, 1), device("b", 101, 10, 2), device("c", 160, 10, 3),
+        device("a", 20, 80, 1), device("b", 101, 10, 2), device("c", 160, 10, 3)
     )  # fmt: skip
     replays(one)
     a, b, c = (of(one, name)[0] for name in "abc")
@@ -114,7 +114,7 @@ def test_a_kernel_follows_the_later_of_launch_and_stream(graph):
 def test_device_synchronisation_awaits_every_stream(graph):
     one = graph(
         host("op", 0, 200), call("cudaLaunchKernel", 0, 5, 1), call("cudaLaunchKernel", 5, 5, 2),
-        call("cudaDeviceSynchronize", 20, 100, 3), device("a", 10, 100, 1), device("b", 12, 50, 2, stream=8),
+        call("cudaDeviceSynchronize", 20, 100, 3), device("a", 10, 100, 1), device("b", 12, 50, 2, stream=8)
     )  # fmt: skip
     assert edges(one, "synchronisation") == {("a", "cudaDeviceSynchronize"), ("b", "cudaDeviceSynchronize")}
     sync = of(one, "cudaDeviceSynchronize")[0]
@@ -125,7 +125,7 @@ def test_device_synchronisation_awaits_every_stream(graph):
 def test_stream_synchronisation_awaits_its_own_stream(graph):
     one = graph(
         host("op", 0, 200), call("cudaLaunchKernel", 0, 5, 2), call("cudaLaunchKernel", 5, 5, 1),
-        call("cudaStreamSynchronize", 20, 95, 3), device("a", 15, 98, 1), device("b", 12, 50, 2, stream=8),
+        call("cudaStreamSynchronize", 20, 95, 3), device("a", 15, 98, 1), device("b", 12, 50, 2, stream=8)
     )  # fmt: skip
     assert edges(one, "synchronisation") == {("a", "cudaStreamSynchronize")}
 
@@ -134,7 +134,7 @@ def test_a_blocking_copy_returns_after_its_end(graph):
     one = graph(
         host("op", 0, 200), call("cudaLaunchKernel", 0, 5, 1), call("cudaMemcpyAsync", 10, 120, 2),
         device("a", 10, 100, 1),
-        device("Memcpy DtoH (Device -> Pageable)", 112, 10, 2, cat="gpu_memcpy"),
+        device("Memcpy DtoH (Device -> Pageable)", 112, 10, 2, cat="gpu_memcpy")
     )  # fmt: skip
     assert ("Memcpy DtoH (Device -> Pageable)", "cudaMemcpyAsync") in edges(one, "synchronisation")
     begin, back = of(one, "cudaMemcpyAsync")
@@ -147,7 +147,7 @@ def test_streams_wait_for_events_of_others(graph):
     one = graph(
         host("op", 0, 200), call("cudaLaunchKernel", 0, 5, 1), call("cudaEventRecord", 5, 2, 2),
         call("cudaStreamWaitEvent", 8, 2, 3), call("cudaLaunchKernel", 12, 5, 4),
-        device("a", 10, 100, 1), device("ncclDevKernel_AllReduce", 111, 30, 4, stream=20),
+        device("a", 10, 100, 1), device("ncclDevKernel_AllReduce", 111, 30, 4, stream=20)
     )  # fmt: skip
     assert edges(one, "event wait") == {("a", "ncclDevKernel_AllReduce")}
     assert TASK_KINDS[one.kind[of(one, "ncclDevKernel_AllReduce")[0]]] == "collective"
@@ -160,7 +160,7 @@ def test_autograd_takes_over_and_hands_back(graph):
     one = graph(
         host("ProfilerStep#1", 0, 300, cat="user_annotation"), host("forward", 10, 50),
         host("ReluBackward0", 100, 40, OTHER, **backward), host("ConvBackward0", 150, 50, OTHER, **backward),
-        host("step", 220, 30),
+        host("step", 220, 30)
     )  # fmt: skip
     assert one.coverage.edges["thread hand-over"] == 2
     from dataclasses import replace
@@ -190,7 +190,7 @@ def test_kernels_of_one_cuda_graph(graph):
     node: dict[str, Any] = {"graph node id": 5}
     one = graph(
         host("op", 0, 100), call("cudaGraphLaunch", 10, 10, 1),
-        device("a", 30, 40, 1, **node), device("b", 40, 40, 1, **node), device("c", 85, 5, 1, **node),
+        device("a", 30, 40, 1, **node), device("b", 40, 40, 1, **node), device("c", 85, 5, 1, **node)
     )  # fmt: skip
     assert one.coverage.graph_kernels == 3 and edges(one, "launch") == {("cudaGraphLaunch", x) for x in "abc"}
     assert len([r for r in one.resources if r.kind == "stream"]) == 2
@@ -208,7 +208,7 @@ def test_a_launch_that_waits_for_room_in_the_queue(graph):
     calls = [call("cudaLaunchKernel", 10 * i, 5, i + 1) for i in range(4)]
     one = graph(
         host("op", 0, 500), *calls, call("cudaLaunchKernel", 50, 160, 9),
-        *(device(f"k{i}", 10 + 100 * i, 100, i + 1) for i in range(4)), device("last", 410, 5, 9),
+        *(device(f"k{i}", 10 + 100 * i, 100, i + 1) for i in range(4)), device("last", 410, 5, 9)
     )  # fmt: skip
     assert ("k1", "cudaLaunchKernel") in edges(one, "synchronisation")
     replays(one)

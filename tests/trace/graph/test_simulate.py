@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
 from surrogate.trace.graph import Graph, Resource, critical_path, serialised_pct, simulate
-from surrogate.trace.graph.order import in_order
-from surrogate.trace.graph.tasks import COLLECTIVE, KERNEL, WORK
+from surrogate.trace.graph.tasks import COLLECTIVE, KERNEL, WORK, in_order
 
 
 def make(tasks, edges=(), resources=3) -> Graph:
@@ -28,7 +27,7 @@ def make(tasks, edges=(), resources=3) -> Graph:
         iteration=zeros, row=zeros - 1, duration_us=column(1, float), gap_us=column(2, float),
         measured_us=np.arange(count, dtype=float), priority=np.zeros(count), removed=np.zeros(count, np.bool_),
         src=side(0, np.int64), dst=side(1, np.int64), edge_kind=np.zeros(len(edges), np.int64),
-        lag_us=side(2, float), from_start=side(3, np.bool_),
+        lag_us=side(2, float), from_start=side(3, np.bool_)
     )  # fmt: skip
 
 

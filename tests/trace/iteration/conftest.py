@@ -31,7 +31,7 @@ def make_unit(
     given = {"row": 0, "parent": -1, "iteration": 0, "is_input": False, "is_operator": True, **more}
     return Unit(
         name, thread, round(start * 1e3), round(end * 1e3), actions=actions,
-        events_ns=tuple(round(event * 1e3) for event in events), **given,
+        events_ns=tuple(round(event * 1e3) for event in events), **given
     )  # fmt: skip
 
 

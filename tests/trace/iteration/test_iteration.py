@@ -15,9 +15,9 @@ from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.operators import OperatorPredictor
+from surrogate.trace.calls import batch_size
 from surrogate.trace.iteration import (
     Surrogates,
-    batch_of,
     host_work,
     iteration_times,
     measure_overheads,
@@ -28,7 +28,7 @@ from surrogate.trace.iteration import (
 
 KERNEL = {
     "ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2,
-    "args": {"device": 0, "stream": 7, "correlation": 1},
+    "args": {"device": 0, "stream": 7, "correlation": 1}
 }  # fmt: skip
 
 
@@ -215,7 +215,7 @@ def test_vgg_within_2_pct(real):
     found = iteration_times(trace)
     assert abs(found.iterations[0].error_pct) <= 2.0  # type: ignore[arg-type]
     # The file's name says 128; its shapes say 512.
-    assert batch_of(trace) == 512
+    assert batch_size(trace) == 512
 
 
 def test_vgg_sizes_by_roofline(real):

@@ -4,13 +4,13 @@ import pytest
 
 from surrogate.trace.events import kinds
 from surrogate.trace.iteration import host_work
-from surrogate.trace.iteration.segments import segments
+from surrogate.trace.iteration.units import segments
 
 
 def event(category, name, start, length, thread=1, **arguments):
     return {
         "ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": length,
-        "args": arguments,
+        "args": arguments
     }  # fmt: skip
 
 

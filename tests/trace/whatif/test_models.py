@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
-from surrogate.trace.graph import simulate
+from surrogate.trace.graph import graph_of, simulate
+from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import MODELS, Network, evaluate, select, setting_of, user_function, what_if
-from surrogate.trace.whatif.convolutions import convolutions_of
 from surrogate.trace.whatif.distributed import NETWORK
-from surrogate.trace.whatif.parameters import parameters_of
+from surrogate.trace.whatif.hardware import convolutions_of
+from surrogate.trace.whatif.setting import parameters_of
 
 
 def times(graph, **given_):
@@ -72,7 +73,7 @@ def test_batch_norm_and_relu(resnet_graph, resnet_setting):
 def test_cuda_graphs_leave_one_launch(made, setting):
     graph = what_if("cuda-graphs")(made, setting).graph
     assert [graph.name_of(i) for i in np.flatnonzero(select(graph, kind="call", iteration=1)).tolist()] == [
-        "cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemcpyAsync",
+        "cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemcpyAsync"
     ]  # fmt: skip
     assert simulate(graph).total_us < simulate(made).total_us
 
@@ -210,17 +211,33 @@ def test_factors_are_checked(made, setting, value):
         what_if(f"faster-kernels={value}")(made, setting)
 
 
+def test_another_gpu_for_a_trace_without_device_tasks(make_trace, read):
+    """Nothing to make faster, and no mean of nothing."""
+    trace = make_trace()
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("cat") not in ("kernel", "gpu_memcpy")]
+    profiled = profile(read(trace))
+    answer = evaluate(
+        graph_of(profiled.trace, profiled.layers), [what_if("gpu")], setting_of(profiled, target="t4")
+    )[0]
+    assert answer.speedup == 1 and any("no device task" in note for note in answer.notes)
+
+
 def test_a_function_of_the_users(made, setting, tmp_path, monkeypatch):
-    (tmp_path / "my_what_ifs.py").write_text(
+    """Found in the current folder without PYTHONPATH; what it raises, or returns in a graph's place, is one line."""
+    (tmp_path / "own_what_ifs.py").write_text(
         "from surrogate.trace.whatif import remove, select\n"
         "def no_copies(graph):\n    return remove(graph, select(graph, kind='copy'))\n"
         "def nothing(graph):\n    return None\n"
+        "def broken(graph):\n    raise KeyError('two\\nlines')\n"
     )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    answer = evaluate(made, [user_function("my_what_ifs:no_copies")], setting)[0]
+    (tmp_path / "own_broken_module.py").write_text("def (:\n")
+    monkeypatch.chdir(tmp_path)
+    answer = evaluate(made, [user_function("own_what_ifs:no_copies")], setting)[0]
     assert not select(answer.predicted.graph, kind="copy").any() and answer.speedup >= 1
-    with pytest.raises(InputError, match="must return a graph"):
-        evaluate(made, [user_function("my_what_ifs:nothing")], setting)
-    for text in ("my_what_ifs", "my_what_ifs:missing", "no_such_module_here:x"):
+    for name in ("nothing", "broken"):
+        with pytest.raises(InputError) as error:
+            evaluate(made, [user_function(f"own_what_ifs:{name}")], setting)
+        assert "\n" not in str(error.value)
+    for text in ("own_what_ifs", "own_what_ifs:missing", "no_such_module_here:x", "own_broken_module:x"):
         with pytest.raises(InputError):
             user_function(text)

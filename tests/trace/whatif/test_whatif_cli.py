@@ -3,11 +3,16 @@
 import csv
 import io
 import json
+import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from surrogate.report.style import BLUE
 from surrogate.trace import read_trace
 from surrogate.trace.graph import graph_of, simulate
+from surrogate.trace.profiling import profile
+from surrogate.trace.whatif import evaluate, setting_of, what_if
+from surrogate.trace.whatif.output import critical_path_svg, times_svg
 
 
 @pytest.fixture
@@ -73,9 +78,22 @@ def test_figures(seer, file, tmp_path):
     [
         (["ampp"], "did you mean amp"), ([], "no what-if given"), (["data-parallel", "--bandwidth", "0"], "no network"),
         (["gpu"], "--gpu"), (["--function", "nothing"], "module:callable"), (["data-parallel=2.5"], "whole number"),
-        (["best-convolution", "--bundle", "missing"], "missing"), (["gpu", "--gpu", "h200x"], "unknown"),
-    ],
+        (["best-convolution", "--bundle", "missing"], "missing"), (["gpu", "--gpu", "h200x"], "unknown")
+    ]
 )  # fmt: skip
 def test_errors_are_one_line(seer, file, words, message):
     code, out, err = seer("whatif", file, *words)
     assert code == 2 and message in err and err.count("\n") == 1 and not out
+
+
+def test_figures_name_every_answer_and_part(file):
+    profiled = profile(read_trace(file))
+    chosen = [what_if("faster-kernels=2"), what_if("faster-host=4")]
+    answers = evaluate(graph_of(profiled.trace, profiled.layers), chosen, setting_of(profiled), together=True)
+    times, parts = times_svg(answers), critical_path_svg(answers)
+    for drawn in (times, parts):
+        words = " ".join(" ".join(ElementTree.fromstring(drawn).itertext()).split())
+        assert "as measured" in words and all(one.name.split("=")[0] in words for one in answers[:2])
+        assert BLUE in drawn and "dc:date" not in drawn
+    assert "waiting" in parts and "kernel" in parts
+    assert (times, parts) == (times_svg(answers), critical_path_svg(answers))

@@ -1,0 +1,427 @@
+"""``seer trace``: what profiler traces say. Each command imports what it needs only when it runs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from surrogate.cli.groups import CommandGroup
+from surrogate.cli.options import gpu_names, output_options, show
+from surrogate.features.errors import InputError
+from surrogate.report.tables import Table
+
+if TYPE_CHECKING:
+    from surrogate.trace.events import Trace
+
+_KERNEL_COLUMNS = (
+    "kernel", "time_pct", "total_us", "calls", "avg_us", "min_us", "max_us", "bound", "tflops", "dram_gbs",
+    "occupancy_pct", "limited_by",
+)  # fmt: skip
+_SWEEP_COLUMNS = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "kernel_ms", "best")
+_ITERATION_COLUMNS = (
+    "label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us",
+    "coverage",
+)  # fmt: skip
+_WHATIF_COLUMNS = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
+
+_file = click.argument("file", type=click.Path(path_type=Path))
+_top = click.option("--top", type=click.IntRange(min=1), metavar="K", help="Only the first K rows.")
+_gpu = click.option(
+    "--gpu",
+    metavar="G",
+    shell_complete=gpu_names,
+    help="The GPU whose peaks count, where the trace names none or another.",
+)
+_html = click.option(
+    "--html", "html", type=click.Path(path_type=Path), help="Also write everything as one HTML file."
+)
+_execution_trace = click.option(
+    "--execution-trace",
+    type=click.Path(path_type=Path),
+    help="A PyTorch execution trace of the same program: adds shapes.",
+)
+
+
+def _part_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose a part of the trace; the command passes them on to `_load` as keywords."""
+    for option in (
+        click.option(
+            "--max-bytes", type=click.IntRange(min=1), help="Most bytes a packed trace may unpack to [2 GiB]."
+        ),
+        _execution_trace,
+        click.option("--device", type=click.IntRange(min=0), metavar="N", help="Only this GPU's activities."),
+        click.option("--to", "to_ms", type=float, metavar="MS", help="Only what starts before this time."),
+        click.option(
+            "--from", "from_ms", type=float, metavar="MS", help="Only what starts at this time or later."
+        ),
+        click.option(
+            "--iteration",
+            type=click.IntRange(min=0),
+            multiple=True,
+            metavar="N",
+            help="Only this one; repeatable.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _load(
+    path: Path,
+    *,
+    iteration: Sequence[int] = (),
+    from_ms: float | None = None,
+    to_ms: float | None = None,
+    device: int | None = None,
+    execution_trace: Path | None = None,
+    max_bytes: int | None = None,
+) -> "Trace":
+    """The chosen part of the trace in ``path``; its notes go to standard error, a line each."""
+    from tqdm import tqdm
+
+    from surrogate.trace.events import trim, with_execution_trace
+    from surrogate.trace.events.read import DEFAULT_MAX_BYTES, read_trace
+
+    with tqdm(
+        desc=path.name, unit="B", unit_scale=True, disable=None, leave=False, dynamic_ncols=True, delay=1.0
+    ) as bar:
+
+        def step(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        trace = read_trace(path, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=step)
+    if execution_trace is not None:
+        trace = with_execution_trace(trace, execution_trace)
+    for note in trace.notes:
+        click.echo(f"seer: {path}: {note}", err=True)
+    for category, count in sorted(trace.ignored.items()):
+        click.echo(f"seer: {path}: {count:,} events of {category} are not used", err=True)
+    return trim(
+        trace,
+        iterations_kept=iteration or None,
+        from_us=None if from_ms is None else from_ms * 1e3,
+        to_us=None if to_ms is None else to_ms * 1e3,
+        gpu=device,
+    )
+
+
+def _columns(records: Sequence[dict[str, Any]], names: Sequence[str]) -> Table:
+    return Table([{name: record[name] for name in names} for record in records])
+
+
+class _TraceGroup(CommandGroup):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All commands, in the order people need them."""
+        return list(self.commands)
+
+
+@click.group(cls=_TraceGroup)
+def command() -> None:
+    """Analyse a trace: PyTorch profiler JSON (.json, .json.gz) or an Nsight Systems sqlite export."""
+
+
+@command.command(
+    short_help="The whole model: iterations, busy and idle time, layer types, copies; batch sweeps."
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_part_options
+@click.option(
+    "--by",
+    type=click.Choice(["model", "layer", "type", "copy"]),
+    default="model",
+    show_default=True,
+    help="The whole model, or a table of its layers, layer types or copies.",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    multiple=True,
+    help="Batch size of each file, where no shape tells.",
+)
+@_gpu
+@_top
+@_html
+@output_options
+def summary(
+    files: tuple[Path, ...],
+    by: str,
+    batch: tuple[int, ...],
+    gpu: str | None,
+    top: int | None,
+    html: Path | None,
+    as_json: bool,
+    as_csv: bool,
+    **part: Any,
+) -> None:
+    """Iteration times, busy and idle time of the device, layers, layer types and copies of a trace.
+
+    Several FILES are one model at several batch sizes: a row each, with throughput and the best batch.
+    """
+    from surrogate.trace import tables
+    from surrogate.trace.profiling import profile
+
+    if len(files) > 1 and (by != "model" or html):
+        raise InputError(
+            f"{len(files)} files make one table of batch sizes; give one file with --by {by} or --html"
+        )
+    profiles = [profile(_load(file, **part), gpu) for file in files]
+    if len(files) > 1:
+        sweep = tables.batch_sweep(profiles, batch).top(top)
+        show(sweep.rows, as_json=as_json, as_csv=as_csv, table=_columns(sweep.rows, _SWEEP_COLUMNS))
+        return
+    (only,) = profiles
+    if html:
+        from surrogate.trace.page import write_page
+
+        write_page(only, html)
+    if by != "model":
+        of = {"layer": tables.layer_table, "type": tables.type_table, "copy": tables.copy_table}[by]
+        show(of(only).top(top).rows, as_json=as_json, as_csv=as_csv)
+        return
+    facts = tables.summary(only)
+    if batch:
+        facts |= {"batch": batch[0], "samples_per_s": batch[0] / facts["iteration_ms"] * 1e3}
+    types, copies = tables.type_table(only).top(top), tables.copy_table(only).top(top)
+    pairs = Table([{"figure": key, "value": value} for key, value in facts.items()])
+    whole = {"summary": facts, "types": list(types), "copies": list(copies)}
+    show([facts], as_json=as_json, as_csv=as_csv, whole=whole, table=pairs)
+    for table in (types, copies) if not (as_json or as_csv) else ():
+        if len(table):
+            click.echo(f"\n{table.title}")
+            show(table.rows)
+
+
+@command.command(short_help="Kernels by name, layer or type, with occupancy, roofline and bound.")
+@_file
+@_part_options
+@click.option(
+    "--by",
+    type=click.Choice(["name", "layer", "type", "model"]),
+    default="name",
+    show_default=True,
+    help="One row per kernel name, layer, layer type, or for the whole model.",
+)
+@_gpu
+@_top
+@_html
+@output_options
+def kernels(
+    file: Path,
+    by: str,
+    gpu: str | None,
+    top: int | None,
+    html: Path | None,
+    as_json: bool,
+    as_csv: bool,
+    **part: Any,
+) -> None:
+    """Time %, total, calls, average, minimum and maximum of the kernels in FILE, the longest total first.
+
+    Where shapes tell the work: the rate reached and the bound (under 60 % of both peaks: latency-bound). Occupancy
+    is the launch's, with what limits it. --json and --csv also give grid, block, registers, FLOPs and bytes.
+    """
+    from surrogate.trace.kernels import kernel_table
+    from surrogate.trace.profiling import profile
+
+    profiled = profile(_load(file, **part), gpu)
+    if html:
+        from surrogate.trace.page import write_page
+
+        write_page(profiled, html)
+    result = kernel_table(profiled, by).top(top)
+    columns = _columns(result.rows, _KERNEL_COLUMNS)
+    table = Table(columns.records, title=result.title, notes=result.notes)
+    show(result.rows, as_json=as_json, as_csv=as_csv, table=table)
+
+
+@command.command(short_help="The across-stack profile: model, layers, operators, calls, kernels.")
+@_file
+@_part_options
+@click.option(
+    "--level",
+    type=click.Choice(["model", "layer", "operator", "call", "kernel"]),
+    default="layer",
+    show_default=True,
+    help="The deepest level to show.",
+)
+@_top
+@_html
+@output_options
+def spans(
+    file: Path, level: str, top: int | None, html: Path | None, as_json: bool, as_csv: bool, **part: Any
+) -> None:
+    """Spans of FILE from the iteration down to the kernel, each below its parent, in time order.
+
+    A kernel's span is its time on the stream; its parent is the call that launched it.
+    """
+    from surrogate.trace.spans import trace_spans
+
+    trace = _load(file, **part)
+    if html:
+        from surrogate.trace.page import write_page
+        from surrogate.trace.profiling import profile
+
+        write_page(profile(trace), html)
+    show(trace_spans(trace).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv)
+
+
+@command.command(short_help="Replay the trace from its dependency graph: measured and simulated times.")
+@_file
+@_part_options
+@output_options
+def simulate(file: Path, as_json: bool, as_csv: bool, **part: Any) -> None:
+    """Measured and simulated time of every iteration of FILE, unchanged.
+
+    A task starts when everything it depends on has ended. --json also gives the coverage: what could not be attached,
+    and the waits that the trace does not explain, which a replay keeps as they are.
+    """
+    from surrogate.trace import graph as graphs
+
+    graph = graphs.graph_of(_load(file, **part))
+    timeline = graphs.simulate(graph)
+    rows = [
+        {"index": iteration.index, "measured_us": iteration.time_us, "simulated_us": time_us}
+        for iteration, time_us in zip(graph.iterations, timeline.iteration_us(), strict=False)
+    ]
+    path, coverage = graphs.critical_path(timeline), graph.coverage
+    serial = graphs.serialised_pct(timeline)
+    path_us = {**path.by_kind_us, "waiting": path.waiting_us}
+    whole = {
+        "iterations": rows,
+        "coverage": coverage.to_dict(),
+        "critical_path_us": path_us,
+        "serialised_pct": serial if serial == serial else None,
+    }
+    show(rows, as_json=as_json, as_csv=as_csv, whole=whole)
+    if as_json or as_csv:
+        return
+    attached = f"{coverage.attached_pct:.4g} % of {coverage.device_tasks:,} device tasks follow a launch"
+    click.echo(
+        f"{len(graph):,} tasks; {attached if coverage.device_tasks else 'none of them on a device'};"
+        f" {coverage.unexplained_us:,.0f} µs of waits unexplained ({coverage.unexplained_tasks})"
+    )
+    parts = ", ".join(f"{name} {time / 1e3:,.1f}" for name, time in path_us.items())
+    click.echo(f"critical path in ms: {parts}")
+
+
+@command.command(short_help="What an optimisation would gain: mixed precision, fusion, more workers, …")
+@_file
+@click.argument("what_ifs", nargs=-1, metavar="WHAT-IF…")
+@_part_options
+@click.option("--gpu", metavar="G", help="The GPU asked about (gpu, amp-roofline).")
+@click.option("--own-gpu", metavar="G", help="The GPU of the trace, where it names none or another.")
+@click.option("--workers", type=click.IntRange(min=1), default=8, show_default=True, help="Of data-parallel.")
+@click.option("--bandwidth", type=float, default=10.0, show_default=True, metavar="GB/s", help="Per link.")
+@click.option("--latency", type=float, default=10.0, show_default=True, metavar="US", help="µs per step.")
+@click.option("--bundle", type=click.Path(path_type=Path), help="A fitted bundle for best-convolution.")
+@click.option("--function", "functions", multiple=True, metavar="MODULE:CALLABLE",
+              help="Your own: imported, called with the graph, returns one. Repeatable.")  # fmt: skip
+@click.option("--together", is_flag=True, help="Also all of them at once, in the given order.")
+@click.option("--timeline", type=click.Path(path_type=Path), help="The last one's timeline, for Perfetto.")
+@click.option("--figures", type=click.Path(path_type=Path), metavar="DIR", help="Figures, as SVG.")
+@output_options
+def whatif(
+    file: Path, what_ifs: tuple[str, ...], gpu: str | None, own_gpu: str | None, workers: int, bandwidth: float,
+    latency: float, bundle: Path | None, functions: tuple[str, ...], together: bool, timeline: Path | None,
+    figures: Path | None, as_json: bool, as_csv: bool, **part: Any,
+) -> None:  # fmt: skip
+    """Time per iteration of FILE as measured and as predicted with each WHAT-IF.
+
+    WHAT-IF: amp, amp-tensor, amp-roofline, fused-adam, batch-norm, cuda-graphs, best-convolution, batch=N, gpu,
+    faster-kernels=N, faster-host=N, faster-network=N (N times as fast, 2 without), data-parallel=N (workers),
+    parameter-server=N and p3=N (GB/s, in the place of --bandwidth). batch without a number doubles it.
+
+    Times are of the whole part of the trace, from the first start to the last end, over its iterations: with few
+    iterations the device's last work, behind the host's end, is a visible share. Leave a warm-up out with --iteration.
+    """
+    from surrogate.trace import whatif as models
+    from surrogate.trace.graph import graph_of
+    from surrogate.trace.profiling import profile
+
+    chosen = [*map(models.what_if, what_ifs), *map(models.user_function, functions)]
+    if not chosen:
+        raise InputError(f"no what-if given; name at least one of {', '.join(models.MODELS)}")
+    profiled = profile(_load(file, **part), own_gpu)
+    network = models.Network(workers, bandwidth, latency)
+    setting = models.setting_of(profiled, target=gpu, network=network, bundle=bundle)
+    answers = models.evaluate(graph_of(profiled.trace, profiled.layers), chosen, setting, together=together)
+    if timeline is not None:
+        models.write_timeline(answers[-1].predicted, timeline, answers[-1].name)
+    if figures is not None:
+        from surrogate.trace.whatif.output import write_figures
+
+        write_figures(answers, figures)
+    rows = [answer.to_dict() for answer in answers]
+    narrow = _columns(rows, _WHATIF_COLUMNS)
+    show(rows if as_json else narrow.records, as_json=as_json, as_csv=as_csv, table=narrow)
+    for answer in answers if not (as_json or as_csv) else []:
+        for note in answer.notes:
+            click.echo(f"{answer.name}: {note}")
+
+
+@command.command(short_help="Iteration times from host overheads and measured or predicted kernels.")
+@_file
+@click.option("--gpu", metavar="G", help="Predict for this GPU; the host stays the traced one.")
+@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Predict for this batch size.")
+@click.option(
+    "--times",
+    type=click.Choice(["measured", "surrogate"]),
+    help="Kernel times of the trace, or predicted [measured; surrogate for another GPU or batch].",
+)
+@click.option(
+    "--overheads",
+    "overheads_file",
+    type=click.Path(path_type=Path),
+    help="Host overheads of another trace, as --save-overheads writes them.",
+)
+@click.option(
+    "--save-overheads", type=click.Path(path_type=Path), help="Write this trace's host overheads as JSON."
+)
+@click.option("--leave-one-out", is_flag=True, help="Overheads of each iteration from the other ones.")
+@click.option("--iteration", type=click.IntRange(min=0), metavar="K", help="Only this one.")
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path),
+    help="Fitted model of convolutions, a folder; else the shipped one.",
+)
+@_execution_trace
+@_top
+@output_options
+def iteration(
+    file: Path,
+    overheads_file: Path | None,
+    save_overheads: Path | None,
+    execution_trace: Path | None,
+    top: int | None,
+    as_json: bool,
+    as_csv: bool,
+    **settings: Any,
+) -> None:
+    """Predicted beside measured iterations of FILE, time by operator, and what the trace does not say.
+
+    The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace
+    lacks are listed; those kernels keep their measured time and count against the coverage. --top limits the operators.
+    """
+    from surrogate.trace.iteration import iteration_times, load_overheads
+
+    overheads = load_overheads(overheads_file) if overheads_file else None
+    result = iteration_times(_load(file, execution_trace=execution_trace), overheads=overheads, **settings)
+    if save_overheads:
+        result.overheads.save(save_overheads)
+    rows = [asdict(row) for row in result]
+    table = Table(_columns(rows, _ITERATION_COLUMNS).records, title=result.table.title)
+    show(rows, as_json=as_json, as_csv=as_csv, whole=result.to_dict(), table=table)
+    if as_json or as_csv:
+        return
+    for title, parts in (
+        ("Operators, mean of the iterations", result.operators[:top]),
+        ("Kept as measured, for the trace lacks", result.unknown),
+    ):
+        if parts:
+            click.echo(f"\n{title}")
+            show([asdict(part) for part in parts])
+    for note in result.notes:
+        click.echo(note)

@@ -1,0 +1,327 @@
+"""Counting: which profiler serves a GPU and what it is asked, the runs under it, and its files joined to the pairs.
+
+Nsight Compute's counters come in groups of one pass each, so that no kernel is replayed and nothing is saved and
+restored. Passes were counted for compute capability 9.0. Never ask for ``sm__throughput``: alone it takes eight.
+Commands are argument lists; no shell ever sees them.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from surrogate.collect.counters.pairs import Pair, attribute, join_passes, write_pairs
+from surrogate.collect.device import demangled
+from surrogate.collect.plan import GPU_CAPS, Caps
+from surrogate.features.errors import InputError
+from surrogate.formats import ncu, nvprof
+from surrogate.formats.imported import Imported
+
+LAUNCH = tuple(f"launch__{what}_dim_{axis}" for what in ("grid", "block") for axis in "xyz")
+"""The launch's shape: known without a pass, and needed in every group (markers carry their number in it)."""
+RESOURCES = (
+    "launch__registers_per_thread",
+    "launch__shared_mem_per_block_static",
+    "launch__shared_mem_per_block_dynamic",
+    "launch__occupancy_limit_blocks",
+    "launch__occupancy_limit_registers",
+    "launch__occupancy_limit_shared_mem",
+    "launch__occupancy_limit_warps",
+    "device__attribute_multiprocessor_count",
+)
+"""What B_max follows from; no pass either."""
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "A": (
+        "gpu__time_duration.sum",
+        "dram__bytes_read.sum",
+        "dram__bytes_write.sum",
+        "dram__sectors_read.sum",
+        "dram__sectors_write.sum",
+        "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+        "lts__t_sectors_op_read.sum",
+        "lts__t_sectors_op_write.sum",
+        "sm__inst_executed_pipe_fma.sum",
+        "sm__inst_executed_pipe_tensor.sum",
+        "sm__warps_active.avg.pct_of_peak_sustained_active",
+        "sm__cycles_elapsed.max",
+        *RESOURCES,
+    ),
+    "B": tuple(
+        f"smsp__sass_thread_inst_executed_op_{kind}_pred_on.sum"
+        for kind in ("ffma", "fadd", "fmul", "fp32", "fp16", "integer")
+    ),
+    "C": (
+        "smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",
+        "sm__warps_active.avg.pct_of_peak_sustained_active",
+    ),
+}
+"""Group → Nsight Compute's metrics; one run of the program each."""
+
+NVPROF = (
+    "inst_fp_32",
+    "dram_read_transactions",
+    "dram_write_transactions",
+    "single_precision_fu_utilization",
+    "dram_utilization",
+    "achieved_occupancy",
+)
+"""nvprof's metrics: SEER's five, and the occupancy."""
+NCU, NVPROF_NAME = "ncu", "nvprof"
+NVPROF_BELOW = 7.5
+"""nvprof counts up to compute capability 7.2 (and traces below 8.0) …"""
+NCU_FROM = 7.0
+"""… and Nsight Compute counts from 7.0 on."""
+PERMISSION_MARKS = ("ERR_NVGPUCTRPERM", "not permitted to count", "permission to access")
+PERMISSION_REMEDY = (
+    "counters need permission: load the driver with NVreg_RestrictProfilingToAdminUsers=0,"
+    " or give the container CAP_SYS_ADMIN"
+)
+START_S = 15.0
+"""What a pass takes beside the child's own loop: the profiler's start, the libraries, the report's writing."""
+GRACE_S = 20.0
+"""How far all passes together may exceed their time before they are stopped."""
+EXPORT_S = 120.0
+MESSAGE_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One run of the program under the profiler: its command, and the files that it leaves."""
+
+    name: str
+    command: tuple[str, ...]
+    output: Path
+    """What the profiler writes: a report, or nvprof's log."""
+    export: tuple[str, ...] = ()
+    """Prints ``output`` as CSV, where that is no CSV yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A profiler found on this machine."""
+
+    name: str
+    path: str
+
+    def passes(self, program: Sequence[str], folder: Path) -> tuple[Pass, ...]:
+        """The runs of ``program`` that count everything, with their outputs in ``folder``."""
+        if self.name == NVPROF_NAME:
+            return tuple(
+                self._nvprof(name, extra, program, folder)
+                for name, extra in (("trace", ()), ("metrics", ("--metrics", ",".join(NVPROF))))
+            )
+        return tuple(self._ncu(group, program, folder) for group in GROUPS)
+
+    def _ncu(self, group: str, program: Sequence[str], folder: Path) -> Pass:
+        report = folder / f"group-{group}.ncu-rep"
+        options = (
+            "--target-processes", "all", "--profile-from-start", "off", "--nvtx", "--replay-mode", "kernel",
+            "--cache-control", "all", "--clock-control", "none", "--force-overwrite",
+            "--metrics", ncu_metrics(group), "--export", str(report),
+        )  # fmt: skip
+        # base units would round to two decimals, so the export keeps ncu's own, which the reader scales
+        export = (
+            self.path,
+            "--import",
+            str(report),
+            "--csv",
+            "--page",
+            "raw",
+            "--print-kernel-base",
+            "mangled",
+        )
+        return Pass(group, (self.path, *options, *program), report, export)
+
+    def _nvprof(self, name: str, extra: Sequence[str], program: Sequence[str], folder: Path) -> Pass:
+        log = folder / f"{name}.csv"
+        options = (
+            "--profile-from-start",
+            "off",
+            "--print-gpu-trace",
+            "--demangling",
+            "off",
+            "--csv",
+            *extra,
+            "--log-file",
+            str(log),
+        )
+        return Pass(name, (self.path, *options, *program), log)
+
+
+def find_tool(compute_capability: float, which: Callable[[str], str | None] = shutil.which) -> Tool:
+    """nvprof for GPUs before compute capability 7.5 where it is installed, else Nsight Compute.
+
+    Raises `InputError` where the profiler that the GPU needs is missing.
+    """
+    if compute_capability < NVPROF_BELOW:
+        path = which(NVPROF_NAME)
+        if path:
+            return Tool(NVPROF_NAME, path)
+    if compute_capability >= NCU_FROM:
+        path = which(NCU)
+        if path:
+            return Tool(NCU, path)
+        raise InputError("ncu is not on the PATH; install Nsight Compute, or collect times alone")
+    raise InputError("nvprof is not on the PATH; install CUDA 11 or older, or collect times alone")
+
+
+def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The child's environment: the C locale, so that numbers have points and no thousands separators."""
+    return {**(os.environ if base is None else base), "LC_ALL": "C", "PYTHONUNBUFFERED": "1"}
+
+
+def permission_denied(text: str) -> bool:
+    """True where a profiler's output says that counting is not permitted."""
+    return any(mark.lower() in text.lower() for mark in PERMISSION_MARKS)
+
+
+def ncu_metrics(group: str) -> str:
+    """The value of ``--metrics`` for one group."""
+    return ",".join(dict.fromkeys((*GROUPS[group], *LAUNCH)))
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What counting gave: a row per kernel (empty without permission), and why anything is missing."""
+
+    kernels: pd.DataFrame = field(default_factory=pd.DataFrame)
+    notes: tuple[str, ...] = ()
+    permitted: bool = True
+    seconds: float = 0.0
+
+    @property
+    def seconds_per_kernel(self) -> float | None:
+        """Cost of a counted kernel over all passes; None where none was counted."""
+        return self.seconds / len(self.kernels) if len(self.kernels) else None
+
+
+def program_for(pairs_file: Path, seconds: float, caps: Caps = GPU_CAPS) -> list[str]:
+    """The command of the profiled child."""
+    words = (pairs_file, seconds, caps.max_workspace_bytes, caps.max_tensor_bytes)
+    return [sys.executable, "-m", "surrogate.collect.counters.workload", *map(str, words)]
+
+
+def count(
+    pairs: Sequence[Pair],
+    tool: Tool,
+    folder: Path,
+    *,
+    seconds: float,
+    program: Callable[[Path, float], Sequence[str]] = program_for,
+) -> Counted:
+    """Counters of ``pairs`` within about ``seconds``; the profiler's files stay in ``folder``.
+
+    Without permission to count, the result is empty with the remedy in its notes: times alone remain. A pass
+    that fails otherwise is told in the notes, and the others count.
+    """
+    began_s = time.monotonic()
+    pairs_file = folder / "pairs.jsonl"
+    write_pairs(pairs, pairs_file)
+    share_s = seconds / len(tool.passes((), folder))
+    passes = tool.passes(program(pairs_file, max(share_s - START_S, share_s / 2)), folder)
+    notes: list[str] = []
+    tables: list[pd.DataFrame] = []
+    try:
+        for profiled in passes:
+            left_s = began_s + seconds + GRACE_S - time.monotonic()
+            problem = _run(profiled, min(share_s + GRACE_S, max(left_s, 1.0)))
+            notes += [f"pass {profiled.name}: {problem}"] if problem else []
+        for name, read in _readers(tool, passes):
+            tables += _attributed(name, read, pairs, notes)
+    except PermissionError:
+        return Counted(notes=(PERMISSION_REMEDY,), permitted=False, seconds=time.monotonic() - began_s)
+    if tables:
+        joined, said = join_passes(tables)
+        joined["kernel_name"] = joined["kernel_name"].map(demangled)
+        return Counted(joined, (*notes, *said), True, time.monotonic() - began_s)
+    return Counted(notes=tuple(notes), seconds=time.monotonic() - began_s)
+
+
+def _attributed(
+    name: str, read: Callable[[], Imported], pairs: Sequence[Pair], notes: list[str]
+) -> list[pd.DataFrame]:
+    """The kernels of one reading (none where it cannot be read); what was wrong goes to ``notes``."""
+    try:
+        table, said = attribute(_launches(read()), pairs)
+    except InputError as error:
+        if permission_denied(str(error)):
+            raise PermissionError from None
+        notes.append(f"pass {name}: {error}")
+        return []
+    notes += [f"pass {name}: {note}" for note in said]
+    return [table]
+
+
+def _run(profiled: Pass, timeout_s: float) -> str:
+    """Run one pass; what went wrong in a line, or nothing. An earlier try's output is removed first.
+
+    Raises `PermissionError` where the profiler says that it may not count.
+    """
+    profiled.output.unlink(missing_ok=True)
+    try:
+        # a process group of its own, so that the profiler's child can be stopped with it: it holds the GPU
+        child = subprocess.Popen(
+            profiled.command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        return f"{profiled.command[0]} did not start ({error.strerror})"
+    try:
+        said, _ = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        _stop(child)
+        return f"stopped after {timeout_s:.0f} s"
+    except BaseException:
+        _stop(child)
+        raise
+    if permission_denied(said):
+        raise PermissionError
+    if child.returncode and not profiled.output.exists():
+        return f"exit status {child.returncode}: {' '.join(said.split())[-MESSAGE_CHARACTERS:]}"
+    return ""
+
+
+def _stop(child: "subprocess.Popen[str]") -> None:
+    """Kill the profiler and what it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.communicate()
+
+
+def _readers(tool: Tool, passes: Sequence[Pass]) -> list[tuple[str, Callable[[], Imported]]]:
+    """What reads the passes' outputs. nvprof's metrics name no grid, so they are read with the trace."""
+    if tool.name == NVPROF_NAME:
+        written = [profiled.output for profiled in passes if profiled.output.exists()]
+        return [("+".join(profiled.name for profiled in passes), lambda: nvprof.read(written))]
+    return [(profiled.name, partial(_read_report, profiled)) for profiled in passes]
+
+
+def _read_report(profiled: Pass) -> Imported:
+    """Nsight Compute's report by its CSV, whose raw page has full digits and mangled names."""
+    if not profiled.output.exists():
+        raise InputError(f"{profiled.output.name} was not written")
+    exported = profiled.output.with_suffix(".csv")
+    try:
+        with exported.open("wb") as file:
+            subprocess.run(
+                profiled.export, env=environment(), stdout=file, stderr=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL, timeout=EXPORT_S, check=False,
+            )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(f"{profiled.output.name} could not be exported ({error})") from None
+    return ncu.read([exported])
+
+
+def _launches(imported: Imported) -> pd.DataFrame:
+    assert imported.kernels is not None  # a profiler's file without a launch is refused by its reader
+    return imported.kernels

@@ -1,0 +1,142 @@
+"""The CPU's own data sheet, measured in under two seconds: a CPU's row beside the GPUs'."""
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_info, threadpool_limits
+
+CPUINFO = Path("/proc/cpuinfo")
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+GEMM_SIZE = 1024
+LEAST_COPY_BYTES, MOST_COPY_BYTES = 64 * 2**20, 256 * 2**20
+SECONDS = 0.5
+"""Time for each of the two measurements; the copy's first touch of its memory comes on top."""
+_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSpec:
+    """What the device is and how fast: the peak of the library it runs on, not of the silicon.
+
+    ``gemm_gflops``: best float32 GEMM of 1024³ (2 flops per multiply-add), with ``threads_used`` threads.
+    ``copy_gbs``: best copy of one array to another, bytes read plus written, one thread, 1e9 bytes per GB.
+    ``last_level_cache_bytes``: as the system states it, else 0; BLAS fields else "unknown".
+    """
+
+    name: str
+    cores_usable: int
+    threads_used: int
+    gemm_gflops: float
+    copy_gbs: float
+    last_level_cache_bytes: int
+    numpy_version: str
+    blas_name: str
+    blas_version: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Field name → value."""
+        return asdict(self)
+
+
+def measure_spec() -> CpuSpec:
+    """Describe this machine and measure its two peaks; takes at most about two seconds."""
+    cache_bytes = last_level_cache_bytes(CACHES)
+    blas_name, blas_version, threads = blas()
+    return CpuSpec(
+        name=cpu_name(CPUINFO),
+        cores_usable=usable_cores(),
+        threads_used=threads,
+        gemm_gflops=gemm_gflops(GEMM_SIZE, SECONDS),
+        copy_gbs=copy_gbs(min(max(LEAST_COPY_BYTES, 4 * cache_bytes), MOST_COPY_BYTES), SECONDS),
+        last_level_cache_bytes=cache_bytes,
+        numpy_version=np.__version__,
+        blas_name=blas_name,
+        blas_version=blas_version,
+    )
+
+
+def cpu_name(cpuinfo: Path) -> str:
+    """The first "model name" of a file laid out as /proc/cpuinfo, else what the platform module knows."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next((name for name in names if name), platform.processor() or platform.machine() or "unknown")
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def last_level_cache_bytes(caches: Path) -> int:
+    """Size of the highest cache level under a folder laid out as sysfs does (index*/level, size), or 0."""
+    found = [(0, 0)]
+    for index in caches.glob("index*"):
+        try:
+            level, size = (index / "level").read_text().strip(), (index / "size").read_text().strip()
+            found.append((int(level), _bytes(size)))
+        except (OSError, ValueError):
+            continue  # a virtual machine may hide some of the files
+    return max(found)[1]
+
+
+def _bytes(size: str) -> int:
+    """Bytes of a size such as ``32768K``."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    return int(size[:-1]) * units[size[-1]] if size[-1:] in units else int(size)
+
+
+def blas() -> tuple[str, str, int]:
+    """(name, version, threads) of the BLAS that NumPy calls."""
+    found = [pool for pool in threadpool_info() if pool.get("user_api") == "blas"]
+    # SciPy may bring a second BLAS of its own
+    own = [pool for pool in found if "numpy" in str(pool.get("filepath", ""))] or found
+    if not own:
+        return "unknown", "unknown", usable_cores()
+    return str(own[0]["internal_api"]), str(own[0].get("version") or "unknown"), int(own[0]["num_threads"])
+
+
+def steady_threads() -> None:
+    """One BLAS thread from here on, unless the environment names a number: more make small times wander."""
+    if not any(os.environ.get(name) for name in _THREAD_VARIABLES):
+        threadpool_limits(1, user_api="blas")
+
+
+def gemm_gflops(size: int, seconds: float) -> float:
+    """Best rate of a float32 GEMM of ``size``³ in 1e9 flops per second, over about ``seconds``."""
+    generator = np.random.default_rng(0)
+    a = generator.standard_normal((size, size), dtype=np.float32)
+    b = generator.standard_normal((size, size), dtype=np.float32)
+    out = np.empty_like(a)
+    return 2 * size**3 / _best_seconds(lambda: np.matmul(a, b, out=out), seconds) / 1e9
+
+
+def copy_gbs(nbytes: int, seconds: float) -> float:
+    """Best rate of copying ``nbytes`` bytes in GB/s, counting each byte once read and once written."""
+    source = np.ones(nbytes // 4, np.float32)
+    target = np.ones_like(source)
+    return 2 * source.nbytes / _best_seconds(lambda: np.copyto(target, source), seconds) / 1e9
+
+
+def _best_seconds(action: Callable[[], object], seconds: float) -> float:
+    """Shortest of the runs that fit into ``seconds``, after one to warm up; at least one is timed."""
+    action()
+    best = float("inf")
+    end = time.perf_counter() + seconds
+    while True:
+        start = time.perf_counter()
+        action()
+        stop = time.perf_counter()
+        best = min(best, stop - start)
+        if stop >= end:
+            return best

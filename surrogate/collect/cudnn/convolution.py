@@ -1,0 +1,204 @@
+"""cuDNN's legacy convolutions: its enumerations by the project's names, a problem's descriptors, the calls on them.
+
+Enumerations: cudnn_graph.h, cudnn_ops.h and cudnn_cnn.h of 8.x and 9.x.
+"""
+
+import ctypes
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from surrogate.collect.cudnn.library import AlgoPerf, Library
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+
+ALGORITHMS: Mapping[str, Mapping[str, int]] = {
+    "fwd": {
+        "IMPLICIT_GEMM": 0,
+        "IMPLICIT_PRECOMP_GEMM": 1,
+        "GEMM": 2,
+        "DIRECT": 3,
+        "FFT": 4,
+        "FFT_TILING": 5,
+        "WINOGRAD": 6,
+        "WINOGRAD_NONFUSED": 7,
+    },
+    "bwd_data": {
+        "ALGO_0": 0,
+        "ALGO_1": 1,
+        "FFT": 2,
+        "FFT_TILING": 3,
+        "WINOGRAD": 4,
+        "WINOGRAD_NONFUSED": 5,
+    },
+    "bwd_filter": {
+        "ALGO_0": 0,
+        "ALGO_1": 1,
+        "FFT": 2,
+        "ALGO_3": 3,
+        "WINOGRAD": 4,
+        "WINOGRAD_NONFUSED": 5,
+        "FFT_TILING": 6,
+    },
+}
+"""cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t. DIRECT and the filter gradient's WINOGRAD were never implemented."""
+NON_DETERMINISTIC = {("bwd_data", "ALGO_0"), ("bwd_filter", "ALGO_0"), ("bwd_filter", "ALGO_3")}
+"""Algorithms that the header marks non-deterministic (they add by atomics)."""
+MATHS = {"default": 0, "tensor_op": 1, "tensor_op_allow_conversion": 2, "fma": 3}
+"""cudnnMathType_t."""
+DTYPES = {"fp32": 0, "fp64": 1, "fp16": 2, "bf16": 9}
+"""cudnnDataType_t."""
+COMPUTE_DTYPES = {"fp32": "fp32", "fp64": "fp64", "fp16": "fp32", "bf16": "fp32"}
+"""Element type → the type that sums are kept in (the descriptor's computeType)."""
+LAYOUTS = {"NCHW": 0, "NHWC": 1}
+"""cudnnTensorFormat_t."""
+CROSS_CORRELATION = 1
+"""cudnnConvolutionMode_t."""
+
+
+def algorithm_name(direction: str, number: int) -> str:
+    """The name of an algorithm's number, or ``ALGO_number`` for one that a newer cuDNN added."""
+    for name, known in ALGORITHMS[direction].items():
+        if known == number:
+            return name
+    return f"ALGO_{number}"
+
+
+def math_name(number: int) -> str:
+    """The name of a math type's number, or the number itself."""
+    for name, known in MATHS.items():
+        if known == number:
+            return name
+    return str(number)
+
+
+def data_type(dtype: str) -> int:
+    """The number of an element type; `InputError` for one that the legacy convolutions are not collected in."""
+    if dtype not in DTYPES:
+        raise InputError(f"dtype {dtype!r} is not collected with cuDNN; known: {', '.join(DTYPES)}")
+    return DTYPES[dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """The stem of a direction's functions, and the roles of its operands and result: ``x``, ``w``, ``y``."""
+
+    stem: str
+    first: str
+    second: str
+    result: str
+
+    @property
+    def roles(self) -> tuple[str, str, str]:
+        """First operand, second operand, result."""
+        return self.first, self.second, self.result
+
+
+DIRECTIONS: Mapping[str, Direction] = {
+    "fwd": Direction("Forward", "x", "w", "y"),
+    "bwd_data": Direction("BackwardData", "w", "y", "x"),
+    "bwd_filter": Direction("BackwardFilter", "x", "y", "w"),
+}
+ENTRIES = 16
+"""Room for rankings: an algorithm may stand in them twice, with two math types."""
+
+
+class Convolutions:
+    """Descriptors made once and set to one problem after another, and the direction's functions called on them.
+
+    Every method may raise `CudnnError`; ``pointers`` are device pointers by role, ``workspace`` its pointer and bytes.
+    """
+
+    def __init__(self, library: Library, handle: Any) -> None:
+        self._library, self._handle = library, handle
+        self._direction = DIRECTIONS["fwd"]
+        self._scales: tuple[Any, Any] = (None, None)
+        kinds = {"x": "Tensor", "w": "Filter", "y": "Tensor", "conv": "Convolution"}
+        with ExitStack() as owned:
+            self.descriptors: dict[str, Any] = {}
+            for role, kind in kinds.items():
+                self.descriptors[role] = library.create(kind)
+                owned.callback(library.call, f"cudnnDestroy{kind}Descriptor", self.descriptors[role])
+            self._owned = owned.pop_all()
+
+    def set(self, conv: Conv) -> Direction:
+        """Describe ``conv``. An element type that is not collected raises `InputError`."""
+        check, d = self._library.check, self.descriptors
+        dtype, layout = data_type(conv.dtype), LAYOUTS[conv.layout]
+        compute = data_type(COMPUTE_DTYPES[conv.dtype])
+        pads, strides = (conv.pad_h, conv.pad_w), (conv.stride_h, conv.stride_w)
+        dilations = conv.dilation_h, conv.dilation_w
+        filters = conv.k, conv.c // conv.groups, conv.r, conv.s
+        geometry = *pads, *strides, *dilations
+        check("cudnnSetTensor4dDescriptor", d["x"], layout, dtype, conv.n, conv.c, conv.h, conv.w)
+        check("cudnnSetFilter4dDescriptor", d["w"], dtype, layout, *filters)
+        check("cudnnSetConvolution2dDescriptor", d["conv"], *geometry, CROSS_CORRELATION, compute)
+        check("cudnnSetConvolutionGroupCount", d["conv"], conv.groups)
+        check("cudnnSetConvolutionMathType", d["conv"], MATHS[conv.math])
+        check("cudnnSetTensor4dDescriptor", d["y"], layout, dtype, conv.n, conv.k, conv.out_h, conv.out_w)
+        # alpha = 1 and beta = 0: double for fp64, float for everything else
+        number = ctypes.c_double if conv.dtype == "fp64" else ctypes.c_float
+        self._scales = ctypes.byref(number(1.0)), ctypes.byref(number(0.0))
+        self._direction = DIRECTIONS[conv.direction]
+        return self._direction
+
+    def output_dims(self) -> tuple[int, ...]:
+        """The output's n, c, h, w as cuDNN computes them; needs no GPU."""
+        d, dims = self.descriptors, [ctypes.c_int() for _ in range(4)]
+        references = [ctypes.byref(dim) for dim in dims]
+        self._library.check("cudnnGetConvolution2dForwardOutputDim", d["conv"], d["x"], d["w"], *references)
+        return tuple(dim.value for dim in dims)
+
+    def workspace_bytes(self, algorithm: int) -> int:
+        """An algorithm's workspace."""
+        size = ctypes.c_size_t()
+        name = f"cudnnGetConvolution{self._direction.stem}WorkspaceSize"
+        self._library.check(name, self._handle, *self._described(), algorithm, ctypes.byref(size))
+        return size.value
+
+    def ranking(self) -> list[AlgoPerf]:
+        """The algorithms ranked without timing."""
+        count, perf = ctypes.c_int(), (AlgoPerf * ENTRIES)()
+        name = f"cudnnGetConvolution{self._direction.stem}Algorithm_v7"
+        self._library.check(name, self._handle, *self._described(), ENTRIES, ctypes.byref(count), perf)
+        return list(perf[: count.value])
+
+    def find(self, pointers: Mapping[str, int], workspace: tuple[int, int]) -> list[AlgoPerf]:
+        """Every algorithm timed once."""
+        count, perf = ctypes.c_int(), (AlgoPerf * ENTRIES)()
+        operands, result = self._placed(pointers)
+        arguments = (
+            *operands,
+            self.descriptors["conv"],
+            *result,
+            ENTRIES,
+            ctypes.byref(count),
+            perf,
+            *workspace,
+        )
+        self._library.check(
+            f"cudnnFindConvolution{self._direction.stem}AlgorithmEx", self._handle, *arguments
+        )
+        return list(perf[: count.value])
+
+    def run(self, algorithm: int, pointers: Mapping[str, int], workspace: tuple[int, int]) -> None:
+        """One algorithm, launched once."""
+        alpha, beta = self._scales
+        operands, result = self._placed(pointers)
+        arguments = alpha, *operands, self.descriptors["conv"], algorithm, *workspace, beta, *result
+        self._library.check(f"cudnnConvolution{self._direction.stem}", self._handle, *arguments)
+
+    def close(self) -> None:
+        """Destroy the descriptors."""
+        self._owned.close()
+
+    def _described(self) -> tuple[Any, ...]:
+        """The descriptors of operands, convolution and result, in the order of all functions that run nothing."""
+        d, direction = self.descriptors, self._direction
+        return d[direction.first], d[direction.second], d["conv"], d[direction.result]
+
+    def _placed(self, pointers: Mapping[str, int]) -> tuple[list[Any], list[Any]]:
+        """The operands' descriptors, each with its pointer, and the result's."""
+        first, second, result = ((self.descriptors[role], pointers[role]) for role in self._direction.roles)
+        return [*first, *second], [*result]

@@ -1,0 +1,272 @@
+"""The operators on the current GPU under one stopwatch: by cuDNN, by cuBLAS (through CuPy), and kernels of our own.
+
+cuDNN's legacy functions run pooling, batch norm, ReLU, layout transform and softmax; source of signatures and
+enumerations: cudnn_ops.h of cuDNN 8.x and 9.x. Embedding tables are (tables, rows, dim), indices (tables, batch, bag)
+int32, outputs (tables, batch, dim): a block of 32 × rows_per_block threads serves rows_per_block samples; a warp
+strides over the dimension, so its loads of a row are contiguous.
+"""
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from surrogate.collect.cudnn.convolution import DTYPES, LAYOUTS
+from surrogate.collect.cudnn.gpu import GpuFaultError, settle
+from surrogate.collect.cudnn.instruments import Instruments
+from surrogate.collect.cudnn.library import CudnnError, Handle, Library
+from surrogate.collect.device import DeviceInfo, Measurement
+from surrogate.collect.operators.operator import Operator
+from surrogate.collect.protocol import RepeatPolicy
+
+ARENA_BYTES = 1 << 20
+"""`Gpu` lends its stream, events and flush here; the operands are CuPy's own, from its pool."""
+INT, DOUBLE = ctypes.c_int, ctypes.c_double
+_OUT = ctypes.POINTER(Handle)
+PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "cudnnCreatePoolingDescriptor": (_OUT,),
+    "cudnnDestroyPoolingDescriptor": (Handle,),
+    "cudnnSetPooling2dDescriptor": (Handle, INT, INT, INT, INT, INT, INT, INT, INT),
+    "cudnnCreateActivationDescriptor": (_OUT,),
+    "cudnnDestroyActivationDescriptor": (Handle,),
+    "cudnnSetActivationDescriptor": (Handle, INT, INT, DOUBLE),
+    "cudnnPoolingForward": (Handle,) * 8,
+    "cudnnPoolingBackward": (Handle,) * 12,
+    "cudnnActivationForward": (Handle,) * 8,
+    "cudnnSoftmaxForward": (Handle, INT, INT, *(Handle,) * 6),
+    "cudnnTransformTensor": (Handle,) * 7,
+    "cudnnBatchNormalizationForwardTraining": (
+        Handle, INT, *(Handle,) * 9, DOUBLE, Handle, Handle, DOUBLE, Handle, Handle,
+    ),
+}  # fmt: skip
+CUDNN_KINDS = ("max_pool", "max_pool_backward", "batch_norm", "relu", "layout_transform", "softmax")
+_MAX_POOLING, _NO_NAN, _RELU, _ACCURATE, _PER_CHANNEL, _SPATIAL = 0, 0, 1, 1, 1, 1
+EPSILON = 1e-5
+
+
+class CudnnCalls:
+    """Prepares calls of cuDNN on device arrays."""
+
+    def __init__(self, library: Library, handle: Handle) -> None:
+        self._library, self._handle = library, handle
+        self._check = library.check
+        library.declare(PROTOTYPES)
+        self._x, self._y, self._statistics = (library.create("Tensor") for _ in range(3))
+        self._pooling = library.create("Pooling")
+        self._activation = library.create("Activation")
+        self._check("cudnnSetActivationDescriptor", self._activation, _RELU, _NO_NAN, 0.0)
+        self._one, self._zero = (ctypes.byref(ctypes.c_float(value)) for value in (1.0, 0.0))
+
+    def prepare(self, operator: Operator, empty: Callable[[tuple[int, ...]], Any]) -> Callable[[], None]:
+        """A call that runs ``operator``; ``empty(shape)`` gives a random fp32 device array with ``data.ptr``."""
+        shape = operator.sizes[:4] if operator.kind != "softmax" else (*operator.sizes, 1, 1)
+        x = empty(shape)
+        self._describe(self._x, shape)
+        if operator.kind.startswith("max_pool"):
+            return self._pool(operator, x, empty)
+        y = empty(shape)
+        self._describe(self._y, shape, "NHWC" if operator.kind == "layout_transform" else "NCHW")
+        if operator.kind == "batch_norm":
+            return self._batch_norm(x, y, shape, empty)
+        name, leading = {
+            "relu": ("cudnnActivationForward", (self._activation,)),
+            "softmax": ("cudnnSoftmaxForward", (_ACCURATE, _PER_CHANNEL)),
+            "layout_transform": ("cudnnTransformTensor", ()),
+        }[operator.kind]
+        return lambda: self._check(
+            name, self._handle, *leading, self._one, self._x, x.data.ptr, self._zero, self._y, y.data.ptr
+        )
+
+    def close(self) -> None:
+        """Destroy the descriptors."""
+        for kind, descriptor in (
+            ("Tensor", self._x), ("Tensor", self._y), ("Tensor", self._statistics), ("Pooling", self._pooling),
+            ("Activation", self._activation),
+        ):  # fmt: skip
+            self._library.call(f"cudnnDestroy{kind}Descriptor", descriptor)
+
+    def _describe(self, descriptor: Handle, shape: tuple[int, ...], layout: str = "NCHW") -> None:
+        self._check("cudnnSetTensor4dDescriptor", descriptor, LAYOUTS[layout], DTYPES["fp32"], *shape)
+
+    def _pool(self, operator: Operator, x: Any, empty: Callable[..., Any]) -> Callable[[], None]:
+        window, stride = operator["window"], operator["stride"]
+        self._check(
+            "cudnnSetPooling2dDescriptor", self._pooling, _MAX_POOLING, _NO_NAN, window, window, 0, 0, stride,
+            stride,
+        )  # fmt: skip
+        shape = (operator["n"], operator["c"], *operator.pooled)
+        y = empty(shape)
+        self._describe(self._y, shape)
+        call, common = self._check, (self._handle, self._pooling, self._one)
+
+        def forward() -> None:
+            arguments = *common, self._x, x.data.ptr, self._zero, self._y, y.data.ptr
+            call("cudnnPoolingForward", *arguments)
+
+        if operator.kind == "max_pool":
+            return forward
+        forward()  # the backward pass finds the largest values by comparing with the forward's result
+        dy, dx = empty(shape), empty(operator.sizes[:4])
+
+        def backward() -> None:  # holds the arrays themselves: CuPy gives memory to others once nobody does
+            operands = self._y, y.data.ptr, self._y, dy.data.ptr, self._x, x.data.ptr
+            call("cudnnPoolingBackward", *common, *operands, self._zero, self._x, dx.data.ptr)
+
+        return backward
+
+    def _batch_norm(
+        self, x: Any, y: Any, shape: tuple[int, ...], empty: Callable[..., Any]
+    ) -> Callable[[], None]:
+        per_channel = (1, shape[1], 1, 1)
+        self._describe(self._statistics, per_channel)
+        scale, bias, mean, variance, saved_mean, saved_inverse = (empty(per_channel) for _ in range(6))
+        return lambda: self._check(
+            "cudnnBatchNormalizationForwardTraining", self._handle, _SPATIAL, self._one, self._zero, self._x,
+            x.data.ptr, self._y, y.data.ptr, self._statistics, scale.data.ptr, bias.data.ptr, 0.1,
+            mean.data.ptr, variance.data.ptr, EPSILON, saved_mean.data.ptr, saved_inverse.data.ptr,
+        )  # fmt: skip
+
+
+WARP = 32
+LEARNING_RATE = 0.01
+SOURCE = r"""
+extern "C" __global__ void embedding_bag_forward(
+    const float* __restrict__ weights, const int* __restrict__ indices, float* __restrict__ sums,
+    long long samples, int batch, long long rows, int bag, int dim)
+{
+    long long sample = (long long)blockIdx.x * blockDim.y + threadIdx.y;
+    if (sample >= samples) return;
+    const float* table = weights + sample / batch * rows * dim;
+    const int* chosen = indices + sample * bag;
+    for (int d = threadIdx.x; d < dim; d += 32) {
+        float sum = 0.0f;
+        for (int l = 0; l < bag; ++l) sum += table[(long long)chosen[l] * dim + d];
+        sums[sample * dim + d] = sum;
+    }
+}
+
+extern "C" __global__ void embedding_bag_backward(
+    float* __restrict__ weights, const int* __restrict__ indices, const float* __restrict__ slopes,
+    long long samples, int batch, long long rows, int bag, int dim, float rate)
+{
+    long long sample = (long long)blockIdx.x * blockDim.y + threadIdx.y;
+    if (sample >= samples) return;
+    float* table = weights + sample / batch * rows * dim;
+    const int* chosen = indices + sample * bag;
+    for (int d = threadIdx.x; d < dim; d += 32) {
+        float step = rate * slopes[sample * dim + d];
+        for (int l = 0; l < bag; ++l) atomicAdd(&table[(long long)chosen[l] * dim + d], -step);
+    }
+}
+"""
+
+
+class CupyCalls:
+    """Prepares calls of CuPy on the GPU's stream. cuBLAS keeps to fp32 FMA unless CUPY_TF32 is set."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        module = cupy.RawModule(code=SOURCE)
+        self._forward = module.get_function("embedding_bag_forward")
+        self._backward = module.get_function("embedding_bag_backward")
+
+    def prepare(self, operator: Operator, empty: Callable[[tuple[int, ...]], Any]) -> Callable[[], None]:
+        """A call that runs ``operator``; ``empty(shape)`` gives a random fp32 device array."""
+        if operator.kind == "gemm":
+            batch, m, n, k = operator.sizes
+            lead = () if batch == 1 else (batch,)
+            a, b, c = empty((*lead, m, k)), empty((*lead, k, n)), empty((*lead, m, n))
+            return lambda: self._cupy.matmul(a, b, out=c)
+        if operator.kind == "add":
+            x, y, z = (empty(operator.sizes) for _ in range(3))
+            return lambda: self._cupy.add(x, y, out=z)
+        return self._embedding(operator, empty)
+
+    def _embedding(self, operator: Operator, empty: Callable[..., Any]) -> Callable[[], None]:
+        batch, rows, tables, bag, dim, per_block = operator.sizes
+        weights, pooled = empty((tables, rows, dim)), empty((tables, batch, dim))
+        indices = self._cupy.random.randint(0, rows, (tables, batch, bag), dtype=self._cupy.int32)
+        samples = tables * batch
+        grid, block = (-(-samples // per_block),), (WARP, per_block)
+        numpy = self._cupy  # CuPy's scalars are NumPy's
+        sizes = (
+            numpy.int64(samples),
+            numpy.int32(batch),
+            numpy.int64(rows),
+            numpy.int32(bag),
+            numpy.int32(dim),
+        )
+        if operator.kind == "embedding_bag":
+            return lambda: self._forward(grid, block, (weights, indices, pooled, *sizes))
+        rate = numpy.float32(LEARNING_RATE)
+        return lambda: self._backward(grid, block, (weights, indices, pooled, *sizes, rate))
+
+
+@dataclass(frozen=True, slots=True)
+class BorrowedStream:
+    """A cudaStream_t under CUDA's stream protocol."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """The protocol's version, and the stream."""
+        return 0, self.pointer
+
+
+def cupy_stream(cupy: Any, pointer: int) -> Any:
+    """The stream as CuPy's, usable in ``with``: by the protocol from CuPy 14 on, else by ``ExternalStream``."""
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(BorrowedStream(pointer))
+    return cupy.cuda.ExternalStream(pointer)
+
+
+class GpuOperators:
+    """The operators' device on the current GPU."""
+
+    def __init__(self) -> None:
+        """Raises `InputError` where libcudnn, CuPy or a GPU is missing."""
+        self._bench = Instruments(ARENA_BYTES, ARENA_BYTES)
+        self._gpu = self._bench.gpu
+        import cupy  # pyright: ignore[reportMissingImports]
+
+        self._cupy: Any = cupy
+        self._stream = cupy_stream(cupy, self._gpu.stream)
+        try:
+            self._cudnn = CudnnCalls(self._bench.library, self._bench.handle)
+        except (CudnnError, AttributeError) as error:
+            raise self._bench.does_not_start(error) from None
+        self._own = CupyCalls(cupy)
+
+    def describe(self) -> DeviceInfo:
+        """The driver's name of the GPU, and every library that an operator uses."""
+        return self._bench.describe("cuda")
+
+    def measure(self, operator: Operator, policy: RepeatPolicy) -> Measurement:
+        """Place the operands, then time the call. Raises `DeviceLostError` after a sticky CUDA error."""
+        try:
+            with self._stream:
+                return self._bench.stopwatch.time(self._prepared(operator), policy)
+        except CudnnError as error:
+            settle(self._gpu, error.code)
+            return Measurement(error.status, str(error))
+        except (GpuFaultError, MemoryError, self._cupy.cuda.runtime.CUDARuntimeError) as error:
+            settle(self._gpu)
+            return Measurement("failed", " ".join(str(error).split()))
+        finally:
+            self._cupy.get_default_memory_pool().free_all_blocks()
+
+    def conditions(self) -> Mapping[str, float]:
+        """Clocks, temperature, power, throttle reasons."""
+        return self._bench.conditions()
+
+    def close(self) -> None:
+        """Destroy handle and descriptors, and switch the instruments off."""
+        self._cudnn.close()
+        self._bench.close()
+
+    def _prepared(self, operator: Operator) -> Callable[[], None]:
+        calls = self._cudnn if operator.kind in CUDNN_KINDS else self._own
+        return calls.prepare(operator, self._random)
+
+    def _random(self, shape: tuple[int, ...]) -> Any:
+        return self._cupy.random.standard_normal(shape, dtype=self._cupy.float32)

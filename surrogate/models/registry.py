@@ -1,0 +1,52 @@
+"""Every model by its name, and the rows that models are fitted on."""
+
+import pandas as pd
+
+from surrogate.dataset.problems import candidate_frame
+from surrogate.dataset.store import Dataset
+from surrogate.features.errors import InputError, nearest
+from surrogate.models.base import TimeModel
+from surrogate.models.baselines import AlwaysBestSingle, Roofline
+from surrogate.models.boosted import BoostedDims, BoostedTerms
+from surrogate.models.calibrated import Calibrated
+from surrogate.models.forest import Forest
+from surrogate.models.li import LiEtAl
+from surrogate.models.linear import LinearDims, LinearTerms
+from surrogate.models.mlp import Mlp
+from surrogate.models.seer import SeerPaper, SeerTimeOnly
+from surrogate.models.seer.kernels import with_kernel_metrics
+
+MODELS: dict[str, type[TimeModel]] = {
+    cls.name: cls
+    for cls in (
+        AlwaysBestSingle,
+        Roofline,
+        LiEtAl,
+        SeerPaper,
+        SeerTimeOnly,
+        Forest,
+        Mlp,
+        LinearDims,
+        LinearTerms,
+        BoostedDims,
+        BoostedTerms,
+    )
+}
+"""Name → class of every model, in the order that reports list them."""
+
+DEFAULT_MODEL = BoostedTerms.name
+
+
+def model_class(name: str) -> type[TimeModel]:
+    """The class of that name, `Calibrated` among them. Raises `InputError` with the nearest names."""
+    if name == Calibrated.name:
+        return Calibrated
+    if name not in MODELS:
+        raise InputError(f"model {name!r} is unknown; known: {', '.join(MODELS)}{nearest(name, MODELS)}")
+    return MODELS[name]
+
+
+def model_frame(data: Dataset, candidate: str = "algorithm") -> pd.DataFrame:
+    """The rows to choose among (`candidate_frame`), with kernel metrics where the dataset has kernels."""
+    frame = candidate_frame(data, candidate)
+    return frame if data.kernels is None else with_kernel_metrics(frame, data.kernels)

@@ -1,0 +1,163 @@
+"""SEER's fits for operators other than convolutions: `seer-polynomials`, and `gradient-ratio` for their gradients.
+
+Source: SEER (PACT 2021) and its repository. S = n·c·h·w of input or output, M = multiply-adds:
+max pooling a·S_out·k + b·S_in + c·S_out + d; its gradient a·S_out·k + b·S_in + c; layout transform a·S_in + b, here
+also for every other operator that touches each element; 1×1 convolution, here every product, for K ≤ 128 (K rounded up
+to 32) a·S_in + b·S_out + c·M + d, for K > 128 a·M + b. Least squares on the relative residual. A backward pass takes a
+ratio times its forward pass, the ratio from a regression tree: the paper treats the gradients of convolutions so.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from surrogate.dataset.problems import device_names, groups, joined, problems_of
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.features.elementwise import round_up
+from surrogate.features.errors import InputError
+from surrogate.features.operators import Gemm, MaxPool, MaxPoolBackward, Operator
+from surrogate.models.base import TimeModel
+from surrogate.models.seer.fits import relative_fit
+from surrogate.models.seer.trees import tuned_tree
+
+NARROW = 128
+SUFFIX = "_backward"
+EVALUATIONS = 10
+"""Minimum leaf sizes that the tree of ratios tries."""
+RATIO_COLUMNS = (
+    "log2_n", "log2_c", "log2_h", "log2_w", "log2_window", "log2_window_w", "log2_stride", "log2_elements", "itemsize",
+)  # fmt: skip
+
+
+def terms(op: Operator) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, coefficients) of the operator's form, and (rows,) which of two fits a row belongs to (0 or 1)."""
+    if isinstance(op, Gemm):
+        return _product_terms(op)
+    if isinstance(op, MaxPool):
+        width = np.sqrt(op.window * op.window_w)  # SEER's windows are square
+        columns = [op.outputs * width, op.elements]
+        if not isinstance(op, MaxPoolBackward):
+            columns.append(op.outputs)
+    else:
+        columns = [getattr(op, "elements", op.dram_bytes)]
+    matrix = np.column_stack(
+        [*(np.asarray(column, dtype=np.float64) for column in columns), np.ones(len(columns[0]))]
+    )
+    return matrix, np.zeros(len(matrix), dtype=int)
+
+
+def _product_terms(op: Gemm) -> tuple[np.ndarray, np.ndarray]:
+    """Both forms in one matrix; a wide row has zeros where its form has no term."""
+    wide = np.asarray(op.n > NARROW)
+    n = np.where(wide, op.n, round_up(op.n, 32)).astype(np.float64)
+    inputs, outputs = op.batch * op.m * op.k * 1.0, op.batch * op.m * n
+    columns = [np.where(wide, 0.0, inputs), np.where(wide, 0.0, outputs), outputs * op.k, np.ones(len(n))]
+    return np.column_stack(columns), wide.astype(int)
+
+
+class SeerPolynomials(TimeModel):
+    """One fit per GPU, library, operator, variant, dtype and math; NaN where none could be made.
+
+    A fit needs as many rows as coefficients; where it turns negative, its least training time stands in.
+    """
+
+    name: ClassVar[str] = "seer-polynomials"
+
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        self.fits_ = {
+            key: (relative_fit(matrix, time_us[positions]), float(time_us[positions].min()))
+            for key, matrix, positions in _forms(rows)
+            if len(positions) >= matrix.shape[1]
+        }
+
+    def _predict(self, rows: Rows) -> np.ndarray:
+        out = np.full(len(rows), np.nan)
+        for key, matrix, positions in _forms(rows):
+            if key in self.fits_:
+                coefficients, least_us = self.fits_[key]
+                value = matrix @ coefficients
+                out[positions] = np.where(value > 0, value, least_us)
+        return out
+
+
+Key = tuple[str | int, ...]
+
+
+def _by_setting(rows: Rows) -> list[tuple[tuple[str, ...], np.ndarray]]:
+    """((GPU, library, setting …), positions) of the rows. Raises `InputError` for convolutions."""
+    if "operator" not in rows.family.setting_names:
+        raise InputError(f"these fits are for other operators than {rows.family.name}; use seer-time-only")
+    frame = rows.frame.assign(gpu=device_names(rows.frame))
+    return groups(frame, ("gpu", "library", *rows.family.setting_names))
+
+
+def _forms(rows: Rows) -> Iterator[tuple[Key, np.ndarray, np.ndarray]]:
+    """(key, terms, positions) of every fit that the rows fall into."""
+    for key, positions in _by_setting(rows):
+        op = problems_of(rows.frame.iloc[positions], rows.family, key[2:])
+        assert isinstance(op, Operator)
+        matrix, which = terms(op)
+        for form in np.unique(which):
+            yield (*key, int(form)), matrix[which == form], positions[which == form]
+
+
+class GradientRatio(TimeModel):
+    """A tree per GPU, library, backward operator and setting; forward times come from `SeerPolynomials`.
+
+    A tree needs both passes of two problems. NaN for operators that are no gradient, and where no tree was grown.
+    """
+
+    name: ClassVar[str] = "gradient-ratio"
+
+    def __init__(self, random_state: int = 0) -> None:
+        self.random_state = random_state
+
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        self.forward_ = SeerPolynomials().fit(rows, time_us)
+        ratio = time_us / forward_times(rows, time_us)
+        paired = np.flatnonzero(_is_gradient(rows) & np.isfinite(ratio))
+        pairs, self.trees_ = rows.take(paired), {}
+        for key, positions in _by_setting(pairs):
+            if len(positions) > 1:
+                x = pairs.take(positions).columns(RATIO_COLUMNS)
+                self.trees_[key] = tuned_tree(
+                    x,
+                    ratio[paired[positions]],
+                    classify=False,
+                    seed=self.random_state,
+                    evaluations=EVALUATIONS,
+                )
+
+    def _predict(self, rows: Rows) -> np.ndarray:
+        out = np.full(len(rows), np.nan)
+        gradients = np.flatnonzero(_is_gradient(rows))
+        if not len(gradients):
+            return out
+        part = rows.take(gradients)
+        forward_us = self.forward_.predict(rows_of(_forward(part), rows.family))
+        for key, positions in _by_setting(part):
+            if key in self.trees_:
+                ratio = self.trees_[key].predict(part.take(positions).columns(RATIO_COLUMNS))
+                out[gradients[positions]] = ratio * forward_us[positions]
+        return out
+
+
+def forward_times(rows: Rows, time_us: np.ndarray) -> np.ndarray:
+    """(rows,) the measured time of each gradient's forward pass, of a forward operator its own; NaN where none was."""
+    time_of = pd.Series(time_us, index=joined(rows.frame, rows.family.row_key)).groupby(level=0).mean()
+    return joined(_forward(rows), rows.family.row_key).map(time_of).to_numpy(dtype=np.float64)
+
+
+def _is_gradient(rows: Rows) -> np.ndarray:
+    """(rows,) True for gradients whose forward operator belongs to the same family."""
+    operator, known = rows.frame["operator"], rows.family.settings["operator"]
+    return (operator.str.endswith(SUFFIX) & operator.str.removesuffix(SUFFIX).isin(known)).to_numpy()
+
+
+def _forward(rows: Rows) -> pd.DataFrame:
+    """The rows' problems with the forward operator in the place of its gradient."""
+    frame = rows.frame
+    forward = frame["operator"].str.removesuffix(SUFFIX)
+    return frame.assign(operator=forward.where(_is_gradient(rows), frame["operator"]))

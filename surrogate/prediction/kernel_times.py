@@ -1,0 +1,131 @@
+"""Kernels alone in a busy stream: what networks and traces add up.
+
+Training data time isolated calls. Of such a call a busy stream hides the launch, so that it is taken off. A kind of
+problem that was never measured goes by one that moves the same bytes, and among several libraries the one that was
+measured most tells what a framework runs.
+"""
+
+from collections.abc import Sequence
+from math import exp
+from typing import TYPE_CHECKING, Any
+
+from surrogate.features.families import AnyProblem, family_of
+from surrogate.features.operators.stand_ins import stand_ins
+from surrogate.prediction.prepared import PreparedSetting, SettingCache, TargetDevice
+from surrogate.prediction.results import ROOFLINE, Estimate, KernelTime
+
+if TYPE_CHECKING:
+    from surrogate.bundle.bundle import Bundle
+
+ROOFLINE_UPPER = 4.3
+"""Upper end of the interval around a roofline time: nine of ten of PyTorch's operators over 100 µs stay below it."""
+EARNEST_ROWS = 100
+"""Rows of a kind on a GPU from which its own measurements are preferred to a larger table of other GPUs."""
+REMEMBERED = 100_000
+
+
+class KernelTimes:
+    """Answers for one GPU, each remembered."""
+
+    def __init__(self, bundle: "Bundle", settings: SettingCache, library: str | None) -> None:
+        self._bundle, self._settings, self._library = bundle, settings, library
+        self._answers: dict[AnyProblem, KernelTime] = {}
+        self._chosen: dict[tuple[Any, ...], tuple[int, PreparedSetting] | None] = {}
+
+    def of(self, problems: Sequence[AnyProblem], target: TargetDevice) -> list[KernelTime]:
+        """One answer for each problem, in order; equal ones are computed once, those of a setting together."""
+        if len(self._answers) > REMEMBERED:
+            self._answers.clear()
+        by_setting: dict[int, tuple[PreparedSetting, list[tuple[AnyProblem, AnyProblem]]]] = {}
+        for problem in dict.fromkeys(problems):
+            if problem in self._answers:
+                continue
+            chosen = self._choice(problem, target)
+            if chosen is None:
+                self._answers[problem] = _by_roofline(problem, target)
+                continue
+            place, prepared = chosen
+            pairs = by_setting.setdefault(id(prepared), (prepared, []))[1]
+            pairs.append((problem, stand_ins(problem)[place]))
+        for prepared, pairs in by_setting.values():
+            rankings = prepared.rank_many([like for _, like in pairs])
+            for (problem, like), ranking in zip(pairs, rankings, strict=True):
+                answer = _by_roofline(problem, target)
+                if ranking.estimates and ranking.estimates[0].source != ROOFLINE:
+                    answer = self._kernel(prepared, problem, like, ranking.estimates[0], ranking.distance)
+                self._answers[problem] = answer
+        return [self._answers[problem] for problem in problems]
+
+    def _kernel(
+        self,
+        prepared: PreparedSetting,
+        problem: AnyProblem,
+        like: AnyProblem,
+        best: Estimate,
+        distance: float,
+    ) -> KernelTime:
+        """The best candidate's time without its launch; the interval keeps its width, but holds the time."""
+        gpu, library = prepared.setting.gpu, prepared.setting.library
+        call_us, factor, own_us = best.time_us, exp(best.half_width), best.time_us
+        if prepared.setting.family.has_call_cost and self._bundle.launches:
+            from surrogate.models.launch import launch_of  # needs pandas
+
+            roofline_us = float(prepared.engine.formula.problem(like).roofline_us)
+            own_us = launch_of(self._bundle.launches, gpu, library).kernel_us(call_us, roofline_us)
+        inside = prepared.reason(like, best.candidate.algorithm, distance) is None
+        return KernelTime(
+            problem,
+            gpu,
+            library,
+            best.candidate.name,
+            own_us,
+            own_us / factor,
+            own_us * factor,
+            call_us,
+            best.source,
+            inside and like.kind == problem.kind,
+        )
+
+    def _choice(self, problem: AnyProblem, target: TargetDevice) -> tuple[int, PreparedSetting] | None:
+        """Which of `stand_ins` the bundle knows, and the setting of the library with the most evidence for it."""
+        kind = family_of(problem)
+        key = (kind, kind.setting_of(problem), _batched(problem))
+        if key not in self._chosen:
+            self._chosen[key] = self._most_evidence(problem, target)
+        return self._chosen[key]
+
+    def _most_evidence(self, problem: AnyProblem, target: TargetDevice) -> tuple[int, PreparedSetting] | None:
+        """Measured in earnest on this GPU first, then by the rows of all GPUs; of equals the nearest stand-in."""
+        best: tuple[tuple[bool, int], int, AnyProblem, str] | None = None
+        for place, like in enumerate(stand_ins(problem)):
+            kind = family_of(like)
+            if kind.name not in self._bundle.parts:
+                continue
+            part, values = self._bundle.part(kind), kind.setting_of(like)
+            for library in self._settings.all_libraries(kind):
+                if library != (self._library or library):
+                    continue
+                reference = part.domain.reference_key(library, values)
+                overall = part.row_counts.get(reference, 0)
+                here = part.row_counts.get(f"{target.name}|{reference}", 0)
+                evidence = (here >= EARNEST_ROWS, overall)
+                if overall and (best is None or evidence > best[0]):
+                    best = evidence, place, like, library
+        if best is None:
+            return None
+        _, place, like, library = best
+        kind = family_of(like)
+        return place, self._settings.competing(kind, target.name, kind.setting_of(like), library, None)[0]
+
+
+def _batched(problem: AnyProblem) -> bool:
+    """What of the sizes decides which kinds stand in."""
+    return getattr(problem, "batch", 1) > 1
+
+
+def _by_roofline(problem: AnyProblem, target: TargetDevice) -> KernelTime:
+    """The lower bound, where no model knows the problem."""
+    kind = family_of(problem)
+    time_us = float(kind.formula(kind.setting_of(problem), target.device).problem(problem).roofline_us)
+    upper_us = ROOFLINE_UPPER * time_us
+    return KernelTime(problem, target.name, "", "", time_us, time_us, upper_us, time_us, ROOFLINE, False)

@@ -1,0 +1,446 @@
+"""One setting of one bundle made ready to be asked: its candidates, times, intervals, support and domain.
+
+`SettingCache` makes each setting when it is first asked for, and says which libraries and versions a question means.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, log
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from surrogate.features.errors import InputError, nearest
+from surrogate.features.families import Family
+from surrogate.features.gpu import Gpu, canonical, gpu
+from surrogate.features.text import version_number
+from surrogate.prediction.engine import BoosterEngine, Candidate, Engine, Setting, TableEngine
+from surrogate.prediction.results import ROOFLINE, Estimate, Excluded
+
+if TYPE_CHECKING:
+    from surrogate.bundle.bundle import Bundle, Part
+
+ROOFLINE_HALF_WIDTH = log(10.0)
+"""Half width in log time of a roofline time: nothing is known but that kernels take up to some ten times as long."""
+NEVER_MEASURED = "never measured in the bundle's training data"
+ARRAYS_PAY = 12
+"""Problems from which on arrays are faster than one problem after another."""
+MAX_TRAITS = 65_536
+"""Distinct traits whose reasons are kept."""
+
+Reasons = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetDevice:
+    """A device and its registry name."""
+
+    device: Gpu
+    name: str
+
+    @property
+    def in_registry(self) -> bool:
+        """True where documented rules may ask the registry about it."""
+        try:
+            return gpu(self.name).name == self.name
+        except InputError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What a library offers for a problem: estimates, the fastest first; what it refuses; why it is out of domain."""
+
+    estimates: tuple[Estimate, ...]
+    excluded: tuple[Excluded, ...]
+    distance: float
+
+
+@dataclass(frozen=True, slots=True)
+class SupportRules:
+    """The reasons, per candidate, why a problem is refused; None where it is expected to run.
+
+    Every rule asks for nothing but the family's traits of a problem, so that reasons are kept by them.
+    """
+
+    setting: Setting
+    candidates: tuple[Candidate, ...]
+    exact: Mapping[str, float]
+    general: Mapping[str, float]
+    rules_gpu: str
+    _kept: dict[tuple[int, ...], Reasons] = field(default_factory=dict, repr=False, compare=False)
+
+    def of(self, problem: Any) -> Reasons:
+        """Reason or None for every candidate, for one problem."""
+        traits = self.setting.family.traits(problem)
+        return self._kept.get(traits) or self._decide(traits, problem)
+
+    def allowed(self, sizes: np.ndarray) -> np.ndarray:
+        """(problems, candidates) True where the library is expected to run it; ``sizes`` (problems, sizes)."""
+        traits = self.setting.family.traits(self.setting.problems(sizes)) if len(sizes) else ()
+        # Problems of equal traits get one code: columns are joined one by one, so that codes stay small.
+        code = np.zeros(len(sizes), dtype=np.int64)
+        for column in traits:
+            values = np.asarray(column, dtype=np.int64)
+            code = code * (int(values.max()) + 1) + values
+            if code.max() > 2**30:
+                code = np.unique(code, return_inverse=True)[1]
+        _, first, code = np.unique(code, return_index=True, return_inverse=True)
+        known = [self.of(self._problem(row)) for row in sizes[first].tolist()]
+        table = np.array([[reason is None for reason in reasons] for reasons in known], dtype=bool)
+        return table.reshape(len(first), len(self.candidates))[code]
+
+    def _problem(self, sizes: Sequence[int]) -> Any:
+        kind = self.setting.family
+        return kind.problem(
+            dict(zip(kind.size_names, sizes, strict=True)),
+            dict(zip(kind.setting_names, self.setting.values, strict=True)),
+        )
+
+    def _decide(self, traits: tuple[Any, ...], problem: Any) -> Reasons:
+        names = dict.fromkeys(candidate.algorithm for candidate in self.candidates)
+        by_name = {name: self._reason(name, problem, traits) for name in names}
+        reasons = tuple(by_name[candidate.algorithm] for candidate in self.candidates)
+        if len(self._kept) < MAX_TRAITS:
+            self._kept[traits] = reasons
+        return reasons
+
+    def _reason(self, algorithm: str, problem: Any, traits: tuple[Any, ...]) -> str | None:
+        """Statuses of this GPU and version decide, then those of any, then the library's documentation."""
+        s = self.setting
+        signature = "|".join((s.library, *s.values, algorithm, *(str(int(trait)) for trait in traits)))
+        share = self.exact.get(f"{signature}|{s.gpu}|{s.library_version}")
+        where = "" if share is None else f" by {s.library} {s.library_version} on {s.gpu}"
+        overall = self.general.get(signature)
+        share = overall if share is None else share
+        if share is not None and share >= 0.5:
+            return None
+        if where and overall is not None and overall >= 0.5:
+            return f"{s.library} {s.library_version} refused problems of this kind on {s.gpu}, where others ran it"
+        rule = s.family.refusal(s.library, s.values, algorithm, problem, self.rules_gpu)
+        if share is None:
+            return rule
+        return rule or f"problems of this kind never ran in the training data (refused{where})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedSetting:
+    """The first ``measured`` of ``candidates`` can be ranked; the library has the others, but training never saw them.
+
+    ``bases`` are their half widths before distance and time count, ``widening`` multiplies all: 1 for a GPU that
+    training saw. ``reference`` is the domain's key of the setting.
+    """
+
+    setting: Setting
+    candidates: tuple[Candidate, ...]
+    measured: int
+    engine: Engine
+    rules: SupportRules
+    part: "Part"
+    source: str
+    widening: float
+    bases: tuple[float, ...]
+    reference: str
+    _setting_reasons: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
+    _refusals: dict[Reasons, tuple[Excluded, ...]] = field(default_factory=dict, repr=False, compare=False)
+
+    def rank(self, problem: Any) -> Ranking:
+        """Every candidate that the library accepts, by its predicted time (ties: the registry's order)."""
+        reasons = self.rules.of(problem)
+        wanted = [i for i in range(self.measured) if reasons[i] is None]
+        distance = self.distance(problem)
+        estimates = self.estimates(problem, wanted, distance)
+        estimates.sort(key=_by_time)
+        return Ranking(tuple(estimates), self._refused(reasons), distance)
+
+    def rank_many(self, problems: Sequence[Any]) -> list[Ranking]:
+        """`rank` of several problems: through arrays where there are enough of them."""
+        if len(problems) < ARRAYS_PAY:
+            return [self.rank(problem) for problem in problems]
+        sizes = np.array([self.setting.family.sizes_of(problem) for problem in problems])
+        reasons = [self.rules.of(problem) for problem in problems]
+        allowed = np.array([[reason is None for reason in row[: self.measured]] for row in reasons])
+        row, index = np.nonzero(allowed)
+        columns = self.many(sizes, row, index)
+        names = ("predicted_us", "half", "workspace_bytes", "known")
+        estimates: list[list[Estimate]] = [[] for _ in problems]
+        for number, i, time_us, half, workspace, known in zip(
+            row.tolist(), index.tolist(), *(columns[name].tolist() for name in names), strict=True
+        ):
+            source = self.source if known else ROOFLINE
+            estimates[number].append(Estimate(self.candidates[i], time_us, half, int(workspace), source))
+        for ranked in estimates:
+            ranked.sort(key=_by_time)
+        return [
+            Ranking(tuple(ranked), self._refused(why), distance)
+            for ranked, why, distance in zip(estimates, reasons, columns["distance"].tolist(), strict=True)
+        ]
+
+    def _refused(self, reasons: Reasons) -> tuple[Excluded, ...]:
+        """What the library refuses, and what training never saw."""
+        if reasons not in self._refusals:
+            self._refusals[reasons] = tuple(
+                Excluded(self.candidates[i].name, reason or NEVER_MEASURED)
+                for i, reason in enumerate(reasons)
+                if reason is not None or i >= self.measured
+            )
+        return self._refusals[reasons]
+
+    def distance(self, problem: Any) -> float:
+        """Of the problem to the training data, as `Domain.distance`."""
+        return self.part.domain.distance(self.reference, self.setting.family.sizes_of(problem))
+
+    def estimates(self, problem: Any, wanted: Sequence[int], distance: float) -> list[Estimate]:
+        """Time, interval and workspace of the candidates at ``wanted``, in that order."""
+        if not wanted:
+            return []
+        times_us, workspaces = self.engine.one(problem, wanted)
+        near, by_time = self.part.widths.distance, self.part.widths.time_us
+        factor = near.values[bisect_right(near.edges, distance)] * self.widening
+        estimates = []
+        for i, time_us, workspace in zip(wanted, times_us, workspaces, strict=True):
+            half, source = (
+                self.bases[i] * factor * by_time.values[bisect_right(by_time.edges, time_us)],
+                self.source,
+            )
+            if not 0.0 < time_us < inf:
+                time_us, half, source = self._stand_in(problem, i, time_us), ROOFLINE_HALF_WIDTH, ROOFLINE
+            estimates.append(Estimate(self.candidates[i], time_us, half, int(workspace), source))
+        return estimates
+
+    def _stand_in(self, problem: Any, candidate: int, time_us: float) -> float:
+        """The roofline's time where the model does not know the candidate."""
+        _check_unknown(np.array([time_us]))
+        sizes = np.array([self.setting.family.sizes_of(problem)])
+        return float(self.engine.roofline_us(sizes, np.zeros(1, dtype=int), np.array([candidate]))[0])
+
+    def index_of(self, algorithm: str) -> int:
+        """Where an algorithm (among solvers: a solver) stands, −1 where it is none of them."""
+        names = [candidate.name for candidate in self.candidates]
+        return names.index(algorithm) if algorithm in names else -1
+
+    def reason(self, problem: Any, algorithm: str, distance: float) -> str | None:
+        """What of the question training did not see, or None."""
+        sizes = self.setting.family.sizes_of(problem)
+        return self.setting_reason(algorithm) or self.part.domain.size_reason(self.reference, sizes, distance)
+
+    def setting_reason(self, algorithm: str) -> str | None:
+        """What of the setting training did not see with this algorithm, or None."""
+        if algorithm not in self._setting_reasons:
+            s = self.setting
+            self._setting_reasons[algorithm] = self.part.domain.setting_reason(
+                s.gpu, s.library, s.values, algorithm, s.library_version
+            )
+        return self._setting_reasons[algorithm]
+
+    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> dict[str, np.ndarray]:
+        """Columns (rows,) of `Predictions`, for candidate ``index[i]`` on problem ``problem[i]`` of ``sizes``.
+
+        Beside them ``half``, the half width in log time, ``known``, False where the roofline stands in for the model,
+        and ``distance`` (problems,).
+        """
+        time_us, workspace = self.engine.many(sizes, problem, index)
+        known = (time_us > 0) & (time_us < inf)
+        references = self.part.domain.references.get(self.reference)
+        if references is None:
+            distance, inside = np.full(len(sizes), inf), np.zeros(len(sizes), dtype=bool)
+        else:
+            distance = references.distances(sizes)
+            inside = references.inside(sizes) & self._near(sizes, distance, references.reach)
+        widths = self.part.widths
+        half = np.array(self.bases)[index] * widths.distance.at(distance)[problem]
+        half *= widths.time_us.at(time_us) * self.widening
+        unknown = np.flatnonzero(~known)
+        if len(unknown):
+            _check_unknown(time_us[unknown])
+            time_us[unknown] = self.engine.roofline_us(sizes, problem[unknown], index[unknown])
+            half[unknown] = ROOFLINE_HALF_WIDTH
+        unseen = np.array(
+            [self.setting_reason(candidate.algorithm) is not None for candidate in self.candidates]
+        )
+        factor = np.exp(half)
+        return {
+            "predicted_us": time_us,
+            "lower_us": time_us / factor,
+            "upper_us": time_us * factor,
+            "in_domain": inside[problem] & ~unseen[index],
+            "workspace_bytes": workspace,
+            "half": half,
+            "known": known,
+            "distance": distance,
+        }
+
+    def _near(self, sizes: np.ndarray, distance: np.ndarray, reach: float) -> np.ndarray:
+        """(problems,) True within reach, or where the shape itself was measured."""
+        near = distance <= reach
+        for row in np.flatnonzero(~near).tolist():
+            near[row] = (
+                self.part.domain.size_reason(self.reference, sizes[row].tolist(), distance[row]) is None
+            )
+        return near
+
+
+Prepared = tuple[PreparedSetting, ...]
+"""One problem's setting, with each library whose kernels compete."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingCache:
+    """The prepared settings of one bundle, each made when it is first asked for."""
+
+    bundle: "Bundle"
+    _prepared: dict[Setting, PreparedSetting] = field(default_factory=dict, repr=False, compare=False)
+
+    def prepared(self, setting: Setting) -> PreparedSetting:
+        """A setting made ready. Raises `InputError` where the bundle has no candidate for it."""
+        known = self._prepared.get(setting)
+        if known is None:
+            known = self._prepared[setting] = self._prepare(setting)
+        return known
+
+    def device(self, name: str) -> TargetDevice:
+        """A device by any name. Raises `InputError` for one that neither the bundle nor the registry knows."""
+        key = canonical(name)
+        device = self.bundle.devices.get(name) or self.bundle.devices.get(key) or gpu(name)
+        return TargetDevice(device, key)
+
+    def competing(
+        self,
+        kind: Family,
+        gpu_name: str,
+        values: tuple[str, ...],
+        library: str | None = None,
+        library_version: str | None = None,
+    ) -> Prepared:
+        """A setting on a GPU with every library that has candidates for it, or with ``library`` alone.
+
+        Raises `InputError` for an unknown library, and where none has a candidate.
+        """
+        if library is not None:
+            self.check_library(library)
+        names = self._libraries(kind, gpu_name) if library is None else (library,)
+        prepared, failure = [], None
+        for name in names:
+            version = library_version or self.newest_version(kind, gpu_name, name)
+            try:
+                prepared.append(self.prepared(Setting(kind, gpu_name, name, version, values)))
+            except InputError as error:
+                failure = failure or error
+        if not prepared and failure is not None:
+            raise failure
+        return tuple(prepared)
+
+    def _libraries(self, kind: Family, gpu_name: str) -> tuple[str, ...]:
+        """Whose kernels compete on a GPU: those measured on it, else on its vendor's GPUs, else all."""
+        pairs = self._measured(kind)
+        vendor = self.device(gpu_name).device.vendor
+        here = {library for name, library in pairs if name == gpu_name}
+        like = here or {library for name, library in pairs if self.device(name).device.vendor == vendor}
+        return tuple(sorted(like)) or self.all_libraries(kind)
+
+    def all_libraries(self, kind: Family) -> tuple[str, ...]:
+        """The libraries of a family's training data."""
+        return tuple(sorted({library for _, library in self._measured(kind)}))
+
+    def check_library(self, wanted: str) -> None:
+        """Raises `InputError`, with the nearest names, for a library that no part of the bundle knows."""
+        known = sorted(
+            {name for part in self.bundle.parts.values() for name in self.all_libraries(part.family)}
+        )
+        if wanted not in known:
+            raise InputError(
+                f"library {wanted!r} is not in the bundle; known: {', '.join(known)}{nearest(wanted, known)}"
+            )
+
+    def _measured(self, kind: Family) -> set[tuple[str, str]]:
+        """(GPU, library) of a family's training data."""
+        texts = (text.split("|", 2) for text in self.bundle.part(kind).domain.settings)
+        return {(name, library) for name, library, _ in texts}
+
+    def newest_version(self, kind: Family, gpu_name: str, library: str) -> str:
+        """The newest version that was measured on the GPU, else anywhere; "" where none is known."""
+        part = self.bundle.part(kind)
+        parts = (key.rsplit("|", 2) for key in part.support.exact if key.startswith(f"{library}|"))
+        here = {version for _, name, version in parts if name == gpu_name}
+        return newest(
+            here or {v.partition("|")[2] for v in part.domain.versions if v.startswith(f"{library}|")}
+        )
+
+    def _prepare(self, setting: Setting) -> PreparedSetting:
+        part, target = self.bundle.part(setting.family), self.device(setting.gpu)
+        candidates, measured = self._candidates(setting, part)
+        engine: Engine
+        if part.times is not None:
+            engine = BoosterEngine.of(setting, target.device, candidates, part.times)
+        else:
+            formula = setting.family.formula(setting.values, target.device)
+            engine = TableEngine(setting, target.device, candidates, formula, part.model)
+        rules_gpu = target.name if target.in_registry else ""
+        return PreparedSetting(
+            setting,
+            candidates,
+            measured,
+            engine,
+            SupportRules(setting, candidates, part.support.exact, part.support.general, rules_gpu),
+            part,
+            "model" if target.name in part.domain.gpus else "spec",
+            1.0 if target.name in part.domain.gpus else part.unseen_gpu_factor,
+            tuple(part.widths.base(setting.gpu, candidate.key) for candidate in candidates),
+            part.domain.reference_key(setting.library, setting.values),
+        )
+
+    def _candidates(self, setting: Setting, part: "Part") -> tuple[tuple[Candidate, ...], int]:
+        """Those that can be chosen, in the registry's order, then the registry's that were never measured; how many
+        can be chosen.
+        """
+        kind, values = setting.family, dict(zip(setting.family.setting_names, setting.values, strict=True))
+        start = "|".join((setting.library, *(values[name] for name in kind.candidate_key[:-1]))) + "|"
+        names = sorted(key.removeprefix(start) for key in part.candidates if key.startswith(start))
+        registry = {known.algorithm: known for known in kind.candidates(setting.library, setting.values)}
+        order = {name: place for place, name in enumerate(registry)}
+        pairs = [(name.partition("|")[0], name.partition("|")[2]) for name in names]
+        pairs.sort(key=lambda pair: (order.get(pair[0], len(order)), pair))
+        if not pairs:
+            told = " ".join(filter(None, (setting.library, *start.split("|")[1:])))
+            raise InputError(f"the bundle holds no {told} algorithm; train one that does")
+        measured = {algorithm for algorithm, _ in pairs}
+        return tuple(
+            Candidate(
+                start + "|".join(filter(None, (algorithm, solver))),
+                setting.library,
+                algorithm,
+                solver,
+                kind.mechanism(setting.library, setting.values, algorithm),
+                registry[algorithm].deterministic if algorithm in registry else True,
+            )
+            for algorithm, solver in (*pairs, *((name, "") for name in registry if name not in measured))
+        ), len(pairs)
+
+
+def unknown_algorithm(prepared: Prepared, algorithm: str) -> InputError:
+    """The one line for a name that no library of the setting has."""
+    names = [candidate.name for one in prepared for candidate in one.candidates]
+    setting = prepared[0].setting
+    told = " ".join(filter(None, (setting.library, setting.values[0])))
+    return InputError(
+        f"algorithm {algorithm!r} is none of {told}; known: {', '.join(names)}{nearest(algorithm, names)}"
+    )
+
+
+def newest(versions: Iterable[str]) -> str:
+    """The newest of some versions, "" of none."""
+    return max(versions, key=lambda version: (version_number(version), version), default="")
+
+
+def _by_time(estimate: Estimate) -> float:
+    return estimate.time_us
+
+
+def _check_unknown(time_us: np.ndarray) -> None:
+    """Raises `InputError` for times that are neither times nor NaN."""
+    if not np.isnan(time_us).all():
+        raise InputError(
+            f"the bundle's model gives {time_us[~np.isnan(time_us)][0]} µs; it is damaged, train it again with"
+            " `seer train`"
+        )

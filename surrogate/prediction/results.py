@@ -1,0 +1,383 @@
+"""What a predictor answers with: `Selection`, `Prediction`, `Predictions`, `KernelTime`; and the limits of a caller."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp, log
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from surrogate.features.errors import InputError
+from surrogate.features.families import family_of
+from surrogate.report.tables import Table, binary_size, interval_us
+from surrogate.uncertainty.intervals import probability_best
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from surrogate.prediction.engine import Candidate
+
+MODEL, MEASURED, ROOFLINE = "model", "measured", "roofline"
+SHOWN = 5
+"""Rows of `Predictions` that are printed."""
+FORMATS = {"90 %": interval_us, "workspace": binary_size, "P(best)": "{:.2f}".format}
+"""How the columns of predictions and selections read."""
+UNITS = {
+    "": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12, "tb": 10**12,
+    "ki": 2**10, "kib": 2**10, "mi": 2**20, "mib": 2**20, "gi": 2**30, "gib": 2**30, "ti": 2**40, "tib": 2**40,
+}  # fmt: skip
+"""Unit in lower case → bytes: decimal ones as SI has them, binary ones with an i."""
+
+
+class Estimate(NamedTuple):
+    """A candidate's predicted (or measured) time in µs, the half width of its interval in log time, its workspace."""
+
+    candidate: "Candidate"
+    time_us: float
+    half_width: float
+    workspace_bytes: int
+    source: str
+
+
+class Ranked(NamedTuple):
+    """One candidate of a selection; the interval holds in 90 % of cases.
+
+    ``source``: ``model``, ``measured``, ``spec`` (the GPU was never measured) or ``roofline`` (the model does not know
+    the algorithm); ``probability_best`` that it is the fastest of the candidates.
+    """
+
+    algorithm: str
+    library: str
+    time_us: float
+    lower_us: float
+    upper_us: float
+    workspace_bytes: int
+    deterministic: bool
+    source: str
+    probability_best: float
+    solver: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Field name → value; ``solver`` only where solvers are chosen."""
+        values = self._asdict()
+        if not self.solver:
+            del values["solver"]
+        return values
+
+
+class Excluded(NamedTuple):
+    """A candidate that the library, the model or the caller's limits rule out, and why."""
+
+    algorithm: str
+    reason: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Field name → value."""
+        return self._asdict()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a caller allows: workspace in bytes, whether two runs must give the same bits, and how many candidates."""
+
+    workspace_bytes: int | None = None
+    deterministic: bool = False
+    top: int | None = None
+
+    @classmethod
+    def of(
+        cls, workspace_limit: int | str | None = None, deterministic: bool = False, top: int | None = None
+    ) -> "Limits":
+        """``workspace_limit`` in bytes, or as in ``64MiB``.
+
+        Raises `InputError` for a negative or unreadable workspace, or fewer than one candidate.
+        """
+        size = parse_bytes(workspace_limit) if isinstance(workspace_limit, str) else workspace_limit
+        if size is not None and size < 0:
+            raise InputError(f"workspace_limit is {size}; give bytes, 0 or more")
+        if top is not None and top < 1:
+            raise InputError(f"top is {top}; give 1 or more candidates to keep")
+        return cls(size, deterministic, top)
+
+    def refusal(self, workspace_bytes: int | None, deterministic: bool | None) -> str | None:
+        """Why a candidate of this workspace and determinism (None: unknown) is out, or None."""
+        if self.deterministic and deterministic is False:
+            return "nondeterministic: it adds in an order that changes from run to run"
+        limit = self.workspace_bytes
+        if limit is not None and workspace_bytes is not None and workspace_bytes > limit:
+            return (
+                f"needs {workspace_bytes} bytes of workspace ({binary_size(workspace_bytes)}), the limit is"
+                f" {limit} bytes"
+            )
+        return None
+
+
+class _Shown:
+    """A result that shows itself as a table."""
+
+    __slots__ = ()
+
+    def table(self) -> Table:
+        """What people see."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.table().text()
+
+    def _repr_html_(self) -> str:
+        return self.table().__html__()
+
+
+@dataclass(frozen=True, repr=False)
+class Selection(_Shown):
+    """What to run on one problem. ``estimates`` are ranked; empty where nothing is feasible.
+
+    ``library`` and ``library_version`` are those of all candidates, joined where there are several. ``in_domain`` says
+    whether training saw anything like the pick (the problem, where there is none), ``reason`` what it did not see.
+    ``cut`` are feasible candidates that ``top`` left out: they are not shown, but may be the best.
+    """
+
+    problem: Any
+    gpu: str
+    library: str
+    library_version: str
+    estimates: tuple[Estimate, ...]
+    excluded: tuple[Excluded, ...]
+    reason: str | None = None
+    own_share: float = 1.0
+    cut: tuple[Estimate, ...] = ()
+
+    @property
+    def in_domain(self) -> bool:
+        """True where ``reason`` is None."""
+        return self.reason is None
+
+    @property
+    def algorithm(self) -> str | None:
+        """The pick's name, None where nothing is feasible."""
+        return self.estimates[0].candidate.algorithm if self.estimates else None
+
+    @property
+    def time_us(self) -> float | None:
+        """The pick's time in µs."""
+        return self.estimates[0].time_us if self.estimates else None
+
+    @property
+    def best(self) -> Ranked | None:
+        """The pick."""
+        return self.candidates[0] if self.estimates else None
+
+    @cached_property
+    def candidates(self) -> tuple[Ranked, ...]:
+        """All feasible candidates, the fastest first."""
+        every = self.estimates + self.cut
+        probabilities = probability_best(
+            [log(estimate.time_us) for estimate in every],
+            [estimate.half_width for estimate in every],
+            self.own_share,
+        ).tolist()
+        return tuple(
+            Ranked(
+                candidate.algorithm,
+                candidate.library,
+                time_us,
+                time_us * exp(-half),
+                time_us * exp(half),
+                workspace,
+                candidate.deterministic,
+                source,
+                probability,
+                candidate.solver,
+            )
+            for (candidate, time_us, half, workspace, source), probability in zip(
+                self.estimates, probabilities, strict=False
+            )
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "problem": str(self.problem),
+            "gpu": self.gpu,
+            "library_version": self.library_version,
+            "candidates": [ranked.to_dict() for ranked in self.candidates],
+            "excluded": [candidate.to_dict() for candidate in self.excluded],
+        }
+
+    def to_frame(self) -> "pd.DataFrame":
+        """The candidates as a pandas table, the fastest first."""
+        import pandas as pd
+
+        return pd.DataFrame([ranked.to_dict() for ranked in self.candidates])
+
+    def table(self) -> Table:
+        """What people see."""
+        several = ", " in self.library
+        records = [
+            {
+                "algorithm": "/".join(filter(None, (ranked.algorithm, ranked.solver))),
+                **({"library": ranked.library} if several else {}),
+                "time_us": ranked.time_us,
+                "90 %": (ranked.lower_us, ranked.upper_us),
+                "workspace": ranked.workspace_bytes,
+                "determ.": ranked.deterministic,
+                "source": ranked.source,
+                "P(best)": ranked.probability_best,
+            }
+            for ranked in self.candidates
+        ]
+        notes = [f"excluded {candidate.algorithm}: {candidate.reason}" for candidate in self.excluded]
+        notes += [f"outside the training data: {self.reason}"] if self.reason else []
+        title = f"{setting_line(self.problem)} on {self.gpu}, {self.library} {self.library_version}"
+        return Table(records, FORMATS, title, notes=notes, empty="nothing is feasible")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Prediction(_Shown):
+    """The time of one algorithm on one problem, in µs, with its 90 % interval.
+
+    ``source``: ``model``, ``spec`` (the GPU was never measured) or ``roofline`` (the model does not know the
+    algorithm); ``supported`` says whether the library is expected to run it at all; ``reason`` why it is not, or what
+    training did not see.
+    """
+
+    problem: Any
+    gpu: str
+    library: str
+    library_version: str
+    algorithm: str
+    time_us: float
+    lower_us: float
+    upper_us: float
+    workspace_bytes: int
+    source: str
+    in_domain: bool
+    reason: str | None
+    supported: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Field name → value; the problem as text."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"problem": str(self.problem)}
+
+    def to_frame(self) -> "pd.DataFrame":
+        """A pandas table of one row."""
+        import pandas as pd
+
+        return pd.DataFrame([self.to_dict()])
+
+    def table(self) -> Table:
+        """What people see."""
+        record = {
+            "algorithm": self.algorithm,
+            "time_us": self.time_us,
+            "90 %": (self.lower_us, self.upper_us),
+            "workspace": self.workspace_bytes,
+            "source": self.source,
+            "in_domain": self.in_domain,
+            "supported": self.supported,
+        }
+        notes = [f"note: {self.reason}"] if self.reason else []
+        title = f"{setting_line(self.problem)} on {self.gpu}, {self.library} {self.library_version}"
+        return Table([record], FORMATS, title, notes=notes)
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Predictions(_Shown):
+    """Columns (rows,) in the order of the table that was asked about; NaN and "" where no candidate is feasible."""
+
+    library: np.ndarray
+    algorithm: np.ndarray
+    predicted_us: np.ndarray
+    lower_us: np.ndarray
+    upper_us: np.ndarray
+    in_domain: np.ndarray
+    supported: np.ndarray
+    workspace_bytes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.predicted_us)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """A column by its name. Raises `KeyError` for another."""
+        if name not in self.__slots__:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    @property
+    def time_us(self) -> np.ndarray:
+        """``predicted_us`` by the name that a single `Prediction` has for it."""
+        return self.predicted_us
+
+    def columns(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Name and values of every column."""
+        return ((name, getattr(self, name)) for name in self.__slots__)
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Column name → plain values."""
+        return {name: values.tolist() for name, values in self.columns()}
+
+    def to_frame(self) -> "pd.DataFrame":
+        """A pandas table."""
+        import pandas as pd
+
+        return pd.DataFrame(dict(self.columns()))
+
+    def table(self) -> Table:
+        """The first rows."""
+        records = [
+            {
+                "row": i,
+                **{
+                    name: values[i].item() if values.dtype != object else values[i]
+                    for name, values in self.columns()
+                },
+            }
+            for i in range(min(len(self), SHOWN))
+        ]
+        more = [f"… {len(self)} rows"] if len(self) > SHOWN else []
+        return Table(records, title=f"{len(self)} predictions", notes=more)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """The fastest kernel of a problem in a busy stream. Times in µs with a 90 % interval.
+
+    ``time_us`` is the kernel's own; ``call_us`` that of an isolated call, launch included, as training data were timed.
+    ``source``: ``model``, ``spec`` (the GPU was never measured), or ``roofline`` where no model knows the problem: then
+    all times are the lower bound. ``library`` is the one whose kernel is predicted, ``algorithm`` its name.
+    """
+
+    problem: Any
+    gpu: str
+    library: str
+    algorithm: str
+    time_us: float
+    lower_us: float
+    upper_us: float
+    call_us: float
+    source: str
+    in_domain: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Field name → value; the problem as text."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"problem": str(self.problem)}
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from ``64MiB``, ``1GB``, ``1.5 GiB`` or ``1048576``. Raises `InputError` for anything else."""
+    parts = re.fullmatch(r"\s*(\d{1,20}(?:\.\d{1,9})?)\s*([A-Za-z]*)\s*", text)
+    if not parts or parts[2].lower() not in UNITS:
+        raise InputError(
+            f"size {text!r} is not readable; write bytes, or a unit, as in 1048576, 64MiB or 1GB"
+        )
+    whole, _, decimals = parts[1].partition(".")
+    factor = UNITS[parts[2].lower()]
+    return int(whole) * factor + (int(decimals) * factor // 10 ** len(decimals) if decimals else 0)
+
+
+def setting_line(problem: Any) -> str:
+    """A problem with everything that is asked about it: sizes, direction, element type, math and layout."""
+    own = (value for value in family_of(problem).setting_of(problem) if value not in ("", problem.kind))
+    return " ".join((str(problem), *own))

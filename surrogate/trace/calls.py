@@ -1,0 +1,211 @@
+"""Operator calls of a trace, as the one table from calls to problems (`surrogate.network.calls`) wants them.
+
+A profiler records shapes and element types, at best the values of scalar arguments, and never a result's shape. What a
+call lacks is taken from the calls around it where it follows from them; what does not is named, never guessed.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from surrogate.features.conv import Conv
+from surrogate.network.call import Call, Shape, UnsupportedError, recorded
+from surrogate.network.calls import flops_and_bytes, has_rule, problems
+from surrogate.network.network import Work
+from surrogate.trace.events.tables import Trace
+
+_CONV_BACKWARD = "aten::cudnn_convolution_backward"
+_HALVES = (f"{_CONV_BACKWARD}_input", f"{_CONV_BACKWARD}_weight")
+_FORWARD = ("aten::cudnn_convolution", "aten::miopen_convolution")
+_GRADIENT = {_CONV_BACKWARD: 1, "aten::convolution_backward": 0}
+"""Backward convolution → the place of its output's gradient among its arguments."""
+_WITH_BATCH = {
+    *_FORWARD, "aten::conv1d", "aten::conv2d", "aten::convolution", "aten::_convolution", "aten::linear", "aten::addmm",
+}  # fmt: skip
+_LOOK_AHEAD = 12
+
+
+@dataclass(frozen=True, slots=True)
+class CallWork:
+    """What one operator call computes and moves; ``row`` in ``trace.ranges``, ``dtype`` of its arithmetic."""
+
+    row: int
+    flops: float
+    dram_bytes: float
+    dtype: str
+
+
+class CallReader:
+    """The operator calls of one trace; equal calls are read once."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self._has_rule = trace.named(trace.ranges, has_rule)
+        self._gradients = _gradient_shapes(trace)
+        self._work: dict[Any, tuple[float, float, str] | None] = {}
+        self._problems: dict[Any, tuple[Work, ...] | UnsupportedError] = {}
+
+    def owner(self, row: int) -> int:
+        """The innermost operator with a rule at or around a row of ``trace.ranges``, -1 for none."""
+        while row >= 0 and not self._has_rule[row]:
+            row = int(self.trace.ranges.parent[row])
+        return row
+
+    def work(self, row: int) -> CallWork | None:
+        """FLOPs and bytes of the operator that `owner` gives; None where they cannot be derived."""
+        row = self.owner(row)
+        if row < 0:
+            return None
+        source, output, key = self._record(row)
+        if key not in self._work:
+            try:
+                call = self._call(row, source, output)
+                counts = flops_and_bytes(call)
+                self._work[key] = (*counts, call.dtype) if counts and counts[1] > 0 else None
+            except UnsupportedError:
+                self._work[key] = None
+        derived = self._work[key]
+        return None if derived is None else CallWork(row, *derived)
+
+    def problems(self, row: int) -> tuple[Work, ...]:
+        """What the operator in ``row`` computes. Raises `UnsupportedError` with what the trace lacks."""
+        source, output, key = self._record(row)
+        if key not in self._problems:
+            try:
+                self._problems[key] = problems(self._call(row, source, output))
+            except UnsupportedError as reason:
+                self._problems[key] = reason
+        answer = self._problems[key]
+        if isinstance(answer, UnsupportedError):
+            raise answer
+        return answer
+
+    def _record(self, row: int) -> tuple[int, Shape | None, Any]:
+        """The row that holds the call's arguments, the result's shape, and what tells equal calls."""
+        ranges, source = self.trace.ranges, row
+        if self.trace.name_of(ranges, row) in _HALVES:
+            # One of their tensors is given by its size alone; the operator around them has all.
+            source = int(ranges.parent[row])
+            if source < 0 or self.trace.name_of(ranges, source) != _CONV_BACKWARD:
+                source = -1
+        output = self._output(row)
+        arguments = (int(column[source]) for column in (ranges.shapes, ranges.types, ranges.inputs))
+        return source, output, (int(ranges.name[row]), source < 0, *arguments, output)
+
+    def _call(self, row: int, source: int, output: Shape | None) -> Call:
+        trace, ranges = self.trace, self.trace.ranges
+        shapes = trace.shapes_of(source) if source >= 0 else None
+        if shapes is None:
+            raise UnsupportedError("shapes" if source >= 0 else "shapes of the convolution around it")
+        types, values = int(ranges.types[source]), int(ranges.inputs[source])
+        call = recorded(
+            trace.name_of(ranges, row), shapes, trace.types[types] if types >= 0 else (),
+            trace.inputs[values] if values >= 0 else (), output,
+        )  # fmt: skip
+        mask = call.arguments.get("output_mask")
+        if isinstance(mask, list):  # in a trace an operator of its own sums up the bias's gradient
+            call = replace(call, arguments={**call.arguments, "output_mask": mask[:2]})
+        return call
+
+    def _output(self, row: int) -> Shape | None:
+        """As recorded; or, of a forward convolution, its gradient's shape in the backward pass, or the next
+        operator's input."""
+        ranges, trace = self.trace.ranges, self.trace
+        outputs, shapes = int(ranges.outputs[row]), trace.shapes_of(row)
+        if outputs >= 0:
+            first = trace.shapes[outputs][0] if trace.shapes[outputs] else ()
+            return first if first and is_shape(first) else None
+        if trace.name_of(ranges, row) not in _FORWARD or not shapes or len(shapes) < 2:
+            return None
+        image, weight = shapes[:2]
+        if not (is_shape(image) and is_shape(weight)):
+            return None
+
+        def fits(shape: Any) -> bool:
+            return (
+                is_shape(shape)
+                and len(shape) == len(image)
+                and (shape[:1], shape[1:2]) == (image[:1], weight[:1])
+            )
+
+        around = row
+        while around >= 0:
+            gradient = self._gradients.get(int(ranges.sequence[around]))
+            if fits(gradient):
+                return gradient
+            around = int(ranges.parent[around])
+        thread, end = ranges.thread[row], ranges.end_ns[row]
+        for later in range(row + 1, min(row + 1 + _LOOK_AHEAD, len(ranges))):
+            following = trace.shapes_of(later)
+            after = ranges.thread[later] == thread and ranges.start_ns[later] >= end
+            if after and following and fits(following[0]):
+                return following[0]
+        return None
+
+
+def _gradient_shapes(trace: Trace) -> dict[int, Shape]:
+    """Autograd sequence number → shape of the gradient that its backward convolution got: the forward's output."""
+    ranges = trace.ranges
+    places = np.array([_GRADIENT.get(name, -1) for name in trace.names] or [-1])[ranges.name]
+    gradients: dict[int, Shape] = {}
+    for row in np.flatnonzero(places >= 0).tolist():
+        shapes, around = trace.shapes_of(row), row
+        while around >= 0 and ranges.sequence[around] < 0:
+            around = int(ranges.parent[around])
+        if around >= 0 and shapes is not None and len(shapes) > places[row] and is_shape(shapes[places[row]]):
+            gradients[int(ranges.sequence[around])] = shapes[places[row]]
+    return gradients
+
+
+def is_shape(value: Any) -> bool:
+    """True for the sizes of a tensor, () included."""
+    return isinstance(value, tuple) and all(isinstance(v, int) and v >= 0 for v in value)
+
+
+def batch_size(trace: Trace) -> int | None:
+    """The leading size of the first convolution's or linear layer's input; None where no shape tells."""
+    ranges = trace.ranges
+    layers = trace.named(ranges, _WITH_BATCH.__contains__) & (ranges.shapes >= 0)
+    for row in np.flatnonzero(layers).tolist():
+        shapes = trace.shapes_of(row) or ()
+        place = 1 if trace.name_of(ranges, row) == "aten::addmm" else 0  # addmm's first argument is the bias
+        image = shapes[place] if len(shapes) > 1 else ()
+        if is_shape(image) and len(image) >= 2 and image[0] > 0:
+            return int(image[0])
+    return None
+
+
+def rebatched(problem: Work, old: int, new: int) -> Work:
+    """The problem with batch ``new`` where it had ``old``; what has no such size stays.
+
+    Raises `UnsupportedError` where more than one size may be the batch, or a multiple of it.
+    """
+    if isinstance(problem, Conv):
+        if problem.n % old:
+            raise UnsupportedError("batch dimension")
+        return replace(problem, n=problem.n // old * new)
+    if not problem.BATCH:
+        raise UnsupportedError("batch dimension")
+    # A product's batch may be any of its sizes: in the backward pass it is the one that is summed over.
+    names = ("batch", "m", "k", "n") if hasattr(problem, "k") else (problem.BATCH,)
+    sizes = {name: problem.sizes[name] for name in names if name in problem.sizes}
+    equal = [name for name, size in sizes.items() if size == old]
+    if len(equal) == 1:
+        return replace(problem, **{equal[0]: new})
+    if equal or any(size % old == 0 for size in sizes.values()):
+        raise UnsupportedError("batch dimension")
+    return problem
+
+
+def kernels_by_owner(reader: CallReader, rows: list[int]) -> dict[int, list[int]]:
+    """Owner (row of ``trace.ranges``, -1: none) → those of the given activities that it launched."""
+    owners: dict[int, list[int]] = defaultdict(list)
+    of_range: dict[int, int] = {}
+    for row in rows:
+        around = int(reader.trace.activities.range[row])
+        if around not in of_range:
+            of_range[around] = reader.owner(around)
+        owners[of_range[around]].append(row)
+    return owners

@@ -1,0 +1,281 @@
+"""Parts of a trace: its iterations (by the profiler's steps, by what repeats, or all as one), and `trim`."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surrogate.features.errors import InputError
+from surrogate.trace.events import kinds
+from surrogate.trace.events.tables import Ints, Ranges, Trace, take
+
+Mask = NDArray[np.bool_]
+_MIN_MATCH = 0.9
+_MAX_PREFIX = 0.3
+_MIN_SHARE = 0.5
+_MAX_DEPTH = 4
+_MAX_PERIODS = 400
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One iteration: host events that start in ``[start_ns, end_ns)`` and the device activities they launched.
+
+    ``by`` says how it was found: ``step`` (ProfilerStep), ``optimizer``, ``repetition`` or ``whole``.
+    """
+
+    index: int
+    label: str
+    start_ns: int
+    end_ns: int
+    by: str
+
+    @property
+    def time_us(self) -> float:
+        """Host time from its start to the next one's, in µs."""
+        return (self.end_ns - self.start_ns) / 1e3
+
+
+def iterations(trace: Trace) -> tuple[Iteration, ...]:
+    """The iterations of ``trace`` in time order, never none.
+
+    ProfilerStep ranges where there are any; else from one end of ``Optimizer.step`` to the next (the first one
+    from the trace's start, later events form no iteration); else the period of the sequence of outermost ranges,
+    or of kernels; else the whole trace.
+    """
+    ranges = trace.ranges
+    steps = np.flatnonzero(ranges.kind == kinds.STEP)
+    if len(steps):
+        return tuple(
+            Iteration(
+                i, trace.name_of(ranges, row), int(ranges.start_ns[row]), int(ranges.end_ns[row]), "step"
+            )
+            for i, row in enumerate(steps.tolist())
+        )
+    first, last = trace.span_ns
+    optimizer = np.flatnonzero(trace.named(ranges, lambda name: name.startswith("Optimizer.step")))
+    if len(optimizer) > 1:
+        return _between([first, *ranges.end_ns[optimizer].tolist()], "optimizer")
+    starts = _repeats(trace)
+    if len(starts) > 1:
+        return _between([*starts, last + 1], "repetition")
+    return (Iteration(0, "whole trace", first, last + 1, "whole"),)
+
+
+def _between(bounds: list[int], by: str) -> tuple[Iteration, ...]:
+    return tuple(Iteration(i, f"iteration {i}", a, b, by) for i, (a, b) in enumerate(pairwise(bounds)))
+
+
+def iteration_of(chosen: tuple[Iteration, ...], trace: Trace) -> tuple[Ints, Ints, Ints]:
+    """The iteration (position in ``chosen``) of every range, call and device activity; -1 for those in none.
+
+    An activity belongs where its launch call does; without one, where it starts itself.
+    """
+    of_range = iteration_at(chosen, trace.ranges.start_ns)
+    of_call = iteration_at(chosen, trace.calls.start_ns)
+    activities = trace.activities
+    of_activity = iteration_at(chosen, activities.start_ns)
+    launched = activities.call >= 0
+    of_activity[launched] = of_call[activities.call[launched]]
+    by_range = ~launched & (activities.range >= 0)
+    of_activity[by_range] = of_range[activities.range[by_range]]
+    return of_range, of_call, of_activity
+
+
+def iteration_at(chosen: tuple[Iteration, ...], time_ns: Ints) -> Ints:
+    """The position in ``chosen`` of the iteration that each time lies in, -1 for none."""
+    starts = np.array([iteration.start_ns for iteration in chosen])
+    ends = np.array([iteration.end_ns for iteration in chosen])
+    order = np.argsort(starts, kind="stable")
+    at = np.searchsorted(starts[order], time_ns, "right") - 1
+    position = order[np.maximum(at, 0)]
+    return np.where((at >= 0) & (time_ns < ends[position]), position, -1)
+
+
+def period(sequence: Ints) -> tuple[int, int]:
+    """(start, period) of the repetition that fills most of ``sequence``; period 0 where nothing repeats.
+
+    A period p counts if at least 90 % of the places from its start agree with the place p further on, it fits
+    at least twice, and at most 30 % of the sequence precede it. The best agreement wins, then the shortest (a
+    model of equal blocks agrees block by block too, but not at its first and last layers).
+    """
+    best = (0.0, 0, 0)
+    for candidate, start in _candidates(sequence):
+        tail = sequence[start:]
+        if 2 * candidate > len(tail) or start > _MAX_PREFIX * len(sequence):
+            continue
+        agreement = float(np.mean(tail[candidate:] == tail[:-candidate]))
+        if agreement >= _MIN_MATCH and agreement > best[0] + 1e-9:
+            best = (agreement, start, candidate)
+    return best[1], best[2]
+
+
+def _candidates(sequence: Ints) -> list[tuple[int, int]]:
+    """(distance between two neighbouring uses of one name, its first use), rare names first, short ones first."""
+    order = np.argsort(sequence, kind="stable")
+    _, firsts, counts = np.unique(sequence[order], return_index=True, return_counts=True)
+    candidates: dict[tuple[int, int], None] = {}
+    for at in np.argsort(counts, kind="stable").tolist():
+        if counts[at] < 2:
+            continue
+        uses = order[firsts[at] : firsts[at] + counts[at]]
+        for distance in np.unique(np.diff(uses)).tolist():
+            candidates[distance, int(uses[0])] = None
+        if len(candidates) > _MAX_PERIODS:
+            break
+    return sorted(candidates)[:_MAX_PERIODS]
+
+
+def _repeats(trace: Trace) -> list[int]:
+    """Starts of the repetitions: of outermost ranges, of annotations further in, of kernels where no range is."""
+    ranges = trace.ranges
+    if not len(ranges):
+        return _repeated_kernels(trace)
+    busiest = np.bincount(ranges.thread - ranges.thread.min()).argmax() + ranges.thread.min()
+    own = ranges.thread == busiest
+    by_user = own & np.isin(ranges.kind, (kinds.NVTX, kinds.ANNOTATION))
+    # Names that differ only in numbers, such as "Step 10 to 20", count as one.
+    numbers: dict[str, int] = {}
+    labels = np.array(
+        [numbers.setdefault(_NUMBER.sub("#", name), len(numbers)) for name in trace.names] or [0]
+    )
+    for depth in range(_MAX_DEPTH):
+        rows = np.flatnonzero((own if depth == 0 else by_user) & (ranges.depth == depth))
+        start, length = period(labels[ranges.name[rows]]) if len(rows) else (0, 0)
+        starts = ranges.start_ns[rows[start::length]] if length else rows[:0]
+        # A loop over a small part of the time is a loop inside an iteration.
+        if len(starts) > 1 and ranges.end_ns[rows[-1]] - starts[0] >= _MIN_SHARE * trace.span_us * 1e3:
+            return starts.tolist()
+    return []
+
+
+def _repeated_kernels(trace: Trace) -> list[int]:
+    activities = trace.activities
+    kernels = np.flatnonzero(activities.kind == kinds.KERNEL)
+    if not len(kernels):
+        return []
+    kernels = kernels[activities.stream[kernels] == np.bincount(activities.stream[kernels]).argmax()]
+    start, length = period(activities.name[kernels])
+    if not length:
+        return []
+    firsts = kernels[start::length]
+    calls = activities.call[firsts]
+    launch_ns = trace.calls.start_ns[calls] if len(trace.calls) else 0
+    return np.sort(np.where(calls >= 0, launch_ns, activities.start_ns[firsts])).tolist()
+
+
+def trim(
+    trace: Trace,
+    *,
+    iterations_kept: Sequence[int] | None = None,
+    from_us: float | None = None,
+    to_us: float | None = None,
+    gpu: int | None = None,
+) -> Trace:
+    """The events of ``trace`` that every given limit keeps, linked among themselves; the origin stays.
+
+    ``iterations_kept`` are indices as in `iterations`; ``from_us``/``to_us`` are µs from the first event; ``gpu``
+    keeps one device's activities. Host events stay if they *start* inside; a device activity stays with its launch
+    call, without one by its own start. Raises `InputError` for an iteration or GPU that is not there, or an empty span.
+    """
+    if iterations_kept is not None:
+        trace = _by_iteration(trace, iterations_kept)
+    if from_us is not None or to_us is not None:
+        trace = _by_time(trace, from_us or 0.0, float("inf") if to_us is None else to_us)
+    return trace if gpu is None else _by_gpu(trace, gpu)
+
+
+def _by_iteration(trace: Trace, wanted: Sequence[int]) -> Trace:
+    every = iterations(trace)
+    last = len(every) - 1
+    for index in wanted:
+        if not 0 <= index <= last:
+            listed = f"0 to {last}" if last else "only 0"
+            raise InputError(
+                f"iteration {index} is not in {trace.source}; it has {listed} (by {every[0].by})"
+            )
+    kept = tuple(every[index] for index in dict.fromkeys(wanted))
+    of_range, of_call, of_activity = iteration_of(kept, trace)
+    return _subset(
+        trace, of_range >= 0, of_call >= 0, of_activity >= 0, lambda times: iteration_at(kept, times) >= 0
+    )
+
+
+def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
+    if not from_us < to_us:
+        raise InputError(f"no time lies between {from_us:g} and {to_us:g} µs; the end must follow the start")
+    first, last = trace.span_ns
+    low, high = (first + round(min(limit * 1e3, 2.0**62)) for limit in (from_us, to_us))
+
+    def inside(times: Ints) -> Mask:
+        return (times >= low) & (times < high)
+
+    ranges, calls, activities = trace.ranges, trace.calls, trace.activities
+    of_call, own = inside(calls.start_ns), inside(activities.start_ns)
+    kept = np.where(activities.call >= 0, of_call[activities.call] if len(calls) else own, own)
+    if not kept.any() and not of_call.any() and not inside(ranges.start_ns).any():
+        raise InputError(
+            f"{trace.source}: nothing starts between {from_us:g} and {to_us:g} µs; it lasts {(last - first) / 1e3:g} µs"
+        )
+    return _subset(trace, inside(ranges.start_ns), of_call, kept, inside)
+
+
+def _by_gpu(trace: Trace, gpu: int) -> Trace:
+    devices = np.array([stream.device for stream in trace.streams] or [-1])
+    present = sorted({stream.device for stream in trace.streams})
+    if gpu not in present:
+        listed = ", ".join(map(str, present)) or "none"
+        raise InputError(f"GPU {gpu} has no activity in {trace.source}; present: {listed}")
+    return replace(
+        trace,
+        activities=take(trace.activities, devices[trace.activities.stream] == gpu),
+        syncs=take(trace.syncs, devices[trace.syncs.stream] == gpu),
+        allocations=take(trace.allocations, np.isin(trace.allocations.device, (gpu, -1))),
+    )
+
+
+def _subset(
+    trace: Trace, ranges: Mask, calls: Mask, activities: Mask, inside: Callable[[Ints], Mask]
+) -> Trace:
+    """The chosen rows with their links renumbered; a link to a range that went leads to the next one around it."""
+    new_range, frames_kept = _new_rows(trace.ranges, ranges), inside(trace.frames.start_ns)
+    new_call = np.append(np.where(calls, np.cumsum(calls) - 1, -1), -1)
+    kept_calls, kept_activities = take(trace.calls, calls), take(trace.activities, activities)
+    kept_syncs = take(trace.syncs, inside(trace.syncs.start_ns))
+    kept_allocations = take(trace.allocations, inside(trace.allocations.time_ns))
+    return replace(
+        trace,
+        ranges=_nested(trace.ranges, ranges, new_range),
+        frames=_nested(trace.frames, frames_kept, _new_rows(trace.frames, frames_kept)),
+        calls=replace(kept_calls, range=new_range[kept_calls.range]),
+        activities=replace(
+            kept_activities, range=new_range[kept_activities.range], call=new_call[kept_activities.call]
+        ),
+        syncs=replace(kept_syncs, call=new_call[kept_syncs.call]),
+        allocations=replace(kept_allocations, range=new_range[kept_allocations.range]),
+    )
+
+
+def _new_rows(table: Ranges, kept: Mask) -> Ints:
+    """Old row → new row of it or of its nearest kept ancestor, -1 for none; a last entry serves the link -1."""
+    rows = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1).tolist()
+    parents = table.parent.tolist()
+    for row in np.argsort(table.depth, kind="stable").tolist():  # outer ranges first
+        if rows[row] < 0:
+            rows[row] = rows[parents[row]]
+    return np.array(rows, dtype=np.int64)
+
+
+def _nested(table: Ranges, kept: Mask, new_rows: Ints) -> Ranges:
+    """The kept rows with parents and depths among themselves; the old depths still tell outer from inner."""
+    part = take(table, kept)
+    parents = new_rows[part.parent]
+    depth, above = [0] * len(part), parents.tolist()
+    for row in np.argsort(part.depth, kind="stable").tolist():
+        if above[row] >= 0:
+            depth[row] = depth[above[row]] + 1
+    return replace(part, parent=parents, depth=np.array(depth, dtype=np.int64))

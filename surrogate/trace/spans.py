@@ -1,0 +1,189 @@
+"""Across-stack spans (XSP, IPDPS 2020): model ⊃ layer ⊃ operator ⊃ call ⊃ kernel, as columns."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from surrogate.features.errors import InputError, nearest
+from surrogate.trace.events.build import nest
+from surrogate.trace.events.iterations import iteration_at
+from surrogate.trace.events.tables import Ints, Trace, linked, take
+from surrogate.trace.layers import Layers, find_layers
+from surrogate.trace.result import ResultTable
+
+LEVELS = ("model", "layer", "operator", "call", "kernel")
+"""From the user's code down to the device; a span's parent lies on a level above its own."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Spans:
+    """Spans in time order. ``level`` indexes `LEVELS`, ``parent`` this table (-1: none), ``track`` is where it ran.
+
+    ``start_ns`` and ``end_ns`` are whole ns; ``tags`` hold what a tracer was told, {} for most.
+    """
+
+    name: tuple[str, ...]
+    level: Ints
+    start_ns: Ints
+    end_ns: Ints
+    track: tuple[str, ...]
+    parent: Ints
+    tags: tuple[Mapping[str, Any], ...]
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def __repr__(self) -> str:
+        counts = np.bincount(self.level, minlength=len(LEVELS)).tolist()
+        held = ", ".join(f"{count:,} {level}" for level, count in zip(LEVELS, counts, strict=True) if count)
+        return f"Spans({held or 'none'})"
+
+    @property
+    def time_us(self) -> np.ndarray:
+        """Durations in µs."""
+        return (self.end_ns - self.start_ns) / 1e3
+
+    def children(self, row: int) -> Ints:
+        """Rows whose parent is ``row``, in time order."""
+        return np.flatnonzero(self.parent == row)
+
+    def depth_first(self) -> Iterator[tuple[int, int]]:
+        """(row, depth) of every span, each before its children, siblings in time order."""
+        below: dict[int, list[int]] = {}
+        for row, parent in enumerate(self.parent.tolist()):
+            below.setdefault(parent, []).append(row)
+        waiting = [(row, 0) for row in reversed(below.get(-1, []))]
+        while waiting:
+            row, depth = waiting.pop()
+            yield row, depth
+            waiting += [(child, depth + 1) for child in reversed(below.get(row, []))]
+
+    def rows(self, deepest: str = "kernel") -> ResultTable:
+        """A row per span down to the level ``deepest``, indented by depth. Raises `InputError` for an unknown level."""
+        last = level_number(deepest)
+        first = int(self.start_ns.min()) if len(self) else 0
+        time = self.time_us
+        rows = tuple(
+            {
+                "id": row,
+                "parent": int(self.parent[row]) if self.parent[row] >= 0 else None,
+                "level": LEVELS[self.level[row]],
+                "span": "  " * depth + self.name[row],
+                "start_us": (int(self.start_ns[row]) - first) / 1e3,
+                "time_us": float(time[row]),
+                "track": self.track[row],
+            }
+            for row, depth in self.depth_first()
+            if self.level[row] <= last
+        )
+        return ResultTable(f"Spans down to {deepest}: {len(rows):,}", rows)
+
+
+def level_number(level: str) -> int:
+    """The place of ``level`` in `LEVELS`. Raises `InputError` for an unknown one."""
+    if level not in LEVELS:
+        raise InputError(f"level {level!r} is unknown; known: {', '.join(LEVELS)}{nearest(level, LEVELS)}")
+    return LEVELS.index(level)
+
+
+def parents_by_inclusion(level: Ints, start_ns: Ints, end_ns: Ints, thread: Ints) -> Ints:
+    """For every span the innermost span of an upper level that includes it: of its own thread if there is one.
+
+    Spans of several threads may overlap; only where no span of the thread includes one does another thread's
+    count (a worker inside the model span that the main thread opened), the latest begun.
+    """
+    parent = np.full(len(level), -1, np.int64)
+    for number in range(1, len(LEVELS)):
+        own, upper = np.flatnonzero(level == number), np.flatnonzero(level < number)
+        parent[own] = _including(own, upper, level, start_ns, end_ns, thread)
+        alone = own[parent[own] < 0]
+        parent[alone] = _including(alone, upper, level, start_ns, end_ns, np.zeros_like(thread))
+    return parent
+
+
+def _including(spans: Ints, upper: Ints, level: Ints, start_ns: Ints, end_ns: Ints, thread: Ints) -> Ints:
+    """For each of ``spans`` the innermost of ``upper`` on its thread that includes it, -1 for none."""
+    rows = np.concatenate([upper, spans])
+    holds = np.arange(len(rows)) < len(upper)
+    around, _ = nest(start_ns[rows], end_ns[rows], thread[rows], level[rows], holds, 0)
+    parent = around[len(upper) :]
+    while True:  # open when the span begins, but perhaps over before it ends
+        early = np.flatnonzero(parent >= 0)
+        early = early[end_ns[upper[parent[early]]] < end_ns[spans[early]]]
+        if not len(early):
+            return linked(upper, parent)
+        parent[early] = around[parent[early]]
+
+
+def in_time_order(
+    name: Sequence[str], level: Ints, start_ns: Ints, end_ns: Ints, track: Sequence[str], parent: Ints,
+    tags: Sequence[Mapping[str, Any]],
+) -> Spans:  # fmt: skip
+    """`Spans` from columns in any order, sorted by start (ties: the upper level first), parents renumbered."""
+    order = np.lexsort((-end_ns, level, start_ns))
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    rows = order.tolist()
+    return Spans(
+        name=tuple([str(name[row]) for row in rows]),
+        level=level[order],
+        start_ns=start_ns[order],
+        end_ns=end_ns[order],
+        track=tuple([str(track[row]) for row in rows]),
+        parent=linked(number, parent[order]),
+        tags=tuple([tags[row] for row in rows]),
+    )
+
+
+def trace_spans(trace: Trace, layers: Layers | None = None) -> Spans:
+    """The spans of ``trace``: iterations, layers, operators inside them, CUDA calls, device activities.
+
+    A layer's parent is its iteration. Operators, calls and layers nest by time on their thread, so overlapping
+    layers of several threads stay apart; an operator of the backward pass, whose layer lies on another thread,
+    hangs under that layer by its autograd number. A kernel's span is its execution on the stream; its parent is
+    its launch call (joined by correlation id), whose own span is the launch. ``tags`` carry the correlation id.
+    """
+    layers = layers or find_layers(trace)
+    ranges, calls, activities, every = trace.ranges, trace.calls, trace.activities, layers.iterations
+    own = np.flatnonzero(layers.from_frame == 0)
+    is_layer = np.zeros(len(ranges), np.bool_)
+    is_layer[layers.row[own]] = True
+    operators = np.flatnonzero((layers.of_range >= 0) & ~is_layer)
+    # Spans are numbered level by level: iterations, layers, operators, calls, activities.
+    counts = [len(every), len(layers), len(operators), len(calls), len(activities)]
+    first_layer, first_operator, first_call = np.cumsum(counts)[:3].tolist()
+    span_of_range = np.full(len(ranges), -1, np.int64)
+    span_of_range[operators] = first_operator + np.arange(len(operators))
+    span_of_range[layers.row[own]] = first_layer + own
+    # An operator's parent is the one around it of the same layer, else the layer itself.
+    above, layer = ranges.parent[operators], layers.of_range[operators]
+    around = np.where(linked(layers.of_range, above) == layer, linked(span_of_range, above), -1)
+    of_call, of_activity = (
+        np.where(span >= 0, span, iteration_at(every, table.start_ns))
+        for table in (calls, activities)
+        for span in [linked(span_of_range, table.range)]
+    )
+    parent = np.concatenate([
+        np.full(len(every), -1, np.int64), layers.iteration, np.where(around >= 0, around, first_layer + layer),
+        of_call, np.where(activities.call >= 0, first_call + activities.call, of_activity),
+    ])  # fmt: skip
+    starts = [np.array([part.start_ns for part in every], dtype=np.int64), layers.start_ns]
+    ends = [np.array([part.end_ns for part in every], dtype=np.int64), layers.end_ns]
+    names, tracks = [*(part.label for part in every), *layers.name], ["" for _ in every]
+    threads = [thread.thread for thread in trace.threads]
+    for row, is_frame in zip(layers.row.tolist(), layers.from_frame.tolist(), strict=True):
+        tracks.append(threads[int((trace.frames if is_frame else ranges).thread[row])])
+    for table in (take(ranges, operators), calls):
+        tracks += [threads[i] for i in table.thread.tolist()]
+    streams = [f"GPU {stream.device} stream {stream.stream}" for stream in trace.streams]
+    tracks += [streams[i] for i in activities.stream.tolist()]
+    for table in (take(ranges, operators), calls, activities):
+        names += [trace.names[i] for i in table.name.tolist()]
+        starts.append(table.start_ns)
+        ends.append(table.end_ns)
+    ids = [-1] * first_call + np.concatenate([calls.correlation, activities.correlation]).tolist()
+    tags = [{"correlation": number} if number >= 0 else {} for number in ids]
+    level = np.repeat(np.arange(len(LEVELS)), counts)
+    return in_time_order(names, level, np.concatenate(starts), np.concatenate(ends), tracks, parent, tags)

@@ -1,0 +1,230 @@
+"""Tables of a trace: layers, layer types, copies, the whole model in one row, and sweeps over batch sizes."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from surrogate.trace.calls import batch_size, is_shape
+from surrogate.trace.events import kinds
+from surrogate.trace.events.tables import Ints, grouped, linked
+from surrogate.trace.layers import BACKWARD, FORWARD
+from surrogate.trace.profiling import Profile, union_us
+from surrogate.trace.result import ResultTable, Row
+
+_OVER_PCIE = (kinds.TO_DEVICE, kinds.TO_HOST)
+
+
+def layer_table(profile: Profile) -> ResultTable:
+    """One row per layer in the order of first use: sums over the trace, ``avg_us`` per iteration.
+
+    ``total_us`` is the time of the device activities the layer launched, ``forward_us`` and ``backward_us`` parts
+    of it, ``idle_us`` how long the device waited right before them, ``host_us`` the layer's own host window
+    (forward), ``alloc_mb`` what it allocated on average per run, ``source`` the line that called it where stacks
+    were recorded. The rows' totals add up to the trace's.
+    """
+    types = dict(zip(profile.layers.name, profile.layers.type, strict=True))
+    shapes, sources = _shapes(profile), _sources(profile)
+    rows = [
+        {
+            "layer": label,
+            "type": types.get(label, ""),
+            "shape": shapes.get(label),
+            **figures,
+            "source": sources.get(label),
+        }
+        for label, figures in _figures(profile, "layer")
+    ]
+    title = f"Layers: {len(rows):,}, {profile.total_us / 1e3:.3f} ms on the device"
+    return ResultTable(title, tuple(rows), _notes(profile))
+
+
+def type_table(profile: Profile) -> ResultTable:
+    """Layer types, the longest first: how many layers, time, share, memory; sums as in `layer_table`."""
+    counts = Counter(dict(zip(profile.layers.name, profile.layers.type, strict=True)).values())
+    rows: list[Row] = [
+        {"type": label, "layers": counts[label] or None, **figures}
+        for label, figures in _figures(profile, "type")
+    ]
+    rows.sort(key=lambda row: (-row["total_us"], -row["host_us"]))
+    return ResultTable(f"Layer types: {len(rows)}", tuple(rows), _notes(profile))
+
+
+def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
+    """Per label the sums of every figure over its layers; labels without any time are left out."""
+    trace, layers, activities = profile.trace, profile.layers, profile.trace.activities
+    labels, of_layer = layers.labels(by)
+
+    def add(layer: Ints, weights: Any) -> np.ndarray:
+        """``weights`` summed up by the label of their layer (-1: outside)."""
+        return np.bincount(of_layer[layer], weights=weights, minlength=len(labels))
+
+    own, time, phase = layers.of_activity, activities.time_us, layers.phase_of_activity
+    every_layer = np.arange(len(layers))
+    runs = add(every_layer, None).astype(np.int64)
+    runs[-1] = int((own < 0).any())
+    total, host = add(own, time), add(every_layer, (layers.end_ns - layers.start_ns) / 1e3)
+    forward = add(own, time * ((own >= 0) & (phase == FORWARD)))
+    backward, idle = add(own, time * (phase == BACKWARD)), add(own, profile.idle_us)
+    kernels = add(own, activities.kind == kinds.KERNEL)
+    gflop = add(own, np.nan_to_num(profile.flops) / 1e9)
+    allocated = add(linked(layers.of_range, trace.allocations.range), np.maximum(trace.allocations.bytes, 0))
+    rounds = max(sum(iteration.by != "whole" for iteration in layers.iterations), 1)
+    whole = profile.total_us
+    return [
+        (
+            label,
+            {
+                "runs": int(runs[i]),
+                "total_us": float(total[i]),
+                "share_pct": float(100 * total[i] / whole) if whole else None,
+                "avg_us": float(total[i] / rounds),
+                "forward_us": float(forward[i]),
+                "backward_us": float(backward[i]),
+                "idle_us": float(idle[i]),
+                "host_us": float(host[i]),
+                "kernels": int(kernels[i]),
+                "alloc_mb": float(allocated[i] / runs[i] / 1e6) if len(trace.allocations) else None,
+                "gflop": float(gflop[i]) or None,
+            },
+        )
+        for i, label in enumerate(labels)
+        if runs[i] and (total[i] or not whole)
+    ]
+
+
+def _shapes(profile: Profile) -> dict[str, str]:
+    """Layer → the first tensor shape its forward operators were given, ``32x3x224x224``."""
+    ranges, layers = profile.trace.ranges, profile.layers
+    rows = np.flatnonzero((layers.of_range >= 0) & (ranges.shapes >= 0) & (layers.phase_of_range == FORWARD))
+    texts: dict[str, str] = {}
+    for row in rows.tolist():
+        name = layers.name[int(layers.of_range[row])]
+        if name not in texts:
+            shapes = profile.trace.shapes_of(row) or ()
+            first = next((shape for shape in shapes if shape and is_shape(shape)), ())
+            if first:
+                texts[name] = "x".join(map(str, first))
+    return texts
+
+
+def _sources(profile: Profile) -> dict[str, str]:
+    """Layer → the line of the program that called it, where call stacks were recorded: the first outside torch."""
+    ranges, layers = profile.trace.ranges, profile.layers
+    sources: dict[str, str] = {}
+    for row in np.flatnonzero((layers.of_range >= 0) & (ranges.stack >= 0)).tolist():
+        name = layers.name[int(layers.of_range[row])]
+        if name not in sources:
+            lines = profile.trace.names[int(ranges.stack[row])].split(";")
+            sources[name] = next((line for line in lines if "/torch/" not in line), lines[0])
+    return sources
+
+
+def _notes(profile: Profile) -> tuple[str, ...]:
+    by = Counter(iteration.by for iteration in profile.layers.iterations if iteration.by != "whole")
+    words = ", ".join(f"{count} by {how}" for how, count in by.items())
+    return (f"iterations: {words}",) if words else ()
+
+
+def copy_table(profile: Profile) -> ResultTable:
+    """Copies by name (direction and kind of memory) and memsets, the longest first.
+
+    ``gbs`` is bytes over time; ``pcie_pct`` its share of one direction of the link (the registry's ``pcie_gbs``),
+    for copies between host and device; ``time_pct`` the share of all device activity.
+    """
+    activities = profile.trace.activities
+    moving = np.flatnonzero((activities.kind == kinds.COPY) | (activities.kind == kinds.MEMSET))
+    rows: list[Row] = []
+    for name, members in grouped(activities.name, moving):
+        time_us = float(activities.time_us[members].sum())
+        moved = int(np.maximum(activities.bytes[members], 0).sum())
+        direction = int(activities.copy_kind[members[0]])
+        gbs = moved / time_us / 1e3 if time_us and moved else None
+        link = profile.gpu.pcie_gbs if profile.gpu and direction in _OVER_PCIE else 0.0
+        rows.append(
+            {
+                "copy": profile.trace.names[name],
+                "direction": kinds.COPY_KINDS[direction] if direction >= 0 else "memset",
+                "calls": len(members),
+                "total_us": time_us,
+                "time_pct": 100 * time_us / profile.total_us if profile.total_us else None,
+                "total_mb": moved / 1e6,
+                "avg_us": time_us / len(members),
+                "max_us": float(activities.time_us[members].max()),
+                "gbs": gbs,
+                "pcie_pct": 100 * gbs / link if gbs and link else None,
+            }
+        )
+    rows.sort(key=lambda row: -row["total_us"])
+    total = float(activities.time_us[moving].sum())
+    return ResultTable(f"Copies and memsets: {len(moving):,}, {total / 1e3:.3f} ms", tuple(rows))
+
+
+def summary(profile: Profile) -> Row:
+    """The figures of one trace: what it holds, iteration times, and how the device's time is spent.
+
+    ``iteration_ms`` is the median over the iterations. ``busy_pct`` is the share of the device's span, from its
+    first activity to its last end, in which anything ran; times of several streams may overlap, so
+    ``activity_ms`` can exceed it. ``batch`` is the leading size of the first convolution or linear operator.
+    """
+    trace, layers, activities = profile.trace, profile.layers, profile.trace.activities
+    own = np.flatnonzero(profile.device_of == profile.device)
+    starts, ends = activities.start_ns[own], activities.end_ns[own]
+    busy_us = union_us(starts, ends)
+    span_us = float(ends.max() - starts.min()) / 1e3 if len(own) else 0.0
+    time, kind, whole = activities.time_us, activities.kind, profile.total_us
+    moves = (kind == kinds.COPY) | (kind == kinds.MEMSET)
+    rounds = [iteration.time_us for iteration in layers.iterations]
+    batch, middle_us = batch_size(trace), float(np.median(rounds))
+    return {
+        "trace": Path(trace.source).name,
+        "format": trace.format,
+        "rank": trace.rank,
+        "gpu": profile.gpu.name if profile.gpu else trace.device_name(profile.device) or None,
+        "compute_capability": profile.compute_capability or None,
+        "sms": profile.sms or None,
+        "devices": len(np.unique(profile.device_of)),
+        "streams": len(np.unique(activities.stream)),
+        "iterations": len(rounds),
+        "iterations_by": layers.iterations[0].by,
+        "iteration_ms": middle_us / 1e3,
+        "iteration_min_ms": min(rounds) / 1e3,
+        "iteration_max_ms": max(rounds) / 1e3,
+        "batch": batch,
+        "samples_per_s": batch / middle_us * 1e6 if batch and middle_us else None,
+        "operators": int(np.sum(trace.ranges.kind == kinds.OPERATOR)),
+        "calls": len(trace.calls),
+        "launches": int(np.isin(trace.calls.kind, (kinds.LAUNCH, kinds.GRAPH_LAUNCH)).sum()),
+        "kernels": int(np.sum(kind == kinds.KERNEL)),
+        "activity_ms": whole / 1e3,
+        "kernel_ms": float(time[kind == kinds.KERNEL].sum()) / 1e3,
+        "copy_ms": float(time[moves].sum()) / 1e3,
+        "busy_ms": busy_us / 1e3,
+        "idle_ms": (span_us - busy_us) / 1e3,
+        "busy_pct": 100 * busy_us / span_us if span_us else None,
+        "wait_ms": float(trace.calls.time_us[trace.calls.kind == kinds.SYNC_CALL].sum()) / 1e3,
+        "unattributed_pct": 100 * float(time[layers.of_activity < 0].sum()) / whole if whole else None,
+    }
+
+
+def batch_sweep(profiles: Sequence[Profile], batches: Sequence[int | None] = ()) -> ResultTable:
+    """Several traces of one model by batch size: latency, throughput, and which batch is the best.
+
+    ``batches`` overrides what the shapes say. The best batch is the smallest within 5 % of the highest throughput
+    (XSP's optimal batch: beyond it doubling gains less than that).
+    """
+    rows: list[Row] = []
+    for i, profiled in enumerate(profiles):
+        facts = summary(profiled)
+        batch = batches[i] if i < len(batches) and batches[i] else facts["batch"]
+        time_ms = facts["iteration_ms"]
+        rate = batch / time_ms * 1e3 if batch and time_ms else None
+        rows.append({**facts, "batch": batch, "samples_per_s": rate, "best": False})
+    rows.sort(key=lambda row: (row["batch"] is None, row["batch"] or 0))
+    rated = [row for row in rows if row["samples_per_s"]]
+    highest = max((row["samples_per_s"] for row in rated), default=0.0)
+    for best in [row for row in rated if row["samples_per_s"] >= 0.95 * highest][:1]:
+        best["best"] = True
+    return ResultTable(f"{len(rows)} traces by batch size", tuple(rows))

@@ -1,0 +1,342 @@
+"""What-ifs on one GPU: mixed precision, fewer kernels, faster or other hardware, another batch, other algorithms."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.kernels import identify, identify_call
+from surrogate.features.roofline import peak_tflops, roofline_us
+from surrogate.network.call import UnsupportedError
+from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
+from surrogate.trace.events import kinds
+from surrogate.trace.events.tables import Trace
+from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, KERNEL, LAUNCH, WORK, Graph, Mask
+from surrogate.trace.whatif.primitives import remove, scale, select
+from surrogate.trace.whatif.setting import OPTIMIZER, Change, Setting, parameters_of
+
+MATRIX, OTHER = 3.0, 2.0
+"""How many times as fast a kernel of a matrix product, and any other, gets in half precision (Daydream, 5.1)."""
+_MATRIX_NAME = r"gemm|conv|wgrad|dgrad|fprop|winograd"
+_AUXILIARY = {
+    "offsets", "layout", "xmma_setup", "fft_filter", "winograd_filter", "winograd_transform", "im2col",
+}  # fmt: skip
+_ADAM_BYTES = 28.0
+"""Moved per parameter in one pass, fp32: weight, gradient and two moments read, weight and moments written."""
+
+
+def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """Kernels with sgemm or wgrad in their name ÷3, every other kernel ÷2, copies and CPU unchanged (Daydream, 5.1)."""
+    del setting, value
+    kernels = select(graph, kind="kernel")
+    matrix = select(graph, kind="kernel", name="sgemm|wgrad")
+    return Change(scale(graph, kernels, np.where(matrix, 1 / MATRIX, 1 / OTHER)))
+
+
+def amp_tensor(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """As `amp`, but ÷3 for all matrix products and convolutions, and the optimizer stays: its weights are fp32."""
+    del setting, value
+    changed = select(graph, kind="kernel") & ~select(graph, layer=OPTIMIZER)
+    return Change(scale(graph, changed, np.where(_matrix_kernels(graph), 1 / MATRIX, 1 / OTHER)))
+
+
+def _matrix_kernels(graph: Graph) -> Mask:
+    """Kernels of a matrix product or a convolution, those that prepare them (layout, offsets, transforms) left out."""
+    kernels = [identify(name) for name in graph.names]
+    auxiliary = np.array([kernel is not None and kernel.family in _AUXILIARY for kernel in kernels])
+    return select(graph, kind="kernel", name=_MATRIX_NAME) & ~auxiliary[graph.name]
+
+
+def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """Every fp32 kernel of known work by the ratio of its rooflines in fp16 (tensor cores, half the bytes) and fp32.
+
+    The GPU is the target's, else the trace's own. Kernels of unknown work ÷2 where elementwise (a tensor's kernel
+    moves half the bytes), else unchanged; the optimizer stays. Raises `InputError` for a GPU without fp16 tensor cores.
+    """
+    del value
+    profile, device = setting.profile, setting.target or setting.own_gpu
+    fast, slow = peak_tflops(device, "fp16", True), peak_tflops(device, "fp32", False)
+    if not device.fp16_tensor_tflops:
+        raise InputError(f"{device.name} has no fp16 tensor cores; amp-roofline needs them, amp does not")
+    rows = np.flatnonzero((graph.kind == KERNEL) & (graph.row >= 0) & ~select(graph, layer=OPTIMIZER))
+    activity = graph.row[rows]
+    flops, moved = profile.flops[activity], profile.dram_bytes[activity]
+    fp32 = np.array([profile.dtype[row] == "fp32" for row in activity.tolist()], np.bool_)
+    known = fp32 & (moved > 0)
+    # Outside matrix kernels half-precision arithmetic runs at twice the rate.
+    peak = np.where(_matrix_kernels(graph)[rows], fast, 2 * slow)
+    before = roofline_us(flops, moved, slow, device.dram_gbs)
+    after = roofline_us(flops, moved / 2, peak, device.dram_gbs)
+    elementwise = np.array(["elementwise" in name for name in graph.names])[graph.name[rows]]
+    factor = np.ones(len(graph))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        factor[rows] = np.where(known, after / before, np.where(elementwise & ~fp32, 0.5, 1.0))
+    left = int((~known & ~elementwise).sum())
+    notes = (f"{left:,} of {len(rows):,} kernels have unknown work and stay as they are",) if left else ()
+    return Change(scale(graph, select(graph, kind="kernel"), np.nan_to_num(factor, nan=1.0)), notes=notes)
+
+
+def fused_adam(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """The optimizer's kernels and launches become one kernel and one launch per iteration.
+
+    The kernel passes once over weight, gradient and both moments: 28 bytes per parameter at the GPU's bandwidth, where
+    parameters and GPU are known, and never more than the kernels it replaces. Raises `InputError` without an optimizer.
+    """
+    del value
+    inside = select(graph, layer=OPTIMIZER)
+    kernels = inside & np.isin(graph.kind, DEVICE_KINDS)
+    if not kernels.any():
+        raise InputError(
+            "fused-adam: no kernel belongs to an Optimizer.step range; record one around the optimizer"
+        )
+    host = inside & np.isin(graph.kind, (CALL, WORK))
+    keep, factor = np.zeros(len(graph), np.bool_), np.ones(len(graph))
+    for iteration in np.unique(graph.iteration[kernels]).tolist():
+        own = np.flatnonzero(kernels & (graph.iteration == iteration))
+        time_us = float(graph.duration_us[own].sum())
+        parameters = parameters_of(setting.profile.trace, iteration, graph.iterations)
+        if parameters and setting.profile.gpu is not None:
+            moved = _ADAM_BYTES * sum(parameter.elements for parameter in parameters)
+            time_us = min(time_us, moved / (setting.own_gpu.dram_gbs * 1e3))
+        # The last kernel that takes time stands for all of them, with its launch.
+        lasting = own[graph.duration_us[own] > 0]
+        last = (lasting if len(lasting) else own)[-1]
+        factor[last] = time_us / graph.duration_us[last] if graph.duration_us[last] else 1.0
+        keep[last] = True
+        keep[graph.src[(graph.dst == last) & (graph.edge_kind == LAUNCH)]] = True
+    return Change(scale(remove(graph, (kernels | host) & ~keep), keep & kernels, factor))
+
+
+def restructured_batch_norm(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """Batch norm split and merged into the neighbouring layers: its kernels ÷2, those of the ReLU after it gone.
+
+    The rule of Daydream, ATC 2020, section 5.2, for the restructuring of Jung et al., SysML 2019. Raises `InputError`
+    where the trace shows no batch norm.
+    """
+    del setting, value
+    norm = select(graph, kind="kernel", layer=r"(?i)^(?:batch_?norm|BatchNorm)")
+    if not norm.any():
+        raise InputError("batch-norm: no layer of this trace is a batch norm; the what-if applies to none")
+    # Layers right behind a batch norm in forward order. An addition that makes a residual block stands between some
+    # batch norms and their ReLU: those stay.
+    of_norm = [name.lower().startswith(("batch_norm", "batchnorm")) for name in graph.layers]
+    follows = np.array([False, *of_norm[:-1]])
+    relu = select(graph, kind="kernel", layer=r"(?i)^relu") & (graph.layer >= 0) & follows[graph.layer]
+    launches = np.zeros(len(graph), np.bool_)
+    launches[graph.src[(graph.edge_kind == LAUNCH) & relu[graph.dst]]] = True
+    return Change(remove(scale(graph, norm, 1 / 2), relu | launches))
+
+
+def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """One graph launch per iteration: other launches, and the host's work inside layers, take no time.
+
+    What the host does outside layers (data loading, the program's own code), copies and synchronisation stay.
+    """
+    del value
+    called = (graph.kind == CALL) & (graph.row >= 0)
+    call_kind = np.full(len(graph), -1)
+    call_kind[called] = setting.profile.trace.calls.kind[graph.row[called]]
+    launch = np.isin(call_kind, (kinds.LAUNCH, kinds.MEMSET_CALL))
+    if not launch.any():
+        return Change(graph, notes=("no launch of a kernel in the trace: nothing to capture",))
+    other = np.isin(call_kind, (kinds.OTHER_CALL, kinds.RECORD_CALL, kinds.MEMORY_CALL))
+    captured = (graph.layer >= 0) & ~select(graph, layer=r"DataLoader") & ~graph.removed
+    first = np.zeros(len(graph), np.bool_)
+    for iteration in np.unique(graph.iteration[launch]).tolist():
+        first[np.flatnonzero(launch & (graph.iteration == iteration))[0]] = True
+    return Change(remove(graph, (launch & ~first) | (captured & ((graph.kind == WORK) | other))))
+
+
+def faster_kernels(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """Every kernel ``value`` times as fast (2 without one); collectives and copies stay."""
+    del setting
+    return Change(scale(graph, select(graph, kind="kernel"), 1 / _positive("faster-kernels", value, 2.0)))
+
+
+def faster_host(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """Host work and calls ``value`` times as fast (2 without one)."""
+    del setting
+    host = select(graph, kind=("host work", "call"))
+    return Change(scale(graph, host, 1 / _positive("faster-host", value, 2.0)))
+
+
+def faster_network(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """Collectives of the trace ``value`` times as fast (2 without one).
+
+    A collective's measured time includes its wait for other workers, which a faster network does not shorten: the
+    prediction is the most that can be gained. Raises `InputError` where the trace has none.
+    """
+    del setting
+    collectives = select(graph, kind="collective")
+    if not collectives.any():
+        raise InputError("faster-network: the trace has no collective; data-parallel inserts some")
+    note = "a collective's time includes waiting for other workers; the prediction is the most that can be gained"
+    return Change(scale(graph, collectives, 1 / _positive("faster-network", value, 2.0)), notes=(note,))
+
+
+def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """The kernels on the target GPU: by the ratio of their rooflines, where work is unknown by memory bandwidth.
+
+    Copies to and from the host by the PCIe rates, the host as it is. Raises `InputError` without a target.
+    """
+    del value
+    target, own, profile = setting.target, setting.own_gpu, setting.profile
+    if target is None:
+        raise InputError("gpu: name the GPU that is asked about with --gpu")
+    rows = _device_tasks(graph)
+    if not len(rows):
+        return Change(graph, notes=("the trace holds no device task: nothing runs on a GPU",))
+    activity = graph.row[rows]
+    flops, moved = profile.flops[activity], profile.dram_bytes[activity]
+    dtype = [profile.dtype[row] or "fp32" for row in activity.tolist()]
+    before, after = (
+        roofline_us(flops, moved, np.array([peak_tflops(gpu, d) for d in dtype]), gpu.dram_gbs)
+        for gpu in (own, target)
+    )
+    known = moved > 0
+    factor = np.ones(len(graph))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        factor[rows] = np.where(known, after / before, own.dram_gbs / target.dram_gbs)
+    if own.pcie_gbs and target.pcie_gbs:
+        factor[select(graph, kind="copy", name=r"(?i)HtoD|DtoH|host")] = own.pcie_gbs / target.pcie_gbs
+    changed = select(graph, kind=("kernel", "copy", "memset"))
+    notes = (f"{(~known).mean():.0%} of the device tasks have unknown work and follow memory bandwidth",)
+    return Change(scale(graph, changed, factor), notes=notes if not known.all() else ())
+
+
+def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """``value`` samples a step: device tasks of the forward and backward passes and the loading of data in proportion.
+
+    The optimizer and the accumulation of gradients work on weights and stay; a kernel's time below one wave of blocks
+    does not shrink, so its blocks decide: less than a wave before and after, it stays. Raises `InputError` without a
+    batch size, in the trace's shapes or as ``value``.
+    """
+    own = batch_size(setting.profile.trace)
+    if not own:
+        raise InputError(
+            "batch: no shape in this trace tells its batch size; record shapes with the profiler"
+        )
+    ratio = _positive("batch", value, 2.0 * own) / own
+    rows = _device_tasks(graph)
+    blocks = setting.profile.trace.activities.grid[graph.row[rows]].prod(axis=1).astype(float)
+    sms = float(setting.profile.sms or 1)
+    # Rounded up to whole waves of one block per SM, the least that can be said without an occupancy.
+    waves, more_waves = (np.ceil(np.maximum(blocks * times, 1) / sms) for times in (1, ratio))
+    factor = np.ones(len(graph))
+    factor[rows] = np.where(blocks > 0, more_waves / waves, ratio)
+    weights = select(graph, layer=rf"{OPTIMIZER}|AccumulateGrad")
+    samples = select(graph, kind=("kernel", "copy", "memset")) & ~weights
+    loading = select(graph, kind="host work", layer="DataLoader")
+    return Change(scale(graph, samples | loading, np.where(loading, ratio, factor)))
+
+
+def _device_tasks(graph: Graph) -> np.ndarray:
+    """Tasks that are activities of the trace, removed ones left out."""
+    return np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0) & ~graph.removed)
+
+
+def _positive(name: str, value: float | None, default: float) -> float:
+    if value is not None and not (np.isfinite(value) and value > 0):
+        raise InputError(f"{name}={value:g} is no factor; give a number above 0")
+    return default if value is None else value
+
+
+_NUMBERED = {"IMPLICIT_GEMM": "ALGO_0", "IMPLICIT_PRECOMP_GEMM": "ALGO_1"}
+"""Forward algorithm → the number that cuDNN gives the backward ones of the same method."""
+_MARKS = {"dgrad": "bwd_data", "wgrad": "bwd_filter"}
+
+
+@dataclass(frozen=True, slots=True)
+class ConvRun:
+    """One convolution that ran: its problem, the algorithm by its kernels' names (None: they do not tell), and the rows
+    of those kernels in ``trace.activities``."""
+
+    conv: Conv
+    algorithm: str | None
+    activities: tuple[int, ...]
+
+
+def convolutions_of(trace: Trace) -> tuple[list[ConvRun], int]:
+    """All convolutions whose problem the shapes give, and how many others there are."""
+    reader, activities = CallReader(trace), trace.activities
+    kernels = np.flatnonzero((activities.kind == kinds.KERNEL) & (activities.range >= 0))
+    is_conv = trace.named(trace.ranges, lambda name: "conv" in name)
+    runs: list[ConvRun] = []
+    lost = 0
+    for owner, rows in kernels_by_owner(reader, kernels.tolist()).items():
+        if owner < 0 or not is_conv[owner]:
+            continue
+        try:
+            convs = {work.direction: work for work in reader.problems(owner) if isinstance(work, Conv)}
+        except UnsupportedError:
+            convs = {}
+        # Of an operator that makes both gradients the kernel's name tells which.
+        of_direction: dict[str | None, list[int]] = {}
+        for row in rows:
+            name = trace.name_of(activities, row)
+            marked = next((part for mark, part in _MARKS.items() if mark in name.lower()), None)
+            of_direction.setdefault(marked if len(convs) > 1 else next(iter(convs), None), []).append(row)
+        for direction, own in of_direction.items():
+            if direction is None or direction not in convs:
+                lost += 1
+                continue
+            algorithm = identify_call(trace.name_of(activities, row) for row in own)
+            if direction != "fwd" and algorithm is not None:
+                algorithm = _NUMBERED.get(algorithm, algorithm)
+            runs.append(ConvRun(convs[direction], algorithm, tuple(own)))
+    return runs, lost
+
+
+def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """Every convolution with the algorithm that the surrogate predicts to be the fastest.
+
+    A convolution's kernels take predicted best / predicted own of their measured time, so that an error common to both
+    cancels; the interval is that of the ratio where both err alone. One whose own algorithm is unknown stays.
+    """
+    del value
+    trace = setting.profile.trace
+    runs, lost = convolutions_of(trace)
+    if not runs:
+        raise InputError("best-convolution: no shape in this trace gives a convolution; record shapes")
+    factors = np.ones((3, len(trace.activities)))  # the ratio, its lower and its upper end
+    unknown = swapped = 0
+    ratios: dict[tuple[Conv, str | None], tuple[float, float, float] | None] = {}
+    for run in runs:
+        key = (run.conv, run.algorithm)
+        if key not in ratios:
+            ratios[key] = _ratio(setting.predictor, run)
+        ratio = ratios[key]
+        unknown += ratio is None
+        if ratio is not None and ratio[0] < 1:
+            swapped += 1
+            factors[:, list(run.activities)] = np.array(ratio)[:, None]
+    tasks = select(graph, kind="kernel") & (graph.row >= 0)
+    of_task = np.ones((3, len(graph)))
+    of_task[:, tasks] = factors[:, graph.row[tasks]]
+    middle, low, high = (scale(graph, tasks, factor) for factor in of_task)
+    notes = [f"{swapped:,} of {len(runs):,} convolutions get another algorithm"]
+    if unknown or lost:
+        notes.append(
+            f"{unknown + lost:,} stay: their problem or algorithm is unknown to the trace or the surrogate"
+        )
+    return Change(middle, low, high, tuple(notes))
+
+
+def _ratio(predictor: Any, run: ConvRun) -> tuple[float, float, float] | None:
+    """Best / own predicted time and its interval, in [0, 1]: nobody would swap for a slower one."""
+    try:
+        candidates = predictor.select(run.conv).candidates
+    except InputError:
+        return None
+    own = next((candidate for candidate in candidates if candidate.algorithm == run.algorithm), None)
+    if own is None:
+        return None
+    best = candidates[0]
+    if best.algorithm == own.algorithm:
+        return 1.0, 1.0, 1.0
+    ratio = best.time_us / own.time_us
+    # Independent errors of numerator and denominator add up in squares, on the scale of logarithms.
+    spread = np.hypot(np.log(best.upper_us / best.time_us), np.log(own.upper_us / own.time_us))
+    return ratio, min(1.0, ratio * float(np.exp(-spread))), min(1.0, ratio * float(np.exp(spread)))

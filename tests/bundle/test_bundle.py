@@ -1,0 +1,145 @@
+"""Bundles: several families in one, the disk and back, damage told in one line, errors judged seen and unseen apart."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.bundle.bundle import INDEX, Bundle, load, save
+from surrogate.bundle.evaluate import evaluate
+from surrogate.bundle.train import train
+from surrogate.dataset.checks import normalise
+from surrogate.features.errors import InputError
+
+Table = Callable[..., pd.DataFrame]
+
+
+@pytest.fixture(scope="module")
+def mixed(table: Table) -> pd.DataFrame:
+    """Convolutions, two libraries' matrix products, and softmax in one table."""
+    products = [
+        {
+            "gpu": gpu, "library": library, "library_version": "1", "family": "gemm", "operator": "gemm",
+            "m": m, "n": n, "k": 512, "status": "ok", "time_us": (5 + m * n * 512 * speed / 2e6) * factor,
+        }
+        for gpu, factor in (("Tesla T4", 1.0), ("TITAN Xp", 0.7), ("Tesla V100-SXM2-16GB", 0.5))
+        for library, speed in (("cublas", 1.0), ("cutlass", 1.2))
+        for m in (16, 128, 1024)
+        for n in range(256, 4096, 512)
+    ]  # fmt: skip
+    softmax = [
+        {
+            "gpu": "Tesla T4", "library": "torch", "library_version": "2", "operator": "softmax", "family": "rowwise",
+            "n": n, "c": c, "status": "ok", "time_us": 8 + n * c / 3e4,
+        }
+        for n in (32, 256, 2048)
+        for c in range(64, 4096, 256)
+    ]  # fmt: skip
+    return pd.concat(
+        [table(12, noise=0.02), pd.DataFrame(products), pd.DataFrame(softmax)], ignore_index=True
+    )
+
+
+@pytest.fixture(scope="module")
+def bundle(mixed: pd.DataFrame) -> Bundle:
+    return train(mixed, model="linear-terms")
+
+
+def test_one_bundle_holds_several_families(mixed: pd.DataFrame, bundle: Bundle) -> None:
+    assert list(bundle.parts) == ["conv", "gemm", "rowwise"]
+    assert set(bundle.card["held_out"]) == set(bundle.parts)
+    assert bundle.card["data"]["families"]["gemm"]["algorithms"] == ["default"]
+    frame = normalise(mixed, "test")
+    predicted = bundle.predict(frame)
+    ok = (frame["status"] == "ok").to_numpy()
+    error = np.abs(np.log(predicted["predicted_us"] / frame["time_us"]))[ok]
+    assert np.median(error) < 0.2 and predicted["in_domain"][ok].all() and predicted["supported"][ok].all()
+    assert (predicted["lower_us"] <= predicted["predicted_us"])[ok].all()
+    # Two libraries' kernels of one product are candidates of one choice.
+    choice = bundle.card["held_out"]["gemm"]["choice"]["all"]
+    assert choice["n"] == 3 * 3 * 8 and choice["slowdown_macro"] < 1.05
+
+
+def test_the_disk_and_back(mixed: pd.DataFrame, bundle: Bundle, tmp_path: Path) -> None:
+    save(bundle, tmp_path / "bündel b")
+    again = load(tmp_path / "bündel b")
+    frame = normalise(mixed, "test")
+    pd.testing.assert_frame_equal(again.predict(frame), bundle.predict(frame))
+    assert again.to_dict() == json.loads(json.dumps(bundle.to_dict())) and again.launches == bundle.launches
+    kinds = {path.suffix for path in (tmp_path / "bündel b").rglob("*") if path.is_file()}
+    assert kinds <= {".json", ".ubj", ".npy", ".npz"}
+
+
+def test_seen_and_unseen_shapes_are_judged_apart(mixed: pd.DataFrame, bundle: Bundle, table: Table) -> None:
+    records = evaluate(bundle, mixed)
+    by_key = {(r["family"], r["part"], r["stratum"]): r for r in records}
+    assert by_key["gemm", "unseen", "all"]["rows"] == 0 and by_key["gemm", "seen", "all"]["rows"] == 144
+    assert by_key["conv", "seen", "ungrouped"]["rows"] < by_key["conv", "seen", "all"]["rows"]
+    new = evaluate(bundle, table(24, noise=0.02))
+    unseen = next(r for r in new if (r["part"], r["stratum"]) == ("unseen", "all"))
+    assert unseen["rows"] > 0 and unseen["problems"] > 0 and 0 < unseen["interval_coverage"] <= 1
+
+
+def test_what_cannot_be_trained(table: Table, mixed: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match="one shape"):
+        train(table(1), model="linear-terms")
+    with pytest.raises(InputError, match="status ok"):
+        train(table(2).assign(status="failed"), model="linear-terms")
+    with pytest.raises(InputError, match="baseline"):
+        train(table(2), model="forest")
+    with pytest.raises(InputError, match="no setting 'depth'"):
+        train(table(2), model="linear-terms", params={"depth": 3})
+    lone = mixed[(mixed["operator"] != "softmax") | (mixed["c"] == 64)].reset_index(drop=True)
+    fitted = train(lone, model="linear-terms")
+    assert fitted.card["training"]["left_out"] == ["rowwise"] and "rowwise" not in fitted.parts
+    with pytest.raises(InputError, match="knows no rowwise"):
+        fitted.predict(normalise(mixed, "test"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "word"),
+    [
+        (lambda path: (path / INDEX).unlink(), "no bundle there"),
+        (lambda path: (path / INDEX).write_text("{"), "damaged"),
+        (lambda path: (path / INDEX).write_text('{"schema": 3}'), "damaged"),
+        (lambda path: _edit(path, lambda index: index.update(schema=99)), "upgrade"),
+        (lambda path: _edit(path, lambda index: index.update(schema=2)), "train"),
+        (lambda path: _edit(path, lambda index: index["parts"]["gemm"].update(features=99)), "train"),
+        (lambda path: _edit(path, lambda index: index["sha256"].update({"../x": "0"})), "outside"),
+        (lambda path: (path / "gemm" / "widths.json").write_text("{}"), "differs from its hash"),
+        (lambda path: (path / "conv" / "support.json").unlink(), "missing"),
+    ],
+)
+def test_damage_is_one_line(bundle: Bundle, tmp_path: Path, damage: Callable[[Path], Any], word: str) -> None:
+    save(bundle, tmp_path / "b")
+    damage(tmp_path / "b")
+    with pytest.raises(InputError) as error:
+        load(tmp_path / "b")
+    assert word in str(error.value) and "\n" not in str(error.value)
+
+
+def _edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    index = json.loads((path / INDEX).read_text())
+    change(index)
+    (path / INDEX).write_text(json.dumps(index))
+
+
+def test_only_a_bundle_is_replaced(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(InputError, match="no bundle"):
+        save(bundle, tmp_path / "mine")
+    save(bundle, tmp_path / "b")
+
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(InputError, match="No space left"):
+        save(bundle, tmp_path / "b")
+    monkeypatch.undo()
+    load(tmp_path / "b")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "mine"]

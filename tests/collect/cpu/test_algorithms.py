@@ -1,0 +1,198 @@
+"""Every algorithm against the float64 oracle within the rounding error of its arithmetic, and its rule against it."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.signal
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from surrogate.collect.cpu.algorithms import ALGORITHMS, WINOGRAD, direct, relative_error
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.text import parse
+
+NAMES = tuple(ALGORITHMS)
+UNIT_ROUNDOFF = 2.0**-24
+
+
+def operands(conv: Conv, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Random normal x (n, c, h, w) and w (k, c/groups, r, s), float32."""
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((conv.n, conv.c, conv.h, conv.w), dtype=np.float32)
+    return x, random.standard_normal((conv.k, conv.c // conv.groups, conv.r, conv.s), dtype=np.float32)
+
+
+def bound(name: str, x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray | float:
+    """Largest absolute error of an output that fp32 arithmetic may cause, to first order in the unit roundoff u.
+
+    A sum of m products in any order: m·u·Σ|x||w| (Higham, 2002, §3.1). Winograd: as many roundings as the longest path
+    has, on the magnitudes |Aᵀ|(|G||g||G|ᵀ ⊙ |Bᵀ||d||B|)|A|, each operand at its largest. FFT: C·log2(L)·u of the norms
+    of image and filter (ibid., theorem 24.2), with C = 10 for two transforms forward and one back.
+    """
+    channels = conv.c // conv.groups
+    if "WINOGRAD" in name:
+        at, g, bt = (np.abs(matrix).astype(np.float64) for matrix in WINOGRAD[2 if name == "WINOGRAD" else 4])
+        tile = bt.shape[0]
+        filters, inputs = g @ np.ones((3, 3)) @ g.T, bt @ np.ones((tile, tile)) @ bt.T
+        largest = np.max(at @ (filters * inputs) @ at.T) * channels * np.abs(x).max() * np.abs(w).max()
+        return (2 * 3 + 4 * tile + channels + 4) * UNIT_ROUNDOFF * float(largest)
+    if "FFT" in name:
+        length = (conv.h + 2 * conv.pad_h + 32) * (conv.w + 2 * conv.pad_w + 32)
+        norms = (np.linalg.norm(array.reshape(len(array), -1), axis=1).max() for array in (x, w))
+        return (10 * math.log2(length) + channels) * UNIT_ROUNDOFF * float(math.prod(norms))
+    return (channels * conv.r * conv.s + 1) * UNIT_ROUNDOFF * direct(np.abs(x), np.abs(w), conv)
+
+
+def agrees(name: str, conv: Conv) -> bool:
+    """One run keeps to its bound at every output."""
+    x, w = operands(conv)
+    y = ALGORITHMS[name].run(x, w, conv)
+    assert (y.shape, y.dtype) == ((conv.n, conv.k, conv.out_h, conv.out_w), np.float32)
+    return bool((np.abs(y - direct(x, w, conv)) <= bound(name, x, w, conv)).all())
+
+
+@st.composite
+def convs(draw, filters=((1, 8), (1, 8)), most_pad=9, strides=3, dilations=3, most_groups=4) -> Conv:
+    """A small problem; the image is drawn large enough for the filter."""
+    r, s = (draw(st.integers(*bounds)) for bounds in filters)
+    pad_h, pad_w = draw(st.integers(0, most_pad)), draw(st.integers(0, most_pad))
+    dilation_h, dilation_w = draw(st.integers(1, dilations)), draw(st.integers(1, dilations))
+    least_h, least_w = dilation_h * (r - 1) + 1 - 2 * pad_h, dilation_w * (s - 1) + 1 - 2 * pad_w
+    groups = draw(st.integers(1, most_groups))
+    return Conv(
+        n=draw(st.integers(1, 3)), c=groups * draw(st.integers(1, 5)), k=groups * draw(st.integers(1, 5)),
+        h=max(1, least_h) + draw(st.integers(0, 40)), w=max(1, least_w) + draw(st.integers(0, 40)), r=r, s=s,
+        pad_h=pad_h, pad_w=pad_w, stride_h=draw(st.integers(1, strides)), stride_w=draw(st.integers(1, strides)),
+        dilation_h=dilation_h, dilation_w=dilation_w, groups=groups,
+    )  # fmt: skip
+
+
+UNIT = {"strides": 1, "dilations": 1}
+DRAWN = {
+    "FFT": convs(most_groups=1, **UNIT),
+    "FFT_TILING": convs(filters=((1, 32), (1, 32)), most_groups=1, **UNIT),
+    **dict.fromkeys(("WINOGRAD", "WINOGRAD_NONFUSED"), convs(filters=((3, 3), (3, 3)), **UNIT)),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_agrees_with_the_oracle_wherever_the_rule_allows(name: str) -> None:
+    @settings(max_examples=40, deadline=None)
+    @given(DRAWN.get(name, convs()))
+    def check(conv: Conv) -> None:
+        assume(ALGORITHMS[name].unsupported_reason(conv) is None)
+        assert agrees(name, conv)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n2c64h56k64r3p1", "n40c20h7k24r3p1", "n1c2h3w700k3r1s3p0q1", "n2c6h300w5k4r3s3p1",
+        "n3c512h6k512r3p1g512", "n1c800h5k400r3p1g2", "n2c256h14k512r1", "n2c3h64k16r5p2", "n1c4h40k5r17p8",
+    ],
+)  # fmt: skip
+def test_shapes_of_real_networks(text: str) -> None:
+    conv = parse(text)
+    x, w = operands(conv)
+    exact = direct(x, w, conv)
+    for name in NAMES:
+        if ALGORITHMS[name].unsupported_reason(conv) is None:
+            assert agrees(name, conv), name
+            assert relative_error(ALGORITHMS[name].run(x, w, conv), exact) < 1e-4, name
+
+
+def test_the_oracle_is_the_definition() -> None:
+    conv = parse("n2c4h7w6k6r3s2p1q2u2v1l2j1g2")
+    random = np.random.default_rng(0)
+    x, w = random.standard_normal((2, 4, 7, 6)), random.standard_normal((6, 2, 3, 2))
+    expected = np.zeros((2, 6, conv.out_h, conv.out_w))
+    for n, k, p, q in np.ndindex(*expected.shape):
+        for c, r, s in itertools.product(range(2), range(3), range(2)):
+            row, column = 2 * p + 2 * r - 1, q + s - 2
+            if 0 <= row < 7 and 0 <= column < 6:
+                expected[n, k, p, q] += x[n, k // 3 * 2 + c, row, column] * w[k, c, r, s]
+    np.testing.assert_allclose(direct(x, w, conv), expected, rtol=1e-12, atol=1e-12)
+    conv = parse("n1c3h9w11k2r4s5")
+    x, w = random.standard_normal((1, 3, 9, 11)), random.standard_normal((2, 3, 4, 5))
+    expected = [scipy.signal.correlate(x[0], w[k], mode="valid")[0] for k in range(2)]
+    np.testing.assert_allclose(direct(x, w, conv)[0], expected, rtol=1e-12)
+
+
+def test_relative_error() -> None:
+    reference = np.array([3.0, 4.0])
+    assert relative_error(np.array([3.0, 4.5], np.float32), reference) == 0.1
+    assert relative_error(np.array([0.5, 0.0], np.float32), np.zeros(2)) == 0.5
+
+
+@pytest.mark.parametrize(("m", "transforms"), WINOGRAD.items())
+def test_winograds_matrices_are_exactly_the_correlation(m, transforms) -> None:
+    """One-dimensional, in float64: y_i = Σ_j d_{i+j} g_j for every unit vector d and g (it is bilinear)."""
+    at, g, bt = (matrix.astype(np.float64) for matrix in transforms)
+    for at_input, at_tap in np.ndindex(m + 2, 3):
+        d, taps = np.eye(m + 2)[at_input], np.eye(3)[at_tap]
+        expected = [float(at_input == i + at_tap) for i in range(m)]
+        np.testing.assert_allclose(at @ ((g @ taps) * (bt @ d)), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "refused", "word"),
+    [
+        ("n1c2h257k2r3", {}, {"FFT"}, "256"),
+        ("n1c2h9k2r3p3", {}, {"FFT", "FFT_TILING"}, "padding"),
+        ("n1c2h40k2r33", {}, {"FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"}, "must be"),
+        ("n1c2h9k2r5", {}, {"WINOGRAD", "WINOGRAD_NONFUSED"}, "3×3"),
+        ("n1c2h9k2r3g2", {}, {"FFT", "FFT_TILING"}, "groups"),
+        ("n1c2h9k2r3u1v2", {}, {"FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"}, "stride"),
+        ("n1c2h9k2r3l1j2", {}, {"FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"}, "dilation"),
+        ("n1c2h9k2r3", {"direction": "bwd_data"}, set(NAMES), "bwd_data"),
+        ("n1c2h9k2r3", {"dtype": "fp16"}, set(NAMES), "fp16"),
+        ("n1c2h9k2r3", {"layout": "NHWC"}, set(NAMES), "NHWC"),
+        ("n1c2h9k2r3", {"math": "tensor_op"}, set(NAMES), "tensor_op"),
+        ("n1c2h9k2r3", {"math": "default"}, set(), ""),
+    ],
+)
+def test_what_the_rules_refuse_does_not_run(text, change, refused, word) -> None:
+    conv = replace(parse(text), **change)
+    reasons = {name: algorithm.unsupported_reason(conv) for name, algorithm in ALGORITHMS.items()}
+    assert {name for name, reason in reasons.items() if reason} == refused
+    for name in refused:
+        assert word in str(reasons[name])
+        for refusing in (
+            ALGORITHMS[name].run,
+            lambda x, w, conv, name=name: ALGORITHMS[name].workspace_bytes(conv),
+        ):
+            with pytest.raises(InputError, match=name):
+                refusing(*operands(conv), conv)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operands_are_checked_and_left_alone(name: str) -> None:
+    conv = parse("n2c3h12k4r3p1")
+    algorithm, (x, w) = ALGORITHMS[name], operands(conv)
+    before = x.copy(), w.copy()
+    expected = algorithm.run(x, w, conv)
+    assert np.array_equal(x, before[0]) and np.array_equal(w, before[1])
+    strided = np.repeat(x, 2, axis=3)[..., ::2]
+    np.testing.assert_allclose(algorithm.run(strided, w, conv), expected, atol=1e-5)
+    with pytest.raises(InputError, match="x is float32"):
+        algorithm.run(x[:1], w, conv)
+    with pytest.raises(InputError, match="w is float64"):
+        algorithm.run(x, w.astype(np.float64), conv)
+
+
+def test_workspaces_by_hand() -> None:
+    conv = parse("n4c32h56k48r3p1")
+    sizes = {name: algorithm.workspace_bytes(conv) for name, algorithm in ALGORITHMS.items()}
+    assert sizes["GEMM"] == 4 * 32 * 3 * 3 * 56 * 56 * 4
+    assert sizes["WINOGRAD"] == 4 * 16 * (48 * 32 + 28 * 28 * (32 + 48))
+    assert sizes["WINOGRAD_NONFUSED"] == 4 * 36 * (48 * 32 + 4 * 14 * 14 * (32 + 48))
+    assert sizes["FFT_TILING"] == 8 * 32 * 17 * (4 * 4 * 32 + 32 * 48 + 4 * 4 * 48)
+    # one image at a time: the batch costs nothing more
+    for name in ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "WINOGRAD"):
+        assert ALGORITHMS[name].workspace_bytes(conv.with_batch(64)) == sizes[name]

@@ -1,0 +1,105 @@
+"""The CPU device around its algorithms: statuses, repeats, limits."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from surrogate.collect.cpu.device import CpuDevice
+from surrogate.collect.merge import merge_runs
+from surrogate.collect.protocol import RepeatPolicy
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+
+CONV = Conv(n=2, c=4, h=9, k=6, r=3, groups=2)
+
+
+@dataclass
+class Fake:
+    """An algorithm that takes ``seconds`` by the test's clock."""
+
+    name: str
+    clock: list
+    seconds: float = 0.001
+    reason: str | None = None
+    workspace: int = 64
+    fails: bool = False
+    seen: tuple = ()
+
+    def unsupported_reason(self, conv):
+        return self.reason
+
+    def workspace_bytes(self, conv):
+        return self.workspace
+
+    def run(self, x, w, conv):
+        if self.fails:
+            raise MemoryError("no room")
+        self.seen = (*self.seen, (x.shape, w.shape, x.dtype, float(x.std())))
+        self.clock[0] += self.seconds
+        return np.empty(0, np.float32)
+
+
+def device(**fakes):
+    clock = [0.0]
+    algorithms = {name: Fake(name, clock, **options) for name, options in fakes.items()}
+    spec = {"name": "Test CPU", "gemm_gflops": 50.0}
+    return CpuDevice(algorithms, spec, clock=lambda: clock[0], max_workspace_bytes=1000), algorithms
+
+
+@pytest.mark.parametrize(("seconds", "repeats"), [(0.001, 5), (0.05, 3), (0.5, 1)])
+def test_repeats_follow_the_warm_up(seconds, repeats):
+    cpu, algorithms = device(GEMM={"seconds": seconds})
+    result = cpu.measure(CONV, "GEMM", RepeatPolicy())
+    assert result.times_us == pytest.approx([1e6 * seconds] * repeats)
+    assert (result.status, result.timer, result.workspace_bytes, result.deterministic) == (
+        "ok",
+        "wall",
+        64,
+        True,
+    )
+    assert len(algorithms["GEMM"].seen) == repeats + 1
+
+
+def test_inputs_are_random_normal_and_shared_by_a_problems_algorithms():
+    cpu, algorithms = device(GEMM={}, FFT={})
+    for name in ("GEMM", "FFT"):
+        cpu.measure(CONV, name, RepeatPolicy())
+    first, second = algorithms["GEMM"].seen[0], algorithms["FFT"].seen[0]
+    assert first == second
+    assert first[:3] == ((2, 4, 9, 9), (6, 2, 3, 3), np.float32)
+    assert 0.8 < first[3] < 1.2
+
+
+def test_statuses():
+    cpu, _ = device(A={"reason": "needs stride 1"}, B={"workspace": 1001}, C={"fails": True})
+    assert cpu.candidates(CONV) == ("A", "B", "C")
+    results = {name: cpu.measure(CONV, name, RepeatPolicy()) for name in "ABC"}
+    assert {name: result.status for name, result in results.items()} == {
+        "A": "not_supported", "B": "workspace_too_large", "C": "failed",
+    }  # fmt: skip
+    assert results["A"].reason == "needs stride 1"
+    assert results["B"].workspace_bytes == 1001
+    assert results["C"].reason == "MemoryError: no room"
+    with pytest.raises(InputError, match="known: A, B, C"):
+        cpu.measure(CONV, "D", RepeatPolicy())
+
+
+def test_the_header_names_the_cpu_and_numpy():
+    cpu, _ = device(A={})
+    info = cpu.describe()
+    assert (info.gpu, info.library) == ("Test CPU", "reference")
+    assert info.library_version == "numpy " + ".".join(np.__version__.split(".")[:2])
+    assert info.properties["gemm_gflops"] == 50.0
+    assert cpu.heuristic(CONV) == cpu.find(CONV) == ()
+
+
+def test_the_cpus_algorithms_from_plan_to_dataset(make_plan, record):
+    """The whole path on this machine's own CPU."""
+    path = record(make_plan(4), CpuDevice(spec={"name": "This CPU"}))
+    rows = merge_runs([path]).rows
+    assert len(rows) == 4 * 7
+    ok = rows[rows.status == "ok"]
+    assert {"IMPLICIT_GEMM", "GEMM", "WINOGRAD"} <= set(ok.algorithm)
+    assert (ok.time_us > 0).all()
+    assert set(rows.status[(rows.algorithm == "WINOGRAD") & (rows.r == 1)]) == {"not_supported"}

@@ -1,0 +1,64 @@
+"""The CPU's data sheet: parsed from files laid out as Linux lays them out, measured for real once."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from surrogate.collect.cpu import spec
+
+
+def test_measures_this_machine() -> None:
+    found = spec.measure_spec()
+    assert 0.5 < found.gemm_gflops < 1e5
+    assert 0.1 < found.copy_gbs < 1e4
+    assert found.cores_usable >= 1
+    assert found.threads_used >= 1
+    assert found.numpy_version == np.__version__
+    assert found.name
+    assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
+    assert list(found.to_dict())[:3] == ["name", "cores_usable", "threads_used"]
+
+
+def test_cpu_name(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(
+        "processor\t: 0\nmodel\t\t: 2\nmodel name\t: Some CPU @ 2.00GHz\nprocessor : 1\nmodel name : x\n"
+    )
+    assert spec.cpu_name(file) == "Some CPU @ 2.00GHz"
+    assert spec.cpu_name(tmp_path / "missing")
+
+
+def test_last_level_cache(tmp_path: Path) -> None:
+    for index, level, size in ((0, "1", "32K"), (1, "3", "16M"), (2, "2", "1024K"), (3, "bad", "?")):
+        folder = tmp_path / f"index{index}"
+        folder.mkdir()
+        (folder / "level").write_text(level + "\n")
+        (folder / "size").write_text(size + "\n")
+    (tmp_path / "index9").mkdir()
+    assert spec.last_level_cache_bytes(tmp_path) == 16 * 2**20
+    assert spec.last_level_cache_bytes(tmp_path / "missing") == 0
+
+
+def test_rates_count_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spec, "_best_seconds", lambda action, seconds: seconds)
+    assert spec.gemm_gflops(100, 0.5) == pytest.approx(2 * 100**3 / 0.5 / 1e9)
+    assert spec.copy_gbs(4000, 0.5) == pytest.approx(2 * 4000 / 0.5 / 1e9)
+
+
+def test_one_blas_thread_unless_the_environment_says_otherwise(monkeypatch):
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    def blas_threads() -> set[int]:
+        return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    with threadpool_limits(2, user_api="blas"):
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+        spec.steady_threads()
+        assert blas_threads() == {2}
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+        spec.steady_threads()
+        assert blas_threads() == {1}

@@ -1,0 +1,121 @@
+"""Published baselines for operators: answers by hand, and exact recovery of what follows their own law."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.features.errors import InputError
+from surrogate.models.interpolation import GemmInterpolation, Level, interpolated
+from surrogate.models.seer.other_operators import GradientRatio, SeerPolynomials, forward_times
+
+PEAK = (1000.0, 400.0)
+POOL = {"window": 3, "window_w": 3, "stride": 2, "stride_w": 2, "pad": 0, "pad_w": 0}
+
+
+def rows(operator: str, time_us: object, **columns: object) -> Rows:
+    """Rows of one operator on a T4, from named columns."""
+    frame = pd.DataFrame({**columns, "time_us": time_us}).assign(operator=operator, gpu="t4", library="torch")
+    return together(frame)
+
+
+def together(*frames: pd.DataFrame) -> Rows:
+    """The rows of one family from raw columns."""
+    frame = pd.concat(frames, ignore_index=True)
+    fixed = {"library_version": "1", "algorithm": "default", "status": "ok"}
+    return rows_of(normalise(frame.assign(**fixed), "test"))
+
+
+def products(times_us: list[float], k: list[int]) -> Rows:
+    """Products of 64 × 64 over k."""
+    return rows("bmm", times_us, batch=1, m=64, n=64, k=k)
+
+
+def images(operator: str, time_us: np.ndarray, n: np.ndarray, **sizes: int) -> pd.DataFrame:
+    """Rows of one operator with ``n`` images of 8 × 16 × 16."""
+    return pd.DataFrame({"n": n, "time_us": time_us}).assign(
+        operator=operator, gpu="t4", library="cudnn", c=8, h=16, w=16, **sizes
+    )
+
+
+@pytest.mark.parametrize(
+    ("point", "expected"),
+    [
+        ((2, 10), 10.0),  # measured
+        ((2, 15), 10 + 0.25 * 10),  # a quarter of the way
+        ((3, 15), (12.5 + 37.5) / 2),  # halfway between 12.5 and 30 + 0.25 · 30
+        ((1, 10), 10 / 2),  # half of the least size: half of its rate
+        ((2, 5), 10 / 2),
+        ((8, 10), (30 + 1000) / 2),  # above: half the last, half the peak
+        ((2, 99), (20 + 1000) / 2),
+    ],
+)
+def test_interpolated_rates(point: tuple[float, float], expected: float) -> None:
+    """Over two dimensions, 2 and 4 × 10 and 30; bytes are a tenth of the multiply-adds between measured values."""
+    points = np.array([[2, 10], [2, 30], [4, 10], [4, 30]], dtype=float)
+    level = Level.of(points, np.array([[10, 1], [20, 2], [30, 3], [60, 6]], dtype=float))
+    macs, moved = interpolated(level, point, PEAK)
+    assert macs == pytest.approx(expected)
+    assert moved == pytest.approx(macs / 10) or macs > 100
+
+
+def test_gemm_interpolation_by_hand() -> None:
+    """k 100 in 10 µs, k 200 in 40 µs: at 150 the slower of the interpolated multiply-adds and bytes; exact at 100."""
+    fitted = GemmInterpolation(steps_per_octave=None).fit(products([10.0, 40.0], [100, 200]))
+    macs = [64 * 64 * 100 / 10, 64 * 64 * 200 / 40]
+    moved = [4 * (2 * 64 * 100 + 64 * 64) / 10, 4 * (2 * 64 * 200 + 64 * 64) / 40]
+    expected = max(64 * 64 * 150 / np.mean(macs), 4 * (2 * 64 * 150 + 64 * 64) / np.mean(moved))
+    assert fitted.predict(products([1.0, 1.0], [150, 100])) == pytest.approx([expected, 10.0])
+    elsewhere = rows("gemm", [1.0], batch=1, m=64, n=64, k=[100])
+    assert np.isnan(fitted.predict(elsewhere)).all()
+
+
+def test_each_knows_its_families(table) -> None:
+    relus = together(images("relu", np.ones(3), np.arange(1, 4)))
+    convolutions = rows_of(normalise(table(2), "test"))
+    for model, others in (
+        (GemmInterpolation, relus),
+        (SeerPolynomials, convolutions),
+        (GradientRatio, convolutions),
+    ):
+        with pytest.raises(InputError, match=others.family.name):
+            model().fit(others)
+
+
+def test_seer_polynomials_recover_their_own_form() -> None:
+    n = np.arange(1, 30)
+    pooled = 1e-3 * n * 8 * 49.0 * 3 + 2e-3 * n * 8 * 256.0 + 5.0
+    for whole in (
+        together(images("relu", 1e-3 * n * 8 * 256 + 4.0, n)),
+        together(images("max_pool_backward", pooled, n, **POOL)),
+    ):
+        train, test = whole.take(n % 2 == 0), whole.take(n % 2 == 1)
+        assert SeerPolynomials().fit(train).predict(test) == pytest.approx(test.time_us, rel=1e-9)
+
+
+def test_seer_polynomials_of_products_have_two_forms() -> None:
+    """Narrow: a·S_in + b·S_out + c·M + d with N rounded up to 32; wide: a·M + b."""
+    m = np.arange(1, 30) * 16
+    for n, time_us in ((100, 1e-3 * m * 64 + 3e-6 * m * 128 * 64 + 5.0), (200, 1e-5 * m * 200 * 64 + 2.0)):
+        whole = rows("gemm", time_us, batch=1, m=m, n=n, k=64)
+        found = SeerPolynomials().fit(whole.take(m % 32 == 0)).predict(whole.take(m % 32 != 0))
+        assert found == pytest.approx(time_us[m % 32 != 0], rel=1e-6)
+
+
+def test_seer_polynomials_need_rows() -> None:
+    whole = together(images("relu", np.array([3.0]), np.array([2])))
+    assert np.isnan(SeerPolynomials().fit(whole).predict(whole)).all()
+
+
+def test_gradient_ratio_is_the_forward_fit_times_the_ratio() -> None:
+    """Ratios of 1.5 and 2 for small and large images, forward times on a line: both are recovered."""
+    n = np.arange(1, 40)
+    forward_us = 2e-3 * n * 2048 + 4.0
+    backward_us = np.where(n < 20, 1.5, 2.0) * forward_us
+    whole = together(images("relu", forward_us, n), images("relu_backward", backward_us, n))
+    gradient = (whole.frame["operator"] == "relu_backward").to_numpy()
+    np.testing.assert_allclose(forward_times(whole, whole.time_us), np.tile(forward_us, 2))
+    found = GradientRatio().fit(whole).predict(whole)
+    assert found[gradient] == pytest.approx(backward_us, rel=1e-6)
+    assert np.isnan(found[~gradient]).all()

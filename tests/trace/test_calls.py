@@ -1,0 +1,82 @@
+"""Operator calls of a trace as problems: what is found around a call, other batches, and what is lacking."""
+
+import numpy as np
+import pytest
+
+from surrogate.features.conv import Conv
+from surrogate.features.operators import Addmm, Gemm, operator
+from surrogate.network.call import UnsupportedError
+from surrogate.trace.calls import CallReader, rebatched
+
+FLOPS = 2 * 8 * 16 * 30 * 30 * 3 * 3 * 3
+CONV = Conv(n=8, c=3, h=32, k=16, r=3)
+
+
+def rows_of(trace, name):
+    return [row for row in range(len(trace.ranges)) if trace.name_of(trace.ranges, row) == name]
+
+
+def test_a_forward_convolutions_output_is_found_in_its_backward_pass(make_trace, read):
+    trace = read(make_trace(steps=1))
+    reader = CallReader(trace)
+    (forward,) = rows_of(trace, "aten::cudnn_convolution")
+    assert reader.problems(forward) == (CONV,)
+    work = reader.work(forward)
+    assert work is not None and (work.flops, work.dtype) == (FLOPS, "fp32")
+    (backward,) = rows_of(trace, "aten::convolution_backward")
+    assert [conv.direction for conv in reader.problems(backward)] == ["bwd_data", "bwd_filter"]
+    work = reader.work(backward)
+    assert work is not None and work.flops == 2 * FLOPS
+
+
+def test_without_a_backward_pass_the_next_operator_tells(make_trace, read):
+    """The relu behind it; without either the output is unknown, and so are stride and padding."""
+    trace = make_trace(steps=1)
+    events = [e for e in trace["traceEvents"] if "ackward" not in e["name"]]
+    alone = read({"traceEvents": [e for e in events if "relu" not in e["name"]]})
+    with pytest.raises(UnsupportedError, match="output"):
+        CallReader(alone).problems(rows_of(alone, "aten::cudnn_convolution")[0])
+    followed = read({"traceEvents": events})
+    assert CallReader(followed).problems(rows_of(followed, "aten::cudnn_convolution")[0]) == (CONV,)
+
+
+def test_halves_of_a_backward_convolution_take_the_shapes_around_them(read):
+    whole = [[8, 3, 32, 32], [8, 16, 30, 30], [16, 3, 3, 3]]
+    names = ["", "_input", "_weight"]
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": f"aten::cudnn_convolution_backward{name}", "pid": 1, "tid": 1,
+         "ts": 10 * i, "dur": 100 if not name else 5,
+         "args": {"Input Dims": whole if not name else [[], *whole[1:]], "Input type": ["float"] * 3}}
+        for i, name in enumerate(names)
+    ]  # fmt: skip
+    trace = read({"traceEvents": events})
+    reader = CallReader(trace)
+    assert [reader.problems(row)[0].direction for row in (1, 2)] == ["bwd_data", "bwd_filter"]  # type: ignore[union-attr]
+    lonely = read({"traceEvents": events[1:]})
+    with pytest.raises(UnsupportedError, match="around it"):
+        CallReader(lonely).problems(0)
+
+
+def test_every_convolution_of_the_real_resnet_has_its_problem(resnet):
+    reader = CallReader(resnet)
+    rows = rows_of(resnet, "aten::cudnn_convolution")
+    assert len(rows) == 53 * 6
+    convs = [reader.problems(row)[0] for row in rows]
+    assert sum(float(conv.flops) for conv in convs) / 6 / 32 == pytest.approx(8.2e9, rel=0.03)
+    assert np.all([reader.work(row).flops == conv.flops for row, conv in zip(rows, convs, strict=True)])  # type: ignore[union-attr]
+
+
+def test_another_batch():
+    assert rebatched(Conv(n=32, c=3, h=8, k=4, r=3), 32, 64).n == 64  # type: ignore[union-attr]
+    assert rebatched(Addmm(m=32, k=8, n=9), 32, 48) == Addmm(m=48, k=8, n=9)
+    assert rebatched(Gemm(m=9, k=32, n=8), 32, 48) == Gemm(m=9, k=48, n=8)
+    assert rebatched(operator("relu", n=32, c=8), 32, 1) == operator("relu", n=1, c=8)
+    assert rebatched(operator("relu", n=9), 32, 1) == operator("relu", n=9)
+
+
+@pytest.mark.parametrize(
+    "problem", [Gemm(m=32, k=32, n=8), operator("relu", n=64), Conv(n=33, c=3, h=8, k=4, r=3)]
+)
+def test_ambiguous_batches_are_reported(problem):
+    with pytest.raises(UnsupportedError, match="batch dimension"):
+        rebatched(problem, 32, 64)
