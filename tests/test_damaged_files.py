@@ -7,12 +7,14 @@ import hashlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from types import FrameType
 from typing import Any
 
 import pandas as pd
@@ -22,7 +24,7 @@ from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 
 ROOT = Path(__file__).resolve().parents[1]
-DAMAGED_FILES = 40
+DAMAGED_FILES = 25
 """Per reader; each drawn from its number, so that a failure comes back."""
 Files = dict[str, bytes]
 """Name → content; the first is the one that the reader is given."""
@@ -186,7 +188,7 @@ def nsight(folder: Path) -> Files:
 def run_log(folder: Path) -> Files:
     """What the collector writes of one problem on the CPU."""
     plan = folder / "plan.txt"
-    plan.write_text("n1c2h5k2r3\n")
+    plan.write_text("n1c16h16k16r3p1\n")
     words = ["collect", "--device", "reference", "--plan", plan, "-o", folder / "run.jsonl"]
     subprocess.run([sys.executable, "-m", "surrogate", *words], check=True, capture_output=True)
     return {"run.jsonl": (folder / "run.jsonl").read_bytes()}
@@ -462,6 +464,20 @@ def test_a_good_file_is_read_and_a_damaged_one_is_read_or_refused(
     assert refused
 
 
+@pytest.fixture
+def no_waiting() -> Iterator[None]:
+    """A reader that waits for a pipe's writer fails."""
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        raise AssertionError("the reader waits")
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+
+
+@pytest.mark.usefixtures("no_waiting")
 @pytest.mark.skipif(sys.platform != "linux", reason="named pipes and devices")
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_a_pipe_and_a_device_are_refused_without_waiting(

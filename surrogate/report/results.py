@@ -8,6 +8,7 @@ from typing import Any
 
 from surrogate.evaluation.scorecard import ORACLE, is_heuristic
 from surrogate.features.errors import InputError
+from surrogate.features.families import DEFAULT_FAMILY
 from surrogate.features.regular_file import require_regular
 from surrogate.report.tables import to_csv
 
@@ -142,7 +143,7 @@ def by_family(results: Results) -> dict[str, Results]:
 
     Every figure is of one family: their shapes and strata have nothing in common.
     """
-    families = values(results["choice_rows"] + results["time_rows"], "family", ("conv",))
+    families = values(results["choice_rows"] + results["time_rows"], "family", (DEFAULT_FAMILY,))
     if len(families) < 2:
         return {"": results}
     kinds = ("choice_rows", "time_rows")
