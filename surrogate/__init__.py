@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if not (Path(__file__).parent / "features").is_dir():  # a checkout or sdist without symbolic links
     __path__.append(str(Path(__file__).parents[1]))
 
-from surrogate.features.lazy_names import lazy_names  # noqa: E402
+from surrogate.features.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle, save

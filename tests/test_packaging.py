@@ -102,7 +102,7 @@ def test_what_is_shipped_is_small_and_names_no_machine() -> None:
     kept = [path for path in files if "__pycache__" not in path.parts]
     assert {"py.typed"} <= {path.name for path in (ROOT / "features").iterdir()}
     assert sum(path.stat().st_size for path in kept) < 2 * MOST_WHEEL_BYTES  # a wheel is packed
-    suffixes = {".py", ".toml", ".json", ".parquet", ".ubj", ".npy", ".md", ".css", ".typed", ".html", ".j2"}
+    suffixes = {".py", ".toml", ".json", ".parquet", ".ubj", ".npy", ".md", ".css", ".typed", ".html", ".j2", ".npz"}
     assert {path.suffix for path in kept if path.suffix} <= suffixes | {""}
     texts = (path for path in kept if path.suffix in (".py", ".toml", ".json", ".md"))
     homes = [str(ROOT) + os.sep, str(Path.home()) + os.sep]

@@ -160,7 +160,7 @@ def test_training_again_replaces_the_bundle_but_never_another_folder(seer, datas
 
 def test_boosted_bundles_survive_the_disk(seer, dataset, tmp_path):
     from surrogate.bundle.bundle import load, save
-    from surrogate.bundle.training import train
+    from surrogate.bundle.train import train
     from surrogate.dataset.store import read_dataset, read_problems
     from surrogate.models.boosted import BoostedTerms
 

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from surrogate.bundle.bundle import save
-from surrogate.bundle.training import train
-from surrogate.cli.driver_line import read_driver_line
+from surrogate.bundle.train import train
+from surrogate.features.text import read_driver_line
 from surrogate.dataset.store import Dataset
 from surrogate.prediction.shipped import load
 
