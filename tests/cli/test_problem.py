@@ -110,7 +110,7 @@ def test_a_table_of_sizes_alone(seer, folder, tmp_path) -> None:
     one = load(folder, gpu="t4").predict(PROBLEM)
     assert out["algorithm"][0] == one.algorithm and out["predicted_us"][0] == pytest.approx(one.time_us)
     gemm = predicted(seer, tmp_path, folder, frame, "--gpu", "t4", "--algorithm", "GEMM")
-    assert list(gemm.columns) == [*frame.columns, *added[1:]]
+    assert list(gemm.columns) == [*frame.columns, *added]
     wanted = load(folder, gpu="t4").predict(PROBLEM, "GEMM").time_us
     assert gemm["predicted_us"][0] == pytest.approx(wanted)
 
