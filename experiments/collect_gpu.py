@@ -14,8 +14,7 @@ from pathlib import Path
 import click
 
 from experiments.campaign.context import Context
-from experiments.campaign.convolutions import SliceReport, run_convolutions
-from experiments.campaign.others import run_operators
+from experiments.campaign.convolutions import SliceReport, run_convolutions, run_operators
 from experiments.campaign.probe import run_probe
 from experiments.campaign.slices import SLICES, Kind, Slice, chosen
 from surrogate.collect.device import DeviceLostError

@@ -4,11 +4,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from surrogate.collect.counters.profilers import Tool, find_tool
 from surrogate.collect.device import Device
-from surrogate.collect.open_device import caps_for, open_device, open_operators
+from surrogate.collect.open_device import caps_for, open_device
 from surrogate.collect.plan import Caps
 from surrogate.collect.run import Progress
 
@@ -44,11 +42,3 @@ class Context:
     def open_convolutions(self) -> Device:
         """The device of the convolution slices."""
         return open_device(self.device, caps=self.caps)
-
-    def open_operators(self) -> Any:
-        """The device of the other operators."""
-        return open_operators(self.device)
-
-    def find_profiler(self, compute_capability: float) -> Tool:
-        """The profiler that counts on this GPU; `InputError` where it is missing."""
-        return find_tool(compute_capability)

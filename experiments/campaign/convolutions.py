@@ -1,6 +1,7 @@
-"""A slice of convolutions: measure, count where the slice asks for it, write log and tables."""
+"""A slice of convolutions or of other operators: measure, count where the slice asks for it, write log and tables."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,9 +13,12 @@ from experiments.campaign.files import pack, unpack, write_parts
 from experiments.campaign.slices import Slice, plan_of
 from surrogate.collect import log
 from surrogate.collect.counters.pairs import add_counters, measured_pairs, stratified
-from surrogate.collect.counters.profilers import Counted, count, program_for
+from surrogate.collect.counters.profilers import Counted, count, find_tool, program_for
 from surrogate.collect.log import RunLog
-from surrogate.collect.merge import merge_runs
+from surrogate.collect.merge import DEVICE_COLUMNS, merge_runs
+from surrogate.collect.open_device import open_operators
+from surrogate.collect.operators.collect import collect_operators
+from surrogate.collect.operators.operator import MAX_BYTES, sampled
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.run import header_for, run
 from surrogate.dataset.store import kernels_path
@@ -22,6 +26,10 @@ from surrogate.features.errors import InputError
 
 PAIRS_PER_SECOND = 4.0
 """Pairs that a second of counting is given; the child stops by itself where they are too many."""
+
+
+CPU_BYTES = 8 << 20
+"""Largest operator on a CPU: a dry run is to end soon."""
 
 
 @dataclass(slots=True)
@@ -78,20 +86,16 @@ def run_convolutions(one: Slice, context: Context) -> SliceReport:
 def _counted(path: Path, context: Context, seconds: float, report: SliceReport) -> Counted | None:
     """Counters of a stratified part of what the log holds; None where there is no profiler for this device."""
     contents = log.read(path)
-    capability = contents.header.device.properties.get("compute_capability") if contents.header else None
-    if capability is None:
-        report.notes.append("no counters: the device is no GPU")
-        return None
     pairs = stratified(
         measured_pairs(contents.records), max(1, int(PAIRS_PER_SECOND * seconds)), context.seed
     )
+    program = partial(program_for, caps=context.caps)
     try:
-        tool = context.find_profiler(float(capability))
+        if contents.header is None or "compute_capability" not in contents.header.device.properties:
+            raise InputError("the device is no GPU")
+        tool = find_tool(float(contents.header.device.properties["compute_capability"]))
         with TemporaryDirectory(dir=context.out, prefix=".counters-") as folder:
-            counted = count(
-                pairs, tool, Path(folder), seconds=seconds,
-                program=lambda file, child_s: program_for(file, child_s, context.caps),
-            )  # fmt: skip
+            counted = count(pairs, tool, Path(folder), seconds=seconds, program=program)
     except InputError as error:
         report.notes.append(f"no counters: {error}")
         return None
@@ -114,7 +118,8 @@ def _write_tables(path: Path, counted: Counted | None, report: SliceReport) -> N
             kernels, hits = add_counters(kernels, counted.kernels)
             report.notes.append(f"counters joined to {hits} of {len(kernels)} kernels")
         counters_path = path.with_suffix(".counters.parquet")
-        counted_rows = _with_device(counted.kernels, merged.rows)
+        named = {name: merged.rows[name].iloc[0] for name in DEVICE_COLUMNS}
+        counted_rows = pd.concat([pd.DataFrame(named, index=counted.kernels.index), counted.kernels], axis=1)
         report.files += [file.name for file in write_parts(counted_rows, counters_path, metadata)]
     files = write_parts(merged.rows, target, metadata)
     if len(kernels):
@@ -122,9 +127,21 @@ def _write_tables(path: Path, counted: Counted | None, report: SliceReport) -> N
     report.files += [file.name for file in files]
 
 
-def _with_device(counters: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """The counters keyed like the dataset: with gpu, library and version in front."""
-    keyed = counters.copy()
-    for at, name in enumerate(("gpu", "library", "library_version")):
-        keyed.insert(at, name, rows[name].iloc[0])
-    return keyed
+def run_operators(one: Slice, context: Context) -> SliceReport:
+    """Measure the drawn operators within the slice's time, going on with its log; a lost device ends the slice."""
+    path = context.out / f"{one.stem}.jsonl"
+    unpack(path, context.earlier)
+    number = one.problems if context.problems is None else context.problems
+    operators = sampled(number, context.seed, MAX_BYTES if context.device == "cudnn" else CPU_BYTES)
+    device, minutes = open_operators(context.device), context.measuring_minutes
+    try:
+        outcome = collect_operators(
+            operators, device, path, minutes=minutes, progress=context.progress, clock=context.clock
+        )
+    finally:
+        device.close()
+    report = SliceReport(one.number, one.title, outcome.problems_done, len(operators), dict(outcome.statuses))
+    report.stopped = outcome.stopped
+    _write_tables(path, None, report)
+    report.files.append(pack(path).name)
+    return report

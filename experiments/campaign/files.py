@@ -3,7 +3,6 @@ size.
 """
 
 import gzip
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +20,19 @@ def unpack(log: Path, earlier: Path | None = None) -> None:
     """Make ``log`` from its packed form, beside it or in the folder ``earlier``, unless it is there."""
     if log.exists():
         return
-    for folder in (log.parent, earlier):
-        packed = (folder or log.parent) / f"{log.name}.gz"
+    for folder in (log.parent, earlier or log.parent):
+        packed = folder / f"{log.name}.gz"
         if packed.is_file():
-            with (
-                gzip.open(packed, "rb") as source,
-                atomic_path(log) as temporary,
-                temporary.open("wb") as target,
-            ):
-                shutil.copyfileobj(source, target)
+            with atomic_path(log) as temporary:
+                temporary.write_bytes(gzip.decompress(packed.read_bytes()))
             return
 
 
 def pack(log: Path) -> Path:
     """``log`` as ``log.gz``, and the log itself gone; the same bytes give the same file."""
     packed = log.with_name(f"{log.name}.gz")
-    with (
-        log.open("rb") as source,
-        atomic_path(packed) as temporary,
-        temporary.open("wb") as raw,
-        gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as target,
-    ):
-        shutil.copyfileobj(source, target)
+    with atomic_path(packed) as temporary:
+        temporary.write_bytes(gzip.compress(log.read_bytes(), mtime=0))
     log.unlink()
     return packed
 

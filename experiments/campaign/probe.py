@@ -7,7 +7,10 @@ import json
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +22,7 @@ from experiments.campaign.probe_report import markdown
 from experiments.campaign.slices import SLICES, Slice, plan_of
 from surrogate.collect import log
 from surrogate.collect.counters.pairs import measured_pairs, stratified
-from surrogate.collect.counters.profilers import count, program_for
+from surrogate.collect.counters.profilers import count, find_tool, program_for
 from surrogate.collect.device import Device, DeviceLostError
 from surrogate.collect.log import RunLog
 from surrogate.collect.protocol import RepeatPolicy
@@ -92,26 +95,28 @@ def _step(found: dict[str, Any], name: str, take: Callable[[], Any]) -> None:
 
 def support(device: Device) -> dict[str, dict[str, dict[str, str]]]:
     """Setting and direction → shape → algorithm → status (with the time where it ran)."""
-    found: dict[str, dict[str, dict[str, str]]] = {}
-    for dtype, math, layout in SETTINGS:
-        for direction in DIRECTIONS:
-            cell = found.setdefault(f"{dtype} {math} {layout} {direction}", {})
-            for name, shape in SHAPES.items():
-                settings = {"dtype": dtype, "math": math, "layout": layout, "direction": direction}
-                cell[name] = _statuses(device, Conv(**{**shape.to_dict(), **settings}))
-    return found
+    return {
+        f"{dtype} {math} {layout} {direction}": {
+            name: _statuses(
+                device, replace(shape, dtype=dtype, math=math, layout=layout, direction=direction)
+            )
+            for name, shape in SHAPES.items()
+        }
+        for dtype, math, layout in SETTINGS
+        for direction in DIRECTIONS
+    }
 
 
 def _statuses(device: Device, conv: Conv) -> dict[str, str]:
-    found: dict[str, str] = {}
+    statuses: dict[str, str] = {}
     for algorithm in device.candidates(conv):
         try:
             result = device.measure(conv, algorithm, ONCE)
             time = f" {min(result.times_us):.1f} us" if result.times_us else ""
-            found[algorithm] = result.status + time
+            statuses[algorithm] = result.status + time
         except (DeviceLostError, InputError) as error:
-            found[algorithm] = f"failed: {error}"
-    return found
+            statuses[algorithm] = f"failed: {error}"
+    return statuses
 
 
 def rate(one: Slice, context: Context, device: Device, path: Path) -> dict[str, Any]:
@@ -137,9 +142,7 @@ def rate(one: Slice, context: Context, device: Device, path: Path) -> dict[str, 
         "pairs_per_second": pairs / seconds,
         "pairs_in_8_minutes": round(480 * pairs / seconds),
         "statuses": dict(outcome.statuses),
-        "timers": {
-            name: sum(r.get("timer") == name for r in ok) for name in {r.get("timer", "") for r in ok}
-        },
+        "timers": dict(Counter(result.get("timer", "") for result in ok)),
         "median_span_over_sum": statistics.median(gaps) if gaps else None,
     }
 
@@ -149,12 +152,10 @@ def counters(context: Context, device: Mapping[str, Any], path: Path, folder: Pa
     capability = device["properties"].get("compute_capability")
     if capability is None:
         raise InputError("the device is no GPU; there is nothing to count")
-    tool = context.find_profiler(float(capability))
+    tool = find_tool(float(capability))
     pairs = stratified(measured_pairs(log.read(path).records), COUNTED_PAIRS, context.seed)
-    counted = count(
-        pairs, tool, folder, seconds=COUNTER_SECONDS,
-        program=lambda file, seconds: program_for(file, seconds, context.caps),
-    )  # fmt: skip
+    program = partial(program_for, caps=context.caps)
+    counted = count(pairs, tool, folder, seconds=COUNTER_SECONDS, program=program)
     return {
         "tool": tool.name,
         "permitted": counted.permitted,

@@ -126,7 +126,7 @@ def _plan(
     from surrogate.bundle.plan import plan_calibration, write_plan
     from surrogate.cli.datasets import progress_bar
     from surrogate.collect.plan import unique
-    from surrogate.collect.plan_file import file_problems
+    from surrogate.collect.plan_source import file_problems
 
     fitted = load(path)
     step, close = progress_bar("plan")

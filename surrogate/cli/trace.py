@@ -14,6 +14,7 @@ from surrogate.report.tables import Table
 
 if TYPE_CHECKING:
     from surrogate.trace.events import Trace
+    from surrogate.trace.profiling import Profile
 
 _KERNEL_COLUMNS = (
     "kernel", "time_pct", "total_us", "calls", "avg_us", "min_us", "max_us", "bound", "tflops", "dram_gbs",
@@ -108,6 +109,13 @@ def _load(
     )
 
 
+def _write_page(profiled: "Profile", html: Path | None) -> None:
+    if html:
+        from surrogate.trace.page import write_page
+
+        write_page(profiled, html)
+
+
 def _columns(records: Sequence[dict[str, Any]], names: Sequence[str]) -> Table:
     return Table([{name: record[name] for name in names} for record in records])
 
@@ -173,10 +181,7 @@ def summary(
         show(sweep.rows, as_json=as_json, as_csv=as_csv, table=_columns(sweep.rows, _SWEEP_COLUMNS))
         return
     (only,) = profiles
-    if html:
-        from surrogate.trace.page import write_page
-
-        write_page(only, html)
+    _write_page(only, html)
     if by != "model":
         of = {"layer": tables.layer_table, "type": tables.type_table, "copy": tables.copy_table}[by]
         show(of(only).top(top).rows, as_json=as_json, as_csv=as_csv)
@@ -227,10 +232,7 @@ def kernels(
     from surrogate.trace.profiling import profile
 
     profiled = profile(_load(file, **part), gpu)
-    if html:
-        from surrogate.trace.page import write_page
-
-        write_page(profiled, html)
+    _write_page(profiled, html)
     result = kernel_table(profiled, by).top(top)
     columns = _columns(result.rows, _KERNEL_COLUMNS)
     table = Table(columns.records, title=result.title, notes=result.notes)
@@ -257,15 +259,14 @@ def spans(
 
     A kernel's span is its time on the stream; its parent is the call that launched it.
     """
+    from surrogate.trace.profiling import profile
     from surrogate.trace.spans import trace_spans
 
-    trace = _load(file, **part)
-    if html:
-        from surrogate.trace.page import write_page
-        from surrogate.trace.profiling import profile
-
-        write_page(profile(trace), html)
-    show(trace_spans(trace).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv)
+    profiled = profile(_load(file, **part))
+    _write_page(profiled, html)
+    show(
+        trace_spans(profiled.trace, profiled.layers).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv
+    )
 
 
 @command.command(short_help="Replay the trace from its dependency graph: measured and simulated times.")

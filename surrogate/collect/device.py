@@ -7,17 +7,12 @@ run (`surrogate.collect.replay`) or a CPU stands in wherever no GPU is at hand.
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache, lru_cache
-from math import isfinite
-from types import UnionType
-from typing import Any, Protocol, Self, get_args, get_origin, get_type_hints
+from functools import lru_cache
+from typing import Any, Protocol, Self
 
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
 
-MAX_NUMBER = 2**62
-"""Greater ones are no measurement, and no column holds them."""
 STATUSES = ("ok", "not_supported", "workspace_too_large", "failed")
 
 
@@ -134,9 +129,13 @@ def demangled(kernel_name: str) -> str:
 
     CUPTI and the profilers are asked for mangled names, which alone are the same everywhere.
     """
-    demangle = _cxa_demangle()
-    if demangle is None or not kernel_name.startswith("_Z"):
+    if not kernel_name.startswith("_Z"):
         return kernel_name
+    try:
+        demangle = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"]
+    except OSError:  # no C++ runtime here
+        return kernel_name
+    demangle.restype = ctypes.c_void_p
     text = demangle(kernel_name.encode(), None, None, None)
     if not text:
         return kernel_name
@@ -144,18 +143,6 @@ def demangled(kernel_name: str) -> str:
         return ctypes.string_at(text).decode(errors="replace")
     finally:
         ctypes.CDLL(None).free(ctypes.c_void_p(text))
-
-
-@cache
-def _cxa_demangle() -> Any:
-    """The C++ runtime's function; None where there is no such runtime."""
-    try:
-        function = getattr(ctypes.CDLL("libstdc++.so.6"), "__cxa_demangle")
-    except OSError:
-        return None
-    function.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    function.restype = ctypes.c_void_p
-    return function
 
 
 class Device(Protocol):
@@ -196,27 +183,5 @@ def choices(entries: Sequence[Mapping[str, Any]]) -> tuple[Choice, ...]:
 
 
 def _known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the fields of ``cls``, each of its field's type; raises `InputError` for any other."""
-    if not isinstance(values, Mapping):
-        raise InputError(f"{values!r} is no record of a {cls.__name__.lower()}; it is a JSON object")
-    kinds = get_type_hints(cls)
-    known = {name: values[name] for name in kinds if name in values}
-    for name, value in known.items():
-        if not _fits(value, kinds[name]):
-            raise InputError(f"{cls.__name__.lower()}: {name} is {value!r}; write what `seer collect` does")
-    return known
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """True where a JSON value can be a field of this type: one of a union's, a list of a tuple's, a number."""
-    kind, parts = get_origin(kind) or kind, get_args(kind)
-    if kind is UnionType:
-        return any(_fits(value, part) for part in parts)
-    if kind is tuple:
-        return isinstance(value, list | tuple) and (
-            parts[0] is Kernel or all(_fits(v, parts[0]) for v in value)
-        )
-    if kind in (int, float):
-        number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
-        return number and (abs(value) < MAX_NUMBER or (isinstance(value, float) and not isfinite(value)))
-    return isinstance(value, kind)
+    """The values of the fields of ``cls``."""
+    return {each.name: values[each.name] for each in fields(cls) if each.name in values}

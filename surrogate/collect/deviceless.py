@@ -81,9 +81,7 @@ class Deviceless:
     def __init__(self, gpu: Gpu, *, library: Any = None) -> None:
         """Raises `InputError` where libcudnn is missing or too old, or ``gpu`` cannot be described to it."""
         self.gpu = gpu
-        description = properties_json(
-            gpu
-        )  # refuses a GPU that cuDNN cannot know, before the library is looked for
+        description = properties_json(gpu)  # refuses a GPU that cuDNN cannot know before it is looked for
         self._library = library or _library()
         self._scope = Scope(self._library)
         try:
@@ -140,9 +138,8 @@ class Deviceless:
         (engine,) = scope.get_into(config, Attribute.CONFIG_ENGINE, [scope.make(Descriptor.ENGINE)])
         number = int(scope.get(engine, Attribute.ENGINE_INDEX, Kind.INT64)[0])
         try:
-            numbers = scope.get(
-                engine, Attribute.ENGINE_NUMERICAL_NOTES, Kind.NUMERICAL_NOTE, 2 * len(NUMERICAL_NOTES)
-            )
+            most = 2 * len(NUMERICAL_NOTES)
+            numbers = scope.get(engine, Attribute.ENGINE_NUMERICAL_NOTES, Kind.NUMERICAL_NOTE, most)
         except CudnnError:  # an engine without notes may refuse the question
             numbers = []
         known = len(NUMERICAL_NOTES)

@@ -30,6 +30,8 @@ SCHEMA_VERSION = 1
 """Version of the log's layout. History: 1, the first."""
 FSYNC_SECONDS = 2.0
 HEADER = "seer-collect"
+DAMAGE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
+"""What a record of the wrong shape leads to where it is used."""
 GZIP = b"\x1f\x8b"
 """What a packed log begins with."""
 
@@ -40,8 +42,6 @@ _FIELDS: Mapping[str, Mapping[str, type]] = {
     "operator": {"problem": str, "result": dict, "conditions": dict},
 }
 """Kind of record → what it needs."""
-_TEXTS = ("networks", "candidates")
-"""Lists of texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +93,26 @@ class Header:
             dict(values.get("protocol", {})), values.get("created_s", 0.0),
         )  # fmt: skip
 
-    @property
-    def _plan(self) -> str:
-        """The plan as told to a person; the digest alone decides whether two are the same."""
-        named = f"{self.description}, seed {self.seed}, " if self.description else ""
-        return f"{named}digest {self.plan_digest[:12]}"
-
     def conflict(self, other: "Header") -> str:
         """Why a run with this header cannot go on as ``other``; empty where it can."""
-        same_plan = self.plan_digest == other.plan_digest
-        for name, mine, theirs in (
-            ("GPU", self.device.gpu, other.device.gpu),
-            ("library", self.device.library, other.device.library),
-            (f"{self.device.library} version", self.device.library_version, other.device.library_version),
-            ("shard", "/".join(map(str, self.shard)), "/".join(map(str, other.shard))),
-            ("plan", self._plan, other._plan),
-            ("timing protocol", dict(self.protocol), dict(other.protocol)),
-        ):
-            if mine != theirs and not (name == "plan" and same_plan):
-                return f"was recorded with {name} {mine}, this is {theirs}"
+        mine, theirs = self._identity(), other._identity()
+        if self.plan_digest == other.plan_digest:  # which alone decides whether two plans are the same
+            theirs["plan"] = mine["plan"]
+        for name, value in mine.items():
+            if value != theirs[name]:
+                return f"was recorded with {name} {value}, this is {theirs[name]}"
         return ""
+
+    def _identity(self) -> dict[str, Any]:
+        """What must agree, by the name that a person is told."""
+        return {
+            "GPU": self.device.gpu,
+            "library": self.device.library,
+            "library version": self.device.library_version,
+            "shard": "/".join(map(str, self.shard)),
+            "plan": f"{self.description}, seed {self.seed}, digest {self.plan_digest[:12]}",
+            "timing protocol": dict(self.protocol),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +144,7 @@ def read(path: str | Path) -> Contents:
     for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
         try:
             record = json.loads(line)
-            if b"\\ud" in line.lower():  # half of a surrogate pair is a text that no table holds
-                json.dumps(record, ensure_ascii=False).encode()
-            check_record(record, first=number == 1)
+            _check_record(record, first=number == 1)
         except (ValueError, RecursionError) as error:
             raise InputError(
                 f"{path}:{number}: not a record of a run ({error});"
@@ -157,12 +155,10 @@ def read(path: str | Path) -> Contents:
         return Contents(None, (), 0)
     try:
         return Contents(Header.from_dict(records[0], path), tuple(records[1:]), whole)
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"{path}: its header is incomplete ({error}); it was not written by `seer collect`"
-        ) from None
+    except InputError:
+        raise
+    except DAMAGE as error:
+        raise damaged(path, error) from None
 
 
 class RunLog:
@@ -266,7 +262,12 @@ def _open_locked(path: Path) -> FileIO:
     return file
 
 
-def check_record(record: Any, *, first: bool) -> None:
+def damaged(path: str | Path, error: Exception) -> InputError:
+    """The user's error for a log whose lines are JSON and no records of a run all the same."""
+    return InputError(f"{path}: a record is damaged ({error!r}); leave the file out")
+
+
+def _check_record(record: Any, *, first: bool) -> None:
     """Raise `ValueError` where ``record`` is no record of a log; the ``first`` is the header, of any kind."""
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         raise ValueError("not a record")
@@ -277,8 +278,6 @@ def check_record(record: Any, *, first: bool) -> None:
     for name, kind in _FIELDS[record["kind"]].items():
         if not isinstance(record.get(name), kind):
             raise ValueError(f"{record['kind']} record without {name}")
-        if name in _TEXTS and not all(isinstance(text, str) for text in record[name]):
-            raise ValueError(f"{record['kind']} record whose {name} are no texts")
 
 
 def problem_record(

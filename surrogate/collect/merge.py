@@ -5,25 +5,124 @@ one row: its time is the median of the visits' medians, and how far the visits d
 ``--heuristic-only`` become a table of rankings, without status and time; logs of operators a table of their own.
 """
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from surrogate.collect import log
-from surrogate.collect.device import Measurement, demangled
-from surrogate.collect.log import Contents, conv_of
+from surrogate.collect.device import Measurement, choices, demangled
+from surrogate.collect.log import Contents, Header, conv_of, key_without_visit
 from surrogate.collect.operators.operator import parse
-from surrogate.collect.protocol import drift, summarise, trend
-from surrogate.collect.visits import Gathered, Key, Visit, gather
-from surrogate.dataset.columns import SETTING_COLUMNS, columns
+from surrogate.collect.protocol import drift, slow_clocks, summarise, throttled, trend
+from surrogate.dataset.columns import columns
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILY_OF_KIND
 
-DEVICE_COLUMNS = SETTING_COLUMNS[:3]
+DEVICE_COLUMNS = ("gpu", "library", "library_version")
+
+
+class Key(NamedTuple):
+    """Names one row: device, problem with settings, algorithm."""
+
+    device: tuple[str, str, str]
+    problem: str
+    algorithm: str
+
+
+@dataclass(slots=True)
+class ProblemNotes:
+    """What is known of one problem on one device beside its measurements."""
+
+    origin: str = ""
+    networks: dict[str, None] = field(default_factory=dict)
+    heuristic: str | None = None
+    find_us: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Visit:
+    """One measurement, with the SM clock sampled after its problem (None where unknown)."""
+
+    result: Measurement
+    at_s: float
+    clock_mhz: float | None = None
+    slow_clock: bool = False
+    throttled: bool = False
+
+
+@dataclass(slots=True)
+class Gathered:
+    """Everything, in the order it was first seen; ``duplicates`` counts measurements that stood in two files."""
+
+    visits: dict[Key, list[Visit]] = field(default_factory=dict)
+    notes: dict[tuple[tuple[str, str, str], str], ProblemNotes] = field(default_factory=dict)
+    seen: set[tuple[str, ...]] = field(default_factory=set)
+    of_run: dict[tuple[str, ...], list[Visit]] = field(default_factory=dict)
+    """A run's visits of one problem: a longer copy of the log may bring the clock of those that a shorter one had."""
+    duplicates: int = 0
+
+
+def gather(header: Header, records: Iterable[Mapping[str, Any]], gathered: Gathered) -> None:
+    """Take one run's records; the same visit of the same run taken before is a duplicate.
+
+    Raises `InputError`, or what the damage leads to, for a record that names no problem or holds no measurement.
+    """
+    device = _device(header)
+    run = (str(header.created_s), header.plan_digest, *map(str, header.shard), *device)
+    clocks: list[tuple[list[Visit], Mapping[str, float]]] = []
+    for record in records:
+        if record["kind"] == "operator":  # another table's (`surrogate.collect.operators`)
+            continue
+        visit_key = record["problem"]
+        key = key_without_visit(visit_key)
+        conv_of(key)
+        problem = gathered.notes.setdefault((device, key), ProblemNotes())
+        name = (*run, record["kind"], visit_key, record.get("algorithm", ""))
+        if name in gathered.seen:
+            gathered.duplicates += record["kind"] == "measure"
+            continue
+        gathered.seen.add(name)
+        if record["kind"] == "problem":
+            _note_problem(problem, record)
+        elif record["kind"] == "measure":
+            visit = Visit(_sound(record["result"]), record.get("at_s", 0.0))
+            gathered.visits.setdefault(Key(device, key, record["algorithm"]), []).append(visit)
+            gathered.of_run.setdefault((*run, visit_key), []).append(visit)
+        elif record["kind"] == "done":
+            for choice in choices(record["find"]):
+                if choice.time_us is not None and choice.math in (None, conv_of(key).math):
+                    problem.find_us.setdefault(choice.algorithm, []).append(choice.time_us)
+            clocks.append((gathered.of_run.get((*run, visit_key), []), record["conditions"]))
+    _note_clocks(clocks)
+
+
+def _note_problem(problem: ProblemNotes, record: Mapping[str, Any]) -> None:
+    problem.origin = problem.origin or record["origin"]
+    problem.networks.update(dict.fromkeys(record["networks"]))
+    ranking = [choice for choice in choices(record["heuristic"]) if choice.status == "ok"]
+    if ranking and problem.heuristic is None:
+        problem.heuristic = ranking[0].algorithm
+
+
+def _note_clocks(clocks: Sequence[tuple[list[Visit], Mapping[str, float]]]) -> None:
+    """Flag the visits of one run whose clock was low; a problem cut before its clock was sampled has none."""
+    flags = slow_clocks([conditions.get("sm_clock_mhz") for _, conditions in clocks])
+    for (visits, conditions), slow in zip(clocks, flags, strict=True):
+        for visit in visits:
+            visit.clock_mhz, visit.slow_clock = conditions.get("sm_clock_mhz"), slow
+            visit.throttled = throttled(conditions.get("throttle_reasons"))
+
+
+def _sound(result: Mapping[str, Any]) -> Measurement:
+    """The measurement; one with a time that is no time (0, not finite) is ``failed``."""
+    measured = Measurement.from_dict(result)
+    wrong = [time for time in (*measured.times_us, *measured.spans_us) if not 0 < time < math.inf]
+    return Measurement("failed", f"a repeat of {wrong[0]:g} µs") if wrong else measured
 
 
 @dataclass(frozen=True)
@@ -52,8 +151,19 @@ def merge_runs(paths: Sequence[str | Path]) -> Merged:
     merge = {"rankings without times": _rankings, "operators": _operators}.get(
         next(iter(kinds), ""), _measured
     )
-    runs = [contents.header.to_dict() for _, contents in logs if contents.header is not None]
-    return merge(logs, {"runs": runs})
+    held = [
+        (path, contents.header, contents.records) for path, contents in logs if contents.header is not None
+    ]
+    named = ", ".join(map(str, paths)) or "nothing"
+    try:
+        merged = merge(held, {"runs": [header.to_dict() for _, header, _ in held]})
+    except InputError:
+        raise
+    except log.DAMAGE as error:
+        raise log.damaged(named, error) from None
+    if merged.rows.empty:
+        raise InputError(f"{named}: no measurement or ranking to merge; collect some first")
+    return merged
 
 
 def _kind(contents: Contents) -> str:
@@ -63,8 +173,12 @@ def _kind(contents: Contents) -> str:
     return "operators" if any(record["kind"] == "operator" for record in contents.records) else "measurements"
 
 
-def _named(logs: Sequence[tuple[Path, Contents]]) -> str:
-    return ", ".join(str(path) for path, _ in logs) or "nothing"
+Run = tuple[Path, Header, Sequence[Mapping[str, Any]]]
+"""A log: its path, its header, its records."""
+
+
+def _device(header: Header) -> tuple[str, str, str]:
+    return header.device.gpu, header.device.library, header.device.library_version
 
 
 def _table(rows: list[dict[str, Any]], table: str) -> pd.DataFrame:
@@ -75,22 +189,16 @@ def _table(rows: list[dict[str, Any]], table: str) -> pd.DataFrame:
     return frame[list(kinds)].astype(types)
 
 
-def _measured(logs: Sequence[tuple[Path, Contents]], metadata: dict[str, Any]) -> Merged:
+def _measured(runs: Sequence[Run], metadata: dict[str, Any]) -> Merged:
     gathered = Gathered()
-    for path, contents in logs:
-        if contents.header is not None:
-            try:
-                gather(contents.header, contents.records, gathered)
-            except (KeyError, TypeError, AttributeError, ValueError) as error:
-                raise InputError(f"{path}: a record is damaged ({error!r}); leave the file out") from None
-    if not gathered.visits:
-        raise InputError(f"{_named(logs)}: no measurement to merge; collect some first")
+    for path, header, records in runs:
+        try:
+            gather(header, records, gathered)
+        except log.DAMAGE as error:
+            raise log.damaged(path, error) from None
     metadata |= {"anchors": _anchors(gathered), "duplicates_dropped": gathered.duplicates}
     rows = [_row(key, gathered) for key in gathered.visits]
-    kernels = _kernels(gathered)
-    return Merged(
-        _table(rows, "dataset"), _table(kernels, "kernels") if kernels else pd.DataFrame(), metadata
-    )
+    return Merged(_table(rows, "dataset"), _table(_kernels(gathered), "kernels"), metadata)
 
 
 def _settings(key: Key) -> dict[str, Any]:
@@ -129,7 +237,7 @@ def _times(results: Sequence[Measurement]) -> dict[str, Any]:
         empty = ("time_us", "time_us_min", "time_us_max", "time_us_mad", "span_us", "stable", "timer")
         return {**dict.fromkeys(empty), "repeats": 0}
     summaries = [summarise(result.times_us) for result in results]
-    judged = [summary.stable for summary in summaries if summary.judgeable]
+    judged = [summary.stable for summary in summaries if summary.repeats > 1]
     spans = [statistics.median(result.spans_us) for result in results if result.spans_us]
     return {
         "time_us": statistics.median(summary.median_us for summary in summaries),
@@ -172,23 +280,27 @@ def _anchors(gathered: Gathered) -> list[dict[str, Any]]:
     return entries
 
 
-def _rankings(logs: Sequence[tuple[Path, Contents]], metadata: dict[str, Any]) -> Merged:
+def _latest(
+    runs: Sequence[Run], kind: str, rows_of: Callable[[tuple[str, str, str], Mapping[str, Any]], Any]
+) -> list[Any]:
+    """``rows_of(device, record)`` of every record of ``kind``; of one problem on one device, the last one's."""
+    rows: dict[tuple[str, ...], Any] = {}
+    for path, header, records in runs:
+        device = _device(header)
+        try:
+            for record in records:
+                if record["kind"] == kind:
+                    rows[*device, record["problem"]] = rows_of(device, record)
+        except log.DAMAGE as error:
+            raise log.damaged(path, error) from None
+    return list(rows.values())
+
+
+def _rankings(runs: Sequence[Run], metadata: dict[str, Any]) -> Merged:
     """The rankings of all logs; of a problem ranked twice for one GPU and version, the later file's counts."""
-    rankings: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for path, contents in logs:
-        assert contents.header is not None  # `_kind` has looked at it
-        device = contents.header.device
-        for record in contents.records:
-            if record["kind"] == "problem":
-                key = (device.gpu, device.library, device.library_version)
-                try:
-                    rankings[*key, record["problem"]] = _ranked(key, record)
-                except (KeyError, TypeError, AttributeError, ValueError) as error:
-                    raise InputError(f"{path}: a record is damaged ({error!r}); leave the file out") from None
-    rows = [row for ranking in rankings.values() for row in ranking]
-    if not rows:
-        raise InputError(f"{_named(logs)}: no engine is ranked; collect some first")
-    metadata["unranked_problems"] = sum(not ranking for ranking in rankings.values())
+    rankings = _latest(runs, "problem", _ranked)
+    rows = [row for ranking in rankings for row in ranking]
+    metadata["unranked_problems"] = sum(not ranking for ranking in rankings)
     return Merged(_table(rows, "dataset"), pd.DataFrame(), metadata, "listed")
 
 
@@ -211,28 +323,16 @@ def _ranked(device: tuple[str, str, str], record: Mapping[str, Any]) -> list[dic
     ]
 
 
-def _operators(logs: Sequence[tuple[Path, Contents]], metadata: dict[str, Any]) -> Merged:
+def _operators(runs: Sequence[Run], metadata: dict[str, Any]) -> Merged:
     """A row per operator problem: family, operator, its sizes (missing where it has no such), times in µs.
 
     ``kernels`` counts the launches, ``kernel_name`` is the longest one's; of two logs that hold a problem of one device
     the later one counts.
     """
-    rows: dict[tuple[str, ...], dict[str, Any]] = {}
-    for path, contents in logs:
-        assert contents.header is not None  # `_kind` has looked at it
-        device = contents.header.device
-        key = (device.gpu, device.library, device.library_version)
-        for record in contents.records:
-            if record["kind"] == "operator":
-                try:
-                    row = dict(zip(DEVICE_COLUMNS, key, strict=True)) | _operator_row(record)
-                except (KeyError, TypeError, AttributeError, ValueError) as error:
-                    raise InputError(f"{path}: a record is damaged ({error!r}); leave the file out") from None
-                rows[*key, record["problem"]] = row
-    return Merged(pd.DataFrame(list(rows.values())), pd.DataFrame(), metadata)
+    return Merged(pd.DataFrame(_latest(runs, "operator", _operator_row)), pd.DataFrame(), metadata)
 
 
-def _operator_row(record: Mapping[str, Any]) -> dict[str, Any]:
+def _operator_row(device: tuple[str, str, str], record: Mapping[str, Any]) -> dict[str, Any]:
     operator = parse(record["problem"])
     result = Measurement.from_dict(record["result"])
     longest = max(result.kernels, key=lambda kernel: kernel.time_us, default=None)
@@ -240,6 +340,7 @@ def _operator_row(record: Mapping[str, Any]) -> dict[str, Any]:
     if "window" in sizes:  # windows are square here, and never padded
         sizes |= {"window_w": sizes["window"], "stride_w": sizes["stride"], "pad": 0, "pad_w": 0}
     return {
+        **dict(zip(DEVICE_COLUMNS, device, strict=True)),
         "family": FAMILY_OF_KIND[operator.kind],
         "operator": operator.kind,
         "dtype": "fp32",

@@ -84,14 +84,15 @@ class Settings:
 
     def over(self, problem: PlannedProblem) -> Iterator[PlannedProblem]:
         """``problem`` under each combination."""
-        own = problem.conv
-        for dtype, math, layout, direction in product(
-            self.dtypes or (own.dtype,),
-            self.maths or (own.math,),
-            self.layouts or (own.layout,),
-            self.directions or (own.direction,),
-        ):
-            conv = replace(own, dtype=dtype, math=math, layout=layout, direction=direction)
+        fields = {
+            "dtype": self.dtypes,
+            "math": self.maths,
+            "layout": self.layouts,
+            "direction": self.directions,
+        }
+        named = {name: values for name, values in fields.items() if values}
+        for values in product(*named.values()):
+            conv = replace(problem.conv, **dict(zip(named, values, strict=True)))
             yield replace(problem, conv=conv)
 
 
@@ -138,14 +139,13 @@ def build(
     if not 1 <= index <= count:
         raise InputError(f"shard {index}/{count} is out of range; give i/n with 1 ≤ i ≤ n, as in 2/4")
     settings = settings or Settings()
-    kept, left_out = _within(unique(under for problem in problems for under in settings.over(problem)), caps)
+    kept, left_out = within(unique(under for problem in problems for under in settings.over(problem)), caps)
     if not kept:
         reasons = ", ".join(f"{n} {reason}" for reason, n in left_out.items()) or "the sources are empty"
         raise InputError(f"the plan {description!r} holds no problem to measure ({reasons})")
-    pool, _ = _within(unique(under for problem in anchors or kept for under in settings.over(problem)), caps)
+    pool, _ = within(unique(under for problem in anchors or kept for under in settings.over(problem)), caps)
     chosen = spread(pool, min(MAX_ANCHORS, int(len(kept) / count * ANCHOR_SHARE)))
-    ordered = sorted(kept, key=lambda problem: _rank(seed, problem))
-    mine = _with_anchors(ordered[index - 1 :: count], chosen)
+    mine = _with_anchors(in_hash_order(kept, seed)[index - 1 :: count], chosen)
     if not mine:
         raise InputError(
             f"shard {index}/{count} of {len(kept)} problems is empty; use at most {len(kept)} shards"
@@ -163,7 +163,11 @@ def spread(problems: Sequence[PlannedProblem], count: int) -> list[PlannedProble
 
 def in_hash_order(problems: Iterable[PlannedProblem], seed: int) -> list[PlannedProblem]:
     """``problems`` in the plan's random order; a prefix of it is a random sample."""
-    return sorted(problems, key=lambda problem: _rank(seed, problem))
+
+    def rank(problem: PlannedProblem) -> bytes:
+        return hashlib.sha256(f"{seed} {problem.key}".encode()).digest()
+
+    return sorted(problems, key=rank)
 
 
 def unique(problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
@@ -180,7 +184,8 @@ def unique(problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
     return list(distinct.values())
 
 
-def _within(problems: Iterable[PlannedProblem], caps: Caps) -> tuple[list[PlannedProblem], dict[str, int]]:
+def within(problems: Iterable[PlannedProblem], caps: Caps) -> tuple[list[PlannedProblem], dict[str, int]]:
+    """The problems that ``caps`` admit, and how many each of its limits leaves out."""
     kept: list[PlannedProblem] = []
     reasons: Counter[str] = Counter()
     for problem in problems:
@@ -205,10 +210,6 @@ def _with_anchors(
             fraction = (visit + (number + 0.5) / len(anchors)) / ANCHOR_VISITS
             placed.append((fraction * len(problems), replace(anchor, visit=visit)))
     return [problem for _, problem in sorted(placed, key=lambda pair: pair[0])]
-
-
-def _rank(seed: int, problem: PlannedProblem) -> bytes:
-    return hashlib.sha256(f"{seed} {problem.key}".encode()).digest()
 
 
 def _digest(

@@ -1,9 +1,10 @@
 """From the ways a plan can be named (file, grid, networks, sample, recording) to the plan; SEER's grids."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from surrogate.collect.networks import network_problems
 from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build
@@ -19,35 +20,31 @@ NONFUSED_CHANNELS = (3, 16, 32, 64, 128, 256, 400, 512, 800, 1024)
 PICK_CHANNELS = (10, 20, 50, 100, 200, 400, 800, 1000)
 
 
-def grid(
-    channels: tuple[int, ...],
-    sizes: tuple[int, ...],
-    filters: tuple[int, ...],
-    strides: tuple[int, ...],
-    pad: int,
-) -> Callable[[], Iterator[Conv]]:
-    """A function that yields the cross product input channels × output channels × size × filter × stride."""
-
-    def problems() -> Iterator[Conv]:
-        for c, k, h, r, stride in product(channels, channels, sizes, filters, strides):
-            yield Conv(n=BATCH, c=c, h=h, k=k, r=r, pad_h=pad, stride_h=stride)
-
-    return problems
-
-
-GRIDS: Mapping[str, Callable[[], Iterator[Conv]]] = {
-    "seer-gemm": grid(GEMM_CHANNELS, (10, 40, 80, 160, 224, 320), (1, 3, 5, 7, 9), (1, 2, 3, 4), 0),
-    "seer-fft": grid(FFT_CHANNELS, (16, 32, 48, 64, 96, 128, 224, 256), FFT_FILTERS, (1,), 0),
-    "seer-fft-tiling": grid(FFT_CHANNELS, (32, 64, 128, 224, 256, 320), FFT_FILTERS, (1,), 0),
-    "seer-winograd": grid(
-        WINOGRAD_CHANNELS, (4, 10, 16, 20, 32, 64, 80, 100, 128, 224, 256, 400, 512), (3,), (1,), 1
+Figures = tuple[int, ...]
+GRIDS: Mapping[str, tuple[Figures, Figures, Figures, Figures, int]] = {
+    "seer-gemm": (GEMM_CHANNELS, (10, 40, 80, 160, 224, 320), (1, 3, 5, 7, 9), (1, 2, 3, 4), 0),
+    "seer-fft": (FFT_CHANNELS, (16, 32, 48, 64, 96, 128, 224, 256), FFT_FILTERS, (1,), 0),
+    "seer-fft-tiling": (FFT_CHANNELS, (32, 64, 128, 224, 256, 320), FFT_FILTERS, (1,), 0),
+    "seer-winograd": (
+        WINOGRAD_CHANNELS,
+        (4, 10, 16, 20, 32, 64, 80, 100, 128, 224, 256, 400, 512),
+        (3,),
+        (1,),
+        1,
     ),
-    "seer-winograd-nonfused": grid(
-        NONFUSED_CHANNELS, (4, 10, 16, 32, 64, 100, 128, 224, 256, 400, 512), (3, 5), (1,), 1
+    "seer-winograd-nonfused": (
+        NONFUSED_CHANNELS,
+        (4, 10, 16, 32, 64, 100, 128, 224, 256, 400, 512),
+        (3, 5),
+        (1,),
+        1,
     ),
-    "seer-pick": grid(PICK_CHANNELS, (20, 40, 80, 100, 200, 300, 400, 500), FFT_FILTERS, (1, 2, 3), 0),
+    "seer-pick": (PICK_CHANNELS, (20, 40, 80, 100, 200, 300, 400, 500), FFT_FILTERS, (1, 2, 3), 0),
 }
-"""Name → its problems, before any cap. Sizes: 4,320, 3,072, 2,304, 1,872, 2,200 and 9,216."""
+"""Name → channels (of input and output alike), sizes, filters, strides and the padding.
+
+Problems before any cap: 4,320, 3,072, 2,304, 1,872, 2,200 and 9,216.
+"""
 ALL = "seer"
 """All of them together; a problem that several grids hold counts once."""
 
@@ -58,7 +55,27 @@ def grid_problems(name: str) -> list[PlannedProblem]:
     if name != ALL and name not in GRIDS:
         known = (ALL, *GRIDS)
         raise InputError(f"grid {name!r} is unknown; known: {', '.join(known)}{nearest(name, known)}")
-    return [PlannedProblem(conv, f"grid {member}") for member in names for conv in GRIDS[member]()]
+    problems: list[PlannedProblem] = []
+    for member in names:
+        channels, sizes, filters, strides, pad = GRIDS[member]
+        for c, k, h, r, stride in product(channels, channels, sizes, filters, strides):
+            conv = Conv(n=BATCH, c=c, h=h, k=k, r=r, pad_h=pad, stride_h=stride)
+            problems.append(PlannedProblem(conv, f"grid {member}"))
+    return problems
+
+
+def file_problems(path: str | Path) -> list[PlannedProblem]:
+    """The convolutions of a user's list (see `surrogate.dataset.problem_list`), in its order, with its networks.
+
+    Raises `InputError` naming the file, the line, what came and the rule.
+    """
+    from surrogate.dataset.problem_list import read_list
+
+    return [
+        PlannedProblem(listed.problem, "plan", listed.networks)
+        for listed in read_list(path)
+        if isinstance(listed.problem, Conv)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,38 +93,21 @@ class PlanSource:
 
     def build(self, caps: Caps) -> Plan:
         """The plan under ``caps``; `InputError` where none or several sources are named, or nothing is left."""
-        named = [
-            description
-            for description, given in (
-                (f"plan {self.file}", self.file is not None),
-                (f"grid {self.grid}", self.grid is not None),
-                ("networks", self.networks),
-                (f"sample {self.sample}", self.sample is not None),
-                (f"recording {self.recording}", self.recording is not None),
-            )
-            if given
-        ]
+        sources = {"plan": self.file, "grid": self.grid, "sample": self.sample, "recording": self.recording}
+        named = [f"{kind} {source}" for kind, source in sources.items() if source is not None]
+        named += ["networks"] if self.networks else []
         if len(named) != 1:
             came = " and ".join(named) or "none"
             raise InputError(
                 f"{came} came as the plan; name one of --plan FILE, --grid seer, --networks, --sample N"
             )
         problems, anchors = self._problems(caps)
-        return build(
-            problems,
-            description=named[0],
-            seed=self.seed,
-            caps=caps,
-            settings=self.settings,
-            shard=self.shard,
-            anchors=anchors,
-        )
+        under: Any = {"seed": self.seed, "caps": caps, "settings": self.settings, "shard": self.shard}
+        return build(problems, description=named[0], anchors=anchors, **under)
 
     def _problems(self, caps: Caps) -> tuple[Sequence[PlannedProblem], Sequence[PlannedProblem] | None]:
         """The problems, and the pool of anchors where it is another than the problems."""
         if self.file is not None:
-            from surrogate.collect.plan_file import file_problems
-
             return file_problems(self.file), None
         if self.grid is not None:
             return grid_problems(self.grid), None

@@ -5,10 +5,9 @@ repeats; all are kept in the log. Pure functions: the devices bring the clock.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Self
 
 UNSTABLE_MAD = 0.05
 """A row whose MAD exceeds this share of its median is called unstable (pyperf warns at a like share of the mean)."""
@@ -16,14 +15,10 @@ UNSTABLE_SPREAD = 1.5
 """… and one whose slowest repeat exceeds its median this many times."""
 SLOW_CLOCK = 0.95
 """A row taken below this share of the run's median SM clock is flagged."""
-THROTTLES: Mapping[int, str] = {
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "power brake",
-}
-"""Bit of nvmlClocksEventReasons… (nvml.h) → what slowed the clock. Idle and user settings are no throttling."""
+THROTTLES = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+"""Bits of nvmlClocksEventReasons… (nvml.h) that slowed the clock: power cap, hardware slowdown, software and hardware
+thermal slowdown, power brake. Idle and user settings are no throttling.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +37,6 @@ class RepeatPolicy:
             return self.slowest_repeats
         return self.slow_repeats if warm_us > self.slow_us else self.repeats
 
-    def to_dict(self) -> dict[str, Any]:
-        """Field name → value."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        return cls(**values)
-
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -62,12 +48,7 @@ class Summary:
     mad_us: float
     repeats: int
     stable: bool
-    """False where the repeats scatter, or where a single repeat leaves nothing to judge by (`judgeable` is False)."""
-
-    @property
-    def judgeable(self) -> bool:
-        """True where there were at least two repeats."""
-        return self.repeats > 1
+    """False where the repeats scatter, or where a single repeat leaves nothing to judge by."""
 
 
 def summarise(times_us: Sequence[float]) -> Summary:
@@ -95,7 +76,6 @@ def trend(medians_us: Sequence[float]) -> float:
     return medians_us[-1] / medians_us[0] - 1.0
 
 
-def throttles(mask: float | None) -> tuple[str, ...]:
-    """What slowed the clock, by name; empty for none or unknown."""
-    bits = int(mask) if mask and isfinite(mask) else 0
-    return tuple(name for bit, name in THROTTLES.items() if bits & bit)
+def throttled(reasons: float | None) -> bool:
+    """True where NVML's bit mask says that something slowed the clock; False for none or unknown."""
+    return bool(reasons and isfinite(reasons) and int(reasons) & THROTTLES)

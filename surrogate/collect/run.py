@@ -1,15 +1,17 @@
 """The loop: plan × device × log. It goes on where the log ends, keeps to its own time, and outlives any one failure."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
 
-from surrogate.collect.device import Choice, Device, DeviceLostError, Measurement
+from surrogate.collect.device import Device, DeviceLostError, Measurement
 from surrogate.collect.log import Header, RunLog, done_record, measure_record, problem_record
 from surrogate.collect.plan import Plan, PlannedProblem
 from surrogate.collect.protocol import RepeatPolicy
 
+T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
 """Called with problems done, problems in all, and the problem just finished."""
 TIME_UP = "the time is up"
@@ -25,7 +27,7 @@ class Outcome:
 
     problems_done: int
     problems_total: int
-    statuses: Mapping[str, int]
+    statuses: Counter[str]
     stopped: str = ""
     """Why it ended early; empty where the plan is finished."""
     last_reason: str = ""
@@ -52,7 +54,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class _Budget:
+class Budget:
     """The wall-clock budget: no measurement begins that would, at the longest length seen, end too late."""
 
     end_s: float | None
@@ -73,19 +75,16 @@ class _State:
     begun: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)
     measured: dict[str, set[str]] = field(default_factory=dict)
-    statuses: dict[str, int] = field(default_factory=dict)
-    timers: dict[str, int] = field(default_factory=dict)
+    statuses: Counter[str] = field(default_factory=Counter)
+    timers: Counter[str] = field(default_factory=Counter)
+    """Instrument → rows; the empty name counts those without times."""
     last_reason: str = ""
     lost_in_a_row: int = 0
-
-    def note_timer(self, timer: str) -> None:
-        if timer:
-            self.timers[timer] = self.timers.get(timer, 0) + 1
 
 
 def header_for(plan: Plan, device: Device, policy: RepeatPolicy) -> Header:
     """The header under which ``plan`` is measured on ``device``."""
-    protocol = {**policy.to_dict(), "max_workspace_bytes": plan.caps.max_workspace_bytes}
+    protocol = {**asdict(policy), "max_workspace_bytes": plan.caps.max_workspace_bytes}
     info = device.describe()
     return Header(info, plan.digest, plan.shard, plan.description, plan.seed, protocol, round(time.time(), 3))
 
@@ -105,7 +104,7 @@ def run(
     Interrupting it (Ctrl-C, SIGTERM, SIGKILL) leaves a log that the same call goes on with.
     """
     policy = policy or RepeatPolicy()
-    budget = _Budget(None if minutes is None else clock() + 60.0 * minutes, clock)
+    budget = Budget(None if minutes is None else clock() + 60.0 * minutes, clock)
     state = _replayed(log.records)
     planned = {problem.key for problem in plan.problems}
     stopped = ""
@@ -119,22 +118,22 @@ def run(
             progress(len(state.done & planned), len(plan), problem.key)
     log.sync()
     cupti = log.header.device.properties.get("timer") == "cupti"
-    timed = sum(state.timers.values())
-    fallen_back = state.timers.get("events", 0) / timed if cupti and timed else 0.0
+    timed = state.timers.total() - state.timers[""]
+    fallen_back = state.timers["events"] / timed if cupti and timed else 0.0
     return Outcome(
         len(state.done & planned), len(plan), state.statuses, stopped, state.last_reason, fallen_back
     )
 
 
 def _problem(
-    problem: PlannedProblem, device: Device, log: RunLog, policy: RepeatPolicy, budget: _Budget, state: _State
+    problem: PlannedProblem, device: Device, log: RunLog, policy: RepeatPolicy, budget: Budget, state: _State
 ) -> str:
     """Measure what is missing of one problem; returns why the run must stop, or nothing."""
     if budget.spent():
         return TIME_UP
     candidates = device.candidates(problem.conv)
     if problem.key not in state.begun:
-        ranking = _guarded(lambda: device.heuristic(problem.conv))
+        ranking = _guarded(lambda: device.heuristic(problem.conv), ())
         log.append(problem_record(problem, candidates, ranking))
         state.begun.add(problem.key)
     measured = state.measured.setdefault(problem.key, set())
@@ -148,8 +147,8 @@ def _problem(
         result = _measured(device, problem, algorithm, policy, state)
         log.append(measure_record(problem, algorithm, result, time.time()))
         measured.add(algorithm)
-        state.statuses[result.status] = state.statuses.get(result.status, 0) + 1
-        state.note_timer(result.timer)
+        state.statuses[result.status] += 1
+        state.timers[result.timer] += 1
         state.last_reason = result.reason or state.last_reason
         if state.lost_in_a_row:
             lost = True  # and a hang's timeout is not the length of a measurement
@@ -158,8 +157,8 @@ def _problem(
         if state.lost_in_a_row >= MAX_LOST_IN_A_ROW:
             return f"the device was lost {MAX_LOST_IN_A_ROW} times in a row: {result.reason}"
     # after a loss a fresh process would first run every algorithm again, and hang or die once more
-    timed = () if lost else _guarded(lambda: device.find(problem.conv))
-    log.append(done_record(problem, timed, _conditions(device)))
+    timed = () if lost else _guarded(lambda: device.find(problem.conv), ())
+    log.append(done_record(problem, timed, _guarded(device.conditions, {})))
     state.done.add(problem.key)
     return ""
 
@@ -177,19 +176,12 @@ def _measured(
     return result
 
 
-def _guarded(ask: Callable[[], Sequence[Choice]]) -> Sequence[Choice]:
-    """The library's own choice, or none where asking for it lost the device."""
+def _guarded(ask: Callable[[], T], otherwise: T) -> T:
+    """What ``ask`` answers, or ``otherwise`` where asking lost the device."""
     try:
         return ask()
     except DeviceLostError:
-        return ()
-
-
-def _conditions(device: Device) -> Mapping[str, float]:
-    try:
-        return device.conditions()
-    except DeviceLostError:
-        return {}
+        return otherwise
 
 
 def _replayed(records: Sequence[Mapping[str, Any]]) -> _State:
@@ -203,5 +195,5 @@ def _replayed(records: Sequence[Mapping[str, Any]]) -> _State:
             state.done.add(key)
         elif record["kind"] == "measure":
             state.measured.setdefault(key, set()).add(record["algorithm"])
-            state.note_timer(record["result"].get("timer", ""))
+            state.timers[record["result"].get("timer", "")] += 1
     return state

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from surrogate.collect.networks import network_problems
-from surrogate.collect.plan import Caps, PlannedProblem, in_hash_order, unique
+from surrogate.collect.plan import Caps, PlannedProblem, in_hash_order, unique, within
 from surrogate.collect.plan_source import ALL, grid_problems
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
@@ -53,8 +53,8 @@ def mixture(total: int, seed: int, caps: Caps) -> tuple[list[PlannedProblem], li
     """
     if total < 1:
         raise InputError(f"a sample of {total} problems is empty; give at least 1")
-    networks = _within(network_problems(), caps)
-    grids = unique(_within(grid_problems(ALL), caps))
+    networks, _ = within(network_problems(), caps)
+    grids, _ = within(unique(grid_problems(ALL)), caps)
     scale = total / sum(MIXTURE.values())
     chosen = in_hash_order(networks, seed)[: round(scale * MIXTURE["network"])]
     chosen += in_hash_order(grids, seed)[: round(scale * MIXTURE["grid"])]
@@ -125,7 +125,3 @@ def _pick(weights: dict[T, int], u: float) -> T:
         if target < 0:
             return value
     return next(reversed(weights))
-
-
-def _within(problems: list[PlannedProblem], caps: Caps) -> list[PlannedProblem]:
-    return [problem for problem in problems if not caps.reason(problem.conv)]

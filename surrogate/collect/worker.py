@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, TextIO
 
 from surrogate.collect.device import Choice, DeviceInfo, DeviceLostError, Measurement, choices
@@ -33,15 +34,12 @@ class Worker:
         self._command = list(command)
         self._timeout_s, self._first_timeout_s = timeout_s, first_timeout_s
         self._child: subprocess.Popen[str] | None = None
-        self._info: DeviceInfo | None = None
         self.starts = 0
         """Processes started so far."""
 
     def describe(self) -> DeviceInfo:
-        """The device's facts, asked once."""
-        if self._info is None:
-            self._info = DeviceInfo.from_dict(self._ask("describe"))
-        return self._info
+        """See `Device.describe`."""
+        return DeviceInfo.from_dict(self._ask("describe"))
 
     def conditions(self) -> Mapping[str, float]:
         """See `Device.conditions`."""
@@ -71,14 +69,8 @@ class Worker:
 
     def _start(self) -> subprocess.Popen[str]:
         # a session of its own keeps the terminal's Ctrl-C from the child: the parent ends it in order
-        self._child = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            start_new_session=True,
-        )
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._child = subprocess.Popen(self._command, **pipes, text=True, bufsize=1, start_new_session=True)
         self.starts += 1
         return self._child
 
@@ -110,11 +102,10 @@ class Worker:
     def _discard(self, child: "subprocess.Popen[str]") -> None:
         self._child = None
         child.kill()
-        for stream in (child.stdin, child.stdout):
-            if stream:
-                with suppress(OSError):  # a request that was still buffered for a dead child
-                    stream.close()
-        child.wait()
+        with suppress(
+            OSError, ValueError, subprocess.TimeoutExpired
+        ):  # a request may still be buffered for it
+            child.communicate(timeout=10.0)
 
 
 class WorkerDevice(Worker):
@@ -134,7 +125,7 @@ class WorkerDevice(Worker):
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """See `Device.measure`."""
-        reply = self._ask("measure", conv=conv.to_dict(), algorithm=algorithm, policy=policy.to_dict())
+        reply = self._ask("measure", conv=conv.to_dict(), algorithm=algorithm, policy=asdict(policy))
         return Measurement.from_dict(reply)
 
 
@@ -143,7 +134,7 @@ class WorkerOperators(Worker):
 
     def measure(self, operator: Operator, policy: RepeatPolicy) -> Measurement:
         """As `WorkerDevice.measure`, of one operator."""
-        reply = self._ask("measure", operator=operator.key, policy=policy.to_dict())
+        reply = self._ask("measure", operator=operator.key, policy=asdict(policy))
         return Measurement.from_dict(reply)
 
 
@@ -176,19 +167,16 @@ def _answer(device: Any, request: Mapping[str, Any]) -> Any:
         return device.describe().to_dict()
     if call == "conditions":
         return dict(device.conditions())
-    policy = RepeatPolicy.from_dict(request["policy"]) if call == "measure" else None
+    policy = RepeatPolicy(**request["policy"]) if call == "measure" else None
     if "operator" in request:
         return device.measure(parse(request["operator"]), policy).to_dict()
     conv = Conv(**request["conv"])
     if call == "candidates":
         return list(device.candidates(conv))
-    if call == "heuristic":
-        return [choice.to_dict() for choice in device.heuristic(conv)]
-    if call == "find":
-        return [choice.to_dict() for choice in device.find(conv)]
     if call == "measure":
         return device.measure(conv, request["algorithm"], policy).to_dict()
-    raise InputError(f"call {call!r} is unknown to the worker")
+    ranking = {"heuristic": device.heuristic, "find": device.find}[call]
+    return [choice.to_dict() for choice in ranking(conv)]
 
 
 def _exit(child: "subprocess.Popen[str]") -> str:

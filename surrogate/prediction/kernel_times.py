@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from math import exp
 from typing import TYPE_CHECKING, Any
 
-from surrogate.features.families import AnyProblem, family_of
+from surrogate.features.conv import Conv
+from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, family_of
 from surrogate.features.operators.stand_ins import stand_ins
+from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.prediction.prepared import PreparedSetting, SettingCache, TargetDevice
 from surrogate.prediction.results import ROOFLINE, Estimate, KernelTime
 
@@ -88,6 +90,8 @@ class KernelTimes:
 
     def _choice(self, problem: AnyProblem, target: TargetDevice) -> tuple[int, PreparedSetting] | None:
         """Which of `stand_ins` the bundle knows, and the setting of the library with the most evidence for it."""
+        if problem.kind not in FAMILY_OF_KIND:  # an operator that only reads and writes, which no table holds
+            return None
         kind = family_of(problem)
         key = (kind, kind.setting_of(problem), _batched(problem))
         if key not in self._chosen:
@@ -125,7 +129,11 @@ def _batched(problem: AnyProblem) -> bool:
 
 def _by_roofline(problem: AnyProblem, target: TargetDevice) -> KernelTime:
     """The lower bound, where no model knows the problem."""
-    kind = family_of(problem)
-    time_us = float(kind.formula(kind.setting_of(problem), target.device).problem(problem).roofline_us)
+    if isinstance(problem, Conv) or problem.kind in FAMILY_OF_KIND:
+        kind = family_of(problem)
+        time_us = float(kind.formula(kind.setting_of(problem), target.device).problem(problem).roofline_us)
+    else:
+        peak = peak_tflops(target.device, problem.dtype, problem.uses_tensor_cores)
+        time_us = float(roofline_us(problem.flops, problem.dram_bytes, peak, target.device.dram_gbs))
     upper_us = ROOFLINE_UPPER * time_us
     return KernelTime(problem, target.name, "", "", time_us, time_us, upper_us, time_us, ROOFLINE, False)

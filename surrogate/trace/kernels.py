@@ -1,7 +1,6 @@
 """Kernels aggregated as nvprof prints them, by name, layer, layer type or for the whole model, with their bounds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -65,9 +64,6 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
     longest = int(members[time.argmax()])
     grid, block = activities.grid[longest], activities.block[longest]
     registers, shared = int(activities.registers[longest]), int(activities.shared_bytes[longest])
-    use = launch_use(
-        profile.compute_capability, profile.sms, int(grid.prod()), int(block.prod()), registers, shared
-    )
     return {
         "kernel": label,
         "time_pct": 100 * float(time.sum()) / total if total else 0.0,
@@ -81,9 +77,9 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
         "block": "x".join(map(str, block.tolist())) if block.all() else None,
         "registers": registers if registers >= 0 else None,
         "shared_bytes": shared if shared >= 0 else None,
-        "occupancy_pct": use.occupancy_pct if use else None,
-        "limited_by": use.limited_by if use else None,
-        "waves": use.waves if use else None,
+        **launch_use(
+            profile.compute_capability, profile.sms, int(grid.prod()), int(block.prod()), registers, shared
+        ),
     }
 
 
@@ -100,11 +96,7 @@ def _work(profile: Profile, members: Ints) -> Row:
         work |= {"tflops": flops / time_us / 1e6, "dram_gbs": moved / time_us / 1e3}
     if profile.gpu is None:
         return work
-    judged = verdict(flops, moved, time_us, _peak(profile, profile.gpu, known), profile.gpu.dram_gbs)
-    if judged is not None:
-        shares = {"compute_pct": 100 * judged.compute_share, "memory_pct": 100 * judged.memory_share}
-        work |= shares | {"bound": judged.bound}
-    return work
+    return work | verdict(flops, moved, time_us, _peak(profile, profile.gpu, known), profile.gpu.dram_gbs)
 
 
 def _peak(profile: Profile, gpu: Gpu, members: Ints) -> float:
@@ -136,26 +128,18 @@ def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, .
     return tuple(notes)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Shares of the peaks that a kernel reached, and the bound that follows."""
+def verdict(flops: float, dram_bytes: float, time_us: float, peak: float, dram_gbs: float) -> Row:
+    """Shares of the peaks (TFLOP/s and GB/s) in percent, and the bound: latency where both stay under 60 %.
 
-    compute_share: float
-    memory_share: float
-    bound: str
-
-
-def verdict(flops: float, dram_bytes: float, time_us: float, peak: float, dram_gbs: float) -> Verdict | None:
-    """Whether arithmetic (peak in TFLOP/s) or memory (GB/s) is the limit; latency where both stay under 60 %.
-
-    None for a time or peaks of 0.
+    Empty for a time of 0.
     """
-    if time_us <= 0 or peak <= 0 or dram_gbs <= 0:
-        return None
+    if not time_us:
+        return {}
     compute, memory = compute_us(flops, peak) / time_us, memory_us(dram_bytes, dram_gbs) / time_us
+    bound = COMPUTE_BOUND if compute >= memory else MEMORY_BOUND
     if max(compute, memory) < WELL_USED:
-        return Verdict(compute, memory, LATENCY_BOUND)
-    return Verdict(compute, memory, COMPUTE_BOUND if compute >= memory else MEMORY_BOUND)
+        bound = LATENCY_BOUND
+    return {"compute_pct": 100 * compute, "memory_pct": 100 * memory, "bound": bound}
 
 
 @lru_cache(maxsize=4096)
@@ -165,32 +149,30 @@ def uses_tensor_cores(kernel_name: str) -> bool:
     return any(mark in lower for mark in _TENSOR_MARKS) and "ffma" not in lower
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchUse:
-    """Theoretical occupancy of a launch in %, what limits it, and how often the grid fills the whole GPU."""
-
-    occupancy_pct: float
-    limited_by: str
-    waves: float
-
-
-@lru_cache(maxsize=8192)
 def launch_use(
     compute_capability: float, sms: int, blocks: int, threads: int, registers: int, shared_bytes: int
-) -> LaunchUse | None:
-    """Occupancy of a launch by `surrogate.features.occupancy`; None for an unknown launch or compute capability."""
+) -> Row:
+    """Theoretical occupancy of a launch in %, what limits it, and how often the grid fills the whole GPU.
+
+    All None for an unknown launch or compute capability.
+    """
+    unknown: Row = dict.fromkeys(("occupancy_pct", "limited_by", "waves"))
     known = compute_capability in LIMITS and threads > 0 and 0 <= registers <= MAX_REGISTERS_PER_THREAD
     if not known or shared_bytes < 0 or blocks < 1:
-        return None
+        return unknown
     try:
         held = occupancy(compute_capability, threads, registers, shared_bytes)
     except InputError:
-        return None
+        return unknown
     resident = held.blocks_per_sm
     if resident < 1:
-        return None
+        return unknown
     warps = -(-threads // WARP_THREADS)
     fills = resident * sms
     limits = f"grid ({blocks:,} blocks)" if blocks < fills else ", ".join(held.limiting)
     occupancy_pct = 100.0 * resident * warps / LIMITS[compute_capability].warps
-    return LaunchUse(occupancy_pct, limits, blocks / fills if fills else 0.0)
+    return {
+        "occupancy_pct": occupancy_pct,
+        "limited_by": limits,
+        "waves": blocks / fills if fills else 0.0,
+    }

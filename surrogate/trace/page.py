@@ -3,14 +3,12 @@
 Everything that comes from the trace is escaped.
 """
 
-from collections.abc import Callable
-from html import escape
-from math import floor, log10
 from pathlib import Path
 
 from surrogate.dataset.files import write_text
 from surrogate.features.roofline import peak_tflops, ridge_flops_per_byte
 from surrogate.report.page import Figure, Section, page
+from surrogate.report.style import BLUE, INK, blank, plain_tick, svg, theme
 from surrogate.report.tables import Facts, plain
 from surrogate.trace.kernels import kernel_table
 from surrogate.trace.profiling import Profile
@@ -18,9 +16,7 @@ from surrogate.trace.result import ResultTable, Row
 from surrogate.trace.tables import copy_table, layer_table, summary, type_table
 
 MAX_LINES = 200
-_WIDTH, _HEIGHT, _MARGIN, _RIGHT = 640.0, 380.0, 48.0, 24.0
 _MAX_DOTS = 300
-_FONT = 'font-size="12" fill="var(--ink)"'
 
 
 def write_page(profile: Profile, path: str | Path) -> None:
@@ -60,52 +56,15 @@ def roofline_svg(kernels: ResultTable, profile: Profile) -> str:
         return ""
     peak, dram = peak_tflops(profile.gpu, "fp32"), profile.gpu.dram_gbs
     ridge = ridge_flops_per_byte(peak, dram)
-    intensities = [ridge, *(row["flop_per_byte"] for row in dots)]
-    rates = [peak, *(row["tflops"] for row in dots)]
-    x, left, right = _axis(min(intensities), max(intensities), _MARGIN, _WIDTH - _RIGHT)
-    y, low, high = _axis(min(rates), max(rates), _HEIGHT - _MARGIN, 12)
-    # The roof rises with the bandwidth until the ridge and is flat behind it.
-    start = max(10**left, 10**low / dram * 1e3)
-    corners = ((start, start * dram / 1e3), (ridge, peak), (10.0**right, peak))
-    roof = "M" + " L".join(f"{x(intensity):.1f},{y(rate):.1f}" for intensity, rate in corners)
-    parts = [
-        f'<svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" role="img" aria-label="Roofline of the kernels">',
-        _grid(left, right, x, horizontal=True),
-        _grid(low, high, y, horizontal=False),
-        f'<path d="{roof}" fill="none" stroke="var(--ink)" stroke-width="1.5"/>',
-        *(_dot(row, x, y) for row in dots),
-        f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 8:.0f}" text-anchor="middle" {_FONT}>FLOP per DRAM byte</text>',
-        f'<text x="12" y="{_HEIGHT / 2:.0f}" text-anchor="middle" {_FONT}'
-        f' transform="rotate(-90 12 {_HEIGHT / 2:.0f})">TFLOP/s</text>',
-        "</svg>",
-    ]
-    return "\n".join(parts)
-
-
-def _axis(least: float, most: float, near: float, far: float) -> tuple[Callable[[float], float], int, int]:
-    """(value → coordinate, lowest and highest power of ten) of a logarithmic axis."""
-    low, high = floor(log10(least)), floor(log10(most)) + 1
-    return lambda value: near + (log10(value) - low) / (high - low) * (far - near), low, high
-
-
-def _grid(low: int, high: int, coordinate: Callable[[float], float], *, horizontal: bool) -> str:
-    lines = []
-    for power in range(low, high + 1):
-        at, text = coordinate(10.0**power), f"{10.0**power:,.10g}"
-        if horizontal:
-            ends = f'x1="{at:.1f}" x2="{at:.1f}" y1="12" y2="{_HEIGHT - _MARGIN}"'
-            label = f'x="{at:.1f}" y="{_HEIGHT - _MARGIN + 16}" text-anchor="middle"'
-        else:
-            ends = f'x1="{_MARGIN}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"'
-            label = f'x="{_MARGIN - 6}" y="{at + 4:.1f}" text-anchor="end"'
-        lines.append(f'<line {ends} stroke="var(--rule)"/><text {label} {_FONT}>{text}</text>')
-    return "\n".join(lines)
-
-
-def _dot(row: Row, x: Callable[[float], float], y: Callable[[float], float]) -> str:
-    radius = 3 + (row["time_pct"] or 0.0) ** 0.5 * 2
-    name = escape(f"{row['kernel']}: {row['time_pct']:.1f} % of the time, {row['bound']}")
-    return (
-        f'<circle cx="{x(row["flop_per_byte"]):.1f}" cy="{y(row["tflops"]):.1f}" r="{radius:.1f}"'
-        f' fill="var(--blue)" fill-opacity="0.6"><title>{name}</title></circle>'
-    )
+    intensities, rates = ([row[column] for row in dots] for column in ("flop_per_byte", "tflops"))
+    lowest, highest = min([ridge, *intensities]) / 2, max([ridge, *intensities]) * 2
+    with theme():
+        figure, (axis,) = blank(3.6)
+        # The roof rises with the bandwidth until the ridge and is flat behind it.
+        axis.loglog([lowest, ridge, highest], [lowest * dram / 1e3, peak, peak], color=INK)
+        axis.scatter(intensities, rates, [20 + 20 * row["time_pct"] for row in dots], color=BLUE, alpha=0.6)
+        axis.set_xlabel("FLOP per DRAM byte")
+        axis.set_ylabel("TFLOP/s")
+        axis.xaxis.set_major_formatter(plain_tick)
+        axis.yaxis.set_major_formatter(plain_tick)
+        return svg(figure)

@@ -45,10 +45,6 @@ class Spans:
         """Durations in µs."""
         return (self.end_ns - self.start_ns) / 1e3
 
-    def children(self, row: int) -> Ints:
-        """Rows whose parent is ``row``, in time order."""
-        return np.flatnonzero(self.parent == row)
-
     def depth_first(self) -> Iterator[tuple[int, int]]:
         """(row, depth) of every span, each before its children, siblings in time order."""
         below: dict[int, list[int]] = {}

@@ -13,7 +13,7 @@ from surrogate.bundle.calibrate import calibrate
 from surrogate.bundle.plan import greedy, plan_calibration, write_plan
 from surrogate.bundle.train import train
 from surrogate.collect.plan import unique
-from surrogate.collect.plan_file import file_problems
+from surrogate.collect.plan_source import file_problems
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset, read_dataset

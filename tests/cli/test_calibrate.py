@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.collect.plan_file import file_problems
+from surrogate.collect.plan_source import file_problems
 
 NEW = "TITAN Xp"
 

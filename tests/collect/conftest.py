@@ -53,7 +53,8 @@ class FakeDevice:
         seed = hashlib.sha256(f"{conv}{algorithm}".encode()).digest()[0]
         base = (10.0 + seed) * 1.01**visits
         times = (base, base + 1.0, base + 2.0, base + 1.0, base + 3.0)
-        kernel = Kernel(f"{algorithm.lower()}_kernel", 8, 2, 1, 128, 1, 1, 96, 1024, 0, base + 1.0)
+        name = f"{algorithm.lower()}_kernel"
+        kernel = Kernel(f"_Z{len(name)}{name}v", 8, 2, 1, 128, 1, 1, 96, 1024, 0, base + 1.0)
         spans = tuple(time + 0.5 for time in times)
         return Measurement("ok", "", times, spans, "cupti", 64, True, (kernel,))
 

@@ -67,19 +67,8 @@ def test_a_plan_file_and_shards(recording, tmp_path):
     plan.write_text("\n".join(problems[:6]))
     for shard in ("1/2", "2/2"):
         output = tmp_path / f"{shard[0]}.jsonl"
-        words = (
-            "--device",
-            "replay",
-            "--recording",
-            recording,
-            "--plan",
-            plan,
-            "--shard",
-            shard,
-            "-o",
-            output,
-        )
-        assert seer(*words).exit_code == 0
+        words = ("--device", "replay", "--recording", recording, "--plan", plan, "--shard", shard)
+        assert seer(*words, "-o", output).exit_code == 0
     rows = merge_runs([tmp_path / "1.jsonl", tmp_path / "2.jsonl"]).rows
     assert len(rows) == 24
 
@@ -96,11 +85,7 @@ def test_settings_reach_the_plan(tmp_path, recording):
 def test_the_cpu_keeps_its_time_under_either_name(tmp_path, monkeypatch):
     from surrogate.collect.cpu import spec
 
-    class Spec:
-        def to_dict(self):
-            return {"name": "Test CPU"}
-
-    monkeypatch.setattr(spec, "measure_spec", Spec)
+    monkeypatch.setattr(spec, "measure_spec", lambda: {"name": "Test CPU"})
     output, plan = tmp_path / "run.jsonl", tmp_path / "plan.txt"
     plan.write_text("\n".join(f"n1c16h{size}k16r3" for size in range(20, 220)))
     began = time.monotonic()
@@ -117,7 +102,7 @@ def test_the_cpu_keeps_its_time_under_either_name(tmp_path, monkeypatch):
     ("words", "message"),
     [
         (("--sample", "5"), "no device is named"),
-        (("--device", "cudnn", "--sample", "5", "--networks"), "networks and sample 5 came"),
+        (("--device", "cudnn", "--sample", "5", "--networks"), "sample 5 and networks came"),
         (("--device", "cudnn", "--grid", "sear"), "did you mean seer"),
         (("--device", "cudnn", "--sample", "5", "--shard", "3/2"), "out of range"),
         (("--device", "cudnn", "--sample", "5", "--gpu", "v100"), "--heuristic-only"),

@@ -28,17 +28,11 @@ def test_a_log_reads_back(tmp_path):
     path = tmp_path / "run.jsonl"
     begin(path, RECORD, RECORD)
     contents = log.read(path)
-    assert contents.header == HEADER
-    assert contents.records == (RECORD, RECORD)
+    assert (contents.header, contents.records) == (HEADER, (RECORD, RECORD))
     assert contents.whole_bytes == path.stat().st_size
-    assert all(isinstance(json.loads(line), dict) for line in path.read_text().splitlines())
-
-
-def test_a_packed_log_reads_alike_and_a_damaged_one_is_named(tmp_path):
-    path, packed = tmp_path / "run.jsonl", tmp_path / "run.jsonl.gz"
-    begin(path, RECORD)
+    packed = tmp_path / "run.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert log.read(packed).records == (RECORD,)
+    assert log.read(packed).records == (RECORD, RECORD)
     packed.write_bytes(packed.read_bytes()[:-9])
     with pytest.raises(InputError, match="not readable"):
         log.read(packed)
@@ -76,7 +70,7 @@ def test_a_log_cut_at_any_byte_goes_on(tmp_path, data):
     [
         ({"device": DeviceInfo("Other", "cudnn", "9.1.0")}, "GPU GPU, this is Other"),
         ({"device": DeviceInfo("GPU", "reference", "9.1.0")}, "library cudnn"),
-        ({"device": DeviceInfo("GPU", "cudnn", "9.2.0")}, "cudnn version 9.1.0, this is 9.2.0"),
+        ({"device": DeviceInfo("GPU", "cudnn", "9.2.0")}, "library version 9.1.0, this is 9.2.0"),
         ({"plan_digest": "b" * 64}, "plan test, seed 3, digest aaaaaaaaaaaa"),
         ({"shard": (2, 2)}, "shard 1/2"),
         ({"protocol": {"repeats": 3}}, "timing protocol"),
@@ -107,32 +101,19 @@ def test_a_foreign_file_is_refused_and_left_alone(tmp_path, content):
     assert path.read_bytes() == content
 
 
-def test_damage_in_the_middle_is_named_by_line(tmp_path):
-    path = tmp_path / "run.jsonl"
-    begin(path, RECORD, RECORD)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(lines[0] + b'{"kind": "do\n' + lines[2])
-    with pytest.raises(InputError, match=r"run\.jsonl:2: not a record"):
-        log.read(path)
-
-
-def test_a_newer_schema_and_an_incomplete_header(tmp_path):
+def test_what_cannot_be_read_or_written_is_told(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text(json.dumps({**HEADER.to_dict(), "schema": 99}) + "\n")
     with pytest.raises(InputError, match=r"schema 99.*upgrade"):
         log.read(path)
     path.write_text(json.dumps({"kind": log.HEADER, "schema": 1}) + "\n")
-    with pytest.raises(InputError, match="incomplete"):
+    with pytest.raises(InputError, match="damaged"):
         log.read(path)
-
-
-def test_missing_and_unwritable_places(tmp_path):
     with pytest.raises(InputError, match="no such run"):
         log.read(tmp_path / "none")
-    with pytest.raises(InputError, match="cannot be written"):
-        RunLog(tmp_path / "no" / "folder" / "run.jsonl", HEADER)
-    with pytest.raises(InputError, match="cannot be written"):
-        RunLog(tmp_path, HEADER)
+    for place in (tmp_path / "no" / "folder" / "run.jsonl", tmp_path):
+        with pytest.raises(InputError, match="cannot be written"):
+            RunLog(place, HEADER)
 
 
 class Narrow:
@@ -169,18 +150,19 @@ def test_a_disk_that_fills_up_leaves_whole_records(tmp_path, room):
 
 
 @pytest.mark.parametrize(
-    ("record", "said"),
+    "line",
     [
-        ({"kind": "measure", "problem": "p #0", "algorithm": "GEMM"}, "measure record without result"),
-        ({"kind": "problem", "problem": 5}, "problem record without problem"),
-        ({"kind": "done", "find": [], "conditions": {}}, "done record without problem"),
-        ({"kind": "song"}, "kind 'song' is unknown"),
-        ({"kind": ["done"]}, "not a record"),
-        ({**RECORD, "problem": "half \ud800"}, "'utf-8' codec can't encode"),
+        '{"kind": "do',
+        '{"kind": "measure", "problem": "p #0", "algorithm": "GEMM"}',
+        '{"kind": "problem", "problem": 5}',
+        '{"kind": "song"}',
+        '{"kind": ["done"]}',
     ],
 )
-def test_a_record_that_lacks_something_is_named_by_line(tmp_path, record, said):
+def test_damage_is_named_by_line(tmp_path, line):
     path = tmp_path / "run.jsonl"
-    begin(path, RECORD, record)
-    with pytest.raises(InputError, match=rf"run\.jsonl:3: not a record of a run \({said}"):
+    begin(path, RECORD, RECORD)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], line, *lines[2:]]) + "\n")
+    with pytest.raises(InputError, match=r"run\.jsonl:3: "):
         log.read(path)

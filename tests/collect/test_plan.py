@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 from surrogate.collect.log import conv_of
 from surrogate.collect.plan import (
     ANCHOR_VISITS,
-    CPU_CAPS,
     GPU_CAPS,
-    Caps,
     PlannedProblem,
     Settings,
     build,
     problem_key,
     spread,
-    tensor_sizes_bytes,
 )
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
@@ -100,16 +97,6 @@ def test_caps_name_what_they_leave_out():
     assert plan.left_out == {
         "under 1e+06 FLOPs": 1, "with a tensor over 2,048 MiB": 1, "over 1.5e+11 FLOPs": 1,
     }  # fmt: skip
-
-
-def test_caps_at_their_edges():
-    conv = Conv(n=1, c=1, h=1, k=1, r=1)
-    assert tensor_sizes_bytes(conv) == {"x": 4, "w": 4, "y": 4}
-    assert Caps(2, 2, 4).reason(conv) == ""
-    assert Caps(3, 9, 4).reason(conv)
-    assert Caps(0, 1, 4).reason(conv)
-    assert Caps(0, 9, 3).reason(conv)
-    assert CPU_CAPS.max_flops < GPU_CAPS.max_flops
 
 
 @pytest.mark.parametrize("shard", [(0, 1), (2, 1), (-1, 3)])

@@ -137,13 +137,6 @@ def test_a_source_builds_its_plan(tmp_path):
     assert len(PlanSource(grid="seer-winograd").build(GPU_CAPS)) > 800
 
 
-def test_one_source_must_be_named():
-    with pytest.raises(InputError, match="none came as the plan"):
-        PlanSource().build(GPU_CAPS)
-    with pytest.raises(InputError, match="grid seer and networks came"):
-        PlanSource(grid="seer", networks=True).build(GPU_CAPS)
-
-
 def test_shards_are_read():
     assert parse_shard("2/4") == (2, 4)
     for text in ("2", "a/b", "2/", "1/-3", ""):

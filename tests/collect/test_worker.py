@@ -1,7 +1,5 @@
 """A device in its own process: same answers, a fresh process after a loss, a hang or a crash."""
 
-import io
-import json
 import sys
 
 import pytest
@@ -10,7 +8,7 @@ from surrogate.collect.device import DeviceLostError
 from surrogate.collect.open_device import caps_for, open_device
 from surrogate.collect.operators.operator import Operator
 from surrogate.collect.protocol import RepeatPolicy
-from surrogate.collect.worker import WorkerDevice, WorkerOperators, serve
+from surrogate.collect.worker import WorkerDevice, WorkerOperators
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
@@ -48,6 +46,15 @@ class Device:
         pass
 
 serve(Device, sys.stdin, sys.stdout)
+"""
+
+
+OPERATORS = """
+class Operators(Device):
+    def measure(self, operator, policy):
+        if operator.kind == "softmax":
+            os.kill(os.getpid(), 11)
+        return Measurement("ok", operator.key, (1.0,), (1.0,), "cupti")
 """
 
 
@@ -94,25 +101,11 @@ def test_a_hung_process_is_ended():
         worker.close()
 
 
-OPERATORS = """
-import os, signal, sys
-from surrogate.collect.device import Measurement
-from surrogate.collect.worker import serve
-
-class Device:
-    def measure(self, operator, policy):
-        if operator.kind == "softmax":
-            os.kill(os.getpid(), signal.SIGSEGV)
-        return Measurement("ok", operator.key, (1.0,), (1.0,), "cupti")
-    def close(self):
-        pass
-
-serve(Device, sys.stdin, sys.stdout)
-"""
-
-
 def test_an_operator_that_crashes_costs_itself_alone():
-    worker, policy = WorkerOperators([sys.executable, "-c", OPERATORS]), RepeatPolicy()
+    child = CHILD.replace("serve(Device,", "serve(Operators,").replace(
+        "serve(Operators", OPERATORS + "\nserve(Operators"
+    )
+    worker, policy = WorkerOperators([sys.executable, "-c", child]), RepeatPolicy()
     try:
         assert worker.measure(Operator("add", (1, 2, 3, 4)), policy).reason == "add n=1 c=2 h=3 w=4"
         with pytest.raises(DeviceLostError, match="signal 11"):
@@ -127,17 +120,6 @@ def test_a_child_that_never_starts_is_a_loss():
     with pytest.raises(DeviceLostError, match="exit status 7"):
         worker.describe()
     worker.close()
-
-
-def test_an_unknown_call_is_answered():
-    class Nothing:
-        def close(self):
-            pass
-
-    replies = io.StringIO()
-    request = json.dumps({"call": "dance", "conv": CONV.to_dict()}) + "\n"
-    serve(Nothing, io.StringIO(request), replies)  # pyright: ignore[reportArgumentType]
-    assert "dance" in json.loads(replies.getvalue())["input_error"]
 
 
 def test_the_cudnn_worker_tells_what_is_missing(monkeypatch):

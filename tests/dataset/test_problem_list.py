@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from surrogate.collect.plan_file import file_problems
+from surrogate.collect.plan_source import file_problems
 from surrogate.dataset.problem_list import read_convs, read_list
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError

@@ -77,12 +77,8 @@ def test_the_real_traces(resnet, real):
 @pytest.mark.parametrize("part", [{"iterations_kept": [1]}, {"from_us": 1000.0}])
 def test_the_second_half_by_any_name(make_trace, read, part):
     trace = trim(read(make_trace(steps=2)), **part)
-    assert (len(trace.ranges), len(trace.calls), len(trace.activities), len(trace.allocations)) == (
-        10,
-        6,
-        6,
-        1,
-    )
+    tables = (trace.ranges, trace.calls, trace.activities, trace.allocations)
+    assert list(map(len, tables)) == [10, 6, 6, 1]
     assert (trace.activities.call >= 0).all() and (trace.activities.range >= 0).all()
     around = [trace.name_of(trace.ranges, r) for r in trace.activities.range]
     assert around == ["aten::cudnn_convolution", "aten::relu", "ReluBackward0", "aten::convolution_backward",

@@ -16,13 +16,8 @@ _THREAD = _PROCESS | 7
 def _export(path: Path, *, kernels: bool = True) -> Path:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
-        names = [
-            "cudaLaunchKernel_v7000",
-            "my_kernel",
-            "step",
-            "cudaMemcpyAsync_v3020",
-            "cudaGraphLaunch_v10000",
-        ]
+        calls = ["cudaMemcpyAsync_v3020", "cudaGraphLaunch_v10000"]
+        names = ["cudaLaunchKernel_v7000", "my_kernel", "step", *calls]
         connection.executemany("INSERT INTO StringIds VALUES (?, ?)", enumerate(names))
         connection.execute(
             "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId)"

@@ -89,13 +89,8 @@ def test_types_group_the_layers(made):
 
 def test_the_kernel_table_by_hand(made):
     row = _by(kernel_table(made), "kernel")["volta_scudnn_128x64_relu_interior_nn_v1"]
-    assert (row["calls"], row["total_us"], row["avg_us"], row["min_us"], row["max_us"]) == (
-        2,
-        200.0,
-        100.0,
-        100.0,
-        100.0,
-    )
+    assert (row["calls"], row["total_us"]) == (2, 200.0)
+    assert row["avg_us"] == row["min_us"] == row["max_us"] == 100.0
     assert row["time_pct"] == pytest.approx(100 * 100 / 360)
     assert row["gflop"] == pytest.approx(2 * CONV_FLOPS / 1e9) and row["dram_mb"] == pytest.approx(
         2 * CONV_BYTES / 1e6
@@ -104,12 +99,8 @@ def test_the_kernel_table_by_hand(made):
     # 256 threads of 32 registers and 4 KiB shared memory on a V100: 8 blocks of 8 warps fill its 64 warps.
     assert row["occupancy_pct"] == 100.0 and row["waves"] == pytest.approx(160 / (8 * 80))
     assert row["limited_by"] == "grid (160 blocks)"
-    assert (row["grid"], row["block"], row["registers"], row["shared_bytes"]) == (
-        "160x1x1",
-        "256x1x1",
-        32,
-        4096,
-    )
+    assert (row["grid"], row["block"]) == ("160x1x1", "256x1x1")
+    assert (row["registers"], row["shared_bytes"]) == (32, 4096)
 
 
 def test_kernels_by_layer_type_and_model(made):
@@ -182,12 +173,8 @@ def test_every_kernel_of_the_real_resnet_has_its_operator_and_layer(of_resnet):
     per_step = [{layers.name[i] for i in np.flatnonzero(layers.iteration == step)} for step in range(6)]
     assert all(names == per_step[0] for names in per_step[1:])
     types = _by(type_table(of_resnet), "type")
-    assert (types["conv2d"]["layers"], types["batch_norm"]["layers"], types["relu_"]["layers"]) == (
-        53,
-        53,
-        49,
-    )
-    assert types["max_pool2d"]["layers"] == types["linear"]["layers"] == 1
+    layers_of = {"conv2d": 53, "batch_norm": 53, "relu_": 49, "max_pool2d": 1, "linear": 1}
+    assert {name: types[name]["layers"] for name in layers_of} == layers_of
 
 
 def test_totals_equal_the_traces_own_sums(of_resnet):
@@ -273,23 +260,23 @@ def test_verdicts_at_sixty_per_cent():
     # GTX 1080 Ti's doubles: 354.368 GFLOP/s and 484 GB/s; 1 ms each.
     full = 354.368e9 * 1e-3
     for share, bound in ((0.61, "compute-bound"), (0.59, "latency-bound")):
-        assert verdict(share * full, 1e6, 1000.0, 0.354368, 484).bound == bound
-    assert verdict(1e6, 0.9 * 484e9 * 1e-3, 1000.0, 0.354368, 484).bound == "memory-bound"
-    assert verdict(1e6, 1e6, 0.0, 1, 1) is None
+        assert verdict(share * full, 1e6, 1000.0, 0.354368, 484)["bound"] == bound
+    assert verdict(1e6, 0.9 * 484e9 * 1e-3, 1000.0, 0.354368, 484)["bound"] == "memory-bound"
+    assert verdict(1e6, 1e6, 0.0, 1, 1) == {}
 
 
 def test_occupancy_and_its_limit():
     use = launch_use(7.0, 80, 100_000, 64, 88, 3328)
-    assert use is not None and use.limited_by == "registers" and use.occupancy_pct == 31.25  # 10 of 32 blocks
-    assert use.waves == pytest.approx(100_000 / (10 * 80))
-    assert launch_use(7.0, 80, 4, 64, 88, 3328).limited_by == "grid (4 blocks)"
-    for bad in (
+    assert use["limited_by"] == "registers" and use["occupancy_pct"] == 31.25  # 10 of 32 blocks
+    assert use["waves"] == pytest.approx(100_000 / (10 * 80))
+    assert launch_use(7.0, 80, 4, 64, 88, 3328)["limited_by"] == "grid (4 blocks)"
+    no_gpu, no_block, no_registers = (
         (6.3, 80, 1, 64, 32, 0),
         (7.0, 80, 0, 64, 32, 0),
         (7.0, 80, 1, 64, 999, 0),
-        (7.0, 80, 1, 64, -1, -1),
-    ):
-        assert launch_use(*bad) is None
+    )
+    for bad in (no_gpu, no_block, no_registers, (7.0, 80, 1, 64, -1, -1)):
+        assert set(launch_use(*bad).values()) == {None}
 
 
 @pytest.mark.parametrize(

@@ -15,18 +15,17 @@ import pandas as pd
 
 from surrogate.collect.log import conv_of
 from surrogate.collect.plan import problem_key
-from surrogate.dataset.columns import SETTING_COLUMNS
 from surrogate.dataset.files import write_text
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.formats.imported import plural
+from surrogate.formats.imported import Imported, plural
 
 MAX_PAIRS = 30_000
 """Markers carry a pair's number in their grid; more than this would cost more than the pairs themselves."""
 MARKER = "seer_marker"
 """The empty kernel that is launched before each pair, with grid x = the pair's number + 1."""
-SETTINGS = SETTING_COLUMNS[3:]
+SETTINGS = ("direction", "dtype", "math", "layout")
 KEY = (*SETTINGS, *SIZE_COLUMNS, "algorithm", "kernel_index")
 """What a counted kernel is joined by; the device's columns (gpu, library, version) join in front."""
 _IDENTITY = ("gpu", "run", "kernel_index", "kernel_name")
@@ -101,13 +100,15 @@ def _rank(seed: int, pair: Pair) -> bytes:
     return hashlib.sha256(f"{seed} {pair.key}".encode()).digest()
 
 
-def attribute(launches: pd.DataFrame, pairs: Sequence[Pair]) -> tuple[pd.DataFrame, list[str]]:
+def attribute(imported: Imported, pairs: Sequence[Pair]) -> tuple[pd.DataFrame, list[str]]:
     """(a row per kernel with `KEY`, ``kernel_name`` and its numbers; notes) of one profiled run.
 
-    ``launches``: the table that `surrogate.formats` reads, in launch order. A launch before the first marker,
+    ``imported``: what `surrogate.formats` reads, its launches in order. A launch before the first marker,
     or after a marker that names no pair, is left out and told in the notes. ``kernel_index`` counts a pair's
     kernels from 0.
     """
+    launches = imported.kernels
+    assert launches is not None  # a profiler's file without a launch is refused by its reader
     is_marker = launches["kernel_name"].str.startswith(MARKER)
     numbers = (launches["grid_x"].where(is_marker) - 1).ffill()
     known = ~is_marker & numbers.notna() & (numbers < len(pairs))
@@ -155,12 +156,8 @@ def add_counters(kernels: pd.DataFrame, counters: pd.DataFrame) -> tuple[pd.Data
     counted = known.reindex(keyed.index)
     merged = keyed.copy()
     for column in known.columns:
-        filled = (
-            counted[column]
-            if column not in merged
-            else merged[column].where(merged[column].notna(), counted[column])
-        )
-        merged[column] = filled
+        own = merged.get(column, counted[column])
+        merged[column] = own.where(own.notna(), counted[column])
     hit = int(keyed.index.isin(known.index).sum())
     leading = list(kernels.columns)
     merged = merged.reset_index()

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,10 +32,7 @@ RESOURCES = (
     "launch__registers_per_thread",
     "launch__shared_mem_per_block_static",
     "launch__shared_mem_per_block_dynamic",
-    "launch__occupancy_limit_blocks",
-    "launch__occupancy_limit_registers",
-    "launch__occupancy_limit_shared_mem",
-    "launch__occupancy_limit_warps",
+    *(f"launch__occupancy_limit_{limit}" for limit in ("blocks", "registers", "shared_mem", "warps")),
     "device__attribute_multiprocessor_count",
 )
 """What B_max follows from; no pass either."""
@@ -43,15 +40,11 @@ RESOURCES = (
 GROUPS: dict[str, tuple[str, ...]] = {
     "A": (
         "gpu__time_duration.sum",
-        "dram__bytes_read.sum",
-        "dram__bytes_write.sum",
-        "dram__sectors_read.sum",
-        "dram__sectors_write.sum",
+        *(f"dram__{unit}_{way}.sum" for unit in ("bytes", "sectors") for way in ("read", "write")),
         "dram__throughput.avg.pct_of_peak_sustained_elapsed",
         "lts__t_sectors_op_read.sum",
         "lts__t_sectors_op_write.sum",
-        "sm__inst_executed_pipe_fma.sum",
-        "sm__inst_executed_pipe_tensor.sum",
+        *(f"sm__inst_executed_pipe_{pipe}.sum" for pipe in ("fma", "tensor")),
         "sm__warps_active.avg.pct_of_peak_sustained_active",
         "sm__cycles_elapsed.max",
         *RESOURCES,
@@ -130,32 +123,14 @@ class Tool:
             "--metrics", ncu_metrics(group), "--export", str(report),
         )  # fmt: skip
         # base units would round to two decimals, so the export keeps ncu's own, which the reader scales
-        export = (
-            self.path,
-            "--import",
-            str(report),
-            "--csv",
-            "--page",
-            "raw",
-            "--print-kernel-base",
-            "mangled",
-        )
+        page = ("--csv", "--page", "raw", "--print-kernel-base", "mangled")
+        export = (self.path, "--import", str(report), *page)
         return Pass(group, (self.path, *options, *program), report, export)
 
     def _nvprof(self, name: str, extra: Sequence[str], program: Sequence[str], folder: Path) -> Pass:
         log = folder / f"{name}.csv"
-        options = (
-            "--profile-from-start",
-            "off",
-            "--print-gpu-trace",
-            "--demangling",
-            "off",
-            "--csv",
-            *extra,
-            "--log-file",
-            str(log),
-        )
-        return Pass(name, (self.path, *options, *program), log)
+        options = ("--profile-from-start", "off", "--print-gpu-trace", "--demangling", "off", "--csv")
+        return Pass(name, (self.path, *options, *extra, "--log-file", str(log), *program), log)
 
 
 def find_tool(compute_capability: float, which: Callable[[str], str | None] = shutil.which) -> Tool:
@@ -163,21 +138,19 @@ def find_tool(compute_capability: float, which: Callable[[str], str | None] = sh
 
     Raises `InputError` where the profiler that the GPU needs is missing.
     """
-    if compute_capability < NVPROF_BELOW:
-        path = which(NVPROF_NAME)
+    served = {NVPROF_NAME: compute_capability < NVPROF_BELOW, NCU: compute_capability >= NCU_FROM}
+    for name in (name for name, serves in served.items() if serves):
+        path = which(name)
         if path:
-            return Tool(NVPROF_NAME, path)
-    if compute_capability >= NCU_FROM:
-        path = which(NCU)
-        if path:
-            return Tool(NCU, path)
+            return Tool(name, path)
+    if served[NCU]:
         raise InputError("ncu is not on the PATH; install Nsight Compute, or collect times alone")
     raise InputError("nvprof is not on the PATH; install CUDA 11 or older, or collect times alone")
 
 
-def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The child's environment: the C locale, so that numbers have points and no thousands separators."""
-    return {**(os.environ if base is None else base), "LC_ALL": "C", "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, "LC_ALL": "C", "PYTHONUNBUFFERED": "1"}
 
 
 def permission_denied(text: str) -> bool:
@@ -252,7 +225,7 @@ def _attributed(
 ) -> list[pd.DataFrame]:
     """The kernels of one reading (none where it cannot be read); what was wrong goes to ``notes``."""
     try:
-        table, said = attribute(_launches(read()), pairs)
+        table, said = attribute(read(), pairs)
     except InputError as error:
         if permission_denied(str(error)):
             raise PermissionError from None
@@ -320,8 +293,3 @@ def _read_report(profiled: Pass) -> Imported:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"{profiled.output.name} could not be exported ({error})") from None
     return ncu.read([exported])
-
-
-def _launches(imported: Imported) -> pd.DataFrame:
-    assert imported.kernels is not None  # a profiler's file without a launch is refused by its reader
-    return imported.kernels

@@ -59,18 +59,12 @@ class ProfiledStopwatch(Stopwatch):
         self.number = 0
         self.label = ""
 
-    def time(
-        self,
-        call: Callable[[], None],
-        policy: RepeatPolicy,
-        workspace_bytes: int | None = None,
-        deterministic: bool | None = None,
-    ) -> Measurement:
+    def time(self, call: Callable[[], None], policy: RepeatPolicy) -> Measurement:
         """Warm up outside the profiled range of ``number`` and ``label``, then call once inside."""
         warm_us = self.warm(call)
         with self._profiler.profiled(self.number, self.label):
             call()
-        return Measurement("ok", "", (warm_us,), (warm_us,), "events", workspace_bytes, deterministic)
+        return Measurement("ok", "", (warm_us,), (warm_us,), "events")
 
 
 def run_pairs(pairs: Sequence[Pair], device: Any, stopwatch: Any, seconds: float) -> int:

@@ -15,7 +15,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from surrogate.features.conv import Conv
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.errors import InputError
 from surrogate.features.support import unsupported_reason
 
 LIBRARY = "reference"
@@ -25,14 +24,14 @@ TILE = 32
 
 @dataclass(frozen=True, slots=True)
 class CpuAlgorithm:
-    """``compute(x, w, conv)`` returns y; ``workspace(conv)`` are the bytes of its larger intermediate arrays."""
+    """``run(x, w, conv)`` returns y; ``workspace_bytes(conv)`` are the bytes of its larger intermediate arrays."""
 
     name: str
-    compute: Callable[[np.ndarray, np.ndarray, Conv], np.ndarray] = field(repr=False)
-    workspace: Callable[[Conv], int] = field(repr=False)
+    run: Callable[[np.ndarray, np.ndarray, Conv], np.ndarray] = field(repr=False)
+    workspace_bytes: Callable[[Conv], int] = field(repr=False)
 
     def unsupported_reason(self, conv: Conv) -> str | None:
-        """Why `run` would refuse ``conv``, or None."""
+        """Why ``run`` does not take ``conv``, or None."""
         for name, taken in (("direction", ("fwd",)), ("dtype", ("fp32",)), ("layout", ("NCHW",))):
             if getattr(conv, name) not in taken:
                 return f"{name} {getattr(conv, name)}: the CPU device runs {taken[0]} only"
@@ -40,28 +39,6 @@ class CpuAlgorithm:
             return f"math {conv.math}: the CPU device has no tensor cores"
         problem: Any = conv  # the rules' protocol also admits columns, whose fields may be set
         return unsupported_reason(self.name, problem, library=LIBRARY)
-
-    def workspace_bytes(self, conv: Conv) -> int:
-        """Bytes beside x, w and y; raises `InputError` where the problem is not taken."""
-        self._require(conv)
-        return self.workspace(conv)
-
-    def run(self, x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
-        """The convolution. Raises `InputError` where the problem is not taken, or an operand does not fit it."""
-        self._require(conv)
-        wanted = {
-            "x": (x, (conv.n, conv.c, conv.h, conv.w)),
-            "w": (w, (conv.k, conv.c // conv.groups, conv.r, conv.s)),
-        }
-        for name, (array, shape) in wanted.items():
-            if array.shape != shape or array.dtype != np.float32:
-                raise InputError(f"{name} is {array.dtype} {array.shape}; the problem needs float32 {shape}")
-        return self.compute(x, w, conv)
-
-    def _require(self, conv: Conv) -> None:
-        reason = self.unsupported_reason(conv)
-        if reason is not None:
-            raise InputError(f"{self.name} does not take {conv}: {reason}; ask unsupported_reason first")
 
 
 def direct(x: np.ndarray, w: np.ndarray, conv: Conv) -> np.ndarray:
@@ -255,10 +232,6 @@ def _winograd_workspace(conv: Conv, m: int, fused: bool) -> int:
     return 4 * (m + 2) ** 2 * (conv.k * conv.c // conv.groups + count * (conv.c + conv.k))
 
 
-def _taps_and_outputs(conv: Conv) -> tuple[int, int]:
-    return conv.r * conv.s, conv.out_h * conv.out_w
-
-
 def _implicit_workspace(conv: Conv) -> int:
     """One tap's window of one image, and its product."""
     return 4 * conv.out_h * conv.out_w * (conv.c + conv.k)
@@ -266,14 +239,12 @@ def _implicit_workspace(conv: Conv) -> int:
 
 def _precomp_workspace(conv: Conv) -> int:
     """The offsets, and the columns of one image."""
-    taps, outputs = _taps_and_outputs(conv)
-    return taps * outputs * (8 + 4 * conv.c)
+    return conv.r * conv.s * conv.out_h * conv.out_w * (8 + 4 * conv.c)
 
 
 def _gemm_workspace(conv: Conv) -> int:
     """The im2col matrix of the whole batch."""
-    taps, outputs = _taps_and_outputs(conv)
-    return 4 * conv.n * conv.c * taps * outputs
+    return 4 * conv.n * conv.c * conv.r * conv.s * conv.out_h * conv.out_w
 
 
 ALGORITHMS: Mapping[str, CpuAlgorithm] = {

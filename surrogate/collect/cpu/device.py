@@ -33,7 +33,7 @@ class CpuDevice:
             from surrogate.collect.cpu import spec as sheet
 
             sheet.steady_threads()
-            spec = sheet.measure_spec().to_dict()
+            spec = sheet.measure_spec()
         self._algorithms, self._spec = algorithms, dict(spec)
         self._max_workspace_bytes = max_workspace_bytes
         self._random = np.random.Generator(np.random.PCG64(0))

@@ -2,10 +2,9 @@
 
 import os
 import platform
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from timeit import timeit
 from typing import Any
 
 import numpy as np
@@ -20,45 +19,26 @@ SECONDS = 0.5
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 
-@dataclass(frozen=True, slots=True)
-class CpuSpec:
-    """What the device is and how fast: the peak of the library it runs on, not of the silicon.
+def measure_spec() -> dict[str, Any]:
+    """Describe this machine and measure its two peaks; takes at most about two seconds.
 
-    ``gemm_gflops``: best float32 GEMM of 1024³ (2 flops per multiply-add), with ``threads_used`` threads.
-    ``copy_gbs``: best copy of one array to another, bytes read plus written, one thread, 1e9 bytes per GB.
-    ``last_level_cache_bytes``: as the system states it, else 0; BLAS fields else "unknown".
+    ``gemm_gflops``: best float32 GEMM of 1024³ (2 flops per multiply-add), with ``threads_used`` threads: the peak of
+    the library, not of the silicon. ``copy_gbs``: best copy of one array to another, bytes read plus written, one
+    thread, 1e9 bytes per GB. ``last_level_cache_bytes``: as the system states it, else 0; BLAS fields else "unknown".
     """
-
-    name: str
-    cores_usable: int
-    threads_used: int
-    gemm_gflops: float
-    copy_gbs: float
-    last_level_cache_bytes: int
-    numpy_version: str
-    blas_name: str
-    blas_version: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Field name → value."""
-        return asdict(self)
-
-
-def measure_spec() -> CpuSpec:
-    """Describe this machine and measure its two peaks; takes at most about two seconds."""
     cache_bytes = last_level_cache_bytes(CACHES)
     blas_name, blas_version, threads = blas()
-    return CpuSpec(
-        name=cpu_name(CPUINFO),
-        cores_usable=usable_cores(),
-        threads_used=threads,
-        gemm_gflops=gemm_gflops(GEMM_SIZE, SECONDS),
-        copy_gbs=copy_gbs(min(max(LEAST_COPY_BYTES, 4 * cache_bytes), MOST_COPY_BYTES), SECONDS),
-        last_level_cache_bytes=cache_bytes,
-        numpy_version=np.__version__,
-        blas_name=blas_name,
-        blas_version=blas_version,
-    )
+    return {
+        "name": cpu_name(CPUINFO),
+        "cores_usable": usable_cores(),
+        "threads_used": threads,
+        "gemm_gflops": gemm_gflops(GEMM_SIZE, SECONDS),
+        "copy_gbs": copy_gbs(min(max(LEAST_COPY_BYTES, 4 * cache_bytes), MOST_COPY_BYTES), SECONDS),
+        "last_level_cache_bytes": cache_bytes,
+        "numpy_version": np.__version__,
+        "blas_name": blas_name,
+        "blas_version": blas_version,
+    }
 
 
 def cpu_name(cpuinfo: Path) -> str:
@@ -73,9 +53,7 @@ def cpu_name(cpuinfo: Path) -> str:
 
 def usable_cores() -> int:
     """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def last_level_cache_bytes(caches: Path) -> int:
@@ -131,12 +109,7 @@ def copy_gbs(nbytes: int, seconds: float) -> float:
 def _best_seconds(action: Callable[[], object], seconds: float) -> float:
     """Shortest of the runs that fit into ``seconds``, after one to warm up; at least one is timed."""
     action()
-    best = float("inf")
-    end = time.perf_counter() + seconds
-    while True:
-        start = time.perf_counter()
-        action()
-        stop = time.perf_counter()
-        best = min(best, stop - start)
-        if stop >= end:
-            return best
+    runs_s: list[float] = []
+    while sum(runs_s) < seconds:
+        runs_s.append(timeit(action, number=1))
+    return min(runs_s)

@@ -11,7 +11,7 @@ import ctypes
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from surrogate.collect.device import Kernel
@@ -23,28 +23,12 @@ NEEDED_KINDS = ("CONCURRENT_KERNEL", "EXTERNAL_CORRELATION", "MEMSET", "MEMCPY",
 
 
 @dataclass(frozen=True, slots=True)
-class KernelSpan:
-    """One kernel launch as CUPTI recorded it, times in ns of the GPU's clock; the name is mangled."""
+class Span:
+    """One launch as CUPTI recorded it, times in ns of the GPU's clock. A memset or memcpy has no kernel."""
 
     start_ns: int
     end_ns: int
-    kernel_name: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    registers_per_thread: int
-    static_shared_bytes: int
-    dynamic_shared_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class CopySpan:
-    """One memset or memcpy: it counts in a call's time and is no kernel."""
-
-    start_ns: int
-    end_ns: int
-
-
-Span = KernelSpan | CopySpan
+    kernel: Kernel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +75,7 @@ class Activity:
             ImportError,
             RuntimeError,
             OSError,
-        ) as error:  # its own library may be missing, or refuse the driver
+        ) as error:  # its library may be missing, or refuse the driver
             missing = isinstance(error, ModuleNotFoundError)
             return None, "cupti-python is not installed" if missing else _line(error)
         activity = cls(cupti, flush_bytes)
@@ -178,22 +162,17 @@ class Activity:
             elif kind == kinds.MEMSET and record.bytes == self._flush_bytes:
                 self._flushes_ns.append(int(record.end))
             elif kind in (kinds.MEMSET, kinds.MEMCPY):
-                span = CopySpan(int(record.start), int(record.end))
+                span = Span(int(record.start), int(record.end))
                 self._spans.setdefault(record.correlation_id, []).append(span)
 
 
-def span_of(record: Any) -> KernelSpan:
-    """A copy of one kernel record (CUpti_ActivityKernel…)."""
-    return KernelSpan(
-        int(record.start),
-        int(record.end),
-        str(record.name),
-        (int(record.grid_x), int(record.grid_y), int(record.grid_z)),
-        (int(record.block_x), int(record.block_y), int(record.block_z)),
-        int(record.registers_per_thread),
-        int(record.static_shared_memory),
-        int(record.dynamic_shared_memory),
-    )
+def span_of(record: Any) -> Span:
+    """A copy of one kernel record (CUpti_ActivityKernel…); the name is mangled."""
+    sizes = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread",
+             "static_shared_memory", "dynamic_shared_memory")  # fmt: skip
+    launch = (int(getattr(record, name)) for name in sizes)
+    start_ns, end_ns = int(record.start), int(record.end)
+    return Span(start_ns, end_ns, Kernel(str(record.name), *launch, (end_ns - start_ns) / 1e3))
 
 
 def traced(repeats: Sequence[Sequence[Span]]) -> Traced | None:
@@ -202,23 +181,18 @@ def traced(repeats: Sequence[Sequence[Span]]) -> Traced | None:
         return None
     sums = tuple(sum(span.end_ns - span.start_ns for span in spans) / 1e3 for spans in repeats)
     spans_us = tuple((max(s.end_ns for s in spans) - spans[0].start_ns) / 1e3 for spans in repeats)
-    kernels = [[span for span in spans if isinstance(span, KernelSpan)] for spans in repeats]
+    kernels = [[span.kernel for span in spans if span.kernel] for spans in repeats]
     return Traced(sums, spans_us, _kernels(kernels))
 
 
-def _kernels(repeats: Sequence[Sequence[KernelSpan]]) -> tuple[Kernel, ...]:
+def _kernels(repeats: Sequence[Sequence[Kernel]]) -> tuple[Kernel, ...]:
     """The first repeat's launches; times are medians over those repeats that launched the same kernels."""
-    first = repeats[0]
-    names = [span.kernel_name for span in first]
-    alike = [spans for spans in repeats if [span.kernel_name for span in spans] == names]
+    names = [kernel.kernel_name for kernel in repeats[0]]
+    alike = [kernels for kernels in repeats if [kernel.kernel_name for kernel in kernels] == names]
     return tuple(
-        Kernel(
-            span.kernel_name, *span.grid, *span.block, span.registers_per_thread, span.static_shared_bytes,
-            span.dynamic_shared_bytes,
-            statistics.median((spans[index].end_ns - spans[index].start_ns) / 1e3 for spans in alike),
-        )
-        for index, span in enumerate(first)
-    )  # fmt: skip
+        replace(launches[0], time_us=statistics.median(kernel.time_us for kernel in launches))
+        for launches in zip(*alike, strict=True)
+    )
 
 
 def _line(error: BaseException) -> str:

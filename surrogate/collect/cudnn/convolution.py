@@ -13,36 +13,18 @@ from surrogate.collect.cudnn.library import AlgoPerf, Library
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
-ALGORITHMS: Mapping[str, Mapping[str, int]] = {
-    "fwd": {
-        "IMPLICIT_GEMM": 0,
-        "IMPLICIT_PRECOMP_GEMM": 1,
-        "GEMM": 2,
-        "DIRECT": 3,
-        "FFT": 4,
-        "FFT_TILING": 5,
-        "WINOGRAD": 6,
-        "WINOGRAD_NONFUSED": 7,
-    },
-    "bwd_data": {
-        "ALGO_0": 0,
-        "ALGO_1": 1,
-        "FFT": 2,
-        "FFT_TILING": 3,
-        "WINOGRAD": 4,
-        "WINOGRAD_NONFUSED": 5,
-    },
-    "bwd_filter": {
-        "ALGO_0": 0,
-        "ALGO_1": 1,
-        "FFT": 2,
-        "ALGO_3": 3,
-        "WINOGRAD": 4,
-        "WINOGRAD_NONFUSED": 5,
-        "FFT_TILING": 6,
-    },
-}
-"""cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t. DIRECT and the filter gradient's WINOGRAD were never implemented."""
+ALGORITHMS: Mapping[str, tuple[str, ...]] = {
+    "fwd": (
+        "IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT", "FFT", "FFT_TILING", "WINOGRAD",
+        "WINOGRAD_NONFUSED",
+    ),
+    "bwd_data": ("ALGO_0", "ALGO_1", "FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"),
+    "bwd_filter": ("ALGO_0", "ALGO_1", "FFT", "ALGO_3", "WINOGRAD", "WINOGRAD_NONFUSED", "FFT_TILING"),
+}  # fmt: skip
+"""cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t in the order of its numbers.
+
+DIRECT and the filter gradient's WINOGRAD were never implemented.
+"""
 NON_DETERMINISTIC = {("bwd_data", "ALGO_0"), ("bwd_filter", "ALGO_0"), ("bwd_filter", "ALGO_3")}
 """Algorithms that the header marks non-deterministic (they add by atomics)."""
 MATHS = {"default": 0, "tensor_op": 1, "tensor_op_allow_conversion": 2, "fma": 3}
@@ -59,18 +41,13 @@ CROSS_CORRELATION = 1
 
 def algorithm_name(direction: str, number: int) -> str:
     """The name of an algorithm's number, or ``ALGO_number`` for one that a newer cuDNN added."""
-    for name, known in ALGORITHMS[direction].items():
-        if known == number:
-            return name
-    return f"ALGO_{number}"
+    names = ALGORITHMS[direction]
+    return names[number] if number < len(names) else f"ALGO_{number}"
 
 
 def math_name(number: int) -> str:
     """The name of a math type's number, or the number itself."""
-    for name, known in MATHS.items():
-        if known == number:
-            return name
-    return str(number)
+    return {known: name for name, known in MATHS.items()}.get(number, str(number))
 
 
 def data_type(dtype: str) -> int:
@@ -85,20 +62,14 @@ class Direction:
     """The stem of a direction's functions, and the roles of its operands and result: ``x``, ``w``, ``y``."""
 
     stem: str
-    first: str
-    second: str
-    result: str
-
-    @property
-    def roles(self) -> tuple[str, str, str]:
-        """First operand, second operand, result."""
-        return self.first, self.second, self.result
+    roles: tuple[str, str, str]
+    """First operand, second operand, result."""
 
 
 DIRECTIONS: Mapping[str, Direction] = {
-    "fwd": Direction("Forward", "x", "w", "y"),
-    "bwd_data": Direction("BackwardData", "w", "y", "x"),
-    "bwd_filter": Direction("BackwardFilter", "x", "y", "w"),
+    "fwd": Direction("Forward", ("x", "w", "y")),
+    "bwd_data": Direction("BackwardData", ("w", "y", "x")),
+    "bwd_filter": Direction("BackwardFilter", ("x", "y", "w")),
 }
 ENTRIES = 16
 """Room for rankings: an algorithm may stand in them twice, with two math types."""
@@ -143,13 +114,6 @@ class Convolutions:
         self._direction = DIRECTIONS[conv.direction]
         return self._direction
 
-    def output_dims(self) -> tuple[int, ...]:
-        """The output's n, c, h, w as cuDNN computes them; needs no GPU."""
-        d, dims = self.descriptors, [ctypes.c_int() for _ in range(4)]
-        references = [ctypes.byref(dim) for dim in dims]
-        self._library.check("cudnnGetConvolution2dForwardOutputDim", d["conv"], d["x"], d["w"], *references)
-        return tuple(dim.value for dim in dims)
-
     def workspace_bytes(self, algorithm: int) -> int:
         """An algorithm's workspace."""
         size = ctypes.c_size_t()
@@ -168,18 +132,9 @@ class Convolutions:
         """Every algorithm timed once."""
         count, perf = ctypes.c_int(), (AlgoPerf * ENTRIES)()
         operands, result = self._placed(pointers)
-        arguments = (
-            *operands,
-            self.descriptors["conv"],
-            *result,
-            ENTRIES,
-            ctypes.byref(count),
-            perf,
-            *workspace,
-        )
-        self._library.check(
-            f"cudnnFindConvolution{self._direction.stem}AlgorithmEx", self._handle, *arguments
-        )
+        tensors = *operands, self.descriptors["conv"], *result
+        name = f"cudnnFindConvolution{self._direction.stem}AlgorithmEx"
+        self._library.check(name, self._handle, *tensors, ENTRIES, ctypes.byref(count), perf, *workspace)
         return list(perf[: count.value])
 
     def run(self, algorithm: int, pointers: Mapping[str, int], workspace: tuple[int, int]) -> None:
@@ -195,8 +150,8 @@ class Convolutions:
 
     def _described(self) -> tuple[Any, ...]:
         """The descriptors of operands, convolution and result, in the order of all functions that run nothing."""
-        d, direction = self.descriptors, self._direction
-        return d[direction.first], d[direction.second], d["conv"], d[direction.result]
+        first, second, result = (self.descriptors[role] for role in self._direction.roles)
+        return first, second, self.descriptors["conv"], result
 
     def _placed(self, pointers: Mapping[str, int]) -> tuple[list[Any], list[Any]]:
         """The operands' descriptors, each with its pointer, and the result's."""

@@ -1,7 +1,7 @@
 """The `cudnn` device: one legacy algorithm = one call, on the current GPU."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
@@ -48,7 +48,6 @@ class CudnnDevice:
         *,
         max_workspace_bytes: int = GPU_CAPS.max_workspace_bytes,
         max_tensor_bytes: int = GPU_CAPS.max_tensor_bytes,
-        self_check: bool = True,
         **parts: Any,
     ) -> None:
         """``parts``: stand-ins, as `Instruments` takes. `InputError` where libcudnn, CuPy or a GPU is missing."""
@@ -58,20 +57,17 @@ class CudnnDevice:
             self._convolutions = Convolutions(self._bench.library, self._bench.handle)
         except CudnnError as error:
             raise self._bench.does_not_start(error) from None
-        self._self_check = self_check
         self._current: _Current | None = None
         self.stopwatch = self._bench.stopwatch
 
     def describe(self) -> DeviceInfo:
         """The instruments' facts, and by which arithmetic each algorithm ran."""
-        if not self._self_check:
-            return self._bench.describe("cudnn")
         errors = {math: self._errors(conv) for math, conv in SELF_CHECK.items()}
         return self._bench.describe("cudnn", relative_errors=errors)
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
         """Every algorithm of the direction's enumeration."""
-        return tuple(ALGORITHMS[conv.direction])
+        return ALGORITHMS[conv.direction]
 
     def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
         """The order of ``cudnnGetConvolution…Algorithm_v7``; its times (−1) are left out."""
@@ -107,12 +103,8 @@ class CudnnDevice:
     def relative_error(self, conv: Conv, algorithm: str) -> float:
         """Error of one forward run against float64 on the same operands: it tells which arithmetic ran.
 
-        Raises `InputError` for a backward problem, `CudnnError`, `MemoryError` or `GpuFaultError` where it cannot run.
+        ``conv`` is a forward problem. Raises `CudnnError`, `MemoryError` or `GpuFaultError` where it cannot run.
         """
-        if conv.direction != "fwd":
-            raise InputError(
-                f"direction {conv.direction} cannot be checked; the check is of forward problems"
-            )
         current = self._set(conv)
         workspace_bytes = self._workspace_bytes(current, algorithm)
         if workspace_bytes > self._gpu.workspace_bytes:
@@ -150,7 +142,8 @@ class CudnnDevice:
                 over = f"{workspace_bytes} bytes exceed the limit of {self._gpu.workspace_bytes}"
                 return Measurement("workspace_too_large", over, workspace_bytes=workspace_bytes)
             call = self._call(current, algorithm, workspace_bytes)
-            return self.stopwatch.time(call, policy, workspace_bytes, deterministic)
+            timed = self.stopwatch.time(call, policy)
+            return replace(timed, workspace_bytes=workspace_bytes, deterministic=deterministic)
         except CudnnError as error:
             settle(self._gpu, error.code)
             return Measurement(error.status, str(error), workspace_bytes=workspace_bytes)
@@ -175,12 +168,12 @@ class CudnnDevice:
 
     def _call(self, current: _Current, algorithm: str, workspace_bytes: int) -> Callable[[], None]:
         """What launches the algorithm once on the current problem."""
-        number = ALGORITHMS[current.conv.direction][algorithm]
+        number = ALGORITHMS[current.conv.direction].index(algorithm)
         workspace = (self._gpu.workspace, workspace_bytes)
         return lambda: self._convolutions.run(number, current.pointers, workspace)
 
     def _workspace_bytes(self, current: _Current, algorithm: str) -> int:
-        return self._convolutions.workspace_bytes(ALGORITHMS[current.conv.direction][algorithm])
+        return self._convolutions.workspace_bytes(ALGORITHMS[current.conv.direction].index(algorithm))
 
     def _set(self, conv: Conv) -> _Current:
         """Descriptors and tensors of ``conv``, made anew only when the problem changes."""
@@ -214,26 +207,21 @@ def decode(raw: np.ndarray, dtype: str) -> np.ndarray:
     return raw.view({"fp64": np.float64, "fp32": np.float32, "fp16": np.float16}[dtype]).astype(np.float64)
 
 
-def as_nchw(flat: np.ndarray, dims: Sequence[int], layout: str) -> np.ndarray:
-    """A flat tensor of NCHW sizes ``dims``, stored in ``layout``, as an NCHW array; filters (KCRS) likewise."""
-    if layout == "NCHW":
-        return flat.reshape(tuple(dims))
-    n, c, h, w = dims
-    return flat.reshape(n, h, w, c).transpose(0, 3, 1, 2)
-
-
 def forward_error(conv: Conv, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> float:
     """‖y − reference‖ / ‖reference‖ of a forward result on ``x`` and ``w``, each raw bytes in ``conv``'s layout.
 
     It tells which arithmetic ran: below 1e-5 for fp32 with FMA, about 3e-4 with TF32 (10 mantissa bits).
     """
-    dims = {
-        "x": (conv.n, conv.c, conv.h, conv.w),
-        "w": (conv.k, conv.c // conv.groups, conv.r, conv.s),
-        "y": (conv.n, conv.k, conv.out_h, conv.out_w),
-    }
-    arrays = {
-        role: as_nchw(decode(raw, conv.dtype), dims[role], conv.layout)
-        for role, raw in (("x", x), ("w", w), ("y", y))
-    }
-    return relative_error(arrays["y"], direct(arrays["x"], arrays["w"], conv))
+
+    def as_nchw(raw: np.ndarray, n: int, c: int, h: int, w: int) -> np.ndarray:
+        flat = decode(raw, conv.dtype)
+        return (
+            flat.reshape(n, c, h, w)
+            if conv.layout == "NCHW"
+            else flat.reshape(n, h, w, c).transpose(0, 3, 1, 2)
+        )
+
+    image = as_nchw(x, conv.n, conv.c, conv.h, conv.w)
+    filters = as_nchw(w, conv.k, conv.c // conv.groups, conv.r, conv.s)
+    result = as_nchw(y, conv.n, conv.k, conv.out_h, conv.out_w)
+    return relative_error(result, direct(image, filters, conv))

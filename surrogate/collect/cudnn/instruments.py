@@ -88,13 +88,7 @@ class Stopwatch:
         self._activity = activity
         self._label = 0
 
-    def time(
-        self,
-        call: Callable[[], None],
-        policy: RepeatPolicy,
-        workspace_bytes: int | None = None,
-        deterministic: bool | None = None,
-    ) -> Measurement:
+    def time(self, call: Callable[[], None], policy: RepeatPolicy) -> Measurement:
         """Times of ``call``, which launches on the GPU's stream. What it raises passes through."""
         warm_us = self.warm(call)
         if warm_us > policy.slow_us:  # the first call also loads the kernels' code: judge by a second
@@ -112,10 +106,8 @@ class Stopwatch:
         spans_us = tuple(self._gpu.elapsed_us(start, end) for start, end in events)
         seen, why_not = self._traced(labels) if self._activity else (None, "")
         if seen is None:
-            return Measurement("ok", why_not, spans_us, spans_us, "events", workspace_bytes, deterministic)
-        return Measurement(
-            "ok", "", seen.times_us, seen.spans_us, "cupti", workspace_bytes, deterministic, seen.kernels
-        )
+            return Measurement("ok", why_not, spans_us, spans_us, "events")
+        return Measurement("ok", "", seen.times_us, seen.spans_us, "cupti", kernels=seen.kernels)
 
     def _traced(self, labels: Sequence[int]) -> tuple[Traced | None, str]:
         """The repeats as CUPTI saw them; None and why where it lost records: sums without them would be too small."""

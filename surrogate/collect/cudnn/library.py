@@ -7,6 +7,7 @@ import ctypes
 import ctypes.util
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Self
 
 from surrogate.features.errors import InputError
@@ -36,45 +37,26 @@ class AlgoPerf(ctypes.Structure):
 
 PERF_OUT = ctypes.POINTER(AlgoPerf)
 
-_RANK = (Handle, Handle, Handle, Handle, Handle, INT, INT_OUT, PERF_OUT)
-_FIND = (
-    Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle, INT, INT_OUT, PERF_OUT, Handle, SIZE,
-)  # fmt: skip
-_WORKSPACE = (Handle, Handle, Handle, Handle, Handle, INT, SIZE_OUT)
-_RUN = (
-    Handle, Handle, Handle, Handle, Handle, Handle, Handle, INT, Handle, SIZE, Handle, Handle, Handle,
-)  # fmt: skip
-
+_STEMS = ("Forward", "BackwardData", "BackwardFilter")
+_SHAPE = (INT,) * 6
 PROTOTYPES: Mapping[str, tuple[Any, ...]] = {
     "cudnnCreate": (HANDLE_OUT,),
     "cudnnDestroy": (Handle,),
     "cudnnSetStream": (Handle, Handle),
-    "cudnnCreateTensorDescriptor": (HANDLE_OUT,),
-    "cudnnDestroyTensorDescriptor": (Handle,),
-    "cudnnCreateFilterDescriptor": (HANDLE_OUT,),
-    "cudnnDestroyFilterDescriptor": (Handle,),
-    "cudnnCreateConvolutionDescriptor": (HANDLE_OUT,),
-    "cudnnDestroyConvolutionDescriptor": (Handle,),
-    "cudnnSetTensor4dDescriptor": (Handle, INT, INT, INT, INT, INT, INT),  # format, type, n, c, h, w
-    "cudnnSetFilter4dDescriptor": (Handle, INT, INT, INT, INT, INT, INT),  # type, format, k, c, h, w
-    "cudnnSetConvolution2dDescriptor": (Handle, INT, INT, INT, INT, INT, INT, INT, INT),
+    **{f"cudnnCreate{kind}Descriptor": (HANDLE_OUT,) for kind in ("Tensor", "Filter", "Convolution")},
+    **{f"cudnnDestroy{kind}Descriptor": (Handle,) for kind in ("Tensor", "Filter", "Convolution")},
+    "cudnnSetTensor4dDescriptor": (Handle, *_SHAPE),  # format, type, n, c, h, w
+    "cudnnSetFilter4dDescriptor": (Handle, *_SHAPE),  # type, format, k, c, h, w
+    "cudnnSetConvolution2dDescriptor": (Handle, *(INT,) * 8),
     "cudnnSetConvolutionMathType": (Handle, INT),
-    "cudnnGetConvolutionMathType": (Handle, INT_OUT),
     "cudnnSetConvolutionGroupCount": (Handle, INT),
-    "cudnnGetConvolutionGroupCount": (Handle, INT_OUT),
-    "cudnnGetConvolution2dForwardOutputDim": (Handle, Handle, Handle, INT_OUT, INT_OUT, INT_OUT, INT_OUT),
-    "cudnnGetConvolutionForwardAlgorithm_v7": _RANK,
-    "cudnnGetConvolutionBackwardDataAlgorithm_v7": _RANK,
-    "cudnnGetConvolutionBackwardFilterAlgorithm_v7": _RANK,
-    "cudnnFindConvolutionForwardAlgorithmEx": _FIND,
-    "cudnnFindConvolutionBackwardDataAlgorithmEx": _FIND,
-    "cudnnFindConvolutionBackwardFilterAlgorithmEx": _FIND,
-    "cudnnGetConvolutionForwardWorkspaceSize": _WORKSPACE,
-    "cudnnGetConvolutionBackwardDataWorkspaceSize": _WORKSPACE,
-    "cudnnGetConvolutionBackwardFilterWorkspaceSize": _WORKSPACE,
-    "cudnnConvolutionForward": _RUN,
-    "cudnnConvolutionBackwardData": _RUN,
-    "cudnnConvolutionBackwardFilter": _RUN,
+    **{f"cudnnGetConvolution{stem}Algorithm_v7": (*(Handle,) * 5, INT, INT_OUT, PERF_OUT) for stem in _STEMS},
+    **{
+        f"cudnnFindConvolution{stem}AlgorithmEx": (*(Handle,) * 8, INT, INT_OUT, PERF_OUT, Handle, SIZE)
+        for stem in _STEMS
+    },
+    **{f"cudnnGetConvolution{stem}WorkspaceSize": (*(Handle,) * 5, INT, SIZE_OUT) for stem in _STEMS},
+    **{f"cudnnConvolution{stem}": (*(Handle,) * 7, INT, Handle, SIZE, *(Handle,) * 3) for stem in _STEMS},
 }
 """Function → argument types. All return cudnnStatus_t."""
 
@@ -123,20 +105,12 @@ def candidates() -> list[str]:
     named = os.environ.get(ENVIRONMENT)
     if named:
         return [named]
-    paths: list[str] = []
-    try:
+    path = None
+    with suppress(ImportError, RuntimeError):  # not found, or found but not loadable here
         from cuda.pathfinder import load_nvidia_dynamic_lib  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        pass
-    else:
-        try:
-            path = load_nvidia_dynamic_lib("cudnn").abs_path
-        except RuntimeError:  # not found, or found but not loadable here
-            path = None
-        if path:
-            paths.append(path)
-    by_linker = ctypes.util.find_library("cudnn")
-    return [*paths, *([by_linker] if by_linker else []), *SONAMES]
+
+        path = load_nvidia_dynamic_lib("cudnn").abs_path
+    return [name for name in (path, ctypes.util.find_library("cudnn"), *SONAMES) if name]
 
 
 class Library:

@@ -2,7 +2,9 @@
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from surrogate.collect.device import DeviceLostError, Measurement
 from surrogate.collect.log import Header, RunLog
 from surrogate.collect.operators.operator import Operator
 from surrogate.collect.protocol import RepeatPolicy
-from surrogate.collect.run import MAX_LOST_IN_A_ROW, TIME_UP, Outcome, Progress
+from surrogate.collect.run import MAX_LOST_IN_A_ROW, TIME_UP, Budget, Outcome, Progress
 
 KIND = "operator"
 
@@ -32,22 +34,21 @@ def collect_operators(
     losses in a row end the call.
     """
     policy = policy or RepeatPolicy()
-    end_s = None if minutes is None else clock() + 60.0 * minutes
-    longest_s, lost_in_a_row, statuses = 0.0, 0, dict[str, int]()
+    budget = Budget(None if minutes is None else clock() + 60.0 * minutes, clock)
+    lost_in_a_row, statuses = 0, Counter[str]()
     with RunLog(path, header_for(operators, device, policy)) as run:
         done = {record["problem"] for record in run.records if record["kind"] == KIND}
         for operator in operators:
             if operator.key in done:
                 continue
-            began_s = clock()
-            if end_s is not None and began_s + longest_s >= end_s:
+            if budget.spent():
                 return Outcome(len(done), len(operators), statuses, TIME_UP)
-            conditions: dict[str, float] = {}
+            began_s, conditions = clock(), {}
             try:
                 result = device.measure(operator, policy)
                 conditions = dict(device.conditions())
                 lost_in_a_row = 0
-                longest_s = max(longest_s, clock() - began_s)
+                budget.note(began_s)
             except DeviceLostError as error:
                 lost_in_a_row += 1
                 result = Measurement("failed", f"the device was lost: {error}")
@@ -55,7 +56,7 @@ def collect_operators(
                 {"kind": KIND, "problem": operator.key, "result": result.to_dict(), "conditions": conditions}
             )
             done.add(operator.key)
-            statuses[result.status] = statuses.get(result.status, 0) + 1
+            statuses[result.status] += 1
             if progress:
                 progress(len(done), len(operators), operator.key)
             if lost_in_a_row >= MAX_LOST_IN_A_ROW:
@@ -66,4 +67,4 @@ def collect_operators(
 def header_for(operators: Sequence[Operator], device: Any, policy: RepeatPolicy) -> Header:
     """The header of a run over ``operators``; its digest names them all."""
     digest = hashlib.sha256("\n".join(sorted(one.key for one in operators)).encode()).hexdigest()
-    return Header(device.describe(), digest, (1, 1), "operators", 0, policy.to_dict(), round(time.time(), 3))
+    return Header(device.describe(), digest, (1, 1), "operators", 0, asdict(policy), round(time.time(), 3))

@@ -23,7 +23,7 @@ class CpuOperators:
         if spec is None:
             from surrogate.collect.cpu.spec import measure_spec
 
-            spec = measure_spec().to_dict()
+            spec = measure_spec()
         self._spec = dict(spec)
         self._random = np.random.Generator(np.random.PCG64(seed))
 

@@ -188,17 +188,11 @@ class CupyCalls:
         indices = self._cupy.random.randint(0, rows, (tables, batch, bag), dtype=self._cupy.int32)
         samples = tables * batch
         grid, block = (-(-samples // per_block),), (WARP, per_block)
-        numpy = self._cupy  # CuPy's scalars are NumPy's
-        sizes = (
-            numpy.int64(samples),
-            numpy.int32(batch),
-            numpy.int64(rows),
-            numpy.int32(bag),
-            numpy.int32(dim),
-        )
+        wide, narrow = self._cupy.int64, self._cupy.int32  # CuPy's scalars are NumPy's
+        sizes = wide(samples), narrow(batch), wide(rows), narrow(bag), narrow(dim)
         if operator.kind == "embedding_bag":
             return lambda: self._forward(grid, block, (weights, indices, pooled, *sizes))
-        rate = numpy.float32(LEARNING_RATE)
+        rate = self._cupy.float32(LEARNING_RATE)
         return lambda: self._backward(grid, block, (weights, indices, pooled, *sizes, rate))
 
 

@@ -86,20 +86,17 @@ class Operator:
     @property
     def bytes(self) -> int:
         """Bytes of all operands and results together, each held once."""
-        return 4 * self._elements()
-
-    def _elements(self) -> int:
         if self.kind == "gemm":
             batch, m, n, k = self.sizes
-            return batch * (m * k + k * n + m * n)
+            return 4 * batch * (m * k + k * n + m * n)
         if self.kind.startswith("embedding"):
             batch, rows, tables, bag, dim, _ = self.sizes
-            return tables * (rows * dim + batch * bag + batch * dim)
+            return 4 * tables * (rows * dim + batch * bag + batch * dim)
         held = prod(self.sizes[:4]) if "h" in KINDS[self.kind] else prod(self.sizes)
         if self.kind.startswith("max_pool"):
             output = self["n"] * self["c"] * prod(self.pooled)
-            return held + output if self.kind == "max_pool" else 2 * (held + output)
-        return held * (3 if self.kind == "add" else 2)
+            return (4 if self.kind == "max_pool" else 8) * (held + output)
+        return 4 * held * (3 if self.kind == "add" else 2)
 
 
 def parse(key: str) -> Operator:
@@ -113,12 +110,11 @@ def sampled(count: int, seed: int, max_bytes: int = MAX_BYTES) -> list[Operator]
     if count < 1:
         raise InputError(f"{count} operator problems are none; give at least 1")
     random = np.random.Generator(np.random.PCG64(seed))
-    found: dict[Operator, None] = {}
-    for kind in cycle(KINDS):
-        found[next(_drawn(kind, random, max_bytes))] = None
-        if len(found) == count:
-            return list(found)
-    raise AssertionError("cycle never ends")
+    drawn: dict[Operator, None] = {}
+    kinds = cycle(KINDS)
+    while len(drawn) < count:
+        drawn[next(_drawn(next(kinds), random, max_bytes))] = None
+    return list(drawn)
 
 
 def _drawn(kind: str, random: np.random.Generator, max_bytes: int) -> Iterator[Operator]:

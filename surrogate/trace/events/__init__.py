@@ -27,20 +27,15 @@ activity; ``trim(trace, …)`` returns a smaller `Trace` under the same promises
 from surrogate.trace.events.execution import with_execution_trace
 from surrogate.trace.events.iterations import Iteration, iteration_of, iterations, trim
 from surrogate.trace.events.read import read_trace
-from surrogate.trace.events.tables import (
-    Activities,
-    Allocations,
-    Calls,
-    Device,
-    Ranges,
-    Stream,
-    Syncs,
-    Thread,
-    Trace,
-    take,
-)
+from surrogate.trace.events.tables import Trace, take
 
 __all__ = [
-    "Activities", "Allocations", "Calls", "Device", "Iteration", "Ranges", "Stream", "Syncs", "Thread",
-    "Trace", "iteration_of", "iterations", "read_trace", "take", "trim", "with_execution_trace",
-]  # fmt: skip
+    "Iteration",
+    "Trace",
+    "iteration_of",
+    "iterations",
+    "read_trace",
+    "take",
+    "trim",
+    "with_execution_trace",
+]

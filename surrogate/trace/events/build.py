@@ -13,7 +13,6 @@ from surrogate.trace.events.raw import (
     Interner,
     RawTrace,
     columns_of,
-    floats,
     integers,
     triples,
 )
@@ -59,7 +58,7 @@ def build(raw: RawTrace) -> Trace:
         ranges=ranges, frames=frames, calls=calls, activities=activities, syncs=syncs,
         allocations=_allocations(tables["allocations"], ranges),
         streams=tuple(Stream(*key) for key in device.streams.values), devices=tuple(raw.devices),
-        rank=raw.rank, world_size=raw.world_size, notes=tuple(notes), ignored=dict(raw.ignored),
+        rank=raw.rank, notes=tuple(notes), ignored=dict(raw.ignored),
     )  # fmt: skip
 
 
@@ -121,7 +120,7 @@ class _DeviceTables:
             table.start_ns, table.end_ns, **columns, stream=self._stream_column(table),
             grid=triples(table.values["grid"]), block=triples(table.values["block"]),
             graph_node=np.maximum(integers(table.values["graph_node"], 0), 0),
-            occupancy_pct=floats(table.values["occupancy_pct"]), call=call, range=around,
+            call=call, range=around,
         )  # fmt: skip
 
     def syncs(self, table: Columns) -> Syncs:
@@ -129,7 +128,7 @@ class _DeviceTables:
         kind = np.where(kind >= 0, kind, _lookup(self.names, name, kinds.sync_kind))
         return Syncs(
             table.start_ns, table.end_ns, name, kind, self._stream_column(table), table["correlation"],
-            table["wait_correlation"], self._launches(table),
+            self._launches(table),
         )  # fmt: skip
 
     def _launches(self, table: Columns) -> Ints:

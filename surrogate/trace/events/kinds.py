@@ -4,7 +4,6 @@ import re
 
 OPERATOR, ANNOTATION, STEP, NVTX, FRAME = range(5)
 """Kinds of a host range: a framework operator, a user's annotation, a profiler step, an NVTX range, a Python frame."""
-RANGE_KINDS = ("operator", "annotation", "step", "nvtx", "frame")
 
 LAUNCH, GRAPH_LAUNCH, COPY_CALL, MEMSET_CALL, SYNC_CALL, RECORD_CALL, WAIT_CALL, MEMORY_CALL, OTHER_CALL = (
     range(9)
@@ -12,7 +11,6 @@ LAUNCH, GRAPH_LAUNCH, COPY_CALL, MEMSET_CALL, SYNC_CALL, RECORD_CALL, WAIT_CALL,
 """Kinds of a runtime call."""
 KERNEL, COPY, MEMSET, GRAPH = range(4)
 """Kinds of a device activity; `GRAPH` is a whole CUDA graph that was traced as one activity."""
-ACTIVITY_KINDS = ("kernel", "copy", "memset", "graph")
 
 TO_DEVICE, TO_HOST, ON_DEVICE, PEER, ON_HOST, OTHER_COPY = range(6)
 """Directions of a copy; -1 for what is no copy."""
@@ -33,13 +31,17 @@ _CALLS = (
     (re.compile(r"waitevent|waitvalue"), WAIT_CALL),
     (re.compile(r"malloc|free|hostalloc|memalloc|memcreate|memmap|hostregister"), MEMORY_CALL),
 )
-_COPIES = (("htod", TO_DEVICE), ("dtoh", TO_HOST), ("dtod", ON_DEVICE), ("ptop", PEER), ("htoh", ON_HOST))
-_COPIES_IN_WORDS = (
-    (r"host\W*(?:to|->)\W*device", TO_DEVICE),
-    (r"device\W*(?:to|->)\W*host", TO_HOST),
-    (r"device\W*(?:to|->)\W*device", ON_DEVICE),
-    (r"peer", PEER),
+_COPIES = (
+    (re.compile(r"htod|host\W*(?:to|->)\W*device"), TO_DEVICE),
+    (re.compile(r"dtoh|device\W*(?:to|->)\W*host"), TO_HOST),
+    (re.compile(r"dtod|device\W*(?:to|->)\W*device"), ON_DEVICE),
+    (re.compile(r"ptop|peer"), PEER),
+    (re.compile(r"htoh"), ON_HOST),
 )
+_SYNCS = {
+    "wait": SYNC_STREAM_WAIT, "event": SYNC_EVENT, "stream": SYNC_STREAM, "context": SYNC_CONTEXT,
+    "device": SYNC_CONTEXT,
+}  # fmt: skip
 
 
 def call_kind(name: str) -> int:
@@ -51,23 +53,10 @@ def call_kind(name: str) -> int:
 def copy_kind(name: str) -> int:
     """The direction in the name of a copy, such as ``Memcpy HtoD (Pageable -> Device)``."""
     lower = name.lower()
-    for mark, kind in _COPIES:
-        if mark in lower:
-            return kind
-    return next((kind for pattern, kind in _COPIES_IN_WORDS if re.search(pattern, lower)), OTHER_COPY)
+    return next((kind for pattern, kind in _COPIES if pattern.search(lower)), OTHER_COPY)
 
 
 def sync_kind(name: str) -> int:
     """The kind of a synchronisation record by its name, such as ``Stream Wait Event``."""
     lower = name.lower()
-    if "wait" in lower:
-        return SYNC_STREAM_WAIT
-    for mark, kind in (
-        ("event", SYNC_EVENT),
-        ("stream", SYNC_STREAM),
-        ("context", SYNC_CONTEXT),
-        ("device", SYNC_CONTEXT),
-    ):
-        if mark in lower:
-            return kind
-    return SYNC_UNKNOWN
+    return next((kind for mark, kind in _SYNCS.items() if mark in lower), SYNC_UNKNOWN)

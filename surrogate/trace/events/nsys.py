@@ -145,18 +145,22 @@ class _Export:
         ):
             code = _SYNCS.get(kind, kinds.SYNC_UNKNOWN)
             name = self.raw.names.index(f"synchronisation: {kinds.SYNC_KINDS[code]}")
-            yield start, _length(start, end), name, code, device, stream, _process(pid), correlation, -1
+            yield start, _length(start, end), name, code, device, stream, _process(pid), correlation
 
     def devices(self) -> Iterator[Device]:
         cuda = dict(self.rows("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId"))
-        for gpu, name, major, minor, sms, memory in self.rows(
-            "TARGET_INFO_GPU", "id", "name", "computeMajor", "computeMinor", "smCount", "totalMemory"
+        for gpu, name, major, minor, sms in self.rows(
+            "TARGET_INFO_GPU", "id", "name", "computeMajor", "computeMinor", "smCount"
         ):
             capability = major + minor / 10 if isinstance(major, int) and isinstance(minor, int) else 0.0
-            counts = (value if isinstance(value, int) and value >= 0 else 0 for value in (sms, memory))
             index = cuda.get(gpu, gpu)
             if isinstance(index, int):
-                yield Device(index, clean_name(name or ""), round(capability, 1), *counts)
+                yield Device(
+                    index,
+                    clean_name(name or ""),
+                    round(capability, 1),
+                    max(sms, 0) if isinstance(sms, int) else 0,
+                )
 
 
 def _activity(
@@ -167,7 +171,7 @@ def _activity(
     start, end, device, stream, pid, correlation = event
     return (
         start, _length(start, end), name, kind, device, stream, _process(pid), correlation, -1, *launch, size,
-        direction, node, None,
+        direction, node,
     )  # fmt: skip
 
 

@@ -25,9 +25,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "frames": _RANGE,
     "calls": ("ts", "dur", "name", "kind", "thread", "correlation", "external_id"),
     "activities": ("ts", "dur", "name", "kind", "device", "stream", "process", "correlation", "external_id", "grid",
-                   "block", "registers", "shared_bytes", "bytes", "copy_kind", "graph_node", "occupancy_pct"),
-    "syncs": ("ts", "dur", "name", "kind", "device", "stream", "process", "correlation", "wait_correlation"),
-    "allocations": ("ts", "bytes", "device", "address", "total_bytes", "thread"),
+                   "block", "registers", "shared_bytes", "bytes", "copy_kind", "graph_node"),
+    "syncs": ("ts", "dur", "name", "kind", "device", "stream", "process", "correlation"),
+    "allocations": ("ts", "bytes", "device", "thread"),
 }  # fmt: skip
 """Table → the columns of its raw rows, in order; ``ts`` and ``dur`` are the start and the length."""
 
@@ -108,7 +108,6 @@ class RawTrace:
     allocations: list[Row] = field(default_factory=list)
     devices: list[Device] = field(default_factory=list)
     rank: int | None = None
-    world_size: int | None = None
     notes: list[str] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
 

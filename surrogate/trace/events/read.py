@@ -7,6 +7,7 @@ import gc
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,9 +119,8 @@ def read_kineto(content: bytes, source: str) -> Trace:
     raw.devices = _devices(header.get("deviceProperties"))
     info = header.get("distributedInfo")
     if isinstance(info, dict):
-        rank, world = info.get("rank"), info.get("world_size")
+        rank = info.get("rank")
         raw.rank = rank if type(rank) is int else None
-        raw.world_size = world if type(world) is int else None
     return build(raw)
 
 
@@ -153,7 +153,7 @@ class _EventReader:
         ]
         for categories, method in kinds_of:
             for category, kind in categories.items():
-                handler = _with_kind(method, kind)
+                handler = partial(method, kind=kind)
                 self.handlers[category] = self.handlers[category.capitalize()] = handler
 
     def take(self, event: dict[str, Any]) -> dict[str, Any] | None:
@@ -225,7 +225,7 @@ class _EventReader:
                 get("device", event.get("pid")), get("stream", event.get("tid")), "",
                 get("correlation", -1), get("External id", get("external id", -1)),
                 get("grid"), get("block"), get("registers per thread", -1), get("shared memory", -1),
-                get("bytes", -1), -1, get("graph node id", 0), get("est. achieved occupancy %"),
+                get("bytes", -1), -1, get("graph node id", 0),
             )
         )  # fmt: skip
 
@@ -235,7 +235,6 @@ class _EventReader:
             (
                 event.get("ts"), event.get("dur"), self.raw.name(get("cuda_sync_kind", event.get("name"))), -1,
                 get("device", event.get("pid")), get("stream", event.get("tid")), "", get("correlation", -1),
-                get("wait_on_cuda_event_record_corr_id", -1),
             )
         )  # fmt: skip
 
@@ -244,24 +243,20 @@ class _EventReader:
         device = get("Device Id", -1) if get("Device Type", 0) else -1
         self.raw.allocations.append(
             (
-                event.get("ts"), get("Bytes"), device, get("Addr", -1), get("Total Allocated", -1), self.thread(event),
+                event.get("ts"), get("Bytes"), device, self.thread(event),
             )
         )  # fmt: skip
-
-
-def _with_kind(method: Callable[[dict[str, Any], dict[str, Any], int], None], kind: int) -> Handler:
-    return lambda event, arguments: method(event, arguments, kind)
 
 
 def _devices(properties: Any) -> list[Device]:
     devices = []
     for position, entry in enumerate(properties if isinstance(properties, list) else []):
         if isinstance(entry, dict):
-            index, major, minor, sms, memory = (
+            index, major, minor, sms = (
                 value if isinstance(value := entry.get(key), int) and 0 <= value < 2**62 else 0
-                for key in ("id", "computeMajor", "computeMinor", "numSms", "totalGlobalMem")
+                for key in ("id", "computeMajor", "computeMinor", "numSms")
             )
             capability = round(major + min(minor, 9) / 10, 1)
             index = index if "id" in entry else position
-            devices.append(Device(index, clean_name(entry.get("name", "")), capability, sms, memory))
+            devices.append(Device(index, clean_name(entry.get("name", "")), capability, sms))
     return devices

@@ -40,7 +40,6 @@ class Device:
     name: str
     compute_capability: float = 0.0
     sms: int = 0
-    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +60,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges(Timed):
-    """Host ranges: operators, annotations, profiler steps, NVTX ranges (`kinds.RANGE_KINDS`), or Python frames.
+    """Host ranges: operators, annotations, profiler steps, NVTX ranges (`kinds`), or Python frames.
 
     ``name``, ``shapes``, ``types``, ``inputs``, ``outputs`` and ``stack`` are indices into the trace's tuples
     ``names``, ``shapes``, ``types``, ``inputs``, ``shapes`` and ``names``; ``thread`` into ``threads``.
@@ -99,13 +98,12 @@ class Calls(Timed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Activities(Timed):
-    """Kernels, copies, memsets and graphs on the device (`kinds.ACTIVITY_KINDS`).
+    """Kernels, copies, memsets and graphs on the device (`kinds`).
 
     ``call`` is the row of `Trace.calls` that launched it (all kernels of one CUDA graph share theirs), ``range``
     the innermost row of `Trace.ranges` around that call. ``grid`` and ``block`` have shape (rows, 3), in blocks
     and threads, 0 where unknown; ``shared_bytes`` is a block's static and dynamic shared memory together.
     ``graph_node`` is above 0 for a kernel of a CUDA graph. ``bytes`` and ``copy_kind`` belong to copies and memsets.
-    ``occupancy_pct`` is the profiler's own estimate, NaN where it gives none.
     """
 
     name: Ints
@@ -120,20 +118,18 @@ class Activities(Timed):
     bytes: Ints
     copy_kind: Ints
     graph_node: Ints
-    occupancy_pct: NDArray[np.float64]
     call: Ints
     range: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Syncs(Timed):
-    """Synchronisation records (`kinds.SYNC_KINDS`). ``wait_correlation``: the call that recorded the awaited event."""
+    """Synchronisation records (`kinds.SYNC_KINDS`)."""
 
     name: Ints
     kind: Ints
     stream: Ints
     correlation: Ints
-    wait_correlation: Ints
     call: Ints
 
 
@@ -144,8 +140,6 @@ class Allocations:
     time_ns: Ints
     bytes: Ints
     device: Ints
-    address: Ints
-    total_bytes: Ints
     thread: Ints
     range: Ints
 
@@ -174,7 +168,6 @@ class Trace:
     syncs: Syncs
     allocations: Allocations
     rank: int | None = None
-    world_size: int | None = None
     notes: tuple[str, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
 

@@ -10,9 +10,7 @@ from surrogate.trace.iteration.overheads import Mean, Overheads, load_overheads,
 from surrogate.trace.iteration.predict import IterationTime, IterationTimes, OperatorRow, iteration_times
 from surrogate.trace.iteration.times import (
     DeviceTimes,
-    Surrogates,
     UnpredictedOperator,
-    load_surrogates,
     measured_times,
     predicted_times,
 )
@@ -20,6 +18,6 @@ from surrogate.trace.iteration.units import Action, HostWork, Unit, host_work
 
 __all__ = [
     "Action", "Clocks", "DeviceTimes", "HostWork", "IterationTime", "IterationTimes", "Mean", "OperatorRow",
-    "Overheads", "Surrogates", "Unit", "UnpredictedOperator", "clocks_for", "host_work", "iteration_times",
-    "load_overheads", "load_surrogates", "measure_overheads", "measured_times", "pooled", "predicted_times",
+    "Overheads", "Unit", "UnpredictedOperator", "clocks_for", "host_work", "iteration_times",
+    "load_overheads", "measure_overheads", "measured_times", "pooled", "predicted_times",
 ]  # fmt: skip

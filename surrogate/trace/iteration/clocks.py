@@ -64,6 +64,12 @@ class Clocks:
         for unit in units:
             self.step(unit)
 
+    def alone_us(self, unit: Unit, overheads: Overheads) -> float:
+        """The host's time of one unit from clocks at 0 on a device without gaps and tails."""
+        clocks = Clocks(overheads, self.time_us, self.stream, self.collective, gap_us=0.0, tail_us=0.0)
+        clocks.step(unit)
+        return clocks.host_now_us
+
     def step(self, unit: Unit) -> None:
         """One unit: cpu += T1 + T2, per launch T4 with T5 between, + T3; without a launch T1 + its own time."""
         thread, parts = unit.thread, segments(unit)

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
+from surrogate.network.predict import Predictors, load_predictors
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration.clocks import clocks_for
-from surrogate.trace.iteration.overheads import SIBLING_GAP_US, Overheads, finer_name, measure_overheads
+from surrogate.trace.iteration.overheads import SIBLING_GAP_US, Overheads, measure_overheads
 from surrogate.trace.iteration.times import (
     MEASURED,
     DeviceTimes,
-    Surrogates,
     UnpredictedOperator,
-    load_surrogates,
     measured_times,
     predicted_times,
     unpredicted,
@@ -142,9 +142,7 @@ class IterationTimes:
 
     def to_frame(self) -> Any:
         """One row per iteration as a pandas DataFrame."""
-        import pandas as pd
-
-        return pd.DataFrame(list(self._rows()), columns=[field.name for field in fields(IterationTime)])
+        return self.table.to_frame()
 
     def __repr__(self) -> str:
         return repr(self.table)
@@ -165,7 +163,7 @@ def iteration_times(
     overheads: Overheads | None = None,
     leave_one_out: bool = False,
     iteration: int | None = None,
-    surrogates: Surrogates | None = None,
+    surrogates: Predictors | None = None,
     bundle: str | Path | None = None,
 ) -> IterationTimes:
     """Times of the iterations of ``trace`` from host overheads and the times of its kernels (Lin et al.).
@@ -198,7 +196,7 @@ def iteration_times(
         )
     device_times = measured_times(trace)
     if source == "surrogate":
-        by = surrogates or load_surrogates(there, bundle, needs_convs=_has_convolutions(trace))
+        by = surrogates or _predictors(trace, there, bundle)
         device_times = predicted_times(trace, by, old or 1, (batch if rescaled else old) or 1)
     walk = _Walk(trace, work, device_times, overheads_of, comparable=not changed)
     return IterationTimes(
@@ -257,9 +255,15 @@ def _source(times: str | None, changed: bool) -> str:
     return times or ("surrogate" if changed else "measured")
 
 
-def _has_convolutions(trace: Trace) -> bool:
-    named = any("convolution" in name and "::" in name for name in trace.names)
-    return named and bool((trace.ranges.shapes >= 0).any())
+def _predictors(trace: Trace, device: Gpu | None, bundle: str | Path | None) -> Predictors:
+    """The predictors of a GPU; those of convolutions only where the trace has some with shapes."""
+    if device is None:
+        raise InputError("the trace does not name a known GPU; say which one with --gpu")
+    if any("convolution" in name for name in trace.names) and (trace.ranges.shapes >= 0).any():
+        return load_predictors(device.name, bundle)
+    from surrogate.prediction.shipped import load_operators
+
+    return Predictors(device, None, load_operators(device.name))
 
 
 def _notes(trace: Trace, work: HostWork, changed: bool) -> tuple[str, ...]:
@@ -350,9 +354,11 @@ class _Walk:
         sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(5))
         sources: dict[str, dict[str, None]] = defaultdict(dict)
         measured, predicted = self.trace.activities.time_us, self.times.time_us
+        # A device that takes no time leaves the host's own T1 to T5.
+        idle = clocks_for(self.trace, self.overheads_of(0), np.zeros_like(predicted))
         for unit in self._units(chosen):
-            rows = list(unit.activities)
-            host = _host_us(unit, self.overheads_of(unit.iteration))
+            rows = unit.activities
+            host = idle.alone_us(unit, self.overheads_of(unit.iteration))
             sums[unit.name] += [1, len(unit.launches), host, measured[rows].sum(), predicted[rows].sum()]
             sources[unit.name].update(dict.fromkeys(self.times.source[row] for row in rows))
         table = []
@@ -361,21 +367,6 @@ class _Walk:
             listed = ", ".join(sorted(sources[name]))
             table.append(OperatorRow(name, calls, launches, host, before, after, listed))
         return tuple(sorted(table, key=lambda row: (-row.predicted_us, -row.host_us, row.operator)))
-
-
-def _host_us(unit: Unit, overheads: Overheads) -> float:
-    """T1 to T5 of one unit in µs, without waiting for the device; an input wait takes as long as it took."""
-    us, name = overheads.us, unit.name
-    if unit.is_input:
-        return us("t1", name) + unit.time_us
-    launches = unit.launches
-    if not launches:
-        return us("t1", name) + us("alone", name)
-    count = len(launches)
-    finer = finer_name(name, count)
-    between = sum(us("t5", name, finer_name(name, count, gap)) for gap in range(count - 1))
-    calls = sum(us("t4", launch.name) for launch in launches)
-    return us("t1", name) + us("t2", name, finer) + calls + between + us("t3", name, finer)
 
 
 def _untraced_us(units: Sequence[Unit]) -> float:

@@ -8,18 +8,16 @@ from collections import defaultdict
 from collections.abc import Container
 from dataclasses import dataclass, replace
 from math import ceil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
 from surrogate.features.operators import Memcpy, Operator, operator
 from surrogate.network.call import UnsupportedError
 from surrogate.network.network import Work
+from surrogate.network.predict import Predictors
 from surrogate.trace.calls import CallReader, is_shape, kernels_by_owner, rebatched
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Floats, Trace
@@ -49,41 +47,19 @@ class DeviceTimes:
     reasons: tuple[tuple[int, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Surrogates:
-    """Predictors of one GPU: ``convs`` of convolutions (None: these count as lacking), ``operators`` of all others."""
-
-    gpu: Gpu
-    convs: Any
-    operators: Any
-
-    def ask(self, wanted: set[Work]) -> "dict[Work, tuple[float, str] | str]":
-        """Problem → (time in µs, source), or what is lacking."""
-        convs = sorted((problem for problem in wanted if isinstance(problem, Conv)), key=str)
-        others = sorted((problem for problem in wanted if not isinstance(problem, Conv)), key=str)
-        answers: dict[Work, tuple[float, str] | str] = dict.fromkeys(convs, "a model of convolutions")
-        if self.convs is not None and convs:
-            for conv, selection in zip(convs, self.convs.select_many(convs), strict=True):
-                best = selection.estimates
-                answers[conv] = (best[0].time_us, MODEL) if best else "an algorithm that runs it"
-        if others:
-            for problem, prediction in zip(others, self.operators.kernel_times(others), strict=True):
-                answers[problem] = (prediction.time_us, prediction.source)
-        return answers
-
-
-def load_surrogates(
-    device: Gpu | None, bundle: str | Path | None = None, *, needs_convs: bool = True
-) -> Surrogates:
-    """The predictors of a GPU. Raises `InputError` without a GPU, or where no bundle serves it and ``needs_convs``."""
-    if device is None:
-        raise InputError("the trace does not name a known GPU; say which one with --gpu")
-    from surrogate.prediction.shipped import load, load_operators
-
-    convs = None
-    if needs_convs:
-        convs = load(device.name) if bundle is None else load(Path(bundle), gpu=device.name)
-    return Surrogates(device, convs, load_operators(device.name))
+def answers_of(by: Predictors, wanted: set[Work]) -> "dict[Work, tuple[float, str] | str]":
+    """Problem → (time in µs, source), or what is lacking."""
+    convs = sorted((problem for problem in wanted if isinstance(problem, Conv)), key=str)
+    others = sorted((problem for problem in wanted if not isinstance(problem, Conv)), key=str)
+    answers: dict[Work, tuple[float, str] | str] = {
+        problem: (prediction.time_us, prediction.source) for problem, prediction in by.timed(others).items()
+    }
+    if by.convs is None:
+        return answers | dict.fromkeys(convs, "a model of convolutions")
+    for conv, selection in by.ranked(convs).items():
+        best = selection.estimates
+        answers[conv] = (best[0].time_us, MODEL) if best else "an algorithm that runs it"
+    return answers
 
 
 def measured_times(trace: Trace) -> DeviceTimes:
@@ -91,7 +67,7 @@ def measured_times(trace: Trace) -> DeviceTimes:
     return DeviceTimes(trace.activities.time_us, (MEASURED,) * len(trace.activities))
 
 
-def predicted_times(trace: Trace, by: Surrogates, old_batch: int = 1, new_batch: int = 1) -> DeviceTimes:
+def predicted_times(trace: Trace, by: Predictors, old_batch: int = 1, new_batch: int = 1) -> DeviceTimes:
     """Times of one operator's activities sum up to its prediction, shared among them as measured.
 
     Sizes change from ``old_batch`` to ``new_batch`` where they hold it. What cannot be predicted keeps its measured
@@ -99,7 +75,7 @@ def predicted_times(trace: Trace, by: Surrogates, old_batch: int = 1, new_batch:
     """
     grouping = _Grouping(trace, by.gpu, old_batch, new_batch)
     groups, reasons = grouping.groups, grouping.reasons
-    answers = by.ask({problem for problems, _ in groups for problem in problems})
+    answers = answers_of(by, {problem for problems, _ in groups for problem in problems})
     time_us = trace.activities.time_us.copy()
     source = np.full(len(time_us), MEASURED, dtype=object)
     for problems, rows in groups:

@@ -80,7 +80,6 @@ def user_function(text: str) -> WhatIf:
     function = imported_callable(text, "it must take a graph and return one")
 
     def model(graph: Graph, setting: Setting, value: float | None) -> Change:
-        del setting, value
         with in_one_line(text):
             changed = function(graph)
         if not isinstance(changed, Graph):

@@ -29,7 +29,6 @@ _ADAM_BYTES = 28.0
 
 def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Kernels with sgemm or wgrad in their name ÷3, every other kernel ÷2, copies and CPU unchanged (Daydream, 5.1)."""
-    del setting, value
     kernels = select(graph, kind="kernel")
     matrix = select(graph, kind="kernel", name="sgemm|wgrad")
     return Change(scale(graph, kernels, np.where(matrix, 1 / MATRIX, 1 / OTHER)))
@@ -37,7 +36,6 @@ def amp(graph: Graph, setting: Setting, value: float | None) -> Change:
 
 def amp_tensor(graph: Graph, setting: Setting, value: float | None) -> Change:
     """As `amp`, but ÷3 for all matrix products and convolutions, and the optimizer stays: its weights are fp32."""
-    del setting, value
     changed = select(graph, kind="kernel") & ~select(graph, layer=OPTIMIZER)
     return Change(scale(graph, changed, np.where(_matrix_kernels(graph), 1 / MATRIX, 1 / OTHER)))
 
@@ -55,7 +53,6 @@ def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
     The GPU is the target's, else the trace's own. Kernels of unknown work ÷2 where elementwise (a tensor's kernel
     moves half the bytes), else unchanged; the optimizer stays. Raises `InputError` for a GPU without fp16 tensor cores.
     """
-    del value
     profile, device = setting.profile, setting.target or setting.own_gpu
     fast, slow = peak_tflops(device, "fp16", True), peak_tflops(device, "fp32", False)
     if not device.fp16_tensor_tflops:
@@ -84,7 +81,6 @@ def fused_adam(graph: Graph, setting: Setting, value: float | None) -> Change:
     The kernel passes once over weight, gradient and both moments: 28 bytes per parameter at the GPU's bandwidth, where
     parameters and GPU are known, and never more than the kernels it replaces. Raises `InputError` without an optimizer.
     """
-    del value
     inside = select(graph, layer=OPTIMIZER)
     kernels = inside & np.isin(graph.kind, DEVICE_KINDS)
     if not kernels.any():
@@ -115,7 +111,6 @@ def restructured_batch_norm(graph: Graph, setting: Setting, value: float | None)
     The rule of Daydream, ATC 2020, section 5.2, for the restructuring of Jung et al., SysML 2019. Raises `InputError`
     where the trace shows no batch norm.
     """
-    del setting, value
     norm = select(graph, kind="kernel", layer=r"(?i)^(?:batch_?norm|BatchNorm)")
     if not norm.any():
         raise InputError("batch-norm: no layer of this trace is a batch norm; the what-if applies to none")
@@ -134,7 +129,6 @@ def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
 
     What the host does outside layers (data loading, the program's own code), copies and synchronisation stay.
     """
-    del value
     called = (graph.kind == CALL) & (graph.row >= 0)
     call_kind = np.full(len(graph), -1)
     call_kind[called] = setting.profile.trace.calls.kind[graph.row[called]]
@@ -151,13 +145,11 @@ def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
 
 def faster_kernels(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Every kernel ``value`` times as fast (2 without one); collectives and copies stay."""
-    del setting
     return Change(scale(graph, select(graph, kind="kernel"), 1 / _positive("faster-kernels", value, 2.0)))
 
 
 def faster_host(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Host work and calls ``value`` times as fast (2 without one)."""
-    del setting
     host = select(graph, kind=("host work", "call"))
     return Change(scale(graph, host, 1 / _positive("faster-host", value, 2.0)))
 
@@ -168,7 +160,6 @@ def faster_network(graph: Graph, setting: Setting, value: float | None) -> Chang
     A collective's measured time includes its wait for other workers, which a faster network does not shorten: the
     prediction is the most that can be gained. Raises `InputError` where the trace has none.
     """
-    del setting
     collectives = select(graph, kind="collective")
     if not collectives.any():
         raise InputError("faster-network: the trace has no collective; data-parallel inserts some")
@@ -181,7 +172,6 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
 
     Copies to and from the host by the PCIe rates, the host as it is. Raises `InputError` without a target.
     """
-    del value
     target, own, profile = setting.target, setting.own_gpu, setting.profile
     if target is None:
         raise InputError("gpu: name the GPU that is asked about with --gpu")
@@ -295,7 +285,6 @@ def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Ch
     A convolution's kernels take predicted best / predicted own of their measured time, so that an error common to both
     cancels; the interval is that of the ratio where both err alone. One whose own algorithm is unknown stays.
     """
-    del value
     trace = setting.profile.trace
     runs, lost = convolutions_of(trace)
     if not runs:

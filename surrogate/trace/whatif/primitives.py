@@ -202,10 +202,8 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
 def schedule(graph: Graph, resource: str, policy: Policy) -> Graph:
     """Which ready task the resource runs next: a name of `POLICIES`, or a function graph → one number per task,
     lowest first. Raises `InputError` for an unknown resource or policy."""
-    if isinstance(policy, str) and policy not in POLICIES:
-        raise InputError(
-            f"policy {policy!r} is unknown; known: {', '.join(POLICIES)}{nearest(policy, POLICIES)}"
-        )
+    if isinstance(policy, str):
+        _code(policy, POLICIES, "policy")
     return replace(graph, policies={**graph.policies, _resource(graph, resource): policy})
 
 
@@ -233,7 +231,4 @@ def _code(word: str, known: Sequence[str], what: str) -> int:
 
 
 def _resource(graph: Graph, label: str) -> int:
-    labels = [resource.label for resource in graph.resources]
-    if label not in labels:
-        raise InputError(f"resource {label!r} is unknown; known: {', '.join(labels)}{nearest(label, labels)}")
-    return labels.index(label)
+    return _code(label, [resource.label for resource in graph.resources], "resource")

@@ -1,10 +1,11 @@
 """What a what-if may ask about besides the graph: the profile, the target GPU, the network, the parameters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -52,40 +53,34 @@ class Network:
         return size_bytes / (self.bandwidth_gbs * 1e3) + self.latency_us
 
 
-@dataclass(slots=True)
+@dataclass
 class Setting:
     """``profile`` of the same trace as the graph; ``target`` is the GPU asked about, where one is.
 
-    ``load_predictor`` is called when a what-if needs the surrogate, at most once; by default it loads the shipped one.
+    ``predictor`` is loaded when a what-if first needs it: from the folder ``bundle``, else the shipped one.
     """
 
     profile: Profile
     target: Gpu | None = None
     network: Network = field(default_factory=Network)
-    load_predictor: Callable[[], "Predictor"] | None = None
-    _predictor: Any = None
+    bundle: str | Path | None = None
 
     @property
     def own_gpu(self) -> Gpu:
         """The GPU that the trace was taken on. Raises `InputError` where it is not known."""
         if self.profile.gpu is None:
             raise InputError(
-                f"{self.profile.trace.source}: its GPU is not in the registry; name the one to count with by --gpu"
+                f"{self.profile.trace.source}: its GPU is not in the registry; name the one to count with by --own-gpu"
             )
         return self.profile.gpu
 
-    @property
+    @cached_property
     def predictor(self) -> "Predictor":
         """The surrogate for the trace's own GPU."""
-        if self._predictor is None:
-            self._predictor = self.load_predictor() if self.load_predictor else _load(self.own_gpu.name)
-        return self._predictor
+        from surrogate.prediction.shipped import load
 
-
-def _load(gpu_name: str | None, bundle: str | Path | None = None) -> "Predictor":
-    from surrogate.prediction.shipped import load
-
-    return load(str(gpu_name)) if bundle is None else load(str(bundle), gpu=gpu_name)
+        name = self.own_gpu.name
+        return load(name) if self.bundle is None else load(Path(self.bundle), gpu=name)
 
 
 def setting_of(
@@ -99,9 +94,7 @@ def setting_of(
 
     Raises `InputError` for an unknown GPU.
     """
-    own = profile.gpu.name if profile.gpu else None
-    from_bundle = None if bundle is None else lambda: _load(own, bundle)
-    return Setting(profile, None if target is None else gpu(target), network or Network(), from_bundle)
+    return Setting(profile, None if target is None else gpu(target), network or Network(), bundle)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,46 +8,7 @@ import pytest
 
 from experiments.campaign import context as context_module
 from experiments.campaign.context import Context
-from surrogate.collect.device import Choice, DeviceInfo, Kernel, Measurement
-from surrogate.features.conv import Conv
-
-ALGORITHMS = ("GEMM", "WINOGRAD", "FFT")
-
-
-class FakeGpu:
-    """Times follow from the problem; FFT is not supported; ``clock`` advances by a second a measurement."""
-
-    def __init__(self, clock: Any = None) -> None:
-        self.clock, self.closed = clock, 0
-
-    def describe(self) -> DeviceInfo:
-        facts = {"compute_capability": "9.0", "sms": 132, "timer": "cupti"}
-        return DeviceInfo("Fake GPU", "cudnn", "9.19.0", {"cuda_runtime": "13.0"}, facts)
-
-    def candidates(self, conv: Conv) -> tuple[str, ...]:
-        return ALGORITHMS
-
-    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
-        return (Choice("WINOGRAD", "ok"),)
-
-    def find(self, conv: Conv) -> tuple[Choice, ...]:
-        return ()
-
-    def conditions(self) -> dict[str, float]:
-        return {"sm_clock_mhz": 1980.0}
-
-    def close(self) -> None:
-        self.closed += 1
-
-    def measure(self, conv: Conv, algorithm: str, policy: Any) -> Measurement:
-        if self.clock is not None:
-            self.clock.now_s += 1.0
-        if algorithm == "FFT":
-            return Measurement("not_supported", "no FFT here")
-        time_us = conv.flops / 1e6 * (1.0 if algorithm == "GEMM" else 0.5)
-        names = [f"void {algorithm.lower()}_{at}<float, 128>(float *, int)" for at in range(2)]
-        kernels = tuple(Kernel(name, 40, 1, 1, 256, 1, 1, 128, 0, 0, time_us / 2) for name in names)
-        return Measurement("ok", "", (time_us,) * 5, (time_us + 1,) * 5, "cupti", 64, True, kernels)
+from surrogate.collect.device import DeviceInfo
 
 
 class Clock:
@@ -66,9 +27,18 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> FakeGpu:
-    """The device of every slice, in place of cuDNN's."""
-    device = FakeGpu(clock)
+def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock, fake_device: Any) -> Any:
+    """The device of every slice, in place of cuDNN's; a measurement takes a second."""
+    device = fake_device()
+    facts = {"compute_capability": "9.0", "sms": 132, "timer": "cupti"}
+    device.info = DeviceInfo("Fake GPU", "cudnn", "9.19.0", {"cuda_runtime": "13.0"}, facts)
+    measure = device.measure
+
+    def slowly(*arguments: Any) -> Any:
+        clock.now_s += 1.0
+        return measure(*arguments)
+
+    device.measure = slowly
     monkeypatch.setattr(context_module, "open_device", lambda name, **_: device)
     return device
 

@@ -10,9 +10,8 @@ from click.testing import CliRunner
 
 from experiments import collect_gpu
 from experiments.campaign import convolutions, numerics, probe
-from experiments.campaign.convolutions import run_convolutions
+from experiments.campaign.convolutions import run_convolutions, run_operators
 from experiments.campaign.files import pack, unpack, write_parts
-from experiments.campaign.others import run_operators
 from experiments.campaign.probe import run_probe, summarised
 from experiments.campaign.slices import SLICES, Kind, chosen, plan_of
 from surrogate.collect.counters.profilers import PERMISSION_REMEDY, Counted, Tool
@@ -27,11 +26,11 @@ def test_a_slice_leaves_a_dataset_its_kernels_and_its_log(context, gpu, number):
     report = run_convolutions(SLICES[number], context)
     stem = f"slice-{number}"
     assert report.files == [f"{stem}.parquet", f"{stem}.kernels.parquet", f"{stem}.jsonl.gz"]
-    assert report.done == report.planned > 0 and gpu.closed == 1
+    assert report.done == report.planned > 0 and gpu.closed
     dataset = read_dataset(context.out / f"{stem}.parquet")
-    assert dataset.candidates == "all" and set(dataset.frame["status"]) == {"ok", "not_supported"}
+    assert dataset.candidates == "all"
     kernels = pd.read_parquet(context.out / f"{stem}.kernels.parquet")
-    assert len(kernels) == 2 * (dataset.frame["status"] == "ok").sum()
+    assert len(kernels) == (dataset.frame["status"] == "ok").sum() > 0
 
 
 def test_a_slice_ends_in_time_and_the_same_call_goes_on(shorter, gpu, clock):
@@ -48,51 +47,48 @@ def test_a_slice_ends_in_time_and_the_same_call_goes_on(shorter, gpu, clock):
 
 
 def counters_of(pairs):
-    """What counting these pairs would give, two kernels each."""
+    """What counting these pairs would give, a kernel each."""
     rows = [
-        {
-            **pair.conv.to_dict(),
-            "algorithm": pair.algorithm,
-            "kernel_index": at,
-            "kernel_name": f"void {pair.algorithm.lower()}_{at}<float, 128>(float *, int)",
-            "fp32_instructions": 1e6,
-        }
+        {**pair.conv.to_dict(), "algorithm": pair.algorithm, "kernel_index": 0,
+         "kernel_name": f"{pair.algorithm.lower()}_kernel()", "fp32_instructions": 1e6}
         for pair in pairs
-        for at in range(2)
-    ]
+    ]  # fmt: skip
     return Counted(pd.DataFrame(rows), (), True, 1.0)
 
 
 def test_counters_are_joined_to_the_slices_kernels(context, gpu, monkeypatch):
-    monkeypatch.setattr(type(context), "find_profiler", lambda self, capability: Tool("ncu", "/x/ncu"))
+    monkeypatch.setattr(convolutions, "find_tool", lambda _: Tool("ncu", "/x/ncu"))
     monkeypatch.setattr(convolutions, "count", lambda pairs, *_, **__: counters_of(pairs))
     report = run_convolutions(SLICES[2], context)
     assert "slice-2.counters.parquet" in report.files
     kernels = pd.read_parquet(context.out / "slice-2.kernels.parquet")
-    assert kernels["fp32_instructions"].eq(1e6).all() and len(kernels) == 32
-    assert report.notes == ["counters joined to 32 of 32 kernels"]
+    assert kernels["fp32_instructions"].eq(1e6).all()
+    assert report.notes == [f"counters joined to {len(kernels)} of {len(kernels)} kernels"]
     assert pd.read_parquet(context.out / "slice-2.counters.parquet")["gpu"].eq("Fake GPU").all()
 
 
-def test_without_permission_the_times_remain_with_the_remedy(context, gpu, monkeypatch):
-    monkeypatch.setattr(type(context), "find_profiler", lambda self, capability: Tool("ncu", "/x/ncu"))
+def no_profiler(capability):
+    raise InputError("ncu is not on the PATH")
+
+
+@pytest.mark.parametrize(
+    ("find", "note"),
+    [
+        (lambda _: Tool("ncu", "/x/ncu"), PERMISSION_REMEDY),
+        (no_profiler, "no counters: ncu is not on the PATH"),
+    ],
+)
+def test_without_counters_the_times_remain(context, gpu, monkeypatch, find, note):
+    monkeypatch.setattr(convolutions, "find_tool", find)
     denied = Counted(notes=(PERMISSION_REMEDY,), permitted=False)
     monkeypatch.setattr(convolutions, "count", lambda *_, **__: denied)
     report = run_convolutions(SLICES[2], context)
-    assert report.notes == [PERMISSION_REMEDY] and "slice-2.kernels.parquet" in report.files
-
-
-def test_without_a_profiler_the_times_remain(context, gpu, monkeypatch):
-    def missing(self, capability):
-        raise InputError("ncu is not on the PATH")
-
-    monkeypatch.setattr(type(context), "find_profiler", missing)
-    report = run_convolutions(SLICES[2], context)
-    assert report.notes == ["no counters: ncu is not on the PATH"] and report.done == report.planned
+    assert report.notes == [note] and report.done == report.planned
+    assert "slice-2.kernels.parquet" in report.files
 
 
 def test_the_probe_tells_what_it_can(context, gpu, monkeypatch):
-    monkeypatch.setattr(type(context), "find_profiler", lambda self, capability: Tool("ncu", "/x/ncu"))
+    monkeypatch.setattr(probe, "find_tool", lambda _: Tool("ncu", "/x/ncu"))
     monkeypatch.setattr(probe, "count", lambda pairs, *_, **__: counters_of(pairs))
     entries = [
         {"problem": "p", "dtype": "fp32", "math": "fma", "layout": "NCHW", "algorithm": "GEMM",
@@ -105,18 +101,15 @@ def test_the_probe_tells_what_it_can(context, gpu, monkeypatch):
     assert report.done == report.planned == 4 and report.notes == []
     found = json.loads((context.out / "probe.json").read_text())
     assert found["rate"]["pairs_per_second"] == pytest.approx(1.0)
-    assert found["counters"]["seconds_per_kernel"] == pytest.approx(1 / 24)
+    assert found["counters"]["seconds_per_kernel"] == pytest.approx(1 / 12)
     assert found["numerics"]["beyond"] == entries[:1]  # FMA that errs like TF32 is no FMA
-    assert found["support"]["fp32 fma NCHW fwd"]["3x3"]["FFT"] == "not_supported"
+    assert found["support"]["fp32 fma NCHW fwd"]["1x1"]["FFT"] == "not_supported"
     text = (context.out / "PROBE.md").read_text()
-    assert "# Probe of Fake GPU" in text and "| FFT | - | - |" in text and "1 of 2 results are beyond" in text
+    assert "# Probe of Fake GPU" in text and "| FFT | + | - |" in text and "1 of 2 results are beyond" in text
 
 
 def test_a_step_of_the_probe_that_fails_leaves_the_others(context, gpu, monkeypatch):
-    def missing(self, capability):
-        raise InputError("ncu is not on the PATH")
-
-    monkeypatch.setattr(type(context), "find_profiler", missing)
+    monkeypatch.setattr(probe, "find_tool", no_profiler)
     monkeypatch.setattr(probe, "numerics", lambda: summarised([]))
     report = run_probe(SLICES[0], context)
     assert report.notes == ["counters: ncu is not on the PATH"] and report.done == 3
@@ -124,10 +117,7 @@ def test_a_step_of_the_probe_that_fails_leaves_the_others(context, gpu, monkeypa
 
 
 def test_the_operators_slice_on_this_cpu(context, monkeypatch):
-    monkeypatch.setattr(
-        "surrogate.collect.cpu.spec.measure_spec",
-        lambda: type("S", (), {"to_dict": lambda self: {"name": "C"}})(),
-    )
+    monkeypatch.setattr("surrogate.collect.cpu.spec.measure_spec", lambda: {"name": "C"})
     report = run_operators(SLICES[6], replace(context, device="cpu"))
     assert report.files == ["slice-6.parquet", "slice-6.jsonl.gz"] and report.measured == {"ok": 8}
     assert pd.read_parquet(context.out / "slice-6.parquet")["gpu"].eq("C").all()
@@ -214,50 +204,19 @@ def test_a_plan_has_the_slices_settings(one):
     assert all(not GPU_CAPS.reason(conv) for conv in convs)
 
 
-def test_tf32_is_never_mixed_with_half_precision():
-    plan = plan_of(SLICES[3], GPU_CAPS, 0, 10)
-    assert {(p.conv.dtype, p.conv.layout) for p in plan.problems} == {
-        ("fp32", "NCHW"), ("fp16", "NHWC"), ("bf16", "NHWC"),
-    }  # fmt: skip
-
-
-def test_the_networks_slice_knows_its_networks():
-    assert all(problem.networks for problem in plan_of(SLICES[5], GPU_CAPS, 0, 10).problems)
-
-
-@pytest.mark.parametrize("number", [1, 5])
-def test_a_plan_is_the_same_again_and_another_for_another_seed(number):
-    first, again, other = (plan_of(SLICES[number], GPU_CAPS, seed, 10).digest for seed in (0, 0, 1))
-    assert first == again != other
-
-
 def test_a_log_is_packed_and_comes_back(tmp_path):
     log = tmp_path / "slice-1.jsonl"
     log.write_bytes(b"line\n" * 1000)
     packed = pack(log)
     first = packed.read_bytes()
     assert not log.exists() and len(first) < 200
-    unpack(log)
-    assert log.read_bytes() == b"line\n" * 1000
-    assert pack(log).read_bytes() == first
-
-
-def test_a_log_of_an_earlier_part_is_taken_where_there_is_none_here(tmp_path):
-    (tmp_path / "a").mkdir()
-    log = tmp_path / "a" / "slice-1.jsonl"
-    log.write_bytes(b"old\n")
-    pack(log)
-    here = tmp_path / "slice-1.jsonl"
-    unpack(here, tmp_path / "a")
-    assert here.read_bytes() == b"old\n"
-    here.write_bytes(b"newer\n")
-    unpack(here, tmp_path / "a")
-    assert here.read_bytes() == b"newer\n"
-
-
-def test_a_slice_that_begins_has_nothing_to_unpack(tmp_path):
-    unpack(tmp_path / "slice-1.jsonl", tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    here = tmp_path / "here" / log.name
+    here.parent.mkdir()
+    for folder in (None, tmp_path, tmp_path):  # a log that is there stays
+        unpack(here, folder)
+        assert here.exists() is (folder is not None)
+    assert here.read_bytes() == b"line\n" * 1000
+    assert pack(here).read_bytes() == first
 
 
 def test_a_large_table_is_halved_until_each_part_is_small(tmp_path):

@@ -29,9 +29,6 @@ from surrogate.collect.counters.profilers import (
     ncu_metrics,
 )
 from surrogate.collect.counters.workload import ProfiledStopwatch, run_pairs
-from surrogate.collect.device import DeviceInfo, Kernel, Measurement
-from surrogate.collect.merge import merge_runs
-from surrogate.collect.plan import Caps, PlannedProblem, build
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
@@ -107,11 +104,6 @@ def test_nvprof_joins_metrics_to_its_trace(profiler, pairs, tmp_path):
     assert first["static_shared_bytes"] == 8192
 
 
-def test_a_profiler_that_is_gone_is_a_note(pairs, tmp_path):
-    result = counted(Tool("ncu", str(tmp_path / "nowhere")), pairs, tmp_path)
-    assert result.kernels.empty and "did not start" in result.notes[0]
-
-
 def test_counters_join_the_runs_kernels_by_key_and_name(profiler, pairs, tmp_path):
     counters = counted(Tool("ncu", profiler("ncu")), pairs, tmp_path).kernels
     kernels = counters[[*KEY, "kernel_name"]].assign(
@@ -123,36 +115,6 @@ def test_counters_join_the_runs_kernels_by_key_and_name(profiler, pairs, tmp_pat
     assert joined["time_us"].eq(7.0).all() and joined.loc[0, "counted_time_us"] == 1234.5
     assert joined.loc[0, "registers_per_thread"] == 128
     assert pd.isna(joined.loc[3, "fp32_instructions"]) and joined.loc[2, "fp32_instructions"] == 1_000_000
-
-
-def test_a_runs_kernels_by_cupti_join_their_counters(profiler, pairs, tmp_path, record):
-    """Both name kernels by their mangled names; the table has them readable."""
-
-    class Device:
-        def describe(self):
-            return DeviceInfo("GPU", "cudnn", "9.1.0")
-
-        def candidates(self, conv):
-            return ("GEMM", "WINOGRAD")
-
-        def measure(self, conv, algorithm, policy):
-            base = [f"{algorithm.lower()}_{at}" for at in range(2)]
-            names = [f"_Z{len(name)}{name}IfLi128EEvPfi" for name in base]
-            kernels = tuple(Kernel(name, 40, 1, 1, 256, 1, 1, 128, 0, 0, 1.0) for name in names)
-            return Measurement("ok", "", (2.0,), (2.0,), "cupti", 0, True, kernels)
-
-        heuristic = find = lambda self, conv: ()
-        conditions = dict
-
-    plan = build([PlannedProblem(pair.conv, "test") for pair in pairs], description="test", caps=Caps(0))
-    kernels = merge_runs([record(plan, Device())]).kernels
-    counters = counted(Tool("ncu", profiler("ncu")), pairs, tmp_path).kernels
-    joined, hits = add_counters(kernels, counters)
-    assert hits == len(kernels) == 12 and joined["fp32_instructions"].notna().all()
-    assert joined["kernel_name"][0] in (
-        "void gemm_0<float, 128>(float*, int)",
-        "void winograd_0<float, 128>(float*, int)",
-    )
 
 
 def test_each_group_asks_once_and_never_for_the_eight_pass_metric():
@@ -169,11 +131,7 @@ def test_each_group_asks_once_and_never_for_the_eight_pass_metric():
 )  # fmt: skip
 def test_the_gpus_own_profiler_is_found(capability, installed, name):
     assert find_tool(capability, lambda tool: f"/x/{tool}" if tool in installed else None).name == name
-
-
-@pytest.mark.parametrize(("capability", "needed"), [(6.1, "nvprof"), (9.0, "ncu")])
-def test_a_missing_profiler_is_named_with_the_remedy(capability, needed):
-    with pytest.raises(InputError, match=f"{needed} is not on the PATH; install"):
+    with pytest.raises(InputError, match=f"{'ncu' if capability >= 7 else 'nvprof'} is not on the PATH"):
         find_tool(capability, lambda tool: None)
 
 
@@ -253,11 +211,7 @@ def test_each_pair_runs_once_under_its_own_number():
     device, pairs = Recorder(), many(2)
     assert run_pairs(pairs, device, device, 60.0) == len(pairs)
     assert device.calls == [(i, pair.key, pair.algorithm) for i, pair in enumerate(pairs)]
-
-
-def test_the_child_keeps_to_its_time():
-    device = Recorder()
-    assert run_pairs(many(2), device, device, 0.0) == 0 and device.calls == []
+    assert run_pairs(pairs, device, device, 0.0) == 0  # the time is up before the first
 
 
 def test_only_the_second_call_is_profiled():
@@ -284,5 +238,5 @@ def test_only_the_second_call_is_profiled():
 
     stopwatch = ProfiledStopwatch(Silent(), Marks())
     stopwatch.number, stopwatch.label = 4, "pair"
-    result = stopwatch.time(lambda: events.append(("call",)), RepeatPolicy(), 64, True)
+    result = stopwatch.time(lambda: events.append(("call",)), RepeatPolicy())
     assert events == [("call",), ("start", 4, "pair"), ("call",), ("stop",)] and result.status == "ok"

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from surrogate.collect.cpu.algorithms import ALGORITHMS, WINOGRAD, direct, relative_error
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
 from surrogate.features.text import parse
 
 NAMES = tuple(ALGORITHMS)
@@ -124,12 +123,6 @@ def test_the_oracle_is_the_definition() -> None:
     np.testing.assert_allclose(direct(x, w, conv)[0], expected, rtol=1e-12)
 
 
-def test_relative_error() -> None:
-    reference = np.array([3.0, 4.0])
-    assert relative_error(np.array([3.0, 4.5], np.float32), reference) == 0.1
-    assert relative_error(np.array([0.5, 0.0], np.float32), np.zeros(2)) == 0.5
-
-
 @pytest.mark.parametrize(("m", "transforms"), WINOGRAD.items())
 def test_winograds_matrices_are_exactly_the_correlation(m, transforms) -> None:
     """One-dimensional, in float64: y_i = Σ_j d_{i+j} g_j for every unit vector d and g (it is bilinear)."""
@@ -157,33 +150,11 @@ def test_winograds_matrices_are_exactly_the_correlation(m, transforms) -> None:
         ("n1c2h9k2r3", {"math": "default"}, set(), ""),
     ],
 )
-def test_what_the_rules_refuse_does_not_run(text, change, refused, word) -> None:
+def test_rules_refuse_what_an_algorithm_does_not_take(text, change, refused, word) -> None:
     conv = replace(parse(text), **change)
     reasons = {name: algorithm.unsupported_reason(conv) for name, algorithm in ALGORITHMS.items()}
     assert {name for name, reason in reasons.items() if reason} == refused
-    for name in refused:
-        assert word in str(reasons[name])
-        for refusing in (
-            ALGORITHMS[name].run,
-            lambda x, w, conv, name=name: ALGORITHMS[name].workspace_bytes(conv),
-        ):
-            with pytest.raises(InputError, match=name):
-                refusing(*operands(conv), conv)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_operands_are_checked_and_left_alone(name: str) -> None:
-    conv = parse("n2c3h12k4r3p1")
-    algorithm, (x, w) = ALGORITHMS[name], operands(conv)
-    before = x.copy(), w.copy()
-    expected = algorithm.run(x, w, conv)
-    assert np.array_equal(x, before[0]) and np.array_equal(w, before[1])
-    strided = np.repeat(x, 2, axis=3)[..., ::2]
-    np.testing.assert_allclose(algorithm.run(strided, w, conv), expected, atol=1e-5)
-    with pytest.raises(InputError, match="x is float32"):
-        algorithm.run(x[:1], w, conv)
-    with pytest.raises(InputError, match="w is float64"):
-        algorithm.run(x, w.astype(np.float64), conv)
+    assert all(word in str(reasons[name]) for name in refused)
 
 
 def test_workspaces_by_hand() -> None:

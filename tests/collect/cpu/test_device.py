@@ -8,6 +8,7 @@ import pytest
 from surrogate.collect.cpu.device import CpuDevice
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.protocol import RepeatPolicy
+from surrogate.dataset.store import read_dataset, write_dataset
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
@@ -94,11 +95,17 @@ def test_the_header_names_the_cpu_and_numpy():
     assert cpu.heuristic(CONV) == cpu.find(CONV) == ()
 
 
-def test_the_cpus_algorithms_from_plan_to_dataset(make_plan, record):
+def test_the_cpus_algorithms_from_plan_to_dataset(make_plan, record, tmp_path):
     """The whole path on this machine's own CPU."""
-    path = record(make_plan(4), CpuDevice(spec={"name": "This CPU"}))
-    rows = merge_runs([path]).rows
-    assert len(rows) == 4 * 7
+    spec = {"name": "This CPU", "cores_usable": 1, "threads_used": 1, "gemm_gflops": 50.0, "copy_gbs": 10.0}
+    spec["last_level_cache_bytes"] = 1 << 25
+    merged = merge_runs([record(make_plan(4), CpuDevice(spec=spec))])
+    path = tmp_path / "data.parquet"
+    write_dataset(merged.rows, path, candidates=merged.candidates, metadata=merged.metadata)
+    dataset = read_dataset(path)
+    rows = dataset.frame
+    assert len(rows) == 4 * 7 and dataset.candidates == "all"
+    assert dataset.metadata["runs"][0]["device"]["gpu"] == "This CPU"
     ok = rows[rows.status == "ok"]
     assert {"IMPLICIT_GEMM", "GEMM", "WINOGRAD"} <= set(ok.algorithm)
     assert (ok.time_us > 0).all()

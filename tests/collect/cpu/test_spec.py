@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from surrogate.collect.cpu import spec
@@ -11,14 +10,9 @@ from surrogate.collect.cpu import spec
 
 def test_measures_this_machine() -> None:
     found = spec.measure_spec()
-    assert 0.5 < found.gemm_gflops < 1e5
-    assert 0.1 < found.copy_gbs < 1e4
-    assert found.cores_usable >= 1
-    assert found.threads_used >= 1
-    assert found.numpy_version == np.__version__
-    assert found.name
-    assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
-    assert list(found.to_dict())[:3] == ["name", "cores_usable", "threads_used"]
+    assert found["gemm_gflops"] > 0 and found["copy_gbs"] > 0 and found["name"]
+    assert found["cores_usable"] >= 1 and found["threads_used"] >= 1
+    assert json.loads(json.dumps(found)) == found
 
 
 def test_cpu_name(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Dependency graphs of small invented traces whose answer is worked out by hand, and of the real ones."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,18 +19,10 @@ NO_GPU = ("edge_no_gpu_events.json.gz", "edge_no_distributed_info.json.gz")
 
 
 def host(
-    name: str, start: float, length: float, thread: int = MAIN, cat: str = "cpu_op", **args: Any
+    name: str, start: float, length: float, thread: int = MAIN, cat: str = "cpu_op", pid: int = 1, **args: Any
 ) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": cat,
-        "name": name,
-        "pid": 1,
-        "tid": thread,
-        "ts": start,
-        "dur": length,
-        "args": args,
-    }
+    times = {"ts": start, "dur": length}
+    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": thread, **times, "args": args}
 
 
 def call(name: str, start: float, length: float, number: int, thread: int = MAIN) -> dict[str, Any]:
@@ -39,17 +32,8 @@ def call(name: str, start: float, length: float, number: int, thread: int = MAIN
 def device(
     name: str, start: float, length: float, number: int, stream: int = 7, cat: str = "kernel", **args: Any
 ):
-    args = {"device": 0, "stream": stream, "correlation": number, **args}
-    return {
-        "ph": "X",
-        "cat": cat,
-        "name": name,
-        "pid": 0,
-        "tid": stream,
-        "ts": start,
-        "dur": length,
-        "args": args,
-    }
+    where = {"device": 0, "stream": stream, "correlation": number}
+    return host(name, start, length, stream, cat, 0, **where, **args)
 
 
 @pytest.fixture
@@ -100,8 +84,6 @@ def test_a_kernel_follows_the_later_of_launch_and_stream(graph):
     a, b, c = (of(one, name)[0] for name in "abc")
     slow = one.duration_us.copy()
     slow[a] += 100
-    from dataclasses import replace
-
     later = simulate(replace(one, duration_us=slow)).start_us
     assert later[b] == pytest.approx(201) and later[c] == pytest.approx(212)
     early = one.duration_us.copy()
@@ -163,8 +145,6 @@ def test_autograd_takes_over_and_hands_back(graph):
         host("step", 220, 30)
     )  # fmt: skip
     assert one.coverage.edges["thread hand-over"] == 2
-    from dataclasses import replace
-
     slow = one.duration_us.copy()
     slow[of(one, "forward")] += 1000
     slow[of(one, "ConvBackward0")] += 500

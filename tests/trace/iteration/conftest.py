@@ -47,16 +47,8 @@ def unit() -> Callable[..., Unit]:
 
 def fixed(**us: float) -> Overheads:
     """The same overheads for every operator."""
-    given = {
-        "t1": 10.0,
-        "t2": 20.0,
-        "t3": 30.0,
-        "t4": 4.0,
-        "t5": 5.0,
-        "alone": 7.0,
-        "edge": 50.0,
-        "handover": 100.0,
-    }
+    given = {"t1": 10.0, "t2": 20.0, "t3": 30.0, "t4": 4.0, "t5": 5.0}
+    given |= {"alone": 7.0, "edge": 50.0, "handover": 100.0}
     return Overheads({kind: Mean(value, 1) for kind, value in (given | us).items()}, {})
 
 

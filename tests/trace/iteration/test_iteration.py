@@ -14,10 +14,10 @@ import pytest
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
-from surrogate.operators import OperatorPredictor
+from surrogate.network.predict import Predictors
+from surrogate.prediction.shipped import load_operators
 from surrogate.trace.calls import batch_size
 from surrogate.trace.iteration import (
-    Surrogates,
     host_work,
     iteration_times,
     measure_overheads,
@@ -49,13 +49,13 @@ class FixedConvs:
 class FixedOperators:
     """Every other operator takes 1 µs per 100,000 bytes, by a roofline."""
 
-    def predict(self, ops: Any) -> Any:
+    def kernel_times(self, ops: Any) -> Any:
         return [SimpleNamespace(time_us=float(op.dram_bytes) / 1e5, source="roofline") for op in ops]
 
 
 @pytest.fixture
 def fake():
-    return Surrogates(gpu("v100-sxm2-16gb"), FixedConvs(), FixedOperators())
+    return Predictors(gpu("v100-sxm2-16gb"), FixedConvs(), FixedOperators())
 
 
 @pytest.fixture
@@ -113,13 +113,13 @@ def test_what_is_lacking_is_listed_and_counted(trace, fake):
     device = found.iterations[0].device_us
     assert found.coverage == pytest.approx(1 - 30 / device)
     assert any("kept as measured: ReluBackward0" in note for note in found.table.notes)
-    without = Surrogates(fake.gpu, None, fake.operators)
+    without = Predictors(fake.gpu, None, fake.operators)
     found = iteration_times(trace, times="surrogate", surrogates=without)
     assert ("a model of convolutions", 6) in [
         (one.lacks, sum(other.count for other in found.unknown if other.lacks == one.lacks))
         for one in found.unknown
     ]
-    none = Surrogates(fake.gpu, FixedConvs(none=True), fake.operators)
+    none = Predictors(fake.gpu, FixedConvs(none=True), fake.operators)
     assert "an algorithm that runs it" in {
         one.lacks for one in iteration_times(trace, times="surrogate", surrogates=none).unknown
     }
@@ -221,7 +221,7 @@ def test_vgg_within_2_pct(real):
 def test_vgg_sizes_by_roofline(real):
     """Without a model of convolutions the matrix products, pools and pointwise operators are still predicted."""
     trace = real("vgg13_b128_training_h100.json.gz")
-    by = Surrogates(gpu("h100-sxm"), None, OperatorPredictor(gpu("h100-sxm"), None))
+    by = Predictors(gpu("h100-sxm"), None, load_operators("h100-sxm"))
     found = iteration_times(trace, times="surrogate", surrogates=by)
     assert 0.2 < found.coverage < 0.5
     assert "a model of convolutions" in {one.lacks for one in found.unknown}

@@ -15,12 +15,8 @@ def event(category, name, start, length, thread=1, **arguments):
 
 
 def launched(name, start, length, correlation, stream=7, category="kernel", **more):
-    return {
-        **event(
-            category, name, start, length, stream, correlation=correlation, device=0, stream=stream, **more
-        ),
-        "pid": 0,
-    }
+    where = {"correlation": correlation, "device": 0, "stream": stream}
+    return {**event(category, name, start, length, stream, **where, **more), "pid": 0}
 
 
 @pytest.fixture
