@@ -29,7 +29,8 @@ NOT_YET = {
 NAMED_NOT_YET = {
     "dataset/columns.py", "dataset/problem_list.py", "models/interpolation.py", "network/architectures/__init__.py",
     "network/architectures/onnx_graphs.py", "network/architectures/torch_modules.py", "network/network.py",
-    "prediction/kernel_times.py", "network/predict.py", "network/read.py", "network/training.py", "trace/calls.py", "trace/iteration/times.py",
+    "prediction/kernel_times.py",
+    "network/predict.py", "network/read.py", "network/training.py", "trace/calls.py", "trace/iteration/times.py",
     "trace/whatif/hardware.py",
 }  # fmt: skip
 """Files that name a family and should ask it; a file that no longer does leaves this list."""
