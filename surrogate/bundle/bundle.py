@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surrogate.dataset.files import checked_file, write_folder
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_bounded
 from surrogate.features.families import FAMILIES, Family
 from surrogate.features.gpu import Gpu
-from surrogate.features.regular_file import read_bounded
 from surrogate.uncertainty.domain import Domain
 from surrogate.uncertainty.intervals import UNSEEN_GPU_FACTOR, Widths
 

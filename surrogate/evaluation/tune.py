@@ -24,8 +24,7 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.store import Dataset, as_dataset
 from surrogate.evaluation.judge import Candidates, choose
-from surrogate.features.errors import InputError, nearest
-from surrogate.features.regular_file import read_bounded
+from surrogate.features.errors import InputError, nearest, read_bounded
 from surrogate.models import DEFAULT_MODEL, TimeModel, model_class, model_frame
 
 if TYPE_CHECKING:
