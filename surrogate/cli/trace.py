@@ -80,19 +80,11 @@ def _load(
     max_bytes: int | None = None,
 ) -> "Trace":
     """The chosen part of the trace in ``path``; its notes go to standard error, a line each."""
-    from tqdm import tqdm
-
+    from surrogate.cli.datasets import progress_bar
     from surrogate.trace.events import trim, with_execution_trace
     from surrogate.trace.events.read import DEFAULT_MAX_BYTES, read_trace
 
-    with tqdm(
-        desc=path.name, unit="B", unit_scale=True, disable=None, leave=False, dynamic_ncols=True, delay=1.0
-    ) as bar:
-
-        def step(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with progress_bar(path.name, "B", unit_scale=True, delay=1.0) as step:
         trace = read_trace(path, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=step)
     if execution_trace is not None:
         trace = with_execution_trace(trace, execution_trace)
@@ -259,14 +251,15 @@ def spans(
 
     A kernel's span is its time on the stream; its parent is the call that launched it.
     """
+    from surrogate.trace.layers import find_layers
     from surrogate.trace.profiling import profile
     from surrogate.trace.spans import trace_spans
 
-    profiled = profile(_load(file, **part))
-    _write_page(profiled, html)
-    show(
-        trace_spans(profiled.trace, profiled.layers).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv
-    )
+    trace = _load(file, **part)
+    layers = find_layers(trace)
+    if html:
+        _write_page(profile(trace), html)
+    show(trace_spans(trace, layers).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv)
 
 
 @command.command(short_help="Replay the trace from its dependency graph: measured and simulated times.")
