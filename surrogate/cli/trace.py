@@ -13,7 +13,7 @@ from surrogate.features.errors import InputError
 from surrogate.report.tables import Table
 
 if TYPE_CHECKING:
-    from surrogate.trace.events import Trace
+    from surrogate.trace.events.tables import Trace
     from surrogate.trace.profiling import Profile
 
 _KERNEL_COLUMNS = (
@@ -81,7 +81,8 @@ def _load(
 ) -> "Trace":
     """The chosen part of the trace in ``path``; its notes go to standard error, a line each."""
     from surrogate.cli.datasets import progress_bar
-    from surrogate.trace.events import trim, with_execution_trace
+    from surrogate.trace.events.execution import with_execution_trace
+    from surrogate.trace.events.iterations import trim
     from surrogate.trace.events.read import DEFAULT_MAX_BYTES, read_trace
 
     with progress_bar(path.name, "B", unit_scale=True, delay=1.0) as step:
@@ -399,7 +400,8 @@ def iteration(
     The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace
     lacks are listed; those kernels keep their measured time and count against the coverage. --top limits the operators.
     """
-    from surrogate.trace.iteration import iteration_times, load_overheads
+    from surrogate.trace.iteration.overheads import load_overheads
+    from surrogate.trace.iteration.predict import iteration_times
 
     overheads = load_overheads(overheads_file) if overheads_file else None
     result = iteration_times(_load(file, execution_trace=execution_trace), overheads=overheads, **settings)

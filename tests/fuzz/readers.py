@@ -158,7 +158,7 @@ def _network(path: Path) -> object:
 
 
 def _trace(path: Path) -> object:
-    from surrogate.trace.events import read_trace
+    from surrogate.trace.events.read import read_trace
 
     return read_trace(path)
 
