@@ -100,7 +100,7 @@ def _node(raw: dict[str, Any]) -> Node:
     types = clean_texts(types)
     return Node(
         name=clean_name(raw["name"]),
-        thread=thread,
+        thread=int(thread),
         shapes=_without_scalars(clean_shapes(shapes)),
         # The profiler writes float where the execution trace writes Tensor(float).
         types=tuple(text.removeprefix("Tensor(").removesuffix(")") for text in types),
