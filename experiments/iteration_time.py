@@ -13,15 +13,10 @@ from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.traces import POWER, RESNET, TRACES, workers
 from experiments.verdicts import listing, percent
-from surrogate.trace.events import Trace
-from surrogate.trace.iteration import (
-    IterationTime,
-    IterationTimes,
-    host_work,
-    iteration_times,
-    measure_overheads,
-    pooled,
-)
+from surrogate.trace.events.tables import Trace
+from surrogate.trace.iteration.overheads import measure_overheads, pooled
+from surrogate.trace.iteration.predict import IterationTime, IterationTimes, iteration_times
+from surrogate.trace.iteration.units import host_work
 
 STARTUP = (RESNET, POWER)
 """Traces whose first iteration holds the program's start (the others' profilers began later)."""

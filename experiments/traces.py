@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.sources import Sources
-from surrogate.trace.events import Trace, read_trace
+from surrogate.trace.events.read import read_trace
+from surrogate.trace.events.tables import Trace
 
 RESNET50, VGG13, DLRM = "ResNet-50, V100", "VGG-13, H100", "DLRM, 8 × V100"
 RESNET, POWER = "ResNet, RTX 2080 Ti", "power iteration, T4"

@@ -13,7 +13,7 @@ from surrogate.features.errors import InputError
 from surrogate.report.tables import Table
 
 if TYPE_CHECKING:
-    from surrogate.trace.events import Trace
+    from surrogate.trace.events.tables import Trace
     from surrogate.trace.profiling import Profile
 
 _KERNEL_COLUMNS = (
@@ -80,19 +80,12 @@ def _load(
     max_bytes: int | None = None,
 ) -> "Trace":
     """The chosen part of the trace in ``path``; its notes go to standard error, a line each."""
-    from tqdm import tqdm
-
-    from surrogate.trace.events import trim, with_execution_trace
+    from surrogate.cli.datasets import progress_bar
+    from surrogate.trace.events.execution import with_execution_trace
+    from surrogate.trace.events.iterations import trim
     from surrogate.trace.events.read import DEFAULT_MAX_BYTES, read_trace
 
-    with tqdm(
-        desc=path.name, unit="B", unit_scale=True, disable=None, leave=False, dynamic_ncols=True, delay=1.0
-    ) as bar:
-
-        def step(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with progress_bar(path.name, "B", unit_scale=True, delay=1.0) as step:
         trace = read_trace(path, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=step)
     if execution_trace is not None:
         trace = with_execution_trace(trace, execution_trace)
@@ -259,14 +252,15 @@ def spans(
 
     A kernel's span is its time on the stream; its parent is the call that launched it.
     """
+    from surrogate.trace.layers import find_layers
     from surrogate.trace.profiling import profile
     from surrogate.trace.spans import trace_spans
 
-    profiled = profile(_load(file, **part))
-    _write_page(profiled, html)
-    show(
-        trace_spans(profiled.trace, profiled.layers).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv
-    )
+    trace = _load(file, **part)
+    layers = find_layers(trace)
+    if html:
+        _write_page(profile(trace), html)
+    show(trace_spans(trace, layers).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv)
 
 
 @command.command(short_help="Replay the trace from its dependency graph: measured and simulated times.")
@@ -406,7 +400,8 @@ def iteration(
     The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace
     lacks are listed; those kernels keep their measured time and count against the coverage. --top limits the operators.
     """
-    from surrogate.trace.iteration import iteration_times, load_overheads
+    from surrogate.trace.iteration.overheads import load_overheads
+    from surrogate.trace.iteration.predict import iteration_times
 
     overheads = load_overheads(overheads_file) if overheads_file else None
     result = iteration_times(_load(file, execution_trace=execution_trace), overheads=overheads, **settings)

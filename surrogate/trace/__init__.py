@@ -11,7 +11,10 @@ from surrogate.features import lazy_names
 _HOMES = {
     name: f"surrogate.trace.{module}"
     for module, names in {
-        "events": "Trace iterations read_trace trim with_execution_trace",
+        "events.execution": "with_execution_trace",
+        "events.iterations": "iterations trim",
+        "events.read": "read_trace",
+        "events.tables": "Trace",
         "kernels": "GROUPINGS kernel_table",
         "layers": "find_layers",
         "profiling": "Profile profile",

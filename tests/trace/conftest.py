@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from surrogate.trace.events import Trace, read_trace
+from surrogate.trace.events.read import read_trace
+from surrogate.trace.events.tables import Trace
 
 CONV, GRADIENT = [[8, 3, 32, 32], [16, 3, 3, 3], [16]], [[8, 16, 30, 30], [8, 3, 32, 32], [16, 3, 3, 3]]
 MAIN, ENGINE = 100, 200

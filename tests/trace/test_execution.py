@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.trace.events import read_trace, with_execution_trace
-from surrogate.trace.events.execution import read_execution_trace
+from surrogate.trace.events.execution import read_execution_trace, with_execution_trace
+from surrogate.trace.events.read import read_trace
 
 _OPERATORS = [
     ("aten::conv2d", 1, [[8, 3, 32, 32], [16, 3, 3, 3], [16]], ["Tensor(float)"] * 3),

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.trace.events import iteration_of, iterations, kinds, trim
-from surrogate.trace.events.iterations import period
+from surrogate.trace.events import kinds
+from surrogate.trace.events.iterations import iteration_of, iterations, period, trim
 
 
 def test_profiler_steps(make_trace, read):

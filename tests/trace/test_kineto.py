@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.trace.events import kinds, read_trace, take
+from surrogate.trace.events import kinds
+from surrogate.trace.events.read import read_trace
+from surrogate.trace.events.tables import take
 
 
 def test_every_table_is_filled_and_linked(make_trace, read):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.trace.events import kinds, read_trace
+from surrogate.trace.events import kinds
+from surrogate.trace.events.read import read_trace
 
 _PROCESS = 42 << 24
 _THREAD = _PROCESS | 7

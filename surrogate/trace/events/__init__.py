@@ -23,19 +23,3 @@ id; kernels of one CUDA graph share the call of its launch), ``activities.range`
 activity; ``trim(trace, …)`` returns a smaller `Trace` under the same promises. What was left out is said in
 ``trace.notes`` and counted by category in ``trace.ignored``.
 """
-
-from surrogate.trace.events.execution import with_execution_trace
-from surrogate.trace.events.iterations import Iteration, iteration_of, iterations, trim
-from surrogate.trace.events.read import read_trace
-from surrogate.trace.events.tables import Trace, take
-
-__all__ = [
-    "Iteration",
-    "Trace",
-    "iteration_of",
-    "iterations",
-    "read_trace",
-    "take",
-    "trim",
-    "with_execution_trace",
-]

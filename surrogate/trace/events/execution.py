@@ -79,37 +79,28 @@ def read_execution_trace(path: str | Path) -> list[Node]:
 
     content = read_bytes(path, max_bytes=MAX_BYTES)
     try:
-        whole = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        nodes = json.loads(content)["nodes"]
+        return [_node(node) for node in sorted(nodes, key=lambda node: node["id"])]
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
         raise InputError(
-            f"{path}: is no readable JSON ({str(error)[:80]}); record the execution trace again"
+            f"{path}: is no execution trace or damaged ({str(error)[:80]}); record it with torch's"
+            " ExecutionTraceObserver"
         ) from None
-    nodes = whole.get("nodes") if isinstance(whole, dict) else None
-    if not isinstance(nodes, list):
-        raise InputError(f"{path}: has no list of nodes; record it with torch's ExecutionTraceObserver")
-    usable = [
-        node
-        for node in nodes
-        if isinstance(node, dict) and type(node.get("id")) is int and isinstance(node.get("name"), str)
-    ]
-    return [_node(node) for node in sorted(usable, key=lambda node: node["id"])]
 
 
 def _node(raw: dict[str, Any]) -> Node:
-    given = raw.get("inputs")
-    if isinstance(given, dict):  # Chakra
-        results, attributes = raw.get("outputs"), raw.get("attrs")
-        pairs = attributes if isinstance(attributes, list) else []
-        thread = next((a.get("value") for a in pairs if isinstance(a, dict) and a.get("name") == "tid"), 0)
-        shapes, types, values = given.get("shapes"), given.get("types"), given.get("values")
-        outputs = results.get("shapes") if isinstance(results, dict) else None
+    values = raw["inputs"]
+    if isinstance(values, dict):  # Chakra
+        thread = next((entry["value"] for entry in raw["attrs"] if entry["name"] == "tid"), 0)
+        shapes, types, outputs = values["shapes"], values["types"], raw["outputs"]["shapes"]
+        values = values["values"]
     else:
-        thread, shapes, types = raw.get("tid", 0), raw.get("input_shapes"), raw.get("input_types")
-        values, outputs = given, raw.get("output_shapes")
+        thread, shapes, types = raw.get("tid", 0), raw["input_shapes"], raw["input_types"]
+        outputs = raw["output_shapes"]
     types = clean_texts(types)
     return Node(
         name=clean_name(raw["name"]),
-        thread=thread if type(thread) is int else 0,
+        thread=int(thread),
         shapes=_without_scalars(clean_shapes(shapes)),
         # The profiler writes float where the execution trace writes Tensor(float).
         types=tuple(text.removeprefix("Tensor(").removesuffix(")") for text in types),
@@ -125,8 +116,6 @@ def _without_scalars(shapes: Any) -> Any:
 
 def _scalars(values: Any, types: Sequence[str]) -> tuple[str, ...]:
     """Values of what is no tensor, as text; "" for a tensor, as the profiler writes it."""
-    if not isinstance(values, list):
-        return ()
     padded = [*types, *[""] * (len(values) - len(types))]
     return tuple(
         "" if "Tensor" in kind else clean_name(json.dumps(value))

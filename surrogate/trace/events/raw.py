@@ -38,6 +38,8 @@ _MAX_TIME_US = 3e15  # the year 2065 in µs since 1970; what lies beyond is dama
 _MAX_START_NS = 3 * 10**18
 _MAX_LENGTH_NS = 10**18  # 31 years; sums of two starts and a length stay within 64 bits
 _LIMIT = 2**63 - 1
+_DAMAGE = (ValueError, TypeError, OverflowError)
+"""What NumPy, `int` and `float` raise for a value that is no number."""
 
 
 class Interner(Generic[T]):
@@ -151,20 +153,19 @@ def columns_of(rows: Sequence[Row], names: tuple[str, ...], exact_ns: bool) -> C
 
 
 def integers(values: Sequence[Any], default: int = -1) -> Ints:
-    """int64 column; ``default`` where a value is no whole number of 64 bits."""
-    array = _plain_array(values)
-    if array is not None and array.dtype.kind in "ib":
-        return array.astype(np.int64)
-    return np.fromiter((_integer(value, default) for value in values), np.int64, len(values))
+    """int64 column; ``default`` where a value is no number of 64 bits."""
+    try:
+        return np.array(values, np.int64).reshape(len(values))
+    except _DAMAGE:
+        return np.fromiter((_integer(value, default) for value in values), np.int64, len(values))
 
 
 def floats(values: Sequence[Any]) -> NDArray[np.float64]:
     """float64 column; NaN where a value is no number."""
-    array = _plain_array(values)
-    if array is not None:
-        return array.astype(np.float64)
-    cleaned = (float(v) if isinstance(v, int | float) and abs(v) < 1e300 else math.nan for v in values)
-    return np.fromiter(cleaned, np.float64, len(values))
+    try:
+        return np.array(values, np.float64).reshape(len(values))
+    except _DAMAGE:
+        return np.fromiter(map(_float, values), np.float64, len(values))
 
 
 def triples(values: Sequence[Any]) -> Ints:
@@ -179,10 +180,6 @@ def nanoseconds(values: Sequence[Any]) -> tuple[Ints, NDArray[np.bool_], bool]:
 
     A float of µs since 1970 resolves 0.25 µs only, so whole and fractional part are converted apart.
     """
-    array = _plain_array(values)
-    if array is not None and array.dtype.kind == "i":
-        valid = np.abs(array) <= int(_MAX_TIME_US)
-        return np.where(valid, array, 0).astype(np.int64) * 1000, valid, True
     numbers = floats(values)
     valid = np.abs(numbers) <= _MAX_TIME_US
     whole = np.floor(np.where(valid, numbers, 0.0))
@@ -190,23 +187,16 @@ def nanoseconds(values: Sequence[Any]) -> tuple[Ints, NDArray[np.bool_], bool]:
     return whole.astype(np.int64) * 1000 + part.astype(np.int64), valid, not part.any()
 
 
-def _plain_array(values: Sequence[Any]) -> NDArray[Any] | None:
-    """NumPy's own reading, where it is a plain number for every value."""
-    if not values:
-        return np.empty(0, np.int64)
-    try:
-        array = np.array(values)
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return array if array.dtype.kind in "ifb" and array.ndim == 1 else None
-
-
 def _integer(value: Any, default: int) -> int:
-    if isinstance(value, str) and len(value) < 20:
-        try:
-            value = int(value)
-        except ValueError:
-            return default
-    if isinstance(value, float):
-        value = int(value) if math.isfinite(value) else default
-    return value if isinstance(value, int) and abs(value) <= _LIMIT else default
+    try:
+        number = int(value)
+    except _DAMAGE:
+        return default
+    return number if abs(number) <= _LIMIT else default
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except _DAMAGE:
+        return math.nan

@@ -248,14 +248,16 @@ class _EventReader:
 
 
 def _devices(properties: Any) -> list[Device]:
-    devices = []
-    for position, entry in enumerate(properties if isinstance(properties, list) else []):
-        if isinstance(entry, dict):
-            index, major, minor, sms = (
-                value if isinstance(value := entry.get(key), int) and 0 <= value < 2**62 else 0
-                for key in ("id", "computeMajor", "computeMinor", "numSms")
+    """The GPUs that the header lists; none where the list is damaged."""
+    try:
+        return [
+            Device(
+                int(entry.get("id", position)),
+                clean_name(entry.get("name", "")),
+                round(int(entry.get("computeMajor", 0)) + int(entry.get("computeMinor", 0)) / 10, 1),
+                int(entry.get("numSms", 0)),
             )
-            capability = round(major + min(minor, 9) / 10, 1)
-            index = index if "id" in entry else position
-            devices.append(Device(index, clean_name(entry.get("name", "")), capability, sms))
-    return devices
+            for position, entry in enumerate(properties or ())
+        ]
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return []

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from surrogate.trace.events import kinds
-from surrogate.trace.iteration import Action, Clocks, Mean, Overheads, Unit
+from surrogate.trace.iteration.clocks import Clocks
+from surrogate.trace.iteration.overheads import Mean, Overheads
+from surrogate.trace.iteration.units import Action, Unit
 
 
 def make_action(

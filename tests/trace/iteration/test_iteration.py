@@ -17,14 +17,10 @@ from surrogate.features.gpu import gpu
 from surrogate.network.predict import Predictors
 from surrogate.prediction.shipped import load_operators
 from surrogate.trace.calls import batch_size
-from surrogate.trace.iteration import (
-    host_work,
-    iteration_times,
-    measure_overheads,
-    measured_times,
-    pooled,
-    predicted_times,
-)
+from surrogate.trace.iteration.overheads import measure_overheads, pooled
+from surrogate.trace.iteration.predict import iteration_times
+from surrogate.trace.iteration.times import measured_times, predicted_times
+from surrogate.trace.iteration.units import host_work
 
 KERNEL = {
     "ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2,

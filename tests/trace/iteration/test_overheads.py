@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
-from surrogate.trace.iteration import HostWork, Mean, Overheads, load_overheads, measure_overheads, pooled
-from surrogate.trace.iteration.overheads import finer_name, trimmed_mean
+from surrogate.trace.iteration.overheads import (
+    Mean,
+    Overheads,
+    finer_name,
+    load_overheads,
+    measure_overheads,
+    pooled,
+    trimmed_mean,
+)
+from surrogate.trace.iteration.units import HostWork
 
 
 def measured(*units, **more):

@@ -3,8 +3,7 @@
 import pytest
 
 from surrogate.trace.events import kinds
-from surrogate.trace.iteration import host_work
-from surrogate.trace.iteration.units import segments
+from surrogate.trace.iteration.units import host_work, segments
 
 
 def event(category, name, start, length, thread=1, **arguments):
