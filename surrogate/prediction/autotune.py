@@ -186,19 +186,8 @@ class _Search:
         )
 
     def _add(self, name: str, predicted_us: float | None, tuning: Tuning, *, cached: bool) -> None:
-        reason = self._refusal(tuning) if tuning.time_us is not None else tuning.reason or tuning.status
-        time_us = None if reason else tuning.time_us
-        self.tried.append(
-            Attempt(
-                name,
-                predicted_us,
-                time_us,
-                reason or "",
-                cached,
-                tuning.workspace_bytes,
-                tuning.deterministic,
-            )
-        )
+        refusal = None if tuning.time_us is None else self._refusal(tuning)
+        self.tried.append(_attempt(name, predicted_us, tuning, cached, refusal))
 
     def _refusal(self, tuning: Tuning) -> str | None:
         return self.limits.refusal(tuning.workspace_bytes, tuning.deterministic)
@@ -241,14 +230,17 @@ def recalled(
     version = library_version or newest(measured)
     if version not in measured:
         return limited(predicted, limits)
-    attempts = [
-        Attempt(
-            name, None, tuning.time_us, "" if tuning.time_us else tuning.reason or tuning.status, True,
-            tuning.workspace_bytes, tuning.deterministic,
-        )
-        for name, tuning in measured[version].items()
-    ]  # fmt: skip
+    attempts = [_attempt(name, None, tuning, True) for name, tuning in measured[version].items()]
     return with_attempts(predictor.select(problem, library_version=version), attempts, limits)
+
+
+def _attempt(
+    name: str, predicted_us: float | None, tuning: Tuning, cached: bool, refusal: str | None = None
+) -> Attempt:
+    """What is known of an algorithm, with the reason where it did not run or the limits refuse it."""
+    reason = refusal or ("" if tuning.time_us is not None else tuning.reason or tuning.status)
+    time_us = None if reason else tuning.time_us
+    return Attempt(name, predicted_us, time_us, reason, cached, tuning.workspace_bytes, tuning.deterministic)
 
 
 def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Limits) -> Selection:

@@ -296,9 +296,9 @@ def _named(prepared: Prepared, problem: AnyProblem, algorithm: str) -> Predictio
     """The candidate of that name, in the first library that has it. Raises `InputError` with the nearest names."""
     for own in prepared:
         if (index := own.index_of(algorithm)) >= 0:
-            distance = own.distance(problem)
-            estimate = own.estimates(problem, [index], distance)[0]
-            reason = own.reason(problem, estimate.candidate.algorithm, distance)
+            ranking = own.rank(problem, [index])
+            estimate = ranking.estimates[0]
+            reason = own.reason(problem, estimate.candidate.algorithm, ranking.distance)
             return _prediction(own, problem, estimate, reason, own.rules.of(problem)[index])
     raise unknown_algorithm(prepared, algorithm)
 

@@ -145,14 +145,12 @@ class PreparedSetting:
     _setting_reasons: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
     _refusals: dict[Reasons, tuple[Excluded, ...]] = field(default_factory=dict, repr=False, compare=False)
 
-    def rank(self, problem: Any) -> Ranking:
-        """Every candidate that the library accepts, by its predicted time (ties: the registry's order)."""
+    def rank(self, problem: Any, wanted: Sequence[int] | None = None) -> Ranking:
+        """The candidates at ``wanted``, by default all that the library accepts, by time (ties: as registered)."""
         reasons = self.rules.of(problem)
-        wanted = [i for i in range(self.measured) if reasons[i] is None]
-        distance = self.distance(problem)
-        estimates = self.estimates(problem, wanted, distance)
-        estimates.sort(key=_by_time)
-        return Ranking(tuple(estimates), self._refused(reasons), distance)
+        wanted = self._accepted(reasons) if wanted is None else wanted
+        times_us, workspaces = self.engine.one(problem, wanted) if wanted else ([], [])
+        return self._ranking(problem, reasons, wanted, times_us, workspaces)
 
     def rank_many(self, problems: Sequence[Any]) -> list[Ranking]:
         """`rank` of several problems: through arrays where there are enough of them."""
@@ -160,22 +158,39 @@ class PreparedSetting:
             return [self.rank(problem) for problem in problems]
         sizes = np.array([self.setting.family.sizes_of(problem) for problem in problems])
         reasons = [self.rules.of(problem) for problem in problems]
-        allowed = np.array([[reason is None for reason in row[: self.measured]] for row in reasons])
-        row, index = np.nonzero(allowed)
-        columns = self.many(sizes, row, index)
-        names = ("predicted_us", "half", "workspace_bytes", "known")
-        estimates: list[list[Estimate]] = [[] for _ in problems]
-        for number, i, time_us, half, workspace, known in zip(
-            row.tolist(), index.tolist(), *(columns[name].tolist() for name in names), strict=True
-        ):
-            source = self.source if known else ROOFLINE
-            estimates[number].append(Estimate(self.candidates[i], time_us, half, int(workspace), source))
-        for ranked in estimates:
-            ranked.sort(key=_by_time)
+        accepted = [self._accepted(row) for row in reasons]
+        counts = [len(wanted) for wanted in accepted]
+        index = np.array([i for wanted in accepted for i in wanted], dtype=int)
+        time_us, workspace = self.engine.many(sizes, np.repeat(np.arange(len(problems)), counts), index)
+        times_us, workspaces = iter(time_us.tolist()), iter(workspace.tolist())
         return [
-            Ranking(tuple(ranked), self._refused(why), distance)
-            for ranked, why, distance in zip(estimates, reasons, columns["distance"].tolist(), strict=True)
+            self._ranking(*row, times_us, workspaces) for row in zip(problems, reasons, accepted, strict=True)
         ]
+
+    def _accepted(self, reasons: Reasons) -> list[int]:
+        return [i for i in range(self.measured) if reasons[i] is None]
+
+    def _ranking(
+        self,
+        problem: Any,
+        reasons: Reasons,
+        wanted: Sequence[int],
+        times_us: Iterable[float],
+        workspaces: Iterable[float],
+    ) -> Ranking:
+        """The candidates at ``wanted`` with their intervals; times and workspaces begin with theirs."""
+        distance = self.part.domain.distance(self.reference, self.setting.family.sizes_of(problem))
+        near, by_time = self.part.widths.distance, self.part.widths.time_us
+        factor = near.values[bisect_right(near.edges, distance)] * self.widening
+        estimates = []
+        for i, time_us, workspace in zip(wanted, times_us, workspaces, strict=False):
+            half, source = self.bases[i] * factor, self.source
+            half *= by_time.values[bisect_right(by_time.edges, time_us)]
+            if not 0.0 < time_us < inf:
+                time_us, half, source = self._stand_in(problem, i, time_us), ROOFLINE_HALF_WIDTH, ROOFLINE
+            estimates.append(Estimate(self.candidates[i], time_us, half, int(workspace), source))
+        estimates.sort(key=_by_time)
+        return Ranking(tuple(estimates), self._refused(reasons), distance)
 
     def _refused(self, reasons: Reasons) -> tuple[Excluded, ...]:
         """What the library refuses, and what training never saw."""
@@ -186,28 +201,6 @@ class PreparedSetting:
                 if reason is not None or i >= self.measured
             )
         return self._refusals[reasons]
-
-    def distance(self, problem: Any) -> float:
-        """Of the problem to the training data, as `Domain.distance`."""
-        return self.part.domain.distance(self.reference, self.setting.family.sizes_of(problem))
-
-    def estimates(self, problem: Any, wanted: Sequence[int], distance: float) -> list[Estimate]:
-        """Time, interval and workspace of the candidates at ``wanted``, in that order."""
-        if not wanted:
-            return []
-        times_us, workspaces = self.engine.one(problem, wanted)
-        near, by_time = self.part.widths.distance, self.part.widths.time_us
-        factor = near.values[bisect_right(near.edges, distance)] * self.widening
-        estimates = []
-        for i, time_us, workspace in zip(wanted, times_us, workspaces, strict=True):
-            half, source = (
-                self.bases[i] * factor * by_time.values[bisect_right(by_time.edges, time_us)],
-                self.source,
-            )
-            if not 0.0 < time_us < inf:
-                time_us, half, source = self._stand_in(problem, i, time_us), ROOFLINE_HALF_WIDTH, ROOFLINE
-            estimates.append(Estimate(self.candidates[i], time_us, half, int(workspace), source))
-        return estimates
 
     def _stand_in(self, problem: Any, candidate: int, time_us: float) -> float:
         """The roofline's time where the model does not know the candidate."""
@@ -235,13 +228,8 @@ class PreparedSetting:
         return self._setting_reasons[algorithm]
 
     def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> dict[str, np.ndarray]:
-        """Columns (rows,) of `Predictions`, for candidate ``index[i]`` on problem ``problem[i]`` of ``sizes``.
-
-        Beside them ``half``, the half width in log time, ``known``, False where the roofline stands in for the model,
-        and ``distance`` (problems,).
-        """
+        """Columns (rows,) of `Predictions`, for candidate ``index[i]`` on problem ``problem[i]`` of ``sizes``."""
         time_us, workspace = self.engine.many(sizes, problem, index)
-        known = (time_us > 0) & (time_us < inf)
         references = self.part.domain.references.get(self.reference)
         if references is None:
             distance, inside = np.full(len(sizes), inf), np.zeros(len(sizes), dtype=bool)
@@ -251,7 +239,7 @@ class PreparedSetting:
         widths = self.part.widths
         half = np.array(self.bases)[index] * widths.distance.at(distance)[problem]
         half *= widths.time_us.at(time_us) * self.widening
-        unknown = np.flatnonzero(~known)
+        unknown = np.flatnonzero(~((time_us > 0) & (time_us < inf)))
         if len(unknown):
             _check_unknown(time_us[unknown])
             time_us[unknown] = self.engine.roofline_us(sizes, problem[unknown], index[unknown])
@@ -266,9 +254,6 @@ class PreparedSetting:
             "upper_us": time_us * factor,
             "in_domain": inside[problem] & ~unseen[index],
             "workspace_bytes": workspace,
-            "half": half,
-            "known": known,
-            "distance": distance,
         }
 
     def _near(self, sizes: np.ndarray, distance: np.ndarray, reach: float) -> np.ndarray:

@@ -326,16 +326,7 @@ class Predictions(_Shown):
 
     def table(self) -> Table:
         """The first rows."""
-        records = [
-            {
-                "row": i,
-                **{
-                    name: values[i].item() if values.dtype != object else values[i]
-                    for name, values in self.columns()
-                },
-            }
-            for i in range(min(len(self), SHOWN))
-        ]
+        records = self.to_frame().head(SHOWN).reset_index(names="row").to_dict("records")
         more = [f"… {len(self)} rows"] if len(self) > SHOWN else []
         return Table(records, title=f"{len(self)} predictions", notes=more)
 

@@ -117,21 +117,18 @@ class ShippedParts(Mapping[str, Part]):
     """
 
     def __init__(self, own: Mapping[str, Part]) -> None:
-        self._own = dict(own)
-        self._folders = {
-            name: bundle.path for bundle in shipped() for name in bundle.families if name not in self._own
-        }
+        others = {name: bundle.path for bundle in shipped() for name in bundle.families}
+        self._parts: dict[str, Part | Path] = {**own, **{k: v for k, v in others.items() if k not in own}}
 
     def __getitem__(self, name: str) -> Part:
-        if name not in self._own:
-            self._own[name] = _load(self._folders[name]).parts[name]
-        return self._own[name]
+        part = self._parts[name]
+        return _load(part).parts[name] if isinstance(part, Path) else part
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self._own, **self._folders})
+        return iter(self._parts)
 
     def __len__(self) -> int:
-        return len({**self._own, **self._folders})
+        return len(self._parts)
 
 
 def _joined(bundle: Bundle) -> Bundle:

@@ -186,7 +186,7 @@ def _best(own: PreparedSetting, sizes: np.ndarray) -> Columns:
     pick = grid.argmin(axis=1)
     feasible = np.flatnonzero(allowed.any(axis=1))
     chosen = row_of[feasible, pick[feasible]]
-    picked = {name: column[chosen] for name, column in columns.items() if len(column) == len(problem)}
+    picked = {name: column[chosen] for name, column in columns.items()}
     for name, column in _kept(own, picked, pick[feasible]).items():
         out[name][feasible] = column
     out["supported"][feasible] = True
@@ -197,8 +197,7 @@ def _kept(own: PreparedSetting, columns: Mapping[str, np.ndarray], index: np.nda
     """The columns of `Predictions`, but for ``supported``."""
     names = np.array([candidate.name for candidate in own.candidates], dtype=object)
     library = np.full(len(index), own.setting.library, dtype=object)
-    kept = {name: columns[name] for name in (*NUMBERS, "in_domain")}
-    return {**kept, "algorithm": names[index], "library": library}
+    return {**columns, "algorithm": names[index], "library": library}
 
 
 def _keep_faster(out: Columns, columns: Columns, rows: np.ndarray | None = None) -> None:
