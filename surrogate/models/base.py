@@ -115,7 +115,7 @@ def to_plain(value: Any) -> Any:
 def from_plain(kind: Any, value: Any) -> Any:
     """The inverse of `to_plain` for a type: a dataclass, an array, ``Mapping``, ``tuple[X, ...]``, ``X | None``."""
     origin, arguments = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         types = get_type_hints(kind)
         return kind(
             **{field.name: from_plain(types[field.name], value[field.name]) for field in fields(kind)}
