@@ -11,9 +11,8 @@ from functools import lru_cache
 from typing import Any, Protocol, Self
 
 from surrogate.collect.protocol import RepeatPolicy
+from surrogate.dataset.columns import STATUSES
 from surrogate.features.conv import Conv
-
-STATUSES = ("ok", "not_supported", "workspace_too_large", "failed")
 
 
 class DeviceLostError(RuntimeError):

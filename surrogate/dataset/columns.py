@@ -47,13 +47,9 @@ def columns(table: str | None = None) -> tuple[Column, ...]:
     return tuple(column for column in COLUMNS if table in (None, column.table))
 
 
-def names(table: str, *, required: bool | None = None, kinds: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names of the table's columns, of those that are (or are not) ``required`` and of one of ``kinds`` only."""
-    return tuple(
-        column.name
-        for column in columns(table)
-        if required in (None, column.required) and (not kinds or column.kind in kinds)
-    )
+def names(table: str, *, required: bool | None = None) -> tuple[str, ...]:
+    """Names of the table's columns, of those that are (or are not) ``required`` only."""
+    return tuple(column.name for column in columns(table) if required in (None, column.required))
 
 
 def _declared(table: str, required: bool, *rows: tuple[str, str, str, str]) -> Iterator[Column]:

@@ -5,11 +5,12 @@ batch_size, M, N, K, one row per kernel of a batch of (M × K)·(K × N) product
 are assumed and checked.
 """
 
-import csv
-import math
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from surrogate.features.errors import InputError, nearest
@@ -47,55 +48,38 @@ def read(
 
 
 def _frame(path: Path, unit_us: float, max_bytes: int, progress: Progress | None) -> pd.DataFrame:
-    lines = (line for _, line in read_lines(path, max_bytes=max_bytes, progress=progress))
-    reader = csv.DictReader(lines, skipinitialspace=True)
+    text = "\n".join(line for _, line in read_lines(path, max_bytes=max_bytes, progress=progress))
+    options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "skipinitialspace": True}
     try:
-        _check_header(reader.fieldnames or _COLUMNS, path)
-        records = [_record(row, unit_us, f"{path}, line {reader.line_num}") for row in reader]
-    except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}: not CSV ({error})") from None
-    if not records:
+        table = pd.read_csv(StringIO(text or ",".join(_COLUMNS)), skip_blank_lines=False, **options)
+        if not isinstance(table.index, pd.RangeIndex):
+            raise ValueError("line 2: more values than columns")
+    except ValueError as error:  # a ParserError is one
+        raise InputError(f"{path}: not CSV ({error})") from None
+    missing = next((name for name in _COLUMNS if name not in table), None)
+    if missing:
+        raise InputError(
+            f"{path}: column {missing} is missing; {', '.join(_COLUMNS)} are needed{nearest(missing, table)}"
+        )
+    table = table[~(table.isna() | (table == "")).all(axis=1)]  # blank lines
+    if table.empty:
         raise InputError(
             f"{path}: no rows; the columns {', '.join(_COLUMNS)} and a row per kernel are needed"
         )
-    frame = pd.DataFrame(records)
+    for column in _COLUMNS[1:]:
+        values = pd.to_numeric(table[column], errors="coerce")
+        is_size = column != "kernel_runtime"
+        wrong = ~np.isfinite(values) | (values <= 0) | is_size & ((values % 1 != 0) | (values >= 2**31))
+        if wrong.any():
+            line = int(table.index[wrong][0])  # the header is line 1
+            need = "a whole number from 1 to 2147483647" if is_size else "a time above 0"
+            raise InputError(
+                f"{path}, line {line + 2}: {column} is {table[column][line]!r}; {need} is needed"
+            )
+        table[column] = values.astype("int64") if is_size else values * unit_us
+    frame = table.rename(columns={"kernel_runtime": "time_us", **{_SIZES[name]: name for name in _SIZES}})
     _check_rates(frame, path)
     return frame
-
-
-def _check_header(header: Sequence[str], path: Path) -> None:
-    for name in _COLUMNS:
-        if name not in header:
-            raise InputError(
-                f"{path}: column {name} is missing from {', '.join(header)[:120]};"
-                f" {', '.join(_COLUMNS)} are needed{nearest(name, header)}"
-            )
-
-
-def _record(row: dict[str, str], unit_us: float, where: str) -> dict[str, object]:
-    if None in row or None in row.values():
-        raise InputError(f"{where}: more or fewer values than columns; give one for each")
-    sizes = {name: _number(row[column], column, where) for name, column in _SIZES.items()}
-    for name, size in sizes.items():
-        if size != int(size) or not 1 <= size < 2**31:
-            raise InputError(
-                f"{where}: {_SIZES[name]} is {size:g}; a whole number from 1 to 2147483647 is needed"
-            )
-    time_us = _number(row["kernel_runtime"], "kernel_runtime", where) * unit_us
-    if time_us <= 0:
-        raise InputError(f"{where}: kernel_runtime is {row['kernel_runtime']!r}; a time above 0 is needed")
-    rest = {name: value for name, value in row.items() if name and name not in _COLUMNS}
-    return {**rest, **sizes, "time_us": time_us, "kernel_name": row["kernel_name"]}
-
-
-def _number(text: str, column: str, where: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InputError(f"{where}: {column} is {text[:40]!r}; a number is needed")
-    return value
 
 
 def _check_rates(frame: pd.DataFrame, path: Path) -> None:

@@ -6,11 +6,10 @@ from surrogate.dataset.problems import candidate_frame
 from surrogate.dataset.store import Dataset
 from surrogate.features.errors import InputError, nearest
 from surrogate.models.base import TimeModel
-from surrogate.models.baselines import AlwaysBestSingle, Roofline
+from surrogate.models.baselines import AlwaysBestSingle, LiEtAl, Roofline
 from surrogate.models.boosted import BoostedDims, BoostedTerms
 from surrogate.models.calibrated import Calibrated
 from surrogate.models.forest import Forest
-from surrogate.models.li import LiEtAl
 from surrogate.models.linear import LinearDims, LinearTerms
 from surrogate.models.mlp import Mlp
 from surrogate.models.seer import SeerPaper, SeerTimeOnly

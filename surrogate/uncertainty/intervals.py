@@ -6,7 +6,6 @@ finds them on rows held out by shape. Needs numpy alone, so that an answer does 
 """
 
 import json
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -63,32 +62,22 @@ class Widths:
         by_key = self.by_key
         return by_key.get(f"{gpu}|{candidate}") or by_key.get(candidate) or by_key[ALL]
 
-    def lookup(self, gpu: str, candidate: str, distance: float, predicted_us: float | None = None) -> float:
-        """Half width in log time of one row: the interval is predicted · exp(± half width).
+    def of(self, rows: "Rows", distance: np.ndarray, predicted_us: np.ndarray) -> np.ndarray:
+        """(rows,) half widths in log time: the interval is predicted · exp(± half width).
 
-        ``distance`` as `Domain.distance` gives it. Without ``predicted_us`` the widest time factor holds.
+        ``distance`` (rows,) as `Domain.distances` gives it.
         """
-        near, time = self.distance, self.time_us
-        base = self.base(gpu, candidate) * near.values[bisect_right(near.edges, distance)]
-        if predicted_us is None:
-            return base * max(time.values)
-        return base * time.values[bisect_right(time.edges, predicted_us)]
-
-    def of(self, rows: "Rows", distance: np.ndarray, predicted_us: np.ndarray | None = None) -> np.ndarray:
-        """(rows,) half widths in log time, the same as `lookup` gives one by one."""
         from surrogate.dataset.problems import device_names
 
         return self.at(device_names(rows.frame), rows.candidate, distance, predicted_us)
 
     def at(
-        self, gpu: np.ndarray, candidate: np.ndarray, distance: np.ndarray, predicted_us: np.ndarray | None
+        self, gpu: np.ndarray, candidate: np.ndarray, distance: np.ndarray, predicted_us: np.ndarray
     ) -> np.ndarray:
         """(rows,) half widths of rows on the GPUs of these registry names."""
         keys = list(zip(gpu, candidate, strict=True))
         bases = {key: self.base(*key) for key in set(keys)}
         base = np.array([bases[key] for key in keys], dtype=np.float64) * self.distance.at(distance)
-        if predicted_us is None:
-            return base * max(self.time_us.values)
         return base * self.time_us.at(predicted_us)
 
     def to_json(self) -> bytes:

@@ -159,23 +159,6 @@ def test_a_device_lost_for_good_stops_the_run(make_plan, tmp_path, fake_device):
     assert outcome.statuses == {"failed": MAX_LOST_IN_A_ROW}
 
 
-def test_an_interrupted_run_goes_on(make_plan, record, fake_device):
-    plan = make_plan(5)
-    whole = merge_runs([record(plan, name="whole")]).rows
-    device = fake_device()
-    measure = device.measure
-
-    def interrupted(*arguments):
-        if len(device.calls) == 9:
-            raise KeyboardInterrupt
-        return measure(*arguments)
-
-    device.measure = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        record(plan, device, name="cut")
-    pd.testing.assert_frame_equal(merge_runs([record(plan, name="cut")]).rows, whole)
-
-
 def test_replay_serves_what_was_recorded(make_plan, record):
     plan = make_plan(200)
     path = record(plan)

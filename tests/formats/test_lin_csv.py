@@ -60,11 +60,13 @@ def test_the_unit_is_checked_against_what_a_gpu_can_do(tmp_path: Path) -> None:
         (["kernel_name,kernel_runtim,batch_size,M,N,K", ROW], "did you mean kernel_runtim"),
         ([HEADER], "no rows"),
         ([], "no rows"),
-        ([HEADER, "a,b,c"], "line 2: more or fewer values"),
+        ([HEADER, "a,5,1"], "line 2: M is"),
+        ([HEADER, ROW, ROW + ",7"], "line 3"),
+        ([HEADER, ROW + ",7"], "line 2: more values"),
         ([HEADER, ROW.replace("345.5", "n/a")], "line 2: kernel_runtime is 'n/a'"),
         ([HEADER, ROW.replace("345.5", "0")], "a time above 0"),
-        ([HEADER, ROW.replace("2048", "2.5")], "K is 2.5; a whole number"),
-        ([HEADER, ROW.replace("2048", "inf")], "K is 'inf'; a number"),
+        ([HEADER, ROW.replace("2048", "2.5")], "K is '2.5'; a whole number"),
+        ([HEADER, ROW.replace("2048", "inf")], "K is 'inf'"),
     ],
 )
 def test_wrong_files_are_refused(tmp_path: Path, lines: list[str], message: str) -> None:

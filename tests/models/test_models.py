@@ -20,9 +20,8 @@ from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.features.roofline import roofline_us
 from surrogate.features.terms import MECHANISM_TERMS
 from surrogate.models import MODELS, TimeModel
-from surrogate.models.baselines import AlwaysBestSingle, Roofline
+from surrogate.models.baselines import AlwaysBestSingle, LiEtAl, Roofline
 from surrogate.models.forest import Forest
-from surrogate.models.li import LiEtAl
 from surrogate.models.linear import LinearDims, LinearTerms
 from surrogate.models.mlp import Mlp
 

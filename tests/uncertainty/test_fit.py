@@ -1,5 +1,6 @@
 """Interval widths: ranks, fallback, monotony in distance, coverage on shapes that the fit never saw, unseen GPUs."""
 
+from bisect import bisect_right
 from collections.abc import Callable
 
 import numpy as np
@@ -117,26 +118,37 @@ def widths() -> Widths:
     return fitted(*held_out(60))
 
 
+def half_width(
+    widths: Widths, gpu: str, candidate: str, distance: float, predicted_us: float = 100.0
+) -> float:
+    """Of one row."""
+    columns = (np.array([value]) for value in (gpu, candidate, distance, predicted_us))
+    return float(widths.at(*columns)[0])
+
+
 def test_farther_is_never_narrower(widths: Widths) -> None:
     """And by much here, where errors grow threefold."""
-    found = [widths.lookup("t4", SMALL, d, 100.0) for d in np.linspace(0, 9, 200)]
+    found = [half_width(widths, "t4", SMALL, d, 100.0) for d in np.linspace(0, 9, 200)]
     assert (np.diff(found) >= 0).all()
     assert found[-1] > 1.5 * found[0]
 
 
-def test_one_by_one_is_all_at_once(widths: Widths) -> None:
-    """`lookup` and `of` give identical numbers, at the edges and for the unknown too; JSON keeps them."""
+def test_base_and_both_factors_multiply(widths: Widths) -> None:
+    """At the edges and for the unknown too; JSON keeps them."""
     rows, predicted, _, distance = held_out(30, seed=1)
     frame = rows.frame.assign(algorithm=rows.frame["algorithm"].where(rows.frame["n"] != 3, "NEW"))
     frame.loc[frame["n"] == 4, "gpu"] = "Tesla K80"
     rows = rows_of(frame)
     distance[:4], predicted[4:8] = (np.nan, np.inf, *widths.distance.edges[:2]), widths.time_us.edges[:4]
     names = frame["gpu"].map({"Tesla T4": "t4", "TITAN Xp": "titan-xp", "Tesla K80": "k80"})
-    asked = list(zip(names, rows.candidate, distance.tolist(), predicted.tolist(), strict=True))
-    np.testing.assert_array_equal(
-        widths.of(rows, distance, predicted), [widths.lookup(*each) for each in asked]
-    )
-    np.testing.assert_array_equal(widths.of(rows, distance), [widths.lookup(*each[:3]) for each in asked])
+    near, time = widths.distance, widths.time_us
+    expected = [
+        widths.base(gpu, candidate)
+        * near.values[bisect_right(near.edges, far)]
+        * time.values[bisect_right(time.edges, time_us)]
+        for gpu, candidate, far, time_us in zip(names, rows.candidate, distance, predicted, strict=True)
+    ]
+    np.testing.assert_array_equal(widths.of(rows, distance, predicted), expected)
     assert Widths.from_json(widths.to_json()) == widths
 
 
@@ -147,15 +159,15 @@ def test_what_has_too_few_shapes_falls_back() -> None:
     few = (frame["c"] > LEAST_SHAPES - 1).to_numpy() & (frame["gpu"] == "TITAN Xp").to_numpy()
     found = fitted(*part(~few, held))
     assert f"t4|{FFT}" in found.by_key and f"titan-xp|{FFT}" not in found.by_key
-    assert found.lookup("titan-xp", FFT, 0.5) == pytest.approx(
-        found.lookup("t4", FFT, 0.5) * found.by_key[FFT] / found.by_key[f"t4|{FFT}"]
+    assert half_width(found, "titan-xp", FFT, 0.5) == pytest.approx(
+        half_width(found, "t4", FFT, 0.5) * found.by_key[FFT] / found.by_key[f"t4|{FFT}"]
     )
-    assert found.lookup("t4", NEW, 0.5, 9.0) == found.lookup("k80", "cudnn|bwd_data|GEMM", 0.5, 9.0)
+    assert half_width(found, "t4", NEW, 0.5, 9.0) == half_width(found, "k80", "cudnn|bwd_data|GEMM", 0.5, 9.0)
 
 
 def test_harder_algorithms_get_wider_intervals(widths: Widths) -> None:
     """FFT errs twice as much."""
-    assert 1.5 < widths.lookup("t4", FFT, 1.0) / widths.lookup("t4", SMALL, 1.0) < 2.6
+    assert 1.5 < half_width(widths, "t4", FFT, 1.0) / half_width(widths, "t4", SMALL, 1.0) < 2.6
 
 
 def test_new_shapes_are_covered() -> None:
@@ -192,7 +204,7 @@ def test_errors_and_edges() -> None:
     with pytest.raises(InputError, match="intervals"):
         fit_widths(rows, np.full(len(rows), np.nan), measured, distance)
     alone = part((rows.frame["c"] == 1).to_numpy(), held)
-    assert fitted(*alone).lookup("t4", SMALL, 1.0) > 0
+    assert half_width(fitted(*alone), "t4", SMALL, 1.0) > 0
     assert np.isnan(held_out_half_widths(*alone)).all()
     assert (fitted(rows, measured, measured, distance).of(rows, distance, measured) > 0).all()
 

@@ -21,7 +21,7 @@ import pandas as pd
 
 from surrogate.collect.counters.pairs import Pair, attribute, join_passes, write_pairs
 from surrogate.collect.device import demangled
-from surrogate.collect.plan import GPU_CAPS, Caps
+from surrogate.collect.plan import GPU_CAPS
 from surrogate.features.errors import InputError
 from surrogate.formats import ncu, nvprof
 from surrogate.formats.imported import Imported
@@ -178,9 +178,9 @@ class Counted:
         return self.seconds / len(self.kernels) if len(self.kernels) else None
 
 
-def program_for(pairs_file: Path, seconds: float, caps: Caps = GPU_CAPS) -> list[str]:
+def program_for(pairs_file: Path, seconds: float) -> list[str]:
     """The command of the profiled child."""
-    words = (pairs_file, seconds, caps.max_workspace_bytes, caps.max_tensor_bytes)
+    words = (pairs_file, seconds, GPU_CAPS.max_workspace_bytes, GPU_CAPS.max_tensor_bytes)
     return [sys.executable, "-m", "surrogate.collect.counters.workload", *map(str, words)]
 
 

@@ -9,9 +9,8 @@ import pandas as pd
 
 from surrogate.dataset.rows import Rows
 from surrogate.features.algorithms import MECHANISMS
-from surrogate.models.base import TimeModel
-from surrogate.models.keys import SEPARATOR, joined, key_columns
-from surrogate.models.plain import from_plain, to_plain
+from surrogate.models.base import TimeModel, from_plain, to_plain
+from surrogate.models.least_squares import SEPARATOR, joined, key_columns
 from surrogate.models.seer.analytical import Analytical, TileFit, analytical, require_convolutions
 from surrogate.models.seer.physics import UNDER_UTILISED
 

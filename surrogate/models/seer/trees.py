@@ -46,11 +46,6 @@ class Tree:
         leaf = np.array([LEAF])
         return cls(leaf, leaf, np.array([0]), np.array([0.0]), np.array([float(value)]))
 
-    @property
-    def splits(self) -> int:
-        """Inner nodes."""
-        return int((self.left != LEAF).sum())
-
     def predict(self, x: np.ndarray) -> np.ndarray:
         """The leaf's value of every row of ``x`` (rows, features), (rows,). Compares in float32, as it was grown."""
         x = x.astype(np.float32)
