@@ -86,6 +86,10 @@ def command(**options: Any) -> None:
     `seer data merge`.
 
     Example: seer collect --device cudnn --sample 5000 --minutes 8 -o run.jsonl
+    Examples:
+      seer collect --device cudnn --sample 5000 --minutes 8 -o run.jsonl
+      seer collect --device cpu --plan problems.txt -o run.jsonl
+      seer collect --heuristic-only --gpu h200 --networks -o picks.jsonl
     """
     from surrogate.collect.device import DeviceLostError
     from surrogate.features.errors import InputError

@@ -81,6 +81,10 @@ def command(
     (module, inputs). Layers are summed as if they ran one after another, as single kernels without fusion or gaps.
     Operators that this package does not know are named, counted and in no sum. --json and --csv also give every layer's
     interval, workspace, FLOPs, bytes and source.
+    Examples:
+      seer network resnet50.onnx --gpu t4 --batch 8 --by-type
+      seer network my_module:my_callable --gpu v100 --training
+      seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
     """
     from surrogate.cli.network_output import print_report
     from surrogate.network.network import Network
