@@ -77,6 +77,7 @@ def command(
     DATA is a parquet dataset; without it, the measured data that ships with the package. Writes results.json, CSV
     tables, figures and report.html into a folder, and prints the summary. `--where` filters DATA and the further
     training tables alike.
+
     Examples:
       seer compare
       seer compare run.parquet --models boosted-terms,roofline --by gpu -o out

@@ -28,6 +28,7 @@ def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
     """Name every violation in PATHS with its row. Exit status 1 if there is one.
 
     Times that look like another unit's (ms for µs) are told as a warning.
+
     Examples:
       seer data check a.parquet b.parquet --json
     """
