@@ -159,8 +159,8 @@ def other_sums(
 ) -> pd.DataFrame:
     """Sums over the ``held`` layers of `other_layers`, measured and predicted, per network, GPU and batch.
 
-    Of each family a copy of ``model`` trains on the ``measured`` rows whose shapes no held layer has; layers of a family
-    that has no such row are in neither sum.
+    Of each family a copy of ``model`` trains on the ``measured`` rows whose shapes no held layer has; layers of a
+    family that has no such row are in neither sum.
     """
     predicted = np.full(len(held), np.nan)
     for kind, (positions, rows) in rows_by_family(held).items():

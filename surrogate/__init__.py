@@ -8,11 +8,13 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+if not (Path(__file__).parent / "features").is_dir():  # a checkout or sdist without symbolic links
+    __path__.append(str(Path(__file__).parents[1]))
+
 from surrogate.features import lazy_names
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle, save
-    from surrogate.bundle.bundle import load as load_bundle
     from surrogate.bundle.calibrate import calibrate
     from surrogate.bundle.evaluate import evaluate
     from surrogate.bundle.train import train
@@ -83,10 +85,6 @@ __all__ = [
     "train",
     "write_dataset",
 ]
-
-
-if not (Path(__file__).parent / "features").is_dir():  # a checkout or sdist without symbolic links
-    __path__.append(str(Path(__file__).parents[1]))
 
 _named, __dir__ = lazy_names(__name__, _HOMES)
 

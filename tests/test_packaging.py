@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -28,6 +29,7 @@ DISTRIBUTIONS = {
 """Import name → distribution, where they differ."""
 NOT_DECLARED = {
     "google": "protobuf, which onnx brings",
+    "markupsafe": "which jinja2 brings",
     "ncu_report": "comes with Nsight Compute, on no registry",
 }
 """Modules that are used where they happen to be there."""
@@ -100,7 +102,20 @@ def test_what_is_shipped_is_small_and_names_no_machine() -> None:
     kept = [path for path in files if "__pycache__" not in path.parts]
     assert {"py.typed"} <= {path.name for path in (ROOT / "features").iterdir()}
     assert sum(path.stat().st_size for path in kept) < 2 * MOST_WHEEL_BYTES  # a wheel is packed
-    suffixes = {".py", ".toml", ".json", ".parquet", ".ubj", ".npy", ".md", ".css", ".typed", ".onnx"}
+    suffixes = {
+        ".py",
+        ".toml",
+        ".json",
+        ".parquet",
+        ".ubj",
+        ".npy",
+        ".md",
+        ".css",
+        ".typed",
+        ".html",
+        ".j2",
+        ".npz",
+    }
     assert {path.suffix for path in kept if path.suffix} <= suffixes | {""}
     texts = (path for path in kept if path.suffix in (".py", ".toml", ".json", ".md"))
     homes = [str(ROOT) + os.sep, str(Path.home()) + os.sep]
@@ -123,6 +138,16 @@ def _run(*words: str | Path, cwd: Path, **environment: str) -> str:
     return done.stdout
 
 
+def test_a_checkout_without_symbolic_links_works(tmp_path: Path) -> None:
+    """Also beside a user's own `features`: the folder at the top of the repository stands in for the link."""
+    for package in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__", "*.ubj", "*.parquet", "*.npz", "*.npy")
+        shutil.copytree(ROOT / package, tmp_path / package, symlinks=True, ignore=ignored)
+    (tmp_path / "surrogate" / "features").unlink()
+    code = "import surrogate; print(surrogate.__file__, surrogate.Conv(n=1, c=8, h=8, k=8, r=3).flops)"
+    assert str(tmp_path) in _run(sys.executable, "-c", code, cwd=tmp_path)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project's wheel; skips where pip cannot build it (no registry to fetch the build backend from)."""
@@ -143,19 +168,24 @@ def test_the_wheel_holds_what_it_should(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         metadata = archive.read(next(name for name in names if name.endswith("/METADATA"))).decode()
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"features", "surrogate", "seer_surrogate"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"surrogate", "seer_surrogate"}
     assert not [name for name in names if "__pycache__" in name or "test" in name.split("/")[-2:][0]]
     shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "surrogate" / "bundled").rglob("*.*")}
     assert {name for name in shipped if "__pycache__" not in name} <= set(names)
-    assert {"features/py.typed", "features/gpus.toml", "features/kernels.toml"} <= set(names)
+    typed_and_data = {"py.typed", "gpus.toml", "kernels.toml", "families/conv.py"}
+    assert {f"surrogate/features/{name}" for name in typed_and_data} <= set(names)
+    templates = {path.relative_to(ROOT).as_posix() for path in (ROOT / "surrogate").rglob("*.j2")}
+    assert templates and templates <= set(names)
     assert f"Version: {PROJECT['version']}" in metadata and "License-Expression: Apache-2.0" in metadata
 
 
 @pytest.mark.slow
 def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
-    """In an environment without the project's dependencies' sources: installed files only, from an empty folder."""
+    """Installed files only, from a folder where the user keeps a package and a module named `features`."""
     place, empty = tmp_path / "environment", tmp_path / "empty folder"
-    empty.mkdir()
+    (empty / "features").mkdir(parents=True)
+    (empty / "features" / "__init__.py").write_text("raise RuntimeError('the user\\'s own package')")
+    (empty / "features.py").write_text("raise RuntimeError('the user\\'s own module')")
     venv.create(place, with_pip=True)
     python = place / ("Scripts" if os.name == "nt" else "bin") / "python"
     done = subprocess.run(
@@ -168,7 +198,10 @@ def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
         pytest.skip(f"pip installs nothing here: {done.stderr.strip()[-300:]}")
     seer = python.with_name("seer")
     where = _run(
-        python, "-c", "import surrogate; print(surrogate.__file__, surrogate.__version__)", cwd=empty
+        python,
+        "-c",
+        "import surrogate; surrogate.Conv; print(surrogate.__file__, surrogate.__version__)",
+        cwd=empty,
     )
     assert str(place) in where and PROJECT["version"] in where
     assert PROJECT["version"] in _run(seer, "--version", cwd=empty)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surrogate.dataset.files import checked_file, write_folder
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_bounded
 from surrogate.features.families import FAMILIES, Family
 from surrogate.features.gpu import Gpu
 from surrogate.uncertainty.domain import Domain
@@ -45,10 +45,14 @@ class StoredModel:
     files: Mapping[str, bytes]
 
     def load(self) -> "TimeModel":
-        """The model."""
+        """The model. Raises `InputError` where its files are no such model's."""
         from surrogate.models import model_class
 
-        return model_class(self.name).from_files(self.params, self.files)
+        try:
+            return model_class(self.name).from_files(self.params, self.files)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+            raise InputError(f"the bundle's {self.name} cannot be read ({reason}); {REMEDY}") from None
 
     def times(self) -> "BoostedTimes | None":
         """The model as arrays that numpy answers from, None for a model that is not one ensemble of trees."""
@@ -221,7 +225,7 @@ def load(path: str | Path) -> Bundle:
 def read_index(path: Path) -> dict[str, Any]:
     """``bundle.json`` of the folder. Raises `InputError` where there is none, or this release cannot read it."""
     try:
-        index = json.loads((path / INDEX).read_bytes())
+        index = json.loads(read_bounded(path / INDEX, MAX_FILE_BYTES))
         schema = int(index["schema"])
         for name in ("sha256", "card", "devices"):
             index[name].items()

@@ -83,8 +83,9 @@ def compare(
     ``data`` is a table or the path of one; ``by``: what is held out (see `surrogate.dataset.splits.folds`); ``seeds``
     runs, each with its own folds; ``candidate``: choose among ``algorithm``s (each with its fastest solver) or
     ``solver``s; ``tune``: none (stored settings), light or full (inside the training part). Rows of ``also_train`` only
-    train. ``device``: cpu or cuda, where XGBoost grows trees. ``keep``: a folder of finished fits, so that the same call goes on after an interruption. A model that the
-    data cannot carry appears with n 0 and the reason. Raises `InputError` where the data cannot carry the comparison.
+    train. ``device``: where XGBoost grows trees, cpu or cuda. ``keep``: a folder of finished fits, so that the same
+    call goes on after an interruption. A model that the data cannot carry appears with n 0 and the reason. Raises
+    `InputError` where the data cannot carry the comparison.
     """
     classes = [model_class(name) for name in dict.fromkeys(models)] if models else list(MODELS.values())
     if tune not in TUNE_TRIALS:

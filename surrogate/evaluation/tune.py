@@ -24,7 +24,7 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.store import Dataset, as_dataset
 from surrogate.evaluation.judge import Candidates, choose
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, nearest, read_bounded
 from surrogate.models import DEFAULT_MODEL, TimeModel, model_class, model_frame
 
 if TYPE_CHECKING:
@@ -490,9 +490,7 @@ def read_settings(path: str | Path) -> Settings:
     """
     path, remedy = Path(path), "write one with `seer tune -o`"
     try:
-        if path.stat().st_size > MAX_SETTINGS_BYTES:
-            raise InputError(f"{path}: larger than {MAX_SETTINGS_BYTES:,} bytes; {remedy}")
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_bounded(path, MAX_SETTINGS_BYTES))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
     except (ValueError, RecursionError):

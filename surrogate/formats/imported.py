@@ -69,8 +69,12 @@ def family_rows(measured: pd.DataFrame) -> pd.DataFrame:
         default = filled["family"].map(defaults) if name in settings else UNKNOWN_VERSION
         filled[name] = filled[name].fillna(default) if name in filled else default
         filled[name] = filled[name].astype(str)
-    for name in sizes:
-        filled[name] = filled[name].fillna(0).astype("int64") if name in filled else 0
+    try:
+        filled["time_us"] = filled["time_us"].astype("float64")
+        for name in sizes:
+            filled[name] = filled[name].fillna(0).astype("int64") if name in filled else 0
+    except (TypeError, ValueError) as error:
+        raise InputError(f"a size or time is no number ({error}); fetch the table again") from None
     key = ["family", "gpu", "library", "library_version", *settings, *sizes, "algorithm", "status"]
     return medians(filled, key)
 

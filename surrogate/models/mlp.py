@@ -68,8 +68,14 @@ class Mlp(TimeModel):
         # The matrices are too small for threads to pay.
         with warnings.catch_warnings(), threadpool_limits(1, user_api="blas"):
             warnings.simplefilter("ignore", ConvergenceWarning)  # the epochs are a budget
+            warnings.filterwarnings(
+                "error", "Training interrupted"
+            )  # scikit-learn would keep a half-trained network
             target = ((y - self.target_[0]) / self.target_[1]).astype(np.float32)
-            self.network_ = network.fit(self._design(rows), target)
+            try:
+                self.network_ = network.fit(self._design(rows), target)
+            except UserWarning:
+                raise KeyboardInterrupt from None
 
     def _predict(self, rows: Rows) -> np.ndarray:
         mean, deviation = self.target_

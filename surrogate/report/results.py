@@ -9,6 +9,7 @@ from typing import Any
 
 from surrogate.evaluation.scorecard import ORACLE, is_heuristic
 from surrogate.features.errors import InputError, require_regular
+from surrogate.features.families import DEFAULT_FAMILY
 from surrogate.report.tables import to_csv
 
 SCHEMA = 1
@@ -106,7 +107,7 @@ def by_family(results: Results) -> dict[str, Results]:
 
     Every figure is of one family: their shapes and strata have nothing in common.
     """
-    families = values(results["choice_rows"] + results["time_rows"], "family", ("conv",))
+    families = values(results["choice_rows"] + results["time_rows"], "family", (DEFAULT_FAMILY,))
     if len(families) < 2:
         return {"": results}
     kinds = ("choice_rows", "time_rows")

@@ -72,19 +72,3 @@ def test_user_errors_are_one_line(seer, trained, dataset, tmp_path, words, said)
     assert result.code == 2
     assert said in result.err and result.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_a_missing_file_of_problems(seer, trained, tmp_path):
-    result = seer(
-        "export",
-        trained,
-        "--problems",
-        tmp_path / "none",
-        "--as",
-        "json",
-        "--gpu",
-        "t4",
-        "-o",
-        tmp_path / "o",
-    )
-    assert result.code == 2 and "none: cannot be read" in result.err

@@ -27,16 +27,6 @@ def test_csv_has_a_row_per_setting(seer, dataset, tmp_path):
     assert lines == ["setting,best,stored,importance", "alpha,1.0,1.0,"]
 
 
-def test_objectives_and_names_make_studies_apart(seer, dataset, tmp_path):
-    words = ["--storage", tmp_path / "j", "--model", "linear-terms", "--trials", 1, "--json"]
-    names = {seer("tune", dataset, *words, "--objective", each).json["study"] for each in ("time", "choice")}
-    names.add(seer("tune", dataset, *words, "--where", "gpu=Tesla T4").json["study"])
-    assert len(names) == 3 and all(name.startswith("linear-terms-") for name in names)
-    assert seer("tune", dataset, *words, "--study", "mine").json["study"] == "mine"
-    refused = seer("tune", dataset, *words, "--study", "mine", "--seed", 3)
-    assert refused.code == 2 and "another --study name" in refused.err and refused.err.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -52,11 +42,6 @@ def test_bad_options_end_in_one_line(seer, dataset, tmp_path, monkeypatch, words
     monkeypatch.chdir(tmp_path)
     result = seer("tune", dataset, "--trials", 1, *words)
     assert result.code == 2 and said in result.err and "Traceback" not in result.err
-
-
-def test_a_timeout_before_the_first_trial_says_so(seer, dataset, tmp_path):
-    result = seer("tune", dataset, "--storage", tmp_path / "j", "--trials", 5, "--timeout", 1e-9)
-    assert result.code == 2 and "no finished trial yet; allow it more time" in result.err
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+
+from surrogate.cli.process import Stopped, line_and_status, one_line
+from surrogate.features.errors import InputError
 
 LIGHT = [["gpus"], ["gpus", "v100", "--json"], ["--help"], ["trace", "whatif", "--help"]]
 FULL = Path("/dev/full")
@@ -88,12 +92,11 @@ def test_a_signal_is_one_line_its_status_and_no_file(
 ) -> None:
     code = f"""
 import os, sys
-from surrogate import dataset
-from surrogate.dataset import atomic
+from surrogate.dataset import files
 from surrogate.cli import main
 import surrogate.cli.gpus as gpus
 def signalled(*_, **__):
-    with atomic.atomic_path({str(tmp_path / "out.json")!r}) as temporary:
+    with files.atomic_path({str(tmp_path / "out.json")!r}) as temporary:
         temporary.write_text("half")
         os.kill(os.getpid(), {int(getattr(signal, name))})
         raise AssertionError("the signal came to nothing")
@@ -118,17 +121,35 @@ def test_completion_in_a_shell() -> None:
     assert source.returncode == 0 or "Bash" in source.stderr
 
 
-def test_nothing_heavy_is_imported_for_help_or_the_package() -> None:
-    code = """
-import sys
-import surrogate
-from surrogate.cli import main
-sys.argv = ["seer", "--help"]
-try:
-    main()
-finally:
-    heavy = {"numpy", "pandas", "pyarrow", "xgboost", "sklearn", "scipy", "torch", "matplotlib", "optuna", "tqdm"}
-    print(sorted(heavy & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+@pytest.mark.parametrize(
+    ("error", "line", "status"),
+    [
+        (click.ClickException("a\n  b"), "a b", 2),
+        (InputError("the name a\x1b[31m"), "the name a\\x1b[31m", 2),
+        (FileNotFoundError(2, "No such file or directory", "a.txt"), "a.txt: No such file or directory", 2),
+        (PermissionError(13, "Permission denied", "b"), "b: Permission denied", 2),
+        (MemoryError(), "out of memory; give fewer rows, or use a larger machine", 2),
+        (click.UsageError("Bad\n\tone."), "Bad one", 2),
+        (KeyboardInterrupt(), "interrupted", 130),
+        (Stopped(15), "stopped by SIGTERM", 143),
+    ],
+)
+def test_one_line_and_the_status(error: BaseException, line: str, status: int) -> None:
+    assert line_and_status(error) == (line, status)
+
+
+def test_an_interruption_tells_what_the_command_noted() -> None:
+    stop = KeyboardInterrupt()
+    stop.add_note("the same command goes on")
+    assert line_and_status(stop) == ("interrupted; the same command goes on", 130)
+
+
+def test_text_that_is_not_utf_8() -> None:
+    with pytest.raises(UnicodeDecodeError) as found:
+        b"\xff".decode()
+    assert line_and_status(found.value)[0].startswith("a text that is not UTF-8")
+
+
+def test_one_line_keeps_letters_of_any_script() -> None:
+    assert one_line("grüße 漢字 😀") == "grüße 漢字 😀"
+    assert one_line("\udcff") == "\\udcff"

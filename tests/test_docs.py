@@ -1,0 +1,187 @@
+"""The pages: their commands parse, their code runs or imports what is there, their links lead somewhere."""
+
+import ast
+import contextlib
+import importlib
+import io
+import os
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pytest
+
+from surrogate.cli import COMMANDS, seer
+from surrogate.dataset.columns import TABLES, columns
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+PAGES = [
+    README,
+    *sorted(
+        path for room in ("features", "surrogate", "experiments") for path in (ROOT / room).rglob("README.md")
+    ),
+]
+SET_UP = (
+    "python3 -m pip install . && seer compare",
+    "python3 -m pip install '.[test]' && python3 -m pytest",
+)
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+class Block(NamedTuple):
+    """One fenced block and the line of the page where its text starts."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: Path, language: str) -> list[Block]:
+    """The fenced blocks of a page in one language, in order."""
+    text = page.read_text(encoding="utf-8")
+    assert text.count("\n```") % 2 == 0, f"{page}: a block has no end"
+    found = re.finditer(r"^```(\w+)[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(m[1], m[2], text.count("\n", 0, m.start(2)) + 1) for m in found if m[1] == language]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The lines of a page's ``sh`` blocks as words, without comments and the ``NAME=VALUE`` before them."""
+    lines = [line for block in blocks(page, "sh") for line in block.text.replace("\\\n", " ").splitlines()]
+    words = [shlex.split(re.sub(r"^(\w+=\S+ )+", "", line), comments=True) for line in lines]
+    return [line for line in words if line]
+
+
+def resolve(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that ``seer``'s words name, and the words after them."""
+    command: click.Command = seer
+    while isinstance(command, click.Group) and words and not words[0].startswith(("-", "{")):
+        inside = command.get_command(click.Context(command), words[0])
+        assert inside is not None, f"seer has no command {words[0]!r}"
+        command, words = inside, words[1:]
+    return command, words
+
+
+def parse(words: list[str]) -> None:
+    """Fail where the command's own parser would, or a module is missing."""
+    if words[0] == "seer":
+        command, rest = resolve(words[1:])
+        command.make_context("seer", list(rest))
+    elif words[:2] == ["python", "-c"]:
+        check_imports(words[2])
+    elif words[:2] == ["python", "-m"]:
+        module = importlib.import_module(words[2])
+        scripts = [each for each in vars(module).values() if isinstance(each, click.Command)]
+        if scripts:
+            scripts[-1].make_context(words[2], list(words[3:]))
+
+
+def check_imports(code: str) -> None:
+    """The code compiles, and what it imports from the package is there."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("surrogate"):
+            module = importlib.import_module(str(node.module))
+            for alias in node.names:
+                assert hasattr(module, alias.name), f"{node.module} has no {alias.name}"
+
+
+@every_page
+def test_every_command_shown_parses(page: Path) -> None:
+    """Also those that need data or a GPU; placeholders in capitals are values like others."""
+    for words in commands(page):
+        try:
+            parse(words)
+        except click.ClickException as error:
+            pytest.fail(f"{' '.join(words)}: {error.format_message()}")
+
+
+@every_page
+def test_every_option_named_in_a_sentence_exists(page: Path) -> None:
+    """`seer …` between backquotes: the command is there, and each ``--option`` is its own."""
+    for text in re.findall(r"`seer ([^`]+)`", page.read_text(encoding="utf-8")):
+        command, _ = resolve(text.replace("\\|", "|").split())
+        known = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
+        named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text))
+        assert named <= known | {"--help", "--version"} or isinstance(command, click.Group), f"seer {text}"
+
+
+@every_page
+def test_every_script_named_in_a_sentence_exists(page: Path) -> None:
+    pattern = r"`(python -m (?:experiments|tests|surrogate)[^`]+)`"
+    for text in re.findall(pattern, page.read_text(encoding="utf-8")):
+        parse(text.split())
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+@every_page
+def test_python_blocks_import_what_is_there(page: Path) -> None:
+    for block in blocks(page, "python"):
+        if not re.search(r"^(from|import) \.|my_csv|factor|mine", block.text, re.MULTILINE):
+            check_imports(block.text)
+        ast.parse(block.text)
+
+
+@every_page
+def test_no_page_names_a_place_of_this_machine(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert os.sep + "tmp" not in text and str(ROOT) not in text
+
+
+def test_the_two_set_up_lines_stand_alone() -> None:
+    lines = [line.strip() for line in README.read_text(encoding="utf-8").splitlines()]
+    assert [line for line in lines if line in SET_UP] == list(SET_UP)
+    assert not [
+        line for line in lines if line.startswith(("pip install", "python3 -m pip")) and line not in SET_UP
+    ]
+
+
+def test_readme_names_every_command() -> None:
+    assert set(COMMANDS) <= set(re.findall(r"seer ([a-z]+)", README.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("block", blocks(README, "python"), ids=lambda block: f"line {block.line}")
+def test_python_of_readme_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile("\n" * (block.line - 1) + block.text, str(README), "exec"), {"__name__": "__page__"})
+    assert out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "words", [words for words in commands(README) if words[:3] == ["seer", "select", "--gpu"]]
+)
+def test_picks_of_readme_come_out(words: list[str], seer: Callable[..., Any]) -> None:
+    result = seer(*words[1:])
+    assert result.code == 0 and "algorithm" in result.out, result.err
+
+
+def test_the_guide_to_a_gpu_of_your_own(
+    seer: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = ROOT / "features" / "README.md"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_gpus.toml").write_text(blocks(page, "toml")[0].text)
+    monkeypatch.setenv("SEER_GPUS", "my_gpus.toml")
+    for words in commands(page):
+        if words[0] == "seer":
+            result = seer(*words[1:])
+            assert result.code == 0, result.err
+
+
+def test_the_columns_shown_are_those_declared() -> None:
+    text = (ROOT / "surrogate" / "dataset" / "README.md").read_text(encoding="utf-8")
+    for table in TABLES:
+        for column in columns(table):
+            need = "required" if column.required else ""
+            meaning = column.meaning.replace("|", "\\|")
+            row = f"| `{column.name}` | {column.unit} | {column.kind} | {need} | {meaning} |"
+            assert row in text, f"write this row into surrogate/dataset/README.md: {row}"
