@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 
 from surrogate.features.errors import InputError
+from surrogate.features.gpu import registry
 from surrogate.formats import FORMATS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -278,7 +279,7 @@ READERS = (
     Reader("problems (parquet)", lambda folder: {"p.parquet": parquet(dataset_frame())}, _problems),
     *(reader for name in ("problems.txt", "problems.csv", "problems.jsonl", "test-set-ii.txt")
       for reader in texts(name, _problems, name)),
-    *texts("gpus.toml", called("surrogate.features.gpu", "load_gpus"), "gpus.toml"),
+    *texts("gpus.toml", lambda path: registry().with_file(path), "gpus.toml"),
     *texts("import nvprof", imported("nvprof"), "nvprof.csv"),
     *texts("import ncu", imported("ncu"), "ncu.csv"),
     *texts("import miopen", imported("miopen", gpu="mi210"), "miopen.txt"),

@@ -22,14 +22,12 @@ FAMILIES_ARE_THE_MATTER = (
 """The places that may name a family; everything else asks it."""
 
 NOT_YET = {
-    ("dataset/problem_list.py", "formats.test_set_ii"),
     ("evaluation/comparison.py", "report.summary"),
 }
 """(file, module): imports against the order that are known."""
 NAMED_NOT_YET = {
     "dataset/columns.py", "dataset/problem_list.py", "models/interpolation.py", "network/architectures/__init__.py",
     "network/architectures/onnx_graphs.py", "network/architectures/torch_modules.py", "network/network.py",
-    "prediction/kernel_times.py",
     "network/predict.py", "network/read.py", "network/training.py", "trace/calls.py", "trace/iteration/times.py",
     "trace/whatif/hardware.py",
 }  # fmt: skip

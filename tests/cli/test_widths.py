@@ -43,8 +43,8 @@ def test_a_network_fits_80_columns(seer: Seer, table: Path) -> None:
     words = ("network", table, "--gpu", "v100")
     lines = seer(*words, "--compare-gpus", "t4,k80").out.splitlines()
     layers = lines[: lines.index("by type")]
-    assert next(line for line in layers if line.startswith("layer")).split() == [
-        "layer", "problem", "algorithm", "time_us", "bound",
+    assert next(line for line in layers if line.startswith("name")).split() == [
+        "name", "problem", "algorithm", "time_us", "bound",
     ]  # fmt: skip
     assert "source of the times: model ×2" in lines
     sized = [line for line in lines[1:] if not line.startswith(("saved", "convolutions"))]
