@@ -58,6 +58,12 @@ def command(
 
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it (the vendor's, for one never measured). Times
     on other GPUs stay as they are. Intervals come from held-out shapes.
+
+    Examples:
+      seer calibrate bundle --plan 30 --gpu "RTX 4090" -o plan.jsonl
+      seer collect --device cudnn --plan plan.jsonl -o run.jsonl
+      seer data merge run.jsonl -o run.parquet
+      seer calibrate bundle run.parquet -o calibrated
     """
     if count is None:
         if gpu or problems:

@@ -86,19 +86,22 @@ def command(**options: Any) -> None:
     `seer data merge`.
 
     Example: seer collect --device cudnn --sample 5000 --minutes 8 -o run.jsonl
+
+    Examples:
+      seer collect --device cudnn --sample 5000 --minutes 8 -o run.jsonl
+      seer collect --device cpu --plan problems.txt -o run.jsonl
+      seer collect --heuristic-only --gpu h200 --networks -o picks.jsonl
     """
     from surrogate.collect.device import DeviceLostError
     from surrogate.features.errors import InputError
 
     try:
         done, status = _collect(options)
-    except (InputError, DeviceLostError) as error:
-        click.echo(f"seer collect: {error}", err=True)
-        sys.exit(2)
+    except DeviceLostError as error:
+        raise InputError(str(error)) from None
     except OSError as error:
-        line = f"{options['output']}: {error.strerror or error}; what was measured is kept, the same command goes on"
-        click.echo(f"seer collect: {line}", err=True)
-        sys.exit(2)
+        reason = f"{error.strerror or error}; what was measured is kept, the same command goes on"
+        raise InputError(f"{options['output']}: {reason}") from None
     except KeyboardInterrupt as stop:
         stop.add_note(f"the same command goes on with {options['output']}")
         raise

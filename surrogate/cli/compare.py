@@ -77,6 +77,11 @@ def command(
     DATA is a parquet dataset; without it, the measured data that ships with the package. Writes results.json, CSV
     tables, figures and report.html into a folder, and prints the summary. `--where` filters DATA and the further
     training tables alike.
+
+    Examples:
+      seer compare
+      seer compare run.parquet --models boosted-terms,roofline --by gpu -o out
+      seer compare all.parquet --where dtype=fp32 --where direction=fwd
     """
     from surrogate.bundled import default_dataset
     from surrogate.cli.datasets import load, progress_bar
@@ -108,7 +113,11 @@ def command(
 @click.argument("directory", type=PATH)
 @output_options
 def report(directory: Path, as_json: bool, as_csv: bool) -> None:
-    """Draw figures, CSV tables and report.html anew from the results in DIRECTORY, and print the summary."""
+    """Draw figures, CSV tables and report.html anew from the results in DIRECTORY, and print the summary.
+
+    Examples:
+      seer report out
+    """
     from surrogate.report.page import write_report
     from surrogate.report.results import read_results
 

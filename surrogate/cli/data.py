@@ -14,7 +14,11 @@ _PATHS = click.argument("paths", nargs=-1, required=True, type=PATH)
 
 @click.group(cls=CommandGroup)
 def command() -> None:
-    """Check, describe or merge datasets; list their columns."""
+    """Check, describe or merge datasets; list their columns.
+
+    Examples:
+      seer data check run.parquet
+    """
 
 
 @command.command()
@@ -24,6 +28,9 @@ def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
     """Name every violation in PATHS with its row. Exit status 1 if there is one.
 
     Times that look like another unit's (ms for µs) are told as a warning.
+
+    Examples:
+      seer data check a.parquet b.parquet --json
     """
     from surrogate.cli.datasets import warn
     from surrogate.dataset.checks import check as violations_of
@@ -53,7 +60,11 @@ def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
 @candidates_option
 @output_options
 def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv: bool) -> None:
-    """Describe PATHS: rows, problems, shapes and what can be judged, per GPU and setting."""
+    """Describe PATHS: rows, problems, shapes and what can be judged, per GPU and setting.
+
+    Examples:
+      seer data info run.parquet
+    """
     from surrogate.dataset.store import describe, read_dataset
 
     described = {path: describe(read_dataset(path, candidates=candidates)) for path in paths}
@@ -93,7 +104,12 @@ _FACTS = (
 @output_option("The parquet file to write.")
 @candidates_option
 def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None:
-    """Merge datasets (parquet) or collected runs (JSONL) in PATHS into one dataset; a later file's row wins."""
+    """Merge datasets (parquet) or collected runs (JSONL) in PATHS into one dataset; a later file's row wins.
+
+    Examples:
+      seer data merge run.jsonl -o run.parquet
+      seer data merge a.parquet b.parquet -o both.parquet
+    """
     from surrogate.cli.datasets import warn
     from surrogate.dataset.store import merge as merged
     from surrogate.dataset.store import read_dataset, write_dataset
@@ -124,7 +140,11 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None
 @click.option("--table", metavar="TABLE", help="One table only, as dataset or kernels.  [all]")
 @output_options
 def columns(table: str | None, as_json: bool, as_csv: bool) -> None:
-    """List every column of every table that seer reads or writes, with its unit and meaning."""
+    """List every column of every table that seer reads or writes, with its unit and meaning.
+
+    Examples:
+      seer data columns --table kernels
+    """
     from dataclasses import asdict
 
     from surrogate.dataset.columns import TABLES

@@ -23,6 +23,9 @@ def command(
 
     Errors and shares are fractions; slowdowns are ratios to the best candidate; an interval reaches from the predicted
     time divided by its factor to the time multiplied by it.
+
+    Examples:
+      seer evaluate bundle run.parquet --where gpu=v100-sxm2-16gb
     """
     from surrogate.bundle.bundle import load
     from surrogate.bundle.evaluate import evaluate

@@ -46,6 +46,9 @@ def command(
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it.
 
     Exit status 1 where no problem has a pick within the limits; problems without one are counted.
+
+    Examples:
+      seer export bundle --problems problems.txt --as c-header -o picks.h
     """
     from surrogate.cli.options import bundle_path, named_gpu
     from surrogate.dataset.files import write_text

@@ -12,6 +12,10 @@ def command(name: str | None, as_json: bool, as_csv: bool) -> None:
     """List the known GPUs, or show all that is known of GPU NAME (a registry name or an alias).
 
     A TOML file named in the environment variable SEER_GPUS adds GPUs of your own.
+
+    Examples:
+      seer gpus
+      seer gpus v100 --json
     """
     from surrogate.features.gpu import gpu, gpus
 

@@ -2,11 +2,11 @@
 
 import importlib
 from collections.abc import Mapping
+from inspect import cleandoc
 from typing import Any
 
 import click
 
-from surrogate.cli.examples import EXAMPLES
 from surrogate.features.errors import nearest
 
 
@@ -25,9 +25,7 @@ class CommandGroup(click.Group):
         command = self._command(ctx, cmd_name)
         if command is not None:
             _name_numbers(command)
-        lines = EXAMPLES.get(f"{ctx.command_path} {cmd_name}", ())
-        if command is not None and lines:
-            command.epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+            _examples_last(command)
         return command
 
     def resolve_command(
@@ -51,6 +49,13 @@ def _name_numbers(command: click.Command) -> None:
                 option.metavar = "N"
             elif isinstance(option.type, click.types.FloatParamType):
                 option.metavar = "X"
+
+
+def _examples_last(command: click.Command) -> None:
+    """Move the examples that a command's docstring ends with below its options, their lines as they are."""
+    text, title, lines = cleandoc(command.help or "").partition("Examples:\n")
+    if title:
+        command.help, command.epilog = text.rstrip(), f"\b\n{title}{lines}"
 
 
 class LazyGroup(CommandGroup):

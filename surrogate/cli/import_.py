@@ -20,6 +20,10 @@ FORMAT says what the files are:
 `seer import FORMAT --how` says how to get such files. Rows of MIOpen are a censored list: only the solvers
 that its database lists are judged. Profiler logs hold launches without problems; they become a kernel table,
 or, with --problems, dataset rows. Operators other than convolutions become rows of their families.
+
+Examples:
+  seer import miopen gfx90a.fdb.txt.bz2 -o mi210.parquet
+  seer import nvprof --how
 """
 _NUMBERING = "How SEER's files number algorithms 4–7: cuDNN's enum (default) or the README's."
 _PROBLEMS = (

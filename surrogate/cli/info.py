@@ -28,6 +28,9 @@ def command(bundle: str, as_json: bool, as_csv: bool) -> None:
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it. Errors, slowdowns of the choices and the
     coverage of the 90 % intervals are of shapes that the fit never saw; a row for each family of kernels, then a row
     for each of its GPUs. --json prints the whole index.
+
+    Examples:
+      seer info bundle
     """
     from surrogate.bundle.bundle import read_index
 

@@ -48,6 +48,10 @@ def command(
 
     Examples: seer predict --gpu v100 n32c256h14k256r3p1;
     seer predict --bundle BUNDLE --data TABLE.parquet -o OUT.parquet
+
+    Examples:
+      seer predict --gpu v100 n32c256h14k256r3p1
+      seer predict --gpu t4 --data table.parquet -o predicted.parquet
     """
     from surrogate.features.errors import InputError
 

@@ -44,6 +44,10 @@ def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: An
     of predictions from then on, for the same GPU, library version and problem.
 
     Example: seer select --gpu v100 --workspace-limit 64MiB n32c256h14w14k256r3s3p1u1
+
+    Examples:
+      seer select --gpu v100 --workspace-limit 64MiB n32c256h14w14k256r3s3p1
+      seer select --gpu t4 -- -n 32 -c 256 -H 14 -W 14 -k 256 -y 3 -x 3 -p 1 -q 1
     """
     from surrogate.features.errors import InputError
     from surrogate.prediction.results import Limits

@@ -121,7 +121,11 @@ class _TraceGroup(CommandGroup):
 
 @click.group(cls=_TraceGroup)
 def command() -> None:
-    """Analyse a trace: PyTorch profiler JSON (.json, .json.gz) or an Nsight Systems sqlite export."""
+    """Analyse a trace: PyTorch profiler JSON (.json, .json.gz) or an Nsight Systems sqlite export.
+
+    Examples:
+      seer trace summary trace.json.gz
+    """
 
 
 @command.command(
@@ -160,6 +164,10 @@ def summary(
     """Iteration times, busy and idle time of the device, layers, layer types and copies of a trace.
 
     Several FILES are one model at several batch sizes: a row each, with throughput and the best batch.
+
+    Examples:
+      seer trace summary trace.json.gz --html profile.html
+      seer trace summary b8.json b16.json b32.json
     """
     from surrogate.trace import tables
     from surrogate.trace.profiling import profile
@@ -220,6 +228,9 @@ def kernels(
 
     Where shapes tell the work: the rate reached and the bound (under 60 % of both peaks: latency-bound). Occupancy
     is the launch's, with what limits it. --json and --csv also give grid, block, registers, FLOPs and bytes.
+
+    Examples:
+      seer trace kernels trace.json.gz --by layer --top 20
     """
     from surrogate.trace.kernels import kernel_table
     from surrogate.trace.profiling import profile
@@ -251,6 +262,9 @@ def spans(
     """Spans of FILE from the iteration down to the kernel, each below its parent, in time order.
 
     A kernel's span is its time on the stream; its parent is the call that launched it.
+
+    Examples:
+      seer trace spans trace.json.gz --level kernel --iteration 1
     """
     from surrogate.trace.layers import find_layers
     from surrogate.trace.profiling import profile
@@ -272,6 +286,9 @@ def simulate(file: Path, as_json: bool, as_csv: bool, **part: Any) -> None:
 
     A task starts when everything it depends on has ended. --json also gives the coverage: what could not be attached,
     and the waits that the trace does not explain, which a replay keeps as they are.
+
+    Examples:
+      seer trace simulate trace.json.gz --json
     """
     from surrogate.trace import graph as graphs
 
@@ -331,6 +348,10 @@ def whatif(
 
     Times are of the whole part of the trace, from the first start to the last end, over its iterations: with few
     iterations the device's last work, behind the host's end, is a visible share. Leave a warm-up out with --iteration.
+
+    Examples:
+      seer trace whatif trace.json.gz amp fused-adam cuda-graphs
+      seer trace whatif trace.json.gz gpu --gpu h100-sxm --timeline h100.json
     """
     from surrogate.trace import whatif as models
     from surrogate.trace.graph import graph_of
@@ -399,6 +420,10 @@ def iteration(
 
     The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace
     lacks are listed; those kernels keep their measured time and count against the coverage. --top limits the operators.
+
+    Examples:
+      seer trace iteration trace.json.gz --leave-one-out
+      seer trace iteration trace.json.gz --gpu a100-sxm4-40gb
     """
     from surrogate.trace.iteration.overheads import load_overheads
     from surrogate.trace.iteration.predict import iteration_times

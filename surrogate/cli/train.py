@@ -66,6 +66,10 @@ def command(
     DATA may hold several families of kernels; each gets a model of its own. The model card's errors and the intervals
     come from folds by shape; how much wider intervals are on a GPU that was never measured, from fits without one of
     the GPUs, where DATA has three or more (otherwise: 3 times).
+
+    Examples:
+      seer train run.parquet -o bundle
+      seer train run.parquet --params best.json --where dtype=fp32 -o bundle
     """
     from surrogate.bundle.bundle import save
     from surrogate.bundle.train import train

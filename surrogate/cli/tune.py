@@ -79,6 +79,10 @@ def command(
     has --trials finished ones. An interrupted command is resumed by the same command; a larger number adds trials. On
     SQLite and PostgreSQL a trial whose worker was killed is tried again.
     Hold back the rows that are to judge the result (--where): the search sees all of DATA.
+
+    Examples:
+      seer tune run.parquet --trials 50 -o best.json
+      seer tune run.parquet --storage sqlite:///study.db --trials 50
     """
     from surrogate.cli.datasets import load_all, progress_bar
     from surrogate.evaluation.tune import shown, tune, write_settings
