@@ -272,7 +272,7 @@ def texts(name: str, read: Callable[[Path], object], sample: str) -> Iterator[Re
 
 
 _problems = called("surrogate.dataset.problem_list", "read_list")
-_trace = called("surrogate.trace.events", "read_trace")
+_trace = called("surrogate.trace", "read_trace")
 READERS = (
     Reader("dataset", lambda folder: {"d.parquet": parquet(dataset_frame())},
            called("surrogate.dataset.store", "read_dataset")),

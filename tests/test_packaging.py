@@ -115,6 +115,7 @@ def test_what_is_shipped_is_small_and_names_no_machine() -> None:
         ".html",
         ".j2",
         ".npz",
+        ".in",
     }
     assert {path.suffix for path in kept if path.suffix} <= suffixes | {""}
     texts = (path for path in kept if path.suffix in (".py", ".toml", ".json", ".md"))

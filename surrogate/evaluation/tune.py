@@ -49,6 +49,7 @@ IDENTITY = "seer"
 """User attribute of a study: what it was made for."""
 DEFAULT_STORAGE = "tune.journal"
 SCHEMES = ("journal", "sqlite", "postgresql")
+LOCK_WAIT = {"connect_args": {"timeout": 30}}  # seconds in which SQLite waits for another worker's write
 FORMS = "a file name, journal:///PATH, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 HEARTBEAT_S = 30
 """How often a worker on a database says that it lives; after three times as long its trial is tried again."""
@@ -434,6 +435,7 @@ def open_storage(where: str) -> "BaseStorage":
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
                 return RDBStorage(
                     where,
+                    engine_kwargs=LOCK_WAIT if scheme.startswith("sqlite") else None,
                     heartbeat_interval=HEARTBEAT_S,
                     grace_period=3 * HEARTBEAT_S,
                     heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=RETRIES),
