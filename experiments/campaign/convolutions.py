@@ -1,7 +1,6 @@
 """A slice of convolutions or of other operators: measure, count where the slice asks for it, write log and tables."""
 
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,7 +12,7 @@ from experiments.campaign.files import pack, unpack, write_parts
 from experiments.campaign.slices import Slice, plan_of
 from surrogate.collect import log
 from surrogate.collect.counters.pairs import add_counters, measured_pairs, stratified
-from surrogate.collect.counters.profilers import Counted, count, find_tool, program_for
+from surrogate.collect.counters.profilers import Counted, count, find_tool
 from surrogate.collect.log import RunLog
 from surrogate.collect.merge import DEVICE_COLUMNS, merge_runs
 from surrogate.collect.open_device import open_operators
@@ -89,13 +88,12 @@ def _counted(path: Path, context: Context, seconds: float, report: SliceReport) 
     pairs = stratified(
         measured_pairs(contents.records), max(1, int(PAIRS_PER_SECOND * seconds)), context.seed
     )
-    program = partial(program_for, caps=context.caps)
     try:
         if contents.header is None or "compute_capability" not in contents.header.device.properties:
             raise InputError("the device is no GPU")
         tool = find_tool(float(contents.header.device.properties["compute_capability"]))
         with TemporaryDirectory(dir=context.out, prefix=".counters-") as folder:
-            counted = count(pairs, tool, Path(folder), seconds=seconds, program=program)
+            counted = count(pairs, tool, Path(folder), seconds=seconds)
     except InputError as error:
         report.notes.append(f"no counters: {error}")
         return None

@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +21,7 @@ from experiments.campaign.probe_report import markdown
 from experiments.campaign.slices import SLICES, Slice, plan_of
 from surrogate.collect import log
 from surrogate.collect.counters.pairs import measured_pairs, stratified
-from surrogate.collect.counters.profilers import count, find_tool, program_for
+from surrogate.collect.counters.profilers import count, find_tool
 from surrogate.collect.device import Device, DeviceLostError
 from surrogate.collect.log import RunLog
 from surrogate.collect.protocol import RepeatPolicy
@@ -154,8 +153,7 @@ def counters(context: Context, device: Mapping[str, Any], path: Path, folder: Pa
         raise InputError("the device is no GPU; there is nothing to count")
     tool = find_tool(float(capability))
     pairs = stratified(measured_pairs(log.read(path).records), COUNTED_PAIRS, context.seed)
-    program = partial(program_for, caps=context.caps)
-    counted = count(pairs, tool, folder, seconds=COUNTER_SECONDS, program=program)
+    counted = count(pairs, tool, folder, seconds=COUNTER_SECONDS)
     return {
         "tool": tool.name,
         "permitted": counted.permitted,

@@ -182,4 +182,4 @@ def _matches(kernel_names: pd.Series, kernel: str | None) -> pd.Series:
         pattern = re.compile(kernel or "")
     except re.error as error:
         raise InputError(f"--kernel {kernel!r}: not a regular expression ({error})") from None
-    return kernel_names.map(lambda name: pattern.search(name) is not None).astype(bool)
+    return kernel_names.map(lambda name: pattern.search(str(name)) is not None).astype(bool)

@@ -326,7 +326,8 @@ class Predictions(_Shown):
 
     def table(self) -> Table:
         """The first rows."""
-        records = self.to_frame().head(SHOWN).reset_index(names="row").to_dict("records")
+        shown = self.to_frame().head(SHOWN).reset_index(names="row")
+        records = [dict(zip(map(str, shown), row, strict=True)) for row in shown.itertuples(index=False)]
         more = [f"… {len(self)} rows"] if len(self) > SHOWN else []
         return Table(records, title=f"{len(self)} predictions", notes=more)
 
