@@ -36,11 +36,11 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def inputs(tmp_path_factory: pytest.TempPathFactory, table: Callable[..., pd.DataFrame]) -> Path:
+def inputs(tmp_path_factory: pytest.TempPathFactory, table: pd.DataFrame) -> Path:
     """A folder whose name has blanks, letters of other scripts and a line break."""
     folder = tmp_path_factory.mktemp("odd") / "ü 漢 😀\n'q' $x"
     folder.mkdir()
-    write_dataset(table(), folder / "data.parquet")
+    write_dataset(table, folder / "data.parquet")
     lines = "n1c64h14k64r1\r\nn1c64h14k64r3p1\r\n"
     (folder / "problems.txt").write_bytes(b"\xef\xbb\xbf" + lines.encode())
     done = _run(COMMANDS["train"], folder, folder)

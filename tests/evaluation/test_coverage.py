@@ -64,5 +64,5 @@ def test_intervals_hold_on_measured_shapes_that_training_never_saw(shared_data: 
     assert held["part"] == "unseen" and held["rows"] > 1000
     assert 0.86 < held["interval_coverage"] < 0.94
     assert abs(held["pick_probability"] - held["pick_was_best"]) < 0.08
-    card = bundle.card["held_out"]["intervals"][0]
+    card = bundle.card["held_out"]["conv"]["intervals"][0]
     assert abs(card["coverage"] - held["interval_coverage"]) < 0.05
