@@ -1,5 +1,6 @@
 """`TimeModel`: a scikit-learn regressor of kernel times, which every model here is, and how a fitted one is stored."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from types import UnionType
@@ -15,7 +16,7 @@ from surrogate.features.families import Family
 from surrogate.models.trees import BoostedTimes
 
 
-class TimeModel(RegressorMixin, BaseEstimator):
+class TimeModel(RegressorMixin, BaseEstimator, ABC):
     """A predictor of kernel times in µs, of one family of kernels.
 
     ``X`` is a normalised table of dataset rows (`surrogate.dataset.store.read_dataset`), or `Rows` that were made of
@@ -45,21 +46,22 @@ class TimeModel(RegressorMixin, BaseEstimator):
         """(rows,) times in µs; NaN where the model does not apply."""
         return self._predict(rows_of(X))
 
+    @abstractmethod
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Fit on rows that all have a time (rows,) in µs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _predict(self, rows: Rows) -> np.ndarray:
-        raise NotImplementedError
+        """(rows,) times in µs; NaN where the model does not apply."""
 
     def to_files(self) -> dict[str, bytes]:
         """The fitted model as files: name → content; JSON, UBJ or plain arrays, nothing that executes."""
-        raise NotImplementedError(f"{self.name} is a baseline; bundles hold other models")
+        raise InputError(f"{self.name} is a baseline; bundles hold other models")
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """The model that `to_files` described, with its hyperparameters."""
-        raise NotImplementedError
+        raise InputError(f"{cls.name} is a baseline; bundles hold other models")
 
     def times(self) -> BoostedTimes | None:
         """The fitted model as arrays that answer single problems, None where it is not one ensemble of trees."""
