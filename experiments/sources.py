@@ -10,8 +10,8 @@ from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import Dataset, read_dataset, read_table
 from surrogate.features.errors import InputError, nearest
 
-DEFAULT_FOLDER = Path(__file__).resolve().parents[1].parent / "shared" / "data"
-"""``../shared/data`` beside the project's root."""
+DEFAULT_FOLDER = Path(__file__).resolve().parent / "data"
+"""The public measurements that ship with the sources; ``data/README.md`` describes them."""
 
 FILES: dict[str, tuple[str, str]] = {
     "cudnn": ("cudnn_conv_per_algorithm.parquet", "all"),

@@ -22,7 +22,7 @@ settings.register_profile("seer", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("seer")
 
-SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+MEASUREMENTS = Path(__file__).resolve().parents[1] / "experiments" / "data"
 ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "FFT", "WINOGRAD")
 SPEED = {
     "IMPLICIT_GEMM": 1.0,
@@ -100,11 +100,9 @@ def seer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The folder of real measurements; skips where the machine has none."""
-    if not SHARED_DATA.is_dir():
-        pytest.skip("no measured data: ../shared/data is missing beside the project")
-    return SHARED_DATA
+def measurements() -> Path:
+    """The folder of public measurements that ships with the sources."""
+    return MEASUREMENTS
 
 
 @pytest.fixture(scope="session")

@@ -242,9 +242,9 @@ def test_rows_that_the_bundle_was_trained_on_narrow_no_interval(table: Table, bu
 
 
 @pytest.mark.slow
-def test_on_measured_gpus(shared_data) -> None:
+def test_on_measured_gpus(measurements) -> None:
     """T4 from the other GPUs: its other shapes' times get better by a third, and intervals hold."""
-    data = read_dataset(shared_data / "cudnn_conv_per_algorithm.parquet")
+    data = read_dataset(measurements / "cudnn_conv_per_algorithm.parquet")
     frame = data.frame[(data.frame["direction"] == "fwd") & (data.frame["dtype"] == "fp32")]
     held = frame["gpu"] == "Tesla T4"
     fitted = train(data.with_frame(frame[~held]), model="linear-terms")

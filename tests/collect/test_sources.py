@@ -2,7 +2,6 @@
 
 from collections import Counter
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +12,6 @@ from surrogate.collect.plan_source import GRIDS, PlanSource, grid_problems, pars
 from surrogate.collect.sample import mixture, sampled
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
-
-SEQUENCES = Path(__file__).parents[3] / "shared/data/network_layer_sequences.parquet"
 
 
 @pytest.mark.parametrize(
@@ -58,13 +55,11 @@ def test_networks_have_the_published_layers_and_arithmetic(name, count, gmacs):
 @pytest.mark.parametrize(
     ("ours", "theirs"), [("VGG-16", "VGG16"), ("MobileNet-v2", "MobileNet-v2"), ("ResNet-34", "ResNet034-v1")]
 )
-def test_layers_occur_in_measured_runs_of_the_network(ours, theirs):
+def test_layers_occur_in_measured_runs_of_the_network(measurements, ours, theirs):
     """Other people's files of the same network differ in a few layers (a stride moved, a narrower first block)."""
-    if not SEQUENCES.is_file():
-        pytest.skip("needs ../shared/data/network_layer_sequences.parquet")
     import pandas as pd
 
-    frame = pd.read_parquet(SEQUENCES)
+    frame = pd.read_parquet(measurements / "network_layer_sequences.parquet")
     frame = frame[(frame.network == theirs) & (frame.batch == 1) & frame.k.notna()]
     measured = {
         tuple(int(value) for value in row) for row in frame[list(SIZE_COLUMNS)].itertuples(index=False)

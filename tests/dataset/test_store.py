@@ -195,9 +195,9 @@ def test_narrow_columns_are_widened(tmp_path: Path, table: Table, kind: type) ->
     ],
 )
 def test_measured_tables_are_accepted_as_they_are(
-    shared_data: Path, name: str, candidates: str | None
+    measurements: Path, name: str, candidates: str | None
 ) -> None:
-    data = read_dataset(shared_data / f"{name}.parquet", candidates=candidates)
+    data = read_dataset(measurements / f"{name}.parquet", candidates=candidates)
     assert len(data) > 9000
 
 

@@ -62,17 +62,16 @@ class Memory(TimeModel):
     name: ClassVar[str] = "memory"
     rounds: ClassVar[list[tuple[pd.DataFrame, pd.DataFrame]]] = []
 
-    def fit(self, X: Rows, y: Any = None) -> "Memory":  # noqa: N803
-        self.train_ = X.frame.copy()
-        self.times_ = dict(zip(self._keys(X.frame[X.ok]), X.time_us[X.ok].tolist(), strict=True))
-        return self
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        self.train_ = rows.frame.copy()
+        self.times_ = dict(zip(self._keys(rows.frame), time_us.tolist(), strict=True))
 
     def _keys(self, frame: pd.DataFrame) -> list[tuple[Any, ...]]:
         return list(frame[[*SHAPE, "algorithm"]].itertuples(index=False, name=None))
 
-    def predict(self, X: Rows) -> np.ndarray:  # noqa: N803
-        self.rounds.append((self.train_, X.frame.copy()))
-        return np.array([self.times_.get(key, np.nan) for key in self._keys(X.frame)])
+    def _predict(self, rows: Rows) -> np.ndarray:
+        self.rounds.append((self.train_, rows.frame.copy()))
+        return np.array([self.times_.get(key, np.nan) for key in self._keys(rows.frame)])
 
 
 @pytest.fixture

@@ -53,9 +53,9 @@ def test_nothing_known_is_no_record(table) -> None:
 
 
 @pytest.mark.slow
-def test_intervals_hold_on_measured_shapes_that_training_never_saw(shared_data: Path) -> None:
+def test_intervals_hold_on_measured_shapes_that_training_never_saw(measurements: Path) -> None:
     """300 shapes of MI210 train, 300 others judge: 90 % of them inside, give or take what 300 shapes allow."""
-    data = read_dataset(shared_data / "miopen_conv_mi210.parquet", candidates="listed")
+    data = read_dataset(measurements / "miopen_conv_mi210.parquet", candidates="listed")
     frame = data.frame.query("direction == 'fwd' and dtype == 'fp32' and layout == 'NCHW'")
     place = fold_of_names(shape_names(frame, CONV), len(frame), seed=3)
     number = np.array([place[name] for name in shape_names(frame, CONV)])

@@ -57,9 +57,9 @@ def test_gemm_classes_launch_these_grids() -> None:
     assert found == pytest.approx(118 * 20)
 
 
-def test_grids_of_the_whole_table(shared_data: Path) -> None:
+def test_grids_of_the_whole_table(measurements: Path) -> None:
     """Every launch whose kernel name tells the tile has exactly the blocks that the formula counts."""
-    frame = pd.read_parquet(shared_data / FILES["winners"][0])
+    frame = pd.read_parquet(measurements / FILES["winners"][0])
     for tile in WINOGRAD_TILES:
         name = "tile" + "".join(map(str, tile))
         mine = frame[frame["main_kernel"].str.contains(name) & (frame["algorithm_guess"] == "WINOGRAD")]

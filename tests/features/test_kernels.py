@@ -1,4 +1,4 @@
-"""Kernel names, known launches and resident blocks, by known answers and against the shared traces."""
+"""Kernel names, known launches and resident blocks, by known answers and against measured traces."""
 
 import gzip
 import json
@@ -13,8 +13,6 @@ from surrogate.features.gpu import gpu, gpus
 from surrogate.features.kernels import identify, identify_call, launches, resident_blocks
 from surrogate.features.occupancy import occupancy
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-BEST_3X3 = SHARED / "conv_best_algorithm_3x3.parquet"
 TRACES = {
     "resnet50_b32_training_v100.json.gz": 7.0,
     "resnet_training_2080ti_no_dims.json.gz": 7.5,
@@ -177,14 +175,11 @@ def _kernel_events(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("trace", sorted(TRACES))
-def test_occupancy_agrees_with_the_profilers_estimate(trace: str) -> None:
+def test_occupancy_agrees_with_the_profilers_estimate(measurements: Path, trace: str) -> None:
     """The profiler prints whole percents, reduced where the grid cannot fill the GPU."""
-    path = SHARED / "traces" / trace
-    if not path.exists():
-        pytest.skip(f"{trace} of the shared data is not here")
     sm_warps = 32 if TRACES[trace] == 7.5 else 64
     checked = 0
-    for event in _kernel_events(path):
+    for event in _kernel_events(measurements / "traces" / trace):
         args = event["args"]
         threads = args["block"][0] * args["block"][1] * args["block"][2]
         blocks = occupancy(
@@ -201,12 +196,11 @@ def test_occupancy_agrees_with_the_profilers_estimate(trace: str) -> None:
     assert checked > 250
 
 
-def test_all_convolution_calls_of_the_3x3_table_are_identified() -> None:
-    if not BEST_3X3.exists():
-        pytest.skip(f"{BEST_3X3.name} of the shared data is not here")
+def test_all_convolution_calls_of_the_3x3_table_are_identified(measurements: Path) -> None:
     import pandas as pd
 
-    table = pd.read_parquet(BEST_3X3, columns=["kernels", "main_kernel", "algorithm_guess"])
+    path = measurements / "conv_best_algorithm_3x3.parquet"
+    table = pd.read_parquet(path, columns=["kernels", "main_kernel", "algorithm_guess"])
     known = {kernels: identify_call(kernels.split(";")) for kernels in table["kernels"].unique()}
     found = table["kernels"].map(known)
     assert found.notna().all()
@@ -220,12 +214,9 @@ def test_all_convolution_calls_of_the_3x3_table_are_identified() -> None:
     assert all(main is not None and main.tile_m > 0 for main in mains)
 
 
-def test_launch_figures_are_those_of_the_trace() -> None:
-    path = SHARED / "traces" / "resnet50_b32_training_v100.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path.name} of the shared data is not here")
+def test_launch_figures_are_those_of_the_trace(measurements: Path) -> None:
     seen = {}
-    for event in _kernel_events(path):
+    for event in _kernel_events(measurements / "traces" / "resnet50_b32_training_v100.json.gz"):
         args = event["args"]
         figures = (args["registers per thread"], args["shared memory"], args["block"][0] * args["block"][1])
         seen.setdefault(event["name"].lower(), set()).add(figures)

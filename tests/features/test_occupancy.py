@@ -12,8 +12,6 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.occupancy import LIMITS, NO_LIMIT, b_max, occupancy
 
-KNOWN_ANSWERS = Path(__file__).resolve().parents[3] / "shared" / "data" / "occupancy_known_answers.parquet"
-
 LAUNCHES = st.tuples(
     st.sampled_from(sorted(LIMITS)),
     st.integers(1, 1024),
@@ -169,11 +167,10 @@ def test_b_max_counts_the_whole_gpu() -> None:
         b_max(gpu("mi210"), 128, 128, 16384)
 
 
-@pytest.mark.skipif(not KNOWN_ANSWERS.exists(), reason=f"{KNOWN_ANSWERS.name} of the shared data is not here")
-def test_nvidias_header_on_all_vectors() -> None:
+def test_nvidias_header_on_all_vectors(measurements: Path) -> None:
     import pandas as pd
 
-    known = pd.read_parquet(KNOWN_ANSWERS)
+    known = pd.read_parquet(measurements / "occupancy_known_answers.parquet")
     found = occupancy(
         *(
             known[name].to_numpy()

@@ -79,9 +79,9 @@ def test_columns_agree_with_single_problems(
 
 
 @pytest.fixture(scope="module")
-def agreement(shared_data: Path) -> pd.DataFrame:
+def agreement(measurements: Path) -> pd.DataFrame:
     """Measured rows with a column ``expected`` (the rules) and ``actual`` (the status)."""
-    frame = pd.read_parquet(shared_data / "cudnn_conv_per_algorithm.parquet")
+    frame = pd.read_parquet(measurements / "cudnn_conv_per_algorithm.parquet")
     frame["actual"] = frame["status"] == "ok"
     parts = []
     for (direction, name, gpu), part in frame.groupby(["direction", "algorithm", "gpu"]):

@@ -88,9 +88,9 @@ def test_launched_blocks_are_seers(c: int, k: int, w: int, taps: int, stride: in
 
 
 @pytest.mark.parametrize("name", ["IMPLICIT_GEMM", "GEMM"])
-def test_workspaces_are_the_measured_ones(shared_data: Path, name: str) -> None:
+def test_workspaces_are_the_measured_ones(measurements: Path, name: str) -> None:
     """cuDNN 7 asks for the im2col buffer and nothing for the implicit GEMM (the table keeps six digits)."""
-    frame = pd.read_parquet(shared_data / "cudnn_conv_per_algorithm.parquet")
+    frame = pd.read_parquet(measurements / "cudnn_conv_per_algorithm.parquet")
     picked = (frame["direction"] == "fwd") & (frame["algorithm"] == name) & (frame["status"] == "ok")
     part = frame[picked & (frame["dtype"] == "fp32") & frame["workspace_bytes"].notna()]
     p = ConvColumns.of([part[c] for c in SIZE_COLUMNS])

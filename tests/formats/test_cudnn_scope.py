@@ -125,11 +125,11 @@ OLD = {"gpu": "Tesla V100-PCIE-16GB", "library_version": "7.x(2018-07/08)"}
     ],
 )
 def test_samples_agree_with_the_published_table(
-    shared_data: Path, sample: str, origin: str, options: dict[str, str], least: int, tolerance: float
+    measurements: Path, sample: str, origin: str, options: dict[str, str], least: int, tolerance: float
 ) -> None:
     """The published table rounds to six digits, and takes the median over more files than the 2018 sample."""
-    rows = FORMATS["cudnn-scope"].read([shared_data / "raw" / f"{sample}.json.gz"], **options).rows
-    published = pd.read_parquet(shared_data / "cudnn_conv_per_algorithm.parquet")
+    rows = FORMATS["cudnn-scope"].read([measurements / "raw" / f"{sample}.json.gz"], **options).rows
+    published = pd.read_parquet(measurements / "cudnn_conv_per_algorithm.parquet")
     published = published[published["origin"] == origin]
     both = rows.merge(published, on=list(KEY_COLUMNS), suffixes=("", "_published"))
     assert len(both) >= least

@@ -134,11 +134,11 @@ def test_packed_file_progress_and_its_bound(tmp_path: Path) -> None:
         ("miopen_gfx90a68_v2_sample.fdb.txt", "miopen_conv_mi210.parquet"),
     ],
 )
-def test_samples_agree_with_the_published_tables(shared_data: Path, sample: str, table: str) -> None:
-    rows = FORMATS["miopen"].read([shared_data / "raw" / sample]).rows
+def test_samples_agree_with_the_published_tables(measurements: Path, sample: str, table: str) -> None:
+    rows = FORMATS["miopen"].read([measurements / "raw" / sample]).rows
     key = [*(name for name in CONV.row_key if name != "algorithm"), "solver", "casts", "bias"]
     values = ["time_us", "workspace_bytes", "out_h", "out_w", "algorithm", "status", "backend", "fdb_version"]
-    published = pd.read_parquet(shared_data / table)
+    published = pd.read_parquet(measurements / table)
     published["layout"] = published["layout"].replace("NHWC-NHWC-NHWC", "NHWC")
     key = [name for name in key if name in published]
     both = rows.merge(published[[*key, *values]], on=key, suffixes=("", "_published"))

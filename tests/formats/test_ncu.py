@@ -107,8 +107,8 @@ def test_problems_make_dataset_rows_with_all_counters(tmp_path: Path) -> None:
         ("raw/ncu_cublaslt_ncu.log", {"time_us": 406.24, "grid_y": 32, "block_x": 384, "dram_utilization_pct": 0.74}),
     ],
 )  # fmt: skip
-def test_real_exports(shared_data: Path, file: str, expected: dict[str, float]) -> None:
-    row = first(FORMATS["ncu"].read([shared_data / file], gpu="t4"))
+def test_real_exports(measurements: Path, file: str, expected: dict[str, float]) -> None:
+    row = first(FORMATS["ncu"].read([measurements / file], gpu="t4"))
     assert row[list(expected)].to_dict() == expected
 
 

@@ -192,9 +192,9 @@ def test_other_tables_and_empty_ones_are_refused() -> None:
         ("deepbench_gemm", 2380, 39 + 160),
     ],
 )
-def test_real_files(shared_data: Path, name: str, rows: int, dropped: int) -> None:
+def test_real_files(measurements: Path, name: str, rows: int, dropped: int) -> None:
     """Every row is used or counted, and every problem is one that its family takes."""
-    raw = pd.read_parquet(shared_data / f"{name}.parquet")
+    raw = pd.read_parquet(measurements / f"{name}.parquet")
     imported = operator_rows(raw, name)
     assert len(imported.rows) == rows
     assert imported.rows["repeats"].sum() + dropped == len(raw)
@@ -203,7 +203,7 @@ def test_real_files(shared_data: Path, name: str, rows: int, dropped: int) -> No
         or name == "deepbench_gemm"
     )
     assert (imported.rows["time_us"] > 0).all()
-    table = read_operator_tables([shared_data / f"{name}.parquet"])
+    table = read_operator_tables([measurements / f"{name}.parquet"])
     pd.testing.assert_frame_equal(table, imported.rows)
     for (family, kind), part in table.groupby(["family", "operator"]):
         sizes = {size: part[size].to_numpy() for size in FAMILIES[str(family)].size_names}

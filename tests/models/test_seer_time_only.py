@@ -135,9 +135,9 @@ def test_without_times_there_is_nothing_to_fit(table: Table) -> None:
         SeerTimeOnly().fit(_rows(table(2).assign(status="failed", time_us=np.nan)))
 
 
-def test_held_out_shapes_of_measured_data(shared_data: Path) -> None:
+def test_held_out_shapes_of_measured_data(measurements: Path) -> None:
     """Titan Xp, ungrouped fp32 forward, a fifth of the shapes held out."""
-    frame = read_dataset(shared_data / "cudnn_conv_per_algorithm.parquet").frame
+    frame = read_dataset(measurements / "cudnn_conv_per_algorithm.parquet").frame
     frame = frame[(frame["gpu"] == "TITAN Xp") & (frame["groups"] == 1) & (frame["dtype"] == "fp32")]
     rows = rows_of(frame[frame["direction"] == "fwd"].reset_index(drop=True))
     names = shape_names(rows.frame, rows.family)

@@ -87,9 +87,9 @@ def test_what_a_source_can_be(tmp_path: Path) -> None:
         read_network(tmp_path / "net.csv", dims={"h": 3})
 
 
-def test_measured_layer_sequences(shared_data: Path, tmp_path: Path) -> None:
+def test_measured_layer_sequences(measurements: Path, tmp_path: Path) -> None:
     """One network of the public table reads as it is: convolutions are layers, the rest is named."""
-    frame = pd.read_parquet(shared_data / "network_layer_sequences.parquet")
+    frame = pd.read_parquet(measurements / "network_layer_sequences.parquet")
     part = frame[(frame["gpu"] == "Tesla T4") & (frame["batch"] == 8) & (frame["network"] == "ResNet050-v1")]
     part.to_parquet(tmp_path / "resnet.parquet")
     found = read_network(tmp_path / "resnet.parquet")

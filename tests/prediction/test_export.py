@@ -182,9 +182,9 @@ def test_every_key_is_read_back(conv: Conv) -> None:
     assert (key.out_h, key.out_w) == (conv.out_h, conv.out_w)
 
 
-def test_keys_as_miopen_writes_them(shared_data: Path) -> None:
+def test_keys_as_miopen_writes_them(measurements: Path) -> None:
     """The lines of a real find-db are written again as they are."""
-    lines = (shared_data / "raw" / "miopen_gfx90a68_v2_sample.fdb.txt").read_text().splitlines()
+    lines = (measurements / "raw" / "miopen_gfx90a68_v2_sample.fdb.txt").read_text().splitlines()
     written = 0
     for line in lines:
         key = parse_key(line.partition("=")[0])

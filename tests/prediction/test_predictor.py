@@ -81,10 +81,10 @@ def test_large_tables_are_scored_by_xgboost_alike(bundle: Bundle, frame: pd.Data
     agree(Predictor(bundle), bundle, long)
 
 
-def test_real_data_and_the_bundle_agree(shared_data: Path) -> None:
+def test_real_data_and_the_bundle_agree(measurements: Path) -> None:
     from surrogate.dataset.store import read_dataset
 
-    frame = read_dataset(shared_data / "cudnn_conv_per_algorithm.parquet").frame.sample(2000, random_state=0)
+    frame = read_dataset(measurements / "cudnn_conv_per_algorithm.parquet").frame.sample(2000, random_state=0)
     fitted = bundle_of(frame)
     agree(Predictor(fitted), fitted, frame.reset_index(drop=True))
 

@@ -161,13 +161,13 @@ def read(tmp_path: Path) -> Callable[..., Trace]:
 
 
 @pytest.fixture(scope="session")
-def real(shared_data: Path) -> Callable[[str], Trace]:
+def real(measurements: Path) -> Callable[[str], Trace]:
     """Real traces by file name, read once."""
     known: dict[str, Trace] = {}
 
     def get(name: str) -> Trace:
         if name not in known:
-            known[name] = read_trace(shared_data / "traces" / name)
+            known[name] = read_trace(measurements / "traces" / name)
         return known[name]
 
     return get

@@ -85,16 +85,18 @@ def test_what_is_no_execution_trace_is_refused(make_trace, read, tmp_path, conte
 
 
 @pytest.mark.slow
-def test_another_programs_execution_trace_is_refused(real, shared_data):
+def test_another_programs_execution_trace_is_refused(real, measurements):
     trace = real(
         "resnet_training_2080ti_no_dims.json.gz"
     )  # a ResNet-18; the execution trace is a ResNet-50's
     with pytest.raises(InputError, match="same program"):
-        with_execution_trace(trace, shared_data / "traces" / "resnet_training_2080ti_execution_trace.json.gz")
+        with_execution_trace(
+            trace, measurements / "traces" / "resnet_training_2080ti_execution_trace.json.gz"
+        )
 
 
 @pytest.fixture(scope="module")
-def dlrm(shared_data, tmp_path_factory) -> tuple[Path, Path]:
+def dlrm(measurements, tmp_path_factory) -> tuple[Path, Path]:
     """Trace and execution trace of one of the eight DLRM workers."""
     folder = tmp_path_factory.mktemp("dlrm")
     found = []
@@ -102,7 +104,7 @@ def dlrm(shared_data, tmp_path_factory) -> tuple[Path, Path]:
         ("dlrm_8_workers_v100", "worker3_"),
         ("dlrm_8_workers_v100_execution_trace", "eg_3."),
     ):
-        with tarfile.open(shared_data / "traces" / f"{archive}.tar.gz") as packed:
+        with tarfile.open(measurements / "traces" / f"{archive}.tar.gz") as packed:
             member = next(m for m in packed.getmembers() if mark in m.name)
             content = packed.extractfile(member)
             assert content is not None

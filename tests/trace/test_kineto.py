@@ -208,8 +208,8 @@ def test_real_odd_traces_read(real, name):
     assert len(trace.ranges) == 2467 and len(trace.activities) == 0
 
 
-def test_every_activity_of_the_real_resnet_is_linked(resnet, shared_data: Path):
-    with gzip.open(shared_data / "traces" / "resnet50_b32_training_v100.json.gz") as file:
+def test_every_activity_of_the_real_resnet_is_linked(resnet, measurements: Path):
+    with gzip.open(measurements / "traces" / "resnet50_b32_training_v100.json.gz") as file:
         events = [e for e in json.load(file)["traceEvents"] if e.get("ph") == "X"]
     kernels = [e for e in events if e["cat"] in ("Kernel", "Memcpy", "Memset")]
     assert len(resnet.activities) == len(kernels) == 9096

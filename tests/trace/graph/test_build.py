@@ -248,9 +248,9 @@ def test_hand_over_matters(resnet):
     assert largest_error(without(HANDOVER)(graph_of(resnet))) > 0.1
 
 
-def test_workers_of_dlrm(shared_data):
+def test_workers_of_dlrm(measurements):
     """Eight workers, each within 0.5 % by typical delays, their collectives on streams of their own."""
-    sources = Sources(shared_data)
+    sources = Sources(measurements)
     found = [graph_of(trace) for trace in workers(sources, DLRM)]
     assert len(found) == 8
     for one in found:
