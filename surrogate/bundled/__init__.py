@@ -1,20 +1,10 @@
-"""What ships with the package: a dataset that the project measured, bundles fitted on public ones; each with a card."""
+"""What ships with the package, fitted on or taken from public measurements: bundles, and the table of ``seer compare``.
+
+NOTICE says whose measurements they are.
+"""
 
 from pathlib import Path
 
-from surrogate.features.errors import InputError
-
 FOLDER = Path(__file__).parent
-DATASETS = ("reference_cpu.parquet",)
-"""Bundled datasets, the default of ``seer compare`` first."""
-
-
-def default_dataset() -> Path:
-    """The dataset that ``seer compare`` judges when none is given. Raises `InputError` where none is installed."""
-    for name in DATASETS:
-        if (FOLDER / name).is_file():
-            return FOLDER / name
-    raise InputError(
-        "no DATA given and none is bundled; give a parquet dataset: `seer import` reads other people's files,"
-        " `seer collect` measures"
-    )
+DATASET = FOLDER / "cudnn_forward.parquet"
+"""The forward fp32 rows of the public cuDNN 7 table: what ``seer compare`` judges when no data is given."""

@@ -1,13 +1,18 @@
 """The main job: folds × models × judge, on real measurements, family by family."""
 
 import json
+import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from threadpoolctl import threadpool_limits
 
 from surrogate.dataset.checks import families_of, family_rows
 from surrogate.dataset.files import write_text
@@ -31,7 +36,9 @@ from surrogate.features.families import Family
 from surrogate.models import MODELS, Support, TimeModel, model_class, model_frame
 
 Progress = Callable[[int, int, str], None]
-"""Called with (fits done, fits in all, what is being done)."""
+"""Called with (fits done, fits in all, what is being done), never by two threads at once."""
+MAX_WORKERS = 8
+"""Folds at a time: each holds its own training rows."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +110,15 @@ def compare(
             refused[kind] = str(error)
     if not parts:
         raise InputError("; ".join(dict.fromkeys(refused.values())))
-    total, done = sum(part.fits for part in parts) * len(classes), 0
+    total, begun, lock = sum(part.fits for part in parts) * len(classes), count(), threading.Lock()
+
+    def step(text: str) -> None:
+        with lock:
+            (progress or _silent)(next(begun), total, text)
+
     for part in parts:
         kept = keep and keep / _signature(part, by, tune, candidate, device)
-        done = _run(part, classes, tune, device, progress or _silent, done, total, kept)
+        _run(part, classes, tune, device, step, kept)
     (progress or _silent)(total, total, "judging")
     return _judged(main, others, parts, refused, [cls.name for cls in classes], by)
 
@@ -145,47 +157,65 @@ def _run(
     classes: Sequence[type[TimeModel]],
     tune: str,
     device: str,
-    progress: Progress,
-    done: int,
-    total: int,
+    step: Callable[[str], None],
     kept: Path | None,
-) -> int:
-    """Fit and predict all folds; how many fits are done then, ``done`` before.
+) -> None:
+    """Fit and predict all folds, as many at a time as there are cores; ``step`` hears of every fit that begins.
 
-    A model that the data cannot carry is left out with its reason. Raises `InputError` where none can be fitted.
+    A fit has its share of the cores, because two that want all of them slow each other down. A model that the data
+    cannot carry is left out with its reason. Raises `InputError` where none can be fitted.
     """
-    newest = newest_version(part.main.frame, part.rows.family)
-    for cls in classes:
-        part.predicted[cls.name], part.settings[cls.name] = [], []
-    for seed, seed_folds in enumerate(part.rounds):
-        feasible = np.zeros(part.count, dtype=bool)
-        for runs in part.predicted.values():
-            runs.append(np.full(part.count, np.nan))
-        for fold in seed_folds:
-            train, test = part.rows.take(fold.train), fold.test[newest[fold.test]]
-            if not train.ok.any():
-                raise InputError(
-                    f"fold {fold.name}: nothing is left to train on; use fewer folds or more data"
-                )
-            held = part.rows.take(test)
-            feasible[test] = Support.fit(train).supported(held)
+    rounds = [
+        (seed, number, fold) for seed, folds in enumerate(part.rounds) for number, fold in enumerate(folds)
+    ]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    alone = device != "cpu" or tune != "none"  # one GPU; Optuna changes the process's warnings
+    workers = 1 if alone else min(cores, len(rounds), MAX_WORKERS)
+    newest, stopped = newest_version(part.main.frame, part.rows.family), threading.Event()
+
+    def fit_all(seed: int, number: int, fold: Fold) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+        """(positions held out, which are supported, model → its settings and times, or the reason for none)."""
+        train, test = part.rows.take(fold.train), fold.test[newest[fold.test]]
+        if not train.ok.any():
+            raise InputError(f"fold {fold.name}: nothing is left to train on; use fewer folds or more data")
+        held, outcomes = part.rows.take(test), {}
+        with threadpool_limits(max(cores // workers, 1), user_api="openmp"):  # holds for this thread alone
             for cls in classes:
-                progress(done, total, f"{part.rows.family.name} seed {seed} fold {fold.name} {cls.name}")
-                done += 1
-                if cls.name in part.reasons:
-                    continue
-                file = kept and kept / f"{cls.name}-{seed}-{seed_folds.index(fold)}.json"
+                if stopped.is_set():
+                    break
+                step(f"{part.rows.family.name} seed {seed} fold {fold.name} {cls.name}")
+                file = kept and kept / f"{cls.name}-{seed}-{number}.json"
                 try:
-                    settings, predicted = _fitted(cls, train, held, tune, seed, device, file)
+                    outcomes[cls.name] = _fitted(cls, train, held, tune, seed, device, file)
                 except InputError as error:
-                    part.reasons[cls.name] = str(error)
-                    continue
-                part.settings[cls.name].append(settings)
-                part.predicted[cls.name][seed][test] = predicted
-        part.supported.append(feasible)
+                    outcomes[cls.name] = str(error)
+        return test, Support.fit(train).supported(held), outcomes
+
+    with ThreadPoolExecutor(workers) as pool, threadpool_limits(max(cores // workers, 1), user_api="blas"):
+        futures = [pool.submit(fit_all, *each) for each in rounds]
+        try:
+            fitted = [future.result() for future in futures]
+        except (
+            BaseException
+        ):  # an interruption, too: the fits that run are finished and kept, no other begins
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    for cls in classes:
+        part.predicted[cls.name] = [np.full(part.count, np.nan) for _ in part.rounds]
+        part.settings[cls.name] = []
+    part.supported.extend(np.zeros(part.count, dtype=bool) for _ in part.rounds)
+    for (seed, _, _), (test, feasible, outcomes) in zip(rounds, fitted, strict=True):
+        part.supported[seed][test] = feasible
+        for name, outcome in outcomes.items():
+            if isinstance(outcome, str):
+                part.reasons.setdefault(name, outcome)
+                continue
+            settings, predicted = outcome
+            part.settings[name].append(settings)
+            part.predicted[name][seed][test] = predicted
     if len(part.reasons) == len(classes):
         raise InputError("; ".join(f"{name}: {reason}" for name, reason in part.reasons.items()))
-    return done
 
 
 def _fitted(
@@ -193,8 +223,11 @@ def _fitted(
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Settings of a model fitted on ``train``, and its times of ``held``; read from ``file`` where they lie there."""
     if file is not None and file.is_file():
-        content = json.loads(file.read_text())
-        return content["settings"], np.array(content["predicted_us"], dtype=np.float64)
+        try:
+            content = json.loads(file.read_text())
+            return content["settings"], np.array(content["predicted_us"], dtype=np.float64).reshape(len(held))
+        except (ValueError, KeyError, TypeError):  # damaged since: fit again
+            pass
     model = tuned(cls, train, tune, seed, device)
     settings, predicted = plain(model.get_params()), model.fit(train).predict(held)
     if file is not None:

@@ -57,8 +57,8 @@ class AlwaysBestSingle(TimeModel):
         self.cost_: dict[str, dict[str, float]] = {}
         for setting, part in [("", table), *table.groupby("setting")]:
             wide = part.pivot_table(index="problem", columns="candidate", values="slowdown", aggfunc="min")
-            filled = wide.apply(lambda row: row.fillna(row.max()), axis=1)
-            self.cost_[str(setting)] = {str(name): float(cost) for name, cost in filled.mean().items()}
+            filled = np.where(wide.isna(), wide.max(axis=1).to_numpy()[:, np.newaxis], wide)
+            self.cost_[str(setting)] = dict(zip(map(str, wide), filled.mean(axis=0).tolist(), strict=True))
 
     def _predict(self, rows: Rows) -> np.ndarray:
         """The rank's cost (no unit): the mean log slowdown of each row's candidate; NaN where unknown."""

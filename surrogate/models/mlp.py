@@ -30,9 +30,9 @@ class Mlp(TimeModel):
         width: int = 128,
         depth: int = 3,
         epochs: int = 60,
-        max_steps: int = 4000,
-        batch: int = 256,
-        learning_rate: float = 1e-3,
+        max_steps: int = 1000,
+        batch: int = 1024,
+        learning_rate: float = 3e-3,
         weight_decay: float = 1e-3,
         random_state: int = 0,
     ) -> None:
@@ -46,36 +46,27 @@ class Mlp(TimeModel):
         self.random_state = random_state
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        import warnings
-
-        from sklearn.exceptions import ConvergenceWarning
         from sklearn.neural_network import MLPRegressor
-        from threadpoolctl import threadpool_limits
 
         x, y = rows.columns(configuration(rows.family)), np.log(time_us)
         self.candidates_ = {str(name): code for code, name in enumerate(np.unique(rows.candidate))}
         self.mean_, self.deviation_ = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-6)
         self.target_ = float(y.mean()), max(float(y.std()), 1e-6)
         steps_per_epoch = -(-len(y) // self.batch)
-        network = MLPRegressor(
+        self.network_ = MLPRegressor(
             hidden_layer_sizes=(self.width,) * self.depth,
             batch_size=min(self.batch, len(y)),  # pyright: ignore[reportArgumentType]
             learning_rate_init=self.learning_rate,
             alpha=self.weight_decay,
-            max_iter=max(min(self.epochs, self.max_steps // steps_per_epoch), 1),
-            random_state=self.random_state,
+            random_state=np.random.RandomState(self.random_state),  # one that goes on from epoch to epoch
         )
-        # The matrices are too small for threads to pay.
-        with warnings.catch_warnings(), threadpool_limits(1, user_api="blas"):
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the epochs are a budget
-            warnings.filterwarnings(
-                "error", "Training interrupted"
-            )  # scikit-learn would keep a half-trained network
-            target = ((y - self.target_[0]) / self.target_[1]).astype(np.float32)
-            try:
-                self.network_ = network.fit(self._design(rows), target)
-            except UserWarning:
-                raise KeyboardInterrupt from None
+        design, target = self._design(rows), ((y - self.target_[0]) / self.target_[1]).astype(np.float32)
+        for epoch in range(max(min(self.epochs, self.max_steps // steps_per_epoch), 1)):
+            self.network_.partial_fit(design, target)
+            if (
+                len(self.network_.loss_curve_) <= epoch
+            ):  # scikit-learn swallowed the interruption of this epoch
+                raise KeyboardInterrupt
 
     def _predict(self, rows: Rows) -> np.ndarray:
         mean, deviation = self.target_
