@@ -4,7 +4,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -194,10 +194,10 @@ def _run(
     with ThreadPoolExecutor(workers) as pool, threadpool_limits(max(cores // workers, 1), user_api="blas"):
         futures = [pool.submit(fit_all, *each) for each in rounds]
         try:
+            wait(futures, return_when=FIRST_EXCEPTION)
             fitted = [future.result() for future in futures]
-        except (
-            BaseException
-        ):  # an interruption, too: the fits that run are finished and kept, no other begins
+        except BaseException:
+            # An interruption, too: the fits that run are finished and kept, no other begins.
             stopped.set()
             pool.shutdown(cancel_futures=True)
             raise

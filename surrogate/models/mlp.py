@@ -27,12 +27,12 @@ class Mlp(TimeModel):
 
     def __init__(
         self,
-        width: int = 128,
+        width: int = 96,
         depth: int = 3,
         epochs: int = 60,
-        max_steps: int = 1000,
+        max_steps: int = 600,
         batch: int = 1024,
-        learning_rate: float = 3e-3,
+        learning_rate: float = 4e-3,
         weight_decay: float = 1e-3,
         random_state: int = 0,
     ) -> None:

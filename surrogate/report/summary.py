@@ -41,6 +41,8 @@ from surrogate.report.tables import (
 WIDTH = 80
 NAME_WIDTH = 18
 """Characters of a model's name with which the widest table keeps to `WIDTH`."""
+PAPER = {"seer-paper": "the fit to counters", "seer-time-only": "the fit to times alone"}
+"""SEER's own models, in words."""
 MAX_REASONS = 12
 MAX_SLICES = 4
 
@@ -82,12 +84,15 @@ _PARTS = {"algorithm": "algorithm", "stratum": "kind of problem", "gpu": "GPU"}
 
 @readable()
 def terminal_summary(results: Results) -> str:
-    """Provenance, the answer, the choice and time tables, and what was not judged, in 80 columns.
+    """The answer, what it rests on, the choice and time tables, and what was not judged, in 80 columns.
 
-    Has no trailing newline. Raises `InputError` for what are no results.
+    Times are shown over all rows; the report's page has the other populations. No trailing newline. Raises `InputError` for what are no results.
     """
-    blocks = [Facts(provenance(results)).text(WIDTH), tables.wrapped(headline(results), WIDTH, indent="")]
-    for table in choice_tables(results, strata=False) + time_tables(results):
+    blocks = [tables.wrapped(headline(results), WIDTH, indent=""), Facts(provenance(results)).text(WIDTH)]
+    everything = results | {
+        "time_rows": [row for row in results["time_rows"] if row.get("population", "all") == "all"]
+    }
+    for table in choice_tables(results, strata=False) + time_tables(everything):
         formats = {**table.formats, "model": lambda name: tables.shortened(name, NAME_WIDTH)}
         blocks.append(replace(table, formats=formats).text(WIDTH))
     lines = [tables.wrapped(f"{r['model']}: {r['reason']} ({r['where']})", WIDTH) for r in reasons(results)]
@@ -117,6 +122,7 @@ def _headline(results: Results) -> str:
         whose = "Its predicted times" if picks else f"The times {model} predicts"
         error = percent(errors["median_ape"])
         sentences.append(f"{whose} are off by {error} % in the median over {count(errors):,} rows.")
+    sentences.append(_paper(choices, model))
     return " ".join(sentence for sentence in sentences if sentence)
 
 
@@ -150,6 +156,20 @@ def _paired(row: Row, picker: str) -> str:
     near, middle, far = (percent(abs(math.expm1(end))) for end in sorted((low, mid, high), key=abs))
     text = f"On the same problems its picks take {middle} % {'less' if mid < 0 else 'more'} time than"
     return f"{text} the heuristic's (95 % interval {near} to {far} %)."
+
+
+def _paper(choices: Mapping[str, Row], best: str) -> str:
+    """What SEER's own fits do on the same problems, where they were compared and neither is the best model."""
+    parts = []
+    for name, what in PAPER.items():
+        row = choices.get(name, {})
+        figures = [number(row, key) for key in ("slowdown_macro", "ci_low", "ci_high")]
+        slower, low, high = (percent(figure - 1) if figure is not None else None for figure in figures)
+        if slower and low and high:
+            parts.append(f"{what} ({name}) picks {slower} % slower than the fastest ({low} to {high} %)")
+        elif row:
+            parts.append(f"{what} ({name}) could not be judged, for the reason given below")
+    return f"Of the paper, {'; '.join(parts)}." if parts and best not in PAPER else ""
 
 
 def _picker(heuristic: Row) -> str:

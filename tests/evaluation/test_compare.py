@@ -393,7 +393,7 @@ def test_a_table_or_a_path_is_as_good_as_a_dataset(table: Table, tmp_path: Path)
 def test_an_interrupted_comparison_goes_on_where_it_stopped(
     table: Table, memory: type[Memory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, options = _data(table(8)), {"by": "random", "folds_count": 4, "models": ["memory", "roofline"]}
+    data, options = _data(table(8)), {"by": "random", "folds_count": 8, "models": ["memory", "roofline"]}
     whole = compare(data, **options)
     memory.rounds.clear()
 
@@ -403,12 +403,12 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(
 
     with pytest.raises(KeyboardInterrupt):
         compare(data, **options, progress=stop, keep=tmp_path / "fits")
-    assert 0 < len(memory.rounds) < 4
+    assert 0 < len(memory.rounds) < 8
     resumed = compare(data, **options, keep=tmp_path / "fits")
-    assert len(memory.rounds) == 4 and resumed.results == whole.results
+    assert len(memory.rounds) == 8 and resumed.results == whole.results
     pd.testing.assert_frame_equal(resumed.predictions, whole.predictions)
     compare(_data(table(8, seed=1)), **options, keep=tmp_path / "fits")
-    assert len(memory.rounds) == 8  # other measurements are another comparison
+    assert len(memory.rounds) == 16  # other measurements are another comparison
     for file in (tmp_path / "fits").rglob("*.json"):
         file.write_text("{")
     assert compare(data, **options, keep=tmp_path / "fits").results == whole.results
