@@ -86,7 +86,8 @@ _PARTS = {"algorithm": "algorithm", "stratum": "kind of problem", "gpu": "GPU"}
 def terminal_summary(results: Results) -> str:
     """The answer, what it rests on, the choice and time tables, and what was not judged, in 80 columns.
 
-    Times are shown over all rows; the report's page has the other populations. No trailing newline. Raises `InputError` for what are no results.
+    Times are shown over all rows; the report's page has the other populations. Has no trailing newline. Raises
+    `InputError` for what are no results.
     """
     blocks = [tables.wrapped(headline(results), WIDTH, indent=""), Facts(provenance(results)).text(WIDTH)]
     everything = results | {
