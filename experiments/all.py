@@ -68,7 +68,7 @@ def main(
             continue
         command = " ".join([f"python -m experiments.{done.name}", *options, *uses])
         drawn = (out / "figures" / f"{done.name}.svg").is_file()
-        rows.append(Row(done.name, experiment(done.name).question, command, drawn, done.answer))
+        rows.append(Row(done.name, experiment(done.name).question, command, drawn, done.answer, done.seconds))
         click.echo(f"{done.name} ({done.seconds:.0f} s): {done.answer}")
     try:
         update_readme(out / "README.md", rows)

@@ -36,8 +36,8 @@ NAMES = (
 ALONE = ("speed",)
 """Those that read clocks: nothing runs beside them, and they do not repeat bit for bit."""
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-HEADER = "| question | command | table | figure | answer |"
-RULE = "|---|---|---|---|---|"
+HEADER = "| question | command | time | table | figure | answer |"
+RULE = "|---|---|---|---|---|---|"
 
 
 def experiment(name: str) -> Experiment:
@@ -47,19 +47,21 @@ def experiment(name: str) -> Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One experiment's line: ``command`` as typed, ``figure`` False where nothing was drawn."""
+    """One experiment's line: ``command`` as typed, ``figure`` False where nothing was drawn, ``seconds`` it took."""
 
     name: str
     question: str
     command: str
     figure: bool
     answer: str
+    seconds: float
 
     def __str__(self) -> str:
         drawn = f"[{self.name}.svg](figures/{self.name}.svg)" if self.figure else "none"
         cells = [
             self.question,
             f"`{self.command}`",
+            f"{self.seconds:.0f} s" if self.seconds < 100 else f"{self.seconds / 60:.0f} min",
             f"[{self.name}.csv](tables/{self.name}.csv)",
             drawn,
             self.answer,

@@ -13,7 +13,7 @@ PAGE = f"# Title\n\n{BEGIN}\n{END}\n\nAfter.\n"
 
 def row(name: str, answer: str = "1 %.", figure: bool = True) -> Row:
     """A row with the given answer."""
-    return Row(name, "How?", f"python -m experiments.{name} --quick", figure, answer)
+    return Row(name, "How?", f"python -m experiments.{name} --quick", figure, answer, 41.7)
 
 
 def lines(text: str) -> list[str]:
@@ -43,7 +43,7 @@ def test_a_run_replaces_its_own_row_alone() -> None:
 def test_an_answer_cannot_break_the_table() -> None:
     """Pipes are escaped, line breaks become blanks; no figure is said, not linked."""
     (line,) = lines(updated(PAGE, [row("picker", "a | b\nc", figure=False)]))
-    assert line.endswith("| none | a \\| b c |")
+    assert line.endswith("| none | a \\| b c |") and "| 42 s |" in line
 
 
 @pytest.mark.parametrize("text", ["no markers", f"{END} {BEGIN}"])

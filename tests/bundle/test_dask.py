@@ -1,0 +1,42 @@
+"""Training by the workers of a Dask cluster: the same model as on one machine, from row groups."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from surrogate.bundle.bundle import load
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.rows import rows_of
+
+pytest.importorskip("distributed", reason="dask is not installed: the extra dask")
+pytestmark = pytest.mark.filterwarnings("ignore")  # of dask's own processes and sockets
+
+
+def test_a_cluster_trains_what_one_machine_trains(
+    seer: Callable, table: Callable[..., pd.DataFrame], tmp_path: Path
+) -> None:
+    frame = normalise(table(8), "test")
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path, row_group_size=40)
+    for words in ([], ["--dask", ""]):
+        done = seer("train", path, *words, "-o", tmp_path / ("cluster" if words else "alone"))
+        assert done.code == 0, done.err
+    rows = rows_of(frame)
+    alone, cluster = (
+        load(tmp_path / name).parts["conv"].model.predict(rows) for name in ("alone", "cluster")
+    )
+    # Quantile sketches of partitions place a few cuts elsewhere; the trees are otherwise the same.
+    assert np.median(np.abs(cluster / alone - 1)) < 0.02
+
+
+def test_other_models_are_refused(seer: Callable, table: Callable[..., pd.DataFrame], tmp_path: Path) -> None:
+    table(4).to_parquet(tmp_path / "data.parquet")
+    done = seer(
+        "train", tmp_path / "data.parquet", "--model", "linear-terms", "--dask", "", "-o", tmp_path / "b"
+    )
+    assert done.code == 2 and "not trained on a cluster" in done.err
