@@ -5,9 +5,10 @@ How to get one: build c3sr/scope (2018) or rai-project/dlperf's benchmarks (2019
 The second generation names GPU and cuDNN version in every benchmark that ran; for the first, give --gpu and
 --library-version. Its time is one event pair around the API call, so launch gaps are in it.
 
-Where CUPTI counted metrics, the time holds the replays of the kernels (in dlperf's files 3 to 2,600 times what cudnnFind
-measured): such a benchmark gives its kernels and no time. Name files of the same problems that counted nothing beside it;
-without them only the refusals become rows. A file lists kernels by name, so ``kernel_index`` is not the launch order.
+Where CUPTI counted metrics, the time holds the replays of the kernels (in dlperf's files 3 to 2,600 times what
+cudnnFind measured): such a benchmark gives its kernels and no time. Name files of the same problems that counted
+nothing beside it; without them only the refusals become rows. A file lists kernels by name, so ``kernel_index`` is not
+the launch order.
 """
 
 import json
