@@ -63,7 +63,7 @@ class Rows:
         index = np.asarray(index)
         positions = np.flatnonzero(index) if index.dtype == bool else index
         arrays = (getattr(self, name)[positions] for name in _ARRAYS)
-        return Rows(self.family, self.frame.iloc[positions], *arrays, self.devices)
+        return Rows(self.family, self.frame.iloc[positions], *arrays, devices=self.devices)
 
     def column(self, name: str) -> np.ndarray:
         """One column of ``features`` by name (rows,)."""

@@ -256,5 +256,5 @@ def test_missing_counters_are_named(world: tuple[pd.DataFrame, pd.DataFrame]) ->
     full = with_kernel_metrics(frame, kernels)
     half = np.arange(len(full)) < len(full) // 2
     parted = full.assign(b_max=full["b_max"].where(half), blocks=full["blocks"].where(~half))
-    with pytest.raises(InputError, match="no ok row has blocks, b_max, .* together"):
+    with pytest.raises(InputError, match=r"no ok row has blocks, b_max, .* together"):
         SeerPaper(evaluations=2).fit(rows_of(parted))
