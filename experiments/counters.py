@@ -204,9 +204,10 @@ def profile_flops(profile: pd.DataFrame) -> Iterator[dict[str, Any]]:
     counted = profile[profile["flop_count_sp"].notna()]
     for place, name in enumerate(TRANSFORMS):
         part = counted[counted["kernel_name"].str.contains(name)]
-        yield _ratio(
-            FP16, name, "terms", transforms(_sizes(part), 4, 6)[place], part["flop_count_sp"], _shapes(part)
-        )
+        terms, measured = transforms(_sizes(part), 4, 6)[place], part["flop_count_sp"]
+        full = (terms / measured)[part["n"] >= 16]
+        note = f"{full.min():.2f} to {full.max():.2f} from batch 16 on; what is counted hardly falls with smaller ones"
+        yield _ratio(FP16, name, "terms", terms, measured, _shapes(part), note if place else "")
     layout = counted["kernel_name"].str.contains("nchwToNhwc|nhwcToNchw")
     yield _none(
         "FLOPs", FP16, "layout transforms", "terms", "they multiply each element once; the terms count no FLOPs",
