@@ -22,6 +22,7 @@ NAMES = (
     "worst_errors",
     "winners_3x3",
     "ablation",
+    "counters",
     "networks",
     "end_to_end",
     "coverage",

@@ -88,7 +88,8 @@ def answer(table: pd.DataFrame) -> str:
     absent = sorted(set(table.loc[table["n"] == 0, "model"]) & {"seer-paper"})
     tail = f" {gains}" if gains else ""
     if absent:
-        tail += " seer-paper needs kernel counters, which no public table has: nothing here speaks for or against it."
+        tail += " seer-paper needs DRAM counters of convolutions, which no public table has: nothing here speaks for"
+        tail += " or against it as a whole."
     return "Median time error by shape — " + ". ".join(sentences) + "." + tail
 
 

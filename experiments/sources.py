@@ -32,8 +32,10 @@ FILES: dict[str, tuple[str, str]] = {
     "trace_dlrm": ("traces/dlrm_8_workers_v100.tar.gz", "all"),
     "trace_resnet": ("traces/resnet_training_2080ti_no_dims.json.gz", "all"),
     "trace_power_iteration": ("traces/nsys_power_iteration.sqlite", "all"),
+    "layer_counts": ("raw/dlperf_v100_layer_metrics", "listed"),
+    "kernel_counts": ("raw/dlperf_v100_profile", "all"),
 }
-"""Source → file name, and how the file lists candidates where it does not say."""
+"""Source → file name or folder, and how the file lists candidates where it does not say."""
 
 LABELS = {
     "cudnn": "cuDNN 7",
@@ -74,7 +76,7 @@ class Sources:
 
     def missing(self, names: Sequence[str]) -> list[Path]:
         """The files among ``names`` that are not there."""
-        return [self.path(name) for name in names if not self.path(name).is_file()]
+        return [self.path(name) for name in names if not self.path(name).exists()]
 
     def dataset(self, name: str, where: Mapping[str, str] = FORWARD) -> Dataset:
         """A checked dataset, only the rows where every column of ``where`` holds its value.

@@ -25,15 +25,25 @@ def arithmetic(p: Problem, out_tile: Number, alpha: Number) -> Number:
     return _arithmetic(z, z.n * _tile_counts(z, out_tile) * z.groups, out_tile, alpha)
 
 
+def transforms(p: Problem, out_tile: Number, alpha: Number) -> tuple[Number, Number, Number]:
+    """What `arithmetic` counts for the transforms of the filters, of the input and of the output."""
+    z = sized(p)
+    return _transforms(z, z.n * _tile_counts(z, out_tile) * z.groups, out_tile, alpha)
+
+
 def _arithmetic(z: Sized, tiles: Number, out_tile: Number, alpha: Number) -> Number:
     """`arithmetic` where the tiles of all images and groups are known."""
-    reads, produces, r = z.channels_in, z.channels_out, z.r
-    squared = alpha * alpha
-    products = 2 * squared * tiles * reads * produces
-    filters = z.groups * reads * produces * r * alpha * (r + alpha)
-    inputs = tiles * reads * 2 * squared * alpha
-    outputs = tiles * produces * alpha * out_tile * (alpha + out_tile)
+    products = 2 * (alpha * alpha) * tiles * z.channels_in * z.channels_out
+    filters, inputs, outputs = _transforms(z, tiles, out_tile, alpha)
     return products + filters + inputs + outputs
+
+
+def _transforms(z: Sized, tiles: Number, out_tile: Number, alpha: Number) -> tuple[Number, Number, Number]:
+    reads, produces, r = z.channels_in, z.channels_out, z.r
+    filters = z.groups * reads * produces * r * alpha * (r + alpha)
+    inputs = tiles * reads * 2 * (alpha * alpha) * alpha
+    outputs = tiles * produces * alpha * out_tile * (alpha + out_tile)
+    return filters, inputs, outputs
 
 
 def filter_pieces(p: Problem) -> Number:

@@ -32,7 +32,8 @@ class Rows:
 
     ``features`` (rows, len(column_names)) float32; ``roofline_us`` of the problem; ``workspace_bytes`` of the
     candidate; ``time_us`` NaN where not measured; ``ok`` True where it was; ``candidate`` its name; ``problem`` and
-    ``shape`` are codes; ``order`` the candidate's place among its library's (ties go to the lowest).
+    ``shape`` are codes; ``order`` the candidate's place among its library's (ties go to the lowest). ``devices`` are
+    those that the table's own metadata describes, by name.
     """
 
     family: Family
@@ -47,6 +48,7 @@ class Rows:
     shape: np.ndarray
     stratum: np.ndarray
     order: np.ndarray
+    devices: Mapping[str, Gpu]
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -61,7 +63,7 @@ class Rows:
         index = np.asarray(index)
         positions = np.flatnonzero(index) if index.dtype == bool else index
         arrays = (getattr(self, name)[positions] for name in _ARRAYS)
-        return Rows(self.family, self.frame.iloc[positions], *arrays)
+        return Rows(self.family, self.frame.iloc[positions], *arrays, devices=self.devices)
 
     def column(self, name: str) -> np.ndarray:
         """One column of ``features`` by name (rows,)."""
@@ -136,6 +138,7 @@ def rows_of(
         shape_codes(frame, kind),
         strata(frame, kind),
         _order(frame, kind),
+        devices,
     )
 
 

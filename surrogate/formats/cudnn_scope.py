@@ -4,6 +4,11 @@ How to get one: build c3sr/scope (2018) or rai-project/dlperf's benchmarks (2019
 --benchmark_filter=CUDNN_CONV --benchmark_out=FILE.json --benchmark_out_format=json``; .gz is read as it is.
 The second generation names GPU and cuDNN version in every benchmark that ran; for the first, give --gpu and
 --library-version. Its time is one event pair around the API call, so launch gaps are in it.
+
+Where CUPTI counted metrics, the time holds the replays of the kernels (in dlperf's files 3 to 2,600 times what
+cudnnFind measured): such a benchmark gives its kernels and no time. Name files of the same problems that counted
+nothing beside it; without them only the refusals become rows. A file lists kernels by name, so ``kernel_index`` is not
+the launch order.
 """
 
 import json
@@ -11,6 +16,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -19,7 +25,8 @@ from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress, read_bytes
-from surrogate.formats.imported import KEY_COLUMNS, Imported, conv_sizes, medians, plural
+from surrogate.formats.imported import KEY_COLUMNS, Imported, conv_sizes, medians, no_rows, plural
+from surrogate.formats.nvprof import metric
 
 
 def read(
@@ -56,7 +63,17 @@ def read(
         if is_cut:
             before = plural(len(rows), "benchmark")
             notes.append(f"{path.name}: cut short in its last benchmark; {before} before it read")
-    return Imported(_aggregate(pd.concat(frames, ignore_index=True)), notes=tuple(notes))
+    raw = pd.concat(frames, ignore_index=True)
+    counted = raw["kernels"].map(bool)
+    timed = raw[~counted].drop(columns="kernels")
+    if not counted.any():
+        return Imported(_aggregate(timed), notes=tuple(notes))
+    untimed = plural(int(counted.sum()), "benchmark")
+    notes.append(
+        f"{untimed} counted metrics, which stretches the time: the kernels are kept, the times are not"
+    )
+    rows = _aggregate(timed) if len(timed) else no_rows()
+    return Imported(rows, _kernel_table(raw[counted]), notes=tuple(notes))
 
 
 def _benchmarks(path: Path, data: bytes) -> tuple[list[Any], bool]:
@@ -101,6 +118,19 @@ def _aggregate(raw: pd.DataFrame) -> pd.DataFrame:
     return raw[key].drop_duplicates().merge(rows, on=key)
 
 
+def _kernel_table(raw: pd.DataFrame) -> pd.DataFrame:
+    """Kernels keyed like the rows, each metric the median of its repetitions."""
+    records = [
+        {**{name: row[name] for name in KEY_COLUMNS}, "kernel_name": name, **metrics}
+        for row in raw.to_dict("records")
+        for name, metrics in row["kernels"].items()
+    ]
+    key = list(KEY_COLUMNS)
+    kernels = pd.DataFrame(records).groupby([*key, "kernel_name"], sort=False).median().reset_index()
+    kernels.insert(len(key), "kernel_index", kernels.groupby(key, sort=False).cumcount())
+    return kernels
+
+
 # One benchmark: its problem and algorithm stand in its name, the outcome in its counters.
 _NAME = re.compile(
     r"(?P<layer>[^<]*CUDNN_CONV_[^<]*)"
@@ -110,7 +140,7 @@ _DTYPES = {
     "FLOAT16": "fp16", "HALF": "fp16", "FLOAT32": "fp32", "FLOAT": "fp32", "FLOAT64": "fp64",
     "DOUBLE": "fp64", "INT8": "int8",
 }  # fmt: skip
-_DTYPE = re.compile(rf"_({'|'.join(_DTYPES)})(?=_|$)")
+_DTYPE = re.compile(rf"_(?:TENSORCORE)?({'|'.join(_DTYPES)})(?=_|$)")
 _UNITS_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 _SIZES = {
     "n": ("input[0]", "N"), "c": ("input[1]", "C"), "h": ("input[2]", "H"), "w": ("input[3]", "W"),
@@ -159,6 +189,28 @@ def _row(benchmark: Any, where: str) -> dict[str, Any] | None:
         "find_time_us": find_ms * 1000 if find_ms > 0 else math.nan,
         "heuristic_algorithm": heuristic if is_second and ok else None,
         "origin": "dlperf" if is_second else "c3sr_scope",
+        "kernels": _kernels(benchmark, where),
+    }
+
+
+_METRIC = re.compile(r"kernel_metric:(?P<kernel>.*)/current_iter:\d+/metric:(?P<metric>\w+)", re.DOTALL)
+
+
+def _kernels(benchmark: dict[str, Any], where: str) -> dict[str, dict[str, float]]:
+    """Kernel → column → median over the iterations of what CUPTI counted, under the columns that nvprof's metrics take.
+
+    CUPTI gives a utilisation as a level, 0 to 10.
+    """
+    values: dict[str, dict[str, list[float]]] = {}
+    for key in benchmark:
+        match = _METRIC.fullmatch(key)
+        if match:
+            number = _number(benchmark, key, where)
+            text = f"({number:.0f})" if match["metric"].endswith("_utilization") else repr(number)
+            column, value = metric(match["metric"], text)
+            values.setdefault(match["kernel"], {}).setdefault(column, []).append(value)
+    return {
+        kernel: {name: float(median(v)) for name, v in columns.items()} for kernel, columns in values.items()
     }
 
 
@@ -178,7 +230,8 @@ def _conv(
         raise InputError(
             f"{where}: {layer[-60:]!r} names no element type; one of {', '.join(_DTYPES)} is needed"
         )
-    tensor_op = "TENSOROP" in layer.replace("_", "") or _number(benchmark, "math_type", where, 0.0) == 1
+    named = any(word in layer.replace("_", "") for word in ("TENSOROP", "TENSORCORE"))
+    tensor_op = named or _number(benchmark, "math_type", where, 0.0) == 1
     math_mode, layout = "tensor_op" if tensor_op else "fma", "NHWC" if "NHWC" in layer else "NCHW"
     try:
         return Conv(**sizes, dtype=_DTYPES[dtype[1]], math=math_mode, layout=layout, direction=direction)

@@ -250,6 +250,9 @@ _COLUMNS = {
     "single_precision_fu_utilization": "fp32_utilization_pct",
     "dram_utilization": "dram_utilization_pct",
     "achieved_occupancy": "achieved_occupancy_pct",
+    "flops_sp_add": "fadd_instructions",
+    "flops_sp_mul": "fmul_instructions",
+    "flops_sp_fma": "ffma_instructions",
 }
 """nvprof metric → kernel table column; other metrics keep their name, with their unit's suffix."""
 

@@ -33,6 +33,7 @@ COLUMNS = {
 }
 """Experiment → columns that its table has among others."""
 TRACES = ("iteration_time", "replay_error", "what_if")
+COUNTED = ("counters",)
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -55,8 +56,8 @@ def test_runs_and_repeats(name: str, sources: Sources, effort: Effort) -> None:
 
 
 def test_every_experiment_is_tried_but_those_of_clocks_and_traces() -> None:
-    """`speed` reads clocks; the other three need real traces and have tests beside the traces'."""
-    assert set(catalogue.NAMES) - set(COLUMNS) == {*catalogue.ALONE, *TRACES}
+    """`speed` reads clocks; four others need real traces or counts, and have tests of their own."""
+    assert set(catalogue.NAMES) - set(COLUMNS) == {*catalogue.ALONE, *TRACES, *COUNTED}
 
 
 @pytest.mark.parametrize("name", catalogue.NAMES)

@@ -77,7 +77,7 @@ def test_all_lists_without_running(sources: Sources, tmp_path: Path) -> None:
     lines = done.output.splitlines()
     assert [line.partition(":")[0] for line in lines] == list(NAMES)
     assert [line for line in lines if line.endswith("(files missing)")] == [
-        line for line in lines if line.startswith(("iteration_time", "replay_error", "what_if"))
+        line for line in lines if line.startswith(("counters", "iteration_time", "replay_error", "what_if"))
     ]
     assert not any(tmp_path.iterdir())
 

@@ -139,3 +139,33 @@ def test_samples_agree_with_the_published_table(
     for column in ("time_us", "workspace_bytes"):
         assert ((ok[column] - ok[f"{column}_published"]).abs() <= tolerance * ok[f"{column}_published"]).all()
     assert (ok["heuristic_algorithm"].fillna("") == ok["heuristic_algorithm_published"].fillna("")).all()
+
+
+def test_counted_benchmarks_give_their_kernels_and_no_times(measurements: Path) -> None:
+    """14 × 14 at batch 16: 81 operations transform each of 256² filters, 240 each of 16 · 16 · 256 input tiles."""
+    read = FORMATS["cudnn-scope"].read([measurements / "raw" / "dlperf_v100_profile" / "batch_16.json.gz"])
+    assert set(read.rows["status"]) == {"not_supported"} and "44 benchmarks counted" in read.notes[-1]
+    kernels = read.kernels
+    assert kernels is not None and not kernels.duplicated([*KEY_COLUMNS, "kernel_index"]).any()
+    assert set(kernels[["dtype", "math"]].agg(" ".join, axis=1)) == {"fp16 tensor_op"}
+    assert len(kernels.drop_duplicates(list(KEY_COLUMNS))) == 44
+    chosen = (kernels["algorithm"] == "WINOGRAD_NONFUSED") & (kernels["h"] == 14)
+    transforms = kernels[chosen].set_index("kernel_index")["flop_count_sp"]
+    assert transforms.tolist() == [240 * 16 * 16 * 256, 81 * 256**2, 16842752, 0]
+    counted = kernels["fadd_instructions"] + kernels["fmul_instructions"] + 2 * kernels["ffma_instructions"]
+    assert (counted == kernels["flop_count_sp"]).all()
+    assert not {"time_us", "fp32_instructions", "dram_read_transactions"} & set(kernels)
+
+
+def test_times_of_uncounted_benchmarks_stand_beside_kernels(tmp_path: Path) -> None:
+    """A utilisation level counts ten per cent; the same problem timed without CUPTI keeps its time."""
+    name = SECOND.format("GEMM")
+    metrics = {
+        f"kernel_metric:sgemm(a/b)/current_iter:{i}/metric:half_precision_fu_utilization": level
+        for i, level in enumerate((3.0, 4.0, 4.0))
+    }
+    path = save(tmp_path, {"name": name, **RAN, "real_time": 1e9, **metrics}, {"name": name, **RAN})
+    read = FORMATS["cudnn-scope"].read([path])
+    assert read.rows["time_us"].tolist() == [59.0] and read.kernels is not None
+    columns = ["kernel_name", "half_precision_fu_utilization_pct", "kernel_index"]
+    assert read.kernels[columns].to_numpy().tolist() == [["sgemm(a/b)", 40.0, 0]]

@@ -243,14 +243,18 @@ def test_infeasible_rows_get_no_time(
 
 
 def test_a_table_without_kernels_is_refused(rows: Rows) -> None:
-    with pytest.raises(
-        InputError, match=r"needs kernel metrics, the table lacks variant and .*kernels\.parquet"
-    ):
+    with pytest.raises(InputError, match=r"lacks blocks, b_max, fp32_instructions, .*kernels\.parquet"):
         SeerPaper().fit(rows)
 
 
-def test_counters_of_no_row_are_refused(world: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_missing_counters_are_named(world: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    """A counter that no row has; and two that no row has together."""
     frame, kernels = world
     bare = with_kernel_metrics(frame, kernels.drop(columns="fp32_instructions"))
-    with pytest.raises(InputError, match="no ok row has the counters"):
+    with pytest.raises(InputError, match="the table lacks fp32_instructions; count them with nvprof or ncu"):
         SeerPaper(evaluations=2).fit(rows_of(bare))
+    full = with_kernel_metrics(frame, kernels)
+    half = np.arange(len(full)) < len(full) // 2
+    parted = full.assign(b_max=full["b_max"].where(half), blocks=full["blocks"].where(~half))
+    with pytest.raises(InputError, match=r"no ok row has blocks, b_max, .* together"):
+        SeerPaper(evaluations=2).fit(rows_of(parted))

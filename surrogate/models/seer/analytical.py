@@ -14,7 +14,7 @@ from surrogate.features.algorithms import MECHANISMS, Mechanism
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError
 from surrogate.features.families import CONV
-from surrogate.features.gpu import Gpu, gpu
+from surrogate.features.gpu import gpu
 from surrogate.features.machine import b_max
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
 from surrogate.features.roofline import compute_us, memory_us
@@ -61,13 +61,6 @@ def require_convolutions(rows: Rows, model: str) -> None:
         raise InputError(f"{model} knows convolutions, and these are rows of family {rows.family.name}")
 
 
-def _known_gpu(name: str) -> Gpu:
-    try:
-        return gpu(name)
-    except InputError:
-        raise InputError(f"its terms are those of GPU kernels, and {name!r} is no known GPU") from None
-
-
 def analytical(rows: Rows, mechanism_code: int) -> Analytical:
     """The terms of rows that all belong to one mechanism (by `Rows.column("mechanism")`)."""
     mechanism = MECHANISMS[mechanism_code]
@@ -81,7 +74,9 @@ def analytical(rows: Rows, mechanism_code: int) -> Analytical:
     )
     names, index = np.unique(frame["gpu"].astype(str).to_numpy(), return_inverse=True)
     # (3, rows) blocks that each row's GPU holds of the small, the middle and the large tile.
-    slots = np.array([b_max(_known_gpu(str(name)), mechanism) for name in names])[index].T
+    slots = np.array([b_max(rows.devices.get(name) or gpu(name), mechanism) for name in map(str, names)])[
+        index
+    ].T
     kernel = MECHANISM_TERMS[mechanism](p, slots)
     span = np.searchsorted(OUTPUT_EDGES, roles(p).channels_out)
     if mechanism in FFT_MECHANISMS:

@@ -12,7 +12,7 @@ from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel, from_plain, to_plain
 from surrogate.models.seer.analytical import require_convolutions
 from surrogate.models.seer.fits import COUNTED_ALGORITHMS, FFT_ALGORITHMS, AlgorithmFit, FftFit, Measured
-from surrogate.models.seer.kernels import COUNTERS, METRIC_COLUMNS
+from surrogate.models.seer.kernels import COUNTERS
 from surrogate.models.seer.physics import Sizes, feasible, in_domain, sizes_of
 from surrogate.models.seer.trees import EVALUATIONS, Tree, tuned_tree
 
@@ -39,7 +39,13 @@ class SeerPaper(TimeModel):
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """From rows with the columns of `kernels.with_kernel_metrics`. Raises `InputError` where there are none."""
         require_convolutions(rows, self.name)
-        frame = _with_metrics(rows.frame, self.name).assign(time_us=time_us)
+        frame = rows.frame
+        lacking = [name for name in _NEEDED if name not in frame or frame[name].isna().all()]
+        if lacking:
+            raise InputError(
+                f"{self.name} needs counters of main kernels, and the table lacks {', '.join(lacking)}; {_SOURCE}"
+            )
+        frame = frame.assign(time_us=time_us)
         self.counted_: dict[str, AlgorithmFit] = {}
         self.fft_: dict[str, FftFit] = {}
         self.tiling_class_: dict[str, Tree] = {}
@@ -66,7 +72,9 @@ class SeerPaper(TimeModel):
                     self.evaluations,
                 )
         if not self.counted_:
-            raise InputError(f"{self.name}: no ok row has the counters of its main kernel; {_SOURCE}")
+            raise InputError(
+                f"{self.name}: no ok row has {', '.join(_NEEDED)} of its main kernel together; {_SOURCE}"
+            )
 
     def _predict(self, rows: Rows) -> np.ndarray:
         """NaN outside SEER's domain, and for a device or variant that training did not hold."""
@@ -105,15 +113,11 @@ class SeerPaper(TimeModel):
         return model
 
 
-_SOURCE = "they come from NAME.kernels.parquet beside the dataset, written by `seer import seer-xls`, `nvprof` or `ncu`"
-
-
-def _with_metrics(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    missing = [column for column in METRIC_COLUMNS if column not in frame]
-    if missing:
-        some = f"{missing[0]} and {len(missing) - 1} more" if len(missing) > 1 else missing[0]
-        raise InputError(f"{name} needs kernel metrics, the table lacks {some}; {_SOURCE}")
-    return frame
+_NEEDED = tuple(name for name in COUNTERS if name != "waves")
+_SOURCE = (
+    "count them with nvprof or ncu and import the logs (`seer import nvprof --how`, `ncu --how`), or import the"
+    " authors' workbooks (`seer import seer-xls`): they come to stand in NAME.kernels.parquet beside the dataset"
+)
 
 
 def _parts(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -131,8 +135,7 @@ def _parts(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray]]:
 
 def _counted(frame: pd.DataFrame) -> np.ndarray:
     """(rows,) True where the main kernel has all of its counters, at least one block, and no time of 0."""
-    needed = [name for name in COUNTERS if name != "waves"]
-    full = frame[["variant", "kernel_class", *needed]].notna().all(axis=1)
+    full = frame[["variant", "kernel_class", *_NEEDED]].notna().all(axis=1)
     return (
         full & (frame["blocks"] >= 1) & (frame["b_max"] >= 1) & (frame["fp32_instructions"] > 0)
     ).to_numpy()

@@ -1,0 +1,69 @@
+"""`experiments.counters` on the counts that ship: kernels by hand, and what the table says of them."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.counters import EXPERIMENT, layer_kernels, matched
+from experiments.effort import Effort
+from experiments.experiment import Outcome
+from experiments.script import one_thread
+from experiments.sources import Sources
+from surrogate.features.problem import SIZE_COLUMNS
+
+
+@pytest.fixture(scope="module")
+def sources(measurements: Path) -> Sources:
+    return Sources(measurements)
+
+
+@pytest.fixture(scope="module")
+def outcome(sources: Sources) -> Outcome:
+    with one_thread():
+        return EXPERIMENT.run(sources, Effort(quick=True, models=("roofline", "seer-time-only")))
+
+
+def test_layer_kernels_by_hand(sources: Sources) -> None:
+    """AlexNet's first convolution: 96 filters of 363 values at 54² pixels, and its bias."""
+    layers = layer_kernels(sources.path("layer_counts"))
+    first = layers[(layers["network"] == "BVLC_AlexNet") & (layers["LayerName"] == "conv_1")]
+    assert first["main"].tolist() == [True, False]
+    # 92 blocks of 32 pixels times 3 of 32 filters, sums of 368; each output is scaled once.
+    assert first["instructions"].iloc[0] == 92 * 32 * 96 * 368 + 96 * 54**2
+
+
+def test_a_kernel_is_matched_where_one_problem_explains_its_count(sources: Sources) -> None:
+    """VGG's first layer sums 27 values, padded to 32; twice its outputs are another problem."""
+    layers = layer_kernels(sources.path("layer_counts"))
+    vgg = dict(zip(SIZE_COLUMNS, (1, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1), strict=True))
+    problems = pd.DataFrame([{**vgg, "networks": "VGG16,VGG19"}, {**vgg, "k": 128, "networks": "VGG16"}])
+    found, lost = matched(layers, problems)
+    assert found[["network", "tile", "blocks", "k"]].to_numpy().tolist() == [
+        ["VGG16", "32x32", 224 * 224 // 32 * 2, 64],
+        ["VGG19", "32x32", 224 * 224 // 32 * 2, 64],
+    ]
+    kernels = int((layers["main"] & (layers["LayerType"] == "Conv")).sum())
+    assert lost.startswith(f"without a match: {kernels - 2} of no")
+
+
+def test_flops_of_terms_against_counts(outcome: Outcome) -> None:
+    table = outcome.table[outcome.table["part"] == "FLOPs"].set_index(["kernels", "compared"])
+    direct, padded = table.loc[("implicit GEMM", "terms")], table.loc["implicit GEMM 32x32"].iloc[0]
+    assert direct["n"] > 800 and 0.8 < direct["ratio_median"] < 0.95
+    assert padded["ratio_p5"] > 0.99 and padded["ratio_p95"] < 1
+    # A dense product of 6 × 3 and 3 × 3 values is counted twice as high as the kernel's sparse one.
+    assert table.loc[("winogradForwardFilter4x4", "terms"), "ratio_median"] == 2
+
+
+def test_fits_and_what_is_missing(outcome: Outcome) -> None:
+    table = outcome.table.set_index(["part", "compared"]).sort_index()
+    formula = table.loc[("instructions per block", "SEER's formula, fitted")]
+    assert (formula.loc[formula["n"] > 0, "median_error_pct"] < 1).all()
+    times = table.loc["time"]
+    assert times["n"].nunique() == 1 and set(times.index) == {"SEER's forms", "roofline", "seer-time-only"}
+    assert times.loc["SEER's forms", "median_error_pct"] < 10 < times.loc["roofline", "median_error_pct"]
+    inputs = table.loc["inputs of seer-paper"]
+    for column in ("dram_read_transactions", "dram_write_transactions", "dram_utilization_pct", "time_us"):
+        assert inputs.loc[column, "n"] == 0 and str(inputs.loc[column, "note"]).startswith("missing")
+    assert outcome.figure is not None and "nan" not in outcome.answer.lower()
