@@ -423,7 +423,11 @@ def _join(
                 f"study {name!r} in {where} is for {key} {theirs.get(key)}, this run has {value};"
                 " values would not compare: give another --study name"
             )
-    study.enqueue_trial(stored, skip_if_exists=True)
+    kept = [
+        trial for trial in study.get_trials(deepcopy=False) if trial.state != optuna.trial.TrialState.FAIL
+    ]
+    if stored not in [trial.system_attrs.get("fixed_params", trial.params) for trial in kept]:
+        study.enqueue_trial(stored)  # an interrupted trial of theirs is no trial
     return study
 
 

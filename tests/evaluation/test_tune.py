@@ -312,9 +312,12 @@ def test_a_signal_while_a_heartbeat_starts_ends_the_search_and_its_threads(
 
     monkeypatch.setattr(threading.Thread, "start", begin_and_interrupt)
     before = threading.active_count()
+    where = {"model": MODEL, "storage": f"sqlite:///{tmp_path}/s.db"}
     with ending_signals(), pytest.raises(KeyboardInterrupt):
-        tune(data, trials=3, model=MODEL, storage=f"sqlite:///{tmp_path}/s.db")
+        tune(data, trials=3, **where)
     assert threading.active_count() == before
+    monkeypatch.undo()
+    assert tune(data, trials=1, **where).stored_value is not None  # theirs was the interrupted trial
 
 
 def test_a_second_signal_ends_the_search_at_once(data: Dataset, tmp_path: Path) -> None:
