@@ -13,7 +13,6 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import fold_of_names
 from surrogate.dataset.store import read_dataset
 from surrogate.features.algorithms import MECHANISM_CODE
-from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.machine import b_max
 from surrogate.models.base import from_plain, to_plain
@@ -121,18 +120,6 @@ def test_a_small_group_takes_the_gpus_other_versions(table: Table) -> None:
 def test_an_unknown_algorithm_has_no_time(table: Table) -> None:
     fitted = SeerTimeOnly().fit(_rows(table(8, algorithms=("GEMM",))))
     assert np.isnan(fitted.predict(_rows(table(8, algorithms=("FFT",))))).all()
-
-
-def test_saved_and_loaded_it_predicts_the_same(measured: Rows) -> None:
-    fitted = SeerTimeOnly(least_rows=10).fit(measured)
-    again = SeerTimeOnly.from_files(fitted.get_params(), fitted.to_files())
-    assert again.least_rows == 10
-    np.testing.assert_array_equal(again.predict(measured), fitted.predict(measured))
-
-
-def test_without_times_there_is_nothing_to_fit(table: Table) -> None:
-    with pytest.raises(InputError, match="at least one row"):
-        SeerTimeOnly().fit(_rows(table(2).assign(status="failed", time_us=np.nan)))
 
 
 def test_held_out_shapes_of_measured_data(measurements: Path) -> None:
