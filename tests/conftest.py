@@ -1,9 +1,13 @@
 """Shared by all tests: ``seer`` in this process, the folder of measured data, random problems, invented tables."""
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # one thread each: more would wait for one another
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pandas as pd

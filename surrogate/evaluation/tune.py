@@ -7,12 +7,15 @@ that processes and machines share.
 
 import hashlib
 import json
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -207,6 +210,55 @@ def _search_method(seed: int | None) -> dict[str, Any]:
     return {"sampler": sampler, "pruner": optuna.pruners.MedianPruner(n_startup_trials=5)}
 
 
+class _HeldSignals:
+    """While entered, Ctrl-C and its like end a search from within the valuing of a trial, and nowhere else.
+
+    Optuna closes a trial properly only if the exception comes from there. Elsewhere it can leave the heartbeat's thread
+    running, for which the interpreter then waits forever, or be raised in a finaliser, where Python drops it. The first
+    signal is kept until a trial's value begins, or the search is over; a second one acts at once.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Any] = {}
+        self._kept: int | None = None
+        self._may_raise = False
+
+    def __enter__(self) -> "_HeldSignals":
+        if threading.current_thread() is threading.main_thread():  # only there are handlers set, and run
+            for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+                number = getattr(signal, name, None)
+                if number is not None and callable(handler := signal.getsignal(number)):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if kind is None:
+            self._raise_kept()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        at_once = self._may_raise or self._kept is not None
+        self._kept = number
+        if at_once:
+            self._handlers[number](number, frame)
+
+    def _raise_kept(self) -> None:
+        if self._kept is not None:
+            self._handlers[self._kept](self._kept, None)
+
+    @contextmanager
+    def valuing(self) -> Iterator[None]:
+        """The valuing of one trial."""
+        self._may_raise = True
+        try:
+            self._raise_kept()
+            yield
+        finally:
+            self._may_raise = False
+
+
 def _optimise(
     study: "Study",
     cls: type[TimeModel],
@@ -223,7 +275,13 @@ def _optimise(
 
     states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
 
+    signals = _HeldSignals()
+
     def value(trial: Any) -> float:
+        with signals.valuing():
+            return valued(trial)
+
+    def valued(trial: Any) -> float:
         last = None
         for fold, last in enumerate(folds.losses(configured(cls, cls.space(trial), seed, device))):
             trial.report(last.value(objective), fold)
@@ -244,7 +302,8 @@ def _optimise(
     show(study)
     if len(study.get_trials(deepcopy=False, states=states)) < trials:
         stop = optuna.study.MaxTrialsCallback(trials, states=states)
-        study.optimize(value, timeout=timeout_s, callbacks=[show, stop])
+        with signals:
+            study.optimize(value, timeout=timeout_s, callbacks=[show, stop])
 
 
 @dataclass(frozen=True)
@@ -364,7 +423,11 @@ def _join(
                 f"study {name!r} in {where} is for {key} {theirs.get(key)}, this run has {value};"
                 " values would not compare: give another --study name"
             )
-    study.enqueue_trial(stored, skip_if_exists=True)
+    kept = [
+        trial for trial in study.get_trials(deepcopy=False) if trial.state != optuna.trial.TrialState.FAIL
+    ]
+    if stored not in [trial.system_attrs.get("fixed_params", trial.params) for trial in kept]:
+        study.enqueue_trial(stored)  # an interrupted trial of theirs is no trial
     return study
 
 

@@ -2,8 +2,9 @@
 
 How to get one: ROCm installs them as ``/opt/rocm/share/miopen/db/gfx*.fdb.txt`` (older releases and the
 source tree ship ``.fdb.txt.bz2`` in src/kernels); what a user's own tuning found lies in
-``~/.config/miopen/*.ufdb.txt``. Version 1 names one solver per algorithm, version 2 every solver. 3-D
-problems and records that cannot be read are counted and left out.
+``~/.config/miopen/*.ufdb.txt``. Version 1 names one solver per algorithm, version 2 every solver. What
+is no measured 2-D problem is counted and left out: 3-D problems, also under a 2-D layout (gfx906), times
+of zero, solvers and algorithms unknown to MIOpen or here, sizes, types and layouts that no dataset takes.
 """
 
 import math
@@ -13,19 +14,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from surrogate.features.conv import MAX_SIZE
+from surrogate.dataset.checks import check, normalise
+from surrogate.features.algorithms import algorithms
 from surrogate.features.errors import InputError
-from surrogate.features.problem import DTYPES as KNOWN_DTYPES
-from surrogate.features.problem import LAYOUTS, SIZE_COLUMNS
+from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress, read_lines
 from surrogate.formats.imported import KEY_COLUMNS, Imported, plural
 
 _EXAMPLE = "64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F=solver:0.1,0,miopenConvolutionFwdAlgoGEMM"
-_VALUES = ("time_us", "workspace_bytes", "status", "algorithm", "num_cu")
-"""Columns that do not tell one candidate from another."""
+_ALGORITHMS = frozenset(each.name for each in algorithms("miopen"))
 
 
 def read(
@@ -54,17 +53,32 @@ def read(
         )
         if units is not None:
             frame["num_cu"] = units
-        frames.append(frame if library_version is None else frame.assign(library_version=library_version))
-        notes += [
-            f"{path.name}: {plural(count, 'record')} left out: {why}" for why, count in left_out.items()
-        ]
+        if library_version is not None:
+            frame["library_version"] = library_version
+        frame = _lawful(frame, left_out)
+        if frame.empty:
+            reasons = "; ".join(f"{why}: {count}" for why, count in left_out.items()) or "it is empty"
+            raise InputError(
+                f"{path}: no measured 2-D problem ({reasons}); a find-db line looks like {_EXAMPLE}"
+            )
+        frames.append(frame)
+        notes += [f"{path.name}: {count:,} left out: {why}" for why, count in left_out.items()]
     rows = pd.concat(frames, ignore_index=True)
-    kept = rows.drop_duplicates([name for name in rows if name not in _VALUES], ignore_index=True)
+    kept = rows.drop_duplicates([*KEY_COLUMNS, "solver"], ignore_index=True)
     if len(kept) < len(rows):
         repeated = plural(len(rows) - len(kept), "repeated row")
         notes.append(f"{repeated} left out: the first of a problem and solver counts")
     columns = [*KEY_COLUMNS, *(name for name in kept if name not in KEY_COLUMNS)]
     return Imported(kept[columns], candidates="listed", notes=tuple(notes))
+
+
+def _lawful(rows: pd.DataFrame, left_out: Counter[str]) -> pd.DataFrame:
+    """The rows that a dataset takes. The others are counted by the first rule that they break."""
+    if rows.empty:
+        return rows
+    broken = {each.row: f"{each.column}: {each.rule}" for each in reversed(check(normalise(rows, "find-db")))}
+    left_out.update(broken.values())
+    return rows.drop(index=list(broken))
 
 
 class _Candidate(NamedTuple):
@@ -77,7 +91,7 @@ class _Candidate(NamedTuple):
 
 
 def _frame(path: Path, left_out: Counter[str], max_bytes: int, progress: Progress | None) -> pd.DataFrame:
-    """The rows in the file's order; a time that is not above 0 is a failure."""
+    """The measured candidates of 2-D problems, in the file's order."""
     keys: list[Key] = []
     candidates: list[_Candidate] = []
     for _, line in read_lines(path, max_bytes=max_bytes, progress=progress):
@@ -85,26 +99,24 @@ def _frame(path: Path, left_out: Counter[str], max_bytes: int, progress: Progres
         if not text:
             continue
         key = parse_key(text)
-        why = _refusal(text, key)
-        if key is None or why:
-            left_out[why] += 1
+        if key is None:
+            left_out["3-D problems" if _THREE_D.search(text) else "lines in another notation"] += 1
+        elif key.casts:
+            left_out[f"type conversions {key.casts}"] += 1
         elif readable := _candidates(len(keys), values, left_out):
             keys.append(key)
             candidates += readable
-    if not candidates:
-        reasons = ", ".join(f"{count} × {why}" for why, count in left_out.items()) or "it is empty"
-        raise InputError(f"{path}: holds no 2-D problem ({reasons}); a find-db line looks like {_EXAMPLE}")
-    rows = pd.DataFrame(candidates)
+    rows = pd.DataFrame(candidates, columns=list(_Candidate._fields))
     sizes = pd.DataFrame([key.sizes for key in keys], columns=list(SIZE_COLUMNS))
-    problems = pd.concat([sizes, pd.DataFrame(keys).drop(columns="sizes")], axis=1)
-    problems = problems.iloc[rows.pop("problem")].reset_index(drop=True)
-    ok = rows["time_us"] > 0
+    problems = pd.concat(
+        [sizes, pd.DataFrame(keys, columns=list(Key._fields)).drop(columns=["sizes", "casts"])], axis=1
+    )
+    problems = problems.iloc[rows.pop("problem").astype(int)].reset_index(drop=True)
     return pd.concat([problems, rows], axis=1).assign(
         library="miopen",
         library_version="find-db v" + rows["fdb_version"].astype(str),
         math="fma",
-        status=np.where(ok, "ok", "failed"),
-        time_us=rows["time_us"].where(ok),
+        status="ok",
     )
 
 
@@ -119,13 +131,21 @@ def _candidates(problem: int, values: str, left_out: Counter[str]) -> list[_Cand
         try:
             time_ms, workspace, algorithm = float(cells[0]), int(cells[1]), cells[2]
         except (ValueError, IndexError):
-            left_out["no solver:ms,bytes,algorithm"] += 1
-            continue
-        if not (math.isfinite(time_ms) and 0 <= workspace < 2**63 and name and "Algo" in algorithm):
-            left_out["a solver, an algorithm, a time or a workspace that is none"] += 1
+            left_out["entries other than solver:ms,bytes,algorithm"] += 1
             continue
         algorithm = algorithm.rpartition("Algo")[2]
-        readable.append(_Candidate(problem, version, name, algorithm, time_ms * 1e3, workspace))
+        if not name or name.startswith(
+            "INVALID_SOLVER_ID"
+        ):  # what MIOpen writes for a solver that it does not know
+            left_out["unknown solvers"] += 1
+        elif algorithm not in _ALGORITHMS:
+            left_out["unknown algorithms"] += 1
+        elif not 0 < time_ms < math.inf:
+            left_out["times that are not above 0"] += 1
+        elif not 0 <= workspace < 2**63:
+            left_out["workspaces out of range"] += 1
+        else:
+            readable.append(_Candidate(problem, version, name, algorithm, time_ms * 1e3, workspace))
     return readable
 
 
@@ -140,6 +160,7 @@ _KEY = re.compile(
     re.ASCII,
 )
 _GROUPS = re.compile(r"_g(\d{1,12})")
+_THREE_D = re.compile(r"NC?DHWC?|\d+x\d+x\d+")
 
 
 class Key(NamedTuple):
@@ -181,20 +202,6 @@ def parse_key(text: str) -> Key | None:
         DIRECTIONS[match[19]],
         _GROUPS.sub("", match[20]),
     )
-
-
-def _refusal(text: str, key: Key | None) -> str:
-    """Why a record is left out, or nothing. A filter larger than the padded input stays: MIOpen times such problems."""
-    if key is None:
-        return "3-D problems" if re.search(r"NC?DHWC?|\d+x\d+x\d+", text) else "lines in another notation"
-    if key.dtype not in KNOWN_DTYPES or key.layout not in LAYOUTS:
-        return f"layout {key.layout}, type {key.dtype} (a mix, or unknown here)"
-    least = [0 if name.startswith("pad") else 1 for name in SIZE_COLUMNS]
-    sizes_in_range = all(low <= size <= MAX_SIZE for low, size in zip(least, key.sizes, strict=True))
-    if not sizes_in_range or max(key.out_h, key.out_w, key.bias) > MAX_SIZE:
-        return "a size out of range"
-    c, k, groups = key.sizes[1], key.sizes[4], key.sizes[-1]
-    return "groups that do not divide the channels" if c % groups or k % groups else ""
 
 
 _GPU_NAME = re.compile(

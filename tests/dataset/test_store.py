@@ -90,11 +90,6 @@ def test_a_dataset_that_cannot_be_written_leaves_no_new_kernels(tmp_path: Path, 
     assert _names(tmp_path) == []
 
 
-def test_a_missing_folder_is_one_clear_line(tmp_path: Path, table: Table) -> None:
-    with pytest.raises(InputError, match=r"cannot be written \(No such file or directory\)"):
-        write_dataset(table(1), tmp_path / "nowhere" / "a.parquet")
-
-
 def test_missing_file(tmp_path: Path) -> None:
     assert "no such file" in _refused(tmp_path / "a.parquet")
     assert "a folder, no file" in _refused(tmp_path)

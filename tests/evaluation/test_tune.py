@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from surrogate.cli.process import ending_signals
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import Dataset, write_dataset
@@ -213,12 +216,17 @@ def test_any_family_can_be_tuned() -> None:
 # Studies on a storage
 
 
-def _seer_tune(file: Path, *words: str) -> subprocess.Popen[str]:
+@contextmanager
+def _seer_tune(file: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """The command, killed where the block ends before it does."""
     command = [sys.executable, "-m", "surrogate", "tune", str(file), "--model", MODEL, "--study", "s", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def _finished(storage: str) -> list[optuna.trial.FrozenTrial]:
@@ -238,10 +246,11 @@ def file(data: Dataset, tmp_path: Path) -> Path:
 def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> None:
     """Two at once do the work together: each at most one trial too many, the stored settings once."""
     storage = form.format(tmp_path)
-    started = [_seer_tune(file, "--storage", storage, "--trials", "16") for _ in range(2)]
-    for process in started:
-        _, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors
+    command = (file, "--storage", storage, "--trials", "16")
+    with _seer_tune(*command) as one, _seer_tune(*command) as other:
+        for process in (one, other):
+            _, errors = process.communicate(timeout=240)
+            assert process.returncode == 0, errors
     trials = _finished(storage)
     assert 16 <= len(trials) <= 17
     assert sum(trial.params == STORED for trial in trials) in (1, 2)
@@ -273,20 +282,56 @@ def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(
 ) -> None:
     storage = f"sqlite:///{tmp_path}/study.db"
     tune(data, trials=1, model=MODEL, storage=storage, study="s")  # makes the tables and the study
-    process = _seer_tune(file, "--storage", storage, "--trials", "100000")
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None and len(_finished(storage)) < 4:
-        time.sleep(0.5)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    with _seer_tune(file, "--storage", storage, "--trials", "100000") as process:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None and len(_finished(storage)) < 4:
+            time.sleep(0.5)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
     if number == signal.SIGINT:
         assert process.returncode == 130, errors
         assert "the same command goes on" in errors and "Traceback" not in errors
     wanted = len(_finished(storage)) + 2
-    process = _seer_tune(file, "--storage", storage, "--trials", str(wanted))
-    _, errors = process.communicate(timeout=120)
+    with _seer_tune(file, "--storage", storage, "--trials", str(wanted)) as process:
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert len(_finished(storage)) == wanted
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_heartbeat_starts_ends_the_search_and_its_threads(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Raised where it strikes, it would leave a thread for which the interpreter waits forever."""
+    begin = threading.Thread.start
+
+    def begin_and_interrupt(thread: threading.Thread) -> None:
+        thread.daemon = True  # so that a failure of this test hangs nothing
+        begin(thread)
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(threading.Thread, "start", begin_and_interrupt)
+    before = threading.active_count()
+    where = {"model": MODEL, "storage": f"sqlite:///{tmp_path}/s.db"}
+    with ending_signals(), pytest.raises(KeyboardInterrupt):
+        tune(data, trials=3, **where)
+    assert threading.active_count() == before
+    monkeypatch.undo()
+    assert tune(data, trials=1, **where).stored_value is not None  # theirs was the interrupted trial
+
+
+def test_a_second_signal_ends_the_search_at_once(data: Dataset, tmp_path: Path) -> None:
+    steps: list[int] = []
+
+    def interrupt_twice(done: int, total: int, best: str) -> None:
+        steps.append(done)
+        if done:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(data, trials=3, model=MODEL, storage=str(tmp_path / "j"), progress=interrupt_twice)
+    assert steps == [0, 1]
 
 
 def test_a_killed_workers_trial_is_tried_again(

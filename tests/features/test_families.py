@@ -113,7 +113,7 @@ def test_known_answers_of_a_product() -> None:
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=40)
 @given(
     st.lists(st.from_type(Conv), min_size=1, max_size=4), st.sampled_from(GPUS), st.sampled_from(MECHANISMS)
 )

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,7 @@ def test_every_gpu_has_resident_blocks() -> None:
                 assert 1 <= resident_blocks(one, algorithm, *tile) <= 32
 
 
+@cache
 def _kernel_events(path: Path) -> list[dict[str, Any]]:
     events = json.loads(gzip.decompress(path.read_bytes()), strict=False)["traceEvents"]
     return [event for event in events if "registers per thread" in event.get("args", {})]

@@ -172,7 +172,7 @@ def test_operator_tables_become_rows_of_their_families(tmp_path: Path) -> None:
 def test_a_wrong_file_leaves_nothing_behind(tmp_path: Path) -> None:
     source = tmp_path / "gfx90a68.HIP.fdb.txt"
     source.write_text("hello\n")
-    with pytest.raises(InputError, match="no 2-D problem"):
+    with pytest.raises(InputError, match="no measured 2-D problem"):
         run("miopen", source, "-o", tmp_path / "out.parquet")
     assert sorted(path.name for path in tmp_path.iterdir()) == [source.name]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from surrogate.dataset.checks import check
 from surrogate.features.errors import InputError
 from surrogate.features.families import CONV
 from surrogate.formats import FORMATS
@@ -55,8 +56,12 @@ def test_backward_line_is_named_by_its_forward_problem(tmp_path: Path) -> None:
 
 
 def test_repeated_candidates_count_once(tmp_path: Path) -> None:
-    imported = FORMATS["miopen"].read([save(tmp_path, FORWARD, FORWARD)])
-    assert len(imported.rows) == 2 and "2 repeated rows" in imported.notes[0]
+    """In one file, as a bias that changes no key does, and in a second one."""
+    file = save(tmp_path, FORWARD, FORWARD.replace("-0-NCHW", "-1-NCHW"))
+    other = save(tmp_path, FORWARD, name="gfx90a68.OpenCL.fdb.txt")
+    imported = FORMATS["miopen"].read([file, other])
+    assert imported.rows["backend"].tolist() == ["HIP", "HIP"] and check(imported.rows) == []
+    assert "2 left out: algorithm: the same row" in imported.notes[0] and "2 repeated" in imported.notes[1]
 
 
 @pytest.mark.parametrize(
@@ -75,36 +80,54 @@ def test_gpu_by_file_name(name: str, expected: tuple[str, int | None]) -> None:
     assert gpu_of_file(name) == expected
 
 
+VALUES = "=ConvA:0.5,1024,miopenConvolutionFwdAlgoDirect"
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
         ("hello", "another notation"),
-        (FORWARD.replace("0.5", "fast").partition(";")[0], "no solver:ms,bytes,algorithm"),
-        (FORWARD.replace("1024", "-4").partition(";")[0], "none"),
-        (FORWARD.replace("AlgoImplicitGEMM", "").partition(";")[0], "none"),
-        (FORWARD.split("=")[0] + "=", "no solver:ms,bytes,algorithm"),
         (VOLUME, "3-D problems"),
-        ("4-4-4-4-1x1x1-8-2-2-2-16-0x0x0-1x1x1-1x1x1-0-NCDHW-FP32-F=ConvX:0.7,0,AlgoDirect", "3-D problems"),
-        (FORWARD.replace("NCHW", "NCHW-NCHW-NHWC"), "layout NCHW-NCHW-NHWC"),
-        (FORWARD.replace("FP32-F", "FP32-F_g3"), "groups"),
-        (FORWARD.replace("2x2", "0x2"), "out of range"),
-        (FORWARD.replace("64-56", "6400000000-56", 1), "out of range"),
-        (FORWARD.replace("64-56", "9" * 5000 + "-56", 1), "another notation"),
+        ("4-4-4-4-1x1x1-8-2-2-2-16-0x0x0-1x1x1-1x1x1-0-NCDHW-FP32-F" + VALUES, "3-D problems"),
+        # gfx906's find-db: 3-D filters under a 2-D layout, with three pads or two.
+        ("256-1-14-14-3x3x3-256-1-14-14-4-1x1x1-1x1x1-1x1x1-0-NCHW-FP32-B_g256" + VALUES, "3-D problems"),
+        ("1024-14-14-1x1x1-512-14-14-8-0x0-1x1-1x1-0-NCHW-FP32-F" + VALUES, "3-D problems"),
+        (FORWARD.split("=")[0] + VALUES.replace("0.5", "fast"), "entries other than"),
+        (FORWARD.split("=")[0] + "=", "entries other than"),
+        (FORWARD.split("=")[0] + VALUES.replace("0.5", "0"), "times that are not above 0"),
+        (FORWARD.split("=")[0] + VALUES.replace("0.5", "-1"), "times that are not above 0"),
+        (FORWARD.split("=")[0] + VALUES.replace("0.5", "nan"), "times that are not above 0"),
+        (FORWARD.split("=")[0] + VALUES.replace("1024", "-4"), "workspaces"),
+        (FORWARD.split("=")[0] + VALUES.replace("ConvA", "INVALID_SOLVER_ID_7"), "unknown solvers"),
+        (
+            FORWARD.split("=")[0] + VALUES.replace("AlgoDirect", "AlgoStaticCompiledGEMM"),
+            "unknown algorithms",
+        ),
+        (FORWARD.split("=")[0] + "_ciFP8_cwFP8" + VALUES, "type conversions _ciFP8_cwFP8"),
+        (FORWARD.split("=")[0].replace("FP32", "INT8x4") + VALUES, "dtype"),
+        (FORWARD.split("=")[0].replace("NCHW", "NCHW-NCHW-NHWC") + VALUES, "layout"),
+        (FORWARD.split("=")[0] + "_g3" + VALUES, "groups"),
+        (FORWARD.split("=")[0].replace("2x2", "0x2") + VALUES, "stride_h"),
+        (FORWARD.split("=")[0].replace("64-56", "6400000000-56", 1) + VALUES, "c: it must be between"),
+        (FORWARD.split("=")[0].replace("64-56-28", "9999999-999999-9999", 1) + VALUES, "product"),
+        (FORWARD.split("=")[0].replace("64-56", "9" * 5000 + "-56", 1) + VALUES, "another notation"),
     ],
 )
 def test_odd_records_are_counted_and_refused_only_where_none_is_good(
     tmp_path: Path, line: str, why: str
 ) -> None:
-    imported = FORMATS["miopen"].read([save(tmp_path, line, FORWARD)])
-    assert len(imported.rows) == 2
-    assert len(imported.notes) == 1 and "1 record left out" in imported.notes[0] and why in imported.notes[0]
-    with pytest.raises(InputError, match="no 2-D problem"):
+    imported = FORMATS["miopen"].read([save(tmp_path, line, FORWARD, line)])
+    assert len(imported.rows) == 2 and check(imported.rows) == []
+    (note,) = imported.notes
+    assert "2 left out: " in note and why in note
+    with pytest.raises(InputError, match="no measured 2-D problem") as refused:
         FORMATS["miopen"].read([save(tmp_path, line)])
+    assert why in str(refused.value)
 
 
-def test_a_time_of_zero_is_a_failure(tmp_path: Path) -> None:
+def test_an_odd_candidate_leaves_the_others_of_its_problem(tmp_path: Path) -> None:
     rows = FORMATS["miopen"].read([save(tmp_path, FORWARD.replace(":0.5,", ":0,"))]).rows
-    assert rows["status"].tolist() == ["failed", "ok"] and rows["time_us"].isna().tolist() == [True, False]
+    assert rows["solver"].tolist() == ["ConvB"]
 
 
 def test_a_name_that_tells_no_gpu(tmp_path: Path) -> None:
@@ -136,7 +159,7 @@ def test_packed_file_progress_and_its_bound(tmp_path: Path) -> None:
 )
 def test_samples_agree_with_the_published_tables(measurements: Path, sample: str, table: str) -> None:
     rows = FORMATS["miopen"].read([measurements / "raw" / sample]).rows
-    key = [*(name for name in CONV.row_key if name != "algorithm"), "solver", "casts", "bias"]
+    key = [*(name for name in CONV.row_key if name != "algorithm"), "solver", "bias"]
     values = ["time_us", "workspace_bytes", "out_h", "out_w", "algorithm", "status", "backend", "fdb_version"]
     published = pd.read_parquet(measurements / table)
     published["layout"] = published["layout"].replace("NHWC-NHWC-NHWC", "NHWC")

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.bundled import default_dataset
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows, rows_of
@@ -125,18 +124,6 @@ def test_an_unknown_algorithm_has_no_time(table: Table) -> None:
     assert np.isnan(fitted.predict(_rows(table(8, algorithms=("FFT",))))).all()
 
 
-def test_saved_and_loaded_it_predicts_the_same(measured: Rows) -> None:
-    fitted = SeerTimeOnly(least_rows=10).fit(measured)
-    again = SeerTimeOnly.from_files(fitted.get_params(), fitted.to_files())
-    assert again.least_rows == 10
-    np.testing.assert_array_equal(again.predict(measured), fitted.predict(measured))
-
-
-def test_without_times_there_is_nothing_to_fit(table: Table) -> None:
-    with pytest.raises(InputError, match="at least one row"):
-        SeerTimeOnly().fit(_rows(table(2).assign(status="failed", time_us=np.nan)))
-
-
 def _held_out_error(model: TimeModel, rows: Rows) -> float:
     """Median error of the time where a fifth of the shapes is held out."""
     names = shape_names(rows.frame, rows.family)
@@ -156,9 +143,9 @@ def test_held_out_shapes_of_measured_data(measurements: Path) -> None:
     assert _held_out_error(SeerTimeOnly(), rows) < 0.2
 
 
-def test_a_device_that_only_its_dataset_describes() -> None:
-    """The CPU of the table that ships: no registry knows it, and the fits halve the roofline's error and more."""
-    data = read_dataset(default_dataset())
+def test_a_device_that_only_its_dataset_describes(measurements: Path) -> None:
+    """A CPU that the project measured: no registry knows it, and the fits halve the roofline's error and more."""
+    data = read_dataset(measurements / "cpu_reference.parquet")
     with pytest.raises(InputError, match="unknown"):
         gpu(*data.devices)
     rows = rows_of(data.frame, devices=data.devices)

@@ -86,7 +86,7 @@ def test_held_out_shapes_of_measured_data_are_foretold(measurements: Path) -> No
     frame = frame[(frame["direction"] == "fwd") & (frame["dtype"] == "fp32")].reset_index(drop=True)
     rows = rows_of(frame)
     right = []
-    for fold in folds("shape", CONV, frame, frame.iloc[:0], 5, 0):
+    for fold in folds("shape", CONV, frame, frame.iloc[:0], 5, 0)[:2]:
         held = rows.take(fold.test)
         right.append(
             Support.fit(rows.take(fold.train)).supported(held) == (held.frame["status"] == "ok").to_numpy()

@@ -1,7 +1,6 @@
 """ONNX files made to hurt: functions that explode, sizes that are none, graphs whose parts do not fit."""
 
 from pathlib import Path
-from time import monotonic
 
 import numpy as np
 import pytest
@@ -48,10 +47,8 @@ def test_functions_that_explode_are_refused_before_they_do(tmp_path: Path) -> No
     ]
     last = _function("F40", helper.make_node("Relu", ["a"], ["b"]))
     path = _write(tmp_path / "bomb.onnx", [_call("F0", "x", "y")], functions=[*twice, last])
-    started = monotonic()
     with pytest.raises(InputError, match=f"more than {MAX_NODES} nodes"):
         read_network(path)
-    assert monotonic() - started < 5
 
 
 def test_functions_that_do_not_explode_are_expanded(tmp_path: Path) -> None:
@@ -82,9 +79,7 @@ def test_an_endless_list_of_places_to_slice(tmp_path: Path) -> None:
     model = onnx.load(path)
     model.graph.initializer[1].dims[0] = 2**31
     path.write_bytes(model.SerializeToString())
-    started = monotonic()
     assert read_network(path).unsupported == {"Slice (shape unknown)": 1}
-    assert monotonic() - started < 5
 
 
 def test_an_input_that_is_an_endless_list(tmp_path: Path) -> None:

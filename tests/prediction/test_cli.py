@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from surrogate.bundle.bundle import Bundle, save
@@ -81,20 +80,6 @@ def test_predict_one_problem(seer: Callable[..., Any], folder: Path) -> None:
         .out.splitlines()[0]
         .startswith("problem,gpu,library,library_version,algorithm,time_us")
     )
-
-
-def test_predict_a_table(seer: Callable[..., Any], folder: Path, frame: pd.DataFrame, tmp_path: Path) -> None:
-    part = frame.head(40).drop(columns=["status", "time_us"])
-    part.to_parquet(tmp_path / "in.parquet")
-    result = seer(
-        "predict", "--bundle", folder, "--data", tmp_path / "in.parquet", "-o", tmp_path / "out.parquet"
-    )
-    assert result.code == 0, result.err
-    out = pd.read_parquet(tmp_path / "out.parquet")
-    added = ["predicted_us", "lower_us", "upper_us", "in_domain", "supported"]
-    assert list(out.columns) == [*part.columns, *added]
-    found = load(folder).predict(part)
-    assert out["predicted_us"].tolist() == found.predicted_us.tolist()
 
 
 @pytest.mark.parametrize(

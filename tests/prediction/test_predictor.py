@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from surrogate.bundle.bundle import Bundle
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import rows_of
+from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.families import parse_problem
@@ -27,16 +28,7 @@ from surrogate.prediction.shipped import load
 from tests.prediction.conftest import GPUS, bundle_of
 from tests.prediction.problems import CONV, CONVS, STRIDED, frame_of
 
-EVERY = (
-    "IMPLICIT_GEMM",
-    "IMPLICIT_PRECOMP_GEMM",
-    "GEMM",
-    "DIRECT",
-    "FFT",
-    "FFT_TILING",
-    "WINOGRAD",
-    "WINOGRAD_NONFUSED",
-)
+EVERY = tuple(each.name for each in algorithms("cudnn"))
 
 
 def agree(predictor: Predictor, bundle: Bundle, frame: pd.DataFrame) -> None:

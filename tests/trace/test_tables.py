@@ -180,12 +180,13 @@ def test_every_kernel_of_the_real_resnet_has_its_operator_and_layer(of_resnet):
 def test_totals_equal_the_traces_own_sums(of_resnet):
     total = of_resnet.trace.activities.time_us.sum()
     for table in (layer_table(of_resnet), type_table(of_resnet)):
-        assert sum(row["total_us"] for row in table) == pytest.approx(total, rel=1e-12)
+        # 9,000 additions, each within 2⁻⁵³.
+        assert sum(row["total_us"] for row in table) == pytest.approx(total, rel=1e-11)
         assert sum(row["idle_us"] for row in table) == pytest.approx(of_resnet.idle_us.sum(), rel=1e-9)
     kernels = total - sum(row["total_us"] for row in copy_table(of_resnet))
     for by in GROUPINGS:
         table = kernel_table(of_resnet, by)
-        assert sum(row["total_us"] for row in table) == pytest.approx(kernels, rel=1e-12)
+        assert sum(row["total_us"] for row in table) == pytest.approx(kernels, rel=1e-11)
         assert sum(row["calls"] for row in table) == 8772
         assert sum(row["time_pct"] for row in table) == pytest.approx(100)
 
