@@ -390,8 +390,8 @@ def tune(
     }
     name = study or f"{model}-{objective}-{identity['data'][:8]}"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with _one_line(storage):
-        joined = _join(open_storage(storage), name, identity, stored, shown(storage), seed)
+    with _one_line(storage), _opened(storage) as opened:
+        joined = _join(opened, name, identity, stored, shown(storage), seed)
         timeout_s = None if timeout_minutes is None else 60.0 * timeout_minutes
         _optimise(joined, cls, folds, objective, seed, device, trials, timeout_s, progress)
         return _outcome(joined, model, objective, shown(storage), stored)
@@ -508,6 +508,20 @@ def open_storage(where: str) -> "BaseStorage":
                 raise
             time.sleep(0.5)
     raise AssertionError("the loop returns or raises")
+
+
+@contextmanager
+def _opened(where: str) -> Iterator["BaseStorage"]:
+    """`open_storage`; a database's connections are closed at the end."""
+    from optuna.storages import RDBStorage
+
+    storage = open_storage(where)
+    try:
+        yield storage
+    finally:
+        if isinstance(storage, RDBStorage):
+            storage.remove_session()
+            storage.engine.dispose()
 
 
 def _is_journal(path: Path) -> bool:
