@@ -7,29 +7,15 @@ import pytest
 
 def test_every_format(seer, trained, dataset, tmp_path):
     """JSON and C from a cuDNN bundle; a find-db is refused in one line."""
-    result = seer(
-        "export", trained, "--problems", dataset, "--as", "json", "--gpu", "t4", "-o", tmp_path / "p.json"
-    )
+    words = ["export", trained, "--problems", dataset, "--gpu", "t4", "-o"]
+    result = seer(*words, tmp_path / "p.json", "--as", "json")
     assert result.code == 0, result.err
     table = json.loads((tmp_path / "p.json").read_text())
     assert len(table["picks"]) == 32 and "picks of 32 problems" in result.out
-    result = seer(
-        "export", trained, "--problems", dataset, "--as", "c-header", "--gpu", "t4", "-o", tmp_path / "p.h"
-    )
+    result = seer(*words, tmp_path / "p.h", "--as", "c-header")
     assert result.code == 0, result.err
     assert "#ifndef SEER_" in (tmp_path / "p.h").read_text()
-    refused = seer(
-        "export",
-        trained,
-        "--problems",
-        dataset,
-        "--as",
-        "miopen-user-db",
-        "--gpu",
-        "t4",
-        "-o",
-        tmp_path / "x",
-    )
+    refused = seer(*words, tmp_path / "x", "--as", "miopen-user-db")
     assert refused.code == 2 and "needs a bundle fitted on MIOpen" in refused.err
     assert not (tmp_path / "x").exists()
 

@@ -17,7 +17,7 @@ from surrogate.dataset.store import read_dataset
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.foreign_file import read_bytes, read_lines
-from surrogate.formats.imported import family_rows, plural
+from surrogate.formats.imported import family_rows
 
 PACKERS = {"plain": bytes, "gz": gzip.compress, "bz2": bz2.compress}
 
@@ -40,14 +40,6 @@ def test_the_registry_loads_no_reader_and_no_heavy_package() -> None:
     code = "import sys, surrogate.formats.foreign_file; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert not {"pandas", "xlrd", "openpyxl", "surrogate.formats.miopen"} & set(loaded.split())
-
-
-def test_plural() -> None:
-    assert [plural(1, "row"), plural(2000, "row"), plural(2, "launch")] == [
-        "1 row",
-        "2,000 rows",
-        "2 launches",
-    ]
 
 
 @pytest.mark.parametrize("packer", PACKERS)
