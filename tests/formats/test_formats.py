@@ -64,7 +64,7 @@ def test_encodings(tmp_path: Path, encoding: str) -> None:
     ("content", "word"),
     [
         (bz2.compress(b"a" * (18 << 20)), "no text file"),
-        (gzip.compress(b"hello" * 100)[:-12], "damaged archive"),
+        (gzip.compress(b"hello" * 100, mtime=0)[:-12], "damaged archive"),
     ],
 )
 def test_files_without_lines_are_refused(tmp_path: Path, content: bytes, word: str) -> None:
