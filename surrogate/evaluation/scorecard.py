@@ -21,6 +21,7 @@ from surrogate.evaluation.judge import (
 WITHIN_FACTOR = {"all": np.inf, "within-2x": 2.0, "best": 1.0}
 """Populations of time errors: rows whose time is at most this factor of their problem's best."""
 HEURISTIC_SUFFIX = "-heuristic"
+TUNANET = "tunanet"
 ORACLE = "oracle"
 ALL = "all"
 DRAWS = 1000
@@ -28,14 +29,18 @@ DRAWS = 1000
 
 
 def heuristic_name(libraries: Iterable[str]) -> str:
-    """What results call the library's own picker: ``cudnn-heuristic``; ``library-heuristic`` for several libraries."""
+    """What results call the library's own picker.
+
+    ``cudnn-heuristic``; ``tunanet``, the network that MIOpen asks; ``library-heuristic`` for several libraries.
+    """
     distinct = set(libraries)
-    return (distinct.pop() if len(distinct) == 1 else "library") + HEURISTIC_SUFFIX
+    library = distinct.pop() if len(distinct) == 1 else "library"
+    return TUNANET if library == "miopen" else library + HEURISTIC_SUFFIX
 
 
 def is_heuristic(model: str) -> bool:
     """True for the name of a library's own picker."""
-    return model.endswith(HEURISTIC_SUFFIX)
+    return model == TUNANET or model.endswith(HEURISTIC_SUFFIX)
 
 
 @dataclass(frozen=True)

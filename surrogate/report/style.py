@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from surrogate.evaluation.scorecard import is_heuristic
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -56,7 +58,7 @@ _SETTINGS: dict[str, Any] = {
 
 def looks(names: list[str]) -> dict[str, Look]:
     """One look per series: references have their own, the others take theirs by rank, the first 13 all different."""
-    kinds = {name: "heuristic" if name.endswith("-heuristic") else name for name in names}
+    kinds = {name: "heuristic" if is_heuristic(name) else name for name in names}
     learned = [name for name in names if kinds[name] not in _REFERENCE_LOOKS]
     ranked = {
         name: Look(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from surrogate.evaluation.scorecard import is_heuristic
+from surrogate.evaluation.scorecard import TUNANET, is_heuristic
 from surrogate.report import tables
 from surrogate.report.results import (
     POPULATIONS,
@@ -175,9 +175,10 @@ def _paper(choices: Mapping[str, Row], best: str) -> str:
 
 def _picker(heuristic: Row) -> str:
     """The library's own picker in words, from its row."""
-    library = heuristic.get("model", "library-heuristic").rpartition("-")[0]
-    names = {"library": "the library", "cudnn": "cuDNN", "miopen": "MIOpen"}
-    return f"{names.get(library, library)}'s heuristic"
+    name = heuristic.get("model", "library-heuristic")
+    library = name.rpartition("-")[0]
+    library = {"library": "the library", "cudnn": "cuDNN"}.get(library, library)
+    return "TunaNet" if name == TUNANET else f"{library}'s heuristic"
 
 
 def provenance(results: Results) -> list[tuple[str, str]]:

@@ -215,7 +215,7 @@ def test_the_librarys_own_picker_has_its_librarys_name(frame: pd.DataFrame) -> N
     assert is_heuristic(heuristic_name(["vllm", "sglang"])) and not is_heuristic(ORACLE)
     tuna = frame.assign(library="miopen", solver=frame["algorithm"] + "-a", heuristic_solver="FFT-a")
     judged = _judged(tuna)
-    assert judged.heuristic == "miopen-heuristic"
+    assert judged.heuristic == "tunanet"
     assert pick_by_heuristic(judged).row.tolist() == [1, 4, 7]  # among solvers, the solver that it names
 
 

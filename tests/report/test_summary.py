@@ -52,8 +52,8 @@ def test_without_a_heuristic_hits_and_counts_stand_alone() -> None:
 def test_the_heuristic_is_not_paired_with_itself() -> None:
     _, table = choice_tables(_judged(ROW, {**ROW, "model": "cudnn-heuristic"}))
     assert [row[1:3] for row in _texts(table)] == [["−3.9", "−7.2 to −1.4"], ["–", "–"]]
-    text = terminal_summary(_judged(ROW, {**ROW, "model": "miopen-heuristic"}))
-    assert "those of MIOpen's heuristic are" in text and "Paired against MIOpen's heuristic" in text
+    text = terminal_summary(_judged(ROW, {**ROW, "model": "tunanet"}))
+    assert "those of TunaNet are" in text and "Paired against TunaNet" in text
 
 
 def test_known_time_row() -> None:
