@@ -9,10 +9,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort, seeded
-from experiments.experiment import Experiment, Outcome, columns_first
+from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script, seeded
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
-from experiments.script import run_script
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import (
     counted_rows,

@@ -10,10 +10,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import curves
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import Predictions, candidate_rows
-from experiments.script import run_script
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import choice_verdicts, percent, ratio, time_verdicts
 from surrogate.bundle.plan import POOL, choose_problems

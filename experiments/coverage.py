@@ -11,10 +11,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome, columns_first
+from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import Round, candidate_rows, rounds_by
-from experiments.script import run_script
 from experiments.sources import FORWARD, LABELS, Sources
 from experiments.verdicts import listing, percent
 from surrogate.bundle.train import fold_count

@@ -8,10 +8,8 @@ from dataclasses import replace
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.operators import errors, held_out
-from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.verdicts import percent
 from surrogate.models import DEFAULT_MODEL

@@ -7,10 +7,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import candidate_rows
-from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.verdicts import percent
 from surrogate.dataset.rows import rows_of

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from experiments.effort import Effort
-from experiments.experiment import HOME
+from experiments.experiment import HOME, Effort
 from experiments.sources import DEFAULT_FOLDER
 from surrogate.dataset.store import Dataset, read_dataset, write_dataset
 from surrogate.features.errors import InputError

@@ -7,9 +7,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
-from experiments.script import run_script
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.sources import Sources
 from experiments.traces import POWER, RESNET, TRACES, workers
 from experiments.verdicts import listing, percent

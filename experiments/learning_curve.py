@@ -7,10 +7,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import curves
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome, columns_first
+from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import Round, candidate_rows, predict_rounds
-from experiments.script import run_script
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import choice_verdicts, named_models, percent, ratio, time_verdicts
 from surrogate.dataset.problems import shape_names

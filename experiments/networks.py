@@ -11,10 +11,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import candidate_rows, fit_predict
-from experiments.script import run_script
 from experiments.sources import FORWARD, Sources
 from experiments.verdicts import percent
 from surrogate.dataset.checks import normalise

@@ -9,10 +9,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import Predictions, predict_rounds, rounds_by
-from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.verdicts import error_record, listing, percent
 from surrogate.dataset.problems import newest_version

@@ -9,10 +9,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import curves
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome, columns_first
+from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import candidate_rows, predict_rounds, rounds_by
-from experiments.script import run_script
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import choice_verdicts, listing, percent, ratio, time_verdicts
 from surrogate.dataset.rows import Rows

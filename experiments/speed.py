@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import candidate_rows
-from experiments.script import run_script
 from experiments.sources import Sources
 from surrogate.collect.networks import layers
 from surrogate.dataset.rows import rows_of

@@ -6,9 +6,7 @@ What optimisations would gain on three models' steps, by simulation, beside what
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
-from experiments.script import run_script
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.sources import Sources
 from experiments.traces import DLRM, RESNET50, TRACES, VGG13, workers
 from surrogate.features.errors import InputError

@@ -10,10 +10,8 @@ import pandas as pd
 
 from experiments.drawing import dots
 from experiments.drift import fit_drift, places_in_file, without_drift
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import Round, candidate_rows, rounds_by
-from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.verdicts import error_record, listing, percent
 from experiments.winners_classes import BEST, class_probabilities, majority_class, near_twins_agree

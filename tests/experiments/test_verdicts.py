@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from experiments.ablation import GROUPS, WHOLE, median_change, variant_verdicts, variants, without
 from experiments.drawing import curves, dots
-from experiments.effort import Effort
+from experiments.experiment import Effort
 from experiments.held_out import candidate_rows, cross_validate, predict_rounds, rounds_by
 from experiments.operators import errors, held_out
 from experiments.picker import error_rates

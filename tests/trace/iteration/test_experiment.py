@@ -5,7 +5,7 @@ import shutil
 import tarfile
 
 from experiments import iteration_time
-from experiments.effort import Effort
+from experiments.experiment import Effort
 from experiments.sources import Sources
 from experiments.traces import DLRM, RESNET, RESNET50, TRACES
 
