@@ -220,10 +220,9 @@ def _significant(part: pd.DataFrame, kind: str) -> list[str]:
 
 def _figure(table: pd.DataFrame) -> str | None:
     shown = table[table["variant"] != WHOLE]
-    return dots(
-        shown, category="variant", series="data", value="error_change_pct", low="error_change_low",
-        high="error_change_high", xlabel=f"median error less that of {WHOLE}, percentage points",
-    )  # fmt: skip
+    xlabel = f"median error less that of {WHOLE}, percentage points"
+    arms = ("error_change_low", "error_change_high")
+    return dots(shown, "variant", "data", "error_change_pct", xlabel, arms=arms)
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi210"))

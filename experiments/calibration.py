@@ -174,10 +174,8 @@ def answer(table: pd.DataFrame) -> str:
 
 def _figure(table: pd.DataFrame) -> str | None:
     drawn = table[(table["gpu"] == EVERY) & (table["problems"] > 0)]
-    return curves(
-        drawn, x="problems", series="chosen", value="median_error_pct", panel="data", log_x=True,
-        xlabel="measured problems on the new GPU", ylabel="median error, %",
-    )  # fmt: skip
+    xlabel = "measured problems on the new GPU"
+    return curves(drawn, "problems", "chosen", "median_error_pct", "data", xlabel, log_x=True)
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi300x", "mi210", "mi100", "navi21"))

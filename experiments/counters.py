@@ -343,10 +343,8 @@ def _figure(table: pd.DataFrame) -> str | None:
     shown = table[table["part"] == "FLOPs"].assign(
         kernel=table["kernels"] + np.where(table["compared"] == "terms", "", ", padded")
     )
-    return dots(
-        shown, category="kernel", series="source", value="ratio_median", low="ratio_p5", high="ratio_p95",
-        xlabel="FLOPs of the terms over counted FLOPs", log=True,
-    )  # fmt: skip
+    xlabel = "FLOPs of the terms over counted FLOPs"
+    return dots(shown, "kernel", "source", "ratio_median", xlabel, arms=("ratio_p5", "ratio_p95"), log=True)
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "sequences", "layer_counts", "kernel_counts"))

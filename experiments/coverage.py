@@ -151,10 +151,8 @@ def answer(table: pd.DataFrame) -> str:
 def _figure(table: pd.DataFrame) -> str | None:
     gpus = table[(table["kind"] == "gpu") & (table["of"] != "all")]
     percents = gpus.assign(**{c: 100 * gpus[c] for c in ("coverage", "coverage_low", "coverage_high")})
-    return dots(
-        percents, category="of", series="data", value="coverage", low="coverage_low", high="coverage_high",
-        xlabel="rows inside their 90 % interval, % (arms: 95 % over shapes)",
-    )  # fmt: skip
+    xlabel = "rows inside their 90 % interval, % (arms: 95 % over shapes)"
+    return dots(percents, "of", "data", "coverage", xlabel, arms=("coverage_low", "coverage_high"))
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi210"))

@@ -33,14 +33,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     models = {name: workers(sources, name) for name in TRACES}
     found = [measure(name, models, effort) for name in models]
     table = pd.DataFrame([row for rows in found for row in rows])
-    figure = dots(
-        table.dropna(subset=["error_geomean_pct"]),
-        category="trace",
-        series="setting",
-        value="error_geomean_pct",
-        xlabel="error of the iteration time, geometric mean of its size, %",
-        log=True,
-    )
+    drawn = table.dropna(subset=["error_geomean_pct"])
+    xlabel = "error of the iteration time, geometric mean of its size, %"
+    figure = dots(drawn, "trace", "setting", "error_geomean_pct", xlabel, log=True)
     return Outcome(table, figure, _answer(table))
 
 

@@ -36,8 +36,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             parts.append(verdicts(found).assign(gpu=LABELS[name], candidate=candidate, split=BY_SHAPE))
         for split, found in _unseen(data, candidate, models, effort):
             parts.append(verdicts(found).assign(gpu=LABELS[UNSEEN], candidate=candidate, split=split))
-    table = pd.concat(parts, ignore_index=True)
-    table = columns_first(table, "gpu", "candidate", "split", "model")
+    table = columns_first(pd.concat(parts, ignore_index=True), "gpu", "candidate", "split", "model")
     return Outcome(table, _figure(table), answer(table))
 
 
@@ -106,10 +105,8 @@ def _figure(table: pd.DataFrame) -> str | None:
         low=np.maximum(100 * (shown["ci_low"] - 1), 0.01),
         high=np.maximum(100 * (shown["ci_high"] - 1), 0.01),
     )
-    return dots(
-        shown, category="place", series="model", value="loss", low="low", high="high",
-        xlabel="slowdown over the best algorithm, %", log=True,
-    )  # fmt: skip
+    xlabel = "slowdown over the best algorithm, %"
+    return dots(shown, "place", "model", "loss", xlabel, arms=("low", "high"), log=True)
 
 
 EXPERIMENT = Experiment.of(run, GPUS)

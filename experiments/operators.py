@@ -33,10 +33,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     parts = list(held_out(sources, NEEDS, "shape", models, effort))
     overall = errors(parts, GROUPS).assign(gpu="all")
     table = pd.concat([overall, errors(parts, (*GROUPS, "gpu"))], ignore_index=True)
-    figure = dots(
-        overall.assign(name=overall["library"] + " " + overall["operator"]), category="name", series="model",
-        value="median_error_pct", xlabel="median error of times on unseen shapes, %", log=True,
-    )  # fmt: skip
+    named = overall.assign(name=overall["library"] + " " + overall["operator"])
+    xlabel = "median error of times on unseen shapes, %"
+    figure = dots(named, "name", "model", "median_error_pct", xlabel, log=True)
     return Outcome(table, figure, answer(overall))
 
 

@@ -6,7 +6,7 @@ The picker: SEER's 10 % rule and the slowdown, with infeasible picks counted as 
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
+from experiments.drawing import shares
 from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import cross_validate
 from experiments.sources import PAPER_BATCH, PAPER_LEAST_US, Sources
@@ -95,20 +95,9 @@ def _paper_sentence(paper: pd.DataFrame, names: list[str]) -> str:
 
 
 def _figure(table: pd.DataFrame) -> str | None:
+    columns = {"infeasible right (SEER)": "wrong_seer_pct", "infeasible wrong": "wrong_pct"}
     whole = table[table["problems_of"] == WHOLE]
-    long = pd.concat(
-        [
-            whole.assign(counted="infeasible right (SEER)", share=whole["wrong_seer_pct"]),
-            whole.assign(counted="infeasible wrong", share=whole["wrong_pct"]),
-        ]
-    )
-    return dots(
-        long,
-        category="model",
-        series="counted",
-        value="share",
-        xlabel="picks over 10 % slower than the best, %",
-    )
+    return shares(whole, "model", columns, "picks over 10 % slower than the best, %")
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))

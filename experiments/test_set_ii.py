@@ -105,14 +105,7 @@ def answer(table: pd.DataFrame) -> str:
 def _figure(table: pd.DataFrame) -> str | None:
     shown = table[table["model"].isin([*named_models(answer_model(table), table["model"]), HEURISTIC])]
     shown = shown.assign(loss_pct=np.maximum(100 * (shown["slowdown_geomean"] - 1), 0.01))
-    return dots(
-        shown,
-        category="network",
-        series="model",
-        value="loss_pct",
-        xlabel="slowdown over the best algorithm, %",
-        log=True,
-    )
+    return dots(shown, "network", "model", "loss_pct", "slowdown over the best algorithm, %", log=True)
 
 
 def answer_model(table: pd.DataFrame) -> str:

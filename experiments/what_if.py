@@ -83,14 +83,7 @@ def answer(table: pd.DataFrame) -> str:
 def _figure(table: pd.DataFrame) -> str | None:
     done = table[table["refused"] == ""]
     shown = done.melt(id_vars=["trace", "what_if"], value_vars=["speedup"], var_name="of", value_name="gain")
-    return dots(
-        shown,
-        category="what_if",
-        series="trace",
-        value="gain",
-        xlabel="predicted speed-up of an iteration",
-        log=True,
-    )
+    return dots(shown, "what_if", "trace", "gain", "predicted speed-up of an iteration", log=True)
 
 
 EXPERIMENT = Experiment.of(run, tuple(TRACES[label] for label in STEPS))
