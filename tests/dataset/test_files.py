@@ -42,12 +42,6 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path, error: type[
     assert _names(tmp_path) == ["a.txt"]
 
 
-def test_a_failure_makes_no_file(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), atomic_path(tmp_path / "a.txt"):
-        raise RuntimeError
-    assert _names(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     "name", ["missing/a.txt", "file/a.txt", "folder", "loop", "a\0b", pytest.param("x" * 300, id="long")]
 )

@@ -174,15 +174,6 @@ def test_specification_and_measurement_stay_apart() -> None:
     assert gpu("t4").measured == {}
 
 
-def test_rows_are_hashable_and_listable() -> None:
-    listed = {one: one.to_dict() for one in gpus()}
-    assert len(listed) == len(gpus())
-    entry = listed[gpu("h200")]
-    assert entry["name"] == "h200-sxm"
-    assert entry["fp32_tflops"] == gpu("h200").fp32_tflops
-    assert "measured_figures" not in entry
-
-
 def test_a_users_file_adds_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE, encoding="utf-8")

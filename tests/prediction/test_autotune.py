@@ -23,6 +23,7 @@ from surrogate.prediction.cache import TuningCache
 CONV = Conv(n=1, c=8, h=8, k=8, r=3, pad_h=1)
 NAMES = ("WINOGRAD", "GEMM", "FFT", "IMPLICIT_GEMM")
 ONCE = RepeatPolicy(repeats=1)
+T4 = DeviceInfo("Tesla T4", "cudnn", "9.1.0")
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,10 @@ class Bench:
     answers: Mapping[str, float | Measurement | Exception]
     calls: list[str] = field(default_factory=list)
     closed: bool = False
+    info: DeviceInfo = T4
 
     def describe(self) -> DeviceInfo:
-        return DeviceInfo("Tesla T4", "cudnn", "9.1.0")
+        return self.info
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
         return tuple(self.answers)

@@ -141,13 +141,6 @@ def _numbers(conv: Conv) -> list[int]:
     return [*conv.sizes, {"fwd": 0, "bwd_data": 1, "bwd_filter": 2}[conv.direction], 1, 0, 0]
 
 
-def test_header_comments_cannot_be_broken(predictor: Predictor) -> None:
-    picks = picks_for(predictor, convs(2))
-    named = Picks(picks.selections, None, False, "m", "*/ int evil; /* é\n#error")
-    text = export(named, "c-header")
-    assert "*/ int" not in text and "\n#error" not in text and text.isascii()
-
-
 def test_find_db_round_trip(amd: Bundle, tmp_path: Path) -> None:
     """Our own reader finds problems, solvers, algorithms and times again."""
     predictor = Predictor(amd)

@@ -49,22 +49,6 @@ def test_spans(seer, file):
     assert "ProfilerStep#5" in seer("spans", file)[1]
 
 
-def test_parts_by_time(seer, file):
-    rows = json.loads(seer("kernels", file, "--from", "1", "--to", "1.3", "--json")[1])
-    assert {row["kernel"]: row["calls"] for row in rows} == {
-        "volta_scudnn_128x64_relu_interior_nn_v1": 1, "relu_kernel": 1, "relu_backward_kernel": 1,
-        "cudnn_wgrad_kernel": 1
-    }  # fmt: skip
-
-
-def test_a_batch_sweep(seer, file, tmp_path):
-    other = tmp_path / "other.json"
-    other.write_text(file.read_text())
-    rows = json.loads(seer("summary", file, other, "--batch", "4", "--batch", "16", "--json")[1])
-    assert [row["batch"] for row in rows] == [4, 16] and [row["best"] for row in rows] == [False, True]
-    assert seer("summary", file, other, "--by", "layer")[0] == 2
-
-
 @pytest.mark.parametrize(
     "words",
     [("--iteration", "7"), ("--device", "9"), ("--from", "9"), ("--gpu", "nonesuch"), ("--max-bytes", "0"),
