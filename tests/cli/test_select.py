@@ -112,13 +112,6 @@ def test_without_the_cache_nothing_is_kept(select, cache, monkeypatch) -> None:
     assert len(bench.calls) == 4 and not cache.exists()
 
 
-def test_no_home_is_no_matter(select, monkeypatch) -> None:
-    for name in ("HOME", "USERPROFILE", "LOCALAPPDATA", "SEER_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    result = select("--json")
-    assert result.code == 0 and result.err == ""
-
-
 def test_another_gpu_s_times_are_refused(select, cache, monkeypatch) -> None:
     """Before anything is measured: `--gpu t4` on a machine with another one, or on the CPU."""
     for info in (DeviceInfo("TITAN V", "cudnn", "9.1.0"), DeviceInfo("Some CPU", "reference", "1")):

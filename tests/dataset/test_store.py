@@ -115,11 +115,6 @@ def test_a_newer_schema_is_refused_politely(tmp_path: Path, table: Table) -> Non
     )
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b'{"schema": "new"}', b"\xff\xfe", b"null"])
-def test_broken_metadata_is_refused(tmp_path: Path, table: Table, content: bytes) -> None:
-    assert "metadata is unreadable" in _refused(_with_metadata(tmp_path / "a.parquet", table(1), content))
-
-
 def test_unknown_candidates(tmp_path: Path, table: Table) -> None:
     write_dataset(table(1), tmp_path / "a.parquet")
     assert "candidates 'some' is unknown; known: all, listed" in _refused(

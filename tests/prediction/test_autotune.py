@@ -195,19 +195,6 @@ def test_the_pick_is_the_best_of_what_ran(ranking: list[str], times: list[float 
         assert tuned.time_us == min(tuned.times_us.values()) >= wider.time_us
 
 
-def test_results_are_plain() -> None:
-    """JSON values, a table, and a text that names the winner."""
-    tuned = tune(Bench({"WINOGRAD": 5.0, "GEMM": 3.0, "FFT": 1.0, "IMPLICIT_GEMM": 2.0}))
-    values = tuned.to_dict()
-    assert values["problem"] == "n1c8h8w8k8r3s3p1u1 fwd fp32 fma NCHW"
-    assert values["tried"][0] == {
-        "algorithm": "WINOGRAD", "predicted_us": 1.0, "measured_us": 5.0, "reason": "", "cached": False,
-        "workspace_bytes": 64, "deterministic": True,
-    }  # fmt: skip
-    assert list(tuned.to_frame()["measured_us"]) == [5.0, 3.0]
-    assert "GEMM 3.0 µs (measured)" in repr(tuned)
-
-
 def test_on_a_replayed_run(tmp_path: Path) -> None:
     """A recording answers as the device did; an algorithm that it does not hold is passed over."""
     bench = Bench({"GEMM": 3.0, "FFT": Measurement("not_supported", "no"), "IMPLICIT_GEMM": 2.0})
