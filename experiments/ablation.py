@@ -198,14 +198,10 @@ def answer(table: pd.DataFrame) -> str:
         whole = part.loc[WHOLE]
         told = f"{label}: {WHOLE} {percent(whole['median_error_pct'])}"
         if np.isfinite(whole["slowdown_macro"]):
-            told += (
-                f", picks at {ratio(whole['slowdown_macro'])} {interval(whole['ci_low'], whole['ci_high'])}"
-            )
+            within = interval(whole["ci_low"], whole["ci_high"])
+            told += f", picks at {ratio(whole['slowdown_macro'])} {within}"
         for kind in ("error", "slowdown"):
-            missed = _significant(part, kind)
-            told += (
-                f"; {'error' if kind == 'error' else 'slowdown'} changes beyond chance with {listing(missed)}"
-            )
+            told += f"; {kind} changes beyond chance with {listing(_significant(part, kind))}"
         sentences.append(told)
     return ". ".join(sentences) + "."
 

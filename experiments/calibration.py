@@ -162,10 +162,8 @@ def answer(table: pd.DataFrame) -> str:
             error, slowdown = percent(first["median_error_pct"]), ratio(first["slowdown_macro"])
             beside = ""
             if RANDOM in by:
-                other = by[RANDOM]
-                beside = (
-                    f" (at random {percent(other['median_error_pct'])}, {ratio(other['slowdown_macro'])})"
-                )
+                by_chance = by[RANDOM]["median_error_pct"], by[RANDOM]["slowdown_macro"]
+                beside = f" (at random {percent(by_chance[0])}, {ratio(by_chance[1])})"
             gpus = f", {int(first['gpus'])} GPUs" if first["gpus"] != part["gpus"].max() else ""
             steps.append(f"{count} problems{gpus}: {error} and {slowdown}{beside}")
         sentences.append(f"{data}, median time error and slowdown with {'; '.join(steps)}.")

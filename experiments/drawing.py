@@ -115,7 +115,7 @@ def shares(table: pd.DataFrame, category: str, columns: Mapping[str, str], xlabe
 
 def spreads(table: pd.DataFrame, category: str, series: str, value: str, xlabel: str) -> str | None:
     """`dots` of the medians of ``value``, with arms from its 10th to its 90th percentile."""
-    found = table.groupby([category, series], sort=True)[value].quantile([0.1, 0.5, 0.9]).unstack()
+    found = table.groupby([category, series], sort=True)[value].quantile(np.array([0.1, 0.5, 0.9])).unstack()
     found = found.set_axis(["low", "middle", "high"], axis=1).reset_index()
     return dots(found, category, series, "middle", xlabel, arms=("low", "high"))
 

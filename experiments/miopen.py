@@ -57,10 +57,8 @@ def _unseen(
 
 def verdicts(found: Predictions) -> pd.DataFrame:
     """Slowdowns and time errors side by side, per model."""
-    picks = choice_verdicts(found).drop(
-        columns=["gpu", "stratum", "shapes", "slowdown_geomean", "within_10pct"]
-    )
-    picks = picks.rename(columns={"n": "problems"})
+    left = ["gpu", "stratum", "shapes", "slowdown_geomean", "within_10pct"]
+    picks = choice_verdicts(found).drop(columns=left).rename(columns={"n": "problems"})
     return picks.merge(time_verdicts(found), on="model", how="outer")
 
 

@@ -79,11 +79,8 @@ def answer(table: pd.DataFrame) -> str:
             f" infeasible picks counted, slowdown {ratio(row['slowdown_macro'])}"
             f" {interval(row['ci_low'], row['ci_high'])}"
         )
-    return (
-        "; ".join(each)
-        + "."
-        + _paper_sentence(table[table["problems_of"] == PAPER].set_index("model"), names)
-    )
+    paper = table[table["problems_of"] == PAPER].set_index("model")
+    return "; ".join(each) + "." + _paper_sentence(paper, names)
 
 
 def _paper_sentence(paper: pd.DataFrame, names: list[str]) -> str:

@@ -44,13 +44,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         both = times_and_picks(found, "n", stratum="all")
         change = changes(rows.frame[version == older], rows.frame[version == newer])
         overall = change[change["algorithm"] == "all"].iloc[0]
-        own = pd.DataFrame(
-            [{"model": OLDER_TIME, "n": overall["pairs"], "median_error_pct": overall["change_pct"]}]
-        )
-        parts.append(
-            pd.concat([both, own]).assign(older=older, newer=newer, kind="prediction", algorithm="all")
-        )
-        parts.append(change.assign(older=older, newer=newer, kind="change"))
+        own = {"model": OLDER_TIME, "n": overall["pairs"], "median_error_pct": overall["change_pct"]}
+        both = pd.concat([both, pd.DataFrame([own])]).assign(kind="prediction", algorithm="all")
+        parts += [part.assign(older=older, newer=newer) for part in (both, change.assign(kind="change"))]
     table = columns_first(pd.concat(parts, ignore_index=True), "kind", "older", "newer", "algorithm", "model")
     return Outcome(table, _figure(table), answer(table))
 
@@ -102,15 +98,12 @@ def _best_changed(both: pd.DataFrame, problem: list[str]) -> float:
 
 def answer(table: pd.DataFrame) -> str:
     """The step that changed most, and how the models and the older measurement foretell the newest version."""
-    change = table[(table["kind"] == "change") & (table["algorithm"] == "all")].reset_index(drop=True)
+    steps, predictions = (table[table["kind"] == kind] for kind in ("change", "prediction"))
+    change = steps[steps["algorithm"] == "all"].reset_index(drop=True)
     most = change.iloc[change["changed_pct"].argmax()]
-    each = table[
-        (table["kind"] == "change") & (table["algorithm"] != "all") & (table["newer"] == most["newer"])
-    ]
+    each = steps[(steps["algorithm"] != "all") & (steps["newer"] == most["newer"])]
     algorithm = each.iloc[each["changed_pct"].argmax()]
-    last = table[(table["kind"] == "prediction") & (table["newer"] == change["newer"].iloc[-1])].set_index(
-        "model"
-    )
+    last = predictions[predictions["newer"] == change["newer"].iloc[-1]].set_index("model")
     learned = last.drop(index=OLDER_TIME).sort_values("median_error_pct")
     foretold = [
         f"{name} {percent(learned.loc[name, 'median_error_pct'])} and {ratio(learned.loc[name, 'slowdown_macro'])}"

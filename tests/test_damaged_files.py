@@ -26,7 +26,6 @@ DAMAGED_FILES = 25
 """Per reader; each drawn from its number, so that a failure comes back."""
 Files = dict[str, bytes]
 """Name → content; the first is the one that the reader is given."""
-Damage = Callable[[bytes, Random], bytes]
 
 SIZES = {
     "n": 8, "c": 16, "h": 14, "w": 14, "k": 32, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1, "stride_h": 1, "stride_w": 1,
