@@ -1,6 +1,9 @@
 """``seer collect`` as a command: its contract, exit statuses and messages."""
 
+import signal
+import subprocess
 import sys
+import time
 from functools import partial
 
 import pytest
@@ -140,3 +143,34 @@ def test_the_deviceless_heuristic_is_called(seer, tmp_path, monkeypatch):
     assert result.code == 0, result.err
     assert calls == [(calls[0][0], "h200", str(output))]
     assert calls[0][0] > 1000
+
+
+def test_ctrl_c_leaves_a_run_that_goes_on(seer, recording, tmp_path):
+    script = (
+        "import time\n"
+        "from surrogate.collect.replay import ReplayDevice\n"
+        "measure = ReplayDevice.measure\n"
+        "def slow(*arguments):\n"
+        "    time.sleep(0.2)\n"
+        "    return measure(*arguments)\n"
+        "ReplayDevice.measure = slow\n"
+        "from surrogate.cli import main\n"
+        "main()\n"
+    )
+    output = tmp_path / "run.jsonl"
+    words = ["collect", "--device", "replay", "--recording", str(recording), "-o", str(output)]
+    command = [sys.executable, "-c", script, *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        deadline = time.monotonic() + 120
+        while not (output.exists() and output.read_bytes().count(b"\n") > 3) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        child.send_signal(signal.SIGINT)
+        try:
+            _, errors = child.communicate(timeout=60)
+        finally:
+            child.kill()
+    assert child.returncode == 130
+    assert f"the same command goes on with {output}" in errors
+    assert "Traceback" not in errors
+    result = seer(*words[1:])
+    assert "12 of 12 problems done" in result.out
