@@ -9,10 +9,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort, seeded
-from experiments.experiment import Experiment, Outcome, columns_first
+from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script, seeded
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
-from experiments.script import run_script
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import (
     counted_rows,
@@ -200,14 +198,10 @@ def answer(table: pd.DataFrame) -> str:
         whole = part.loc[WHOLE]
         told = f"{label}: {WHOLE} {percent(whole['median_error_pct'])}"
         if np.isfinite(whole["slowdown_macro"]):
-            told += (
-                f", picks at {ratio(whole['slowdown_macro'])} {interval(whole['ci_low'], whole['ci_high'])}"
-            )
+            within = interval(whole["ci_low"], whole["ci_high"])
+            told += f", picks at {ratio(whole['slowdown_macro'])} {within}"
         for kind in ("error", "slowdown"):
-            missed = _significant(part, kind)
-            told += (
-                f"; {'error' if kind == 'error' else 'slowdown'} changes beyond chance with {listing(missed)}"
-            )
+            told += f"; {kind} changes beyond chance with {listing(_significant(part, kind))}"
         sentences.append(told)
     return ". ".join(sentences) + "."
 
@@ -222,10 +216,9 @@ def _significant(part: pd.DataFrame, kind: str) -> list[str]:
 
 def _figure(table: pd.DataFrame) -> str | None:
     shown = table[table["variant"] != WHOLE]
-    return dots(
-        shown, category="variant", series="data", value="error_change_pct", low="error_change_low",
-        high="error_change_high", xlabel=f"median error less that of {WHOLE}, percentage points",
-    )  # fmt: skip
+    xlabel = f"median error less that of {WHOLE}, percentage points"
+    arms = ("error_change_low", "error_change_high")
+    return dots(shown, "variant", "data", "error_change_pct", xlabel, arms=arms)
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi210"))

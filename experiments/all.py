@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 
 from experiments.catalogue import ALONE, NAMES, Row, experiment, update_readme
-from experiments.experiment import HOME
-from experiments.script import SKIPPED, read_sources, shared_options
+from experiments.experiment import HOME, SKIPPED, read_sources, shared_options
 from surrogate.features.errors import InputError, nearest
 
 PROJECT = HOME.parent

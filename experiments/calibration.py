@@ -10,10 +10,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import curves
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import Predictions, candidate_rows
-from experiments.script import run_script
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import choice_verdicts, percent, ratio, time_verdicts
 from surrogate.bundle.plan import POOL, choose_problems
@@ -164,10 +162,8 @@ def answer(table: pd.DataFrame) -> str:
             error, slowdown = percent(first["median_error_pct"]), ratio(first["slowdown_macro"])
             beside = ""
             if RANDOM in by:
-                other = by[RANDOM]
-                beside = (
-                    f" (at random {percent(other['median_error_pct'])}, {ratio(other['slowdown_macro'])})"
-                )
+                by_chance = by[RANDOM]["median_error_pct"], by[RANDOM]["slowdown_macro"]
+                beside = f" (at random {percent(by_chance[0])}, {ratio(by_chance[1])})"
             gpus = f", {int(first['gpus'])} GPUs" if first["gpus"] != part["gpus"].max() else ""
             steps.append(f"{count} problems{gpus}: {error} and {slowdown}{beside}")
         sentences.append(f"{data}, median time error and slowdown with {'; '.join(steps)}.")
@@ -176,10 +172,8 @@ def answer(table: pd.DataFrame) -> str:
 
 def _figure(table: pd.DataFrame) -> str | None:
     drawn = table[(table["gpu"] == EVERY) & (table["problems"] > 0)]
-    return curves(
-        drawn, x="problems", series="chosen", value="median_error_pct", panel="data", log_x=True,
-        xlabel="measured problems on the new GPU", ylabel="median error, %",
-    )  # fmt: skip
+    xlabel = "measured problems on the new GPU"
+    return curves(drawn, "problems", "chosen", "median_error_pct", "data", xlabel, log_x=True)
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi300x", "mi210", "mi100", "navi21"))

@@ -12,16 +12,14 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import Round, candidate_rows, predict_rounds, rounds_by
 from experiments.networks import other_layers
-from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.verdicts import error_record, listing, percent
 from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import Rows
-from surrogate.dataset.splits import fold_of_names
+from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.store import Dataset, read_table
 from surrogate.features.algorithms import MECHANISM_CODE
 from surrogate.features.elementwise import ceil_div, round_up
@@ -45,6 +43,7 @@ DEPTH_STEP = 8
 """Products that the implicit GEMM kernel takes at once: it rounds the length of its sums up to this."""
 LEAST_ROWS = 8
 """Rows that a class needs for a time form of its own; with fewer it takes the under-utilised form over all rows."""
+Record = dict[str, Any]
 LAYER = ["network", "LayerName"]
 FP32, FP16 = "layers, fp32", "ResNet-50, fp16"
 LAYERS: Mapping[str, tuple[str, ...]] = {
@@ -55,15 +54,34 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "Gemm": ("gemm",),
 }
 """Type of a layer in the counted files → the operators that it may be in the table of sequences."""
+UNMATCHED = {
+    "explicit GEMM": "counts do not tell it from implicit GEMM: the same tiles",
+    **dict.fromkeys(
+        ("precomputed GEMM", "fused Winograd", "non-fused Winograd", "FFT", "tiled FFT"),
+        "no matched kernel's count is its",
+    ),
+}
+"""Kernels of fp32 convolutions whose FLOPs stay unjudged → why."""
 TRANSFORMS = ("winogradForwardFilter4x4", "winogradForwardData4x4", "winogradForwardOutput4x4")
 """Kernels of non-fused Winograd, as `transforms` orders them."""
+INPUTS = {
+    "kernel_name": "measured in fp16; the fp32 layers name no kernel",
+    "blocks": "modelled by the tile's rule; the tile of {told} kernels follows from the count",
+    "b_max": "modelled: occupancy of known launches",
+    "fp32_instructions": "measured but for comparisons: additions, multiplications, multiply-adds",
+    "dram_read_transactions": "missing: 0 in every layer; analytical",
+    "dram_write_transactions": "missing: 0 in every layer; analytical",
+    "fp32_utilization_pct": "missing: {halves} kernels have half precision's; classes by the roofline",
+    "dram_utilization_pct": "missing; classes by the roofline",
+    "time_us": "missing: replay stretches the profile's, the layers have none; the public table's serve",
+}
+"""Input of seer-paper → where it comes from."""
 
 
 def run(sources: Sources, effort: Effort) -> Outcome:
     """The table's parts: FLOPs, instructions per block, times, and where each input of seer-paper comes from."""
     layers = layer_kernels(sources.path("layer_counts"))
-    timed = pd.concat([sources.dataset(name).frame for name in ("cudnn", "partial")], ignore_index=True)
-    timed = timed[timed["n"] == 1]
+    timed = pd.concat([sources.dataset(name).frame.query("n == 1") for name in ("cudnn", "partial")])
     found, lost = matched(layers, timed)
     sequences = read_table(sources.path("sequences"))[0]
     at_batch_1 = (sequences["gpu"] == DEVICE) & (sequences["batch"] == 1)
@@ -103,9 +121,9 @@ def matched(layers: pd.DataFrame, timed: pd.DataFrame) -> tuple[pd.DataFrame, st
     """
     problems = timed.assign(network=timed["networks"].fillna("").str.split("[;,] *")).explode("network")
     problems = problems[["network", *SIZE_COLUMNS]].drop_duplicates()
-    p = ConvColumns.of([problems[name] for name in SIZE_COLUMNS])
-    m, n, depth = gemm_m(p), gemm_n(p), gemm_k(p)
-    problems = problems.assign(flops=flops(p), outputs=m * p.k, m=m, n_gemm=n, depth=depth)
+    p = _sizes(problems)
+    m = gemm_m(p)
+    problems = problems.assign(flops=flops(p), outputs=m * p.k, m=m, n_gemm=gemm_n(p), depth=gemm_k(p))
     kernels = layers[layers["main"] & (layers["LayerType"] == "Conv")].rename(
         columns={"Theoretical Flops": "flops", "flops_sp_mul": "outputs"}
     )
@@ -128,21 +146,23 @@ def matched(layers: pd.DataFrame, timed: pd.DataFrame) -> tuple[pd.DataFrame, st
     return found, lost
 
 
-def _ratio(
-    source: str, kernels: str, compared: str, terms: Any, counted: Any, shapes: int, note: str = ""
-) -> dict[str, Any]:
+def _row(part: str, source: str, kernels: str, compared: str, note: str = "", **figures: Any) -> Record:
+    """A row of the table; without figures it tells what is missing, or where it comes from."""
+    texts = {"part": part, "source": source, "kernels": kernels, "compared": compared}
+    return {**texts, "n": 0, "shapes": 0, **figures, "note": note}
+
+
+def _ratio(source: str, kernels: str, terms: Any, counted: Any, shapes: int, **texts: str) -> Record:
     """A row of the table: the terms' FLOPs over the counted ones, median and 5–95 % range."""
     low, median, high = np.percentile(np.asarray(terms) / np.asarray(counted), [5, 50, 95])
-    return {
-        "part": "FLOPs", "source": source, "kernels": kernels, "compared": compared, "n": len(counted),
-        "shapes": shapes, "ratio_median": median, "ratio_p5": low, "ratio_p95": high, "note": note,
-    }  # fmt: skip
-
-
-def _none(part: str, source: str, kernels: str, compared: str, note: str, n: int = 0) -> dict[str, Any]:
-    """A row without figures: what is missing, or where it comes from."""
-    texts = {"part": part, "source": source, "kernels": kernels, "compared": compared, "note": note}
-    return {**texts, "n": n, "shapes": 0}
+    figures = {
+        "n": len(counted),
+        "shapes": shapes,
+        "ratio_median": median,
+        "ratio_p5": low,
+        "ratio_p95": high,
+    }
+    return _row("FLOPs", source, kernels, **{"compared": "terms", **texts}, **figures)
 
 
 def _shapes(frame: pd.DataFrame) -> int:
@@ -153,45 +173,41 @@ def _sizes(frame: pd.DataFrame) -> ConvColumns:
     return ConvColumns.of([frame[name] for name in SIZE_COLUMNS])
 
 
-def convolution_flops(layers: pd.DataFrame, found: pd.DataFrame, lost: str) -> Iterator[dict[str, Any]]:
+def convolution_flops(layers: pd.DataFrame, found: pd.DataFrame, lost: str) -> Iterator[Record]:
     """The implicit GEMM's terms against its kernels, without and with the tile's padding; the bias kernels."""
     conv = layers[layers["LayerType"] == "Conv"]
     own = MECHANISM_TERMS[MECHANISM](_sizes(found), b_max(gpu(DEVICE), MECHANISM)).arithmetic_flops
-    yield _ratio(FP32, "implicit GEMM", "terms", own, found["flop_count_sp"], _shapes(found), lost)
+    yield _ratio(FP32, "implicit GEMM", own, found["flop_count_sp"], _shapes(found), note=lost)
     for tile, part in found[found["tile"] != ""].groupby("tile"):
         padded = 2 * part["blocks"] * np.prod(physics.tile_sizes(str(tile))) * part["depth"]
-        yield _ratio(
-            FP32, f"implicit GEMM {tile}", "terms with the tile's padding", padded, part["flop_count_sp"],
-            _shapes(part), f"the tile follows from the count; the sums are padded to {DEPTH_STEP} on top",
-        )  # fmt: skip
+        note = f"the tile follows from the count; the sums are padded to {DEPTH_STEP} on top"
+        named = {"note": note, "compared": "terms with the tile's padding"}
+        yield _ratio(FP32, f"implicit GEMM {tile}", padded, part["flop_count_sp"], _shapes(part), **named)
     outputs = conv[conv["main"]].set_index(LAYER)["flops_sp_mul"]
     bias = conv[~conv["main"]].set_index(LAYER)["flop_count_sp"]
     elements = outputs.loc[bias.index]
     terms = [_operator_flops("bias", {"n": n, "c": 1, "h": 1, "w": 1}) for n in elements]
-    yield _ratio(FP32, "bias", "terms", terms, bias, elements.nunique())
-    yield _none(
-        "FLOPs", FP32, "explicit GEMM", "terms", "counts do not tell it from implicit GEMM: the same tiles"
-    )
-    for kernels in ("precomputed GEMM", "fused Winograd", "non-fused Winograd", "FFT", "tiled FFT"):
-        yield _none("FLOPs", FP32, kernels, "terms", "no matched kernel's count is its")
+    yield _ratio(FP32, "bias", terms, bias, elements.nunique())
+    for kernels, note in UNMATCHED.items():
+        yield _row("FLOPs", FP32, kernels, "terms", note)
 
 
-def operator_flops(layers: pd.DataFrame, operators: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def operator_flops(layers: pd.DataFrame, operators: pd.DataFrame) -> Iterator[Record]:
     """Other layers, joined in order where a network has as many of the type in both tables."""
     for kind, names in LAYERS.items():
         measured, terms = [], []
-        mine = operators[operators["operator"].isin(names)]
-        for network, part in layers[layers["LayerType"] == kind].groupby("network"):
+        of_kind = layers[layers["LayerType"] == kind]
+        for network, part in of_kind.groupby("network"):
             counted = part.groupby("LayerName", sort=False)["flop_count_sp"].sum()
-            same = mine[mine["network"] == network]
+            same = operators[operators["operator"].isin(names) & (operators["network"] == network)]
             if len(same) == len(counted):
                 measured += counted.tolist()
                 terms += [_operator_flops(row["operator"], row) for row in same.to_dict("records")]
-        total = layers[layers["LayerType"] == kind].groupby(LAYER).ngroups
-        note = f"{total - len(terms)} more layers are of networks without a sequence that has as many"
+        left = of_kind.groupby(LAYER).ngroups - len(terms)
+        note = f"{left} more layers are of networks without a sequence that has as many"
         if kind == "Pooling":
             note = f"the terms count comparisons, flop_count_sp does not; {note}"
-        yield _ratio(FP32, kind, "terms", terms, measured, len(set(terms)), note)
+        yield _ratio(FP32, kind, terms, measured, len(set(terms)), note=note)
 
 
 def _operator_flops(kind: str, sizes: Mapping[Any, Any]) -> float:
@@ -199,7 +215,7 @@ def _operator_flops(kind: str, sizes: Mapping[Any, Any]) -> float:
     return float(cls(**{name: int(sizes[name]) for name in cls.size_names()}).flops)
 
 
-def profile_flops(profile: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def profile_flops(profile: pd.DataFrame) -> Iterator[Record]:
     """Non-fused Winograd's transforms; the kernels whose arithmetic the counted metrics leave out."""
     counted = profile[profile["flop_count_sp"].notna()]
     for place, name in enumerate(TRANSFORMS):
@@ -207,33 +223,29 @@ def profile_flops(profile: pd.DataFrame) -> Iterator[dict[str, Any]]:
         terms, measured = transforms(_sizes(part), 4, 6)[place], part["flop_count_sp"]
         full = (terms / measured)[part["n"] >= 16]
         note = f"{full.min():.2f} to {full.max():.2f} from batch 16 on; what is counted hardly falls with smaller ones"
-        yield _ratio(FP16, name, "terms", terms, measured, _shapes(part), note if place else "")
-    layout = counted["kernel_name"].str.contains("nchwToNhwc|nhwcToNchw")
-    yield _none(
-        "FLOPs", FP16, "layout transforms", "terms", "they multiply each element once; the terms count no FLOPs",
-        int(layout.sum()),
-    )  # fmt: skip
+        yield _ratio(FP16, name, terms, measured, _shapes(part), note=note if place else "")
+    layout = int(counted["kernel_name"].str.contains("nchwToNhwc|nhwcToNchw").sum())
+    note = "they multiply each element once; the terms count no FLOPs"
+    yield _row("FLOPs", FP16, "layout transforms", "terms", note, n=layout)
     silent = (counted["flop_count_sp"] == 0) & ~counted["kernel_name"].str.contains("computeOffsets")
-    yield _none(
-        "FLOPs", FP16, "matrix products", "terms",
-        f"flop_count_sp is 0 in all {int(silent.sum())}: half-precision and tensor operations were not counted",
-    )  # fmt: skip
+    note = f"flop_count_sp is 0 in all {silent.sum()}: half-precision and tensor operations were not counted"
+    yield _row("FLOPs", FP16, "matrix products", "terms", note)
 
 
-def instruction_errors(found: pd.DataFrame, effort: Effort) -> Iterator[dict[str, Any]]:
+def instruction_errors(found: pd.DataFrame, effort: Effort) -> Iterator[Record]:
     """SEER's a·k²·C + b per block with whole shapes held out, and t_m·t_n·k²·C as seer-time-only takes it."""
     distinct = found[found["tile"] != ""].drop_duplicates(list(SIZE_COLUMNS))
     for tile, part in distinct.groupby("tile"):
         measured, depth = (part["instructions"] / part["blocks"]).to_numpy(), part["depth"].to_numpy()
-        names = [str(sizes) for sizes in part[list(SIZE_COLUMNS)].to_numpy().tolist()]
-        fold_of = fold_of_names(names, min(effort.folds, len(names)), effort.seed)
-        fold, fitted = np.array([fold_of[name] for name in names]), np.empty(len(part))
+        names = np.array([str(sizes) for sizes in part[list(SIZE_COLUMNS)].to_numpy().tolist()])
+        fold, fitted = fold_labels(names, min(effort.folds, len(names)), effort.seed), np.empty(len(part))
         for one in np.unique(fold):
             fitted[fold == one] = _instructions(depth[fold != one], measured[fold != one], depth[fold == one])
         analytic = np.prod(physics.tile_sizes(str(tile))) * depth
         for compared, predicted in ((FORMULA, fitted), ("terms", analytic)):
-            yield _errors("instructions per block", f"implicit GEMM {tile}", compared, predicted, measured)
-    yield _none("instructions per block", FP32, "Winograd", FORMULA, "no fp32 kernel was counted")
+            record = error_record(predicted, measured, np.arange(len(part)))
+            yield _row("instructions per block", FP32, f"implicit GEMM {tile}", compared, **record)
+    yield _row("instructions per block", FP32, "Winograd", FORMULA, "no fp32 kernel was counted")
 
 
 def _instructions(depth: np.ndarray, measured: np.ndarray, asked: np.ndarray) -> np.ndarray:
@@ -242,36 +254,29 @@ def _instructions(depth: np.ndarray, measured: np.ndarray, asked: np.ndarray) ->
     return fit.predict(physics.gemm_instruction_terms(asked, 1), len(asked))
 
 
-def _errors(
-    part: str, kernels: str, compared: str, predicted: np.ndarray, measured: np.ndarray, note: str = ""
-) -> dict[str, Any]:
-    """A row of the table where every problem is a shape of its own."""
-    record = error_record(predicted, measured, np.arange(len(measured)))
-    named = {"part": part, "source": FP32, "kernels": kernels, "compared": compared}
-    return {**named, **record, "note": note}
-
-
-def time_errors(found: pd.DataFrame, timed: pd.DataFrame, effort: Effort) -> list[dict[str, Any]]:
+def time_errors(found: pd.DataFrame, timed: pd.DataFrame, effort: Effort) -> list[Record]:
     """SEER's time forms with counted instructions, beside other models on the same rows: those of the commonest tile.
 
     Times are the public table's, of the same problem and GPU by implicit GEMM: the counted runs have none of use.
     """
     chosen = (timed["gpu"] == DEVICE) & (timed["algorithm"] == ALGORITHM) & (timed["status"] == "ok")
     newest = timed[chosen & newest_version(timed, CONV)].drop_duplicates(list(SIZE_COLUMNS))
-    kernels = found[found["tile"] != ""].drop_duplicates(list(SIZE_COLUMNS))
-    both = newest.merge(
-        kernels[[*SIZE_COLUMNS, "tile", "blocks", "instructions", "depth"]], on=list(SIZE_COLUMNS)
-    )
+    columns = [*SIZE_COLUMNS, "tile", "blocks", "instructions", "depth"]
+    kernels = found.loc[found["tile"] != "", columns].drop_duplicates(columns[: len(SIZE_COLUMNS)])
+    both = newest.merge(kernels, on=list(SIZE_COLUMNS))
     tile = str(both["tile"].mode()[0])
     rows = candidate_rows([Dataset(both[both["tile"] == tile])])
     rounds = rounds_by("shape", rows, effort.folds, effort.seed)
     held = predict_rounds(rows, "listed", rounds, effort.timed(*MODELS_SHOWN), effort.tick)
     note = "DRAM transactions and classes analytical; the tile known, as the paper's Test-set-I has it"
-    named = f"implicit GEMM {tile}"
+    times = {"SEER's forms": seer_times(rows, tile, rounds), **held.time_us}
     return [
-        _errors("time", named, "SEER's forms", seer_times(rows, tile, rounds), rows.time_us, note),
-        *(_errors("time", named, name, values, rows.time_us) for name, values in held.time_us.items()),
-    ]
+        _row(
+            "time", FP32, f"implicit GEMM {tile}", name, note if name == "SEER's forms" else "",
+            **error_record(time_us, rows.time_us, np.arange(len(rows))),
+        )
+        for name, time_us in times.items()
+    ]  # fmt: skip
 
 
 def seer_times(rows: Rows, tile: str, rounds: list[Round]) -> np.ndarray:
@@ -301,36 +306,17 @@ def seer_times(rows: Rows, tile: str, rounds: list[Round]) -> np.ndarray:
     return predicted
 
 
-def inputs(layers: pd.DataFrame, found: pd.DataFrame, profile: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def inputs(layers: pd.DataFrame, found: pd.DataFrame, profile: pd.DataFrame) -> Iterator[Record]:
     """Where every input of seer-paper comes from: n kernels of its own algorithms in which it was measured."""
     conv = layers[(layers["LayerType"] == "Conv") & layers["main"]]
-    read, written = (int((conv[f"dram_{way}_bytes"] > 0).sum()) for way in ("read", "write"))
-    told = int((found["tile"] != "").sum())
-    halves = int(profile["half_precision_fu_utilization_pct"].notna().sum())
-    for column, n, note in (
-        ("kernel_name", len(profile), "measured in fp16; the fp32 layers name no kernel"),
-        ("blocks", 0, f"modelled by the tile's rule; the tile of {told} kernels follows from the count"),
-        ("b_max", 0, "modelled: occupancy of known launches"),
-        (
-            "fp32_instructions",
-            len(conv),
-            "measured but for comparisons: additions, multiplications, multiply-adds",
-        ),
-        ("dram_read_transactions", read, "missing: 0 in every layer; analytical"),
-        ("dram_write_transactions", written, "missing: 0 in every layer; analytical"),
-        (
-            "fp32_utilization_pct",
-            0,
-            f"missing: {halves} kernels have half precision's; classes by the roofline",
-        ),
-        ("dram_utilization_pct", 0, "missing; classes by the roofline"),
-        (
-            "time_us",
-            0,
-            "missing: replay stretches the profile's, the layers have none; the public table's serve",
-        ),
-    ):
-        yield _none("inputs of seer-paper", "both", "all", column, note, n)
+    counts = {"kernel_name": len(profile), "fp32_instructions": len(conv)}
+    for way in ("read", "write"):
+        counts[f"dram_{way}_transactions"] = int((conv[f"dram_{way}_bytes"] > 0).sum())
+    told = (found["tile"] != "").sum()
+    halves = profile["half_precision_fu_utilization_pct"].notna().sum()
+    for column, note in INPUTS.items():
+        told_of = note.format(told=told, halves=halves)
+        yield _row("inputs of seer-paper", "both", "all", column, told_of, n=counts.get(column, 0))
 
 
 def answer(table: pd.DataFrame) -> str:
@@ -357,10 +343,8 @@ def _figure(table: pd.DataFrame) -> str | None:
     shown = table[table["part"] == "FLOPs"].assign(
         kernel=table["kernels"] + np.where(table["compared"] == "terms", "", ", padded")
     )
-    return dots(
-        shown, category="kernel", series="source", value="ratio_median", low="ratio_p5", high="ratio_p95",
-        xlabel="FLOPs of the terms over counted FLOPs", log=True,
-    )  # fmt: skip
+    xlabel = "FLOPs of the terms over counted FLOPs"
+    return dots(shown, "kernel", "source", "ratio_median", xlabel, arms=("ratio_p5", "ratio_p95"), log=True)
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "sequences", "layer_counts", "kernel_counts"))

@@ -11,10 +11,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome, columns_first
+from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import Round, candidate_rows, rounds_by
-from experiments.script import run_script
 from experiments.sources import FORWARD, LABELS, Sources
 from experiments.verdicts import listing, percent
 from surrogate.bundle.train import fold_count
@@ -110,13 +108,8 @@ def _pick_records(held: Nested, main: np.ndarray) -> list[dict[str, Any]]:
     stated, best = np.empty(0), np.empty(0, dtype=bool)
     for share in np.unique(held.own_share[np.isfinite(held.own_share)]):
         part = main & held.judged & (held.own_share == share)
-        each = picks(
-            held.predicted_us[part],
-            measured_us[part],
-            held.half_width[part],
-            rows.problem[part],
-            float(share),
-        )
+        predicted_us, half_width = held.predicted_us[part], held.half_width[part]
+        each = picks(predicted_us, measured_us[part], half_width, rows.problem[part], float(share))
         stated, best = np.append(stated, each[0]), np.append(best, each[1])
     return [
         {
@@ -137,26 +130,23 @@ def answer(table: pd.DataFrame) -> str:
     whole = every[every["of"] == "all"]
     widths = listing([f"{row['half_width']:.3f} on {row['data']}" for _, row in whole.iterrows()])
     bands = table[(table["kind"] == "pick probability") & (table["of"] == "0.6–0.8")]
-    sure = listing(
-        [
-            f"{percent(100 * row['stated'])} → {percent(100 * row['coverage'])} of {row['rows']:.0f} on {row['data']}"
-            for _, row in bands.iterrows()
-        ]
-    )
+    sure = [
+        f"{percent(100 * row['stated'])} → {percent(100 * row['coverage'])} of {row['rows']:.0f} on {row['data']}"
+        for _, row in bands.iterrows()
+    ]
     return (
         f"Intervals of {DEFAULT_MODEL} on shapes held out twice cover {percent(100 * gpus['coverage'].min())} to"
         f" {percent(100 * gpus['coverage'].max())} of a GPU's rows ({inside} of {len(gpus)} GPUs within 88–92 %), mean"
-        f" half width {widths}. Picks stated to be best with probability 0.6 to 0.8, and how many were: {sure}."
+        f" half width {widths}. Picks stated to be best with probability 0.6 to 0.8, and how many were:"
+        f" {listing(sure)}."
     )
 
 
 def _figure(table: pd.DataFrame) -> str | None:
     gpus = table[(table["kind"] == "gpu") & (table["of"] != "all")]
     percents = gpus.assign(**{c: 100 * gpus[c] for c in ("coverage", "coverage_low", "coverage_high")})
-    return dots(
-        percents, category="of", series="data", value="coverage", low="coverage_low", high="coverage_high",
-        xlabel="rows inside their 90 % interval, % (arms: 95 % over shapes)",
-    )  # fmt: skip
+    xlabel = "rows inside their 90 % interval, % (arms: 95 % over shapes)"
+    return dots(percents, "of", "data", "coverage", xlabel, arms=("coverage_low", "coverage_high"))
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi210"))

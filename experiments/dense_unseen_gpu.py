@@ -8,10 +8,8 @@ from dataclasses import replace
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.operators import errors, held_out
-from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.verdicts import percent
 from surrogate.models import DEFAULT_MODEL
@@ -31,10 +29,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             filled = {name: EVERY for name in ("operator", "gpu") if name not in groups}
             tables.append(errors(kept, groups).assign(population=population, **filled))
     table = pd.concat(tables, ignore_index=True)
-    figure = dots(
-        table[(table["population"] == LONG) & (table["operator"] == EVERY)], category="gpu", series="model",
-        value="median_error_pct", xlabel=f"median error on a GPU never measured, rows {LONG}, %", log=True,
-    )  # fmt: skip
+    shown = table[(table["population"] == LONG) & (table["operator"] == EVERY)]
+    xlabel = f"median error on a GPU never measured, rows {LONG}, %"
+    figure = dots(shown, "gpu", "model", "median_error_pct", xlabel, log=True)
     return Outcome(table, figure, answer(table))
 
 

@@ -1,5 +1,6 @@
 """Two kinds of figure: dots with intervals by category, and curves; both as SVG text in the report's style."""
 
+from collections.abc import Mapping
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -15,22 +16,23 @@ MANY = 300.0
 """Ratio of an axis' ends from which labels at 1, 2 and 5 would touch: only powers of ten are labelled."""
 LABEL_WIDTH = 56
 """Letters of an axis label and of the category names beside it that fit the figure."""
+ERROR_ARMS = ("error_low_pct", "error_high_pct")
+"""The interval of a median error, as tables have it."""
 NAME_WIDTH = 24
 """Letters of a category name on one line."""
 
 
 def dots(
     frame: pd.DataFrame,
-    *,
     category: str,
     series: str,
     value: str,
     xlabel: str,
-    low: str = "",
-    high: str = "",
+    *,
+    arms: tuple[str, str] | None = None,
     log: bool = False,
 ) -> str | None:
-    """One line per ``category``, on it a marker per ``series`` at ``value``; arms from ``low`` to ``high`` if given.
+    """One line per ``category``, on it a marker per ``series`` at ``value``; arms between two other columns if given.
 
     Categories and series keep the order in which they first occur. None where nothing is finite.
     """
@@ -49,8 +51,8 @@ def dots(
                 for c in rows[category]
             ]
             x = rows[value].to_numpy(dtype=float)
-            if low:
-                ends = np.abs(np.nan_to_num(rows[[low, high]].to_numpy(dtype=float).T - x))
+            if arms:
+                ends = np.abs(np.nan_to_num(rows[list(arms)].to_numpy(dtype=float).T - x))
                 axis.errorbar(
                     x, heights, xerr=ends, fmt="none", ecolor=look[name].colour, elinewidth=1, capsize=1.6
                 )
@@ -69,13 +71,13 @@ def dots(
 
 def curves(
     frame: pd.DataFrame,
-    *,
     x: str,
     series: str,
     value: str,
     panel: str,
     xlabel: str,
-    ylabel: str,
+    ylabel: str = "median error, %",
+    *,
     log_x: bool = False,
     log_y: bool = False,
 ) -> str | None:
@@ -103,6 +105,19 @@ def curves(
         axes[-1].set_xlabel(_wrapped(xlabel, log_x))
         legend(figure, list(handles.values()), [str(name) for name in handles])
         return svg(figure)
+
+
+def shares(table: pd.DataFrame, category: str, columns: Mapping[str, str], xlabel: str) -> str | None:
+    """`dots` of several columns (what the legend says → the column), each a series of its own."""
+    parts = [table.assign(_of=label, _share=table[column]) for label, column in columns.items()]
+    return dots(pd.concat(parts), category, "_of", "_share", xlabel)
+
+
+def spreads(table: pd.DataFrame, category: str, series: str, value: str, xlabel: str) -> str | None:
+    """`dots` of the medians of ``value``, with arms from its 10th to its 90th percentile."""
+    found = table.groupby([category, series], sort=True)[value].quantile(np.array([0.1, 0.5, 0.9])).unstack()
+    found = found.set_axis(["low", "middle", "high"], axis=1).reset_index()
+    return dots(found, category, series, "middle", xlabel, arms=("low", "high"))
 
 
 def _wrapped(label: str, log: bool, beside: int = 8) -> str:

@@ -6,11 +6,9 @@ Whole networks end to end, on GPUs and a cuDNN that training never saw: summed l
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.drawing import spreads
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import candidate_rows
-from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.verdicts import percent
 from surrogate.dataset.rows import rows_of
@@ -152,14 +150,8 @@ def answer(table: pd.DataFrame) -> str:
 
 
 def _figure(table: pd.DataFrame) -> str | None:
-    shown = table.groupby(["network", "pass"], sort=True)["error_pct"]
-    spread = shown.agg(
-        low=lambda values: values.quantile(0.1), middle="median", high=lambda values: values.quantile(0.9)
-    ).reset_index()
-    return dots(
-        spread, category="network", series="pass", value="middle", low="low", high="high",
-        xlabel="error of the summed layers, % (median, 10–90 % over GPUs)",
-    )  # fmt: skip
+    xlabel = "error of the summed layers, % (median, 10–90 % over GPUs)"
+    return spreads(table, "network", "pass", "error_pct", xlabel)
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "end_to_end"))

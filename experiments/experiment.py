@@ -1,15 +1,86 @@
-"""An experiment: one question, the files it needs, and a run that answers with a table, a figure and a sentence."""
+"""An experiment: one question, the files it needs, what a run may spend, and the command line that all share.
+
+``python -m experiments.NAME [--quick] [--data DIR] …`` answers with a table, a figure and a sentence.
+"""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import click
+import numpy as np
 import pandas as pd
 
-from experiments.effort import Effort
-from experiments.sources import Sources
+from experiments.sources import DEFAULT_FOLDER, FILES, Sources
 from surrogate.dataset.files import write_text
+from surrogate.dataset.problems import shape_names
+from surrogate.dataset.splits import fold_of_names
+from surrogate.dataset.store import Dataset
+from surrogate.features.errors import InputError
+from surrogate.features.families import CONV, Family
+from surrogate.models import MODELS, TimeModel
+
+
+def _silent(text: str) -> None:
+    del text
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """``seed`` decides folds, samples and fits; ``models`` limits the registry (None: all of it).
+
+    ``tick`` is called with a text before every fit.
+    """
+
+    quick: bool = False
+    seed: int = 0
+    models: tuple[str, ...] | None = None
+    tick: Callable[[str], None] = _silent
+    quick_shapes: int = 900
+
+    @property
+    def folds(self) -> int:
+        """Folds of a cross-validation."""
+        return 3 if self.quick else 10
+
+    def named(self, *wanted: str) -> dict[str, TimeModel]:
+        """Name → unfitted model, in the registry's order: those of ``wanted`` that exist, or all of them."""
+        return {
+            name: seeded(MODELS[name], self.seed)
+            for name in MODELS
+            if (not wanted or name in wanted) and (self.models is None or name in self.models)
+        }
+
+    def timed(self, *wanted: str) -> dict[str, TimeModel]:
+        """Those of `named` that predict times."""
+        return {name: model for name, model in self.named(*wanted).items() if model.predicts_time}
+
+    def sample(self, data: Dataset, shapes: int | None = None) -> Dataset:
+        """`sampled` convolutions of a dataset."""
+        return data.with_frame(self.sampled(data.frame, CONV, shapes))
+
+    def sampled(self, frame: pd.DataFrame, kind: Family, shapes: int | None = None) -> pd.DataFrame:
+        """Whole shapes of a family's table, drawn by a seeded hash: at most ``shapes`` of them.
+
+        In a quick run also at most ``quick_shapes``; all where neither limits them.
+        """
+        limits = [limit for limit in (shapes, self.quick_shapes if self.quick else None) if limit is not None]
+        names = shape_names(frame, kind)
+        distinct = len(set(names))
+        if not limits or distinct <= min(limits):
+            return frame
+        place = fold_of_names(names, distinct, self.seed)
+        return frame[np.array([place[name] < min(limits) for name in names])]
+
+
+def seeded(cls: type[TimeModel], seed: int) -> TimeModel:
+    """An unfitted model of that class with its stored settings; one that draws nothing has no seed."""
+    model = cls()
+    return model.set_params(random_state=seed) if "random_state" in model.get_params() else model
+
 
 HOME = Path(__file__).resolve().parent
 """Where tables/, figures/ and README.md lie."""
@@ -64,3 +135,87 @@ def write_outcome(name: str, outcome: Outcome, home: Path = HOME) -> None:
         drawn.unlink(missing_ok=True)  # an earlier run's figure must not pass for this one's
     else:
         write_text(drawn, outcome.figure)
+
+
+SKIPPED = 1
+"""Exit status where a file that the experiment needs is missing."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums in one order: inside this, OpenMP and BLAS use one thread, so that a seed gives the same bits anywhere."""
+    import sklearn.tree  # noqa: F401  loaded first: limits reach only libraries that are there
+    import xgboost  # noqa: F401
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(limits=1):
+        yield
+
+
+def read_sources(folder: Path, use: tuple[str, ...]) -> Sources:
+    """Sources from the command line's ``--data`` and ``--use NAME=FILE``. Raises `InputError` for a malformed one."""
+    others = {}
+    for text in use:
+        name, equals, path = text.partition("=")
+        if not equals or not path:
+            raise InputError(
+                f"--use {text!r} is not readable; write NAME=FILE, with NAME one of {', '.join(FILES)}"
+            )
+        others[name] = Path(path)
+    return Sources(folder, others)
+
+
+def run_experiment(experiment: Experiment, sources: Sources, effort: Effort, home: Path = HOME) -> str:
+    """Run, write table and figure, and give the answer back."""
+    with one_thread():
+        outcome = experiment.run(sources, effort)
+    write_outcome(experiment.name, outcome, home)
+    return outcome.answer
+
+
+def shared_options(command: Any) -> Any:
+    """The options of one experiment and of all of them."""
+    path = click.Path(path_type=Path)
+    for option in (
+        click.option("--out", type=path, default=HOME, help="Where README.md, tables/ and figures/ lie."),
+        click.option("--seed", default=0, show_default=True, help="Of folds, samples and fits."),
+        click.option(
+            "--use", multiple=True, metavar="NAME=FILE", help="Another dataset in the place of a source."
+        ),
+        click.option("--data", type=path, default=DEFAULT_FOLDER, help="Folder of the files."),
+        click.option("--quick", is_flag=True, help="Fewer folds, sampled shapes."),
+    ):
+        command = option(command)
+    return command
+
+
+def run_script(experiment: Experiment, arguments: list[str] | None = None) -> None:
+    """``main`` of one experiment: the answer on standard output, progress on standard error.
+
+    Exit status 0, `SKIPPED` where a file is missing, 2 for a user's error.
+    """
+
+    @click.command(help=experiment.question, context_settings={"help_option_names": ["-h", "--help"]})
+    @shared_options
+    def command(quick: bool, data: Path, use: tuple[str, ...], seed: int, out: Path) -> None:
+        from tqdm import tqdm
+
+        try:
+            sources = read_sources(data, use)
+            absent = experiment.missing(sources)
+            if absent:
+                click.echo(absent, err=True)
+                sys.exit(SKIPPED)
+            with tqdm(desc=experiment.name, unit=" fits", disable=None, leave=False) as bar:
+
+                def tick(text: str) -> None:
+                    bar.set_postfix_str(text, refresh=False)
+                    bar.update()
+
+                answer = run_experiment(experiment, sources, Effort(quick, seed, tick=tick), out)
+        except InputError as error:
+            click.echo(f"{experiment.name}: {error}", err=True)
+            sys.exit(2)
+        click.echo(answer)
+
+    command.main(args=arguments, prog_name=f"python -m experiments.{experiment.name}")

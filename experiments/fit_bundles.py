@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from experiments.effort import Effort
-from experiments.experiment import HOME
-from experiments.sources import DEFAULT_FOLDER
+from experiments.experiment import HOME, Effort
+from experiments.sources import DEFAULT_FOLDER, FILES
 from surrogate.dataset.store import Dataset, read_dataset, write_dataset
 from surrogate.features.errors import InputError
 
@@ -45,30 +44,20 @@ class Plan:
 
 DLPERF = "Fitted on measurements of rai-project/dlperf (University of Illinois/NCSA Open Source License)."
 SCOPE = "Fitted on measurements of c3sr/scope (Apache License 2.0)."
+NEUSIGHT = "Fitted on measurements of sitar-lab/NeuSight (MIT License)."
+DEEPBENCH = "Fitted on measurements of baidu-research/DeepBench (Apache License 2.0)."
 PLANS = {
-    "cudnn7": Plan(
-        ("cudnn_conv_per_algorithm.parquet", "cudnn_conv_partial_networks.parquet"), (DLPERF, SCOPE)
-    ),
+    "cudnn7": Plan((FILES["cudnn"][0], FILES["partial"][0]), (DLPERF, SCOPE)),
     "miopen": Plan(
-        tuple(f"miopen_conv_{name}.parquet" for name in ("mi210", "mi100", "mi300x", "navi21")),
+        tuple(FILES[name][0] for name in ("mi210", "mi100", "mi300x", "navi21")),
         ("Fitted on the find databases of ROCm/MIOpen (MIT License).",),
         candidates="listed",
         where=("layout=NCHW", "dtype=fp32,fp16,bf16"),
         shapes=3000,
     ),
     "operators": Plan(
-        (
-            "cudnn_other_ops.parquet",
-            "cudnn_other_ops_p100_v100.parquet",
-            "dense_ops.parquet",
-            "deepbench_gemm.parquet",
-        ),
-        (
-            DLPERF,
-            SCOPE,
-            "Fitted on measurements of sitar-lab/NeuSight (MIT License).",
-            "Fitted on measurements of baidu-research/DeepBench (Apache License 2.0).",
-        ),
+        tuple(FILES[name][0] for name in ("other_ops", "scope_ops", "dense", "deepbench")),
+        (DLPERF, SCOPE, NEUSIGHT, DEEPBENCH),
         operators=True,
     ),
 }

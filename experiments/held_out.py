@@ -55,14 +55,8 @@ def candidate_rows(parts: Sequence[Dataset], candidate: str = "algorithm") -> Ro
 
 def rounds_by(by: str, rows: Rows, count: int, seed: int, own: int | None = None) -> list[Round]:
     """The rounds of `surrogate.dataset.splits.folds`; rows from position ``own`` on (None: none) only train."""
-    made = folds(
-        by,
-        rows.family,
-        rows.frame.iloc[:own],
-        rows.frame.iloc[len(rows) if own is None else own :],
-        count,
-        seed,
-    )
+    also = rows.frame.iloc[len(rows) if own is None else own :]
+    made = folds(by, rows.family, rows.frame.iloc[:own], also, count, seed)
     return [(fold.train, fold.test) for fold in made]
 
 

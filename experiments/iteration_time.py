@@ -7,9 +7,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
-from experiments.script import run_script
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.sources import Sources
 from experiments.traces import POWER, RESNET, TRACES, workers
 from experiments.verdicts import listing, percent
@@ -20,12 +18,8 @@ from surrogate.trace.iteration.units import host_work
 
 STARTUP = (RESNET, POWER)
 """Traces whose first iteration holds the program's start (the others' profilers began later)."""
-OWN, OTHERS, ELSEWHERE, PREDICTED = (
-    "own overheads",
-    "other iterations' overheads",
-    "other models' and hosts' overheads",
-    "own overheads, predicted kernels",
-)
+OWN, OTHERS = "own overheads", "other iterations' overheads"
+ELSEWHERE, PREDICTED = "other models' and hosts' overheads", "own overheads, predicted kernels"
 PUBLISHED_PCT = 7.96
 """End-to-end geometric mean of Lin et al. (HiPC 2022), against runs without a profiler."""
 
@@ -35,14 +29,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     models = {name: workers(sources, name) for name in TRACES}
     found = [measure(name, models, effort) for name in models]
     table = pd.DataFrame([row for rows in found for row in rows])
-    figure = dots(
-        table.dropna(subset=["error_geomean_pct"]),
-        category="trace",
-        series="setting",
-        value="error_geomean_pct",
-        xlabel="error of the iteration time, geometric mean of its size, %",
-        log=True,
-    )
+    drawn = table.dropna(subset=["error_geomean_pct"])
+    xlabel = "error of the iteration time, geometric mean of its size, %"
+    figure = dots(drawn, "trace", "setting", "error_geomean_pct", xlabel, log=True)
     return Outcome(table, figure, _answer(table))
 
 
@@ -54,10 +43,8 @@ def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[d
     elsewhere = [own[id(one)] for other, group in models.items() if other != name for one in group]
     rows = [summed(name, OWN, [iteration_times(one, overheads=own[id(one)]) for one in mine])]
     if len(mine) > 1:
-        rest = [pooled([own[id(two)] for two in mine if two is not one]) for one in mine]
-        rows.append(
-            summed(name, OTHERS, [iteration_times(o, overheads=r) for o, r in zip(mine, rest, strict=True)])
-        )
+        rest = [(one, pooled([own[id(two)] for two in mine if two is not one])) for one in mine]
+        rows.append(summed(name, OTHERS, [iteration_times(one, overheads=others) for one, others in rest]))
     elif len(host_work(mine[0]).iterations) > 1:
         rows.append(summed(name, OTHERS, [iteration_times(mine[0], leave_one_out=True)]))
     if elsewhere:
@@ -107,15 +94,10 @@ def _answer(table: pd.DataFrame) -> str:
     for setting in (OWN, OTHERS, ELSEWHERE, PREDICTED):
         part = table[table["setting"] == setting]
         if len(part):
-            each = [
-                f"{row.trace} {percent(row.error_geomean_pct)}"
-                + (
-                    f", {percent(row.coverage_pct)} of its device time predicted"
-                    if setting == PREDICTED
-                    else ""
-                )
-                for row in part.itertuples()
-            ]
+            each = [f"{row.trace} {percent(row.error_geomean_pct)}" for row in part.itertuples()]
+            if setting == PREDICTED:
+                shares = [f"{percent(share)} of its device time predicted" for share in part["coverage_pct"]]
+                each = [f"{text}, {share}" for text, share in zip(each, shares, strict=True)]
             overall = float(np.exp(np.mean(np.log(part["error_geomean_pct"].to_numpy(dtype=float)))))
             texts.append(f"{setting}: {percent(overall)} ({listing(each)})")
     over = table[(table["setting"] == OTHERS) & (table["error_median_pct"] > 5)]["trace"]

@@ -7,12 +7,10 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import curves
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome, columns_first
+from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import Round, candidate_rows, predict_rounds
-from experiments.script import run_script
 from experiments.sources import LABELS, Sources
-from experiments.verdicts import choice_verdicts, named_models, percent, ratio, time_verdicts
+from experiments.verdicts import named_models, percent, ratio, times_and_picks
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_of_names
@@ -33,13 +31,10 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         for share in SHARES:
             rounds = share_rounds(rows, share, effort.seed)[: 1 if effort.quick else TEST_FOLDS]
             found = predict_rounds(rows, data.candidates, rounds, effort.timed(*MODELS_SHOWN), effort.tick)
-            times = time_verdicts(found)
-            columns = ["model", "slowdown_macro", "ci_low", "ci_high"]
-            both = times.merge(choice_verdicts(found)[columns], on="model", how="left")
+            both = times_and_picks(found)
             shapes = int(np.mean([len(np.unique(rows.shape[inside])) for inside, _ in rounds]))
             parts.append(both.assign(data=LABELS[source], share=share, training_shapes=shapes))
-    table = pd.concat(parts, ignore_index=True)
-    table = columns_first(table, "data", "share", "training_shapes", "model")
+    table = columns_first(pd.concat(parts, ignore_index=True), "data", "share", "training_shapes", "model")
     return Outcome(table, _figure(table), answer(table))
 
 
@@ -80,10 +75,8 @@ def answer(table: pd.DataFrame) -> str:
 
 
 def _figure(table: pd.DataFrame) -> str | None:
-    return curves(
-        table, x="training_shapes", series="model", value="median_error_pct", panel="data",
-        xlabel="training shapes", ylabel="median error, %", log_x=True, log_y=True,
-    )  # fmt: skip
+    xlabel, value = "training shapes", "median_error_pct"
+    return curves(table, "training_shapes", "model", value, "data", xlabel, log_x=True, log_y=True)
 
 
 EXPERIMENT = Experiment.of(run, ("mi210", "cudnn"))

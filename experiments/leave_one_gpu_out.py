@@ -6,11 +6,9 @@ Leave one GPU out: what the other GPUs teach about one that was never measured.
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome, columns_first
+from experiments.drawing import ERROR_ARMS, dots
+from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import cross_validate
-from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.verdicts import (
     HEURISTIC,
@@ -43,8 +41,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         times = time_verdicts(found, mine)
         both = picks.rename(columns={"n": "problems"}).merge(times, on="model", how="outer")
         parts.append(both.assign(gpu=gpu))
-    table = pd.concat(parts, ignore_index=True)
-    table = columns_first(table, "gpu")
+    table = columns_first(pd.concat(parts, ignore_index=True), "gpu")
     return Outcome(table, _figure(table), answer(table))
 
 
@@ -70,10 +67,9 @@ def answer(table: pd.DataFrame) -> str:
 
 
 def _figure(table: pd.DataFrame) -> str | None:
-    return dots(
-        table[table["model"].isin(SHOWN)], category="gpu", series="model", value="median_error_pct",
-        low="error_low_pct", high="error_high_pct", xlabel="median error of the time on the unseen GPU, %", log=True,
-    )  # fmt: skip
+    shown = table[table["model"].isin(SHOWN)]
+    xlabel = "median error of the time on the unseen GPU, %"
+    return dots(shown, "gpu", "model", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))

@@ -7,10 +7,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome, columns_first
+from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import Predictions, candidate_rows, cross_validate, predict_rounds
-from experiments.script import run_script
 from experiments.sources import LABELS, Sources
 from experiments.verdicts import choice_verdicts, interval, named_models, percent, ratio, time_verdicts
 from surrogate.dataset.problems import shape_names
@@ -38,8 +36,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             parts.append(verdicts(found).assign(gpu=LABELS[name], candidate=candidate, split=BY_SHAPE))
         for split, found in _unseen(data, candidate, models, effort):
             parts.append(verdicts(found).assign(gpu=LABELS[UNSEEN], candidate=candidate, split=split))
-    table = pd.concat(parts, ignore_index=True)
-    table = columns_first(table, "gpu", "candidate", "split", "model")
+    table = columns_first(pd.concat(parts, ignore_index=True), "gpu", "candidate", "split", "model")
     return Outcome(table, _figure(table), answer(table))
 
 
@@ -60,10 +57,8 @@ def _unseen(
 
 def verdicts(found: Predictions) -> pd.DataFrame:
     """Slowdowns and time errors side by side, per model."""
-    picks = choice_verdicts(found).drop(
-        columns=["gpu", "stratum", "shapes", "slowdown_geomean", "within_10pct"]
-    )
-    picks = picks.rename(columns={"n": "problems"})
+    left = ["gpu", "stratum", "shapes", "slowdown_geomean", "within_10pct"]
+    picks = choice_verdicts(found).drop(columns=left).rename(columns={"n": "problems"})
     return picks.merge(time_verdicts(found), on="model", how="outer")
 
 
@@ -108,10 +103,8 @@ def _figure(table: pd.DataFrame) -> str | None:
         low=np.maximum(100 * (shown["ci_low"] - 1), 0.01),
         high=np.maximum(100 * (shown["ci_high"] - 1), 0.01),
     )
-    return dots(
-        shown, category="place", series="model", value="loss", low="low", high="high",
-        xlabel="slowdown over the best algorithm, %", log=True,
-    )  # fmt: skip
+    xlabel = "slowdown over the best algorithm, %"
+    return dots(shown, "place", "model", "loss", xlabel, arms=("low", "high"), log=True)
 
 
 EXPERIMENT = Experiment.of(run, GPUS)

@@ -5,16 +5,14 @@ Whole networks held out with all their shapes: predicted sums of their layers' t
 Convolutions are summed over the fastest algorithm's prediction, other layers over what they take as operators.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.drawing import spreads
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import candidate_rows, fit_predict
-from experiments.script import run_script
 from experiments.sources import FORWARD, Sources
 from experiments.verdicts import percent
 from surrogate.dataset.checks import normalise
@@ -168,13 +166,11 @@ def other_sums(
         train = known.take(~np.isin(shape_names(known.frame, kind), list(set(shape_names(rows.frame, kind)))))
         if train.ok.any():
             predicted[positions] = duplicate(model).fit(train).predict(rows)
-    each = held.assign(other_predicted_us=predicted)[np.isfinite(predicted)].drop(
-        columns="batch", errors="ignore"
-    )
-    each = each.rename(columns={"network_batch": "batch", "time_us": "other_measured_us"})
-    totals = each.groupby(PLACE, as_index=False)[["other_measured_us", "other_predicted_us"]].sum()
-    return totals.merge(
-        each.groupby(PLACE, as_index=False).size().rename(columns={"size": "others"}), on=PLACE
+    each = held.assign(batch=held["network_batch"], predicted_us=predicted)[np.isfinite(predicted)]
+    return each.groupby(PLACE, as_index=False).agg(
+        other_measured_us=("time_us", "sum"),
+        other_predicted_us=("predicted_us", "sum"),
+        others=("time_us", "size"),
     )
 
 
@@ -190,20 +186,16 @@ def answer(table: pd.DataFrame) -> str:
     """Each model's errors, and where the best one's are largest."""
     found = summary(table)
     best = table[table["model"] == found["model"][0]]
-    worst = (
-        best.assign(absolute=best["error_pct"].abs()).groupby("network")["absolute"].median().sort_values()
-    )
-    by_gpu = best.assign(absolute=best["error_pct"].abs()).groupby("gpu")["absolute"].median().sort_values()
+    size = best["error_pct"].abs()
+    worst, by_gpu = (size.groupby(best[name]).median().sort_values() for name in ("network", "gpu"))
     each = "; ".join(
         f"{row.model} {percent(row.median_pct)} (p90 {percent(row.p90_pct)})" for row in found.itertuples()
     )
     plain = best.loc[best["kind"] == PLAIN, "error_pct"].abs()
     whole = best["all_layers_error_pct"].abs()
-    all_layers = (
-        f" All layers together: {percent(whole.median())} (p90 {percent(whole.quantile(0.9))})."
-        if whole.any()
-        else ""
-    )
+    all_layers = ""
+    if whole.any():
+        all_layers = f" All layers together: {percent(whole.median())} (p90 {percent(whole.quantile(0.9))})."
     return (
         f"Sums of convolution times of networks whose shapes were all held out ({found['sums'][0]} sums: network, GPU,"
         f" batch), median error: {each}. {found['model'][0]} is furthest off on {worst.index[-1]}"
@@ -214,15 +206,8 @@ def answer(table: pd.DataFrame) -> str:
 
 
 def _figure(table: pd.DataFrame) -> str | None:
-    def spread() -> Iterator[dict[str, object]]:
-        for (network, model), part in table.groupby(["network", "model"], sort=True):
-            low, middle, high = np.quantile(part["error_pct"], [0.1, 0.5, 0.9])
-            yield {"network": network, "model": model, "low": low, "middle": middle, "high": high}
-
-    return dots(
-        pd.DataFrame(spread()), category="network", series="model", value="middle", low="low", high="high",
-        xlabel="error of the sum of convolution times, % (median, 10–90 % over GPUs and batches)",
-    )  # fmt: skip
+    xlabel = "error of the sum of convolution times, % (median, 10–90 % over GPUs and batches)"
+    return spreads(table, "network", "model", "error_pct", xlabel)
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "partial", *OPERATORS, "sequences"))

@@ -9,10 +9,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import Predictions, predict_rounds, rounds_by
-from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.verdicts import error_record, listing, percent
 from surrogate.dataset.problems import newest_version
@@ -35,10 +33,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     parts = list(held_out(sources, NEEDS, "shape", models, effort))
     overall = errors(parts, GROUPS).assign(gpu="all")
     table = pd.concat([overall, errors(parts, (*GROUPS, "gpu"))], ignore_index=True)
-    figure = dots(
-        overall.assign(name=overall["library"] + " " + overall["operator"]), category="name", series="model",
-        value="median_error_pct", xlabel="median error of times on unseen shapes, %", log=True,
-    )  # fmt: skip
+    named = overall.assign(name=overall["library"] + " " + overall["operator"])
+    xlabel = "median error of times on unseen shapes, %"
+    figure = dots(named, "name", "model", "median_error_pct", xlabel, log=True)
     return Outcome(table, figure, answer(overall))
 
 

@@ -6,11 +6,9 @@ The picker: SEER's 10 % rule and the slowdown, with infeasible picks counted as 
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome, columns_first
+from experiments.drawing import shares
+from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import cross_validate
-from experiments.script import run_script
 from experiments.sources import PAPER_BATCH, PAPER_LEAST_US, Sources
 from experiments.verdicts import (
     HEURISTIC,
@@ -81,11 +79,8 @@ def answer(table: pd.DataFrame) -> str:
             f" infeasible picks counted, slowdown {ratio(row['slowdown_macro'])}"
             f" {interval(row['ci_low'], row['ci_high'])}"
         )
-    return (
-        "; ".join(each)
-        + "."
-        + _paper_sentence(table[table["problems_of"] == PAPER].set_index("model"), names)
-    )
+    paper = table[table["problems_of"] == PAPER].set_index("model")
+    return "; ".join(each) + "." + _paper_sentence(paper, names)
 
 
 def _paper_sentence(paper: pd.DataFrame, names: list[str]) -> str:
@@ -97,20 +92,9 @@ def _paper_sentence(paper: pd.DataFrame, names: list[str]) -> str:
 
 
 def _figure(table: pd.DataFrame) -> str | None:
+    columns = {"infeasible right (SEER)": "wrong_seer_pct", "infeasible wrong": "wrong_pct"}
     whole = table[table["problems_of"] == WHOLE]
-    long = pd.concat(
-        [
-            whole.assign(counted="infeasible right (SEER)", share=whole["wrong_seer_pct"]),
-            whole.assign(counted="infeasible wrong", share=whole["wrong_pct"]),
-        ]
-    )
-    return dots(
-        long,
-        category="model",
-        series="counted",
-        value="share",
-        xlabel="picks over 10 % slower than the best, %",
-    )
+    return shares(whole, "model", columns, "picks over 10 % slower than the best, %")
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))

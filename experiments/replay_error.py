@@ -10,9 +10,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
-from experiments.script import run_script
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.sources import Sources
 from experiments.traces import POWER, TRACES, workers
 from experiments.verdicts import percent
@@ -130,9 +128,7 @@ def answer(table: pd.DataFrame) -> str:
 def _figure(table: pd.DataFrame) -> str | None:
     worst = table.assign(error=table["error_pct"].abs())
     shown = worst.groupby(["trace", "variant"], sort=False)["error"].median().reset_index()
-    return dots(
-        shown, category="trace", series="variant", value="error", xlabel="median error of an iteration, %"
-    )
+    return dots(shown, "trace", "variant", "error", "median error of an iteration, %")
 
 
 EXPERIMENT = Experiment.of(run, tuple(TRACES.values()))

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome, columns_first
+from experiments.drawing import ERROR_ARMS, dots
+from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import cross_validate
-from experiments.script import run_script
 from experiments.sources import LABELS, Sources, paper_domain
 from experiments.verdicts import (
     HEURISTIC,
@@ -105,10 +103,8 @@ def _gains(table: pd.DataFrame) -> str:
 
 def _figure(table: pd.DataFrame) -> str | None:
     shown = table[(table["n"] > 0) & np.isfinite(table["median_error_pct"])]
-    return dots(
-        shown, category="model", series="data", value="median_error_pct", low="error_low_pct", high="error_high_pct",
-        xlabel="median error of the time, %", log=True,
-    )  # fmt: skip
+    xlabel = "median error of the time, %"
+    return dots(shown, "model", "data", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "partial", "mi210", "winners"))

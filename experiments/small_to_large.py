@@ -9,12 +9,10 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import curves
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome, columns_first
+from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import candidate_rows, predict_rounds, rounds_by
-from experiments.script import run_script
 from experiments.sources import LABELS, Sources
-from experiments.verdicts import choice_verdicts, listing, percent, ratio, time_verdicts
+from experiments.verdicts import listing, percent, ratio, times_and_picks
 from surrogate.dataset.rows import Rows
 
 SMALL_SHARE = 0.5
@@ -41,15 +39,11 @@ def run(sources: Sources, effort: Effort) -> Outcome:
             found = predict_rounds(rows, data.candidates, rounds, effort.timed(*MODELS_SHOWN), effort.tick)
             for low, high in pairwise(STEPS):
                 index = np.flatnonzero((excess > low) & (excess <= high))
-                part = found.take(index)
                 if len(index) and rows.ok[index].any():
-                    columns = ["model", "n", "slowdown_macro", "ci_low", "ci_high"]
-                    picks = choice_verdicts(part)[columns].rename(columns={"n": "problems"})
-                    both = time_verdicts(part).merge(picks, on="model", how="left")
+                    both = times_and_picks(found.take(index), "n")
                     span = f"{low:g}–{high:g}×" if np.isfinite(high) else f"> {low:g}×"
-                    parts.append(
-                        both.assign(data=LABELS[source], training=training, flops_over=span, _at=low)
-                    )
+                    named = {"data": LABELS[source], "training": training, "flops_over": span, "_at": low}
+                    parts.append(both.assign(**named))
     table = pd.concat(parts, ignore_index=True)
     drawn = _figure(table)
     table = columns_first(table.drop(columns="_at"), "data", "training", "flops_over", "model")
@@ -79,10 +73,8 @@ def answer(table: pd.DataFrame) -> str:
 
 def _figure(table: pd.DataFrame) -> str | None:
     shown = table.assign(panel=table["data"] + ", " + table["training"])
-    return curves(
-        shown, x="_at", series="model", value="median_error_pct", panel="panel",
-        xlabel="FLOPs over the largest small problem, at least", ylabel="median error, %", log_x=True, log_y=True,
-    )  # fmt: skip
+    xlabel = "FLOPs over the largest small problem, at least"
+    return curves(shown, "_at", "model", "median_error_pct", "panel", xlabel, log_x=True, log_y=True)
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "mi210"))

@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import candidate_rows
-from experiments.script import run_script
 from experiments.sources import Sources
 from surrogate.collect.networks import layers
 from surrogate.dataset.rows import rows_of
@@ -83,10 +81,10 @@ def ours(served: Predictor, convs: Sequence[Conv]) -> dict[str, Any]:
     """The predictor's answers."""
     served.select(convs[0])  # what is made ready once per setting
 
-    def forgetful(ask: Callable[[Conv], Any]) -> Callable[[Conv], Any]:
-        def fresh(conv: Conv) -> Any:
+    def forgetful(ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def fresh(question: Any) -> Any:
             served.forget()
-            return ask(conv)
+            return ask(question)
 
         return fresh
 
@@ -95,7 +93,7 @@ def ours(served: Predictor, convs: Sequence[Conv]) -> dict[str, Any]:
         "predict": median_us(forgetful(lambda conv: served.predict(conv, "IMPLICIT_PRECOMP_GEMM")), convs),
         "select": median_us(forgetful(served.select), convs),
         "repeated": median_us(lambda _: served.select(convs[0]), convs),
-        "network": network_ms(served, network),
+        "network": median_us(forgetful(served.select_many), [network] * 9) / 1e3,
         "batch": rows_per_second(lambda frame: served.predict(frame), big_table(convs)),
     }
 
@@ -159,16 +157,6 @@ def median_us(ask: Callable[[Any], Any], questions: Sequence[Any]) -> float:
         ask(question)
         taken.append(time.perf_counter_ns() - began_ns)
     return float(np.median(taken)) / 1e3
-
-
-def network_ms(served: Predictor, network: Sequence[Conv]) -> float:
-    """The median of a few runs over a whole network, nothing remembered, in ms."""
-
-    def once(_: int) -> None:
-        served.forget()
-        served.select_many(network)
-
-    return median_us(once, range(9)) / 1e3
 
 
 def rows_per_second(ask: Callable[[pd.DataFrame], Any], frame: pd.DataFrame) -> float:

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome, columns_first
+from experiments.drawing import ERROR_ARMS, dots
+from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
-from experiments.script import run_script
 from experiments.sources import LABELS, Sources, paper_domain
 from experiments.verdicts import named_models, percent, refused, time_verdicts
 from surrogate.dataset.rows import Rows
@@ -36,8 +34,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         for label, rounds in ((SEER_SPLIT, seer_rounds(rows)), (SHAPE_SPLIT, by_shape)):
             found = predict_rounds(rows, data.candidates, rounds, effort.timed(), effort.tick)
             parts.append(per_algorithm(found).assign(data=source, population=population, split=label))
-    table = pd.concat(parts, ignore_index=True)
-    table = columns_first(table, "data", "population", "algorithm", "model", "split")
+    table = columns_first(
+        pd.concat(parts, ignore_index=True), "data", "population", "algorithm", "model", "split"
+    )
     return Outcome(table, _figure(table), answer(table))
 
 
@@ -109,10 +108,8 @@ def _figure(table: pd.DataFrame) -> str | None:
     shown = shown.assign(
         series=shown["model"] + shown["split"].map({SEER_SPLIT: ", 7 of 10", SHAPE_SPLIT: ", shape"})
     )
-    return dots(
-        shown, category="algorithm", series="series", value="median_error_pct", low="error_low_pct",
-        high="error_high_pct", xlabel="median error of the time, %", log=True,
-    )  # fmt: skip
+    xlabel = "median error of the time, %"
+    return dots(shown, "algorithm", "series", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "mi210"))

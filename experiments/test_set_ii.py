@@ -7,10 +7,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import Predictions, cross_validate
-from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.verdicts import HEURISTIC, NAMED, named_models, percent, problem_picks, ratio, time_verdicts
 from surrogate.dataset.splits import network_names
@@ -70,11 +68,8 @@ def _totals(found: Predictions, picks: pd.DataFrame) -> pd.DataFrame:
         least = predicted.groupby(problem).min()
         mine = picks[picks["model"] == model]
         codes = problem[mine["row"].to_numpy(dtype=int)]
-        mine = mine.assign(predicted_us=least.reindex(codes).to_numpy())
-        mine = mine.assign(
-            network=pd.Series([sorted(names) for names in network_names(mine)], index=mine.index)
-        )
-        mine = mine.explode("network")
+        members = pd.Series([sorted(names) for names in network_names(mine)], index=mine.index)
+        mine = mine.assign(predicted_us=least.reindex(codes).to_numpy(), network=members).explode("network")
         parts.append(mine.dropna(subset=["network", "predicted_us"]))
     sums = pd.concat(parts).groupby(key, sort=True)[["predicted_us", "best_us"]].sum().reset_index()
     return sums.assign(error_pct=100 * (sums["predicted_us"] / sums["best_us"] - 1).abs())
@@ -92,11 +87,9 @@ def answer(table: pd.DataFrame) -> str:
     shown = next((name for name in names if name in NAMED), names[0])
     single = table[(table["model"] == shown) & (table["network"] != EVERY)].sort_values("slowdown_geomean")
     worst = single.iloc[-1]
-    against = (
-        f" cuDNN's heuristic picks at {ratio(overall.loc[HEURISTIC, 'slowdown_geomean'])}."
-        if HEURISTIC in overall.index
-        else ""
-    )
+    against = ""
+    if HEURISTIC in overall.index:
+        against = f" cuDNN's heuristic picks at {ratio(overall.loc[HEURISTIC, 'slowdown_geomean'])}."
     return (
         f"With whole networks held out ({len(single)} of them, {overall['problems'].max():,.0f} problems),"
         f" slowdown, median error of the times and of the sum of a network's distinct layers: {'; '.join(each)}."
@@ -107,14 +100,7 @@ def answer(table: pd.DataFrame) -> str:
 def _figure(table: pd.DataFrame) -> str | None:
     shown = table[table["model"].isin([*named_models(answer_model(table), table["model"]), HEURISTIC])]
     shown = shown.assign(loss_pct=np.maximum(100 * (shown["slowdown_geomean"] - 1), 0.01))
-    return dots(
-        shown,
-        category="network",
-        series="model",
-        value="loss_pct",
-        xlabel="slowdown over the best algorithm, %",
-        log=True,
-    )
+    return dots(shown, "network", "model", "loss_pct", "slowdown over the best algorithm, %", log=True)
 
 
 def answer_model(table: pd.DataFrame) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 
+from experiments.train_models import tell_errors
 from surrogate import InputError, evaluate, read_dataset, save, train
 
 
@@ -15,8 +16,7 @@ def main(data_path: str, gpu: str, bundle_path: str) -> None:
         )
     bundle = train(data.with_frame(data.frame[mine]))
     save(bundle, bundle_path)
-    for family, held_out in bundle.card["held_out"].items():
-        print(f"{gpu}, {family}: median error of unseen shapes {100 * held_out['time']['median_ape']:.1f} %")
+    tell_errors(gpu, bundle)
     if not mine.all():
         for record in evaluate(bundle, data.with_frame(data.frame[~mine])):
             if record["rows"] and record["stratum"] == "all":

@@ -2,7 +2,7 @@
 
 import sys
 
-from surrogate import Dataset, InputError, read_dataset, save, train
+from surrogate import Bundle, Dataset, InputError, read_dataset, save, train
 from surrogate.bundle.bundle import load
 
 
@@ -13,17 +13,20 @@ def main(data_path: str, bundle_path: str) -> None:
         bundle = train(data, model=model, seed=0)
         if model == "boosted-terms":
             save(bundle, bundle_path)
-        for family, held_out in bundle.card["held_out"].items():
-            print(
-                f"{model}, {family}: median error of unseen shapes {100 * held_out['time']['median_ape']:.1f} %"
-            )
-            for stratum, figures in held_out["choice"].items():
-                print(
-                    f"picks, {stratum}: slowdown {figures['slowdown_macro']:.3f} over {figures['shapes']} shapes"
-                )
-    print(
-        f"{bundle_path}: the interval holds {100 * inside(bundle_path, data):.0f} % of the rows it was fitted on"
-    )
+        tell_errors(model, bundle, picks=True)
+    share = inside(bundle_path, data)
+    print(f"{bundle_path}: the interval holds {100 * share:.0f} % of the rows it was fitted on")
+
+
+def tell_errors(label: str, bundle: Bundle, *, picks: bool = False) -> None:
+    """Print the card's held-out errors of every family; with ``picks`` the slowdowns, too."""
+    for family, held_out in bundle.card["held_out"].items():
+        print(
+            f"{label}, {family}: median error of unseen shapes {100 * held_out['time']['median_ape']:.1f} %"
+        )
+        for stratum, figures in held_out["choice"].items() if picks else ():
+            told = f"slowdown {figures['slowdown_macro']:.3f} over {figures['shapes']} shapes"
+            print(f"picks, {stratum}: {told}")
 
 
 def inside(bundle_path: str, data: Dataset) -> float:

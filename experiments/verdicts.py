@@ -123,6 +123,13 @@ def choice_verdicts(
     return pd.DataFrame(records, columns=list(COLUMNS))
 
 
+def times_and_picks(predictions: Predictions, *columns: str, stratum: str = "ungrouped") -> pd.DataFrame:
+    """`time_verdicts`, and beside them these columns of `choice_verdicts` and the slowdown with its interval."""
+    kept = ["model", *columns, "slowdown_macro", "ci_low", "ci_high"]
+    picks = choice_verdicts(predictions, stratum=stratum)[kept].rename(columns={"n": "problems"})
+    return time_verdicts(predictions).merge(picks, on="model", how="left")
+
+
 def problem_picks(predictions: Predictions, part: np.ndarray | None = None) -> pd.DataFrame:
     """One row per judged problem and chooser: its first row's columns, stratum, best_us, slowdown, infeasible, row
 

@@ -9,12 +9,10 @@ import numpy as np
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome, columns_first
+from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import candidate_rows, predict_rounds
-from experiments.script import run_script
 from experiments.sources import FORWARD, Sources
-from experiments.verdicts import choice_verdicts, named_models, percent, ratio, time_verdicts
+from experiments.verdicts import named_models, percent, ratio, times_and_picks
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.features.text import version_number
@@ -43,24 +41,13 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         test = np.flatnonzero(version == newer)
         models = effort.timed(*MODELS_SHOWN)
         found = predict_rounds(rows, data.candidates, [(train, test)], models, effort.tick).take(test)
-        both = time_verdicts(found).merge(
-            choice_verdicts(found, stratum="all")[
-                ["model", "n", "slowdown_macro", "ci_low", "ci_high"]
-            ].rename(columns={"n": "problems"}),
-            on="model",
-            how="left",
-        )
+        both = times_and_picks(found, "n", stratum="all")
         change = changes(rows.frame[version == older], rows.frame[version == newer])
         overall = change[change["algorithm"] == "all"].iloc[0]
-        own = pd.DataFrame(
-            [{"model": OLDER_TIME, "n": overall["pairs"], "median_error_pct": overall["change_pct"]}]
-        )
-        parts.append(
-            pd.concat([both, own]).assign(older=older, newer=newer, kind="prediction", algorithm="all")
-        )
-        parts.append(change.assign(older=older, newer=newer, kind="change"))
-    table = pd.concat(parts, ignore_index=True)
-    table = columns_first(table, "kind", "older", "newer", "algorithm", "model")
+        own = {"model": OLDER_TIME, "n": overall["pairs"], "median_error_pct": overall["change_pct"]}
+        both = pd.concat([both, pd.DataFrame([own])]).assign(kind="prediction", algorithm="all")
+        parts += [part.assign(older=older, newer=newer) for part in (both, change.assign(kind="change"))]
+    table = columns_first(pd.concat(parts, ignore_index=True), "kind", "older", "newer", "algorithm", "model")
     return Outcome(table, _figure(table), answer(table))
 
 
@@ -111,15 +98,12 @@ def _best_changed(both: pd.DataFrame, problem: list[str]) -> float:
 
 def answer(table: pd.DataFrame) -> str:
     """The step that changed most, and how the models and the older measurement foretell the newest version."""
-    change = table[(table["kind"] == "change") & (table["algorithm"] == "all")].reset_index(drop=True)
+    steps, predictions = (table[table["kind"] == kind] for kind in ("change", "prediction"))
+    change = steps[steps["algorithm"] == "all"].reset_index(drop=True)
     most = change.iloc[change["changed_pct"].argmax()]
-    each = table[
-        (table["kind"] == "change") & (table["algorithm"] != "all") & (table["newer"] == most["newer"])
-    ]
+    each = steps[(steps["algorithm"] != "all") & (steps["newer"] == most["newer"])]
     algorithm = each.iloc[each["changed_pct"].argmax()]
-    last = table[(table["kind"] == "prediction") & (table["newer"] == change["newer"].iloc[-1])].set_index(
-        "model"
-    )
+    last = predictions[predictions["newer"] == change["newer"].iloc[-1]].set_index("model")
     learned = last.drop(index=OLDER_TIME).sort_values("median_error_pct")
     foretold = [
         f"{name} {percent(learned.loc[name, 'median_error_pct'])} and {ratio(learned.loc[name, 'slowdown_macro'])}"
@@ -139,11 +123,9 @@ def _figure(table: pd.DataFrame) -> str | None:
     steps = table[(table["kind"] == "change") & (table["algorithm"] != "all") & (table["pairs"] > 0)]
     steps = steps.assign(step=steps["older"] + " → " + steps["newer"])
     largest = steps.groupby("step", sort=False)["changed_pct"].max().sort_values(ascending=False).index[:3]
-    return dots(
-        steps[steps["step"].isin(list(largest))], category="algorithm", series="step", value="ratio_median",
-        low="ratio_p5", high="ratio_p95",
-        xlabel="time under the newer version over the older's (median, 5–95 %)", log=True,
-    )  # fmt: skip
+    shown, arms = steps[steps["step"].isin(list(largest))], ("ratio_p5", "ratio_p95")
+    xlabel = "time under the newer version over the older's (median, 5–95 %)"
+    return dots(shown, "algorithm", "step", "ratio_median", xlabel, arms=arms, log=True)
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn",))

@@ -6,9 +6,7 @@ What optimisations would gain on three models' steps, by simulation, beside what
 import pandas as pd
 
 from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
-from experiments.script import run_script
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.sources import Sources
 from experiments.traces import DLRM, RESNET50, TRACES, VGG13, workers
 from surrogate.features.errors import InputError
@@ -85,14 +83,7 @@ def answer(table: pd.DataFrame) -> str:
 def _figure(table: pd.DataFrame) -> str | None:
     done = table[table["refused"] == ""]
     shown = done.melt(id_vars=["trace", "what_if"], value_vars=["speedup"], var_name="of", value_name="gain")
-    return dots(
-        shown,
-        category="what_if",
-        series="trace",
-        value="gain",
-        xlabel="predicted speed-up of an iteration",
-        log=True,
-    )
+    return dots(shown, "what_if", "trace", "gain", "predicted speed-up of an iteration", log=True)
 
 
 EXPERIMENT = Experiment.of(run, tuple(TRACES[label] for label in STEPS))

@@ -8,12 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
+from experiments.drawing import shares
 from experiments.drift import fit_drift, places_in_file, without_drift
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import Round, candidate_rows, rounds_by
-from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.verdicts import error_record, listing, percent
 from experiments.winners_classes import BEST, class_probabilities, majority_class, near_twins_agree
@@ -177,8 +175,7 @@ def _figure(table: pd.DataFrame) -> str | None:
         "boosted trees on terms": "terms_pct",
         "the GPU's most frequent class": "majority_pct",
     }
-    long = pd.concat([table.assign(by=kind, share=table[column]) for kind, column in kinds.items()])
-    return dots(long, category="gpu", series="by", value="share", xlabel="winner's class named right, %")
+    return shares(table, "gpu", kinds, "winner's class named right, %")
 
 
 EXPERIMENT = Experiment.of(run, ("winners",))

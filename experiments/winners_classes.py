@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from experiments.effort import Effort
+from experiments.experiment import Effort
 from experiments.held_out import Round
 from experiments.winners_terms import tile_terms
 from surrogate.dataset.rows import Rows, rows_of

@@ -21,6 +21,7 @@ NUMBERS = (("c", (4, 8, 16, 32)), ("k", (16, 32, 64, 128)), ("n", (16, 32)), ("p
 """Size → steps in which kernels walk it."""
 
 
+Tiles = tuple[tuple[int, int], ...]
 Size = dict[str, np.ndarray]
 """n, c, h, w, k → (rows,) float."""
 Terms = tuple[np.ndarray, ...]
@@ -58,6 +59,23 @@ def _stacked(parts: list[tuple[np.ndarray, ...]]) -> Terms:
     return tuple(np.array(column) for column in zip(*parts, strict=True))
 
 
+def _products(
+    tiles: Tiles,
+    size: Size,
+    rows: np.ndarray,
+    depth: np.ndarray,
+    sms: np.ndarray,
+    count: int = 1,
+    work: float = 1.0,
+) -> Terms:
+    """``count`` products of (rows × depth) by (depth × k) on every tile, ``work`` multiply-adds a term."""
+    parts = []
+    for m, n in tiles:
+        blocks = np.ceil(rows / m) * np.ceil(size["k"] / n) * count
+        parts.append(_per_sm(blocks, work * m * n, depth, sms))
+    return _stacked(parts)
+
+
 def winograd(size: Size, sms: np.ndarray) -> Terms:
     """F(2×2, 3×3) in one kernel: 16 multiply-adds per tile of 2×2 outputs, input and output channel."""
     parts = []
@@ -74,10 +92,6 @@ def nonfused(size: Size, sms: np.ndarray, outputs: int) -> Terms:
     """F(m×m, 3×3) in kernels of its own: (m+2)² products of (tiles × c) by (c × k), and what the transforms move."""
     products = (outputs + 2) ** 2
     tiles = size["n"] * np.ceil(size["h"] / outputs) * np.ceil(size["w"] / outputs)
-    parts = [
-        _per_sm(np.ceil(tiles / m) * np.ceil(size["k"] / n) * products, float(m * n), size["c"], sms)
-        for m, n in SGEMM_TILES
-    ]
     pixels = size["n"] * size["h"] * size["w"]
     moved = (
         pixels * (size["c"] + size["k"])
@@ -85,18 +99,14 @@ def nonfused(size: Size, sms: np.ndarray, outputs: int) -> Terms:
         + size["k"] * size["c"] * (9 + 2 * products)
     )
     used = pixels / (tiles * outputs**2)
-    return *_stacked(parts), np.array([np.log2(tiles), np.log2(moved), used])
+    kernels = _products(SGEMM_TILES, size, tiles, size["c"], sms, products)
+    return *kernels, np.array([np.log2(tiles), np.log2(moved), used])
 
 
 def precomp(size: Size, sms: np.ndarray) -> Terms:
     """Implicit GEMM: (pixels × 9c) by (9c × k)."""
     pixels = size["n"] * size["h"] * size["w"]
-    return _stacked(
-        [
-            _per_sm(np.ceil(pixels / m) * np.ceil(size["k"] / n), float(m * n), 9 * size["c"], sms)
-            for m, n in SGEMM_TILES
-        ]
-    )
+    return _products(SGEMM_TILES, size, pixels, 9 * size["c"], sms)
 
 
 def fft_tiling(size: Size, sms: np.ndarray) -> Terms:
@@ -104,12 +114,7 @@ def fft_tiling(size: Size, sms: np.ndarray) -> Terms:
     inner = FFT_TILE - 2
     tiles = size["n"] * np.ceil(size["h"] / inner) * np.ceil(size["w"] / inner)
     spots = FFT_TILE * (FFT_TILE // 2 + 1)
-    return _stacked(
-        [
-            _per_sm(np.ceil(tiles / m) * np.ceil(size["k"] / n) * spots, 4.0 * m * n, size["c"], sms)
-            for m, n in GCGEMM_TILES
-        ]
-    )
+    return _products(GCGEMM_TILES, size, tiles, size["c"], sms, spots, work=4.0)
 
 
 def _remainders(size: Size) -> list[np.ndarray]:

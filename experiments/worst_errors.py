@@ -6,11 +6,9 @@ The fifty worst errors with their physics, and what they have in common.
 import numpy as np
 import pandas as pd
 
-from experiments.drawing import dots
-from experiments.effort import Effort
-from experiments.experiment import Experiment, Outcome
+from experiments.drawing import shares as dot_shares
+from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import cross_validate
-from experiments.script import run_script
 from experiments.sources import Sources
 from experiments.verdicts import counted_rows, listing, percent
 from surrogate.dataset.rows import Rows
@@ -130,15 +128,8 @@ def answer(common: pd.DataFrame, log_error: np.ndarray, worst: np.ndarray) -> st
 
 
 def _figure(common: pd.DataFrame) -> str | None:
-    long = pd.concat(
-        [
-            common.assign(rows=f"the {WORST} worst rows", share=common["worst_pct"]),
-            common.assign(rows="all rows", share=common["all_pct"]),
-        ]
-    )
-    return dots(
-        long, category="trait", series="rows", value="share", xlabel="share of rows that have the trait, %"
-    )
+    columns = {f"the {WORST} worst rows": "worst_pct", "all rows": "all_pct"}
+    return dot_shares(common, "trait", columns, "share of rows that have the trait, %")
 
 
 EXPERIMENT = Experiment.of(run, ("cudnn", "partial"))

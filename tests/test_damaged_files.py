@@ -1,6 +1,5 @@
 """A damaged file is read or refused in one line by every reader of a user's file."""
 
-import bz2
 import gzip
 import hashlib
 import io
@@ -27,7 +26,6 @@ DAMAGED_FILES = 25
 """Per reader; each drawn from its number, so that a failure comes back."""
 Files = dict[str, bytes]
 """Name → content; the first is the one that the reader is given."""
-Damage = Callable[[bytes, Random], bytes]
 
 SIZES = {
     "n": 8, "c": 16, "h": 14, "w": 14, "k": 32, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1, "stride_h": 1, "stride_w": 1,
@@ -232,6 +230,14 @@ def read_run_log(path: Path) -> object:
     return merge_runs([path]), [device.candidates(planned.conv) for planned in device.problems()]
 
 
+def read_trace_page(path: Path) -> object:
+    """Everything that a command makes of a trace."""
+    from surrogate.trace import profile, read_trace
+    from surrogate.trace.page import trace_page
+
+    return trace_page(profile(read_trace(path)))
+
+
 def read_report(path: Path) -> object:
     from surrogate.report.page import report_page
     from surrogate.report.results import read_results
@@ -270,7 +276,6 @@ def texts(name: str, read: Callable[[Path], object], sample: str) -> Iterator[Re
 
 
 _problems = called("surrogate.dataset.problem_list", "read_list")
-_trace = called("surrogate.trace", "read_trace")
 READERS = (
     Reader("dataset", lambda folder: {"d.parquet": parquet(dataset_frame())},
            called("surrogate.dataset.store", "read_dataset")),
@@ -287,10 +292,10 @@ READERS = (
     Reader("import operator-tables", operator_table, imported("operator-tables")),
     *texts("settings", called("surrogate.evaluation.tune", "read_settings"), json.dumps(SETTINGS)),
     *texts("overheads", called("surrogate.trace.iteration.overheads", "load_overheads"), json.dumps(OVERHEADS)),
-    *texts("trace", _trace, json.dumps(KINETO)),
+    *texts("trace", read_trace_page, json.dumps(KINETO)),
     *texts("execution trace", called("surrogate.trace.events.execution", "read_execution_trace"),
            json.dumps(EXECUTION)),
-    Reader("trace (nsys sqlite)", nsight, _trace),
+    Reader("trace (nsys sqlite)", nsight, read_trace_page),
     Reader("results.json", lambda folder: {"results.json": json.dumps(RESULTS).encode()}, read_report),
     Reader("run log", run_log, read_run_log),
     Reader("ONNX", onnx_graph, called("surrogate.network.read", "read_network", batch=2), needs="onnx"),
@@ -487,44 +492,3 @@ def test_a_pipe_and_a_device_are_refused_without_waiting(
         path.unlink()
         make(path)
         assert is_refused(reader, path)
-
-
-BOMBS = """
-import resource, sys
-from surrogate.features.errors import InputError
-from surrogate.formats import FORMATS
-from surrogate.dataset.store import read_dataset
-for name in ("ncu", "cudnn-scope"):
-    FORMATS[name]._module()
-import pyarrow.parquet
-pages = int(open("/proc/self/statm").read().split()[0])
-limit = pages * resource.getpagesize() + (1 << 30)
-resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-folder = sys.argv[1]
-for read in (
-    lambda: FORMATS["ncu"].read([folder + "/line.gz"]),
-    lambda: FORMATS["cudnn-scope"].read([folder + "/json.bz2"]),
-    lambda: read_dataset(folder + "/texts.parquet"),
-):
-    try:
-        read()
-    except InputError as error:
-        print("memory" in str(error))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the limit on memory is Linux's")
-def test_a_small_file_that_unpacks_to_gigabytes_is_refused_in_one_gigabyte(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    (tmp_path / "line.gz").write_bytes(gzip.compress(b"x" * (1 << 20), mtime=0) * 3000)
-    (tmp_path / "json.bz2").write_bytes(bz2.compress(b'{"benchmarks": [' + b" " * (32 << 20)) * 100)
-    megabytes = pa.DictionaryArray.from_arrays(
-        pa.array([0] * 100_000, pa.int32()), pa.array(["x" * (1 << 20)])
-    )
-    pq.write_table(pa.table({"gpu": megabytes}), tmp_path / "texts.parquet", compression="zstd")
-    done = subprocess.run(
-        [sys.executable, "-c", BOMBS, tmp_path], capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout.split() == ["False"] * 3, done.stderr

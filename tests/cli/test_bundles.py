@@ -38,15 +38,6 @@ def test_predict_keeps_rows_columns_and_order_and_adds_five(seer, bundle, table,
     assert (winograd.supported == (winograd.r == 3)).all()
 
 
-def test_evaluate_keeps_seen_and_unseen_apart(seer, bundle, table, tmp_path):
-    other = table.assign(c=table.c + 8, k=table.k + 8)
-    pd.concat([table, other]).to_parquet(tmp_path / "both.parquet")
-    records = seer("evaluate", bundle, tmp_path / "both.parquet", "--json").json
-    rows = {(r["part"], r["stratum"]): r["rows"] for r in records}
-    ok = int((table.status == "ok").sum())
-    assert rows["seen", "all"] == ok and rows["unseen", "all"] == ok
-
-
 def test_evaluate_and_info_tell_coverage_and_widths_for_each_gpu(seer, bundle, dataset):
     records = seer("evaluate", bundle, dataset, "--json").json
     seen = next(r for r in records if (r["part"], r["stratum"]) == ("seen", "all"))

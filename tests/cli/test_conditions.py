@@ -67,32 +67,3 @@ def test_odd_names_byte_order_marks_and_crlf(name: str, inputs: Path, tmp_path: 
     out.mkdir()
     done = _run(COMMANDS[name], inputs, out, env={**os.environ, "LC_ALL": "C", "TERM": "dumb"})
     assert done.returncode == 0 and _clean(done, out) and "\x1b" not in done.stdout + done.stderr, done.stderr
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize("name", COMMANDS)
-def test_nobody_takes_the_output(name: str, inputs: Path, tmp_path: Path) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = _run(COMMANDS[name], inputs, tmp_path, stdout=full)
-    assert done.returncode == 2 and _clean(done, tmp_path), done.stderr
-    assert done.stderr.endswith("standard output or a file: No space left on device\n")
-    read, write = os.pipe()
-    os.close(read)
-    done = _run(COMMANDS[name], inputs, tmp_path, stdout=write)
-    os.close(write)
-    assert done.returncode == 0 and _clean(done, tmp_path), done.stderr
-
-
-@pytest.mark.parametrize("name", [name for name, line in COMMANDS.items() if "OUT/" in line])
-@pytest.mark.parametrize("kind", ["a file for a folder", "files too large"])
-def test_a_place_that_cannot_be_written(name: str, kind: str, inputs: Path, tmp_path: Path) -> None:
-    resource = pytest.importorskip("resource", reason="POSIX limits")
-    out, how = tmp_path, {}
-    if kind == "files too large":
-        how["preexec_fn"] = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-    else:
-        out = tmp_path / "file"
-        out.write_text("")
-    done = _run(COMMANDS[name], inputs, out, **how)
-    assert done.returncode == 2 and _clean(done, out), done.stderr
-    assert done.stderr.splitlines()[-1].startswith("seer")

@@ -20,30 +20,6 @@ def test_every_format(seer, trained, dataset, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def test_limits_are_kept(seer, trained, tmp_path):
-    """Less workspace, other picks; what has no pick is counted."""
-    (tmp_path / "p.txt").write_text("n8c64h28k64r3s3p1u1\nn8c64h28k128r1u1\n")
-    words = [
-        "export",
-        trained,
-        "--problems",
-        tmp_path / "p.txt",
-        "--as",
-        "json",
-        "--gpu",
-        "t4",
-        "--deterministic",
-    ]
-    tables = []
-    for limit in ("0", "1GiB"):
-        assert seer(*words, "--workspace-limit", limit, "-o", tmp_path / f"{limit}.json").code == 0
-        tables.append(json.loads((tmp_path / f"{limit}.json").read_text()))
-    assert [t["workspace_limit_bytes"] for t in tables] == [0, 2**30]
-    assert all(row["workspace_bytes"] == 0 for row in tables[0]["picks"])
-    for tight, loose in zip(tables[0]["picks"], tables[1]["picks"], strict=False):
-        assert tight["time_us"] >= loose["time_us"]
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -1,14 +1,10 @@
 """PROBLEM, BUNDLE and tables as people type them: a log's line, capitals or not, a GPU for a bundle, few columns."""
 
 import json
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from surrogate.bundle.bundle import save
-from surrogate.bundle.train import train
-from surrogate.dataset.store import Dataset
 from surrogate.features.text import read_driver_line
 from surrogate.prediction.shipped import load
 
@@ -16,20 +12,13 @@ LINE = "-n 8 -c 64 -H 28 -W 28 -k 64 -y 3 -x 3 -p 1 -q 1 -u 1 -v 1 -l 1 -j 1 -m 
 PROBLEM = "n8c64h28w28k64r3s3p1u1"
 
 
-@pytest.fixture(scope="module")
-def folder(table, tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("Bündel ä") / "mein bündel"
-    save(train(Dataset(table), model="linear-terms"), path)
-    return path
-
-
 @pytest.mark.parametrize("words", [["./bin/MIOpenDriver", "conv", *LINE.split()], ["conv", *LINE.split()],
                                    [f"MIOpenDriver conv {LINE}"], [LINE.split(" -m")[0]]])  # fmt: skip
-def test_a_line_of_miopen_s_log(seer, folder, words) -> None:
+def test_a_line_of_miopen_s_log(seer, trained, words) -> None:
     """As words, in quotes, or its sizes alone."""
-    found = seer("select", "--bundle", folder, "--gpu", "t4", "--json", *words)
+    found = seer("select", "--bundle", trained, "--gpu", "t4", "--json", *words)
     assert found.code == 0, found.err
-    assert found.json == seer("select", "--bundle", folder, "--gpu", "t4", "--json", PROBLEM).json
+    assert found.json == seer("select", "--bundle", trained, "--gpu", "t4", "--json", PROBLEM).json
 
 
 def test_what_a_driver_s_line_says_of_type_direction_and_layout() -> None:
@@ -57,23 +46,12 @@ def test_wrong_problems_are_one_line(seer, words, said) -> None:
     assert result.code == 2 and said in result.err and result.err.count("\n") == 1
 
 
-def test_capitals_do_not_matter(seer, folder) -> None:
-    ask = ("select", "--bundle", folder, "--gpu", "T4", PROBLEM, "--json")
+def test_capitals_do_not_matter(seer, trained) -> None:
+    ask = ("select", "--bundle", trained, "--gpu", "T4", PROBLEM, "--json")
     assert (
         seer(*ask, "--layout", "nhwc", "--dtype", "FP16").json
         == seer(*ask, "--layout", "NHWC", "--dtype", "fp16").json
     )
-
-
-def test_a_bundle_of_several_gpus_asks_for_the_option(seer, folder, tmp_path) -> None:
-    (tmp_path / "p.txt").write_text(PROBLEM)
-    for words in (
-        ("select", "--bundle", folder, PROBLEM),
-        ("predict", "--bundle", folder, PROBLEM),
-        ("export", folder, "--problems", tmp_path / "p.txt", "--as", "json", "-o", tmp_path / "o"),
-    ):
-        result = seer(*words)
-        assert result.code == 2 and "--gpu G" in result.err
 
 
 def test_a_gpu_s_name_stands_for_the_bundle_that_ships(seer, tmp_path) -> None:
@@ -91,27 +69,27 @@ def test_a_gpu_s_name_stands_for_the_bundle_that_ships(seer, tmp_path) -> None:
     assert empty.code == 2 and "not readable" in empty.err
 
 
-def predicted(seer, tmp_path, folder, frame: pd.DataFrame, *words: str) -> pd.DataFrame:
+def predicted(seer, tmp_path, trained, frame: pd.DataFrame, *words: str) -> pd.DataFrame:
     frame.to_parquet(tmp_path / "in.parquet")
     out = tmp_path / "out.parquet"
-    result = seer("predict", "--bundle", folder, *words, "--data", tmp_path / "in.parquet", "-o", out)
+    result = seer("predict", "--bundle", trained, *words, "--data", tmp_path / "in.parquet", "-o", out)
     assert result.code == 0, result.err
     return pd.read_parquet(out)
 
 
-def test_a_table_of_sizes_alone(seer, folder, tmp_path) -> None:
+def test_a_table_of_sizes_alone(seer, trained, tmp_path) -> None:
     """The options and a problem's defaults stand in; the fastest algorithm is added, as one problem's is."""
     frame = pd.DataFrame(
         {"c": [64, 16], "n": [8, 1], "h": [28, 14], "k": [64, 16], "r": [3, 1], "pad_h": [1, 0]}
     )
-    out = predicted(seer, tmp_path, folder, frame, "--gpu", "t4")
+    out = predicted(seer, tmp_path, trained, frame, "--gpu", "t4")
     added = ["algorithm", "predicted_us", "lower_us", "upper_us", "in_domain", "supported"]
     assert list(out.columns) == [*frame.columns, *added]
-    one = load(folder, gpu="t4").predict(PROBLEM)
+    one = load(trained, gpu="t4").predict(PROBLEM)
     assert out["algorithm"][0] == one.algorithm and out["predicted_us"][0] == pytest.approx(one.time_us)
-    gemm = predicted(seer, tmp_path, folder, frame, "--gpu", "t4", "--algorithm", "GEMM")
+    gemm = predicted(seer, tmp_path, trained, frame, "--gpu", "t4", "--algorithm", "GEMM")
     assert list(gemm.columns) == [*frame.columns, *added]
-    wanted = load(folder, gpu="t4").predict(PROBLEM, "GEMM").time_us
+    wanted = load(trained, gpu="t4").predict(PROBLEM, "GEMM").time_us
     assert gemm["predicted_us"][0] == pytest.approx(wanted)
 
 
@@ -126,13 +104,13 @@ def test_a_table_of_sizes_alone(seer, folder, tmp_path) -> None:
         ({"n": 0}, ["--gpu", "t4"], "n is 0"),
     ],
 )  # fmt: skip
-def test_what_a_table_cannot_be(seer, folder, tmp_path, change, words, said) -> None:
+def test_what_a_table_cannot_be(seer, trained, tmp_path, change, words, said) -> None:
     frame = pd.DataFrame({"n": [8], "c": [64], "h": [28], "k": [64], "r": [3]})
     frame = frame.assign(**{k: v for k, v in change.items() if v is not None})
     frame = frame.drop(columns=[k for k, v in change.items() if v is None])
     frame.to_parquet(tmp_path / "in.parquet")
     result = seer(
-        "predict", "--bundle", folder, *words, "--data", tmp_path / "in.parquet", "-o", tmp_path / "o"
+        "predict", "--bundle", trained, *words, "--data", tmp_path / "in.parquet", "-o", tmp_path / "o"
     )
     assert result.code == 2 and said in result.err and result.err.count("\n") == 1
     assert not (tmp_path / "o").exists()

@@ -114,13 +114,6 @@ def test_the_module_is_the_command() -> None:
     assert "Usage: seer [OPTIONS]" in _seer("--help").stdout
 
 
-def test_completion_in_a_shell() -> None:
-    asked = {**os.environ, "_SEER_COMPLETE": "bash_complete", "COMP_WORDS": "seer tr", "COMP_CWORD": "1"}
-    assert _seer(env=asked).stdout.split() == ["plain,train", "plain,trace"]
-    source = _seer(env={**os.environ, "_SEER_COMPLETE": "bash_source"})
-    assert source.returncode == 0 or "Bash" in source.stderr
-
-
 @pytest.mark.parametrize(
     ("error", "line", "status"),
     [

@@ -147,22 +147,3 @@ def test_a_disk_that_fills_up_leaves_whole_records(tmp_path, room):
         run._file.room = 10_000
         run.append({**RECORD, "find": ["y" * 400]})
     assert [record["find"] for record in log.read(path).records] == [[], ["y" * 400]]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"kind": "do',
-        '{"kind": "measure", "problem": "p #0", "algorithm": "GEMM"}',
-        '{"kind": "problem", "problem": 5}',
-        '{"kind": "song"}',
-        '{"kind": ["done"]}',
-    ],
-)
-def test_damage_is_named_by_line(tmp_path, line):
-    path = tmp_path / "run.jsonl"
-    begin(path, RECORD, RECORD)
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:2], line, *lines[2:]]) + "\n")
-    with pytest.raises(InputError, match=r"run\.jsonl:3: "):
-        log.read(path)

@@ -165,25 +165,6 @@ def test_a_time_that_is_none_is_a_failure(make_plan, record, time_us):
     )
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda r: {**r, "problem": "nonsense"},
-        lambda r: {**r, "problem": "n1c1 fp32 fma NCHW fwd #0"},
-        lambda r: {**r, "result": {}},
-        lambda r: {**r, "result": {"status": "fine"}},
-        lambda r: {**r, "result": {"status": "ok", "times_us": ["fast"]}},
-        lambda r: {**r, "result": {"status": "ok", "times_us": [1.0], "kernels": [7]}},
-    ],
-)
-def test_a_damaged_measurement_is_one_line_with_the_file(make_plan, record, change):
-    path = record(make_plan(3))
-    _changed(path, change)
-    with pytest.raises(InputError, match=r"run\.jsonl: a record is damaged") as caught:
-        merge_runs([path])
-    assert "\n" not in str(caught.value)
-
-
 def test_a_shorter_copy_of_a_log_changes_nothing(make_plan, record, tmp_path):
     """A copy cut before a problem's `done` came first: the clock is in the longer one."""
     path = record(make_plan(3))

@@ -320,20 +320,6 @@ def test_a_signal_while_a_heartbeat_starts_ends_the_search_and_its_threads(
     assert tune(data, trials=1, **where).stored_value is not None  # theirs was the interrupted trial
 
 
-def test_a_second_signal_ends_the_search_at_once(data: Dataset, tmp_path: Path) -> None:
-    steps: list[int] = []
-
-    def interrupt_twice(done: int, total: int, best: str) -> None:
-        steps.append(done)
-        if done:
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        tune(data, trials=3, model=MODEL, storage=str(tmp_path / "j"), progress=interrupt_twice)
-    assert steps == [0, 1]
-
-
 def test_a_killed_workers_trial_is_tried_again(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.effort import Effort
+from experiments.experiment import Effort
 from experiments.sources import FILES, Sources
 from surrogate.models.boosted import BoostedTerms
 

@@ -44,13 +44,8 @@ def test_a_table_by_hand() -> None:
         ],
     }
     lines = markdown(results).split("\n")
-    assert [line.split(" | ")[0].strip("| ") for line in lines] == [
-        "model",
-        "---",
-        "quick",
-        "heuristic",
-        "slow",
-    ]
+    names = [line.split(" | ")[0].strip("| ") for line in lines]
+    assert names == ["model", "---", "quick", "heuristic", "slow"]
     assert lines[2] == (
         "| quick | 1.050 [1.000, 1.250] | 1.010 | 1.500 | 87.5 % | −2.0 % [−5.0, −1.0] | 8.7 % / 7.0 % |"
     )

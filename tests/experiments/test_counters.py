@@ -6,9 +6,7 @@ import pandas as pd
 import pytest
 
 from experiments.counters import EXPERIMENT, layer_kernels, matched
-from experiments.effort import Effort
-from experiments.experiment import Outcome
-from experiments.script import one_thread
+from experiments.experiment import Effort, Outcome, one_thread
 from experiments.sources import Sources
 from surrogate.features.problem import SIZE_COLUMNS
 

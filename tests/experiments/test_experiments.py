@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from experiments import catalogue
-from experiments.effort import Effort
-from experiments.script import one_thread
+from experiments.experiment import Effort, one_thread
 from experiments.sources import Sources
 
 COLUMNS = {

@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.effort import Effort
+from experiments.experiment import Effort, read_sources
 from experiments.held_out import candidate_rows, cross_validate, predict_rounds
 from experiments.learning_curve import SHARES, share_rounds
-from experiments.script import read_sources
 from experiments.small_to_large import excess_flops
 from experiments.sources import FILES, Sources, paper_domain, winner_rows
 from experiments.test_set_i import seer_rounds

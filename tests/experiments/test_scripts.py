@@ -10,9 +10,7 @@ from click.testing import CliRunner
 from experiments import all as everything
 from experiments import fit_bundles, train_for_one_gpu, train_models
 from experiments.catalogue import BEGIN, END, NAMES, experiment
-from experiments.effort import Effort
-from experiments.experiment import Outcome, write_outcome
-from experiments.script import run_script
+from experiments.experiment import Effort, Outcome, run_script, write_outcome
 from experiments.sources import FILES, Sources
 from surrogate.bundle.bundle import load
 from surrogate.features.errors import InputError

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from experiments.ablation import GROUPS, WHOLE, median_change, variant_verdicts, variants, without
 from experiments.drawing import curves, dots
-from experiments.effort import Effort
+from experiments.experiment import Effort
 from experiments.held_out import candidate_rows, cross_validate, predict_rounds, rounds_by
 from experiments.operators import errors, held_out
 from experiments.picker import error_rates
@@ -159,7 +159,7 @@ def test_long_names_and_labels_take_several_lines() -> None:
     name = "no roofline of the algorithm in the base"
     label = "median error less that of boosted-terms with all of its terms, 95 % interval"
     frame = pd.DataFrame({"what": [name, "b"], "model": "m", "x": [1.0, 2.0]})
-    drawn = dots(frame, category="what", series="model", value="x", xlabel=label)
+    drawn = dots(frame, "what", "model", "x", label)
     assert drawn is not None
     nodes = [node for node in ElementTree.fromstring(drawn).iter() if node.tag.endswith("text")]
     texts = ["".join(node.itertext()).strip() for node in nodes]
@@ -169,5 +169,5 @@ def test_long_names_and_labels_take_several_lines() -> None:
 
 def test_nothing_finite_draws_nothing() -> None:
     frame = pd.DataFrame({"a": ["x"], "b": ["y"], "c": [1.0], "v": [float("nan")]})
-    assert dots(frame, category="a", series="b", value="v", xlabel="v") is None
-    assert curves(frame, x="c", series="b", value="v", panel="a", xlabel="c", ylabel="v") is None
+    assert dots(frame, "a", "b", "v", "v") is None
+    assert curves(frame, "c", "b", "v", "a", "c") is None

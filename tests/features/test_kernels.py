@@ -157,15 +157,9 @@ def test_resident_blocks(name: str, algorithm: str, tile: tuple[int, int], block
 
 
 def test_every_gpu_has_resident_blocks() -> None:
+    names = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "FFT", "WINOGRAD", "WINOGRAD_NONFUSED")
     for one in gpus():
-        for algorithm in (
-            "IMPLICIT_GEMM",
-            "IMPLICIT_PRECOMP_GEMM",
-            "GEMM",
-            "FFT",
-            "WINOGRAD",
-            "WINOGRAD_NONFUSED",
-        ):
+        for algorithm in names:
             for tile in ((0, 0), (32, 32), (128, 32), (128, 64), (128, 128), (256, 128)):
                 assert 1 <= resident_blocks(one, algorithm, *tile) <= 32
 

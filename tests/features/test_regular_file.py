@@ -1,8 +1,6 @@
 """What would wait or never end is refused before it is opened; what a shell hands over may pass."""
 
 import os
-import socket
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,21 +8,6 @@ import pytest
 from surrogate.features.errors import InputError, read_bounded, require_regular
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
-
-
-def test_pipes_devices_and_sockets_are_named(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path, kind in ((tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device")):
-        with pytest.raises(InputError, match=f"is {kind}, no regular file"):
-            require_regular(path)
-        link = tmp_path / f"{path.name}.csv"
-        link.symlink_to(path)
-        with pytest.raises(InputError, match=f"is {kind}"):
-            require_regular(link, streams=True)
-    with tempfile.TemporaryDirectory(dir="/tmp") as short, socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(f"{short}/s")
-        with pytest.raises(InputError, match="is a socket"):
-            require_regular(f"{short}/s")
 
 
 def test_what_the_reader_judges_itself_passes(tmp_path: Path) -> None:

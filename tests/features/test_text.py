@@ -106,10 +106,3 @@ def test_any_text_parses_or_is_refused_politely(text: str) -> None:
         assert "\n" not in str(error)
     else:
         assert parse(str(conv)) == conv
-
-
-def test_a_number_of_thousands_of_digits_is_refused_politely() -> None:
-    with pytest.raises(InputError):
-        parse("n" + "9" * 5000 + "c1h1k1r1")
-    with pytest.raises(InputError):
-        parse_flags(["-n", "9" * 5000, "-c", "1", "-H", "1", "-k", "1", "-y", "1"])

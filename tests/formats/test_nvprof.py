@@ -105,19 +105,11 @@ def test_problems_make_dataset_rows(tmp_path: Path) -> None:
     listed.write_text("1\n128\t64\t56\t128\t0\t3\t1\t0\t2\n")
     texts = (TRACE, "nvprof_metrics.csv", TRACE.replace("1250.5", "1350.5"))
     imported = read(tmp_path, *texts, problems=listed, kernel="sgemm", library_version="7.6")
-    columns = [
-        "gpu",
-        "library_version",
-        "algorithm",
-        "status",
-        "h",
-        "repeats",
-        "time_us",
-        "time_us_min",
-        "time_us_max",
-    ]
-    expected = ["TITAN Xp", "7.6", "GEMM", "ok", 56, 2, 1300.5, 1250.5, 1350.5]
-    assert imported.rows[columns].to_numpy().tolist() == [expected]
+    expected = {
+        "gpu": "TITAN Xp", "library_version": "7.6", "algorithm": "GEMM", "status": "ok", "h": 56, "repeats": 2,
+        "time_us": 1300.5, "time_us_min": 1250.5, "time_us_max": 1350.5,
+    }  # fmt: skip
+    assert imported.rows[list(expected)].to_dict("records") == [expected]
     assert imported.table == "problems" and imported.kernels is not None
     counted = ["kernel_index", "blocks", "fp32_instructions"]
     assert imported.kernels[counted].to_numpy().tolist() == [[0, 1536, 4_000_000]]

@@ -128,12 +128,8 @@ def test_scope_ops_use_the_convolutions_output() -> None:
     by_kind = rows.set_index("operator")
     assert by_kind.loc["tanh_backward", ["n", "c", "h", "w"]].tolist() == [2, 8, 8, 8]
     assert by_kind.loc["softmax", ["n", "c", "h", "w", "variant"]].tolist() == [2, 512, 1, 1, "FAST"]
-    assert by_kind.loc["avg_pool_backward", ["h", "window", "pad", "variant"]].tolist() == [
-        8,
-        3,
-        1,
-        "EXCLUDE_PADDING",
-    ]
+    pool = by_kind.loc["avg_pool_backward", ["h", "window", "pad", "variant"]]
+    assert pool.tolist() == [8, 3, 1, "EXCLUDE_PADDING"]
     assert "batch_norm" in by_kind.index and "max_pool" not in by_kind.index
     assert sorted(dropped) == [
         "1 row left out: CUDNN_CONV_BIAS_ACTIVATION_FWD is a convolution",
@@ -153,12 +149,8 @@ def test_dense_sizes_and_maths() -> None:
     by_kind = rows.set_index("operator")
     columns = ["batch", "m", "n", "k", "math", "library_version"]
     assert by_kind.loc["bmm", columns].tolist() == [4, 39, 192, 90, "fma", "2.1.0"]
-    assert by_kind.loc["layer_norm", ["n", "c", "math", "library_version"]].tolist() == [
-        4,
-        256,
-        "default",
-        "unknown",
-    ]
+    norm = by_kind.loc["layer_norm", ["n", "c", "math", "library_version"]]
+    assert norm.tolist() == [4, 256, "default", "unknown"]
     assert dropped == ["1 row left out: operator odd unknown"]
 
 

@@ -36,12 +36,8 @@ def test_the_kernel_with_the_most_instructions_is_the_main_one() -> None:
     found = with_kernel_metrics(problems("IMPLICIT_GEMM", "GEMM"), kernels)
     assert list(found.index) == [5, 6]
     row = found.loc[6]
-    assert (row["variant"], row["blocks"], row["main_kernel_us"], row["other_kernels_us"]) == (
-        "128x64",
-        80,
-        30,
-        70,
-    )
+    expected = {"variant": "128x64", "blocks": 80, "main_kernel_us": 30, "other_kernels_us": 70}
+    assert row[list(expected)].to_dict() == expected
     assert found[list(METRIC_COLUMNS)].iloc[0].isna().to_numpy().all()
 
 

@@ -119,11 +119,6 @@ def test_a_small_group_takes_the_gpus_other_versions(table: Table) -> None:
     assert np.median(own.predict(asked)) > 3 * np.median(both.predict(asked))
 
 
-def test_an_unknown_algorithm_has_no_time(table: Table) -> None:
-    fitted = SeerTimeOnly().fit(_rows(table(8, algorithms=("GEMM",))))
-    assert np.isnan(fitted.predict(_rows(table(8, algorithms=("FFT",))))).all()
-
-
 def _held_out_error(model: TimeModel, rows: Rows) -> float:
     """Median error of the time where a fifth of the shapes is held out."""
     names = shape_names(rows.frame, rows.family)

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from surrogate.collect.networks import layers
 from surrogate.features.conv import Conv
@@ -201,51 +199,3 @@ def test_no_shape_at_all(onnx_file) -> None:
     """One line with the remedy."""
     with pytest.raises(InputError, match="input 'x' has no shape"):
         read_onnx(_conv_graph(onnx_file, None))
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "no nodes"),
-        (b"no protobuf at all", "no ONNX model|no nodes"),
-        (b"\x08\x07" * 50, "no nodes"),
-        (b"\x3a\xff\xff\xff\xff\x0f", "no ONNX model"),
-    ],
-)
-def test_damaged_files(tmp_path: Path, content: bytes, said: str) -> None:
-    """Empty, text, no graph, a length beyond the end."""
-    path = tmp_path / "bad.onnx"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=said) as error:
-        read_onnx(path)
-    assert "\n" not in str(error.value)
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    """Said as such."""
-    with pytest.raises(InputError, match="cannot be read"):
-        read_onnx(tmp_path / "none.onnx")
-
-
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_mutated_files_never_end_in_a_traceback(tmp_path: Path, data: st.DataObject) -> None:
-    """Bytes changed, cut or inserted: a network, or one line."""
-    from surrogate.network.architectures.onnx_graphs import onnx_model
-
-    content = bytearray(onnx_model(data.draw(st.sampled_from(["alexnet", "dlrm"]))).SerializeToString())
-    for _ in range(data.draw(st.integers(1, 6))):
-        place = data.draw(st.integers(0, len(content) - 1))
-        how = data.draw(st.sampled_from(["change", "cut", "insert"]))
-        if how == "change":
-            content[place] = data.draw(st.integers(0, 255))
-        elif how == "cut":
-            del content[place : place + data.draw(st.integers(1, 40))]
-        else:
-            content[place:place] = data.draw(st.binary(max_size=8))
-    path = tmp_path / "mutated.onnx"
-    path.write_bytes(bytes(content))
-    try:
-        assert 0 <= read_onnx(path, batch=2).coverage <= 1
-    except InputError as error:
-        assert "\n" not in str(error)

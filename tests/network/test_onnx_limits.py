@@ -70,26 +70,6 @@ def test_functions_that_call_themselves_or_nest_too_deep(tmp_path: Path, chain: 
         read_network(path)
 
 
-def test_an_endless_list_of_places_to_slice(tmp_path: Path) -> None:
-    """Shape inference would walk through 2³¹ starts that the file claims and does not hold."""
-    weights = {"starts": np.array([0]), "ends": np.array([1])}
-    path = _write(
-        tmp_path / "slice.onnx", [helper.make_node("Slice", ["x", "starts", "ends"], ["y"])], weights=weights
-    )
-    model = onnx.load(path)
-    model.graph.initializer[1].dims[0] = 2**31
-    path.write_bytes(model.SerializeToString())
-    assert read_network(path).unsupported == {"Slice (shape unknown)": 1}
-
-
-def test_an_input_that_is_an_endless_list(tmp_path: Path) -> None:
-    """Said by name; a tensor of features of that size is none of our business."""
-    nodes = [helper.make_node("Relu", ["x"], ["y"])]
-    with pytest.raises(InputError, match="input 'x' is a list of 8388608 whole numbers"):
-        read_network(_write(tmp_path / "ints.onnx", nodes, inputs=[("x", 7, [2**23])]))
-    assert read_network(_write(tmp_path / "floats.onnx", nodes, inputs=[("x", 1, [2**23])])).layers
-
-
 def test_layer_norm_of_a_single_number_is_counted(tmp_path: Path) -> None:
     """It has no axis to go along."""
     nodes = [helper.make_node("MeanVarianceNormalization", ["x"], ["y"])]

@@ -65,12 +65,8 @@ def test_json_has_every_problem_and_its_ranking(predictor: Predictor) -> None:
     asked = convs(20)
     picks = picks_for(predictor, asked, deterministic=True)
     table = json.loads(export(picks, "json"))
-    assert (table["kind"], table["schema"], table["gpu"], table["library"]) == (
-        "seer-picks",
-        1,
-        gpu("Tesla T4").name,
-        "cudnn",
-    )
+    expected = {"kind": "seer-picks", "schema": 1, "gpu": gpu("Tesla T4").name, "library": "cudnn"}
+    assert {name: table[name] for name in expected} == expected
     assert table["deterministic"] is True and table["workspace_limit_bytes"] is None
     assert [row["problem"] for row in table["picks"]] == [str(conv) for conv in asked]
     for conv, row in zip(asked, table["picks"], strict=True):
@@ -139,13 +135,6 @@ int main(void) {{
 def _numbers(conv: Conv) -> list[int]:
     """The key as a reader of the header's own enumerators would write it."""
     return [*conv.sizes, {"fwd": 0, "bwd_data": 1, "bwd_filter": 2}[conv.direction], 1, 0, 0]
-
-
-def test_header_comments_cannot_be_broken(predictor: Predictor) -> None:
-    picks = picks_for(predictor, convs(2))
-    named = Picks(picks.selections, None, False, "m", "*/ int evil; /* é\n#error")
-    text = export(named, "c-header")
-    assert "*/ int" not in text and "\n#error" not in text and text.isascii()
 
 
 def test_find_db_round_trip(amd: Bundle, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """`write_report`: the whole folder, and the page in it."""
 
-import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -128,13 +127,6 @@ def test_a_damaged_file_leaves_the_earlier_page_and_a_missing_one_costs_its_figu
     words = " ".join(_page(write_report(folder)).words)
     assert "predictions.parquet is missing" in words and "choices.parquet is missing" in words
     assert {path.name for path in (folder / "figures").iterdir()} == {"gpus.svg"}  # no stale figure stays
-
-
-def test_a_figures_folder_that_cannot_be_made(tmp_path: Path, results: dict[str, Any]) -> None:
-    (tmp_path / "results.json").write_text(json.dumps(results), encoding="utf-8")
-    (tmp_path / "figures").write_text("in the way")
-    with pytest.raises(InputError, match="cannot be written"):
-        write_report(tmp_path)
 
 
 def _only(results: dict[str, Any], keep: Any) -> dict[str, Any]:

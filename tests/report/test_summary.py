@@ -130,14 +130,6 @@ def test_summary_is_the_golden_file(results: dict[str, Any]) -> None:
     assert terminal_summary(results) + "\n" == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_no_trailing_blanks_and_no_control_letters(results: dict[str, Any]) -> None:
-    results["choice_rows"][0]["model"] = "boo\x1b[31mster\r"
-    results["dataset"]["name"] = "a\nb\x07"
-    text = terminal_summary(results)
-    assert all(line == line.rstrip() for line in text.splitlines())
-    assert all(letter.isprintable() for letter in text.replace("\n", ""))
-
-
 def test_the_answer_compares_paired(results: dict[str, Any]) -> None:
     assert "less time than the heuristic's" in " ".join(terminal_summary(results).split())
     for row in results["choice_rows"]:

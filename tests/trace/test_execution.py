@@ -73,17 +73,6 @@ def test_what_the_profiler_recorded_is_kept(make_trace, read, tmp_path):
     assert after.shapes_of(conv)[0] == before.shapes_of(conv)[0] == (8, 3, 32, 32)
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[]", '{"nodes": 3}', '{"nodes": []}', '{"nodes": [1, {"id": 2}]}', "[" * 100_000]
-)
-def test_what_is_no_execution_trace_is_refused(make_trace, read, tmp_path, content):
-    path = tmp_path / "bad.json"
-    path.write_text(content)
-    with pytest.raises(InputError) as error:
-        with_execution_trace(read(make_trace()), path)
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.slow
 def test_another_programs_execution_trace_is_refused(real, measurements):
     trace = real(

@@ -153,13 +153,6 @@ def test_unknown_categories_are_counted_not_lost(make_trace, read):
     assert read(trace).ignored == {"novel (X)": 3}
 
 
-def test_names_cannot_command_a_terminal(make_trace, read):
-    trace = make_trace(steps=1)
-    trace["traceEvents"][1]["name"] = "aten::\x1b[31mred\ud800"
-    names = read(trace).names
-    assert not any("\x1b" in name or "\ud800" in name for name in names)
-
-
 def test_synchronisation_records(make_trace, read):
     trace = make_trace(steps=1)
     trace["traceEvents"].append(
@@ -179,27 +172,6 @@ def test_a_truncated_file_gives_its_whole_events(make_trace, tmp_path):
     assert 0 < len(trace.ranges) < 20
     assert len(trace.notes) == 1 and "ends early" in trace.notes[0]
     assert (trace.rank, trace.devices[0].sms) == (3, 80)  # what stands before the events is kept
-
-
-def test_bad_files_are_refused_in_one_line(make_trace, tmp_path):
-    text = json.dumps(make_trace())
-    packed = gzip.compress(text.encode())
-    cases = {
-        "empty": b"", "text": b"hello", "number": b"12", "no_events": b'{"a": 1}', "no_list": b'{"traceEvents": 3}',
-        "cut.gz": packed[: len(packed) // 2], "deep": b'{"traceEvents": [' + b"[" * 200_000,
-        "long_number": b'{"traceEvents": [{"ts": ' + b"9" * 5000 + b"}]}",
-        "broken": text.replace('"dur": 100', '"dur" 100', 1).encode(), "empty_list": b"[]"
-    }  # fmt: skip
-    for name, content in cases.items():
-        path = tmp_path / name
-        path.write_bytes(content)
-        with pytest.raises(InputError) as error:
-            read_trace(path)
-        assert "\n" not in str(error.value) and name in str(error.value), name
-    with pytest.raises(InputError, match="cannot be read"):
-        read_trace(tmp_path / "missing.json")
-    with pytest.raises(InputError, match="cannot be read"):
-        read_trace(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["edge_no_gpu_events.json.gz", "edge_no_distributed_info.json.gz"])

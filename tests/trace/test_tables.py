@@ -115,12 +115,8 @@ def test_kernels_by_layer_type_and_model(made):
 
 def test_copies_and_their_share_of_the_link(made):
     (row,) = copy_table(made).rows
-    assert (row["direction"], row["calls"], row["total_us"], row["total_mb"]) == (
-        "device to host",
-        2,
-        80.0,
-        0.8,
-    )
+    expected = {"direction": "device to host", "calls": 2, "total_us": 80.0, "total_mb": 0.8}
+    assert {name: row[name] for name in expected} == expected
     assert row["gbs"] == pytest.approx(10.0)
     assert row["pcie_pct"] == pytest.approx(100 * 10.0 / made.gpu.pcie_gbs)
 
@@ -248,13 +244,6 @@ def test_an_unknown_gpu_has_no_bounds_but_takes_a_name(make_trace, read):
     )
     with pytest.raises(InputError):
         profile(read(trace), gpu="imaginary")
-
-
-def test_results_print_and_convert(made):
-    table = layer_table(made)
-    assert "conv2d.0" in repr(table) and table.to_frame()["total_us"].sum() == pytest.approx(made.total_us)
-    assert table.to_dict()["rows"] == list(table.rows) and len(table.top(2)) == 2
-    assert ">conv2d.0</th>" in table._repr_html_()
 
 
 def test_verdicts_at_sixty_per_cent():

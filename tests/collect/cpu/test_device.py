@@ -53,12 +53,8 @@ def test_repeats_follow_the_warm_up(seconds, repeats):
     cpu, algorithms = device(GEMM={"seconds": seconds})
     result = cpu.measure(CONV, "GEMM", RepeatPolicy())
     assert result.times_us == pytest.approx([1e6 * seconds] * repeats)
-    assert (result.status, result.timer, result.workspace_bytes, result.deterministic) == (
-        "ok",
-        "wall",
-        64,
-        True,
-    )
+    assert (result.status, result.timer) == ("ok", "wall")
+    assert (result.workspace_bytes, result.deterministic) == (64, True)
     assert len(algorithms["GEMM"].seen) == repeats + 1
 
 

@@ -5,7 +5,7 @@ import shutil
 import tarfile
 
 from experiments import iteration_time
-from experiments.effort import Effort
+from experiments.experiment import Effort
 from experiments.sources import Sources
 from experiments.traces import DLRM, RESNET, RESNET50, TRACES
 
@@ -31,8 +31,3 @@ def test_runs_on_invented_traces(make_trace, tmp_path):
     assert rows.loc[(DLRM, iteration_time.OTHERS), "n"] == 6
     assert (rows["measured_ms"] == 0.99).all() and (rows["error_geomean_pct"] >= 0).all()
     assert found.figure is not None and "<svg" in found.figure and "published" in found.answer
-
-
-def test_missing_is_said_in_one_line(tmp_path):
-    line = iteration_time.EXPERIMENT.missing(Sources(tmp_path))
-    assert line is not None and line.startswith("iteration_time: skipped") and "\n" not in line

@@ -115,18 +115,3 @@ def test_file(unit, action, tmp_path):
     again = load_overheads(tmp_path / "o.json")
     assert again.to_dict() == found.to_dict() and again.us("t2", "x") == 30.0
     assert json.loads((tmp_path / "o.json").read_text())["overall"]["alone"] == [10.0, 1]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["{", "[]", '{"schema": 9}', '{"schema": 1}', '{"schema": 1, "overall": {"t1": [-1, 2]}, "by_name": {}}',
-     '{"schema": 1, "overall": {"t1": "x"}, "by_name": {}}', '{"schema": 1, "overall": {}, "by_name": {"t1": 3}}']
-)  # fmt: skip
-def test_bad_files_end_in_one_line(tmp_path, text):
-    path = tmp_path / "o.json"
-    path.write_text(text)
-    with pytest.raises(InputError) as caught:
-        load_overheads(path)
-    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
-    with pytest.raises(InputError, match="cannot be read"):
-        load_overheads(tmp_path / "none.json")
