@@ -16,7 +16,7 @@ SHIPPED = HOME.parent / "surrogate" / "bundled"
 
 @dataclass(frozen=True)
 class Plan:
-    """One bundle: its ``files``, licence ``notices``, filters, and how many ``shapes`` are used (None: all).
+    """One bundle: its ``files``, licence ``notices``, filters, ``candidate``, and how many ``shapes`` (None: all).
 
     A sample keeps fits of half a million rows to minutes and bundles to megabytes; `seer train` takes everything.
     ``candidates`` says how datasets list them; tables of operators, which are read as such, have none.
@@ -28,6 +28,7 @@ class Plan:
     where: tuple[str, ...] = ()
     shapes: int | None = None
     operators: bool = False
+    candidate: str = "algorithm"
 
     def dataset(self, folder: Path) -> Dataset:
         """The rows to fit on. Raises `InputError` for a file that is missing or damaged."""
@@ -54,6 +55,16 @@ PLANS = {
         candidates="listed",
         where=("layout=NCHW", "dtype=fp32,fp16,bf16"),
         shapes=3000,
+    ),
+    "mi300x": Plan(
+        tuple(FILES[name][0] for name in ("mi300x_2024", "mi300x")),
+        (
+            "Fitted on the find database of scerzh/miopen (MIT License).",
+            "Fitted on the find databases of ROCm/MIOpen (MIT License).",
+        ),
+        candidates="listed",
+        where=("dtype=fp32,fp16,bf16",),
+        candidate="solver",
     ),
     "operators": Plan(
         tuple(FILES[name][0] for name in ("other_ops", "scope_ops", "dense", "deepbench")),
@@ -95,7 +106,7 @@ def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
                 write_forward_table(data, out / f"{TABLE}.parquet")
                 continue
             with progress_bar(name) as step:
-                bundle = train(PLANS[name].dataset(data), progress=step)
+                bundle = train(PLANS[name].dataset(data), candidate=PLANS[name].candidate, progress=step)
             save(bundle, out / name)
             size = sum(file.stat().st_size for file in (out / name).rglob("*") if file.is_file())
             click.echo(f"{out / name}: {bundle.card['data']['ok_rows']} rows, {size / 1e6:.2f} MB")

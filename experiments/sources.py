@@ -20,6 +20,7 @@ FILES: dict[str, tuple[str, str]] = {
     "mi100": ("miopen_conv_mi100.parquet", "listed"),
     "mi300x": ("miopen_conv_mi300x.parquet", "listed"),
     "navi21": ("miopen_conv_navi21.parquet", "listed"),
+    "mi300x_2024": ("miopen_conv_mi300x_2024.parquet", "listed"),
     "winners": ("conv_best_algorithm_3x3.parquet", "listed"),
     "other_ops": ("cudnn_other_ops.parquet", "all"),
     "scope_ops": ("cudnn_other_ops_p100_v100.parquet", "all"),

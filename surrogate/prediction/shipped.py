@@ -67,7 +67,7 @@ def _described(file: Path) -> Shipped:
 
 
 def bundle_for(one: Gpu, library: str | None = None, folder: Path | None = None) -> Path:
-    """The shipped bundle fitted on this GPU, else the vendor's: the one with most rows.
+    """The shipped bundle fitted on this GPU with most rows, else the vendor's that was fitted on most GPUs.
 
     Raises `InputError` where none serves the GPU or the library.
     """
@@ -79,7 +79,7 @@ def bundle_for(one: Gpu, library: str | None = None, folder: Path | None = None)
         [b for b in fitting if one.vendor in b.vendors and own in b.libraries],
     ):
         if serves:
-            return max(serves, key=lambda b: (b.rows, b.path.name)).path
+            return max(serves, key=lambda b: (one.name in b.gpus or len(b.gpus), b.rows, b.path.name)).path
     wanted = f"{one.name} with {library}" if library else one.name
     listed = sorted({name for b in known for name in b.gpus})
     raise InputError(
