@@ -173,16 +173,21 @@ def test_a_record_is_copied():
 
 
 def test_a_real_record_type_has_the_fields():
-    """A kernel record of cupti-python's own record type; and the names used of its module exist."""
+    """A kernel record of cupti-python's own type, of CUDA 13 or 12; and the names used of its module exist."""
     cupti = pytest.importorskip("cupti.cupti", reason="needs cupti-python")
     import numpy as np
 
-    raw = np.zeros(1, dtype=cupti.activity_kernel10_dtype).view(np.recarray)
+    newest = (
+        ("ActivityKernel10", "activity_kernel10_dtype"),
+        ("ActivityKernel9", "c_upti_activity_kernel9_dtype"),
+    )
+    record, dtype = next(names for names in newest if hasattr(cupti, names[0]))
+    raw = np.zeros(1, dtype=getattr(cupti, dtype)).view(np.recarray)
     raw.grid_x, raw.registers_per_thread, raw.end = 7, 42, 900
     span = span_of(raw[0])
     assert span.kernel is not None and span.end_ns == 900
     assert (span.kernel.grid_x, span.kernel.registers_per_thread, span.kernel.time_us) == (7, 42, 0.9)
-    assert set(FIELDS) <= set(dir(cupti.ActivityKernel10))
+    assert set(FIELDS) <= set(dir(getattr(cupti, record)))
     assert {"correlation_id", "external_id"} <= set(dir(cupti.ActivityExternalCorrelation))
     assert set(vars(KINDS)) <= set(dir(cupti.ActivityKind))
     assert {name for name in dir(FakeCupti) if name.startswith("activity_")} <= set(dir(cupti))
