@@ -19,12 +19,10 @@ class Plan:
     """One bundle: its ``files``, licence ``notices``, filters, ``candidate``, and how many ``shapes`` (None: all).
 
     A sample keeps fits of half a million rows to minutes and bundles to megabytes; `seer train` takes everything.
-    ``candidates`` says how datasets list them; tables of operators, which are read as such, have none.
     """
 
     files: tuple[str, ...]
     notices: tuple[str, ...]
-    candidates: str | None = None
     where: tuple[str, ...] = ()
     shapes: int | None = None
     operators: bool = False
@@ -39,31 +37,26 @@ class Plan:
         if self.operators:
             data = Dataset(read_operator_tables(paths), "listed", ", ".join(self.files))
         else:
-            data = Effort().sample(load_all(paths, self.candidates, self.where), self.shapes)
+            data = Effort().sample(load_all(paths, None, self.where), self.shapes)
         return replace(data, metadata={**data.metadata, "licence_notices": list(self.notices)})
 
 
 DLPERF = "Fitted on measurements of rai-project/dlperf (University of Illinois/NCSA Open Source License)."
 SCOPE = "Fitted on measurements of c3sr/scope (Apache License 2.0)."
 NEUSIGHT = "Fitted on measurements of sitar-lab/NeuSight (MIT License)."
+MIOPEN = "Fitted on the find databases of ROCm/MIOpen (MIT License)."
 DEEPBENCH = "Fitted on measurements of baidu-research/DeepBench (Apache License 2.0)."
 PLANS = {
     "cudnn7": Plan((FILES["cudnn"][0], FILES["partial"][0]), (DLPERF, SCOPE)),
     "miopen": Plan(
         tuple(FILES[name][0] for name in ("mi210", "mi100", "mi300x", "navi21")),
-        ("Fitted on the find databases of ROCm/MIOpen (MIT License).",),
-        candidates="listed",
+        (MIOPEN,),
         where=("layout=NCHW", "dtype=fp32,fp16,bf16"),
         shapes=3000,
     ),
     "mi300x": Plan(
         tuple(FILES[name][0] for name in ("mi300x_2024", "mi300x")),
-        (
-            "Fitted on the find database of scerzh/miopen (MIT License).",
-            "Fitted on the find databases of ROCm/MIOpen (MIT License).",
-        ),
-        candidates="listed",
-        where=("dtype=fp32,fp16,bf16",),
+        (MIOPEN, "Fitted on the find database of scerzh/miopen (MIT License)."),
         candidate="solver",
     ),
     "operators": Plan(

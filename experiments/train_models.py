@@ -25,8 +25,7 @@ def tell_errors(label: str, bundle: Bundle, *, picks: bool = False) -> None:
             f"{label}, {family}: median error of unseen shapes {100 * held_out['time']['median_ape']:.1f} %"
         )
         for stratum, figures in held_out["choice"].items() if picks else ():
-            told = f"slowdown {figures['slowdown_macro']:.3f} over {figures['shapes']} shapes"
-            print(f"picks, {stratum}: {told}")
+            print(f"picks, {stratum}: slowdown {figures['slowdown_macro']:.3f} of {figures['shapes']} shapes")
 
 
 def inside(bundle_path: str, data: Dataset) -> float:
