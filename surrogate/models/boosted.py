@@ -7,6 +7,7 @@ sizes, the problem's roofline as the base, no trend.
 """
 
 import os
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -65,9 +66,9 @@ class _Boosted(TimeModel):
         self.random_state = random_state
         self.device = device
 
+    @abstractmethod
     def columns(self, family: Family) -> tuple[str, ...]:
         """The columns that the trees see, before the candidate's code."""
-        raise NotImplementedError
 
     def feature_types(self, family: Family) -> list[str]:
         """What XGBoost is told of each column of `design`: all are quantities."""

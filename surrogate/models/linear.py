@@ -1,6 +1,7 @@
 """`linear-dims` and `linear-terms`: ridge regression of log time, one fit per candidate."""
 
 import json
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -22,9 +23,9 @@ class _Linear(TimeModel):
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = alpha
 
+    @abstractmethod
     def columns(self, family: Family) -> tuple[str, ...]:
         """The columns that the model sees."""
-        raise NotImplementedError
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         x, y = self._design(rows), np.log(time_us)

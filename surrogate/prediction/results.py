@@ -1,6 +1,7 @@
 """What a predictor answers with: `Selection`, `Prediction`, `Predictions`, `KernelTime`; and the limits of a caller."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -114,14 +115,14 @@ class Limits:
         return None
 
 
-class _Shown:
+class _Shown(ABC):
     """A result that shows itself as a table."""
 
     __slots__ = ()
 
+    @abstractmethod
     def table(self) -> Table:
         """What people see."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return self.table().text()

@@ -50,7 +50,7 @@ class Activity:
     def __init__(self, cupti: Any, flush_bytes: int = 0) -> None:
         self._cupti = cupti
         self._kinds = cupti.ActivityKind
-        self._errors = (RuntimeError, NotImplementedError, getattr(cupti, "cuptiError", RuntimeError))
+        self._errors = (RuntimeError, getattr(cupti, "cuptiError", RuntimeError))
         self._flush_bytes = flush_bytes
         self._spans: dict[int, list[Span]] = {}
         self._labels: dict[int, int] = {}
