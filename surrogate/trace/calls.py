@@ -15,7 +15,7 @@ from surrogate.features.conv import Conv
 from surrogate.network.call import Call, Shape, UnsupportedError, recorded
 from surrogate.network.calls import flops_and_bytes, has_rule, problems
 from surrogate.network.network import Work
-from surrogate.trace.events.tables import Trace
+from surrogate.trace.events.tables import Trace, enclosing
 
 _CONV_BACKWARD = "aten::cudnn_convolution_backward"
 _HALVES = (f"{_CONV_BACKWARD}_input", f"{_CONV_BACKWARD}_weight")
@@ -42,15 +42,13 @@ class CallReader:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self._has_rule = trace.named(trace.ranges, has_rule)
+        self._owner = enclosing(trace.ranges, trace.named(trace.ranges, has_rule))
         self._gradients = _gradient_shapes(trace)
         self._read: dict[Any, Any] = {}
 
     def owner(self, row: int) -> int:
         """The innermost operator with a rule at or around a row of ``trace.ranges``, -1 for none."""
-        while row >= 0 and not self._has_rule[row]:
-            row = int(self.trace.ranges.parent[row])
-        return row
+        return int(self._owner[row]) if row >= 0 else -1
 
     def work(self, row: int) -> CallWork | None:
         """FLOPs and bytes of the operator that `owner` gives; None where they cannot be derived."""
@@ -147,11 +145,10 @@ def _gradient_shapes(trace: Trace) -> dict[int, Shape]:
     """Autograd sequence number → shape of the gradient that its backward convolution got: the forward's output."""
     ranges = trace.ranges
     places = np.array([_GRADIENT.get(name, -1) for name in trace.names] or [-1])[ranges.name]
+    numbered = enclosing(ranges, ranges.sequence >= 0)
     gradients: dict[int, Shape] = {}
     for row in np.flatnonzero(places >= 0).tolist():
-        shapes, around = trace.shapes_of(row), row
-        while around >= 0 and ranges.sequence[around] < 0:
-            around = int(ranges.parent[around])
+        shapes, around = trace.shapes_of(row), int(numbered[row])
         if around >= 0 and shapes is not None and len(shapes) > places[row] and is_shape(shapes[places[row]]):
             gradients[int(ranges.sequence[around])] = shapes[places[row]]
     return gradients

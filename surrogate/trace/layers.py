@@ -12,7 +12,7 @@ import numpy as np
 from surrogate.trace.events import kinds
 from surrogate.trace.events.build import within
 from surrogate.trace.events.iterations import Iteration, iteration_at, iteration_of, iterations
-from surrogate.trace.events.tables import Ints, Trace, linked, take
+from surrogate.trace.events.tables import Ints, Trace, enclosing, holding, linked, take
 
 FORWARD, BACKWARD, OTHER = range(3)
 PHASES = ("forward", "backward", "other")
@@ -86,28 +86,16 @@ def _tops(trace: Trace) -> Ints:
     """
     ranges = trace.ranges
     anchors = (ranges.kind == kinds.OPERATOR) | trace.named(ranges, _WRAPPER.match)
-    rows = np.arange(len(ranges))
     if not anchors.any():
-        return np.where(np.isin(ranges.kind, (kinds.NVTX, kinds.ANNOTATION)), rows, -1)
-    top = np.where(anchors, rows, -1)
-    for row in np.argsort(ranges.depth, kind="stable").tolist():  # outer ranges first
-        parent = ranges.parent[row]
-        if parent >= 0 and top[parent] >= 0:
-            top[row] = top[parent]
-    return top
+        return np.where(np.isin(ranges.kind, (kinds.NVTX, kinds.ANNOTATION)), np.arange(len(ranges)), -1)
+    return enclosing(ranges, anchors, outermost=True)
 
 
 def _leaf_modules(trace: Trace) -> Ints:
     """Rows of ``frames`` that are modules without a module inside."""
     frames = trace.frames
     is_module = trace.named(frames, lambda name: name.startswith(_MODULE))
-    holds_module = np.zeros(len(frames), np.bool_)
-    for row in np.flatnonzero(is_module).tolist():
-        parent = frames.parent[row]
-        while parent >= 0 and not holds_module[parent]:
-            holds_module[parent] = True
-            parent = frames.parent[parent]
-    return np.flatnonzero(is_module & ~holds_module)
+    return np.flatnonzero(is_module & ~holding(frames, frames.parent[is_module]))
 
 
 def _modules_of(trace: Trace, modules: Ints) -> Ints:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Ints, Ranges, Trace, linked, take
+from surrogate.trace.events.tables import Ints, Ranges, Trace, enclosing, grouped, linked, take
 
 Mask = NDArray[np.bool_]
 _MIN_MATCH = 0.9
@@ -264,14 +264,9 @@ def _nested(table: Ranges, kept: Mask) -> tuple[Ranges, Ints]:
 
     The second is -1 for none; its last entry serves the link -1.
     """
-    rows = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1).tolist()
-    depths = [0] * len(rows)  # how many kept ancestors
-    parents, held = table.parent.tolist(), [*kept.tolist(), False]
-    for row in np.argsort(table.depth, kind="stable").tolist():  # outer ranges first
-        parent = parents[row]
-        depths[row] = depths[parent] + held[parent]
-        if rows[row] < 0:
-            rows[row] = rows[parent]
-    part, new_rows = take(table, kept), np.array(rows, dtype=np.int64)
-    depth = np.array(depths[:-1], dtype=np.int64)[kept]
-    return replace(part, parent=new_rows[part.parent], depth=depth), new_rows
+    new_rows = np.append(linked(np.cumsum(kept) - 1, enclosing(table, kept)), -1)
+    part = take(table, kept)
+    parent, depth = new_rows[part.parent], np.zeros(len(part), np.int64)
+    for _, rows in grouped(part.depth, np.arange(len(part))):  # outer ranges first
+        depth[rows] = linked(depth, parent[rows]) + 1
+    return replace(part, parent=parent, depth=depth), new_rows
