@@ -30,8 +30,8 @@ class Layers:
     """Layer instances of a trace, in time order, one per run of a layer.
 
     ``name`` is unique within an iteration (``conv2d.3`` is its fourth conv2d), ``type`` drops the number. ``row`` is
-    the instance's row in ``trace.ranges``, or in ``trace.frames`` where ``from_frame`` is 1. ``of_range``, ``of_call``
-    and ``of_activity`` give each event's instance, -1 for none; ``phase_of_range`` and ``phase_of_activity`` its part
+    the instance's row in ``trace.ranges``, or in ``trace.frames`` where ``from_frame`` is 1. ``of_range`` and
+    ``of_activity`` give each event's instance, -1 for none; ``phase_of_range`` and ``phase_of_activity`` its part
     (`PHASES`). ``iteration`` is the position in ``iterations``, -1 for an instance in none.
     """
 
@@ -43,7 +43,6 @@ class Layers:
     end_ns: Ints
     iteration: Ints
     of_range: Ints
-    of_call: Ints
     of_activity: Ints
     phase_of_range: Ints
     phase_of_activity: Ints
@@ -158,8 +157,8 @@ def _instances(trace: Trace, anchor: Ints, module: Ints, modules: Ints, phases: 
     ]
     names, types = _labels(texts, iteration)
     return Layers(
-        names, types, row, from_frame, starts, ends, iteration, of_range, linked(of_range, trace.calls.range),
-        linked(of_range, around), phases, linked(phases, around, OTHER), every, iteration_of(every, trace)[2],
+        names, types, row, from_frame, starts, ends, iteration, of_range, linked(of_range, around),
+        phases, linked(phases, around, OTHER), every, iteration_of(every, trace)[2],
     )  # fmt: skip
 
 

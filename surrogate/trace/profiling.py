@@ -11,7 +11,7 @@ from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify
 from surrogate.trace.calls import CallReader, kernels_by_owner
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, linked, merged
+from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, grouped, linked, merged
 from surrogate.trace.layers import Layers, find_layers
 
 _PREPARING = {"offsets", "layout", "fft_filter", "winograd_filter", "xmma_setup"}
@@ -106,9 +106,7 @@ def idle_before_us(activities: Activities, device: Ints) -> Floats:
     Per device the idle times and the busy time (`union_us`) add up to the span from first start to last end.
     """
     idle = np.zeros(len(activities))
-    for index in np.unique(device).tolist():
-        rows = np.flatnonzero(device == index)
-        rows = rows[np.argsort(activities.start_ns[rows], kind="stable")]
+    for _, rows in grouped(device, np.argsort(activities.start_ns, kind="stable")):
         reach = np.maximum.accumulate(activities.end_ns[rows])
         idle[rows[1:]] = np.maximum(activities.start_ns[rows[1:]] - reach[:-1], 0) / 1e3
     return idle
