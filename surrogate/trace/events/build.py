@@ -7,15 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surrogate.trace.events import kinds
-from surrogate.trace.events.raw import (
-    COLUMNS,
-    Columns,
-    Interner,
-    RawTrace,
-    columns_of,
-    integers,
-    triples,
-)
+from surrogate.trace.events.raw import COLUMNS, Columns, Interner, RawTrace, columns_of, integers, triples
 from surrogate.trace.events.tables import (
     Activities,
     Allocations,
