@@ -13,7 +13,6 @@ from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import MODELS, Network, evaluate, select, setting_of, user_function, what_if
 from surrogate.trace.whatif.distributed import NETWORK
 from surrogate.trace.whatif.hardware import convolutions_of
-from surrogate.trace.whatif.setting import parameters_of
 
 
 def times(graph, **given_):
@@ -54,11 +53,6 @@ def test_fused_adam_leaves_one_kernel_and_one_launch(resnet_graph, resnet_settin
     # 25.56 million parameters, 28 bytes each, at the V100's 900 GB/s.
     assert graph.duration_us[kernels].max() == pytest.approx(25.56e6 * 28 / 900e3, rel=0.05)
     assert select(graph, kind="call", layer="^Optimizer.step", iteration=2).sum() == 1
-
-
-def test_parameters_of_resnet(resnet_graph, resnet_setting):
-    found = parameters_of(resnet_setting.profile.trace, 1, resnet_graph.iterations)
-    assert len(found) == 161 and sum(one.elements for one in found) == 25_557_032
 
 
 def test_batch_norm_and_relu(resnet_graph, resnet_setting):
