@@ -87,9 +87,10 @@ def _load(
 
 def _write_page(profiled: "Profile", html: Path | None) -> None:
     if html:
-        from surrogate.trace.page import write_page
+        from surrogate.dataset.files import write_text
+        from surrogate.trace.page import trace_page
 
-        write_page(profiled, html)
+        write_text(html, trace_page(profiled))
 
 
 def _columns(records: Sequence[dict[str, Any]], names: Sequence[str], **around: Any) -> Table:

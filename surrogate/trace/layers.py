@@ -5,6 +5,7 @@ layer whose host window holds its launch call. Here a backward operator belongs 
 """
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -164,15 +165,12 @@ def _instances(trace: Trace, anchor: Ints, module: Ints, modules: Ints, phases: 
 
 def _labels(texts: list[str], iteration: Ints) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names (numbered per type and iteration from 0) and types."""
-    counts: dict[tuple[int, str], int] = {}
-    names, types = [], []
-    for text, position in zip(texts, iteration.tolist(), strict=True):
-        kind = layer_type(text)
-        number = counts.get((position, kind), 0)
-        counts[position, kind] = number + 1
-        types.append(kind)
-        names.append(f"{kind}.{number}")
-    return tuple(names), tuple(types)
+    types, names = tuple(map(layer_type, texts)), []
+    counts: Counter[tuple[int, str]] = Counter()
+    for key in zip(iteration.tolist(), types, strict=True):
+        names.append(f"{key[1]}.{counts[key]}")
+        counts[key] += 1
+    return tuple(names), types
 
 
 def layer_type(name: str) -> str:

@@ -12,7 +12,6 @@ from surrogate.trace.events.tables import Ints, linked
 from surrogate.trace.graph.tasks import (
     DEVICE_KINDS,
     MARK,
-    MARKS,
     TASK_KINDS,
     Floats,
     Graph,
@@ -42,16 +41,17 @@ class Timeline:
         """`total_us` shared among the iterations."""
         return self.total_us / max(len(self.graph.iterations), 1)
 
+    def marks_us(self) -> Floats:
+        """Start and end of every iteration by its marks on the main thread, shape (iterations, 2); none without one."""
+        marks = np.flatnonzero(self.graph.kind == MARK)
+        order = np.lexsort(
+            (self.graph.name[marks], self.graph.iteration[marks])
+        )  # a start's name is before an end's
+        return self.start_us[marks[order]].reshape(-1, 2)
+
     def iteration_us(self) -> list[float]:
         """For every iteration the time between its start mark and its end mark on the main thread."""
-        graph = self.graph
-        marks = np.flatnonzero(graph.kind == MARK).tolist()
-        times = {(graph.iteration[task], graph.name_of(task)): float(self.start_us[task]) for task in marks}
-        return [
-            times[i, MARKS[1]] - times[i, MARKS[0]]
-            for i in range(len(graph.iterations))
-            if (i, MARKS[0]) in times
-        ]
+        return np.diff(self.marks_us()).ravel().tolist()
 
     def __repr__(self) -> str:
         return f"Timeline({self.graph!r}, {self.total_us / 1e3:.3f} ms)"

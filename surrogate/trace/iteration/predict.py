@@ -311,7 +311,8 @@ class _Walk:
         # Where nothing is lacking, measured times are what was asked for; else they are what the surrogate left.
         kept = [bool(self.times.reasons) and self.times.source[row] == MEASURED for row in rows]
         known = sum(unit.is_input or overheads.knows(unit.name) for unit in units)
-        measured_us = iteration.time_us
+        measured_us, device_us = iteration.time_us, self.trace.activities.time_us
+        known_us = float(device[~np.array(kept, np.bool_)].sum())
         return IterationTime(
             index=iteration.index,
             label=iteration.label,
@@ -322,12 +323,10 @@ class _Walk:
             alone_us=alone.now_us,
             host_us=alone.host_now_us,
             device_us=busy,
-            measured_device_us=float(self.trace.activities.time_us[rows].sum()),
+            measured_device_us=float(device_us[rows].sum()),
             input_us=sum(unit.time_us for unit in units if unit.is_input),
             untraced_us=_untraced_us(units),
-            coverage=float(device[~np.array(kept, np.bool_)].sum() / busy)
-            if busy
-            else float(len(self.trace.activities) > 0),
+            coverage=known_us / busy if busy else float(len(device_us) > 0),
             host_coverage=known / len(units) if units else 1.0,
         )
 
@@ -344,11 +343,10 @@ class _Walk:
             host = idle.alone_us(unit, self.overheads_of[unit.iteration])
             sums[unit.name] += [1, len(unit.launches), host, measured[rows].sum(), predicted[rows].sum()]
             sources[unit.name].update(dict.fromkeys(self.times.source[row] for row in rows))
-        table = []
-        for name, values in sums.items():
-            calls, launches, host, before, after = (values / len(chosen)).tolist()
-            listed = ", ".join(sorted(sources[name]))
-            table.append(OperatorRow(name, calls, launches, host, before, after, listed))
+        table = [
+            OperatorRow(name, *(values / len(chosen)).tolist(), ", ".join(sorted(sources[name])))
+            for name, values in sums.items()
+        ]
         return tuple(sorted(table, key=lambda row: (-row.predicted_us, -row.host_us, row.operator)))
 
 
