@@ -37,6 +37,11 @@ class Look:
     dashes: Any
     hatch: str
 
+    @property
+    def line(self) -> dict[str, Any]:
+        """What a line of the series is drawn with, as settings of ``Axes.plot``."""
+        return {"color": self.colour, "linestyle": self.dashes, "marker": self.marker, "fillstyle": "none"}
+
 
 _REFERENCE_LOOKS = {
     "heuristic": Look(INK, "x", (0, (1, 1)), "||||"),
@@ -61,12 +66,7 @@ def looks(names: list[str]) -> dict[str, Look]:
     kinds = {name: "heuristic" if is_heuristic(name) else name for name in names}
     learned = [name for name in names if kinds[name] not in _REFERENCE_LOOKS]
     ranked = {
-        name: Look(
-            _COLOURS[i % len(_COLOURS)],
-            _MARKERS[i % len(_MARKERS)],
-            _DASHES[i % len(_DASHES)],
-            _HATCHES[i % len(_HATCHES)],
-        )
+        name: Look(*(kind[i % len(kind)] for kind in (_COLOURS, _MARKERS, _DASHES, _HATCHES)))
         for i, name in enumerate(learned)
     }
     return {name: _REFERENCE_LOOKS.get(kinds[name]) or ranked[name] for name in names}

@@ -69,8 +69,10 @@ def find_layers(trace: Trace) -> Layers:
     layer of the last forward operator with its autograd sequence number.
     """
     top = _tops(trace)
-    modules = _leaf_modules(trace)
-    of_module = _modules_of(trace, modules)
+    modules, ranges = _leaf_modules(trace), trace.ranges
+    # For every range the leaf module (row of ``frames``) that is open on its thread when it starts, -1 for none.
+    around = within(ranges.start_ns, ranges.end_ns, ranges.thread, take(trace.frames, modules))
+    of_module = linked(modules, around)
     own = linked(of_module, top)
     forward = np.where((own < 0) & (top >= 0), linked(_forward_of(trace, top), top), -1)
     phases = _phases(trace, top, forward)
@@ -96,13 +98,6 @@ def _leaf_modules(trace: Trace) -> Ints:
     frames = trace.frames
     is_module = trace.named(frames, lambda name: name.startswith(_MODULE))
     return np.flatnonzero(is_module & ~holding(frames, frames.parent[is_module]))
-
-
-def _modules_of(trace: Trace, modules: Ints) -> Ints:
-    """For every range the leaf module (row of ``frames``) that is open on its thread when it starts, -1 for none."""
-    ranges = trace.ranges
-    around = within(ranges.start_ns, ranges.end_ns, ranges.thread, take(trace.frames, modules))
-    return linked(modules, around)
 
 
 def _forward_of(trace: Trace, top: Ints) -> Ints:

@@ -70,10 +70,8 @@ def test_ids_are_unique_and_references_have_their_target(written: Path) -> None:
     page = _page(written / "report.html")
     assert len(page.ids) == len(set(page.ids))
     text = (written / "report.html").read_text(encoding="utf-8")
-    targets = {link[1:] for link in page.links if link.startswith("#")} | set(
-        re.findall(r"url\(#([^)]+)\)", text)
-    )
-    assert targets <= set(page.ids)
+    targets = {link[1:] for link in page.links if link.startswith("#")}
+    assert targets.union(re.findall(r"url\(#([^)]+)\)", text)) <= set(page.ids)
 
 
 def test_the_page_says_what_a_reader_needs(written: Path) -> None:
@@ -103,9 +101,7 @@ def test_data_is_escaped_everywhere(tmp_path: Path, results: dict[str, Any]) -> 
     assert any(evil in word for word in page.words)
 
 
-def test_same_folder_same_bytes(
-    written: Path, tmp_path: Path, results: dict[str, Any], folder_of: Make
-) -> None:
+def test_same_folder_same_bytes(written: Path, tmp_path: Path, results: dict, folder_of: Make) -> None:
     """Whatever the user's own settings of matplotlib; dates and program names would differ."""
     folder = folder_of(tmp_path, results)
     with mpl.rc_context({"font.size": 20, "axes.grid": False, "svg.hashsalt": "other"}):

@@ -53,9 +53,7 @@ def test_both_generations_give_the_same_tables(make_trace, make_older, read):
     assert new.activities.call.tolist() == old.activities.call.tolist()
     assert new.activities.range.tolist() == old.activities.range.tolist()
     assert new.ranges.parent.tolist() == old.ranges.parent.tolist()
-    assert (
-        [(s.device, s.stream) for s in new.streams] == [(s.device, s.stream) for s in old.streams] == [(0, 7)]
-    )
+    assert all([(s.device, s.stream) for s in trace.streams] == [(0, 7)] for trace in (new, old))
 
 
 def test_tables_are_sorted_and_times_start_at_zero(make_trace, read):
