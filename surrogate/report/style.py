@@ -66,7 +66,12 @@ def looks(names: list[str]) -> dict[str, Look]:
     kinds = {name: "heuristic" if is_heuristic(name) else name for name in names}
     learned = [name for name in names if kinds[name] not in _REFERENCE_LOOKS]
     ranked = {
-        name: Look(*(kind[i % len(kind)] for kind in (_COLOURS, _MARKERS, _DASHES, _HATCHES)))
+        name: Look(
+            _COLOURS[i % len(_COLOURS)],
+            _MARKERS[i % len(_MARKERS)],
+            _DASHES[i % len(_DASHES)],
+            _HATCHES[i % len(_HATCHES)],
+        )
         for i, name in enumerate(learned)
     }
     return {name: _REFERENCE_LOOKS.get(kinds[name]) or ranked[name] for name in names}

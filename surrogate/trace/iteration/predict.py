@@ -343,10 +343,11 @@ class _Walk:
             host = idle.alone_us(unit, self.overheads_of[unit.iteration])
             sums[unit.name] += [1, len(unit.launches), host, measured[rows].sum(), predicted[rows].sum()]
             sources[unit.name].update(dict.fromkeys(self.times.source[row] for row in rows))
-        table = [
-            OperatorRow(name, *(values / len(chosen)).tolist(), ", ".join(sorted(sources[name])))
-            for name, values in sums.items()
-        ]
+        table = []
+        for name, values in sums.items():
+            calls, launches, host, before, after = (values / len(chosen)).tolist()
+            listed = ", ".join(sorted(sources[name]))
+            table.append(OperatorRow(name, calls, launches, host, before, after, listed))
         return tuple(sorted(table, key=lambda row: (-row.predicted_us, -row.host_us, row.operator)))
 
 
