@@ -155,12 +155,8 @@ def merge_runs(paths: Sequence[str | Path]) -> Merged:
         (path, contents.header, contents.records) for path, contents in logs if contents.header is not None
     ]
     named = ", ".join(map(str, paths)) or "nothing"
-    try:
+    with log.undamaged(named, refusals=True):
         merged = merge(held, {"runs": [header.to_dict() for _, header, _ in held]})
-    except InputError:
-        raise
-    except log.DAMAGE as error:
-        raise log.damaged(named, error) from None
     if merged.rows.empty:
         raise InputError(f"{named}: no measurement or ranking to merge; collect some first")
     return merged
@@ -192,10 +188,8 @@ def _table(rows: list[dict[str, Any]], table: str) -> pd.DataFrame:
 def _measured(runs: Sequence[Run], metadata: dict[str, Any]) -> Merged:
     gathered = Gathered()
     for path, header, records in runs:
-        try:
+        with log.undamaged(path):
             gather(header, records, gathered)
-        except log.DAMAGE as error:
-            raise log.damaged(path, error) from None
     metadata |= {"anchors": _anchors(gathered), "duplicates_dropped": gathered.duplicates}
     rows = [_row(key, gathered) for key in gathered.visits]
     return Merged(_table(rows, "dataset"), _table(_kernels(gathered), "kernels"), metadata)
@@ -287,12 +281,10 @@ def _latest(
     rows: dict[tuple[str, ...], Any] = {}
     for path, header, records in runs:
         device = _device(header)
-        try:
+        with log.undamaged(path):
             for record in records:
                 if record["kind"] == kind:
                     rows[*device, record["problem"]] = rows_of(device, record)
-        except log.DAMAGE as error:
-            raise log.damaged(path, error) from None
     return list(rows.values())
 
 
