@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from experiments import all as everything
-from experiments import fit_bundles, train_for_one_gpu, train_models
+from experiments import fit_bundles, train_models
 from experiments.catalogue import BEGIN, END, NAMES, experiment
 from experiments.experiment import Effort, Outcome, run_script, write_outcome
 from experiments.sources import FILES, Sources
@@ -136,12 +136,12 @@ def test_training_scripts(sources: Sources, effort: Effort, tmp_path: Path, caps
     data = str(sources.path("cudnn"))
     train_models.main(data, str(tmp_path / "models"))
     assert "seer-time-only, conv: median error" in capsys.readouterr().out
-    train_for_one_gpu.main(data, "Tesla T4", str(tmp_path / "one"))
+    train_models.main(data, str(tmp_path / "one"), "Tesla T4")
     assert "other GPUs, seen shapes" in capsys.readouterr().out
     for name in ("models", "one"):
         assert load(tmp_path / name).card["data"]["rows"] > 0
     with pytest.raises(InputError, match="Tesla T4, Tesla V100"):
-        train_for_one_gpu.main(data, "Tesla T5", str(tmp_path / "bundle"))
+        train_models.main(data, str(tmp_path / "bundle"), "Tesla T5")
 
 
 def test_the_bundles_that_ship_are_fitted_from_their_tables(

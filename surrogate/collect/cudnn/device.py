@@ -103,7 +103,8 @@ class CudnnDevice:
     def relative_error(self, conv: Conv, algorithm: str) -> float:
         """Error of one forward run against float64 on the same operands: it tells which arithmetic ran.
 
-        ``conv`` is a forward problem. Raises `CudnnError`, `MemoryError` or `GpuFaultError` where it cannot run.
+        ``conv`` is a forward problem in fp32 and NCHW. Raises `CudnnError`, `MemoryError` or `GpuFaultError` where it
+        cannot run.
         """
         current = self._set(conv)
         workspace_bytes = self._workspace_bytes(current, algorithm)
@@ -111,8 +112,8 @@ class CudnnDevice:
             raise MemoryError(f"the workspace needs {workspace_bytes} bytes")
         self.stopwatch.warm(self._call(current, algorithm, workspace_bytes))
         sizes = tensor_sizes_bytes(conv)
-        x, w, y = (self._gpu.read(current.pointers[role], sizes[role]) for role in ("x", "w", "y"))
-        return forward_error(conv, x, w, y)
+        raw = {role: self._gpu.read(current.pointers[role], sizes[role]) for role in ("x", "w", "y")}
+        return forward_error(conv, raw)
 
     def _errors(self, conv: Conv) -> dict[str, float | None]:
         """Algorithm → relative error on ``conv``, of those that run; None where it is not finite (JSON has no NaN)."""
@@ -200,28 +201,15 @@ def _choice(conv: Conv, entry: AlgoPerf) -> Choice:
     )
 
 
-def decode(raw: np.ndarray, dtype: str) -> np.ndarray:
-    """Bytes (uint8) of ``dtype`` as float64 values, flat; bf16 is the upper half of a float32."""
-    if dtype == "bf16":
-        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return raw.view({"fp64": np.float64, "fp32": np.float32, "fp16": np.float16}[dtype]).astype(np.float64)
+def forward_error(conv: Conv, raw: Mapping[str, np.ndarray]) -> float:
+    """‖y − reference‖ / ‖reference‖ of a forward result, fp32 in NCHW; ``raw``: role → its bytes.
 
-
-def forward_error(conv: Conv, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> float:
-    """‖y − reference‖ / ‖reference‖ of a forward result on ``x`` and ``w``, each raw bytes in ``conv``'s layout.
-
-    It tells which arithmetic ran: below 1e-5 for fp32 with FMA, about 3e-4 with TF32 (10 mantissa bits).
+    It tells which arithmetic ran: below 1e-5 for FMA, about 3e-4 with TF32 (10 mantissa bits).
     """
-
-    def as_nchw(raw: np.ndarray, n: int, c: int, h: int, w: int) -> np.ndarray:
-        flat = decode(raw, conv.dtype)
-        return (
-            flat.reshape(n, c, h, w)
-            if conv.layout == "NCHW"
-            else flat.reshape(n, h, w, c).transpose(0, 3, 1, 2)
-        )
-
-    image = as_nchw(x, conv.n, conv.c, conv.h, conv.w)
-    filters = as_nchw(w, conv.k, conv.c // conv.groups, conv.r, conv.s)
-    result = as_nchw(y, conv.n, conv.k, conv.out_h, conv.out_w)
-    return relative_error(result, direct(image, filters, conv))
+    shapes = {
+        "x": (conv.n, conv.c, conv.h, conv.w),
+        "w": (conv.k, conv.c // conv.groups, conv.r, conv.s),
+        "y": (conv.n, conv.k, conv.out_h, conv.out_w),
+    }
+    x, w, y = (raw[role].view(np.float32).reshape(shape) for role, shape in shapes.items())
+    return relative_error(y, direct(x, w, conv))
