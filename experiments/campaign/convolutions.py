@@ -127,14 +127,14 @@ def _write_tables(path: Path, counted: Counted | None, report: SliceReport) -> N
     target, kernels = path.with_suffix(".parquet"), merged.kernels
     tables = {}
     if counted is not None and len(counted.kernels):
-        if len(kernels):
+        if kernels is not None and len(kernels):
             kernels, hits = add_counters(kernels, counted.kernels)
             report.notes.append(f"counters joined to {hits} of {len(kernels)} kernels")
-        named = {name: merged.rows[name].iloc[0] for name in DEVICE_COLUMNS}
+        named = {name: merged.frame[name].iloc[0] for name in DEVICE_COLUMNS}
         device = pd.DataFrame(named, index=counted.kernels.index)
         tables[path.with_suffix(".counters.parquet")] = pd.concat([device, counted.kernels], axis=1)
-    tables[target] = merged.rows
-    if len(kernels):
+    tables[target] = merged.frame
+    if kernels is not None and len(kernels):
         tables[kernels_path(target)] = kernels
     for file, table in tables.items():
         write_parquet(table, file, metadata)

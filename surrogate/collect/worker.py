@@ -103,9 +103,8 @@ class Worker:
     def _discard(self, child: "subprocess.Popen[str]") -> None:
         self._child = None
         child.kill()
-        with suppress(
-            OSError, ValueError, subprocess.TimeoutExpired
-        ):  # a request may still be buffered for it
+        # a request may still be buffered for it
+        with suppress(OSError, ValueError, subprocess.TimeoutExpired):
             child.communicate(timeout=10.0)
 
 

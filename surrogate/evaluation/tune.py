@@ -407,11 +407,10 @@ def _join(
         study = optuna.create_study(study_name=name, storage=storage, **_search_method(seed))
     except optuna.exceptions.DuplicatedStudyError:
         study = optuna.load_study(study_name=name, storage=storage, **_search_method(None))
-    has_trials = bool(
-        study.get_trials(deepcopy=False)
-    )  # read first: its maker says what it is for, then adds trials
+    trials = study.get_trials(deepcopy=False)
+    # read first: its maker says what it is for, then adds trials
     if IDENTITY not in study.user_attrs:
-        if has_trials:
+        if trials:
             raise InputError(
                 f"study {name!r} in {where} is not one of `seer tune`; give another --study name"
             )

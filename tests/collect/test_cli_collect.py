@@ -31,7 +31,7 @@ def test_a_replay_is_collected_and_repeated(seer, recording, tmp_path):
     result = seer(*words)
     assert result.code == 0, result.err
     assert "12 of 12 problems done" in result.out
-    assert merge_runs([output]).rows.time_us.notna().sum() > 12
+    assert merge_runs([output]).frame.time_us.notna().sum() > 12
     before = output.read_bytes()
     result = seer(*words)
     assert (result.code, output.read_bytes()) == (0, before)
@@ -46,7 +46,7 @@ def test_a_plan_file_and_shards(seer, recording, tmp_path):
         output = tmp_path / f"{shard[0]}.jsonl"
         words = ("--device", "replay", "--recording", recording, "--plan", plan, "--shard", shard)
         assert seer(*words, "-o", output).code == 0
-    rows = merge_runs([tmp_path / "1.jsonl", tmp_path / "2.jsonl"]).rows
+    rows = merge_runs([tmp_path / "1.jsonl", tmp_path / "2.jsonl"]).frame
     assert len(rows) == 24
 
 
@@ -181,6 +181,6 @@ def test_an_ended_run_goes_on_and_has_the_table_of_a_whole_one(seer, recording, 
         assert "Traceback" not in errors
     assert "12 of 12 problems done" in seer(*words, output).out and seer(*words, whole).code == 0
     cut, uncut = (merge_runs([path]) for path in (output, whole))
-    pd.testing.assert_frame_equal(cut.rows, uncut.rows)
+    pd.testing.assert_frame_equal(cut.frame, uncut.frame)
     pd.testing.assert_frame_equal(cut.kernels, uncut.kernels)
     assert cut.metadata["duplicates_dropped"] == 0

@@ -71,11 +71,8 @@ class Activity:
         """The instrument and nothing, or None and why it is missing."""
         try:
             from cupti import cupti  # pyright: ignore[reportMissingImports]
-        except (
-            ImportError,
-            RuntimeError,
-            OSError,
-        ) as error:  # its library may be missing, or refuse the driver
+        except (ImportError, RuntimeError, OSError) as error:
+            # its library may be missing, or refuse the driver
             missing = isinstance(error, ModuleNotFoundError)
             return None, "cupti-python is not installed" if missing else _line(error)
         activity = cls(cupti, flush_bytes)

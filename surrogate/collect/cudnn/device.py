@@ -37,7 +37,7 @@ class _Current:
     warmed: set[str] = field(default_factory=set)
 
 
-class CudnnDevice:
+class CudnnDevice(Instruments):
     """cuDNN's algorithms on the current GPU: their status, workspace, times and kernels; its heuristic; its Find.
 
     ``stopwatch`` times a call; another one may be put in its place, as the counters do.
@@ -51,19 +51,17 @@ class CudnnDevice:
         **parts: Any,
     ) -> None:
         """``parts``: stand-ins, as `Instruments` takes. `InputError` where libcudnn, CuPy or a GPU is missing."""
-        self._bench = Instruments(max_workspace_bytes, max_tensor_bytes, **parts)
-        self._gpu = self._bench.gpu
+        super().__init__(max_workspace_bytes, max_tensor_bytes, **parts)
         try:
-            self._convolutions = Convolutions(self._bench.library, self._bench.handle)
+            self._convolutions = Convolutions(self.library, self.handle)
         except CudnnError as error:
-            raise self._bench.does_not_start(error) from None
+            raise self.does_not_start(error) from None
         self._current: _Current | None = None
-        self.stopwatch = self._bench.stopwatch
 
     def describe(self) -> DeviceInfo:
         """The instruments' facts, and by which arithmetic each algorithm ran."""
         errors = {math: self._errors(conv) for math, conv in SELF_CHECK.items()}
-        return self._bench.describe("cudnn", relative_errors=errors)
+        return self.facts("cudnn", relative_errors=errors)
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
         """Every algorithm of the direction's enumeration."""
@@ -83,22 +81,18 @@ class CudnnDevice:
         try:
             current = self._set(conv)
             self._warm_rest(current)
-            workspace = (self._gpu.workspace, self._gpu.workspace_bytes)
+            workspace = (self.gpu.workspace, self.gpu.workspace_bytes)
             timed = self._convolutions.find(current.pointers, workspace)
-            self._gpu.synchronize()
+            self.gpu.synchronize()
         except (CudnnError, MemoryError, GpuFaultError):
-            settle(self._gpu)
+            settle(self.gpu)
             return ()
         return tuple(_choice(conv, entry) for entry in timed)
-
-    def conditions(self) -> Mapping[str, float]:
-        """Clocks, temperature, power, throttle reasons."""
-        return self._bench.conditions()
 
     def close(self) -> None:
         """Destroy descriptors and handle, and switch the instruments off."""
         self._convolutions.close()
-        self._bench.close()
+        super().close()
 
     def relative_error(self, conv: Conv, algorithm: str) -> float:
         """Error of one forward run against float64 on the same operands: it tells which arithmetic ran.
@@ -108,11 +102,11 @@ class CudnnDevice:
         """
         current = self._set(conv)
         workspace_bytes = self._workspace_bytes(current, algorithm)
-        if workspace_bytes > self._gpu.workspace_bytes:
+        if workspace_bytes > self.gpu.workspace_bytes:
             raise MemoryError(f"the workspace needs {workspace_bytes} bytes")
         self.stopwatch.warm(self._call(current, algorithm, workspace_bytes))
         sizes = tensor_sizes_bytes(conv)
-        raw = {role: self._gpu.read(current.pointers[role], sizes[role]) for role in ("x", "w", "y")}
+        raw = {role: self.gpu.read(current.pointers[role], sizes[role]) for role in ("x", "w", "y")}
         return forward_error(conv, raw)
 
     def _errors(self, conv: Conv) -> dict[str, float | None]:
@@ -123,7 +117,7 @@ class CudnnDevice:
                 error = self.relative_error(conv, algorithm)
                 errors[algorithm] = error if isfinite(error) else None
             except (CudnnError, MemoryError, GpuFaultError):
-                settle(self._gpu)
+                settle(self.gpu)
         return errors
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
@@ -139,17 +133,17 @@ class CudnnDevice:
             current = self._set(conv)
             current.warmed.add(algorithm)
             workspace_bytes = self._workspace_bytes(current, algorithm)
-            if workspace_bytes > self._gpu.workspace_bytes:
-                over = f"{workspace_bytes} bytes exceed the limit of {self._gpu.workspace_bytes}"
+            if workspace_bytes > self.gpu.workspace_bytes:
+                over = f"{workspace_bytes} bytes exceed the limit of {self.gpu.workspace_bytes}"
                 return Measurement("workspace_too_large", over, workspace_bytes=workspace_bytes)
             call = self._call(current, algorithm, workspace_bytes)
             timed = self.stopwatch.time(call, policy)
             return replace(timed, workspace_bytes=workspace_bytes, deterministic=deterministic)
         except CudnnError as error:
-            settle(self._gpu, error.code)
+            settle(self.gpu, error.code)
             return Measurement(error.status, str(error), workspace_bytes=workspace_bytes)
         except (GpuFaultError, MemoryError) as error:
-            settle(self._gpu)
+            settle(self.gpu)
             return Measurement("failed", str(error), workspace_bytes=workspace_bytes)
 
     def _warm_rest(self, current: _Current) -> None:
@@ -160,17 +154,17 @@ class CudnnDevice:
             current.warmed.add(algorithm)
             try:
                 workspace_bytes = self._workspace_bytes(current, algorithm)
-                if workspace_bytes <= self._gpu.workspace_bytes:
+                if workspace_bytes <= self.gpu.workspace_bytes:
                     self.stopwatch.warm(self._call(current, algorithm, workspace_bytes))
             except CudnnError as error:
-                settle(self._gpu, error.code)
+                settle(self.gpu, error.code)
             except GpuFaultError:
-                settle(self._gpu)
+                settle(self.gpu)
 
     def _call(self, current: _Current, algorithm: str, workspace_bytes: int) -> Callable[[], None]:
         """What launches the algorithm once on the current problem."""
         number = ALGORITHMS[current.conv.direction].index(algorithm)
-        workspace = (self._gpu.workspace, workspace_bytes)
+        workspace = (self.gpu.workspace, workspace_bytes)
         return lambda: self._convolutions.run(number, current.pointers, workspace)
 
     def _workspace_bytes(self, current: _Current, algorithm: str) -> int:
@@ -183,7 +177,7 @@ class CudnnDevice:
         self._current = None
         direction = self._convolutions.set(conv)
         sizes = tensor_sizes_bytes(conv)
-        placed = self._gpu.place([sizes[role] for role in direction.roles], conv.dtype)
+        placed = self.gpu.place([sizes[role] for role in direction.roles], conv.dtype)
         self._current = _Current(conv, dict(zip(direction.roles, placed, strict=True)))
         return self._current
 

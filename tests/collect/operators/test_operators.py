@@ -115,7 +115,7 @@ def test_this_cpu_runs_every_kind_and_the_table_tells(tmp_path):
     path = tmp_path / "run.jsonl"
     outcome = collect_operators(operators, CpuOperators({"name": "Fake CPU"}), path)
     assert outcome.finished and outcome.statuses == {"ok": len(KINDS)}
-    table = merge_runs([path]).rows
+    table = merge_runs([path]).frame
     assert set(table["operator"]) == set(KINDS) and (table["time_us"] > 0).all()
     assert dict(zip(table["operator"], table["family"], strict=True)) == {
         kind: FAMILY_OF_KIND[kind] for kind in KINDS
@@ -162,13 +162,13 @@ def test_the_loop_keeps_to_its_time_and_goes_on(tmp_path):
     assert outcome.time_up and outcome.problems_done == 4
     again = Fake()
     assert collect_operators(operators, again, path).finished and again.seen == operators[4:]
-    assert merge_runs([path]).rows["time_us"].tolist() == [2.0] * 8
+    assert merge_runs([path]).frame["time_us"].tolist() == [2.0] * 8
 
 
 def test_a_lost_device_costs_one_problem_and_one_lost_for_good_ends_the_call(tmp_path):
     operators, path = sampled(9, 0), tmp_path / "run.jsonl"
     assert collect_operators(operators, Fake({operators[1].key}), path).finished
-    assert merge_runs([path]).rows["status"].tolist() == ["ok", "failed", *["ok"] * 7]
+    assert merge_runs([path]).frame["status"].tolist() == ["ok", "failed", *["ok"] * 7]
     outcome = collect_operators(operators, Fake({one.key for one in operators}), tmp_path / "gone.jsonl")
     assert outcome.problems_done == MAX_LOST_IN_A_ROW and "lost" in outcome.stopped and not outcome.time_up
 
