@@ -19,6 +19,11 @@ class DeviceLostError(RuntimeError):
     """The device answers no more in this process (a sticky CUDA error); only a new process can go on."""
 
 
+def one_line(error: BaseException) -> str:
+    """What a library's error says, or its kind where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """What the log and the exchange between processes hold as JSON."""

@@ -193,16 +193,6 @@ def test_terms_beat_the_constant_choice_on_a_table_that_follows_them(table: Tabl
     assert errors["median_ape"] < 0.25
 
 
-def test_listed_tables_may_lack_rows(table: Table) -> None:
-    frame = table(8)
-    listed = frame[(frame["status"] == "ok") & ~((frame["algorithm"] == "FFT") & (frame["n"] == 1))]
-    result = compare(_data(listed, candidates="listed"), folds_count=3, models=["roofline"])
-    assert _row(result.results["choice_rows"], model="oracle")["n"] == 8 * 2 * 2
-    # As a full table the dropped rows are unmeasured: what stays is the four 3×3 shapes at n 8, where all four ran.
-    full = compare(_data(listed), folds_count=2, models=["roofline"])
-    assert _row(full.results["choice_rows"], model="oracle")["n"] == 4 * 2
-
-
 def test_only_the_newest_version_of_a_problem_is_judged_and_older_ones_train(
     table: Table, memory: type[Memory]
 ) -> None:

@@ -32,17 +32,10 @@ def test_a_script_says_that_a_file_is_missing(tmp_path: Path, capsys: pytest.Cap
 def test_a_script_writes_its_table_and_answers(
     sources: Sources, home: Path, effort: Effort, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same files for the same seed."""
-    arguments = ["--quick", "--data", str(sources.folder), "--out", str(home)]
-    contents = []
-    for _ in range(2):
-        with pytest.raises(SystemExit) as ended:
-            run_script(experiment("versions"), arguments)
-        assert ended.value.code == 0
-        contents.append(
-            [(home / place).read_bytes() for place in ("tables/versions.csv", "figures/versions.svg")]
-        )
-    assert contents[0] == contents[1]
+    with pytest.raises(SystemExit) as ended:
+        run_script(experiment("versions"), ["--quick", "--data", str(sources.folder), "--out", str(home)])
+    assert ended.value.code == 0
+    assert (home / "tables" / "versions.csv").is_file() and (home / "figures" / "versions.svg").is_file()
     assert capsys.readouterr().out.startswith("The largest step is 7.5.0 → 7.6.4")
 
 

@@ -37,18 +37,6 @@ def _blocks(terms: tuple[np.ndarray, ...], tile: int) -> float:
     return float(np.exp2(terms[2][tile, 0]))
 
 
-@pytest.mark.parametrize(
-    ("size", "tile", "grid"),
-    [
-        (_size(34, 57, 48, 34), (1, 4, 8), 68 * 6 * 3),
-        (_size(20, 78, 34, 86), (4, 4, 2), 15 * 5 * 9),
-        (_size(40, 1234, 5, 339), (2, 4, 4), 220),
-    ],
-)
-def test_winograd_launches_these_grids(size: Size, tile: tuple[int, int, int], grid: int) -> None:
-    assert _blocks(winograd(size, ONE_SM), WINOGRAD_TILES.index(tile)) == pytest.approx(grid)
-
-
 def test_gemm_classes_launch_these_grids() -> None:
     assert _blocks(
         nonfused(_size(55, 1701, 5, 569), ONE_SM, 4), SGEMM_TILES.index((128, 128))

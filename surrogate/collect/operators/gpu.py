@@ -15,7 +15,7 @@ from surrogate.collect.cudnn.convolution import DTYPES, LAYOUTS
 from surrogate.collect.cudnn.gpu import GpuFaultError, settle
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import CudnnError, Handle, Library
-from surrogate.collect.device import DeviceInfo, Measurement
+from surrogate.collect.device import DeviceInfo, Measurement, one_line
 from surrogate.collect.operators.operator import Operator
 from surrogate.collect.protocol import RepeatPolicy
 
@@ -244,7 +244,7 @@ class GpuOperators(Instruments):
             return Measurement(error.status, str(error))
         except (GpuFaultError, MemoryError, self._cupy.cuda.runtime.CUDARuntimeError) as error:
             settle(self.gpu)
-            return Measurement("failed", " ".join(str(error).split()))
+            return Measurement("failed", one_line(error))
         finally:
             self._cupy.get_default_memory_pool().free_all_blocks()
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.collect.cudnn.library import PROTOTYPES as CONVOLUTIONS
-from surrogate.collect.cudnn.library import CudnnError, Library
+from surrogate.collect.cudnn.library import Library
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.operators.collect import collect_operators
@@ -22,7 +22,6 @@ from surrogate.collect.operators.cpu import (
     embedding_bag_backward,
     max_pool,
     max_pool_backward,
-    softmax,
 )
 from surrogate.collect.operators.gpu import (
     CUDNN_KINDS,
@@ -70,10 +69,8 @@ def test_bytes_hold_every_tensor_once():
     assert Operator("embedding_bag", (8, 10, 3, 4, 16, 4)).bytes == 4 * 3 * (160 + 32 + 128)
 
 
-def test_softmax_and_batch_norm_by_their_definition():
+def test_batch_norm_by_its_definition():
     x = np.random.default_rng(0).standard_normal((4, 3, 5, 6)).astype(np.float32)
-    flat = x.reshape(4, -1)
-    np.testing.assert_allclose(softmax(flat), np.exp(flat) / np.exp(flat).sum(1, keepdims=True), rtol=1e-5)
     normal = batch_norm(x)
     np.testing.assert_allclose(normal.mean((0, 2, 3)), 0, atol=1e-5)
     np.testing.assert_allclose(normal.var((0, 2, 3)), 1, atol=1e-3)
@@ -227,14 +224,6 @@ def test_a_prepared_call_keeps_its_arrays_alive(calls, kind):
     prepared = (calls if kind in CUDNN_KINDS else CupyCalls(Cupy())).prepare(operator, empty)
     assert arrays and all(reference() is not None for reference in arrays)
     prepared()
-
-
-def test_a_refusal_of_cudnn_is_an_error_with_its_status(functions, calls):
-    prepared = calls.prepare(Operator("relu", (1, 2, 3, 4)), array)
-    functions.code = 3000
-    with pytest.raises(CudnnError, match="cudnnActivationForward: STATUS_3000") as caught:
-        prepared()
-    assert caught.value.status == "not_supported"
 
 
 class Cupy:
