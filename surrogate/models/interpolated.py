@@ -20,7 +20,7 @@ from surrogate.models.boosted import BoostedTerms, threads_for
 from surrogate.models.grid import Asked, Grid
 from surrogate.models.trees import Trees
 
-SHARE = 0.5
+SHARE = 0.7
 """Of the corrected interpolation in the mean, where neighbours are near."""
 NEAR, FAR = 1.0, 3.0
 """Gaps in doublings up to which that share is whole, and from which on it is nothing."""
