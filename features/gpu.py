@@ -47,6 +47,9 @@ class Gpu:
     source: str
     checked: bool = True
     measured_figures: tuple[tuple[str, float], ...] = ()
+    fp8_tensor_tflops: float = 0.0
+    fp4_tensor_tflops: float = 0.0
+    int8_tensor_tflops: float = 0.0
 
     @property
     def fp32_tflops(self) -> float:

@@ -29,7 +29,7 @@ def _is_text(value: Any) -> bool:
 
 _TEXT = _Kind("a text", _is_text)
 _TEXTS = _Kind("a list of texts", lambda v: isinstance(v, list) and all(map(_is_text, v)))
-_VENDOR = _Kind('"nvidia" or "amd"', lambda v: v in ("nvidia", "amd"))
+_VENDOR = _Kind('"nvidia", "amd" or "intel"', lambda v: v in ("nvidia", "amd", "intel"))
 _COUNT = _Kind("a whole number of at least 1", lambda v: _is_number(v) and isinstance(v, int) and v >= 1)
 _POSITIVE = _Kind("a number above 0", lambda v: _is_number(v) and v > 0)
 _AMOUNT = _Kind("a number of at least 0", lambda v: _is_number(v) and v >= 0)
@@ -45,6 +45,8 @@ _SHARED = {
     "tf32_per_tensor": _AMOUNT, "bf16_per_tensor": _AMOUNT, "pcie_gbs": _POSITIVE,
 }  # fmt: skip
 """Keys of an architecture; all are needed."""
+_RATIOS = {f"{unit}_per_tensor": _AMOUNT for unit in ("fp8", "fp4", "int8")}
+"""Keys that an architecture may have; without one it has no such unit."""
 _OWN = {
     "architecture": _TEXT, "aliases": _TEXTS, "sms": _COUNT, "boost_mhz": _POSITIVE,
     "fp16_tensor_tflops": _AMOUNT, "dram_gbs": _POSITIVE, "l2_mib": _POSITIVE, "memory_gib": _POSITIVE,
@@ -53,7 +55,8 @@ _OWN = {
 """Keys of a GPU; all are needed."""
 _OPTIONAL = {
     "fp64_tflops": _AMOUNT, "fp16_tflops": _AMOUNT, "tf32_tflops": _AMOUNT, "bf16_tensor_tflops": _AMOUNT,
-    "fp32_matrix_tflops": _AMOUNT, "checked": _FLAG, "measured": _FIGURES,
+    "fp32_matrix_tflops": _AMOUNT, "fp8_tensor_tflops": _AMOUNT, "fp4_tensor_tflops": _AMOUNT,
+    "int8_tensor_tflops": _AMOUNT, "checked": _FLAG, "measured": _FIGURES,
 }  # fmt: skip
 
 
@@ -75,7 +78,7 @@ def read_gpu_file(
         raise InputError(f"{path}: unknown section {', '.join(stray)}; known: schema, architecture, gpu")
     architectures = dict(known)
     for name, row in _section(path, content, "architecture").items():
-        _check(f"{path}: architecture.{name}", row, _SHARED, {})
+        _check(f"{path}: architecture.{name}", row, _SHARED, _RATIOS)
         architectures[name] = row
     rows = []
     for name, row in _section(path, content, "gpu").items():
@@ -89,7 +92,7 @@ def read_gpu_file(
             wrong = row["architecture"]
             raise InputError(f"{where}: architecture {wrong!r} is unknown{nearest(wrong, architectures)}; "
                              f"known: {', '.join(architectures)}")  # fmt: skip
-        _check(where, row, _OWN, _SHARED | _OPTIONAL)
+        _check(where, row, _OWN, _SHARED | _RATIOS | _OPTIONAL)
         rows.append(_fields(name, {**(inherited or {}), **row}))
     return architectures, rows
 
@@ -147,6 +150,12 @@ def _fields(name: str, row: dict[str, Any]) -> dict[str, Any]:
         "bf16_tensor_tflops": float(row.get("bf16_tensor_tflops", tensor * row["bf16_per_tensor"])),
         "tf32_tflops": float(row.get("tf32_tflops", tensor * row["tf32_per_tensor"])),
         "fp32_matrix_tflops": float(row.get("fp32_matrix_tflops", fp32 * row["fp32_matrix_per_fp32"])),
+        **{
+            f"{unit}_tensor_tflops": float(
+                row.get(f"{unit}_tensor_tflops", tensor * row.get(f"{unit}_per_tensor", 0.0))
+            )
+            for unit in ("fp8", "fp4", "int8")
+        },
         "l2_bytes": round(row["l2_mib"] * MIB),
         "shared_per_sm_bytes": round(row["shared_per_sm_kib"] * KIB),
         "memory_bytes": round(row["memory_gib"] * GIB),

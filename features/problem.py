@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,14 +13,58 @@ SIZE_COLUMNS = (
 
 DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
 DTYPES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
-"""Element type → bytes per element."""
+"""Element type whose values all take the same bytes → bytes per element."""
+
+
+class Element(NamedTuple):
+    """What values of an arithmetic cost: bytes of an activation, of a weight and of an output value, scales included.
+
+    ``unit`` names the tensor-core peak that its products reach: ``bf16``, ``fp8``, ``fp4`` or ``int8``; empty for the
+    element types of `DTYPES`, which `surrogate.features.roofline` treats one by one.
+    """
+
+    activation_bytes: float
+    weight_bytes: float
+    output_bytes: float
+    unit: str = ""
+
+
+_MX = 0.5 + 1 / 32
+"""Bytes of an MXFP4 value: 4 bits, and an 8-bit exponent for 32 of them. Source: OCP Microscaling Formats 1.0."""
+_GROUP = 2 / 128
+"""Bytes of a 16-bit scale for a group of 128 weights."""
+QUANTISED: dict[str, Element] = {
+    "fp8": Element(1, 1, 2, "fp8"),
+    "fp8_block": Element(1 + 4 / 128, 1 + 4 / 128**2, 2, "fp8"),
+    "nvfp4": Element(0.5 + 1 / 16, 0.5 + 1 / 16, 2, "fp4"),
+    "int8_wo": Element(2, 1, 2, "bf16"),
+    "int4_wo": Element(2, 0.5 + _GROUP, 2, "bf16"),
+    "int8_sq": Element(1, 1, 2, "int8"),
+    "w4a16_mxfp4": Element(2, _MX, 2, "bf16"),
+    "w4a8_mxfp4_mxfp8": Element(1 + 1 / 32, _MX, 2, "fp8"),
+    "w4afp8": Element(1, 0.5 + _GROUP, 2, "fp8"),
+}
+"""Arithmetic on quantised values: E4M3 with one scale per tensor (fp8); with an fp32 scale per 128 activations and per
+128 × 128 weights (fp8_block, as DeepSeek-V3 does); 4 bits with an fp8 scale per 16 (nvfp4); weights alone quantised
+(int8_wo, int4_wo, w4a16_mxfp4: products run at bf16's peak); SmoothQuant's W8A8 (int8_sq); 4-bit weights with 8-bit
+activations, whose products run at fp8's peak. Outputs are bf16 or fp16."""
+ELEMENTS: dict[str, Element] = {
+    **{name: Element(size, size, size) for name, size in DTYPES.items()},
+    **QUANTISED,
+}
+"""Every element type that an operator may name."""
 MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
 """cudnnMathType_t, by the field's short names; ``default`` may use TF32 for fp32 data on compute capability ≥ 8.0."""
 LAYOUTS = ("NCHW", "NHWC")
 
 
 def may_use_tensor_cores(dtype: str, math: str) -> bool:
-    """True where the math type lets matrix units run (fp32 data: only TF32, or AMD's fp32 units, under ``default``)."""
+    """True where the math type lets matrix units run (fp32 data: only TF32, or AMD's fp32 units, under ``default``).
+
+    Quantised values have no other arithmetic.
+    """
+    if dtype in QUANTISED:
+        return True
     return math != "fma" and dtype != "fp64" and not (dtype == "fp32" and math == "tensor_op")
 
 

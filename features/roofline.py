@@ -10,7 +10,7 @@ import numpy as np
 
 from .elementwise import Number, maximum
 from .gpu import Gpu
-from .problem import DTYPES
+from .problem import DTYPES, QUANTISED
 
 COMPUTE_BOUND = "compute-bound"
 MEMORY_BOUND = "memory-bound"
@@ -51,13 +51,15 @@ def peak_tflops(gpu: Gpu, dtype: str, uses_tensor_cores: bool = False) -> float:
 
 @lru_cache(maxsize=256)
 def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
-    """(dtype, uses tensor cores) → peak in TFLOP/s, for every dtype of `DTYPES`.
+    """(dtype, uses tensor cores) → peak in TFLOP/s, for every dtype of `DTYPES` and `QUANTISED`.
 
     Without tensor cores: fp64 and fp32 vector rates; fp16 the packed rate, but at least fp32's (GPUs without
     one, or with a slower one, convert to fp32); bf16 and int8 as fp32.
     With them: fp16 and bf16 their tensor peaks; fp32 TF32's, else AMD's fp32 matrix peak; int8 fp16's (a
     lower bound: no row lists integer peaks, and Volta's tensor cores have none). Where a unit is missing the
     value without tensor cores stands, so that a tensor peak is never below it. fp64 stays at the vector rate.
+    Quantised values reach the peak of their `Element.unit`; where the GPU has none, kernels unpack to bf16
+    (before Ampere to fp16).
     """
     fp32 = gpu.fp32_tflops
     plain = {
@@ -74,7 +76,16 @@ def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
         "bf16": gpu.bf16_tensor_tflops,
         "int8": 0.0 if gpu.architecture == "volta" else gpu.fp16_tensor_tflops,
     }
+    half = gpu.bf16_tensor_tflops or gpu.fp16_tensor_tflops or fp32
+    units = {
+        "bf16": half,
+        "fp8": gpu.fp8_tensor_tflops,
+        "fp4": gpu.fp4_tensor_tflops,
+        "int8": gpu.int8_tensor_tflops,
+    }
     return {
+        **{(dtype, False): fp32 for dtype in QUANTISED},
+        **{(dtype, True): units[element.unit] or half for dtype, element in QUANTISED.items()},
         **{(dtype, False): plain[dtype] for dtype in DTYPES},
         **{(dtype, True): max(plain[dtype], tensor[dtype]) for dtype in DTYPES},
     }

@@ -9,9 +9,10 @@ from ..operators import OPERATORS, Operator
 from ..text import MAX_DIGITS, parse
 from .conv import CONV
 from .family import DEFAULT_ALGORITHM, Candidate, Family, Formula, ProblemTerms, Size
+from .language import ATTENTION, MLA, MOE
 from .operators import EMBEDDING, GEMM, POINTWISE, POOL, ROWWISE, TRANSFER, OperatorFamily
 
-_OPERATOR_FAMILIES = (GEMM, POINTWISE, ROWWISE, POOL, EMBEDDING, TRANSFER)
+_OPERATOR_FAMILIES = (GEMM, POINTWISE, ROWWISE, POOL, EMBEDDING, TRANSFER, ATTENTION, MLA, MOE)
 FAMILIES: dict[str, Family] = {family.name: family for family in (CONV, *_OPERATOR_FAMILIES)}
 """Name → family, in the order of reports."""
 DEFAULT_FAMILY = CONV.name
@@ -21,9 +22,6 @@ FAMILY_OF_KIND: dict[str, str] = {
     **{kind: family.name for family in _OPERATOR_FAMILIES for kind in family.kinds},
 }
 """Kind of problem → name of its family."""
-_LETTERS = {"b": "batch"}
-"""Short names of sizes in a problem's text."""
-
 AnyProblem = Conv | Operator
 """A problem of any family, of numbers."""
 
@@ -57,32 +55,40 @@ def parse_problem(text: str, **settings: str) -> AnyProblem:
         raise InputError(
             f"problem {text!r}: {kind!r} is unknown; known: conv, {', '.join(OPERATORS)}{nearest(kind, OPERATORS)}"
         )
-    own = FAMILIES[FAMILY_OF_KIND[kind]]
+    own, cls = FAMILIES[FAMILY_OF_KIND[kind]], OPERATORS[kind]
     foreign = [name for name in settings if name not in own.settings]
     if foreign:
         raise InputError(
             f"{', '.join(foreign)} is no setting of {kind}; it has {', '.join(own.setting_names[1:])}"
         )
     sizes: dict[str, int] = {}
+    letters = cls.LETTERS or {"b": "batch"}
     position = 0
     for match in re.finditer(r"([a-z_]+)(\d+)", body):
-        name = _LETTERS.get(match[1], match[1])
+        name = letters.get(match[1], match[1])
         if match.start() != position or name in sizes or len(match[2]) > MAX_DIGITS:
             break
         sizes[name], position = int(match[2]), match.end()
-    names = OPERATORS[kind].size_names()
+    names = cls.size_names()
     if position != len(body) or not sizes or not set(sizes) <= set(names):
-        example = f"{kind}:" + "".join(f"{name}8" for name in names[:3])
+        example = cls.EXAMPLE or f"{kind}:" + "".join(f"{name}8" for name in names[:3])
         raise InputError(
-            f"problem {text!r} is not readable at {body[position:]!r}; {kind} has {', '.join(names)}, as in {example}"
+            f"problem {text!r} is not readable at {body[position:]!r}; {kind} has {_sizes_of(cls)}, as in {example}"
         )
     try:
-        return OPERATORS[kind](**sizes, **settings)
+        return cls(**sizes, **settings)
     except TypeError:
-        raise InputError(f"problem {text!r} lacks a size; {kind} has {', '.join(names)}") from None
+        raise InputError(f"problem {text!r} lacks a size; {kind} has {_sizes_of(cls)}") from None
+
+
+def _sizes_of(cls: type[Operator]) -> str:
+    """Names of an operator's sizes, with their short ones."""
+    short = {name: letter for letter, name in cls.LETTERS.items()}
+    return ", ".join(f"{short[name]} ({name})" if name in short else name for name in cls.size_names())
 
 
 __all__ = [
-    "CONV", "DEFAULT_ALGORITHM", "DEFAULT_FAMILY", "FAMILIES", "FAMILY_OF_KIND", "GEMM", "AnyProblem", "Candidate",
-    "Family", "Formula", "OperatorFamily", "ProblemTerms", "Size", "family", "family_of", "parse_problem",
+    "ATTENTION", "CONV", "DEFAULT_ALGORITHM", "DEFAULT_FAMILY", "FAMILIES", "FAMILY_OF_KIND", "GEMM", "MLA", "MOE",
+    "AnyProblem", "Candidate", "Family", "Formula", "OperatorFamily", "ProblemTerms", "Size", "family", "family_of",
+    "parse_problem",
 ]  # fmt: skip

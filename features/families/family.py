@@ -110,6 +110,11 @@ class Family(ABC):
         return tuple(name for name in self.size_names if name not in self.batch)
 
     @property
+    def counted_names(self) -> tuple[str, ...]:
+        """Size columns whose product no count of work exceeds by much: a table's rows keep it in the range of int64."""
+        return tuple(name for name in self.size_names if "pad" not in name)
+
+    @property
     def problem_key(self) -> tuple[str, ...]:
         """Columns whose values name one problem on one device: what candidates are compared on."""
         return ("gpu", *self.setting_names, *self.size_names)

@@ -15,7 +15,7 @@ from ..gpu import Gpu
 from ..machine import MACHINE_NAMES, Machine
 from ..operators import OPERATORS, Operator, Pointwise
 from ..operators.gemm import TILES
-from ..problem import DTYPES, MATHS
+from ..problem import ELEMENTS
 from .family import Family, Formula, ProblemTerms, Size
 
 CHEAP_FLOPS = 5
@@ -40,7 +40,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "c": ("", "channels; the columns of a matrix"),
     "h": ("pixels", "height"),
     "w": ("pixels", "width"),
-    "window": ("pixels", "height of a pool's window"),
+    "window": ("", "height of a pool's window in pixels; last keys that a query of attention sees, 0: all"),
     "window_w": ("pixels", "width of a pool's window"),
     "stride": ("pixels", "vertical step of the window"),
     "stride_w": ("pixels", "horizontal step of the window"),
@@ -53,6 +53,18 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "rows_per_block": ("", "samples that share a thread block"),
     "elements": ("", "values in all"),
     "ranks": ("", "devices that take part"),
+    "heads": ("", "query heads on the GPU"),
+    "kv_heads": ("", "heads of keys and values, each shared by heads / kv_heads query heads"),
+    "head_dim": ("", "values of a head"),
+    "query_length": ("tokens", "new tokens of a sample"),
+    "context_length": ("tokens", "all tokens of a sample, the new ones included"),
+    "tokens": ("", "tokens of all ranks"),
+    "hidden": ("", "values of a token"),
+    "inter": ("", "width of an expert's inner layer, over all ranks"),
+    "topk": ("", "experts of a token"),
+    "experts": ("", "experts of all ranks"),
+    "tensor_parallel": ("", "ranks that share the width of an expert"),
+    "expert_parallel": ("", "ranks that share the experts"),
 }
 """Size → unit and meaning."""
 
@@ -93,7 +105,6 @@ class OperatorFamily(Family):
     """Operators of one physics: ``kinds`` are the values of the column ``operator``."""
 
     setting_columns = ("itemsize", "uses_tensor_cores")
-    candidate_key = ("operator", "variant", "algorithm")
 
     def __init__(
         self,
@@ -103,18 +114,44 @@ class OperatorFamily(Family):
         column_names: tuple[str, ...],
         dimension_names: tuple[str, ...],
         batch: tuple[str, ...],
+        *,
+        strata: tuple[str, ...] = (),
+        candidate_key: tuple[str, ...] = ("operator", "variant", "algorithm"),
+        counted: tuple[str, ...] = (),
     ) -> None:
         self.name = name
         self.kinds = {kind: OPERATORS[kind] for kind in kinds}
         names = dict.fromkeys(size for cls in self.kinds.values() for size in cls.size_names())
         self.sizes = tuple(_size(size, tuple(self.kinds.values())) for size in names)
-        self.settings = {"operator": kinds, "dtype": tuple(DTYPES), "math": MATHS, "variant": ()}
-        self.setting_defaults = {"operator": kinds[0], "dtype": "fp32", "math": "fma", "variant": ""}
+        first = self.kinds[kinds[0]]
+        self.settings = {
+            "operator": kinds,
+            **{setting: first.CHOICES.get(setting, ()) for setting in first.setting_names()},
+        }
+        defaults = {field.name: str(field.default) for field in fields(first)}
+        self.setting_defaults = {  # an operator's own default may depend on its sizes
+            setting: defaults.get(setting) or next(iter(known), "")
+            for setting, known in self.settings.items()
+        }
         self.batch = batch
-        self.strata = kinds if len(kinds) > 1 else ()
+        self.strata = strata or (kinds if len(kinds) > 1 else ())
+        self.candidate_key = candidate_key
+        self._counted = counted
         self.problem_names = (*column_names, *COMMON_NAMES)
         self.dimension_names = (*dimension_names, *self.setting_columns, *MACHINE_NAMES)
         self._columns = columns
+
+    @property
+    def counted_names(self) -> tuple[str, ...]:
+        """Those that the family names, else all."""
+        return self._counted or super().counted_names
+
+    def geometry(
+        self, sizes: Mapping[str, np.ndarray], library: np.ndarray
+    ) -> list[tuple[str, np.ndarray, str]]:
+        """What the operator says, where the family has one."""
+        del library
+        return next(iter(self.kinds.values())).misfits(sizes) if len(self.kinds) == 1 else []
 
     def problem(self, sizes: Mapping[str, Any], setting: Mapping[str, str]) -> Any:
         """The `Operator` of that kind; sizes that it lacks are ignored. Raises `InputError` for an unknown kind."""
@@ -126,11 +163,11 @@ class OperatorFamily(Family):
             )
         cls = self.kinds[kind]
         own = {name: sizes[name] for name in cls.size_names() if name in sizes}
-        return cls(**own, **{name: setting[name] for name in ("dtype", "math", "variant") if name in setting})
+        return cls(**own, **{name: setting[name] for name in self.setting_names[1:] if name in setting})
 
     def setting_of(self, problem: Any) -> tuple[str, ...]:
-        """Operator, dtype, math, variant."""
-        return problem.kind, problem.dtype, problem.math, problem.variant
+        """Operator, dtype, math, variant, and the family's others."""
+        return problem.kind, *(getattr(problem, name) for name in self.setting_names[1:])
 
     def sizes_of(self, problem: Any) -> tuple[Number, ...]:
         """Values of `size_names`; 0 for a size that the operator lacks."""
@@ -138,7 +175,7 @@ class OperatorFamily(Family):
 
     def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
         """One formula for every candidate: no public source says how they differ."""
-        kind, dtype, math, _ = setting
+        kind, dtype, math, *_ = setting
         cls = self.kinds[kind]
         tensor_cores = cls.tensor_cores(dtype, math)
         m, machine_columns = self._machine(gpu, dtype, tensor_cores)
@@ -156,7 +193,9 @@ class OperatorFamily(Family):
             del mechanism
             return (), where(terms.roofline_us >= 0, 0, 0)
 
-        return Formula((float(DTYPES[dtype]), float(tensor_cores), *machine_columns), problem, candidate)
+        return Formula(
+            (float(ELEMENTS[dtype].weight_bytes), float(tensor_cores), *machine_columns), problem, candidate
+        )
 
     def is_streaming(self, setting: tuple[str, ...]) -> bool:
         """Pointwise and bound by memory on any GPU: counted FLOPs of gelu and tanh would blur the slope."""
@@ -164,11 +203,17 @@ class OperatorFamily(Family):
         return issubclass(cls, Pointwise) and cls.FLOPS <= CHEAP_FLOPS
 
     def stratum(self, problem: Any) -> np.ndarray:
-        """The operator's kind."""
-        return np.full(len(np.atleast_1d(problem.flops)), problem.kind, dtype=object)
+        """As the operator says."""
+        return np.full(len(np.atleast_1d(problem.flops)), problem.stratum, dtype=object)
 
 
-_SAME_AS = {"window_w": "window", "stride_w": "stride", "pad_w": "pad"}
+_SAME_AS = {
+    "window_w": "window",
+    "stride_w": "stride",
+    "pad_w": "pad",
+    "kv_heads": "heads",
+    "context_length": "query_length",
+}
 
 
 def _size(name: str, classes: tuple[type[Operator], ...]) -> Size:
@@ -181,15 +226,18 @@ def _size(name: str, classes: tuple[type[Operator], ...]) -> Size:
 
 
 _MATRIX = tuple(kind for kind, cls in OPERATORS.items() if "k" in cls.size_names())
-_POOLS = tuple(kind for kind, cls in OPERATORS.items() if "window" in cls.size_names())
+_POOLS = tuple(kind for kind, cls in OPERATORS.items() if "stride" in cls.size_names())
 _EMBEDDINGS = tuple(kind for kind, cls in OPERATORS.items() if "bag" in cls.size_names())
-_TRANSFERS = ("memcpy", "concat", "all_reduce", "all_to_all")
+_TRANSFERS = ("memcpy", "concat", "all_reduce", "all_to_all", "all_gather", "reduce_scatter")
+_LANGUAGE = ("attention", "mla", "moe")
 _ROWWISE = (
     "softmax", "softmax_backward", "layer_norm", "batch_norm", "batch_norm_inference", "batch_norm_backward",
-    "bias_backward",
+    "bias_backward", "quantise",
 )  # fmt: skip
 _POINTWISE = tuple(
-    kind for kind in OPERATORS if kind not in (*_MATRIX, *_POOLS, *_EMBEDDINGS, *_TRANSFERS, *_ROWWISE)
+    kind
+    for kind in OPERATORS
+    if kind not in (*_MATRIX, *_POOLS, *_EMBEDDINGS, *_TRANSFERS, *_ROWWISE, *_LANGUAGE)
 )
 _IMAGE_SIZES = ("log2_n", "log2_c", "log2_h", "log2_w")
 

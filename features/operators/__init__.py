@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import InputError, nearest
+from ..operators.attention import Attention, Mla
 from ..operators.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
 from ..operators.embedding_traffic import (
     MemoryRates,
@@ -18,6 +19,7 @@ from ..operators.embedding_traffic import (
     sgd_us,
 )
 from ..operators.gemm import Addmm, Bmm, Gemm, Linear
+from ..operators.moe import Moe
 from ..operators.operator import Operator
 from ..operators.pointwise import POINTWISE_CLASSES, Concat, Pointwise
 from ..operators.pool import AvgPool, AvgPoolBackward, MaxPool, MaxPoolBackward
@@ -27,10 +29,11 @@ from ..operators.rowwise import (
     BatchNormInference,
     BiasBackward,
     LayerNorm,
+    Quantise,
     Softmax,
     SoftmaxBackward,
 )
-from ..operators.transfer import AllReduce, AllToAll, CollectiveLaw, Memcpy
+from ..operators.transfer import AllGather, AllReduce, AllToAll, CollectiveLaw, Memcpy, ReduceScatter
 
 OPERATORS: dict[str, type[Operator]] = {
     **{
@@ -38,7 +41,8 @@ OPERATORS: dict[str, type[Operator]] = {
         for cls in (
             Gemm, Bmm, Addmm, Linear, EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad,
             Softmax, SoftmaxBackward, LayerNorm, BatchNorm, BatchNormInference, BatchNormBackward, BiasBackward,
-            MaxPool, MaxPoolBackward, AvgPool, AvgPoolBackward, Concat, Memcpy, AllReduce, AllToAll,
+            Quantise, MaxPool, MaxPoolBackward, AvgPool, AvgPoolBackward, Concat, Memcpy, AllReduce, AllToAll,
+            AllGather, ReduceScatter, Attention, Mla, Moe,
         )
     },
     **POINTWISE_CLASSES,
@@ -65,8 +69,8 @@ def operator(kind: str, **sizes: Any) -> Operator:
         return cls(**sizes)
     except TypeError:
         raise InputError(
-            f"{kind} needs {', '.join(cls.size_names())} (some have defaults) and may take dtype, math and variant;"
-            f" {', '.join(sizes) or 'nothing'} came"
+            f"{kind} needs {', '.join(cls.size_names())} (some have defaults) and may take"
+            f" {', '.join(cls.setting_names())}; {', '.join(sizes) or 'nothing'} came"
         ) from None
 
 
@@ -104,8 +108,10 @@ def stand_ins(problem: Any) -> tuple[Any, ...]:
 __all__ = [
     "OPERATORS",
     "Addmm",
+    "AllGather",
     "AllReduce",
     "AllToAll",
+    "Attention",
     "AvgPool",
     "AvgPoolBackward",
     "BatchNorm",
@@ -125,8 +131,12 @@ __all__ = [
     "MaxPoolBackward",
     "Memcpy",
     "MemoryRates",
+    "Mla",
+    "Moe",
     "Operator",
     "Pointwise",
+    "Quantise",
+    "ReduceScatter",
     "Softmax",
     "SoftmaxBackward",
     "adagrad_us",

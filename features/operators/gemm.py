@@ -1,11 +1,12 @@
 """Matrix products: gemm, bmm, and linear and addmm with their bias."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ..elementwise import Number, ceil_div, where
 from ..operators.operator import Operator
-from ..problem import may_use_tensor_cores
+from ..problem import ELEMENTS, MATHS, may_use_tensor_cores
 
 TILES = (32, 64, 128)
 """Edges of the output tiles that SGEMM kernels of cuBLAS and cuDNN use (their names tell)."""
@@ -21,11 +22,13 @@ def tile_edge(size: Number) -> Number:
 class Gemm(Operator):
     """``batch`` products C (m × n) = A (m × k) · B (k × n).
 
-    ``math`` other than "fma" lets matrix units run (fp32 data: TF32, or AMD's fp32 matrix cores, under "default").
+    ``math`` other than "fma" lets matrix units run (fp32 data: TF32, or AMD's fp32 matrix cores, under "default"). A
+    holds activations, B weights: they differ in bytes where values are quantised.
     """
 
     kind: ClassVar[str] = "gemm"
     BATCH: ClassVar[str] = "batch"
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": tuple(ELEMENTS), "math": MATHS}
 
     batch: int = 1
     m: int
@@ -44,8 +47,13 @@ class Gemm(Operator):
 
     @property
     def dram_bytes(self) -> Number:
-        """A, B and C once each: itemsize·batch·(MK + KN + MN). Source: Lin et al. (HiPC 2022)."""
-        return self.itemsize * self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
+        """A, B and C once each: batch·(MK + KN + MN) values. Source: Lin et al. (HiPC 2022)."""
+        return self._matrix_bytes()
+
+    def _matrix_bytes(self) -> Number:
+        value = self.element
+        a, b, c = self.m * self.k, self.k * self.n, self.m * self.n
+        return self.batch * (value.activation_bytes * a + value.weight_bytes * b + value.output_bytes * c)
 
     @property
     def blocks(self) -> Number:
@@ -75,8 +83,7 @@ class Addmm(Gemm):
     @property
     def dram_bytes(self) -> Number:
         """The three matrices and the bias."""
-        matrices = self.m * self.k + self.k * self.n + self.m * self.n
-        return self.itemsize * self.batch * (matrices + self.n)
+        return self._matrix_bytes() + self.element.output_bytes * self.batch * self.n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

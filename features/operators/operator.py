@@ -1,6 +1,7 @@
 """`Operator`: what every operator other than a convolution has in common: sizes, FLOPs, bytes, blocks, roofline."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -11,13 +12,12 @@ from .. import roofline
 from ..elementwise import Number
 from ..errors import InputError, nearest
 from ..gpu import Gpu
-from ..problem import DTYPES, MATHS
+from ..problem import DTYPES, ELEMENTS, MATHS, Element
 
 MAX_SIZE = 2**53
 """Sizes stay exact in float64, which the feature table and the formulas with rates use."""
 MAX_WORK = 2**60
 """Most operations or bytes of one problem: column arithmetic is in int64."""
-TEXTS = ("dtype", "math", "variant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +33,19 @@ class Operator(ABC):
     BATCH: ClassVar[str] = "n"
     """The size that counts as the batch: folds hold out the others."""
     MAY_BE_ZERO: ClassVar[tuple[str, ...]] = ()
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": tuple(DTYPES), "math": MATHS}
+    """Setting → its known values; one that is not here may be any text."""
+    LETTERS: ClassVar[Mapping[str, str]] = {}
+    """Short name of a size in a text → the size."""
+    EXAMPLE: ClassVar[str] = ""
+    """A problem's text, for messages."""
 
     dtype: str = "fp32"
     math: str = "fma"
     variant: str = ""
 
     def __post_init__(self) -> None:
-        for name, known in (("dtype", tuple(DTYPES)), ("math", MATHS)):
+        for name, known in self.CHOICES.items():
             value = getattr(self, name)
             if value not in known:
                 raise InputError(
@@ -49,6 +55,9 @@ class Operator(ABC):
         for name in self.size_names():
             least = 0 if name in self.MAY_BE_ZERO else 1
             object.__setattr__(self, name, whole(self.kind, name, getattr(self, name), least))
+        for name, wrong, rule in self.misfits(self.sizes):
+            if np.any(wrong):
+                raise InputError(f"{self.kind}: {name} does not fit the other sizes; {rule}")
         if all(type(getattr(self, name)) is int for name in self.size_names()):
             self._check_work()
 
@@ -59,7 +68,18 @@ class Operator(ABC):
     @classmethod
     def size_names(cls) -> tuple[str, ...]:
         """Names of the sizes, in the order of declaration."""
-        return _size_names(cls)
+        return _fields(cls)[0]
+
+    @classmethod
+    def setting_names(cls) -> tuple[str, ...]:
+        """Names of the settings (dtype, math, variant and the kind's own), in the order of declaration."""
+        return _fields(cls)[1]
+
+    @classmethod
+    def misfits(cls, sizes: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+        """(size, where it breaks the rule, the rule): sizes in range that do not fit one another."""
+        del sizes
+        return []
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -67,9 +87,19 @@ class Operator(ABC):
         return {name: getattr(self, name) for name in self.size_names()}
 
     @property
+    def element(self) -> Element:
+        """What values of its arithmetic cost."""
+        return ELEMENTS[self.dtype]
+
+    @property
     def itemsize(self) -> int:
-        """Bytes per element."""
+        """Bytes per element of a type whose values all take the same."""
         return DTYPES[self.dtype]
+
+    @property
+    def stratum(self) -> str:
+        """The kind of problem that it is reported with."""
+        return self.kind
 
     @classmethod
     def tensor_cores(cls, dtype: str, math: str) -> bool:
@@ -109,16 +139,25 @@ class Operator(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Kind, sizes and settings as plain values."""
-        return {"kind": self.kind, **self.sizes, **{name: getattr(self, name) for name in TEXTS}}
+        return {
+            "kind": self.kind,
+            **self.sizes,
+            **{name: getattr(self, name) for name in self.setting_names()},
+        }
 
     def __str__(self) -> str:
         """One word, as in ``softmax:n32c1000h1w1``."""
-        return f"{self.kind}:" + "".join(f"{name}{size}" for name, size in self.sizes.items())
+        short = {name: letter for letter, name in self.LETTERS.items()}
+        return f"{self.kind}:" + "".join(
+            f"{short.get(name, name)}{size}" for name, size in self.sizes.items()
+        )
 
 
 @lru_cache(maxsize=256)
-def _size_names(cls: type[Operator]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(cls) if field.name not in TEXTS)
+def _fields(cls: type[Operator]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the sizes (whole numbers) and of the settings (texts)."""
+    sizes, texts = (tuple(f.name for f in fields(cls) if f.type is kind) for kind in (int, str))
+    return sizes, texts
 
 
 def whole(kind: str, name: str, value: Any, least: int = 1, most: int = MAX_SIZE) -> Any:

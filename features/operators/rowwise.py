@@ -48,6 +48,19 @@ class LayerNorm(Reduction):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quantise(Reduction):
+    """n rows of c values times one static scale, rounded to fp8: each is read once, and one byte written for it."""
+
+    kind: ClassVar[str] = "quantise"
+    FLOPS: ClassVar[int] = 2
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Elements × (itemsize + 1)."""
+        return (self.itemsize + 1) * self.elements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchNorm(Reduction):
     """Training's forward pass: mean and variance of every channel, then scale and shift. 8 FLOPs per element.
 

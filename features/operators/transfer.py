@@ -110,3 +110,23 @@ class AllToAll(AllReduce):
 
     kind: ClassVar[str] = "all_to_all"
     STEPS: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllGather(AllToAll):
+    """Every device gets the ``elements`` values of which each holds a share: (n − 1)/n of them cross."""
+
+    kind: ClassVar[str] = "all_gather"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceScatter(AllReduce):
+    """Every device gets its share of the sum of ``elements`` values: a ring moves (n − 1)/n of them."""
+
+    kind: ClassVar[str] = "reduce_scatter"
+    STEPS: ClassVar[int] = 1
+
+    @property
+    def flops(self) -> Number:
+        """(n − 1)/n additions per element and device."""
+        return self.elements * (self.ranks - 1) / self.ranks

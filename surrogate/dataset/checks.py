@@ -210,11 +210,9 @@ def _family_rules(frame: pd.DataFrame, kind: Family) -> Iterator[tuple[str, np.n
         if known:
             yield column, own & ~frame[column].isin(known).to_numpy(), f"known: {', '.join(known)}"
     with np.errstate(over="ignore"):
-        sizes = [
-            np.maximum(frame[name].to_numpy(dtype=float), 1) for name in kind.size_names if "pad" not in name
-        ]
+        sizes = [np.maximum(frame[name].to_numpy(dtype=float), 1) for name in kind.counted_names]
         large = sane & (np.prod(sizes, axis=0) >= MAX_WORK)
-    yield kind.size_names[0], large, f"the product of all sizes must stay below {MAX_WORK:.1e}"
+    yield kind.size_names[0], large, f"the product of the sizes must stay below {MAX_WORK:.1e}"
     columns = {name: np.where(sane, frame[name].to_numpy(), 1) for name in kind.size_names}
     for column, wrong, rule in kind.geometry(columns, frame["library"].to_numpy(dtype=object)):
         yield column, sane & ~large & wrong, rule

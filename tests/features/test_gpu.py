@@ -48,6 +48,10 @@ NAMES_IN_MEASURED_DATA = {
     "MI210": "mi210",
     "MI300X": "mi300x",
     "Navi21": "navi21",
+    "NVIDIA GB200": "gb200",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000-server",
+    "NVIDIA L20": "l20",
+    "NVIDIA H800": "h800",
 }
 
 MINE = """
@@ -127,6 +131,11 @@ def test_a_slip_names_the_nearest() -> None:
         ("h200-sxm", 9.0, 132, 66.9, 4800),
         ("b200", 10.0, 148, 74.5, 8000),
         ("rtx-5090", 12.0, 170, 104.8, 1792),
+        ("b300", 10.3, 148, 75, 7750),
+        ("gb200", 10.0, 152, 80.2, 8000),
+        ("rtx-pro-6000-server", 12.0, 188, 117, 1792),
+        ("rtx-6000-ada", 8.9, 142, 91.1, 960),
+        ("b60", 0.0, 20, 12.3, 456),
         ("mi210", 0.0, 104, 22.6, 1638.4),
         ("mi300x", 0.0, 304, 81.7, 5325),
     ],
@@ -155,7 +164,8 @@ def test_every_row_is_plausible() -> None:
         assert 100 <= one.dram_gbs <= 8000, one.name
         assert one.l2_bytes % 2**18 == 0, one.name
         assert one.fp64_tflops <= one.fp32_tflops * 1.001, one.name
-        assert (one.vendor == "amd") == (one.compute_capability == 0.0) == one.architecture.startswith("gfx")
+        assert (one.vendor == "nvidia") == (one.compute_capability > 0)
+        assert (one.vendor == "amd") == one.architecture.startswith("gfx")
         assert one.fp16_tensor_tflops == 0 or one.fp16_tensor_tflops > one.fp32_tflops, one.name
         assert one.source, one.name
 

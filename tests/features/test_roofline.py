@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.features.gpu import gpu, gpus
-from surrogate.features.problem import DTYPES
+from surrogate.features.problem import ELEMENTS
 from surrogate.features.roofline import (
     bound,
     peak_flops_table,
@@ -63,6 +63,22 @@ def test_never_faster_than_either_and_equal_for_arrays(
         ("titan-xp", "fp16", False, 12.15),  # its 1/64 fp16 rate is never used
         ("mi210", "fp32", True, 45.26),  # matrix cores take fp32
         ("mi100", "bf16", True, 92.3),
+        ("h100-sxm", "fp8", True, 1978.8),
+        ("h100-sxm", "nvfp4", True, 989.4),  # no 4-bit unit: unpacked
+        ("b200", "nvfp4", True, 9000),
+        ("b200", "int4_wo", True, 2250),
+        ("b300", "int8_sq", True, 153.5),
+        ("gb300", "nvfp4", True, 15000),
+        ("l40s", "fp8_block", True, 733),
+        ("rtx-4090", "fp8", True, 330.4),  # half of the rate with fp16 accumulation
+        ("rtx-4090", "int8_sq", True, 660.6),
+        ("rtx-pro-6000-server", "nvfp4", True, 1871),
+        ("a100-sxm4-80gb", "fp8", True, 312),
+        ("a100-sxm4-80gb", "int8_sq", True, 624),
+        ("a100-sxm4-80gb", "int8", True, 312),
+        ("t4", "int8_wo", True, 65),
+        ("b60", "fp8", True, 98.3),
+        ("h20", "fp8", True, 296),
     ],
 )
 def test_the_peak_that_data_can_reach(name: str, dtype: str, tensor: bool, expected: float) -> None:
@@ -72,6 +88,6 @@ def test_the_peak_that_data_can_reach(name: str, dtype: str, tensor: bool, expec
 def test_tables_are_whole_and_tensor_cores_never_slow_down() -> None:
     for one in gpus():
         table = peak_flops_table(one)
-        assert set(table) == {(dtype, tensor) for dtype in DTYPES for tensor in (False, True)}
-        for dtype in DTYPES:
+        assert set(table) == {(dtype, tensor) for dtype in ELEMENTS for tensor in (False, True)}
+        for dtype in ELEMENTS:
             assert table[dtype, True] >= table[dtype, False] > 0, (one.name, dtype)

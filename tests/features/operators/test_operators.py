@@ -32,6 +32,7 @@ def sizes_of(kind: str, base: int) -> dict[str, int]:
     """Valid sizes of any kind."""
     sizes = {name: base + place for place, name in enumerate(OPERATORS[kind].size_names())}
     small = {"window": 2, "window_w": 2, "stride": 1, "stride_w": 1, "pad": 0, "pad_w": 0}
+    small |= {"kv_heads": 1, "expert_parallel": 1}
     return {name: small.get(name, size) for name, size in sizes.items()}
 
 
@@ -126,9 +127,9 @@ def test_larger_takes_no_less(kind: str, base: int) -> None:
     """Sizes that only add work only add time. (A larger batch of embedding bags may not: fewer tables share L2.)"""
     sizes = sizes_of(kind, base)
     one = operator(kind, **sizes)
-    adding = {"n", "c", "m", "k", "batch", "elements", "tables", "ranks"} - {
-        "batch" * (kind == "embedding_bag")
-    }
+    adding = {"n", "c", "m", "k", "batch", "elements", "tables", "ranks", "heads", "head_dim", "context_length"}
+    adding |= {"tokens", "hidden", "inter", "experts"}
+    adding -= {"batch" * (kind == "embedding_bag")}
     for name in set(sizes) & adding:
         grown = operator(kind, **{**sizes, name: 2 * sizes[name]})
         assert grown.roofline_us(V100) >= one.roofline_us(V100) * (1 - 1e-9)

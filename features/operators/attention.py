@@ -1,0 +1,218 @@
+"""Attention over a cache of keys and values: of heads that share them (MHA, GQA, MQA), and multi-head latent (MLA).
+
+Sources: Dao, "FlashAttention-2" (2023), for tiles of 128 query rows; DeepSeek-AI, "DeepSeek-V2" (2024), section 2.1,
+for latent attention and its absorbed form.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..elementwise import Number, ceil_div, minimum, where
+from ..operators.operator import Operator
+from ..problem import ELEMENTS, MATHS, may_use_tensor_cores
+
+PHASES = ("context", "generation", "encoder")
+"""A prompt under a causal mask, one token or few after a filled cache, or all positions that see one another."""
+KV_DTYPES = ("bf16", "fp16", "fp8", "fp32")
+"""Element types of a cache."""
+QUERY_ROWS = 128
+"""Query rows of a thread block."""
+LATENT, ROPE, NOPE, VALUE = 512, 64, 128, 128
+"""DeepSeek's sizes: the compressed key and value, the rotary part, and a head's other key and value parts."""
+DECODE_ROWS = 64
+"""Query heads of a thread block that reads the latent cache (FlashMLA's tile)."""
+_LETTERS = {"b": "batch", "h": "heads", "q": "query_length", "k": "context_length"}
+
+
+def causal_pairs(query: Number, context: Number, window: Number) -> Number:
+    """(query, key) pairs of the last ``query`` of ``context`` positions, where position p sees min(p, window) keys."""
+
+    def up_to(position: Number) -> Number:
+        filled = minimum(position, window)
+        return filled * (filled + 1) // 2 + (position - filled) * window
+
+    return up_to(context) - up_to(context - query)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attending(Operator):
+    """What both forms share: the phase, the type of the cache, and the pairs of queries and keys.
+
+    ``phase`` defaults to context where a query has several tokens, else generation; ``kv_dtype`` to the arithmetic's.
+    """
+
+    BATCH: ClassVar[str] = "batch"
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "dtype": ("bf16", "fp16", "fp8", "fp32"), "math": MATHS, "phase": PHASES, "kv_dtype": KV_DTYPES,
+    }  # fmt: skip
+
+    dtype: str = "bf16"
+    math: str = "default"
+    phase: str = ""
+    kv_dtype: str = ""
+    batch: int = 1
+    heads: int
+    query_length: int
+    context_length: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.context_length, int) and not self.context_length:
+            object.__setattr__(self, "context_length", self.query_length)
+        phase = "context" if np.max(self.query_length) > 1 else "generation"
+        object.__setattr__(self, "phase", self.phase or phase)
+        object.__setattr__(self, "kv_dtype", self.kv_dtype or self.dtype)
+        Operator.__post_init__(self)
+
+    @classmethod
+    def misfits(cls, sizes: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+        """A context holds the query."""
+        short = sizes["context_length"] < sizes["query_length"]
+        return [("context_length", short, "it counts the query's own tokens, so it is at least query_length")]
+
+    @classmethod
+    def tensor_cores(cls, dtype: str, math: str) -> bool:
+        """As in `surrogate.features.operators.gemm.Gemm`."""
+        return may_use_tensor_cores(dtype, math)
+
+    @property
+    def stratum(self) -> str:
+        """The phase."""
+        return self.phase
+
+    @property
+    def kv_itemsize(self) -> float:
+        """Bytes of a value of the cache."""
+        return ELEMENTS[self.kv_dtype].activation_bytes
+
+    @property
+    def span(self) -> Number:
+        """The most keys that a query sees."""
+        return self.context_length
+
+    @property
+    def keys(self) -> Number:
+        """Keys that any of the queries sees."""
+        return minimum(self.context_length, self.span + self.query_length - 1)
+
+    @property
+    def pairs(self) -> Number:
+        """(query, key) pairs of one head and sample, counted exactly."""
+        if self.phase == "encoder":
+            return self.query_length * self.span
+        return causal_pairs(self.query_length, self.context_length, self.span)
+
+    @property
+    @abstractmethod
+    def kv_bytes(self) -> Number:
+        """Bytes of keys and values that are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention(Attending):
+    """softmax(Q·Kᵀ)·V of ``heads`` heads of ``head_dim`` values, groups of which share one of ``kv_heads`` keys.
+
+    ``context_length`` counts all keys, the query's own included (default: those alone); a ``window`` above 0 lets each
+    query see so many last keys. ``kv_heads`` defaults to ``heads``.
+    """
+
+    kind: ClassVar[str] = "attention"
+    MAY_BE_ZERO: ClassVar[tuple[str, ...]] = ("window",)
+    LETTERS: ClassVar[Mapping[str, str]] = {**_LETTERS, "g": "kv_heads", "d": "head_dim", "w": "window"}
+    EXAMPLE: ClassVar[str] = "attention:b8h32g8d128q2048k2048"
+
+    kv_heads: int = 0
+    head_dim: int
+    window: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.kv_heads, int) and not self.kv_heads:
+            object.__setattr__(self, "kv_heads", self.heads)
+        Attending.__post_init__(self)
+
+    @classmethod
+    def misfits(cls, sizes: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+        """Groups of heads are equally large."""
+        uneven = sizes["heads"] % sizes["kv_heads"] != 0
+        return [*Attending.misfits(sizes), ("kv_heads", uneven, "it divides heads")]
+
+    @property
+    def span(self) -> Number:
+        """The window, or the context where there is none or a longer one."""
+        return where(self.window == 0, self.context_length, minimum(self.window, self.context_length))
+
+    @property
+    def flops(self) -> Number:
+        """Two products over every pair: 4·batch·heads·head_dim·pairs."""
+        return 4 * self.batch * self.heads * self.head_dim * self.pairs
+
+    @property
+    def kv_bytes(self) -> Number:
+        """2·batch·kv_heads·keys·head_dim values of the cache."""
+        return 2 * self.batch * self.kv_heads * self.keys * self.head_dim * self.kv_itemsize
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Q and O once each, and the keys and values that are seen."""
+        value = self.element
+        rows = self.batch * self.heads * self.query_length * self.head_dim
+        return rows * (value.activation_bytes + value.output_bytes) + self.kv_bytes
+
+    @property
+    def blocks(self) -> Number:
+        """One per 128 query rows of a head; in generation one per key head (split-KV kernels launch several)."""
+        if self.phase == "generation":
+            rows = self.query_length * (self.heads // self.kv_heads)
+            return self.batch * self.kv_heads * ceil_div(rows, QUERY_ROWS)
+        return self.batch * self.heads * ceil_div(self.query_length, QUERY_ROWS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mla(Attending):
+    """Multi-head latent attention of ``heads`` heads, those of one GPU (a model's over its tensor parallelism).
+
+    In generation the absorbed form: queries of 576 values against a latent cache of 576 that all heads share, whose
+    first 512 are the values. In context the plain form: keys of 192 and values of 128 per head, expanded beforehand,
+    while the cache is written. Some libraries absorb in context, too; a fitted correction tells.
+    """
+
+    kind: ClassVar[str] = "mla"
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {**Attending.CHOICES, "phase": PHASES[:2]}
+    LETTERS: ClassVar[Mapping[str, str]] = _LETTERS
+    EXAMPLE: ClassVar[str] = "mla:b8h16q1k4096"
+
+    @property
+    def head_dims(self) -> tuple[int, int]:
+        """Values of a query and of an output row."""
+        return (LATENT + ROPE, LATENT) if self.phase == "generation" else (NOPE + ROPE, VALUE)
+
+    @property
+    def flops(self) -> Number:
+        """Two products over every pair: 2·batch·heads·pairs·(key length + value length)."""
+        return 2 * self.batch * self.heads * self.pairs * sum(self.head_dims)
+
+    @property
+    def kv_bytes(self) -> Number:
+        """The latent cache, and in context every head's keys and values."""
+        cache = self.batch * self.keys * (LATENT + ROPE) * self.kv_itemsize
+        if self.phase == "generation":
+            return cache
+        expanded = self.batch * self.heads * self.keys * sum(self.head_dims)
+        return cache + expanded * self.element.activation_bytes
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Q and O once each, and `kv_bytes`."""
+        value, (key, out) = self.element, self.head_dims
+        rows = self.batch * self.heads * self.query_length
+        return rows * (key * value.activation_bytes + out * value.output_bytes) + self.kv_bytes
+
+    @property
+    def blocks(self) -> Number:
+        """One per 128 query rows of a head; in generation one per 64 heads."""
+        if self.phase == "generation":
+            return self.batch * ceil_div(self.heads * self.query_length, DECODE_ROWS)
+        return self.batch * self.heads * ceil_div(self.query_length, QUERY_ROWS)
