@@ -40,9 +40,9 @@ _PROBLEMS = (
     "--gpu",
     metavar="G",
     multiple=True,
-    help="The GPU they were measured on, where the files do not say it; of aiconfigurator, a GPU to import (repeatable).",
+    help="The GPU they were measured on, where the files do not say it; for aiconfigurator, each GPU to import.",
 )
-@click.option("--family", metavar="F", help="Of aiconfigurator: the family of kernels to import.")
+@click.option("--family", metavar="F", help="For aiconfigurator: the family of kernels to import.")
 @click.option("--numbering", type=click.Choice(["enum", "readme"]), help=_NUMBERING)
 @click.option("--library-version", metavar="V", help="The library's version, where the files do not say it.")
 @click.option("--problems", type=PATH, help=_PROBLEMS)

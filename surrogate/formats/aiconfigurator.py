@@ -35,6 +35,7 @@ from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import Family
 from surrogate.features.families import family as family_named
 from surrogate.features.gpu import gpu
+from surrogate.features.operators.moe import NONGATED
 from surrogate.formats.cleaning import along_lines, newest, noise_of, noise_records, without_floors
 from surrogate.formats.foreign_file import Progress
 from surrogate.formats.imported import Imported, plural
@@ -49,26 +50,33 @@ COMMITS = {"0.12.0": "095f58a"}
 """Version of the package → commit of ai-dynamo/aiconfigurator."""
 GPUS = {"a100_sxm": "a100-sxm4-80gb", "b200_sxm": "b200", "b300_sxm": "b300"}
 """Folder → name in the registry, where that does not know the folder's."""
-TYPES = {"bfloat16": "bf16", "half": "fp16", "float16": "fp16", "fp8_e4m3": "fp8", "sq": "int8_sq"}
-"""Element type of a table → of a dataset; others keep their name."""
-OPERATORS = {"alltoall": "all_to_all"}
+NAMES = {
+    "bfloat16": "bf16", "half": "fp16", "float16": "fp16", "fp8_e4m3": "fp8", "sq": "int8_sq", "alltoall": "all_to_all",
+}  # fmt: skip
+"""Element type or operator of a table → of a dataset; others keep their name."""
+NONGATED_LAYERS = ((2688, 1856), (1024, 2688), (4096, 2688), (2048, 5120), (8192, 5120))
+"""Hidden and inner size of the layers whose experts have no gate."""
+ALWAYS_GATED = ("0.14.0", "0.19.0", "0.20.0", "0.22.0", "0.5.6.post2", "0.5.10")
+"""Versions that timed these layers with a gate."""
 
 Columns = Mapping[str, Any]
 """Name of a column → its values, or one for all rows."""
+Reader = Callable[[pd.DataFrame, str], Columns]
+"""(table, the library's version) → the columns of its problems."""
 
 
-def _gemm(t: pd.DataFrame) -> Columns:
+def _gemm(t: pd.DataFrame, _: str) -> Columns:
     return {"operator": "gemm", "dtype": t["gemm_dtype"], "batch": 1, "m": t["m"], "n": t["n"], "k": t["k"]}
 
 
-def _mla_bmm(t: pd.DataFrame) -> Columns:
+def _mla_bmm(t: pd.DataFrame, _: str) -> Columns:
     """The projections that MLA's decoding absorbs, a product per head: queries to 512 latent columns, and back."""
     before = (t["op_name"] == "mla_gen_pre").to_numpy()
     sizes = {"batch": t["num_heads"], "m": t["num_tokens"], "n": np.where(before, 512, 128)}
     return {"operator": "bmm", "dtype": t["bmm_dtype"], **sizes, "k": np.where(before, 128, 512)}
 
 
-def _attention(t: pd.DataFrame) -> Columns:
+def _attention(t: pd.DataFrame, _: str) -> Columns:
     return {
         "operator": "attention", "phase": t["op_name"].str.removesuffix("_attention"),
         "dtype": t["attn_dtype"], "kv_dtype": t.get("kv_cache_dtype", t["attn_dtype"]),
@@ -78,7 +86,7 @@ def _attention(t: pd.DataFrame) -> Columns:
     }  # fmt: skip
 
 
-def _mla(t: pd.DataFrame) -> Columns:
+def _mla(t: pd.DataFrame, _: str) -> Columns:
     """``num_heads`` are those of one GPU: times follow them, whatever ``tp_size`` says."""
     return {
         "operator": "mla", "phase": t["op_name"].str.removeprefix("mla_"), "dtype": t["mla_dtype"],
@@ -87,19 +95,25 @@ def _mla(t: pd.DataFrame) -> Columns:
     }  # fmt: skip
 
 
-def _moe(t: pd.DataFrame) -> Columns:
+def _moe(t: pd.DataFrame, version: str) -> Columns:
+    """Layers of Nemotron have two matrices an expert; older vLLM and SGLang took three for them, as the times show."""
+    plain = np.zeros(len(t), dtype=bool)
+    if version not in ALWAYS_GATED:
+        plain = pd.MultiIndex.from_frame(t[["hidden_size", "inter_size"]]).isin(NONGATED_LAYERS)
     return {
+        "variant": pd.Categorical.from_codes(plain.astype(np.int8), ["", NONGATED]),
         "operator": "moe", "dtype": t["moe_dtype"], "routing": t["distribution"], "tokens": t["num_tokens"],
         "hidden": t["hidden_size"], "inter": t["inter_size"], "topk": t["topk"], "experts": t["num_experts"],
         "tensor_parallel": t["moe_tp_size"], "expert_parallel": t["moe_ep_size"],
     }  # fmt: skip
 
 
-def _collective(t: pd.DataFrame) -> Columns:
+def _collective(t: pd.DataFrame, _: str) -> Columns:
     """``message_size`` counts elements: a half message takes as long as one of twice as many int8."""
     sizes = {"elements": t["message_size"], "ranks": t["num_gpus"]}
     if "nccl_dtype" in t:
-        return {"operator": t["op_name"].replace(OPERATORS), "dtype": t["nccl_dtype"], **sizes}
+        library = t["kernel_source"].str.lower()  # a framework's folder may hold them, too
+        return {"operator": t["op_name"], "library": library, "dtype": t["nccl_dtype"], **sizes}
     return {
         "operator": "all_reduce",
         "library": t["framework"].str.lower(),
@@ -108,11 +122,11 @@ def _collective(t: pd.DataFrame) -> Columns:
     }
 
 
-def _quantise(t: pd.DataFrame) -> Columns:
+def _quantise(t: pd.DataFrame, _: str) -> Columns:
     return {"operator": "quantise", "dtype": "bf16", "n": t["m"], "c": t["k"], "h": 1, "w": 1}
 
 
-TABLES: Mapping[str, tuple[str, Callable[[pd.DataFrame], Columns]]] = {
+TABLES: Mapping[str, tuple[str, Reader]] = {
     "gemm": ("gemm", _gemm),
     "mla_bmm": ("gemm", _mla_bmm),
     "context_attention": ("attention", _attention),
@@ -318,13 +332,11 @@ def _table(source: Source, rows_only: bool) -> pd.DataFrame:
         raise InputError(f"{source.name}: cannot be read as parquet ({reason}); fetch it again") from None
 
 
-def _rows(
-    table: pd.DataFrame, source: Source, name: str, columns: Callable[[pd.DataFrame], Columns]
-) -> pd.DataFrame:
+def _rows(table: pd.DataFrame, source: Source, name: str, columns: Reader) -> pd.DataFrame:
     """Dataset columns of one table: texts as categories, sizes as the narrowest integers that hold them."""
     settings = {"gpu": name, "library": source.library, "library_version": source.version}
     try:
-        values = {**settings, "algorithm": table["kernel_source"], **columns(table)}
+        values = {**settings, "algorithm": table["kernel_source"], **columns(table, source.version)}
         frame = pd.DataFrame({name: _column(value, len(table)) for name, value in values.items()})
         return frame.assign(time_us=table["latency"].to_numpy(dtype=np.float64) * 1e3)
     except KeyError as error:
@@ -336,9 +348,11 @@ def _rows(
 def _column(values: Any, rows: int) -> Any:
     if isinstance(values, str):
         return pd.Categorical.from_codes(np.zeros(rows, dtype=np.int8), [values])
+    if isinstance(values, pd.Categorical):
+        return values
     if isinstance(values, pd.Series) and values.dtype.kind not in "iuf":
         texts = values.astype("category").cat
-        return pd.Categorical(texts.rename_categories(lambda text: TYPES.get(text, text)))
+        return pd.Categorical(texts.rename_categories(lambda text: NAMES.get(text, text)))
     sizes = np.broadcast_to(np.asarray(values), rows)
     whole = sizes.astype(np.int64)
     if (whole != sizes).any():
