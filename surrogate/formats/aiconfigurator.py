@@ -23,10 +23,10 @@ import io
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -41,119 +41,71 @@ from surrogate.formats.foreign_file import Progress
 from surrogate.formats.imported import Imported, plural
 
 PACKAGE = "aiconfigurator_core"
-REMEDY = "`seer import aiconfigurator --how` says how to get it"
-FOLDERS = (
-    "systems/data", f"{PACKAGE}/systems/data", f"aic-core/src/{PACKAGE}/systems/data",
-)  # fmt: skip
+FOLDERS = ("systems/data", f"{PACKAGE}/systems/data", f"aic-core/src/{PACKAGE}/systems/data")
 """Where the tables lie in the package, in a folder of packages, in a checkout."""
+ENDING = "_perf.parquet"
 COMMITS = {"0.12.0": "095f58a"}
 """Version of the package → commit of ai-dynamo/aiconfigurator."""
+REMEDY = "`seer import aiconfigurator --how` says how to get one"
 GPUS = {"a100_sxm": "a100-sxm4-80gb", "b200_sxm": "b200", "b300_sxm": "b300"}
 """Folder → name in the registry, where that does not know the folder's."""
+COLUMNS = {
+    **dict.fromkeys(
+        ["gemm_dtype", "bmm_dtype", "attn_dtype", "mla_dtype", "moe_dtype", "nccl_dtype", "allreduce_dtype"], "dtype"
+    ),
+    "kernel_source": "algorithm", "kv_cache_dtype": "kv_dtype", "distribution": "routing", "batch_size": "batch",
+    "num_heads": "heads", "num_key_value_heads": "kv_heads", "isl": "query_length", "window_size": "window",
+    "num_tokens": "tokens", "hidden_size": "hidden", "inter_size": "inter", "num_experts": "experts",
+    "moe_tp_size": "tensor_parallel", "moe_ep_size": "expert_parallel", "message_size": "elements", "num_gpus": "ranks",
+}  # fmt: skip
+"""Column of a table → of a dataset; others keep their name. MLA's ``num_heads`` are those of one GPU, and messages
+count elements: times follow the heads, whatever ``tp_size`` says, and are alike for n halves and 2n int8."""
 NAMES = {
     "bfloat16": "bf16", "half": "fp16", "float16": "fp16", "fp8_e4m3": "fp8", "sq": "int8_sq", "alltoall": "all_to_all",
 }  # fmt: skip
 """Element type or operator of a table → of a dataset; others keep their name."""
-NONGATED_LAYERS = ((2688, 1856), (1024, 2688), (4096, 2688), (2048, 5120), (8192, 5120))
-"""Hidden and inner size of the layers whose experts have no gate."""
-ALWAYS_GATED = ("0.14.0", "0.19.0", "0.20.0", "0.22.0", "0.5.6.post2", "0.5.10")
-"""Versions that timed these layers with a gate."""
-
-Columns = Mapping[str, Any]
-"""Name of a column → its values, or one for all rows."""
-Reader = Callable[[pd.DataFrame, str], Columns]
-"""(table, the library's version) → the columns of its problems."""
-
-
-def _gemm(t: pd.DataFrame, _: str) -> Columns:
-    return {"operator": "gemm", "dtype": t["gemm_dtype"], "batch": 1, "m": t["m"], "n": t["n"], "k": t["k"]}
-
-
-def _mla_bmm(t: pd.DataFrame, _: str) -> Columns:
-    """The projections that MLA's decoding absorbs, a product per head: queries to 512 latent columns, and back."""
-    before = (t["op_name"] == "mla_gen_pre").to_numpy()
-    sizes = {"batch": t["num_heads"], "m": t["num_tokens"], "n": np.where(before, 512, 128)}
-    return {"operator": "bmm", "dtype": t["bmm_dtype"], **sizes, "k": np.where(before, 128, 512)}
-
-
-def _attention(t: pd.DataFrame, _: str) -> Columns:
-    return {
-        "operator": "attention", "phase": t["op_name"].str.removesuffix("_attention"),
-        "dtype": t["attn_dtype"], "kv_dtype": t.get("kv_cache_dtype", t["attn_dtype"]),
-        "batch": t["batch_size"], "heads": t["num_heads"], "kv_heads": t.get("num_key_value_heads", t["num_heads"]),
-        "head_dim": t["head_dim"], "query_length": t["isl"], "context_length": t["isl"] + t.get("step", 0),
-        "window": t.get("window_size", 0),
-    }  # fmt: skip
-
-
-def _mla(t: pd.DataFrame, _: str) -> Columns:
-    """``num_heads`` are those of one GPU: times follow them, whatever ``tp_size`` says."""
-    return {
-        "operator": "mla", "phase": t["op_name"].str.removeprefix("mla_"), "dtype": t["mla_dtype"],
-        "kv_dtype": t["kv_cache_dtype"], "batch": t["batch_size"], "heads": t["num_heads"], "query_length": t["isl"],
-        "context_length": t["isl"] + t["step"],
-    }  # fmt: skip
-
-
-def _moe(t: pd.DataFrame, version: str) -> Columns:
-    """Layers of Nemotron have two matrices an expert; older vLLM and SGLang took three for them, as the times show."""
-    plain = np.zeros(len(t), dtype=bool)
-    if version not in ALWAYS_GATED:
-        plain = pd.MultiIndex.from_frame(t[["hidden_size", "inter_size"]]).isin(NONGATED_LAYERS)
-    return {
-        "variant": pd.Categorical.from_codes(plain.astype(np.int8), ["", NONGATED]),
-        "operator": "moe", "dtype": t["moe_dtype"], "routing": t["distribution"], "tokens": t["num_tokens"],
-        "hidden": t["hidden_size"], "inter": t["inter_size"], "topk": t["topk"], "experts": t["num_experts"],
-        "tensor_parallel": t["moe_tp_size"], "expert_parallel": t["moe_ep_size"],
-    }  # fmt: skip
-
-
-def _collective(t: pd.DataFrame, _: str) -> Columns:
-    """``message_size`` counts elements: a half message takes as long as one of twice as many int8."""
-    sizes = {"elements": t["message_size"], "ranks": t["num_gpus"]}
-    if "nccl_dtype" in t:
-        library = t["kernel_source"].str.lower()  # a framework's folder may hold them, too
-        return {"operator": t["op_name"], "library": library, "dtype": t["nccl_dtype"], **sizes}
-    return {
-        "operator": "all_reduce",
-        "library": t["framework"].str.lower(),
-        "dtype": t["allreduce_dtype"],
-        **sizes,
-    }
-
-
-def _quantise(t: pd.DataFrame, _: str) -> Columns:
-    return {"operator": "quantise", "dtype": "bf16", "n": t["m"], "c": t["k"], "h": 1, "w": 1}
-
-
-TABLES: Mapping[str, tuple[str, Reader]] = {
-    "gemm": ("gemm", _gemm),
-    "mla_bmm": ("gemm", _mla_bmm),
-    "context_attention": ("attention", _attention),
-    "generation_attention": ("attention", _attention),
-    "encoder_attention": ("attention", _attention),
-    "context_mla": ("mla", _mla),
-    "generation_mla": ("mla", _mla),
-    "moe": ("moe", _moe),
-    "nccl": ("transfer", _collective),
-    "oneccl": ("transfer", _collective),
-    "custom_allreduce": ("transfer", _collective),
-    "scale_matrix": ("rowwise", _quantise),
+TABLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "gemm": ("gemm", {"operator": "gemm", "batch": 1}),
+    "mla_bmm": ("gemm", {"operator": "bmm"}),
+    "context_attention": ("attention", {"phase": "context"}),
+    "generation_attention": ("attention", {"phase": "generation"}),
+    "encoder_attention": ("attention", {"phase": "encoder"}),
+    "context_mla": ("mla", {"phase": "context"}),
+    "generation_mla": ("mla", {"phase": "generation"}),
+    "moe": ("moe", {}),
+    "nccl": ("transfer", {"library": "nccl"}),
+    "oneccl": ("transfer", {"library": "oneccl"}),
+    "custom_allreduce": ("transfer", {"operator": "all_reduce"}),
+    "scale_matrix": ("rowwise", {"operator": "quantise", "dtype": "bf16", "h": 1, "w": 1}),
 }
-"""Name of a table (without ``_perf.parquet``) → its family, and the reader of its columns."""
+"""Name of a table (without its ending) → its family, and what all its rows share."""
+NONGATED_LAYERS = ((2688, 1856), (1024, 2688), (4096, 2688), (2048, 5120), (8192, 5120))
+"""Hidden and inner size of the layers of mixtures whose experts have no gate (Nemotron's)."""
+ALWAYS_GATED = ("0.14.0", "0.19.0", "0.20.0", "0.22.0", "0.5.6.post2", "0.5.10")
+"""Versions of vLLM and SGLang that timed these layers with a gate, as the times show."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One table where it lies: ``name`` for messages, ``table`` its file's name, ``load`` gives its bytes."""
+class Source(NamedTuple):
+    """One table: its path, which tells what it is of, its size in bytes, and what gives its content."""
 
-    name: str
-    gpu: str
-    library: str
-    version: str
-    table: str
+    path: str
     size: int
     load: Callable[[], bytes]
+
+    @property
+    def gpu(self) -> str:
+        """The GPU's folder."""
+        return PurePath(self.path).parts[-5]
+
+    @property
+    def library(self) -> tuple[str, str]:
+        """The framework and its version."""
+        return PurePath(self.path).parts[-3], PurePath(self.path).parts[-2]
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        return PurePath(self.path).name.removesuffix(ENDING)
 
 
 def read(
@@ -164,55 +116,66 @@ def read(
     progress: Progress | None = None,
 ) -> Imported:
     """The rows of one family, on all GPUs or on ``gpus``. Raises `InputError` naming what is missing or damaged."""
-    kind = family_named(family)
-    readable = list(dict.fromkeys(name for name, _ in TABLES.values()))
-    if kind.name not in readable:
-        raise InputError(f"no table holds family {kind.name}; give one of {', '.join(readable)}")
     if len(paths) > 1:
         raise InputError(
             f"{len(paths)} paths given; name one wheel or folder, or none for the installed package"
         )
     path = Path(paths[0]) if paths else _installed()
-    sources, version = _in_wheel(path) if path.is_file() else _in_folder(path)
-    if not sources:
-        raise InputError(f"{path}: holds no GPU/FAMILY/FRAMEWORK/VERSION/NAME_perf.parquet; {REMEDY}")
+    sources, version = _sources(path)
+    kind = family_named(family)
     names = {folder: _gpu_name(folder) for folder in sorted({source.gpu for source in sources})}
     if gpus:
-        names = {folder: name for folder, name in names.items() if name in _wanted(gpus, names)}
+        wanted = _wanted(gpus, names)
+        names = {folder: name for folder, name in names.items() if name in wanted}
+    # 1. Tables of the family become rows; those of unknown GPUs or of no family are counted.
     left_out, foreign, parts = Counter[str](), Counter[str](), []
     total, done = sum(source.size for source in sources), 0
     for source in sources:
         done += source.size
-        name, (holds, columns) = names.get(source.gpu), TABLES.get(source.table, ("", None))
-        if source.gpu not in names or holds not in ("", kind.name):
-            continue
-        table = _table(source, rows_only=columns is None or name is None)
-        if columns is None:
-            foreign[source.table] += len(table)
-        elif name is None:
-            left_out[f"GPU {source.gpu} unknown"] += len(table)
-        else:
-            parts.append(_rows(table, source, name, columns))
+        name, (holds, _) = names.get(source.gpu), TABLES.get(source.table, ("", {}))
+        if source.gpu in names and not holds:
+            foreign[source.table] += len(_table(source, rows_only=True))
+        elif source.gpu in names and holds == kind.name and name is None:
+            left_out[f"GPU {source.gpu} unknown"] += len(_table(source, rows_only=True))
+        elif source.gpu in names and holds == kind.name:
+            parts.append(_rows(_table(source), source, str(name), kind))
         if progress:
             progress(done, total)
     if not parts:
-        raise InputError(f"{path}: holds no table of family {kind.name} on a known GPU; {REMEDY}")
-    return _cleaned(_joined(parts), kind, left_out, foreign, version)
+        readable = ", ".join(dict.fromkeys(name for name, _ in TABLES.values()))
+        raise InputError(f"{path}: holds no table of family {kind.name} on a known GPU; families: {readable}")
+    # 2. One frame, cleaned.
+    columns = {name: _joined([part[name] for part in parts]) for name in parts[0].columns}
+    frame, found = _cleaned(pd.DataFrame(columns), kind, left_out)
+    origin = " at ".join(["ai-dynamo/aiconfigurator", *([COMMITS[version]] if version in COMMITS else [])])
+    notices = [f"Measurements of {origin}, aiconfigurator-core {version} (Apache-2.0)."]
+    notes = (
+        f"rows of {_listed(frame['gpu'].value_counts())}",
+        f"left out: {_listed(left_out) or 'nothing'}",
+        f"tables not imported: {_listed(foreign) or 'none'}",
+        f"{plural(found['spikes'], 'spike')}; noise {found['noise']:.1%}",
+    )
+    metadata = {
+        **found,
+        "licence_notices": notices,
+        "left_out": dict(+left_out),
+        "not_imported": dict(foreign),
+    }
+    return Imported(frame, candidates="listed", notes=notes, metadata=metadata)
 
 
 def _cleaned(
-    frame: pd.DataFrame, kind: Family, left_out: Counter[str], foreign: Counter[str], version: str
-) -> Imported:
-    """The dataset of all rows, with what was left out and found as metadata and notes."""
-    raw = frame["time_us"].to_numpy()
-    usable = np.isfinite(raw) & (raw > 0)
+    frame: pd.DataFrame, kind: Family, left_out: Counter[str]
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The rows of a dataset, and what the metadata says of them; ``left_out`` counts the others by reason."""
+    times = frame["time_us"].to_numpy()
+    usable = np.isfinite(times) & (times > 0)
     left_out["time is 0, below, or no number"] += int((~usable).sum())
-    for name, known in kind.settings.items():
-        if known and name in frame:
-            for value in set(frame[name].cat.categories) - set(known):
-                strange = (frame[name] == value).to_numpy() & usable
-                left_out[f"{name} {value} unknown"] += int(strange.sum())
-                usable &= ~strange
+    for name in [name for name, known in kind.settings.items() if known]:
+        for value in set(frame[name].cat.categories) - set(kind.settings[name]):
+            strange = (frame[name] == value).to_numpy() & usable
+            left_out[f"{name} {value} unknown"] += int(strange.sum())
+            usable &= ~strange
     frame, older = newest(frame[usable], kind)
     left_out["a newer version measured the problem"] += older
     frame, floors = without_floors(frame, kind)
@@ -220,28 +183,11 @@ def _cleaned(
     if frame.empty:
         raise InputError(f"no row of family {kind.name} is left: {_listed(left_out)}")
     spike, distance = along_lines(frame, kind)
-    constant = {**kind.setting_defaults, "math": "default", "status": "ok", "family": kind.name}
-    for name, value in constant.items():
-        if name not in frame:
-            frame[name] = _column(value, len(frame))
-    frame = frame.assign(spike=spike).reset_index(drop=True)
-    origin = (
-        f"ai-dynamo/aiconfigurator at {COMMITS[version]}"
-        if version in COMMITS
-        else "ai-dynamo/aiconfigurator"
-    )
-    metadata = {
-        "licence_notices": [f"Measurements of {origin}, aiconfigurator-core {version} (Apache-2.0)."],
-        "noise": noise_of(distance), "noise_by": noise_records(frame, distance),
-        "floors": floors, "spikes": int(spike.sum()), "left_out": dict(+left_out), "not_imported": dict(foreign),
+    found = {
+        "noise": noise_of(distance), "noise_by": noise_records(frame, distance), "floors": floors,
+        "spikes": int(spike.sum()),
     }  # fmt: skip
-    notes = (
-        f"rows of {_listed(frame['gpu'].value_counts())}",
-        f"left out: {_listed(+left_out) or 'nothing'}",
-        f"tables not imported: {_listed(foreign) or 'none'}",
-        f"{plural(int(spike.sum()), 'spike')}; noise {metadata['noise']:.1%}",
-    )
-    return Imported(frame, candidates="listed", notes=notes, metadata=metadata)
+    return frame.assign(spike=spike).reset_index(drop=True), found
 
 
 def _listed(counts: Mapping[str, int] | pd.Series) -> str:
@@ -252,45 +198,37 @@ def _installed() -> Path:
     """The folder of the installed package, which is not imported: that would load its estimators."""
     spec = find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise InputError(f"aiconfigurator-core is not installed and no PATH given; {REMEDY}")
+        raise InputError(f"no PATH given, and aiconfigurator-core is not installed; {REMEDY}")
     return Path(spec.submodule_search_locations[0])
 
 
-def _in_folder(path: Path) -> tuple[list[Source], str]:
-    """The tables below a folder, and the version of the package as far as the folder beside tells it."""
-    if not path.is_dir():
-        raise InputError(f"{path}: no such file or folder; {REMEDY}")
-    root = next((path / name for name in FOLDERS if (path / name).is_dir()), path).resolve()
-    files = sorted(root.rglob("*_perf.parquet"))
-    sources = [_source(str(file), file.parts, file.stat().st_size, file.read_bytes) for file in files]
-    infos = [info.name for folder in root.parents[:3] for info in folder.glob(f"{PACKAGE}-*.dist-info")]
-    return sources, _version(infos)
-
-
-def _in_wheel(path: Path) -> tuple[list[Source], str]:
-    """The tables inside a wheel, read in place."""
+def _sources(path: Path) -> tuple[list[Source], str]:
+    """The tables in a wheel or below a folder, and the package's version as far as a name tells it."""
     try:
-        wheel = zipfile.ZipFile(path)
+        if path.is_file():
+            wheel = zipfile.ZipFile(path)
+            sources = [
+                Source(each.filename, each.file_size, partial(wheel.read, each)) for each in wheel.infolist()
+            ]
+            infos = [path.name]
+        else:
+            root = next((path / name for name in FOLDERS if (path / name).is_dir()), path).resolve()
+            sources = [
+                Source(str(f), f.stat().st_size, f.read_bytes) for f in sorted(root.rglob(f"*{ENDING}"))
+            ]
+            infos = [each.name for above in root.parents[:3] for each in above.glob(f"{PACKAGE}-*.dist-info")]
     except (zipfile.BadZipFile, OSError) as error:
-        raise InputError(f"{path}: is no wheel ({error}); {REMEDY}") from None
-    members = [each for each in wheel.infolist() if each.filename.endswith("_perf.parquet")]
-    sources = [
-        _source(f"{path}: {each.filename}", PurePosixPath(each.filename).parts, each.file_size,
-                lambda each=each: wheel.read(each))
-        for each in members
-        if len(PurePosixPath(each.filename).parts) >= 5
-    ]  # fmt: skip
-    return sources, _version(wheel.namelist())
-
-
-def _version(names: Sequence[str]) -> str:
-    infos = [name.split("-")[1] for name in names if name.startswith(PACKAGE) and ".dist-info" in name]
-    return infos[0].split(".dist-info")[0] if infos else "of unknown version"
-
-
-def _source(name: str, parts: Sequence[str], size: int, load: Callable[[], bytes]) -> Source:
-    gpu_folder, _, library, version, file = parts[-5:]
-    return Source(name, gpu_folder, library, version, file.removesuffix("_perf.parquet"), size, load)
+        raise InputError(f"{path}: cannot be read as a wheel or folder ({error}); {REMEDY}") from None
+    sources = [s for s in sources if s.path.endswith(ENDING) and len(PurePath(s.path).parts) >= 5]
+    if not sources:
+        what = (
+            "a wheel or folder without"
+            if path.exists()
+            else "cannot be read; needed is a wheel or folder with"
+        )
+        raise InputError(f"{path}: {what} GPU/FAMILY/FRAMEWORK/VERSION/*{ENDING}; {REMEDY}")
+    versions = [name.removesuffix(".dist-info").split("-")[1] for name in infos if "-" in name]
+    return sources, versions[0] if versions else "of unknown version"
 
 
 def _gpu_name(folder: str) -> str | None:
@@ -300,19 +238,18 @@ def _gpu_name(folder: str) -> str | None:
         return None
 
 
-def _wanted(gpus: Sequence[str], names: Mapping[str, str | None]) -> set[str]:
+def _wanted(gpus: Sequence[str], names: Mapping[str, str | None]) -> set[str | None]:
     """Registry names of ``gpus``, all of which must be among ``names``."""
-    wanted = {name: _gpu_name(name) for name in gpus}
     here = sorted(name for name in names.values() if name)
-    for given, name in wanted.items():
-        if name not in here:
+    for given in gpus:
+        if _gpu_name(given) not in here:
             raise InputError(
                 f"--gpu {given}: has no table; those with one: {', '.join(here)}{nearest(given, here)}"
             )
-    return {name for name in wanted.values() if name}
+    return {_gpu_name(given) for given in gpus}
 
 
-def _table(source: Source, rows_only: bool) -> pd.DataFrame:
+def _table(source: Source, rows_only: bool = False) -> pd.DataFrame:
     """The table with its texts as categories; ``rows_only``: without columns, for its length."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -325,34 +262,64 @@ def _table(source: Source, rows_only: bool) -> pd.DataFrame:
             for each in schema
             if pa.types.is_string(each.type) or pa.types.is_large_string(each.type)
         ]
-        columns = [] if rows_only else [name for name in schema.names if name not in ("device", "version")]
-        return pq.read_table(content, columns=columns, read_dictionary=texts).to_pandas(ignore_metadata=True)
+        table = pq.read_table(content, columns=[] if rows_only else None, read_dictionary=texts)
+        return table.to_pandas(ignore_metadata=True)
     except (pa.ArrowException, zipfile.BadZipFile, OSError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
-        raise InputError(f"{source.name}: cannot be read as parquet ({reason}); fetch it again") from None
+        raise InputError(f"{source.path}: cannot be read as parquet ({reason}); fetch it again") from None
 
 
-def _rows(table: pd.DataFrame, source: Source, name: str, columns: Reader) -> pd.DataFrame:
+def _rows(table: pd.DataFrame, source: Source, name: str, kind: Family) -> pd.DataFrame:
     """Dataset columns of one table: texts as categories, sizes as the narrowest integers that hold them."""
-    settings = {"gpu": name, "library": source.library, "library_version": source.version}
+    library, version = source.library
     try:
-        values = {**settings, "algorithm": table["kernel_source"], **columns(table, source.version)}
-        frame = pd.DataFrame({name: _column(value, len(table)) for name, value in values.items()})
+        values = {
+            **kind.setting_defaults, "math": "default", "library": library,
+            **{COLUMNS.get(str(name), str(name)): table[name] for name in table}, **TABLES[source.table][1],
+            "gpu": name, "library_version": version, "family": kind.name, "status": "ok",
+        }  # fmt: skip
+        values |= _special(table, source.table, version)
+        if "query_length" in values:
+            length = values["query_length"] + values.get("step", 0)
+            values = {"kv_heads": values["heads"], "window": 0, **values, "context_length": length}
+        if values.get("phase") == "encoder":
+            values["kv_dtype"] = values["dtype"]
+        columns = ["family", "status", *kind.row_key]
+        frame = pd.DataFrame({name: _column(values[name], len(table)) for name in columns})
         return frame.assign(time_us=table["latency"].to_numpy(dtype=np.float64) * 1e3)
     except KeyError as error:
-        raise InputError(f"{source.name}: column {error} is missing; the tables of 0.12 are known") from None
+        raise InputError(f"{source.path}: column {error} is missing; the tables of 0.12 are known") from None
     except (ValueError, TypeError) as error:
-        raise InputError(f"{source.name}: {error}; the tables of 0.12 are known") from None
+        raise InputError(f"{source.path}: {error}; the tables of 0.12 are known") from None
+
+
+def _special(table: pd.DataFrame, name: str, version: str) -> dict[str, Any]:
+    """Columns of a table that are more than a name."""
+    if (
+        name == "mla_bmm"
+    ):  # projections that decoding absorbs, a product per head: to 512 latent columns, or back
+        before = (table["op_name"] == "mla_gen_pre").to_numpy()
+        n, k = np.where(before, 512, 128), np.where(before, 128, 512)
+        return {"batch": table["num_heads"], "m": table["num_tokens"], "n": n, "k": k}
+    if name == "moe" and version not in ALWAYS_GATED:
+        plain = pd.MultiIndex.from_frame(table[["hidden_size", "inter_size"]]).isin(NONGATED_LAYERS)
+        return {
+            "variant": pd.Series(pd.Categorical.from_codes(plain.astype(np.int8), pd.Index(["", NONGATED])))
+        }
+    if name in ("nccl", "oneccl"):
+        return {"operator": table["op_name"]}
+    if name == "custom_allreduce":  # a copy of another framework's table may lie in a folder
+        return {"library": table["framework"].str.lower()}
+    return {"n": table["m"], "c": table["k"]} if name == "scale_matrix" else {}
 
 
 def _column(values: Any, rows: int) -> Any:
     if isinstance(values, str):
-        return pd.Categorical.from_codes(np.zeros(rows, dtype=np.int8), [values])
-    if isinstance(values, pd.Categorical):
-        return values
+        return pd.Categorical.from_codes(np.zeros(rows, dtype=np.int8), pd.Index([values]))
     if isinstance(values, pd.Series) and values.dtype.kind not in "iuf":
-        texts = values.astype("category").cat
-        return pd.Categorical(texts.rename_categories(lambda text: NAMES.get(text, text)))
+        return pd.Categorical(
+            values.astype("category").cat.rename_categories(lambda text: NAMES.get(text, text))
+        )
     sizes = np.broadcast_to(np.asarray(values), rows)
     whole = sizes.astype(np.int64)
     if (whole != sizes).any():
@@ -360,13 +327,8 @@ def _column(values: Any, rows: int) -> Any:
     return whole.astype(np.int32) if np.abs(whole).max(initial=0) < 2**31 else whole
 
 
-def _joined(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """All parts below one another, categories united."""
-    columns = {}
-    for name in parts[0].columns:
-        pieces = [part[name] for part in parts]
-        if isinstance(pieces[0].dtype, pd.CategoricalDtype):
-            columns[name] = pd.api.types.union_categoricals(pieces)
-        else:
-            columns[name] = np.concatenate([piece.to_numpy() for piece in pieces])
-    return pd.DataFrame(columns)
+def _joined(parts: Sequence[pd.Series]) -> Any:
+    """One column of all parts, categories united."""
+    if isinstance(parts[0].dtype, pd.CategoricalDtype):
+        return pd.api.types.union_categoricals([pd.Categorical(part) for part in parts])
+    return np.concatenate([part.to_numpy() for part in parts])

@@ -53,7 +53,7 @@ def newest(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, int]:
     return frame.assign(time_us=times)[~row.duplicated().to_numpy()], int((~kept).sum())
 
 
-def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, list[dict[Any, Any]]]:
     """The rows that are no harness floor, and a record per candidate of those that were.
 
     A harness that launches kernels one by one, or adds a step of its own, times every small problem alike. A candidate
@@ -72,15 +72,11 @@ def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, l
     least = low[enough].groupby(place, observed=True).transform("min").reindex(low.index)
     floors = low[enough & flat & (low > FLOOR_RATIO * least)]
     code = grouped.ngroup().to_numpy()
-    of_candidate = low.where(low.index.isin(floors.index), 0.0).to_numpy()
-    floored = frame["time_us"].to_numpy() <= AT_FLOOR * of_candidate[code]
+    limit = AT_FLOOR * low.where(low.index.isin(floors.index), 0.0).to_numpy()
+    floored = frame["time_us"].to_numpy() <= limit[code]
     counts = np.bincount(code[floored], minlength=len(low))
-    records = [
-        {**dict(zip(candidate, values, strict=True)), "floor_us": round(float(floor), 2), "rows": int(count)}
-        for (values, floor), count in zip(low.items(), counts, strict=True)
-        if count
-    ]
-    return frame[~floored], records
+    records = low.round(2).rename("floor_us").reset_index().assign(rows=counts)
+    return frame[~floored], records[counts > 0].to_dict("records")
 
 
 def along_lines(frame: pd.DataFrame, family: Family) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +119,7 @@ def noise_of(distance: np.ndarray) -> float:
     return round(NOISE_FACTOR * float(np.median(known)), 4) if len(known) else 0.0
 
 
-def noise_records(frame: pd.DataFrame, distance: np.ndarray) -> list[dict[str, Any]]:
+def noise_records(frame: pd.DataFrame, distance: np.ndarray) -> list[dict[Any, Any]]:
     """`noise_of` each (GPU, library, element type, decade of time) that has 100 distances."""
     known = np.isfinite(distance)
     decade = np.searchsorted(DECADES_US, frame["time_us"].to_numpy()[known], side="right") - 1
