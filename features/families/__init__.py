@@ -49,18 +49,20 @@ def parse_problem(text: str, **settings: str) -> AnyProblem:
     ``settings``: dtype, math and the family's others; those of another family are refused. Raises `InputError`.
     """
     kind, colon, body = text.strip().partition(":")
-    if not colon or kind == "conv":
-        return parse(body if colon else text, **settings)
+    if not colon:
+        kind, body = "conv", text
     if kind in ("driver", "MIOpenDriver") or kind not in FAMILY_OF_KIND:
         raise InputError(
             f"problem {text!r}: {kind!r} is unknown; known: conv, {', '.join(OPERATORS)}{nearest(kind, OPERATORS)}"
         )
-    own, cls = FAMILIES[FAMILY_OF_KIND[kind]], OPERATORS[kind]
+    own = FAMILIES[FAMILY_OF_KIND[kind]]
     foreign = [name for name in settings if name not in own.settings]
     if foreign:
-        raise InputError(
-            f"{', '.join(foreign)} is no setting of {kind}; it has {', '.join(own.setting_names[1:])}"
-        )
+        names = ", ".join(name for name in own.setting_names if name != "operator")
+        raise InputError(f"{', '.join(foreign)} is no setting of {kind}; it has {names}")
+    if kind == "conv":
+        return parse(body, **settings)
+    cls = OPERATORS[kind]
     sizes: dict[str, int] = {}
     letters = cls.LETTERS or {"b": "batch"}
     position = 0

@@ -35,24 +35,26 @@ def _waves(blocks: Number, m: Machine) -> tuple[Number, Number, Number]:
 
 def pair_columns(op: Any, m: Machine) -> tuple[Number, ...]:
     """`PAIR_NAMES` of attention on a machine: one block per SM at a time, each block as long as the average one."""
-    waves, use, whole = _waves(op.blocks, m)
     kv_bytes = 1.0 * op.kv_bytes
+    _, keys, pairs = op.seen
+    flops, blocks = op.flops, op.blocks
+    waves, use, whole = _waves(blocks, m)
     groups = op.batch * getattr(op, "kv_heads", 1)
     return (
-        log2(op.batch), log2(op.heads), log2(op.query_length), log2(op.context_length), log2(op.keys),
-        log2(op.batch * op.heads * op.pairs / m.sms), log2(kv_bytes), log2(kv_bytes / op.dram_bytes),
+        log2(op.batch), log2(op.heads), log2(op.query_length), log2(op.context_length), log2(keys),
+        log2(op.batch * op.heads * pairs / m.sms), log2(kv_bytes), log2(kv_bytes / op.dram_bytes),
         log2(kv_bytes / (m.dram_gbs * 1e3)), log2(groups / m.sms), op.kv_itemsize,
         float(op.phase == "context"), float(op.phase == "generation"), waves, use,
-        log2(whole * (op.flops / op.blocks) * m.sms / (m.peak_tflops * 1e6)),
+        log2(whole * (flops / blocks) * m.sms / (m.peak_tflops * 1e6)),
         op.query_length / round_up(op.query_length, QUERY_ROWS),
     )  # fmt: skip
 
 
 def attention_columns(op: Any, m: Machine) -> tuple[Number, ...]:
     """`ATTENTION_NAMES` of attention on a machine."""
-    group = op.heads // op.kv_heads
+    group, span = op.heads // op.kv_heads, op.seen[0]
     return (
-        *pair_columns(op, m), log2(op.kv_heads), log2(op.head_dim), log2(op.span), 1.0 * (op.span < op.context_length),
+        *pair_columns(op, m), log2(op.kv_heads), log2(op.head_dim), log2(span), 1.0 * (span < op.context_length),
         log2(group), op.head_dim / round_up(op.head_dim, 64), op.head_dim / round_up(op.head_dim, 128),
         group / round_up(group, 16),
     )  # fmt: skip

@@ -33,7 +33,7 @@ MEMORY_NAMES = (
     "log2_rows",
 )  # fmt: skip
 MEANINGS: dict[str, tuple[str, str]] = {
-    "batch": ("", "independent products, or samples of an embedding bag"),
+    "batch": ("", "independent products, or samples"),
     "m": ("", "rows of the result"),
     "n": ("", "columns of a product; images of a tensor n × c × h × w"),
     "k": ("", "length of the sums"),

@@ -6,7 +6,7 @@ for latent attention and its absorbed form.
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,13 +58,16 @@ class Attending(Operator):
     heads: int
     query_length: int
     context_length: int = 0
+    _seen: Any = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         if isinstance(self.context_length, int) and not self.context_length:
             object.__setattr__(self, "context_length", self.query_length)
-        phase = "context" if np.max(self.query_length) > 1 else "generation"
-        object.__setattr__(self, "phase", self.phase or phase)
-        object.__setattr__(self, "kv_dtype", self.kv_dtype or self.dtype)
+        if not self.phase:
+            phase = "context" if np.max(self.query_length) > 1 else "generation"
+            object.__setattr__(self, "phase", phase)
+        if not self.kv_dtype:
+            object.__setattr__(self, "kv_dtype", self.dtype)
         Operator.__post_init__(self)
 
     @classmethod
@@ -89,21 +92,20 @@ class Attending(Operator):
         return ELEMENTS[self.kv_dtype].activation_bytes
 
     @property
-    def span(self) -> Number:
-        """The most keys that a query sees."""
+    def seen(self) -> tuple[Number, Number, Number]:
+        """Of one head and sample: the most keys of a query, keys of any query, and (query, key) pairs, all exact."""
+        seen = self._seen
+        if seen is None:
+            query, context, span = self.query_length, self.context_length, self._span()
+            encodes = self.phase == "encoder"
+            pairs = query * span if encodes else causal_pairs(query, context, span)
+            seen = span, minimum(context, span + query - 1), pairs
+            object.__setattr__(self, "_seen", seen)
+        return seen
+
+    def _span(self) -> Number:
+        """The most keys of a query."""
         return self.context_length
-
-    @property
-    def keys(self) -> Number:
-        """Keys that any of the queries sees."""
-        return minimum(self.context_length, self.span + self.query_length - 1)
-
-    @property
-    def pairs(self) -> Number:
-        """(query, key) pairs of one head and sample, counted exactly."""
-        if self.phase == "encoder":
-            return self.query_length * self.span
-        return causal_pairs(self.query_length, self.context_length, self.span)
 
     @property
     @abstractmethod
@@ -139,20 +141,19 @@ class Attention(Attending):
         uneven = sizes["heads"] % sizes["kv_heads"] != 0
         return [*Attending.misfits(sizes), ("kv_heads", uneven, "it divides heads")]
 
-    @property
-    def span(self) -> Number:
+    def _span(self) -> Number:
         """The window, or the context where there is none or a longer one."""
         return where(self.window == 0, self.context_length, minimum(self.window, self.context_length))
 
     @property
     def flops(self) -> Number:
         """Two products over every pair: 4·batch·heads·head_dim·pairs."""
-        return 4 * self.batch * self.heads * self.head_dim * self.pairs
+        return 4 * self.batch * self.heads * self.head_dim * self.seen[2]
 
     @property
     def kv_bytes(self) -> Number:
         """2·batch·kv_heads·keys·head_dim values of the cache."""
-        return 2 * self.batch * self.kv_heads * self.keys * self.head_dim * self.kv_itemsize
+        return 2 * self.batch * self.kv_heads * self.seen[1] * self.head_dim * self.kv_itemsize
 
     @property
     def dram_bytes(self) -> Number:
@@ -192,15 +193,15 @@ class Mla(Attending):
     @property
     def flops(self) -> Number:
         """Two products over every pair: 2·batch·heads·pairs·(key length + value length)."""
-        return 2 * self.batch * self.heads * self.pairs * sum(self.head_dims)
+        return 2 * self.batch * self.heads * self.seen[2] * sum(self.head_dims)
 
     @property
     def kv_bytes(self) -> Number:
         """The latent cache, and in context every head's keys and values."""
-        cache = self.batch * self.keys * (LATENT + ROPE) * self.kv_itemsize
+        cache = self.batch * self.seen[1] * (LATENT + ROPE) * self.kv_itemsize
         if self.phase == "generation":
             return cache
-        expanded = self.batch * self.heads * self.keys * sum(self.head_dims)
+        expanded = self.batch * self.heads * self.seen[1] * sum(self.head_dims)
         return cache + expanded * self.element.activation_bytes
 
     @property

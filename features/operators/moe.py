@@ -1,8 +1,9 @@
 """A mixture of experts: every token's products with the few experts that a router chose for it, on one GPU."""
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ..elementwise import Number, ceil_div, log2, maximum, minimum, where
@@ -50,6 +51,7 @@ class Moe(Operator):
     experts: int
     tensor_parallel: int = 1
     expert_parallel: int = 1
+    _load: Any = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         if self.routing != BALANCED and not _POWER_LAW.fullmatch(self.routing):
@@ -100,6 +102,13 @@ class Moe(Operator):
     @property
     def load(self) -> tuple[Number, Number, Number]:
         """On the busiest rank: (token, expert) pairs, experts with any token, and tokens of the busiest expert."""
+        load = self._load
+        if load is None:
+            load = self._expected_load()
+            object.__setattr__(self, "_load", load)
+        return load
+
+    def _expected_load(self) -> tuple[Number, Number, Number]:
         pairs, share = 1.0 * self.tokens * self.topk, 1.0 / self.expert_parallel
         distinct = minimum(pairs, self.experts)
         if not self.exponent:
@@ -113,8 +122,9 @@ class Moe(Operator):
         mean = (high ** (a + 1) - low ** (a + 1)) * a / ((a + 1) * reach)
         spread = maximum((high ** (a + 2) - low ** (a + 2)) * a / ((a + 2) * reach) - mean * mean, 0.0) ** 0.5
         unit = pairs / self.experts / mean
-        # A load below half a token is rounded to none.
-        silent = minimum(maximum(((0.5 / unit) ** a - floor) / reach, 0.0), 1.0)
+        # A load below half a token is rounded to none; few pairs meet experts as if they were drawn uniformly.
+        rounded = minimum(maximum(((0.5 / unit) ** a - floor) / reach, 0.0), 1.0)
+        silent = where(many, rounded, math.e ** (-pairs / self.experts))
         touched = minimum(maximum((1.0 - silent) * self.experts, self.topk), distinct)
         largest = minimum((floor + reach * self.experts / (self.experts + 1)) ** (1 / a) * unit, self.tokens)
         # The busiest of p ranks: p sums of many loads (their expected largest lies z(p) deviations above the mean), or

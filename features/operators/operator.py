@@ -12,7 +12,7 @@ from .. import roofline
 from ..elementwise import Number
 from ..errors import InputError, nearest
 from ..gpu import Gpu
-from ..problem import DTYPES, ELEMENTS, MATHS, Element
+from ..problem import DTYPES, ELEMENTS, MATHS, QUANTISED, Element
 
 MAX_SIZE = 2**53
 """Sizes stay exact in float64, which the feature table and the formulas with rates use."""
@@ -52,11 +52,13 @@ class Operator(ABC):
                     f"{self.kind}: {name} {value!r} is unknown; known: {', '.join(known)}"
                     f"{nearest(str(value), known)}"
                 )
+        if self.dtype in QUANTISED:  # there is no arithmetic on them outside matrix units
+            object.__setattr__(self, "math", "default")
         for name in self.size_names():
             least = 0 if name in self.MAY_BE_ZERO else 1
             object.__setattr__(self, name, whole(self.kind, name, getattr(self, name), least))
         for name, wrong, rule in self.misfits(self.sizes):
-            if np.any(wrong):
+            if wrong.any() if isinstance(wrong, np.ndarray) else wrong:
                 raise InputError(f"{self.kind}: {name} does not fit the other sizes; {rule}")
         if all(type(getattr(self, name)) is int for name in self.size_names()):
             self._check_work()

@@ -12,13 +12,24 @@ if TYPE_CHECKING:
     from surrogate.prediction.predictor import Predictor
 
 # Written out here, so that help needs no numeric library; a test holds them to the families.
+DTYPES = (
+    "fp32", "fp16", "bf16", "fp64", "int8", "fp8", "fp8_block", "nvfp4", "int8_wo", "int4_wo", "int8_sq",
+    "w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "w4afp8",
+)  # fmt: skip
 CHOICES = {
-    "dtype": (("fp32", "fp16", "bf16", "fp64", "int8"), "Element type."),
+    "dtype": (DTYPES, f"Element type: {', '.join(DTYPES)}."),
     "math": (("fma", "default", "tensor_op", "tensor_op_allow_conversion"), "Math type."),
     "layout": (("NCHW", "NHWC"), "Of a convolution's tensors in memory."),
     "direction": (("fwd", "bwd_data", "bwd_filter"), "A convolution forward, or one of its gradients."),
-}
-DEFAULTS = {"dtype": "fp32", "math": "fma", "layout": "NCHW", "direction": "fwd"}
+    "phase": (("context", "generation", "encoder"), "Of attention: a prompt, tokens after it, or an encoder."),
+    "kv_dtype": (("bf16", "fp16", "fp8", "fp32"), "Element type of cached keys and values."),
+    "routing": ((), "How tokens spread over experts, as power_law_1.2."),
+}  # fmt: skip
+DEFAULTS = {
+    "dtype": "fp32; bf16 for attention and experts", "math": "fma; default for those and for quantised types",
+    "layout": "NCHW", "direction": "fwd", "phase": "by the query's length", "kv_dtype": "as --dtype",
+    "routing": "balanced",
+}  # fmt: skip
 FLAGS = {"ignore_unknown_options": True}
 """Context settings of a command that takes PROBLEM as flags."""
 
@@ -31,8 +42,13 @@ def problem_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 def problem_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say on what, and how, a problem is computed."""
     for name, (known, text) in reversed(CHOICES.items()):
-        kind = click.Choice(known, case_sensitive=False)
-        function = click.option(f"--{name}", type=kind, help=f"{text}  [default: {DEFAULTS[name]}]")(function)
+        kind = click.Choice(known, case_sensitive=False) if known else str
+        function = click.option(
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            metavar="TYPE" if known is DTYPES else None,
+            help=f"{text}  [default: {DEFAULTS[name]}]",
+        )(function)
     for option in (
         click.option(
             "--library-version", metavar="V", help="As in 8.9.2.  [default: the newest that the bundle knows]"

@@ -15,7 +15,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.features.families import GEMM
 from surrogate.features.gpu import gpu
-from surrogate.features.problem import DTYPES
+from surrogate.features.problem import ELEMENTS
 from surrogate.features.roofline import peak_tflops
 from surrogate.models.base import TimeModel
 
@@ -128,7 +128,7 @@ def _work(
     """Points (rows, 4), multiply-adds and bytes (rows,) of one setting's rows; a bias is left out."""
     points = rows.frame.iloc[positions][list(SIZES)].to_numpy()
     batch, m, n, k = points.T.astype(np.float64)
-    return points, batch * m * n * k, DTYPES[setting[3]] * batch * (m * k + k * n + m * n)
+    return points, batch * m * n * k, ELEMENTS[setting[3]].activation_bytes * batch * (m * k + k * n + m * n)
 
 
 def _peak(setting: tuple[str, ...]) -> Rates:

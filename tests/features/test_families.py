@@ -74,6 +74,45 @@ def test_a_setting_of_another_family_is_refused() -> None:
         parse_problem("gemm:m4n4k4", layout="NHWC")
 
 
+def test_settings_of_a_language_models_kernels() -> None:
+    short = parse_problem("attention:b8h32g8d128q1k2048", kv_dtype="fp8")
+    assert short == parse_problem(
+        "attention:batch8heads32kv_heads8head_dim128query_length1context_length2048", kv_dtype="fp8"
+    )
+    assert FAMILIES["attention"].setting_of(short)[4:] == ("generation", "fp8")
+    assert parse_problem("moe:t4h8i16k2e4tp2ep2", routing="power_law_1.2").stratum == "power_law"
+    with pytest.raises(InputError, match=r"lacks a size; mla has b \(batch\), h \(heads\)"):
+        parse_problem("mla:b8")
+    with pytest.raises(InputError, match="as in attention:b8h32g8d128q2048k2048"):
+        parse_problem("attention:b8x4")
+    with pytest.raises(InputError, match="phase is no setting of conv"):
+        parse_problem("n1c8h9k8r3", phase="context")
+
+
+def test_known_answers_of_attention_and_experts() -> None:
+    """8 · 32 heads · 2 tiles of 128 queries on 132 SMs: 3.88 waves, so 4; 64 tokens an expert: half a tile is used."""
+    h100 = gpu("h100-sxm")
+    row, _ = _columns(parse_problem("attention:b8h32g8d128q200"), h100)
+    assert row["log2_waves"] == pytest.approx(math.log2(512 / 132)) and row["wave_use"] == pytest.approx(
+        512 / 132 / 4
+    )
+    assert (row["log2_group"], row["query_tile_use"], row["is_context"], row["is_windowed"]) == (
+        2,
+        200 / 256,
+        1,
+        0,
+    )
+    flops = 4 * 8 * 32 * 128 * 200 * 201 // 2
+    assert row["log2_quantised_us"] == pytest.approx(
+        math.log2(flops * 4 * 132 / 512 / (h100.bf16_tensor_tflops * 1e6))
+    )
+    row, _ = _columns(parse_problem("moe:t256h1024i512k2e8", dtype="fp8"), h100)
+    assert (row["log2_pairs"], row["log2_touched"], row["row_use"], row["log2_skew"]) == (9, 3, 0.5, 0)
+    assert row["log2_up_waves"] == pytest.approx(math.log2(8 * 8 / 132))
+    wave_us = 2 * 128 * 128 * 1024 * 132 / (h100.fp8_tensor_tflops * 1e6)
+    assert row["log2_up_quantised_us"] == pytest.approx(math.log2(wave_us))
+
+
 def test_known_answers_of_a_convolution() -> None:
     row, roofline_us = _columns(Conv(**SIZES), GPUS[0], "implicit_gemm")
     assert row["log2_n"] == 5 and row["log2_c"] == 8 and row["pad_w"] == 1 and row["itemsize"] == 4

@@ -10,8 +10,10 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.operators import (
     OPERATORS,
+    AllGather,
     AllReduce,
     AllToAll,
+    Attention,
     CollectiveLaw,
     Concat,
     Gemm,
@@ -19,7 +21,11 @@ from surrogate.features.operators import (
     MaxPool,
     MaxPoolBackward,
     Memcpy,
+    Mla,
+    Moe,
     Operator,
+    Quantise,
+    ReduceScatter,
     Softmax,
     operator,
 )
@@ -105,7 +111,105 @@ def test_collective_law_has_three_parts() -> None:
 
 def test_collective_factors() -> None:
     assert AllReduce(elements=8, ranks=4).factor == pytest.approx(2 * 3 / 4)
-    assert AllToAll(elements=8, ranks=4).factor == pytest.approx(3 / 4)
+    for share in (AllToAll, AllGather, ReduceScatter):
+        assert share(elements=8, ranks=4).factor == pytest.approx(3 / 4)
+    assert (ReduceScatter(elements=8, ranks=4).flops, AllGather(elements=8, ranks=4).flops) == (6, 0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "a", "b", "c"),
+    [
+        ("bf16", 2, 2, 2), ("int8", 1, 1, 1), ("fp8", 1, 1, 2), ("fp8_block", 1 + 4 / 128, 1 + 4 / 16384, 2),
+        ("nvfp4", 0.5625, 0.5625, 2), ("int8_wo", 2, 1, 2), ("int4_wo", 2, 0.515625, 2), ("int8_sq", 1, 1, 2),
+        ("w4a8_mxfp4_mxfp8", 1.03125, 0.53125, 2),
+    ],
+)  # fmt: skip
+def test_quantised_products_move_scales_and_write_halves(dtype: str, a: float, b: float, c: float) -> None:
+    one = Gemm(m=128, n=64, k=256, dtype=dtype, math="default")
+    assert one.dram_bytes == pytest.approx(a * 128 * 256 + b * 256 * 64 + c * 128 * 64)
+    assert one.math == "default" and one.uses_tensor_cores
+    assert Quantise(n=3, c=5, dtype="bf16").dram_bytes == 3 * 5 * 3
+
+
+def test_attention_by_hand() -> None:
+    """4 queries of 6 keys see 3, 4, 5 and 6; with a window of 4: 3 + 4 + 4 + 4."""
+    sizes = {"batch": 2, "heads": 8, "kv_heads": 2, "head_dim": 16, "query_length": 4, "context_length": 6}
+    prefix, window = Attention(**sizes), Attention(**sizes, window=4, kv_dtype="fp8")
+    assert (prefix.phase, prefix.kv_dtype, prefix.blocks) == ("context", "bf16", 16)
+    assert prefix.flops == 4 * 2 * 8 * 16 * 18 and window.flops == 4 * 2 * 8 * 16 * 15
+    queries = 2 * 8 * 4 * 16 * (2 + 2)
+    assert prefix.dram_bytes == queries + 2 * 2 * 2 * 6 * 16 * 2
+    assert Attention(**sizes | {"context_length": 9}, window=4, kv_dtype="fp8").kv_bytes == 2 * 2 * 2 * 7 * 16
+    encoder = Attention(heads=8, head_dim=16, query_length=4, phase="encoder")
+    assert encoder.flops == 4 * 8 * 16 * 16 and encoder.kv_heads == 8
+    token = Attention(
+        batch=3, heads=8, kv_heads=2, head_dim=16, query_length=1, context_length=100, window=64
+    )
+    assert (token.phase, token.flops, token.blocks) == ("generation", 4 * 3 * 8 * 16 * 64, 6)
+    assert token.kv_bytes == 2 * 3 * 2 * 64 * 16 * 2
+
+
+@given(st.integers(1, 60), st.integers(0, 60), st.integers(0, 130))
+def test_pairs_are_counted_exactly(query: int, before: int, window: int) -> None:
+    context = query + before
+    counted = sum(min(p, window or p) for p in range(before + 1, context + 1))
+    one = Attention(heads=1, head_dim=1, query_length=query, context_length=context, window=window)
+    assert one.flops == 4 * counted
+
+
+def test_latent_attention_by_hand() -> None:
+    """Absorbed: 576 and 512 values over the shared cache; in a prompt 192 and 128 per head."""
+    token = Mla(batch=2, heads=16, query_length=1, context_length=1000, kv_dtype="fp8")
+    assert token.flops == 2 * 2 * 16 * 1000 * (576 + 512)
+    assert token.dram_bytes == 2 * 1000 * 576 + 2 * 16 * (576 * 2 + 512 * 2)
+    prompt = Mla(heads=16, query_length=10)
+    assert prompt.flops == 2 * 16 * 55 * (192 + 128)
+    assert prompt.dram_bytes == 2 * (10 * 576 + 16 * 10 * 2 * 320) and prompt.blocks == 16
+
+
+def test_experts_by_hand() -> None:
+    """16 pairs on 8 experts; on each of 2 ranks 8 pairs and 4 experts, half as wide with 2 ranks a width."""
+    layer = {"hidden": 256, "inter": 512, "topk": 2, "experts": 8}
+    one = Moe(tokens=8, **layer)
+    assert one.load == (16, 8, 2) and one.flops == 2 * 3 * 16 * 256 * 512
+    assert one.dram_bytes == 2 * (3 * 8 * 256 * 512 + 2 * (8 * 256 + 16 * 512))
+    assert one.tiles == 8 and one.blocks == 8 * 8
+    split = Moe(tokens=8, **layer, expert_parallel=2, tensor_parallel=2, variant="nongated", dtype="int4_wo")
+    assert split.load == (8, 4, 2) and split.flops == 2 * 2 * 8 * 256 * 256
+    assert split.weight_bytes == 2 * 4 * 256 * 256 * 0.515625
+    assert Moe(tokens=1, **layer).load == (2, 2, 1)  # a token meets two experts
+
+
+@pytest.mark.parametrize("exponent", [1.01, 1.2])
+@pytest.mark.parametrize(("tokens", "ranks"), [(64, 1), (1024, 4), (4096, 32), (16384, 128)])
+def test_a_power_law_loads_the_busiest_rank_as_draws_do(exponent: float, tokens: int, ranks: int) -> None:
+    draw, a, experts, topk = np.random.default_rng(1).random((400, 128)), 1 - exponent, 128, 8
+    loads = (1 + ((0.8 * tokens) ** a - 1) * draw) ** (1 / a)
+    loads = np.round(loads / loads.sum(axis=1, keepdims=True) * tokens * topk)
+    busiest = loads.reshape(400, ranks, -1).sum(axis=2).max(axis=1)
+    one = Moe(
+        tokens=tokens, hidden=8, inter=8, topk=topk, experts=experts, expert_parallel=ranks,
+        routing=f"power_law_{exponent}",
+    )  # fmt: skip
+    pairs, touched, _ = one.load
+    assert pairs == pytest.approx(np.minimum(busiest, tokens * min(topk, experts // ranks)).mean(), rel=0.2)
+    assert touched == pytest.approx((loads > 0).sum(axis=1).mean() / ranks, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "message"),
+    [
+        ("attention", {"heads": 6, "kv_heads": 4, "head_dim": 8, "query_length": 4}, "kv_heads .* divides heads"),
+        ("attention", {"heads": 6, "head_dim": 8, "query_length": 4, "context_length": 2}, "context_length"),
+        ("mla", {"heads": 6, "query_length": 4, "phase": "encoder"}, "known: context, generation"),
+        ("moe", {"tokens": 1, "hidden": 8, "inter": 8, "topk": 9, "experts": 8}, "topk does not fit"),
+        ("moe", {"tokens": 1, "hidden": 8, "inter": 8, "topk": 2, "experts": 8, "routing": "zipf"}, "balanced"),
+        ("softmax", {"n": 1, "dtype": "fp8"}, "dtype 'fp8' is unknown"),
+    ],
+)  # fmt: skip
+def test_sizes_that_do_not_fit_one_another(kind: str, sizes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        operator(kind, **sizes)
 
 
 @pytest.mark.parametrize("kind", OPERATORS)
@@ -127,7 +231,19 @@ def test_larger_takes_no_less(kind: str, base: int) -> None:
     """Sizes that only add work only add time. (A larger batch of embedding bags may not: fewer tables share L2.)"""
     sizes = sizes_of(kind, base)
     one = operator(kind, **sizes)
-    adding = {"n", "c", "m", "k", "batch", "elements", "tables", "ranks", "heads", "head_dim", "context_length"}
+    adding = {
+        "n",
+        "c",
+        "m",
+        "k",
+        "batch",
+        "elements",
+        "tables",
+        "ranks",
+        "heads",
+        "head_dim",
+        "context_length",
+    }
     adding |= {"tokens", "hidden", "inter", "experts"}
     adding -= {"batch" * (kind == "embedding_bag")}
     for name in set(sizes) & adding:
