@@ -20,7 +20,9 @@ attention, mla, moe, transfer (collective operations), rowwise (quantisation); o
 """
 
 import io
+import struct
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -31,6 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from surrogate.features.conv import MAX_SIZE
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import Family
 from surrogate.features.families import family as family_named
@@ -83,6 +86,12 @@ NONGATED_LAYERS = ((2688, 1856), (1024, 2688), (4096, 2688), (2048, 5120), (8192
 """Hidden and inner size of the layers of mixtures whose experts have no gate (Nemotron's)."""
 ALWAYS_GATED = ("0.14.0", "0.19.0", "0.20.0", "0.22.0", "0.5.6.post2", "0.5.10")
 """Versions of vLLM and SGLang that timed these layers with a gate, as the times show."""
+
+
+_ZIP_ERRORS = (
+    zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, NotImplementedError, MemoryError, struct.error
+)  # fmt: skip
+"""What damage to an archive, or to a table in it, may raise."""
 
 
 class Source(NamedTuple):
@@ -176,6 +185,10 @@ def _cleaned(
             strange = (frame[name] == value).to_numpy() & usable
             left_out[f"{name} {value} unknown"] += int(strange.sum())
             usable &= ~strange
+    for size in kind.sizes:
+        within = frame[size.name].between(size.least, MAX_SIZE).to_numpy()
+        left_out[f"{size.name} out of range"] += int((usable & ~within).sum())
+        usable &= within
     frame, older = newest(frame[usable], kind)
     left_out["a newer version measured the problem"] += older
     frame, floors = without_floors(frame, kind)
@@ -217,7 +230,7 @@ def _sources(path: Path) -> tuple[list[Source], str]:
                 Source(str(f), f.stat().st_size, f.read_bytes) for f in sorted(root.rglob(f"*{ENDING}"))
             ]
             infos = [each.name for above in root.parents[:3] for each in above.glob(f"{PACKAGE}-*.dist-info")]
-    except (zipfile.BadZipFile, OSError) as error:
+    except _ZIP_ERRORS as error:
         raise InputError(f"{path}: cannot be read as a wheel or folder ({error}); {REMEDY}") from None
     sources = [s for s in sources if s.path.endswith(ENDING) and len(PurePath(s.path).parts) >= 5]
     if not sources:
@@ -264,7 +277,7 @@ def _table(source: Source, rows_only: bool = False) -> pd.DataFrame:
         ]
         table = pq.read_table(content, columns=[] if rows_only else None, read_dictionary=texts)
         return table.to_pandas(ignore_metadata=True)
-    except (pa.ArrowException, zipfile.BadZipFile, OSError, ValueError) as error:
+    except (pa.ArrowException, zlib.error, *_ZIP_ERRORS) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
         raise InputError(f"{source.path}: cannot be read as parquet ({reason}); fetch it again") from None
 
@@ -284,12 +297,13 @@ def _rows(table: pd.DataFrame, source: Source, name: str, kind: Family) -> pd.Da
             values = {"kv_heads": values["heads"], "window": 0, **values, "context_length": length}
         if values.get("phase") == "encoder":
             values["kv_dtype"] = values["dtype"]
-        columns = ["family", "status", *kind.row_key]
-        frame = pd.DataFrame({name: _column(values[name], len(table)) for name in columns})
-        return frame.assign(time_us=table["latency"].to_numpy(dtype=np.float64) * 1e3)
+        columns = {}
+        for name in ("family", "status", *kind.row_key):
+            columns[name] = (_sizes if name in kind.size_names else _texts)(values[name], len(table))
+        return pd.DataFrame(columns).assign(time_us=table["latency"].to_numpy(dtype=np.float64) * 1e3)
     except KeyError as error:
         raise InputError(f"{source.path}: column {error} is missing; the tables of 0.12 are known") from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{source.path}: {error}; the tables of 0.12 are known") from None
 
 
@@ -313,15 +327,21 @@ def _special(table: pd.DataFrame, name: str, version: str) -> dict[str, Any]:
     return {"n": table["m"], "c": table["k"]} if name == "scale_matrix" else {}
 
 
-def _column(values: Any, rows: int) -> Any:
+def _texts(values: Any, rows: int) -> Any:
+    """One text for all rows, or one for each; none may be missing."""
     if isinstance(values, str):
         return pd.Categorical.from_codes(np.zeros(rows, dtype=np.int8), pd.Index([values]))
-    if isinstance(values, pd.Series) and values.dtype.kind not in "iuf":
-        return pd.Categorical(
-            values.astype("category").cat.rename_categories(lambda text: NAMES.get(text, text))
-        )
+    code, known = pd.factorize(values)
+    if (code < 0).any():
+        raise ValueError(f"{values.name} is empty in a row")
+    return pd.Categorical(np.array([NAMES.get(text, str(text)) for text in known], dtype=object)[code])
+
+
+def _sizes(values: Any, rows: int) -> np.ndarray:
+    """One whole number for all rows, or one for each, in the narrowest type that holds them."""
     sizes = np.broadcast_to(np.asarray(values), rows)
-    whole = sizes.astype(np.int64)
+    with np.errstate(invalid="ignore"):
+        whole = sizes.astype(np.int64)
     if (whole != sizes).any():
         raise ValueError("a size is no whole number")
     return whole.astype(np.int32) if np.abs(whole).max(initial=0) < 2**31 else whole
