@@ -1,17 +1,24 @@
 """Kernel times of vLLM, SGLang and TensorRT-LLM on data-centre GPUs, which ai-dynamo/aiconfigurator publishes.
 
-How to get them: pip install 'seer-surrogate[measurements]', or without the packages that it asks for besides
+How to get them, on Python 3.11 to 3.13: pip install 'seer-surrogate[measurements]', or, where NumPy shall stay below
+2.1, without what the package asks for besides, which its tables do not need:
 
     pip install --no-deps aiconfigurator-core==0.12.0
+
+On another Python or system, fetch the wheel and give it as PATH:
+
+    pip download --no-deps --only-binary :all: --python-version 3.13 --platform manylinux_2_28_x86_64 \\
+        aiconfigurator-core==0.12.0
 
 Then `seer import aiconfigurator --family gemm -o gemm.parquet` finds them; the package is never imported. A wheel file,
 an unpacked folder of its tables or a checkout of the repository can be given as PATH instead. Families: gemm,
 attention, mla, moe, transfer (collective operations), rowwise (quantisation); one a file.
 
-- Of each (GPU, problem, library, algorithm) the newest version counts; problems that only an older one measured stay.
-  Repeats become their median, in µs.
+- Of each (GPU, problem, library) the newest version counts, as where choices are judged; problems that only an older
+  one measured stay. Repeats become their median, in µs.
 - Rows at the floor of a harness are left out: times that do not depend on the problem, far above what others need
-  (`surrogate.formats.cleaning.without_floors` has the rule). The metadata counts them under ``floors``.
+  (`surrogate.formats.cleaning.without_floors` has the rule); slower rows of such a candidate stay. The metadata counts
+  the former by candidate, under ``floors``.
 - Column ``spike``: a time over 8 % slower, or faster, than both its neighbours along the running size.
 - ``noise`` in the metadata, and by GPU, library, type and decade of time ``noise_by``: the relative difference below
   which two times are equal, told by how far times lie off the line through their neighbours.
@@ -138,16 +145,18 @@ def read(
         names = {folder: name for folder, name in names.items() if name in wanted}
     # 1. Tables of the family become rows; those of unknown GPUs or of no family are counted.
     left_out, foreign, parts = Counter[str](), Counter[str](), []
-    total, done = sum(source.size for source in sources), 0
+    read_here = {"", kind.name}
+    sources = [s for s in sources if s.gpu in names and TABLES.get(s.table, ("", {}))[0] in read_here]
+    done, total = 0, sum(source.size for source in sources)
     for source in sources:
-        done += source.size
-        name, (holds, _) = names.get(source.gpu), TABLES.get(source.table, ("", {}))
-        if source.gpu in names and not holds:
+        name = names[source.gpu]
+        if source.table not in TABLES:
             foreign[source.table] += len(_table(source, rows_only=True))
-        elif source.gpu in names and holds == kind.name and name is None:
+        elif name is None:
             left_out[f"GPU {source.gpu} unknown"] += len(_table(source, rows_only=True))
-        elif source.gpu in names and holds == kind.name:
-            parts.append(_rows(_table(source), source, str(name), kind))
+        else:
+            parts.append(_rows(_table(source), source, name, kind))
+        done += source.size
         if progress:
             progress(done, total)
     if not parts:
