@@ -235,13 +235,12 @@ def _sources(path: Path) -> tuple[list[Source], str]:
             infos = [path.name]
         else:
             root = next((path / name for name in FOLDERS if (path / name).is_dir()), path).resolve()
-            sources = [
-                Source(str(f), f.stat().st_size, f.read_bytes) for f in sorted(root.rglob(f"*{ENDING}"))
-            ]
+            sources = [Source(str(f), f.stat().st_size, f.read_bytes) for f in root.rglob(f"*{ENDING}")]
             infos = [each.name for above in root.parents[:3] for each in above.glob(f"{PACKAGE}-*.dist-info")]
     except _ZIP_ERRORS as error:
         raise InputError(f"{path}: cannot be read as a wheel or folder ({error}); {REMEDY}") from None
     sources = [s for s in sources if s.path.endswith(ENDING) and len(PurePath(s.path).parts) >= 5]
+    sources.sort(key=lambda source: PurePath(source.path).parts)
     if not sources:
         what = (
             "a wheel or folder without"
