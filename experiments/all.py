@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from experiments.catalogue import ALONE, NAMES, Row, experiment, update_readme
-from experiments.experiment import HOME, SKIPPED, read_sources, shared_options
+from experiments.catalogue import ALONE, NAMES, experiment, table_row, update_readme
+from experiments.experiment import HOME, SKIPPED, read_sources, shared_options, told
 from surrogate.features.errors import InputError, nearest
 
 PROJECT = HOME.parent
@@ -42,12 +42,8 @@ def main(
     Every one runs on one thread, so the same seed gives the same bits whatever --jobs says; `speed`, which reads
     clocks, runs last and alone. Exit status 0; 1 where one was skipped or failed; 2 for a user's error.
     """
-    try:
-        names = chosen(only)
-        sources = read_sources(data, use)
-    except InputError as error:
-        click.echo(f"experiments: {error}", err=True)
-        sys.exit(2)
+    with told("experiments"):
+        names, sources = chosen(only), read_sources(data, use)
     if listed:
         for name in names:
             missing = experiment(name).missing(sources)
@@ -59,7 +55,7 @@ def main(
     places = ["--data", str(data.resolve()), "--out", str(out.resolve())]
     for name, path in sources.others.items():
         places += ["--use", f"{name}={path.resolve()}"]
-    rows = []
+    rows = {}
     for done in run_all(names, [*options, *places], jobs):
         if done.status:
             lines = done.complaint.strip().splitlines() or [f"{done.name}: exit status {done.status}"]
@@ -67,13 +63,10 @@ def main(
             continue
         command = " ".join([f"python -m experiments.{done.name}", *options, *uses])
         drawn = (out / "figures" / f"{done.name}.svg").is_file()
-        rows.append(Row(done.name, experiment(done.name).question, command, drawn, done.answer, done.seconds))
+        rows[done.name] = table_row(done.name, command, done.seconds, drawn, done.answer)
         click.echo(f"{done.name} ({done.seconds:.0f} s): {done.answer}")
-    try:
+    with told("experiments"):
         update_readme(out / "README.md", rows)
-    except InputError as error:
-        click.echo(f"experiments: {error}", err=True)
-        sys.exit(2)
     sys.exit(SKIPPED if len(rows) < len(names) else 0)
 
 

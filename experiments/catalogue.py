@@ -1,6 +1,6 @@
 """The experiments, and their results table in README.md: a row each, between two markers, replaced by its own runs."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -46,32 +46,24 @@ def experiment(name: str) -> Experiment:
     return import_module(f"experiments.{name}").EXPERIMENT
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One experiment's line: ``command`` as typed, ``figure`` False where nothing was drawn, ``seconds`` it took."""
-
-    name: str
-    question: str
-    command: str
-    figure: bool
-    answer: str
-    seconds: float
-
-    def __str__(self) -> str:
-        drawn = f"[{self.name}.svg](figures/{self.name}.svg)" if self.figure else "none"
-        cells = [
-            self.question,
-            f"`{self.command}`",
-            f"{self.seconds:.0f} s" if self.seconds < 100 else f"{self.seconds / 60:.0f} min",
-            f"[{self.name}.csv](tables/{self.name}.csv)",
-            drawn,
-            self.answer,
-        ]
-        return f"| {' | '.join(_cell(text) for text in cells)} |"
+def table_row(name: str, command: str, seconds: float, figure: bool, answer: str) -> str:
+    """An experiment's line: ``command`` as typed, ``figure`` False where nothing was drawn, ``seconds`` it took."""
+    drawn = f"[{name}.svg](figures/{name}.svg)" if figure else "none"
+    took = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    cells = (
+        experiment(name).question,
+        f"`{command}`",
+        took,
+        f"[{name}.csv](tables/{name}.csv)",
+        drawn,
+        answer,
+    )
+    # pipes and line breaks would end a cell
+    return "| " + " | ".join(" ".join(text.split()).replace("|", "\\|") for text in cells) + " |"
 
 
-def updated(text: str, rows: list[Row]) -> str:
-    """``text`` with the lines of ``rows`` between the markers; lines of other experiments stay, all in `NAMES`' order.
+def updated(text: str, rows: Mapping[str, str]) -> str:
+    """``text`` with the ``rows`` (name → line) between the markers; other experiments' lines stay, in `NAMES`' order.
 
     Raises `InputError` where the markers are missing or reversed.
     """
@@ -86,18 +78,13 @@ def updated(text: str, rows: list[Row]) -> str:
         for name in NAMES
         if f"(tables/{name}.csv)" in line
     }
-    lines |= {row.name: str(row) for row in rows}
+    lines |= rows
     table = "\n".join([BEGIN, "", HEADER, RULE, *(lines[name] for name in NAMES if name in lines), "", ""])
     return text[:begin] + table + text[end:]
 
 
-def update_readme(path: Path, rows: list[Row]) -> None:
+def update_readme(path: Path, rows: Mapping[str, str]) -> None:
     """Rewrite the table in the file, whole or not at all; where there is no file yet, one with the table alone."""
     if rows:
         text = path.read_text(encoding="utf-8") if path.is_file() else f"# Results\n\n{BEGIN}\n{END}\n"
         write_text(path, updated(text, rows))
-
-
-def _cell(text: str) -> str:
-    """Text that cannot end its cell: pipes escaped, line breaks as blanks."""
-    return " ".join(text.split()).replace("|", "\\|")

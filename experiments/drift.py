@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows
@@ -24,9 +25,8 @@ LEAST_SHARE = 0.05
 def places_in_file(gpu: np.ndarray) -> np.ndarray:
     """(rows,) −½ … ½: the place of each row among those of its GPU, in the order of the file."""
     place = np.zeros(len(gpu))
-    for name in np.unique(gpu):
-        mine = gpu == name
-        place[mine] = np.linspace(-0.5, 0.5, mine.sum()) if mine.sum() > 1 else 0.0
+    for rows in pd.Series(gpu).groupby(gpu).indices.values():
+        place[rows] = np.linspace(-0.5, 0.5, len(rows)) if len(rows) > 1 else 0.0
     return place
 
 

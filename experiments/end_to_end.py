@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments.drawing import spreads
 from experiments.experiment import Effort, Experiment, Outcome, run_script
-from experiments.held_out import candidate_rows
+from experiments.held_out import candidate_rows, least_us
 from experiments.sources import Sources
 from experiments.verdicts import percent
 from surrogate.dataset.rows import rows_of
@@ -105,9 +105,7 @@ def best_times(convs: list[Conv], device: Gpu, model: TimeModel, support: Suppor
         if one.implemented
     )  # fmt: skip
     rows = rows_of(frame, CONV)
-    times = np.where(support.supported(rows), model.predict(rows), np.inf)
-    best = np.full(len(convs), np.inf)
-    np.minimum.at(best, frame["problem"].to_numpy(), times)
+    best = least_us(frame["problem"].to_numpy(), model.predict(rows), support.supported(rows))
     return dict(zip(convs, best.tolist(), strict=True))
 
 

@@ -152,6 +152,16 @@ def one_thread() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def told(name: str) -> Iterator[None]:
+    """Inside this a user's error is one line on standard error, and the program ends with exit status 2."""
+    try:
+        yield
+    except (InputError, OSError) as error:
+        click.echo(f"{name}: {error}", err=True)
+        sys.exit(2)
+
+
 def read_sources(folder: Path, use: tuple[str, ...]) -> Sources:
     """Sources from the command line's ``--data`` and ``--use NAME=FILE``. Raises `InputError` for a malformed one."""
     others = {}
@@ -163,14 +173,6 @@ def read_sources(folder: Path, use: tuple[str, ...]) -> Sources:
             )
         others[name] = Path(path)
     return Sources(folder, others)
-
-
-def run_experiment(experiment: Experiment, sources: Sources, effort: Effort, home: Path = HOME) -> str:
-    """Run, write table and figure, and give the answer back."""
-    with one_thread():
-        outcome = experiment.run(sources, effort)
-    write_outcome(experiment.name, outcome, home)
-    return outcome.answer
 
 
 def shared_options(command: Any) -> Any:
@@ -200,22 +202,20 @@ def run_script(experiment: Experiment, arguments: list[str] | None = None) -> No
     def command(quick: bool, data: Path, use: tuple[str, ...], seed: int, out: Path) -> None:
         from tqdm import tqdm
 
-        try:
+        with told(experiment.name):
             sources = read_sources(data, use)
             absent = experiment.missing(sources)
             if absent:
                 click.echo(absent, err=True)
                 sys.exit(SKIPPED)
-            with tqdm(desc=experiment.name, unit=" fits", disable=None, leave=False) as bar:
+            with tqdm(desc=experiment.name, unit=" fits", disable=None, leave=False) as bar, one_thread():
 
                 def tick(text: str) -> None:
                     bar.set_postfix_str(text, refresh=False)
                     bar.update()
 
-                answer = run_experiment(experiment, sources, Effort(quick, seed, tick=tick), out)
-        except InputError as error:
-            click.echo(f"{experiment.name}: {error}", err=True)
-            sys.exit(2)
-        click.echo(answer)
+                outcome = experiment.run(sources, Effort(quick, seed, tick=tick))
+            write_outcome(experiment.name, outcome, out)
+        click.echo(outcome.answer)
 
     command.main(args=arguments, prog_name=f"python -m experiments.{experiment.name}")

@@ -1,15 +1,13 @@
 """What ships in the package, made of the public tables: ``python -m experiments.fit_bundles [DATA [OUT]]``."""
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
-from experiments.experiment import HOME, Effort
+from experiments.experiment import HOME, Effort, told
 from experiments.sources import DEFAULT_FOLDER, FILES
 from surrogate.dataset.store import Dataset, read_dataset, write_dataset
-from surrogate.features.errors import InputError
 
 SHIPPED = HOME.parent / "surrogate" / "bundled"
 
@@ -92,7 +90,7 @@ def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
     from surrogate.bundle.train import train
     from surrogate.cli.datasets import progress_bar
 
-    try:
+    with told("fit_bundles"):
         out.mkdir(parents=True, exist_ok=True)
         for name in only or (TABLE, *PLANS):
             if name == TABLE:
@@ -103,9 +101,6 @@ def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
             save(bundle, out / name)
             size = sum(file.stat().st_size for file in (out / name).rglob("*") if file.is_file())
             click.echo(f"{out / name}: {bundle.card['data']['ok_rows']} rows, {size / 1e6:.2f} MB")
-    except InputError as error:
-        click.echo(f"fit_bundles: {error}", err=True)
-        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -10,19 +10,12 @@ from experiments.drawing import ERROR_ARMS, dots
 from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import cross_validate
 from experiments.sources import Sources
-from experiments.verdicts import (
-    HEURISTIC,
-    choice_verdicts,
-    listing,
-    named_models,
-    percent,
-    ratio,
-    time_verdicts,
-)
+from experiments.verdicts import HEURISTIC, listing, named_models, percent, picks_and_times, ratio
 
 EVERY = "all"
 SHOWN = ("seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
 """Models that the figure draws, and the only ones of a quick run beside those that cost nothing."""
+PICKS = ("n", "slowdown_macro", "ci_low", "ci_high", "infeasible_picks")
 CHEAP = ("always-best-single", "roofline", "li-et-al", "linear-dims")
 
 
@@ -35,12 +28,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     parts = []
     for gpu in [EVERY, *sorted(set(gpu_of))]:
         mine = gpu_of == gpu if gpu != EVERY else np.ones(len(gpu_of), dtype=bool)
-        picks = choice_verdicts(found, mine)[
-            ["model", "n", "slowdown_macro", "ci_low", "ci_high", "infeasible_picks"]
-        ]
-        times = time_verdicts(found, mine)
-        both = picks.rename(columns={"n": "problems"}).merge(times, on="model", how="outer")
-        parts.append(both.assign(gpu=gpu))
+        parts.append(picks_and_times(found, PICKS, mine).assign(gpu=gpu))
     table = columns_first(pd.concat(parts, ignore_index=True), "gpu")
     return Outcome(table, _figure(table), answer(table))
 

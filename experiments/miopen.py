@@ -10,7 +10,7 @@ from experiments.drawing import dots
 from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import Predictions, candidate_rows, cross_validate, predict_rounds
 from experiments.sources import LABELS, Sources
-from experiments.verdicts import choice_verdicts, interval, named_models, percent, ratio, time_verdicts
+from experiments.verdicts import interval, named_models, percent, picks_and_times, ratio
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.store import Dataset
 from surrogate.models import TimeModel
@@ -18,6 +18,8 @@ from surrogate.models import TimeModel
 GPUS = ("mi210", "mi100", "mi300x", "navi21")
 UNSEEN = "mi300x"
 MODELS_SHOWN = ("always-best-single", "seer-time-only", "linear-terms", "boosted-dims", "boosted-terms")
+SHOWN = ("n", "slowdown_macro", "ci_low", "ci_high", "slowdown_p95", "top1", "infeasible_picks")
+"""What the table keeps of the picks."""
 FOLDS = 5
 BY_SHAPE, KNOWN, NEW = "by shape", "GPU unseen, shape seen elsewhere", "GPU and shape unseen"
 
@@ -33,9 +35,11 @@ def run(sources: Sources, effort: Effort) -> Outcome:
                 data[name], models, count=min(effort.folds, FOLDS), seed=effort.seed, candidate=candidate,
                 tick=effort.tick,
             )  # fmt: skip
-            parts.append(verdicts(found).assign(gpu=LABELS[name], candidate=candidate, split=BY_SHAPE))
+            both = picks_and_times(found, SHOWN)
+            parts.append(both.assign(gpu=LABELS[name], candidate=candidate, split=BY_SHAPE))
         for split, found in _unseen(data, candidate, models, effort):
-            parts.append(verdicts(found).assign(gpu=LABELS[UNSEEN], candidate=candidate, split=split))
+            both = picks_and_times(found, SHOWN)
+            parts.append(both.assign(gpu=LABELS[UNSEEN], candidate=candidate, split=split))
     table = columns_first(pd.concat(parts, ignore_index=True), "gpu", "candidate", "split", "model")
     return Outcome(table, _figure(table), answer(table))
 
@@ -53,13 +57,6 @@ def _unseen(
     seen = np.isin(names[outside], np.unique(names[inside]))
     parts = ((KNOWN, seen), (NEW, ~seen))
     return [(label, found.take(outside[mask])) for label, mask in parts if mask.any()]
-
-
-def verdicts(found: Predictions) -> pd.DataFrame:
-    """Slowdowns and time errors side by side, per model."""
-    left = ["gpu", "stratum", "shapes", "slowdown_geomean", "within_10pct"]
-    picks = choice_verdicts(found).drop(columns=left).rename(columns={"n": "problems"})
-    return picks.merge(time_verdicts(found), on="model", how="outer")
 
 
 def answer(table: pd.DataFrame) -> str:

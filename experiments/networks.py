@@ -12,7 +12,7 @@ import pandas as pd
 
 from experiments.drawing import spreads
 from experiments.experiment import Effort, Experiment, Outcome, run_script
-from experiments.held_out import candidate_rows, fit_predict
+from experiments.held_out import candidate_rows, fit_predict, least_us
 from experiments.sources import FORWARD, Sources
 from experiments.verdicts import percent
 from surrogate.dataset.checks import normalise
@@ -99,10 +99,7 @@ def sums(held: pd.DataFrame, train: Rows, models: Mapping[str, TimeModel], effor
     distinct = rows.frame.drop_duplicates(KEY)[KEY].reset_index(drop=True)
     found = []
     for name, times in predicted.items():
-        usable = np.where(allowed & np.isfinite(times), times, np.inf)
-        best = np.full(len(distinct), np.inf)
-        np.minimum.at(best, problem, usable)
-        each = held.merge(distinct.assign(predicted_us=best), on=KEY, how="left")
+        each = held.merge(distinct.assign(predicted_us=least_us(problem, times, allowed)), on=KEY, how="left")
         each = each[np.isfinite(each["predicted_us"])]
         total = each.groupby(PLACE, as_index=False).agg(
             convs=("time_us", "size"), measured_us=("time_us", "sum"), predicted_us=("predicted_us", "sum")

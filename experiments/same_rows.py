@@ -13,14 +13,14 @@ from experiments.experiment import Effort, Experiment, Outcome, columns_first, r
 from experiments.held_out import cross_validate
 from experiments.sources import LABELS, Sources, paper_domain
 from experiments.verdicts import (
+    COLUMNS,
     HEURISTIC,
-    choice_verdicts,
     interval,
     named_models,
     percent,
+    picks_and_times,
     ratio,
     refused,
-    time_verdicts,
 )
 from surrogate.dataset.store import Dataset
 
@@ -38,10 +38,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         found = cross_validate(
             data, effort.named(), count=count, seed=effort.seed, also=also, tick=effort.tick
         )
-        times = time_verdicts(found)
-        picks = choice_verdicts(found).drop(columns=["gpu", "stratum"]).rename(columns={"n": "problems"})
-        picks = picks.rename(columns={"shapes": "problem_shapes"})
-        both = picks.merge(times, on="model", how="outer")
+        both = picks_and_times(found, COLUMNS[3:])
         absent = pd.DataFrame(refused(found.reasons))
         parts.append(pd.concat([both, absent], ignore_index=True).assign(data=label))
     table = pd.concat(parts, ignore_index=True)

@@ -1,7 +1,7 @@
 """What predictions are worth: errors of times and slowdowns of picks, with intervals over shapes; and its wording."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,6 +128,15 @@ def times_and_picks(predictions: Predictions, *columns: str, stratum: str = "ung
     kept = ["model", *columns, "slowdown_macro", "ci_low", "ci_high"]
     picks = choice_verdicts(predictions, stratum=stratum)[kept].rename(columns={"n": "problems"})
     return time_verdicts(predictions).merge(picks, on="model", how="left")
+
+
+def picks_and_times(
+    predictions: Predictions, columns: Sequence[str], part: np.ndarray | None = None
+) -> pd.DataFrame:
+    """These columns of `choice_verdicts`, and beside them `time_verdicts`; models that have either."""
+    names = {"n": "problems", "shapes": "problem_shapes"}
+    picks = choice_verdicts(predictions, part)[["model", *columns]].rename(columns=names)
+    return picks.merge(time_verdicts(predictions, part), on="model", how="outer")
 
 
 def problem_picks(predictions: Predictions, part: np.ndarray | None = None) -> pd.DataFrame:

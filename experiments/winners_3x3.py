@@ -14,7 +14,7 @@ from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import Round, candidate_rows, rounds_by
 from experiments.sources import Sources
 from experiments.verdicts import error_record, listing, percent
-from experiments.winners_classes import BEST, class_probabilities, majority_class, near_twins_agree
+from experiments.winners_classes import BEST, class_probabilities, majority_class
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import Dataset
 from surrogate.evaluation.judge import resample_weights, shape_interval
@@ -103,49 +103,33 @@ def verdicts(
 ) -> pd.DataFrame:
     """Per GPU and over all: shares of right classes with an interval over shapes, and errors of the winner's time."""
     gpu = rows.frame["gpu"].to_numpy()
-    twins = near_twins_agree(rows, label)
     records = []
     for name in ["all", *sorted(set(gpu))]:
         mine = np.flatnonzero((gpu == name) | (name == "all"))
-        low, high = _share_interval(named[BEST][mine] == label[mine], rows.shape[mine])
-        near = twins[mine][np.isfinite(twins[mine])]
+        right = (named[BEST][mine] == label[mine]).astype(float)
+        names, code = np.unique(rows.shape[mine], return_inverse=True)
+        weights = resample_weights(len(names), 1000, len(names))
+        accuracy = shape_interval(right, code, weights, macro=False)
         record = {
             "gpu": name,
             "problems": len(mine),
-            "accuracy_pct": _accuracy(named[BEST][mine], label[mine]),
-            "accuracy_low_pct": 100 * low,
-            "accuracy_high_pct": 100 * high,
+            "accuracy_pct": 100 * float(right.mean()),
+            "accuracy_low_pct": 100 * accuracy.low,
+            "accuracy_high_pct": 100 * accuracy.high,
         }
-        record |= {
-            f"{kind.lower().replace(' ', '_')}_pct": _accuracy(codes[mine], label[mine])
-            for kind, codes in named.items()
-            if kind != BEST
-        }
-        record |= {
-            "near_twins": len(near),
-            "near_twins_agree_pct": 100 * near.mean() if len(near) else np.nan,
-        }
+        for kind, codes in named.items():
+            if kind != BEST:
+                record[f"{kind.replace(' ', '_')}_pct".lower()] = 100 * float(
+                    (codes[mine] == label[mine]).mean()
+                )
         record["drift_us"] = drift_us.mean() if name == "all" else drift_us.get(name, np.nan)
         for kind, (predicted, true) in times.items():
             errors = error_record(predicted[mine], true[mine], rows.shape[mine])
             stem = kind.replace(",", "").replace(" ", "_")
-            record |= {
-                f"{stem}_{key}": errors[key] for key in ("median_error_pct", "p90_error_pct", "rmspe_pct")
-            }
+            for key in ("median_error_pct", "p90_error_pct", "rmspe_pct"):
+                record[f"{stem}_{key}"] = errors[key]
         records.append(record)
     return pd.DataFrame(records)
-
-
-def _accuracy(named: np.ndarray, label: np.ndarray) -> float:
-    return 100 * float((named == label).mean())
-
-
-def _share_interval(right: np.ndarray, shape: np.ndarray) -> tuple[float, float]:
-    names, code = np.unique(shape, return_inverse=True)
-    found = shape_interval(
-        right.astype(float), code, resample_weights(len(names), 1000, len(names)), macro=False
-    )
-    return found.low, found.high
 
 
 def answer(table: pd.DataFrame) -> str:

@@ -73,23 +73,3 @@ def majority_class(rows: Rows, label: np.ndarray, train: np.ndarray, test: np.nd
     overall = np.bincount(label[train]).argmax()
     most = {name: np.bincount(label[train][gpu[train] == name]).argmax() for name in set(gpu[train])}
     return np.array([most.get(name, overall) for name in gpu[test]])
-
-
-def near_twins_agree(rows: Rows, label: np.ndarray, within: float = 0.1) -> np.ndarray:
-    """(rows,) whether the nearest other problem of the GPU has the same winner; NaN where none is near.
-
-    Near: no farther than ``within`` octaves in (n, c, h, k) together. It bounds from one side what sizes can tell.
-    """
-    from scipy.spatial import KDTree
-
-    agree = np.full(len(rows), np.nan)
-    gpu = rows.frame["gpu"].to_numpy()
-    size = np.log2(rows.frame[["n", "c", "h", "k"]].to_numpy(dtype=float))
-    for name in np.unique(gpu):
-        mine = np.flatnonzero(gpu == name)
-        if len(mine) < 2:
-            continue
-        distance, neighbour = (np.asarray(each)[:, 1] for each in KDTree(size[mine]).query(size[mine], k=2))
-        near = distance <= within
-        agree[mine[near]] = label[mine[neighbour[near]]] == label[mine[near]]
-    return agree

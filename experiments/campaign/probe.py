@@ -1,27 +1,26 @@
 """Slice 0: what this GPU and its software are, in about 90 s, so that the other slices are planned on facts.
 
-Every step is guarded: what fails is told in the result, and the next step runs.
+Every step is guarded: what fails is told in the result, and the next step runs. Which arithmetic ran is told by the
+device's own facts: the errors of small problems against float64.
 """
 
 import json
 import statistics
 import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from experiments.campaign.context import Context
-from experiments.campaign.convolutions import SliceReport
-from experiments.campaign.numerics import limit_of
-from experiments.campaign.probe_report import markdown
+from experiments.campaign.convolutions import SliceReport, profiler_of
 from experiments.campaign.slices import SLICES, Slice, plan_of
 from surrogate.collect import log
 from surrogate.collect.counters.pairs import measured_pairs, stratified
-from surrogate.collect.counters.profilers import count, find_tool
+from surrogate.collect.counters.profilers import count
 from surrogate.collect.device import Device, DeviceLostError
 from surrogate.collect.log import RunLog
 from surrogate.collect.protocol import RepeatPolicy
@@ -29,6 +28,7 @@ from surrogate.collect.run import header_for, run
 from surrogate.dataset.files import write_text
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.report.tables import plain
 
 SHAPES: Mapping[str, Conv] = {
     "3x3": Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1),
@@ -46,42 +46,32 @@ SETTINGS = (
 )  # fmt: skip
 DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
 ONCE = RepeatPolicy(repeats=1, slow_repeats=1)
-RATE_SECONDS, COUNTER_SECONDS, CHILD_SECONDS = 20.0, 45.0, 90.0
+RATE_SECONDS, COUNTER_SECONDS = 20.0, 45.0
 COUNTED_PAIRS = 12
+FMA_ERROR, WINOGRAD_ERROR = 1e-5, 1e-4
+"""Relative errors that fp32 FMA stays below, which excludes TF32 (about 3e-4); Winograd's larger tiles lose digits."""
+STEPS = ("support", "rate", "counters")
+SHOWN = ("compute_capability", "sms", "memory_bytes", "l2_bytes", "boost_khz", "timer", "cupti_missing")
 
 
 def run_probe(one: Slice, context: Context) -> SliceReport:
     """Take every step, and write ``probe.json`` and ``PROBE.md``."""
-    report = SliceReport(one.number, one.title)
     found: dict[str, Any] = {}
     with TemporaryDirectory(dir=context.out, prefix=".probe-") as folder:
         path = Path(folder) / "rate.jsonl"
-        _measure(one, context, path, found)
+        with closing(context.open_convolutions()) as device:
+            found["device"] = device.describe().to_dict()
+            _step(found, "conditions", lambda: dict(device.conditions()))
+            _step(found, "support", lambda: support(device))
+            _step(found, "rate", lambda: rate(one, context, device, path))
         # the device is closed by now: the profiled child needs the GPU's memory
-        _step(found, "counters", lambda: counters(context, found["device"], path, Path(folder)))
-    if context.device == "cudnn":
-        _step(found, "numerics", numerics)
-    found["timers"] = timers(found)
+        _step(found, "counters", lambda: counters(context, path, Path(folder)))
     write_text(context.out / "probe.json", json.dumps(found, indent=1, sort_keys=True) + "\n")
     write_text(context.out / "PROBE.md", markdown(found))
-    steps = ("support", "rate", "counters", "numerics")
-    report.done = sum("error" not in found.get(step, {"error": ""}) for step in steps)
-    report.planned = len(steps)
-    report.notes += [f"{step}: {found[step]['error']}" for step in steps if "error" in found.get(step, {})]
-    report.files += ["probe.json", "PROBE.md"]
-    return report
-
-
-def _measure(one: Slice, context: Context, path: Path, found: dict[str, Any]) -> None:
-    """The steps that need the device: its facts, conditions, support and rate (whose log is left at ``path``)."""
-    device = context.open_convolutions()
-    try:
-        found["device"] = device.describe().to_dict()
-        _step(found, "conditions", lambda: dict(device.conditions()))
-        _step(found, "support", lambda: support(device))
-        _step(found, "rate", lambda: rate(one, context, device, path))
-    finally:
-        device.close()
+    failed = {step: found[step]["error"] for step in STEPS if "error" in found[step]}
+    notes = [f"{step}: {error}" for step, error in failed.items()]
+    files = ["probe.json", "PROBE.md"]
+    return SliceReport(one.number, one.title, len(STEPS) - len(failed), len(STEPS), notes=notes, files=files)
 
 
 def _step(found: dict[str, Any], name: str, take: Callable[[], Any]) -> None:
@@ -126,14 +116,11 @@ def rate(one: Slice, context: Context, device: Device, path: Path) -> dict[str, 
     with RunLog(path, header_for(plan, device, RepeatPolicy())) as run_log:
         outcome = run(plan, device, run_log, minutes=minutes, clock=context.clock)
     seconds = max(context.clock() - began_s, 1e-9)
-    pairs = sum(outcome.statuses.values())
+    pairs = outcome.statuses.total()
     results = [record["result"] for record in log.read(path).records if record["kind"] == "measure"]
     ok = [result for result in results if result["status"] == "ok"]
-    gaps = [
-        statistics.median(result["spans_us"]) / statistics.median(result["times_us"])
-        for result in ok
-        if min(result["times_us"]) > 0
-    ]
+    medians = [(statistics.median(each["spans_us"]), statistics.median(each["times_us"])) for each in ok]
+    gaps = [span_us / time_us for span_us, time_us in medians if time_us > 0]
     return {
         "pairs": pairs,
         "problems": outcome.problems_done,
@@ -146,12 +133,9 @@ def rate(one: Slice, context: Context, device: Device, path: Path) -> dict[str, 
     }
 
 
-def counters(context: Context, device: Mapping[str, Any], path: Path, folder: Path) -> dict[str, Any]:
+def counters(context: Context, path: Path, folder: Path) -> dict[str, Any]:
     """Whether counting is allowed, and what a kernel costs; `InputError` where there is no profiler or no GPU."""
-    capability = device["properties"].get("compute_capability")
-    if capability is None:
-        raise InputError("the device is no GPU; there is nothing to count")
-    tool = find_tool(float(capability))
+    tool = profiler_of(path)
     pairs = stratified(measured_pairs(log.read(path).records), COUNTED_PAIRS, context.seed)
     counted = count(pairs, tool, folder, seconds=COUNTER_SECONDS)
     return {
@@ -166,39 +150,65 @@ def counters(context: Context, device: Mapping[str, Any], path: Path, folder: Pa
     }
 
 
-def numerics() -> dict[str, Any]:
-    """Relative errors by setting and algorithm (the largest), against what is expected; event times beside."""
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.campaign.numerics"], capture_output=True, text=True,
-        timeout=CHILD_SECONDS, stdin=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
-    entries = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    if not entries:
-        raise InputError(f"the numerics child said nothing: {' '.join(done.stderr.split())[-300:]}")
-    return summarised(entries)
+def markdown(found: Mapping[str, Any]) -> str:
+    """The result as Markdown for a person; a step that failed shows its reason."""
+    device = found["device"]
+    known = device["properties"]
+    versions = {device["library"]: device["library_version"], **device["versions"]}
+    shown = {name: known[name] for name in SHOWN if known.get(name) is not None}
+    parts = [
+        f"# Probe of {device['gpu']}",
+        _table(("what", "version"), versions.items()),
+        _table(("property", "value"), shown.items()),
+    ]
+    for step in ("rate", "counters"):
+        parts += [f"## {step.capitalize()}", _section(found[step], _pairs)]
+    errors = _errors(known["relative_errors"]) if "relative_errors" in known else "not taken on this device"
+    parts += ["## Numerics: relative error against float64, fp32 forward", errors]
+    parts += ["## Support", _section(found["support"], _support)]
+    return "\n\n".join(parts) + "\n"
 
 
-def summarised(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Per setting and algorithm the largest error; ``beyond``: the entries over what is expected."""
-    largest: dict[str, dict[str, float]] = {}
-    beyond = []
-    for entry in entries:
-        setting = f"{entry['dtype']} {entry['math']} {entry['layout']}"
-        errors = largest.setdefault(setting, {})
-        algorithm, error = entry["algorithm"], entry["relative_error"]
-        errors[algorithm] = max(errors.get(algorithm, 0.0), error)
-        if not error < limit_of(entry["dtype"], entry["math"], algorithm):
-            beyond.append(entry)
-    return {"largest": largest, "beyond": beyond, "checked": len(entries), "entries": entries}
+def _section(part: Mapping[str, Any], write: Callable[[Mapping[str, Any]], str]) -> str:
+    return f"failed: {part['error']}" if "error" in part else write(part)
 
 
-def timers(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Which instrument timed, and the span (launch gaps included) over the sum of kernel times."""
-    known = found.get("rate", {})
-    properties = found["device"]["properties"]
-    return {
-        "timer": properties.get("timer", "wall"),
-        "cupti_missing": properties.get("cupti_missing"),
-        "measured_with": known.get("timers", {}),
-        "median_span_over_sum": known.get("median_span_over_sum"),
-    }
+def _pairs(values: Mapping[str, Any]) -> str:
+    return _table(("what", "value"), ((name, plain(value)) for name, value in values.items()))
+
+
+def _errors(part: Mapping[str, Mapping[str, float | None]]) -> str:
+    """Each math type's errors; FMA that errs like TF32 is no FMA."""
+    rows = [(math, name, error) for math, errors in part.items() for name, error in errors.items()]
+    beyond = [
+        f"{name} ({error})"
+        for math, name, error in rows
+        if math == "fma"
+        and not (error or 1.0) < (WINOGRAD_ERROR if name.startswith("WINOGRAD") else FMA_ERROR)
+    ]
+    verdict = f"FMA errs more than FMA can: {', '.join(beyond)}" if beyond else "FMA is FMA."
+    return f"{verdict}\n\n{_table(('math', 'algorithm', 'error'), rows)}"
+
+
+def _support(part: Mapping[str, Any]) -> str:
+    """Per setting a table: algorithms down, shapes across; ``+`` ran, ``-`` not supported, else the status."""
+    tables = []
+    for setting, shapes in part.items():
+        algorithms = dict.fromkeys(name for statuses in shapes.values() for name in statuses)
+        rows = [
+            (name, *(_mark(statuses.get(name, "")) for statuses in shapes.values())) for name in algorithms
+        ]
+        tables.append(f"### {setting}\n\n" + _table(("algorithm", *shapes), rows))
+    return "\n\n".join(tables)
+
+
+def _mark(status: str) -> str:
+    word = status.split(" ")[0].rstrip(":")
+    return {"ok": "+", "not_supported": "-", "": "?"}.get(word, word)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
+    )

@@ -2,22 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 from surrogate.collect.networks import network_problems
 from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build, in_hash_order, unique
 from surrogate.collect.plan_source import ALL, grid_problems
 from surrogate.collect.sample import mixture
 from surrogate.features.errors import InputError
-
-
-class Kind(Enum):
-    """Which instrument a slice needs."""
-
-    PROBE = "probe"
-    CONVOLUTIONS = "convolutions"
-    OPERATORS = "operators"
-
 
 FP32 = Settings(("fp32",), ("fma",), ("NCHW",), ("fwd",))
 TF32 = Settings(("fp32",), ("default",), ("NCHW",), ("fwd",))
@@ -34,9 +24,8 @@ class Slice:
 
     number: int
     title: str
-    kind: Kind = Kind.CONVOLUTIONS
     source: str = "mixture"
-    """``mixture`` (drawn, grids, networks), ``grid`` or ``networks``."""
+    """``mixture`` (drawn, grids, networks), ``grid`` or ``networks`` of convolutions; ``operators``; ``probe``."""
     settings: tuple[Settings, ...] = (FP32,)
     problems: int = 0
     """Shapes before the settings; more than the time allows, since the order is random. 0: all."""
@@ -50,7 +39,7 @@ class Slice:
 
 
 _ALL = (
-    Slice(0, "probe: versions, support, timers, rate, counters, numerics", Kind.PROBE, problems=200),
+    Slice(0, "probe: versions, support, timers, rate, counters, numerics", "probe", problems=200),
     Slice(1, "fp32 FMA NCHW forward", problems=8000),
     Slice(2, "SEER's grids, with counters", source="grid", counters_share=0.45),
     Slice(3, "TF32 NCHW, fp16 and bf16 NHWC forward", settings=(TF32, HALVES), problems=4000),
@@ -58,7 +47,7 @@ _ALL = (
         4, "gradients, fp32 FMA NCHW and fp16 NHWC", settings=(BACKWARD_FP32, BACKWARD_FP16), problems=3000
     ),
     Slice(5, "layers of real networks, batch 1 to 256", source="networks", settings=(FP32, FP16)),
-    Slice(6, "other operators", Kind.OPERATORS, problems=6000),
+    Slice(6, "other operators", "operators", problems=6000),
 )
 SLICES: Mapping[int, Slice] = {one.number: one for one in _ALL}
 """Number → slice."""

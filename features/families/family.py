@@ -87,6 +87,13 @@ class Family(ABC):
         {"log2_flops": 4.0, "log2_intensity": 2.0, "itemsize": 4.0, "uses_tensor_cores": 1.0}
     )
     """Column → the difference between two problems that counts as one unit of distance."""
+    lines: tuple[Mapping[str, int], ...] = ()
+    """Directions in the logarithms of the sizes, as size → exponent, along which times change smoothly.
+
+    Every one changes the shape, and its first exponent is 1. Times between measured ones are interpolated along them.
+    """
+    ticks: tuple[str, ...] = ()
+    """Sizes that tables measure at a few values; between two of them a time is interpolated from both."""
     own_roofline: str = ""
     """The candidate column that holds log2(candidate's roofline / problem's roofline); empty where there is none."""
     has_call_cost: bool = True

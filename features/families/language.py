@@ -87,13 +87,23 @@ ATTENTION = OperatorFamily(
     (*_PHASED, "log2_kv_heads", "log2_head_dim", "log2_window"), ("batch", "query_length", "context_length"),
     strata=PHASES, candidate_key=("phase", "variant", "algorithm"),
     counted=("batch", "heads", "head_dim", "query_length", "context_length"),
+    lines=(
+        {"heads": 1}, {"kv_heads": 1}, {"heads": 1, "kv_heads": 1}, {"batch": 1, "heads": -1, "kv_heads": -1},
+    ),
+    ticks=("batch", "query_length", "context_length"),
 )  # fmt: skip
 MLA = OperatorFamily(
     "mla", ("mla",), pair_columns, PAIR_NAMES, _PHASED, ("batch", "query_length", "context_length"),
     strata=PHASES[:2], candidate_key=("phase", "variant", "algorithm"),
+    lines=({"heads": 1}, {"batch": 1, "heads": -1}), ticks=("batch", "query_length", "context_length"),
 )  # fmt: skip
 MOE = OperatorFamily(
     "moe", ("moe",), moe_columns, MOE_NAMES, (*MOE_NAMES[:7], "exponent", "activation_itemsize"),
     ("tokens", "tensor_parallel", "expert_parallel"), strata=(BALANCED, "power_law"),
     candidate_key=("variant", "algorithm"), counted=("tokens", "topk", "hidden", "inter"),
+    lines=(
+        {"inter": 1}, {"inter": 1, "tensor_parallel": 1}, {"hidden": 1}, {"experts": 1}, {"experts": 1, "expert_parallel": 1},
+        {"topk": 1}, {"topk": 1, "tokens": -1},
+    ),
+    ticks=("tokens",),
 )  # fmt: skip

@@ -118,6 +118,8 @@ class OperatorFamily(Family):
         strata: tuple[str, ...] = (),
         candidate_key: tuple[str, ...] = ("operator", "variant", "algorithm"),
         counted: tuple[str, ...] = (),
+        lines: tuple[Mapping[str, int], ...] = (),
+        ticks: tuple[str, ...] = (),
     ) -> None:
         self.name = name
         self.kinds = {kind: OPERATORS[kind] for kind in kinds}
@@ -137,6 +139,8 @@ class OperatorFamily(Family):
         self.strata = strata or (kinds if len(kinds) > 1 else ())
         self.candidate_key = candidate_key
         self._counted = counted
+        self.lines = lines
+        self.ticks = ticks
         self.problem_names = (*column_names, *COMMON_NAMES)
         self.dimension_names = (*dimension_names, *self.setting_columns, *MACHINE_NAMES)
         self._columns = columns
@@ -249,8 +253,9 @@ def _memory(
 
 
 GEMM = OperatorFamily(
-    "gemm", _MATRIX, gemm_columns, GEMM_NAMES, ("log2_batch", "log2_m", "log2_n", "log2_k"), ("batch", "m")
-)
+    "gemm", _MATRIX, gemm_columns, GEMM_NAMES, ("log2_batch", "log2_m", "log2_n", "log2_k"), ("batch", "m"),
+    lines=({"k": 1}, {"n": 1}), ticks=("m", "n", "k"),
+)  # fmt: skip
 POINTWISE = _memory("pointwise", _POINTWISE, (*_IMAGE_SIZES, "log2_elements"), ("n",))
 ROWWISE = _memory("rowwise", _ROWWISE, _IMAGE_SIZES, ("n",))
 POOL = _memory("pool", _POOLS, (*_IMAGE_SIZES, "log2_window", "log2_window_w", "log2_stride", "pad"), ("n",))

@@ -121,7 +121,9 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
     name = _device_name(options)
     caps = caps_for(name)
     plan = _source(options).build(caps)
-    _tell_left_out(plan)
+    if plan.left_out:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in plan.left_out.items())
+        click.echo(f"problems left out, beyond the device's limits: {reasons}", err=True)
     if options["heuristic_only"]:
         return _heuristic_only(plan, options)
     device = open_device(name, recording=options["recording"], caps=caps)
@@ -163,8 +165,6 @@ def _device_name(options: dict[str, Any]) -> str:
         raise InputError("no device is named; give --device cudnn, --device cpu or --device replay")
     if options["recording"] and options["device"] != "replay":
         raise InputError("--recording goes with --device replay")
-    if options["device"] == "replay" and not options["recording"]:
-        raise InputError("device replay serves a recorded run; name it by --recording RUN.jsonl")
     return options["device"]
 
 
@@ -177,22 +177,10 @@ def _source(options: dict[str, Any]) -> "PlanSource":
     unnamed = all(source is None for source in named)
     recording = options["recording"] if unnamed else None
     sample = DEFAULT_SAMPLE if unnamed and recording is None else options["sample"]
+    plan = {name: options[name] for name in ("file", "grid", "networks", "seed")}
     return PlanSource(
-        options["file"],
-        options["grid"],
-        options["networks"],
-        sample,
-        recording,
-        settings,
-        options["seed"],
-        parse_shard(options["shard"]),
+        **plan, sample=sample, recording=recording, settings=settings, shard=parse_shard(options["shard"])
     )
-
-
-def _tell_left_out(plan: "Plan") -> None:
-    if plan.left_out:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in plan.left_out.items())
-        click.echo(f"problems left out, beyond the device's limits: {reasons}", err=True)
 
 
 def _heuristic_only(plan: "Plan", options: dict[str, Any]) -> tuple[str, int]:

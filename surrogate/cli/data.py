@@ -85,18 +85,9 @@ def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv:
 _SHORT = {"judged_problems": "judged", "judged_shapes": "in_shapes"}
 """Heads that let the counts fit 80 columns."""
 _FACTS = (
-    "family",
-    "gpu",
-    "library",
-    "versions",
-    "operator",
-    "direction",
-    "dtype",
-    "math",
-    "layout",
-    "variant",
-    "candidates",
-)
+    "family", "gpu", "library", "versions", "operator", "direction", "dtype", "math", "layout", "variant", "candidates",
+)  # fmt: skip
+"""Columns that are told once where all records agree in them."""
 
 
 @command.command()
@@ -121,19 +112,15 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None
     if runs:
         from surrogate.collect.merge import merge_runs
 
-        found = merge_runs(runs)
-        frame, kind = found.rows, found.candidates
-        write_dataset(frame, output, candidates=kind, kernels=found.kernels, metadata=found.metadata)
+        result = merge_runs(runs)
     else:
         parts = [read_dataset(path, candidates=candidates) for path in paths]
         for path, part in zip(paths, parts, strict=True):
             warn(path, part.frame, part.devices)
         result = merged(parts)
-        frame = result.frame
-        write_dataset(
-            frame, output, candidates=result.candidates, kernels=result.kernels, metadata=result.metadata
-        )
-    click.echo(f"{output}: {len(frame)} rows")
+    described = {"candidates": result.candidates, "kernels": result.kernels, "metadata": result.metadata}
+    write_dataset(result.frame, output, **described)
+    click.echo(f"{output}: {len(result)} rows")
 
 
 @command.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import gpu_names, output_options, show
+from surrogate.cli.options import PATH, gpu_names, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table
 
@@ -27,44 +27,27 @@ _ITERATION_COLUMNS = (
 )  # fmt: skip
 _WHATIF_COLUMNS = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
 
-_file = click.argument("file", type=click.Path(path_type=Path))
+_file = click.argument("file", type=PATH)
 _top = click.option("--top", type=click.IntRange(min=1), metavar="K", help="Only the first K rows.")
-_gpu = click.option(
-    "--gpu",
-    metavar="G",
-    shell_complete=gpu_names,
-    help="The GPU whose peaks count, where the trace names none or another.",
-)
-_html = click.option(
-    "--html", "html", type=click.Path(path_type=Path), help="Also write everything as one HTML file."
-)
-_execution_trace = click.option(
-    "--execution-trace",
-    type=click.Path(path_type=Path),
-    help="A PyTorch execution trace of the same program: adds shapes.",
-)
+_gpu = click.option("--gpu", metavar="G", shell_complete=gpu_names,
+                    help="The GPU whose peaks count, where the trace names none or another.")  # fmt: skip
+_html = click.option("--html", type=PATH, help="Also write everything as one HTML file.")
+_execution_trace = click.option("--execution-trace", type=PATH,
+                                help="A PyTorch execution trace of the same program: adds shapes.")  # fmt: skip
+_PART = (
+    click.option("--iteration", type=click.IntRange(min=0), multiple=True, metavar="N",
+                 help="Only this one; repeatable."),
+    click.option("--from", "from_ms", type=float, metavar="MS", help="Only what starts at this time or later."),
+    click.option("--to", "to_ms", type=float, metavar="MS", help="Only what starts before this time."),
+    click.option("--device", type=click.IntRange(min=0), metavar="N", help="Only this GPU's activities."),
+    _execution_trace,
+    click.option("--max-bytes", type=click.IntRange(min=1), help="Most bytes a packed trace may unpack to [2 GiB]."),
+)  # fmt: skip
 
 
 def _part_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose a part of the trace; the command passes them on to `_load` as keywords."""
-    for option in (
-        click.option(
-            "--max-bytes", type=click.IntRange(min=1), help="Most bytes a packed trace may unpack to [2 GiB]."
-        ),
-        _execution_trace,
-        click.option("--device", type=click.IntRange(min=0), metavar="N", help="Only this GPU's activities."),
-        click.option("--to", "to_ms", type=float, metavar="MS", help="Only what starts before this time."),
-        click.option(
-            "--from", "from_ms", type=float, metavar="MS", help="Only what starts at this time or later."
-        ),
-        click.option(
-            "--iteration",
-            type=click.IntRange(min=0),
-            multiple=True,
-            metavar="N",
-            help="Only this one; repeatable.",
-        ),
-    ):
+    for option in reversed(_PART):
         function = option(function)
     return function
 
@@ -104,13 +87,14 @@ def _load(
 
 def _write_page(profiled: "Profile", html: Path | None) -> None:
     if html:
-        from surrogate.trace.page import write_page
+        from surrogate.dataset.files import write_text
+        from surrogate.trace.page import trace_page
 
-        write_page(profiled, html)
+        write_text(html, trace_page(profiled))
 
 
-def _columns(records: Sequence[dict[str, Any]], names: Sequence[str]) -> Table:
-    return Table([{name: record[name] for name in names} for record in records])
+def _columns(records: Sequence[dict[str, Any]], names: Sequence[str], **around: Any) -> Table:
+    return Table([{name: record[name] for name in names} for record in records], **around)
 
 
 class _TraceGroup(CommandGroup):
@@ -128,39 +112,27 @@ def command() -> None:
     """
 
 
+def _choice(name: str, choices: Sequence[str], default: str, text: str) -> Callable[..., Any]:
+    return click.option(name, type=click.Choice(choices), default=default, show_default=True, help=text)
+
+
 @command.command(
     short_help="The whole model: iterations, busy and idle time, layer types, copies; batch sweeps."
 )
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=PATH)
 @_part_options
-@click.option(
-    "--by",
-    type=click.Choice(["model", "layer", "type", "copy"]),
-    default="model",
-    show_default=True,
-    help="The whole model, or a table of its layers, layer types or copies.",
-)
-@click.option(
-    "--batch",
-    type=click.IntRange(min=1),
-    multiple=True,
-    help="Batch size of each file, where no shape tells.",
-)
+@_choice("--by", ("model", "layer", "type", "copy"), "model",
+         "The whole model, or a table of its layers, layer types or copies.")  # fmt: skip
+@click.option("--batch", type=click.IntRange(min=1), multiple=True,
+              help="Batch size of each file, where no shape tells.")  # fmt: skip
 @_gpu
 @_top
 @_html
 @output_options
 def summary(
-    files: tuple[Path, ...],
-    by: str,
-    batch: tuple[int, ...],
-    gpu: str | None,
-    top: int | None,
-    html: Path | None,
-    as_json: bool,
-    as_csv: bool,
-    **part: Any,
-) -> None:
+    files: tuple[Path, ...], by: str, batch: tuple[int, ...], gpu: str | None, top: int | None, html: Path | None,
+    as_json: bool, as_csv: bool, **part: Any,
+) -> None:  # fmt: skip
     """Iteration times, busy and idle time of the device, layers, layer types and copies of a trace.
 
     Several FILES are one model at several batch sizes: a row each, with throughput and the best batch.
@@ -203,27 +175,16 @@ def summary(
 @command.command(short_help="Kernels by name, layer or type, with occupancy, roofline and bound.")
 @_file
 @_part_options
-@click.option(
-    "--by",
-    type=click.Choice(["name", "layer", "type", "model"]),
-    default="name",
-    show_default=True,
-    help="One row per kernel name, layer, layer type, or for the whole model.",
-)
+@_choice("--by", ("name", "layer", "type", "model"), "name",
+         "One row per kernel name, layer, layer type, or for the whole model.")  # fmt: skip
 @_gpu
 @_top
 @_html
 @output_options
 def kernels(
-    file: Path,
-    by: str,
-    gpu: str | None,
-    top: int | None,
-    html: Path | None,
-    as_json: bool,
-    as_csv: bool,
+    file: Path, by: str, gpu: str | None, top: int | None, html: Path | None, as_json: bool, as_csv: bool,
     **part: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Time %, total, calls, average, minimum and maximum of the kernels in FILE, the longest total first.
 
     Where shapes tell the work: the rate reached and the bound (under 60 % of both peaks: latency-bound). Occupancy
@@ -238,21 +199,14 @@ def kernels(
     profiled = profile(_load(file, **part), gpu)
     _write_page(profiled, html)
     result = kernel_table(profiled, by).top(top)
-    columns = _columns(result.rows, _KERNEL_COLUMNS)
-    table = Table(columns.records, title=result.title, notes=result.notes)
+    table = _columns(result.rows, _KERNEL_COLUMNS, title=result.title, notes=result.notes)
     show(result.rows, as_json=as_json, as_csv=as_csv, table=table)
 
 
 @command.command(short_help="The across-stack profile: model, layers, operators, calls, kernels.")
 @_file
 @_part_options
-@click.option(
-    "--level",
-    type=click.Choice(["model", "layer", "operator", "call", "kernel"]),
-    default="layer",
-    show_default=True,
-    help="The deepest level to show.",
-)
+@_choice("--level", ("model", "layer", "operator", "call", "kernel"), "layer", "The deepest level to show.")
 @_top
 @_html
 @output_options
@@ -266,15 +220,13 @@ def spans(
     Examples:
       seer trace spans trace.json.gz --level kernel --iteration 1
     """
-    from surrogate.trace.layers import find_layers
     from surrogate.trace.profiling import profile
     from surrogate.trace.spans import trace_spans
 
     trace = _load(file, **part)
-    layers = find_layers(trace)
     if html:
         _write_page(profile(trace), html)
-    show(trace_spans(trace, layers).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv)
+    show(trace_spans(trace).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv)
 
 
 @command.command(short_help="Replay the trace from its dependency graph: measured and simulated times.")
@@ -328,12 +280,12 @@ def simulate(file: Path, as_json: bool, as_csv: bool, **part: Any) -> None:
 @click.option("--workers", type=click.IntRange(min=1), default=8, show_default=True, help="Of data-parallel.")
 @click.option("--bandwidth", type=float, default=10.0, show_default=True, metavar="GB/s", help="Per link.")
 @click.option("--latency", type=float, default=10.0, show_default=True, metavar="US", help="µs per step.")
-@click.option("--bundle", type=click.Path(path_type=Path), help="A fitted bundle for best-convolution.")
+@click.option("--bundle", type=PATH, help="A fitted bundle for best-convolution.")
 @click.option("--function", "functions", multiple=True, metavar="MODULE:CALLABLE",
               help="Your own: imported, called with the graph, returns one. Repeatable.")  # fmt: skip
 @click.option("--together", is_flag=True, help="Also all of them at once, in the given order.")
-@click.option("--timeline", type=click.Path(path_type=Path), help="The last one's timeline, for Perfetto.")
-@click.option("--figures", type=click.Path(path_type=Path), metavar="DIR", help="Figures, as SVG.")
+@click.option("--timeline", type=PATH, help="The last one's timeline, for Perfetto.")
+@click.option("--figures", type=PATH, metavar="DIR", help="Figures, as SVG.")
 @output_options
 def whatif(
     file: Path, what_ifs: tuple[str, ...], gpu: str | None, own_gpu: str | None, workers: int, bandwidth: float,
@@ -383,39 +335,22 @@ def whatif(
 @click.option("--gpu", metavar="G", help="Predict for this GPU; the host stays the traced one.")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Predict for this batch size.")
 @click.option(
-    "--times",
-    type=click.Choice(["measured", "surrogate"]),
+    "--times", type=click.Choice(["measured", "surrogate"]),
     help="Kernel times of the trace, or predicted [measured; surrogate for another GPU or batch].",
-)
-@click.option(
-    "--overheads",
-    "overheads_file",
-    type=click.Path(path_type=Path),
-    help="Host overheads of another trace, as --save-overheads writes them.",
-)
-@click.option(
-    "--save-overheads", type=click.Path(path_type=Path), help="Write this trace's host overheads as JSON."
-)
+)  # fmt: skip
+@click.option("--overheads", "overheads_file", type=PATH,
+              help="Host overheads of another trace, as --save-overheads writes them.")  # fmt: skip
+@click.option("--save-overheads", type=PATH, help="Write this trace's host overheads as JSON.")
 @click.option("--leave-one-out", is_flag=True, help="Overheads of each iteration from the other ones.")
 @click.option("--iteration", type=click.IntRange(min=0), metavar="K", help="Only this one.")
-@click.option(
-    "--bundle",
-    type=click.Path(path_type=Path),
-    help="Fitted model of convolutions, a folder; else the shipped one.",
-)
+@click.option("--bundle", type=PATH, help="Fitted model of convolutions, a folder; else the shipped one.")
 @_execution_trace
 @_top
 @output_options
 def iteration(
-    file: Path,
-    overheads_file: Path | None,
-    save_overheads: Path | None,
-    execution_trace: Path | None,
-    top: int | None,
-    as_json: bool,
-    as_csv: bool,
-    **settings: Any,
-) -> None:
+    file: Path, overheads_file: Path | None, save_overheads: Path | None, execution_trace: Path | None,
+    top: int | None, as_json: bool, as_csv: bool, **settings: Any,
+) -> None:  # fmt: skip
     """Predicted beside measured iterations of FILE, time by operator, and what the trace does not say.
 
     The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace
@@ -433,7 +368,7 @@ def iteration(
     if save_overheads:
         result.overheads.save(save_overheads)
     rows = [asdict(row) for row in result]
-    table = Table(_columns(rows, _ITERATION_COLUMNS).records, title=result.table.title)
+    table = _columns(rows, _ITERATION_COLUMNS, title=result.table.title)
     show(rows, as_json=as_json, as_csv=as_csv, whole=result.to_dict(), table=table)
     if as_json or as_csv:
         return

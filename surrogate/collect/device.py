@@ -6,7 +6,7 @@ run (`surrogate.collect.replay`) or a CPU stands in wherever no GPU is at hand.
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Protocol, Self
 
@@ -19,8 +19,28 @@ class DeviceLostError(RuntimeError):
     """The device answers no more in this process (a sticky CUDA error); only a new process can go on."""
 
 
+def one_line(error: BaseException) -> str:
+    """What a library's error says, or its kind where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 @dataclass(frozen=True, slots=True)
-class DeviceInfo:
+class Record:
+    """What the log and the exchange between processes hold as JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Field name → plain JSON value; fields at their default are left out, to keep the log small."""
+        held = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {each.name: held[each.name] for each in fields(self) if held[each.name] != each.default}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; keys of a newer writer are ignored."""
+        return cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo(Record):
     """What a run's header tells of its device. Rows are keyed by the first three fields."""
 
     gpu: str
@@ -31,18 +51,9 @@ class DeviceInfo:
     properties: Mapping[str, Any] = field(default_factory=dict)
     """Plain JSON facts: compute capability, SMs, memory, timer, limits; a CPU's measured spec."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Field name → plain JSON value."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`; keys of a newer writer are ignored."""
-        return cls(**_known(cls, values))
-
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Record):
     """One kernel of one call: its mangled name, its launch, and its median time over the repeats in µs."""
 
     kernel_name: str
@@ -59,7 +70,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Record):
     """One (problem, algorithm) on one device.
 
     ``times_us`` holds every repeat in the order taken: the sum of kernel times where kernels were seen, else
@@ -84,25 +95,16 @@ class Measurement:
                 f"a measurement with status {self.status!r} has {len(self.times_us)} times; only ok has any"
             )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; fields at their default are left out, to keep the log small."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
-        if self.kernels:
-            values["kernels"] = [asdict(kernel) for kernel in self.kernels]
-        return values
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`; keys of a newer writer are ignored."""
-        known = _known(cls, values)
-        for name in ("times_us", "spans_us"):
-            known[name] = tuple(known.get(name, ()))
-        known["kernels"] = tuple(Kernel(**_known(Kernel, kernel)) for kernel in known.get("kernels", ()))
-        return cls(**known)
+        """The inverse of `to_dict`, with tuples in the place of JSON's lists."""
+        lists = {name: tuple(values.get(name, ())) for name in ("times_us", "spans_us", "kernels")}
+        lists["kernels"] = tuple(map(Kernel.from_dict, lists["kernels"]))
+        return super(Measurement, cls).from_dict({**values, **lists})
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Record):
     """One entry of the library's own ranking: cuDNN's ``Get…_v7`` order, or what ``Find…Ex`` timed."""
 
     algorithm: str
@@ -111,15 +113,6 @@ class Choice:
     workspace_bytes: int | None = None
     deterministic: bool | None = None
     math: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Field name → plain JSON value, what is None left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`; keys of a newer writer are ignored."""
-        return cls(**_known(cls, values))
 
 
 @lru_cache(maxsize=4096)
@@ -179,8 +172,3 @@ class Device(Protocol):
 def choices(entries: Sequence[Mapping[str, Any]]) -> tuple[Choice, ...]:
     """Choices from their JSON form."""
     return tuple(Choice.from_dict(entry) for entry in entries)
-
-
-def _known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the fields of ``cls``."""
-    return {each.name: values[each.name] for each in fields(cls) if each.name in values}

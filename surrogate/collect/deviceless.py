@@ -182,7 +182,7 @@ def collect_heuristic(
                 if problem.key not in begun:
                     entries = device.entries(problem.conv)
                     names = tuple(dict.fromkeys(entry["algorithm"] for entry in entries))
-                    log.append({**problem_record(problem, names, ()), "heuristic": entries})
+                    log.append(problem_record(problem, names, entries))
                     added += 1
                 if progress:
                     progress(done, len(plan), problem.key)

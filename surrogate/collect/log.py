@@ -12,14 +12,15 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
-from surrogate.collect.device import Choice, DeviceInfo, Measurement
+from surrogate.collect.device import Choice, DeviceInfo, Record
 from surrogate.collect.plan import PlannedProblem
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, require_regular
@@ -29,8 +30,6 @@ SCHEMA_VERSION = 1
 """Version of the log's layout. History: 1, the first."""
 FSYNC_SECONDS = 2.0
 HEADER = "seer-collect"
-DAMAGE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
-"""What a record of the wrong shape leads to where it is used."""
 GZIP = b"\x1f\x8b"
 """What a packed log begins with."""
 
@@ -152,12 +151,8 @@ def read(path: str | Path) -> Contents:
         records.append(record)
     if not records:
         return Contents(None, (), 0)
-    try:
+    with undamaged(path, refusals=True):
         return Contents(Header.from_dict(records[0], path), tuple(records[1:]), whole)
-    except InputError:
-        raise
-    except DAMAGE as error:
-        raise damaged(path, error) from None
 
 
 class RunLog:
@@ -195,11 +190,12 @@ class RunLog:
         self._synced_s = time.monotonic()
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add one record as one line in one write; now and then force it to the disk.
+        """Add one record of plain values and `Record`s as one line in one write; now and then force it to the disk.
 
         `OSError` where it does not fit (the disk is full): the log then ends with the record before.
         """
-        line = json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=Record.to_dict)
+        line = text.encode() + b"\n"
         written = 0
         try:
             while written < len(line):  # a disk that fills up takes a part, and refuses the next write
@@ -261,9 +257,18 @@ def _open_locked(path: Path) -> FileIO:
     return file
 
 
-def damaged(path: str | Path, error: Exception) -> InputError:
-    """The user's error for a log whose lines are JSON and no records of a run all the same."""
-    return InputError(f"{path}: a record is damaged ({error!r}); leave the file out")
+@contextmanager
+def undamaged(name: str | Path, refusals: bool = False) -> Iterator[None]:
+    """Inside this, records of the wrong shape, whose lines are JSON all the same, are the user's error.
+
+    An `InputError` is wrapped likewise, to name the file, unless ``refusals`` says that it does.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        if refusals and isinstance(error, InputError):
+            raise
+        raise InputError(f"{name}: a record is damaged ({error!r}); leave the file out") from None
 
 
 def _check_record(record: Any, *, first: bool) -> None:
@@ -280,42 +285,13 @@ def _check_record(record: Any, *, first: bool) -> None:
 
 
 def problem_record(
-    problem: PlannedProblem, candidates: Sequence[str], heuristic: Sequence[Choice]
+    problem: PlannedProblem, candidates: Sequence[str], heuristic: Sequence[Choice | Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Written before a problem's first measurement."""
+    source = {"origin": problem.origin, "networks": problem.networks}
     return {
-        "kind": "problem",
-        "problem": problem.key,
-        "origin": problem.origin,
-        "networks": list(problem.networks),
-        "candidates": list(candidates),
-        "heuristic": [choice.to_dict() for choice in heuristic],
-    }
-
-
-def measure_record(
-    problem: PlannedProblem, algorithm: str, result: Measurement, at_s: float
-) -> dict[str, Any]:
-    """One measurement; ``at_s`` is Unix time."""
-    return {
-        "kind": "measure",
-        "problem": problem.key,
-        "algorithm": algorithm,
-        "at_s": round(at_s, 3),
-        "result": result.to_dict(),
-    }
-
-
-def done_record(
-    problem: PlannedProblem, timed: Sequence[Choice], conditions: Mapping[str, float]
-) -> dict[str, Any]:
-    """Written when every candidate of a problem has been measured."""
-    return {
-        "kind": "done",
-        "problem": problem.key,
-        "find": [choice.to_dict() for choice in timed],
-        "conditions": dict(conditions),
-    }
+        "kind": "problem", "problem": problem.key, **source, "candidates": candidates, "heuristic": heuristic,
+    }  # fmt: skip
 
 
 def key_without_visit(key: str) -> str:

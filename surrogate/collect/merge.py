@@ -20,6 +20,7 @@ from surrogate.collect.log import Contents, Header, conv_of, key_without_visit
 from surrogate.collect.operators.operator import parse
 from surrogate.collect.protocol import drift, slow_clocks, summarise, throttled, trend
 from surrogate.dataset.columns import columns
+from surrogate.dataset.store import Dataset
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILY_OF_KIND
 
@@ -44,26 +45,26 @@ class ProblemNotes:
     find_us: dict[str, list[float]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Visit:
-    """One measurement, with the SM clock sampled after its problem (None where unknown)."""
+class Visit(NamedTuple):
+    """One measurement, and when it was taken (Unix time)."""
 
     result: Measurement
     at_s: float
-    clock_mhz: float | None = None
-    slow_clock: bool = False
-    throttled: bool = False
+
+
+Run = tuple[str, ...]
+"""Names a run: when it began, plan, shard, device. Copies of its log, however short, are the same run."""
 
 
 @dataclass(slots=True)
 class Gathered:
     """Everything, in the order it was first seen; ``duplicates`` counts measurements that stood in two files."""
 
-    visits: dict[Key, list[Visit]] = field(default_factory=dict)
+    visits: dict[Key, dict[tuple[Run, str], Visit]] = field(default_factory=dict)
+    """Row → (run, problem with visit) → its measurement."""
     notes: dict[tuple[tuple[str, str, str], str], ProblemNotes] = field(default_factory=dict)
-    seen: set[tuple[str, ...]] = field(default_factory=set)
-    of_run: dict[tuple[str, ...], list[Visit]] = field(default_factory=dict)
-    """A run's visits of one problem: a longer copy of the log may bring the clock of those that a shorter one had."""
+    conditions: dict[Run, dict[str, Mapping[str, float]]] = field(default_factory=dict)
+    """Run → problem with visit → clocks sampled after it; a problem that was cut before has none."""
     duplicates: int = 0
 
 
@@ -74,31 +75,25 @@ def gather(header: Header, records: Iterable[Mapping[str, Any]], gathered: Gathe
     """
     device = _device(header)
     run = (str(header.created_s), header.plan_digest, *map(str, header.shard), *device)
-    clocks: list[tuple[list[Visit], Mapping[str, float]]] = []
+    conditions = gathered.conditions.setdefault(run, {})
     for record in records:
-        if record["kind"] == "operator":  # another table's (`surrogate.collect.operators`)
+        kind, visit = record["kind"], record["problem"]
+        if kind == "operator":  # another table's (`surrogate.collect.operators`)
             continue
-        visit_key = record["problem"]
-        key = key_without_visit(visit_key)
-        conv_of(key)
+        key = key_without_visit(visit)
+        math_type = conv_of(key).math
         problem = gathered.notes.setdefault((device, key), ProblemNotes())
-        name = (*run, record["kind"], visit_key, record.get("algorithm", ""))
-        if name in gathered.seen:
-            gathered.duplicates += record["kind"] == "measure"
-            continue
-        gathered.seen.add(name)
-        if record["kind"] == "problem":
+        if kind == "problem":
             _note_problem(problem, record)
-        elif record["kind"] == "measure":
-            visit = Visit(_sound(record["result"]), record.get("at_s", 0.0))
-            gathered.visits.setdefault(Key(device, key, record["algorithm"]), []).append(visit)
-            gathered.of_run.setdefault((*run, visit_key), []).append(visit)
-        elif record["kind"] == "done":
+        elif kind == "measure":
+            visits = gathered.visits.setdefault(Key(device, key, record["algorithm"]), {})
+            gathered.duplicates += (run, visit) in visits
+            visits.setdefault((run, visit), Visit(_sound(record["result"]), record.get("at_s", 0.0)))
+        elif visit not in conditions:
+            conditions[visit] = record["conditions"]
             for choice in choices(record["find"]):
-                if choice.time_us is not None and choice.math in (None, conv_of(key).math):
+                if choice.time_us is not None and choice.math in (None, math_type):
                     problem.find_us.setdefault(choice.algorithm, []).append(choice.time_us)
-            clocks.append((gathered.of_run.get((*run, visit_key), []), record["conditions"]))
-    _note_clocks(clocks)
 
 
 def _note_problem(problem: ProblemNotes, record: Mapping[str, Any]) -> None:
@@ -109,13 +104,23 @@ def _note_problem(problem: ProblemNotes, record: Mapping[str, Any]) -> None:
         problem.heuristic = ranking[0].algorithm
 
 
-def _note_clocks(clocks: Sequence[tuple[list[Visit], Mapping[str, float]]]) -> None:
-    """Flag the visits of one run whose clock was low; a problem cut before its clock was sampled has none."""
-    flags = slow_clocks([conditions.get("sm_clock_mhz") for _, conditions in clocks])
-    for (visits, conditions), slow in zip(clocks, flags, strict=True):
-        for visit in visits:
-            visit.clock_mhz, visit.slow_clock = conditions.get("sm_clock_mhz"), slow
-            visit.throttled = throttled(conditions.get("throttle_reasons"))
+class Clock(NamedTuple):
+    """The SM clock sampled after a problem (None where unknown), and whether it was low within its run."""
+
+    mhz: float | None = None
+    slow: bool = False
+    throttled: bool = False
+
+
+def _clocks(gathered: Gathered) -> dict[tuple[Run, str], Clock]:
+    clocks = {}
+    for run, visits in gathered.conditions.items():
+        known_mhz = [conditions.get("sm_clock_mhz") for conditions in visits.values()]
+        for (visit, conditions), mhz, slow in zip(
+            visits.items(), known_mhz, slow_clocks(known_mhz), strict=True
+        ):
+            clocks[run, visit] = Clock(mhz, slow, throttled(conditions.get("throttle_reasons")))
+    return clocks
 
 
 def _sound(result: Mapping[str, Any]) -> Measurement:
@@ -125,21 +130,11 @@ def _sound(result: Mapping[str, Any]) -> Measurement:
     return Measurement("failed", f"a repeat of {wrong[0]:g} µs") if wrong else measured
 
 
-@dataclass(frozen=True)
-class Merged:
-    """A dataset ready to be stored: rows, kernels (empty where none were seen), JSON metadata, kind of candidates.
-
-    Candidates are ``all`` where every algorithm of a problem is tried: one without a row is unmeasured.
-    """
-
-    rows: pd.DataFrame
-    kernels: pd.DataFrame
-    metadata: dict[str, Any]
-    candidates: str = "all"
-
-
-def merge_runs(paths: Sequence[str | Path]) -> Merged:
+def merge_runs(paths: Sequence[str | Path]) -> Dataset:
     """The dataset that the logs at ``paths`` hold together: measured runs, rankings or operators.
+
+    Its kernels are empty where none were seen. Candidates are ``all`` where every algorithm of a problem is tried: one
+    without a row is unmeasured.
 
     Raises `InputError` for a file that is no log, where no log holds anything, or where several kinds came.
     """
@@ -155,13 +150,9 @@ def merge_runs(paths: Sequence[str | Path]) -> Merged:
         (path, contents.header, contents.records) for path, contents in logs if contents.header is not None
     ]
     named = ", ".join(map(str, paths)) or "nothing"
-    try:
+    with log.undamaged(named, refusals=True):
         merged = merge(held, {"runs": [header.to_dict() for _, header, _ in held]})
-    except InputError:
-        raise
-    except log.DAMAGE as error:
-        raise log.damaged(named, error) from None
-    if merged.rows.empty:
+    if merged.frame.empty:
         raise InputError(f"{named}: no measurement or ranking to merge; collect some first")
     return merged
 
@@ -173,8 +164,8 @@ def _kind(contents: Contents) -> str:
     return "operators" if any(record["kind"] == "operator" for record in contents.records) else "measurements"
 
 
-Run = tuple[Path, Header, Sequence[Mapping[str, Any]]]
-"""A log: its path, its header, its records."""
+Log = tuple[Path, Header, Sequence[Mapping[str, Any]]]
+"""Path, header, records."""
 
 
 def _device(header: Header) -> tuple[str, str, str]:
@@ -189,16 +180,16 @@ def _table(rows: list[dict[str, Any]], table: str) -> pd.DataFrame:
     return frame[list(kinds)].astype(types)
 
 
-def _measured(runs: Sequence[Run], metadata: dict[str, Any]) -> Merged:
+def _measured(runs: Sequence[Log], metadata: dict[str, Any]) -> Dataset:
     gathered = Gathered()
     for path, header, records in runs:
-        try:
+        with log.undamaged(path):
             gather(header, records, gathered)
-        except log.DAMAGE as error:
-            raise log.damaged(path, error) from None
     metadata |= {"anchors": _anchors(gathered), "duplicates_dropped": gathered.duplicates}
-    rows = [_row(key, gathered) for key in gathered.visits]
-    return Merged(_table(rows, "dataset"), _table(_kernels(gathered), "kernels"), metadata)
+    clocks = _clocks(gathered)
+    rows = [_row(key, gathered, clocks) for key in gathered.visits]
+    frame, kernels = _table(rows, "dataset"), _table(_kernels(gathered), "kernels")
+    return Dataset(frame, metadata=metadata, kernels=kernels)
 
 
 def _settings(key: Key) -> dict[str, Any]:
@@ -207,13 +198,14 @@ def _settings(key: Key) -> dict[str, Any]:
     return {**device, **conv_of(key.problem).to_dict(), "algorithm": key.algorithm}
 
 
-def _row(key: Key, gathered: Gathered) -> dict[str, Any]:
+def _row(key: Key, gathered: Gathered, clocks: Mapping[tuple[Run, str], Clock]) -> dict[str, Any]:
     problem = gathered.notes[key.device, key.problem]
-    visits = gathered.visits[key]
+    sampled = [clocks.get(place, Clock()) for place in gathered.visits[key]]
+    visits = list(gathered.visits[key].values())
     ok = [visit for visit in visits if visit.result.status == "ok"]
     shown = (ok or visits)[0].result
     find_us = problem.find_us.get(key.algorithm)
-    clocks_mhz = [visit.clock_mhz for visit in visits if visit.clock_mhz]
+    clocks_mhz = [clock.mhz for clock in sampled if clock.mhz]
     return {
         **_settings(key),
         "status": shown.status,
@@ -225,8 +217,8 @@ def _row(key: Key, gathered: Gathered) -> dict[str, Any]:
         "origin": problem.origin,
         "reason": shown.reason or None,
         "sm_clock_mhz": statistics.median(clocks_mhz) if clocks_mhz else None,
-        "slow_clock": any(visit.slow_clock for visit in visits),
-        "throttled": any(visit.throttled for visit in visits),
+        "slow_clock": any(clock.slow for clock in sampled),
+        "throttled": any(clock.throttled for clock in sampled),
         **_times([visit.result for visit in ok]),
     }
 
@@ -262,7 +254,9 @@ def _kernels(gathered: Gathered) -> list[dict[str, Any]]:
             "blocks": kernel.grid_x * kernel.grid_y * kernel.grid_z,
         }
         for key, visits in gathered.visits.items()
-        for index, kernel in enumerate(next((v.result.kernels for v in visits if v.result.kernels), ()))
+        for index, kernel in enumerate(
+            next((v.result.kernels for v in visits.values() if v.result.kernels), ())
+        )
     ]
 
 
@@ -270,9 +264,8 @@ def _anchors(gathered: Gathered) -> list[dict[str, Any]]:
     """Per row with several ok visits: its problem, the visits' spread and their trend, in the order of time."""
     entries: list[dict[str, Any]] = []
     for key, visits in gathered.visits.items():
-        ok: list[Visit] = sorted(
-            (visit for visit in visits if visit.result.status == "ok"), key=lambda visit: visit.at_s
-        )
+        ok = [visit for visit in visits.values() if visit.result.status == "ok"]
+        ok.sort(key=lambda visit: visit.at_s)
         if len(ok) > 1:
             medians = [summarise(visit.result.times_us).median_us for visit in ok]
             named = {"gpu": key.device[0], "problem": key.problem, "algorithm": key.algorithm}
@@ -281,27 +274,25 @@ def _anchors(gathered: Gathered) -> list[dict[str, Any]]:
 
 
 def _latest(
-    runs: Sequence[Run], kind: str, rows_of: Callable[[tuple[str, str, str], Mapping[str, Any]], Any]
+    runs: Sequence[Log], kind: str, rows_of: Callable[[tuple[str, str, str], Mapping[str, Any]], Any]
 ) -> list[Any]:
     """``rows_of(device, record)`` of every record of ``kind``; of one problem on one device, the last one's."""
     rows: dict[tuple[str, ...], Any] = {}
     for path, header, records in runs:
         device = _device(header)
-        try:
+        with log.undamaged(path):
             for record in records:
                 if record["kind"] == kind:
                     rows[*device, record["problem"]] = rows_of(device, record)
-        except log.DAMAGE as error:
-            raise log.damaged(path, error) from None
     return list(rows.values())
 
 
-def _rankings(runs: Sequence[Run], metadata: dict[str, Any]) -> Merged:
+def _rankings(runs: Sequence[Log], metadata: dict[str, Any]) -> Dataset:
     """The rankings of all logs; of a problem ranked twice for one GPU and version, the later file's counts."""
     rankings = _latest(runs, "problem", _ranked)
     rows = [row for ranking in rankings for row in ranking]
     metadata["unranked_problems"] = sum(not ranking for ranking in rankings)
-    return Merged(_table(rows, "dataset"), pd.DataFrame(), metadata, "listed")
+    return Dataset(_table(rows, "dataset"), "listed", metadata=metadata)
 
 
 def _ranked(device: tuple[str, str, str], record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -323,13 +314,13 @@ def _ranked(device: tuple[str, str, str], record: Mapping[str, Any]) -> list[dic
     ]
 
 
-def _operators(runs: Sequence[Run], metadata: dict[str, Any]) -> Merged:
+def _operators(runs: Sequence[Log], metadata: dict[str, Any]) -> Dataset:
     """A row per operator problem: family, operator, its sizes (missing where it has no such), times in µs.
 
     ``kernels`` counts the launches, ``kernel_name`` is the longest one's; of two logs that hold a problem of one device
     the later one counts.
     """
-    return Merged(pd.DataFrame(_latest(runs, "operator", _operator_row)), pd.DataFrame(), metadata)
+    return Dataset(pd.DataFrame(_latest(runs, "operator", _operator_row)), metadata=metadata)
 
 
 def _operator_row(device: tuple[str, str, str], record: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ machine; and independent of the order in which the sources list their problems.
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -84,13 +84,8 @@ class Settings:
 
     def over(self, problem: PlannedProblem) -> Iterator[PlannedProblem]:
         """``problem`` under each combination."""
-        fields = {
-            "dtype": self.dtypes,
-            "math": self.maths,
-            "layout": self.layouts,
-            "direction": self.directions,
-        }
-        named = {name: values for name, values in fields.items() if values}
+        fields = zip(("dtype", "math", "layout", "direction"), astuple(self), strict=True)
+        named = {name: values for name, values in fields if values}
         for values in product(*named.values()):
             conv = replace(problem.conv, **dict(zip(named, values, strict=True)))
             yield replace(problem, conv=conv)

@@ -17,6 +17,8 @@ FFT_CHANNELS = (3, 16, 32, 64, 128, 256, 512, 1024)
 FFT_FILTERS = (1, 3, 5, 7, 9, 11)
 WINOGRAD_CHANNELS = (3, 16, 32, 64, 100, 128, 256, 400, 512, 600, 800, 1024)
 NONFUSED_CHANNELS = (3, 16, 32, 64, 128, 256, 400, 512, 800, 1024)
+WINOGRAD_SIZES = (4, 10, 16, 20, 32, 64, 80, 100, 128, 224, 256, 400, 512)
+NONFUSED_SIZES = (4, 10, 16, 32, 64, 100, 128, 224, 256, 400, 512)
 PICK_CHANNELS = (10, 20, 50, 100, 200, 400, 800, 1000)
 
 
@@ -25,20 +27,8 @@ GRIDS: Mapping[str, tuple[Figures, Figures, Figures, Figures, int]] = {
     "seer-gemm": (GEMM_CHANNELS, (10, 40, 80, 160, 224, 320), (1, 3, 5, 7, 9), (1, 2, 3, 4), 0),
     "seer-fft": (FFT_CHANNELS, (16, 32, 48, 64, 96, 128, 224, 256), FFT_FILTERS, (1,), 0),
     "seer-fft-tiling": (FFT_CHANNELS, (32, 64, 128, 224, 256, 320), FFT_FILTERS, (1,), 0),
-    "seer-winograd": (
-        WINOGRAD_CHANNELS,
-        (4, 10, 16, 20, 32, 64, 80, 100, 128, 224, 256, 400, 512),
-        (3,),
-        (1,),
-        1,
-    ),
-    "seer-winograd-nonfused": (
-        NONFUSED_CHANNELS,
-        (4, 10, 16, 32, 64, 100, 128, 224, 256, 400, 512),
-        (3, 5),
-        (1,),
-        1,
-    ),
+    "seer-winograd": (WINOGRAD_CHANNELS, WINOGRAD_SIZES, (3,), (1,), 1),
+    "seer-winograd-nonfused": (NONFUSED_CHANNELS, NONFUSED_SIZES, (3, 5), (1,), 1),
     "seer-pick": (PICK_CHANNELS, (20, 40, 80, 100, 200, 300, 400, 500), FFT_FILTERS, (1, 2, 3), 0),
 }
 """Name → channels (of input and output alike), sizes, filters, strides and the padding.

@@ -26,11 +26,9 @@ class ReplayDevice:
         self._problems: dict[str, Mapping[str, Any]] = {}
         self._finds: dict[str, Mapping[str, Any]] = {}
         self._measured: dict[str, dict[str, Measurement]] = {}
-        try:
+        with log.undamaged(path):
             for record in contents.records:
                 self._take(record)
-        except log.DAMAGE as error:
-            raise log.damaged(path, error) from None
 
     def _take(self, record: Mapping[str, Any]) -> None:
         key = key_without_visit(record["problem"])

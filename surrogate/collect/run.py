@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from surrogate.collect.device import Device, DeviceLostError, Measurement
-from surrogate.collect.log import Header, RunLog, done_record, measure_record, problem_record
+from surrogate.collect.log import Header, RunLog, problem_record
 from surrogate.collect.plan import Plan, PlannedProblem
 from surrogate.collect.protocol import RepeatPolicy
 
@@ -145,7 +145,9 @@ def _problem(
             return TIME_UP
         began_s = budget.clock()
         result = _measured(device, problem, algorithm, policy, state)
-        log.append(measure_record(problem, algorithm, result, time.time()))
+        at_s = round(time.time(), 3)
+        named = {"problem": problem.key, "algorithm": algorithm}
+        log.append({"kind": "measure", **named, "at_s": at_s, "result": result})
         measured.add(algorithm)
         state.statuses[result.status] += 1
         state.timers[result.timer] += 1
@@ -158,7 +160,8 @@ def _problem(
             return f"the device was lost {MAX_LOST_IN_A_ROW} times in a row: {result.reason}"
     # after a loss a fresh process would first run every algorithm again, and hang or die once more
     timed = () if lost else _guarded(lambda: device.find(problem.conv), ())
-    log.append(done_record(problem, timed, _guarded(device.conditions, {})))
+    conditions = dict(_guarded(device.conditions, {}))
+    log.append({"kind": "done", "problem": problem.key, "find": timed, "conditions": conditions})
     state.done.add(problem.key)
     return ""
 

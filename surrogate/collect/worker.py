@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from surrogate.collect.device import Choice, DeviceInfo, DeviceLostError, Measurement, choices
+from surrogate.collect.device import Choice, DeviceInfo, DeviceLostError, Measurement, Record, choices
 from surrogate.collect.operators.operator import Operator, parse
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
@@ -59,7 +59,8 @@ class Worker:
     def _ask(self, call: str, **arguments: Any) -> Any:
         timeout_s = self._timeout_s if self._child else self._first_timeout_s
         child = self._child or self._start()
-        reply = self._exchange(child, json.dumps({"call": call, **arguments}), timeout_s)
+        request = json.dumps({"call": call, **arguments}, default=asdict)
+        reply = self._exchange(child, request, timeout_s)
         if "lost" in reply:
             self._discard(child)
             raise DeviceLostError(reply["lost"])
@@ -102,9 +103,8 @@ class Worker:
     def _discard(self, child: "subprocess.Popen[str]") -> None:
         self._child = None
         child.kill()
-        with suppress(
-            OSError, ValueError, subprocess.TimeoutExpired
-        ):  # a request may still be buffered for it
+        # a request may still be buffered for it
+        with suppress(OSError, ValueError, subprocess.TimeoutExpired):
             child.communicate(timeout=10.0)
 
 
@@ -113,20 +113,19 @@ class WorkerDevice(Worker):
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
         """See `Device.candidates`."""
-        return tuple(self._ask("candidates", conv=conv.to_dict()))
+        return tuple(self._ask("candidates", conv=conv))
 
     def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
         """See `Device.heuristic`."""
-        return choices(self._ask("heuristic", conv=conv.to_dict()))
+        return choices(self._ask("heuristic", conv=conv))
 
     def find(self, conv: Conv) -> tuple[Choice, ...]:
         """See `Device.find`."""
-        return choices(self._ask("find", conv=conv.to_dict()))
+        return choices(self._ask("find", conv=conv))
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """See `Device.measure`."""
-        reply = self._ask("measure", conv=conv.to_dict(), algorithm=algorithm, policy=asdict(policy))
-        return Measurement.from_dict(reply)
+        return Measurement.from_dict(self._ask("measure", conv=conv, algorithm=algorithm, policy=policy))
 
 
 class WorkerOperators(Worker):
@@ -134,8 +133,7 @@ class WorkerOperators(Worker):
 
     def measure(self, operator: Operator, policy: RepeatPolicy) -> Measurement:
         """As `WorkerDevice.measure`, of one operator."""
-        reply = self._ask("measure", operator=operator.key, policy=asdict(policy))
-        return Measurement.from_dict(reply)
+        return Measurement.from_dict(self._ask("measure", operator=operator.key, policy=policy))
 
 
 def serve(open_device: Callable[[], Any], requests: TextIO, replies: TextIO) -> None:
@@ -145,14 +143,14 @@ def serve(open_device: Callable[[], Any], requests: TextIO, replies: TextIO) -> 
         for line in requests:
             try:
                 device = device or open_device()
-                reply: dict[str, Any] = {"result": _answer(device, json.loads(line))}
+                reply: dict[str, Any] = {"result": _answer(device, **json.loads(line))}
             except InputError as error:
                 reply = {"input_error": str(error)}
             except DeviceLostError as error:
                 reply = {"lost": str(error)}
             except Exception as error:  # one failure never ends a run: a fresh process takes over
                 reply = {"lost": f"{type(error).__name__}: {error}"}
-            replies.write(json.dumps(reply) + "\n")
+            replies.write(json.dumps(reply, default=Record.to_dict) + "\n")
             replies.flush()
             if "lost" in reply:
                 return
@@ -161,22 +159,17 @@ def serve(open_device: Callable[[], Any], requests: TextIO, replies: TextIO) -> 
             device.close()
 
 
-def _answer(device: Any, request: Mapping[str, Any]) -> Any:
-    call = request["call"]
-    if call == "describe":
-        return device.describe().to_dict()
-    if call == "conditions":
-        return dict(device.conditions())
-    policy = RepeatPolicy(**request["policy"]) if call == "measure" else None
-    if "operator" in request:
-        return device.measure(parse(request["operator"]), policy).to_dict()
-    conv = Conv(**request["conv"])
-    if call == "candidates":
-        return list(device.candidates(conv))
-    if call == "measure":
-        return device.measure(conv, request["algorithm"], policy).to_dict()
-    ranking = {"heuristic": device.heuristic, "find": device.find}[call]
-    return [choice.to_dict() for choice in ranking(conv)]
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "conv": lambda values: Conv(**values),
+    "operator": parse,
+    "policy": lambda values: RepeatPolicy(**values),
+}
+"""Argument of a device's methods → how it is read from JSON; the others are plain."""
+
+
+def _answer(device: Any, call: str, **arguments: Any) -> Any:
+    read = {name: READERS[name](value) if name in READERS else value for name, value in arguments.items()}
+    return getattr(device, call)(**read)
 
 
 def _exit(child: "subprocess.Popen[str]") -> str:

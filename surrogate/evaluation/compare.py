@@ -1,7 +1,6 @@
 """The main job: folds × models × judge, on real measurements, family by family."""
 
 import json
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -14,6 +13,7 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
+from surrogate.collect.cpu.spec import usable_cores
 from surrogate.dataset.checks import families_of, family_rows
 from surrogate.dataset.files import write_text
 from surrogate.dataset.problems import judged_rows, newest_version
@@ -30,6 +30,7 @@ from surrogate.evaluation.comparison import (
     prediction_table,
 )
 from surrogate.evaluation.judge import Choice
+from surrogate.evaluation.scorecard import Judged
 from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, tuned
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
@@ -104,8 +105,12 @@ def compare(
     refused: dict[Family, str] = {}
     for kind in families_of(frames[0]):
         own, *also = (frame[family_rows(frame, kind)] for frame in frames)
+        rows = rows_of(pd.concat([own, *also], ignore_index=True), kind, devices)
+        held, trained = rows.frame.iloc[: len(own)], rows.frame.iloc[len(own) :]
         try:
-            parts.append(_prepared(main, kind, own, also, devices, by, folds_count, seeds))
+            judged = _judged_rows(main, rows, len(own))
+            rounds = [folds(by, kind, held, trained, folds_count, seed) for seed in range(seeds)]
+            parts.append(FamilyRuns(rows, len(own), rounds, judged))
         except InputError as error:
             refused[kind] = str(error)
     if not parts:
@@ -127,29 +132,16 @@ def _silent(done: int, total: int, text: str) -> None:
     del done, total, text
 
 
-def _prepared(
-    data: Dataset,
-    kind: Family,
-    own: pd.DataFrame,
-    also: list[pd.DataFrame],
-    devices: Mapping[str, Any],
-    by: str,
-    folds_count: int,
-    seeds: int,
-) -> FamilyRuns:
-    """The family's rows and folds, nothing fitted yet. Raises `InputError` where they cannot be compared."""
-    rows = rows_of(pd.concat([own, *also], ignore_index=True), kind, devices)
-    main, others = rows.frame.iloc[: len(own)], rows.frame.iloc[len(own) :]
-    judged = judged_rows(main, kind, data.candidates)
-    if not judged.any() and len(np.unique(rows.problem[: len(own)])) < len(own):
-        hint = (
-            ""
-            if data.candidates == "listed"
-            else "; if it lists only some candidates, say --candidates listed"
+def _judged_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
+    """(count,) which of the first rows choices are judged by. Raises `InputError` where none can be compared."""
+    judged = judged_rows(rows.frame.iloc[:count], rows.family, data.candidates)
+    if not judged.any() and len(np.unique(rows.problem[:count])) < count:
+        hint = "; if it lists only some candidates, say --candidates listed"
+        raise InputError(
+            f"{data.name}: no problem has two measured candidates and none unmeasured"
+            f"{'' if data.candidates == 'listed' else hint}"
         )
-        raise InputError(f"{data.name}: no problem has two measured candidates and none unmeasured{hint}")
-    rounds = [folds(by, kind, main, others, folds_count, seed) for seed in range(seeds)]
-    return FamilyRuns(rows, len(own), rounds, judged)
+    return judged
 
 
 def _run(
@@ -168,7 +160,7 @@ def _run(
     rounds = [
         (seed, number, fold) for seed, folds in enumerate(part.rounds) for number, fold in enumerate(folds)
     ]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     alone = device != "cpu" or tune != "none"  # one GPU; Optuna changes the process's warnings
     workers = 1 if alone else min(cores, len(rounds), MAX_WORKERS)
     newest, stopped = newest_version(part.main.frame, part.rows.family), threading.Event()
@@ -251,7 +243,6 @@ def _judged(
     models: Sequence[str],
     by: str,
 ) -> Comparison:
-    noise = float(data.metadata.get("noise", 0.0))
     time_rows, choice_rows, choices, described = [], [], [], []
     for part in parts:
         tested = np.zeros(part.count, dtype=bool)
@@ -264,7 +255,7 @@ def _judged(
             reason = f"{data.name}: one candidate a problem; a choice needs at least two"
             choice_rows += [where | row for row in _unjudged(part.rows.family, models, reason)]
             continue
-        judged = scorecard.Judged.of(part.rows.take(positions), noise)
+        judged = Judged.of(part.rows.take(positions), _noise(data))
         picks = _picks(judged, part, positions)
         missing = f"{data.name} names no heuristic_algorithm for these problems"
         reasons = {judged.heuristic: missing, **part.reasons}
@@ -277,7 +268,7 @@ def _judged(
     first = parts[0]
     results = {
         "schema": RESULTS_SCHEMA,
-        "dataset": _describe(data, also_train, parts, described, noise),
+        "dataset": _describe(data, also_train, parts, described),
         "seeds": list(range(len(first.rounds))),
         "folds": len(first.rounds[0]),
         "settings": {name: each[0] if each else {} for name, each in first.settings.items()},
@@ -292,6 +283,10 @@ def _judged(
     )
 
 
+def _noise(data: Dataset) -> float:
+    return float(data.metadata.get("noise", 0.0))
+
+
 def _unjudged(kind: Family, models: Sequence[str], reason: str) -> list[dict[str, Any]]:
     blank = dict.fromkeys(("stratum", "gpu", "direction", "dtype", "math"), scorecard.ALL)
     return [
@@ -300,7 +295,7 @@ def _unjudged(kind: Family, models: Sequence[str], reason: str) -> list[dict[str
     ]
 
 
-def _picks(judged: scorecard.Judged, part: FamilyRuns, positions: np.ndarray) -> dict[str, list[Choice]]:
+def _picks(judged: Judged, part: FamilyRuns, positions: np.ndarray) -> dict[str, list[Choice]]:
     """Every model's choices, one per seed, then the library's heuristic's and the best."""
     picks = {
         name: [
@@ -343,11 +338,7 @@ def _common(kind: Family, frame: pd.DataFrame) -> dict[str, str]:
 
 
 def _describe(
-    data: Dataset,
-    also_train: Sequence[Dataset],
-    parts: Sequence[FamilyRuns],
-    judged: Sequence[scorecard.Judged],
-    noise: float,
+    data: Dataset, also_train: Sequence[Dataset], parts: Sequence[FamilyRuns], judged: Sequence[Judged]
 ) -> dict[str, Any]:
     return {
         "name": data.name,
@@ -357,7 +348,7 @@ def _describe(
         "shapes": sum(len(np.unique(each.shape)) for each in judged),
         "gpus": sorted({gpu for each in judged for gpu in each.rows.frame["gpu"].unique()}),
         "candidates": data.candidates,
-        "noise": noise,
+        "noise": _noise(data),
         "where": data.metadata.get("where", []),
         "also_train": [part.name for part in also_train],
     }

@@ -73,18 +73,18 @@ def prediction_table(part: "FamilyRuns") -> pd.DataFrame:
         label = np.full(len(main), "", dtype=object)
         for fold in folds:
             label[fold.test] = fold.name
+        table = main.frame[columns].assign(mechanism=mechanism, supported=part.supported[seed])
+        table.insert(0, "fold", label)
         for name, runs in part.predicted.items():
-            predicted = runs[seed]
-            shown = np.flatnonzero(np.isfinite(predicted))
-            table = main.frame[columns].iloc[shown].copy()
-            table.insert(0, "model", name)
-            table.insert(1, "seed", seed)
-            table.insert(2, "fold", label[shown])
-            table["mechanism"] = mechanism[shown]
-            table["predicted_us"] = predicted[shown] if model_class(name).predicts_time else np.nan
-            table["supported"] = part.supported[seed][shown]
-            parts.append(table)
+            known = np.isfinite(runs[seed])
+            shown = runs[seed] if model_class(name).predicts_time else np.nan
+            parts.append(_named(table.assign(predicted_us=shown)[known], name, seed))
     return pd.concat(parts, ignore_index=True)
+
+
+def _named(table: pd.DataFrame, model: str, seed: int) -> pd.DataFrame:
+    """The table with model and seed in front."""
+    return table.assign(model=model, seed=seed)[["model", "seed", *table.columns]]
 
 
 def _mechanisms(rows: Rows) -> np.ndarray:
@@ -107,15 +107,14 @@ def choice_table(judged: Judged, picks: Mapping[str, Sequence[Choice]]) -> pd.Da
     parts = []
     for model, choices in picks.items():
         for seed, choice in enumerate(choices):
-            table = problems[choice.made].copy()
-            table.insert(0, "model", model)
-            table.insert(1, "seed", seed)
-            row = choice.row[choice.made]
-            table["picked"] = [names[r] if r >= 0 else None for r in row]
-            table["slowdown"] = choice.slowdown[choice.made]
-            table["infeasible"] = choice.infeasible[choice.made]
-            table["top2_slowdown"] = choice.top2_slowdown[choice.made]
-            parts.append(table)
+            picked: Any = np.where(choice.row >= 0, names[choice.row], None)
+            table = problems.assign(
+                picked=picked,
+                slowdown=choice.slowdown,
+                infeasible=choice.infeasible,
+                top2_slowdown=choice.top2_slowdown,
+            )
+            parts.append(_named(table[choice.made], model, seed))
     return pd.concat(parts, ignore_index=True)
 
 

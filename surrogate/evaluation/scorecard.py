@@ -138,15 +138,11 @@ def _choice_row(
     # The difference to the library's own picker is taken on the problems where both chose.
     heuristic = picks[judged.heuristic][0]
     both = made & heuristic.made
-    paired = {"paired_vs_heuristic": None, "paired_pooled_vs_heuristic": None}
+    macro_difference = pooled_difference = None
     if both.any():
         mine = np.mean([np.log(choice.slowdown[both]) for choice in choices], axis=0)
         difference = mine - np.log(heuristic.slowdown[both])
         (macro_difference, pooled_difference), _ = _intervals(difference, judged.shape[both], weights)
-        paired = {
-            "paired_vs_heuristic": macro_difference,
-            "paired_pooled_vs_heuristic": pooled_difference,
-        }
     return {
         "n": int(made.sum()),
         "shapes": shapes,
@@ -161,7 +157,8 @@ def _choice_row(
         "within_10pct": np.mean(slowdown <= WITHIN),
         "top2_slowdown": np.exp(top2.mean()),
         "infeasible_picks": round(float(np.mean([choice.infeasible[made].sum() for choice in choices]))),
-        **paired,
+        "paired_vs_heuristic": macro_difference,
+        "paired_pooled_vs_heuristic": pooled_difference,
     }
 
 

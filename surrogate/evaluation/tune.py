@@ -187,7 +187,7 @@ def search(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(**_search_method(seed))
     study.enqueue_trial(stored)
-    _optimise(study, cls, folds, objective, seed, device, trials, None, progress)
+    _optimise(study, _Valuing(cls, folds, objective, seed, device), trials, None, progress)
     return study.best_params
 
 
@@ -259,38 +259,42 @@ class _HeldSignals:
             self._may_raise = False
 
 
-def _optimise(
-    study: "Study",
-    cls: type[TimeModel],
-    folds: InnerFolds,
-    objective: str,
-    seed: int,
-    device: str,
-    trials: int,
-    timeout_s: float | None,
-    progress: Progress | None,
-) -> None:
-    """Trials until the study has finished ``trials`` of them, by all workers, or the time is up."""
-    import optuna
+@dataclass(frozen=True)
+class _Valuing:
+    """What a trial's settings are worth: a model fitted on all folds but one, in turn. ``objective`` is minimised."""
 
-    states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+    cls: type[TimeModel]
+    folds: InnerFolds
+    objective: str
+    seed: int
+    device: str
 
-    signals = _HeldSignals()
+    def __call__(self, trial: Any) -> float:
+        import optuna
 
-    def value(trial: Any) -> float:
-        with signals.valuing():
-            return valued(trial)
-
-    def valued(trial: Any) -> float:
-        last = None
-        for fold, last in enumerate(folds.losses(configured(cls, cls.space(trial), seed, device))):
-            trial.report(last.value(objective), fold)
+        model, last = configured(self.cls, self.cls.space(trial), self.seed, self.device), None
+        for fold, last in enumerate(self.folds.losses(model)):
+            trial.report(last.value(self.objective), fold)
             if fold + 1 < INNER_FOLDS and trial.should_prune():
                 raise optuna.TrialPruned
         assert last is not None  # `InnerFolds.can_hold_out` was asked before the study began
         for part, loss in asdict(last).items():
             trial.set_user_attr(f"{part}_loss", loss)
-        return last.value(objective)
+        return last.value(self.objective)
+
+
+def _optimise(
+    study: "Study", valuing: _Valuing, trials: int, timeout_s: float | None, progress: Progress | None
+) -> None:
+    """Trials until the study has finished ``trials`` of them, by all workers, or the time is up."""
+    import optuna
+
+    states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+    signals = _HeldSignals()
+
+    def value(trial: Any) -> float:
+        with signals.valuing():
+            return valuing(trial)
 
     def show(study: "Study", trial: Any = None) -> None:
         del trial
@@ -393,7 +397,7 @@ def tune(
     with _one_line(storage), _opened(storage) as opened:
         joined = _join(opened, name, identity, stored, shown(storage), seed)
         timeout_s = None if timeout_minutes is None else 60.0 * timeout_minutes
-        _optimise(joined, cls, folds, objective, seed, device, trials, timeout_s, progress)
+        _optimise(joined, _Valuing(cls, folds, objective, seed, device), trials, timeout_s, progress)
         return _outcome(joined, model, objective, shown(storage), stored)
 
 
@@ -407,11 +411,10 @@ def _join(
         study = optuna.create_study(study_name=name, storage=storage, **_search_method(seed))
     except optuna.exceptions.DuplicatedStudyError:
         study = optuna.load_study(study_name=name, storage=storage, **_search_method(None))
-    has_trials = bool(
-        study.get_trials(deepcopy=False)
-    )  # read first: its maker says what it is for, then adds trials
+    trials = study.get_trials(deepcopy=False)
+    # read first: its maker says what it is for, then adds trials
     if IDENTITY not in study.user_attrs:
-        if has_trials:
+        if trials:
             raise InputError(
                 f"study {name!r} in {where} is not one of `seer tune`; give another --study name"
             )

@@ -131,7 +131,7 @@ class _Boosted(TimeModel):
             names = trend_names(rows.family)
             gpus = _gpus_and_libraries(rows)[0]
             self.trend_ = Trend.fit(names, rows.columns(names), target, rows.candidate, gpus)
-        threads = _threads(len(rows))
+        threads = threads_for(len(rows))
         data = xgboost.QuantileDMatrix(
             self.design(rows),
             label=target,
@@ -144,7 +144,7 @@ class _Boosted(TimeModel):
         )
 
     def _predict(self, rows: Rows) -> np.ndarray:
-        self.booster_.set_param({"nthread": _threads(len(rows))})
+        self.booster_.set_param({"nthread": threads_for(len(rows))})
         log_correction = self.booster_.inplace_predict(self.design(rows)).astype(np.float64)
         if self.trend_ is not None:
             terms_ = rows.columns(self.trend_.names)
@@ -209,7 +209,7 @@ def _gpus_and_libraries(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def _threads(rows: int) -> int:
+def threads_for(rows: int) -> int:
     """Threads worth starting: with few rows they wait for one another longer than they work."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(rows // ROWS_PER_THREAD, allowed))

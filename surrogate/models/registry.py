@@ -10,6 +10,7 @@ from surrogate.models.baselines import AlwaysBestSingle, LiEtAl, Roofline
 from surrogate.models.boosted import BoostedDims, BoostedTerms
 from surrogate.models.calibrated import Calibrated
 from surrogate.models.forest import Forest
+from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.models.linear import LinearDims, LinearTerms
 from surrogate.models.mlp import Mlp
 from surrogate.models.seer import SeerPaper, SeerTimeOnly
@@ -29,6 +30,7 @@ MODELS: dict[str, type[TimeModel]] = {
         LinearTerms,
         BoostedDims,
         BoostedTerms,
+        InterpolatedTerms,
     )
 }
 """Name → class of every model, in the order that reports list them."""

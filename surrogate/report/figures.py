@@ -10,15 +10,7 @@ import pandas as pd
 from surrogate.evaluation.scorecard import ORACLE
 from surrogate.features.errors import InputError
 from surrogate.report import style
-from surrogate.report.results import (
-    Results,
-    best_model,
-    choice_rows,
-    label,
-    number,
-    shown_models,
-    values,
-)
+from surrogate.report.results import Results, best_model, choice_rows, label, number, shown_models, values
 from surrogate.report.tables import percent, share
 
 if TYPE_CHECKING:
@@ -144,11 +136,8 @@ def slowdown_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
         for index, model in enumerate(models):
             slowdown = frame.loc[frame["model"] == model, "slowdown"].to_numpy(dtype=float)
             sizes.append(len(slowdown))
-            look = looks[model]
-            handles += axis.plot(
-                100 * over, 100 * exceedance(slowdown, over), color=look.colour, linestyle=look.dashes,
-                marker=look.marker, markevery=(3 * index, 26), fillstyle="none",
-            )  # fmt: skip
+            curve = 100 * exceedance(slowdown, over)
+            handles += axis.plot(100 * over, curve, markevery=(3 * index, 26), **looks[model].line)
         axis.set(xlim=(100 * FLOOR, 100 * top), ylim=(min(50 / max(sizes), 10), 100))
         axis.set(xlabel="x: slowdown of the pick over the best, %", ylabel="problems slower than x, %")
         axis.loglog()
@@ -304,16 +293,12 @@ def bucket_figure(frame: pd.DataFrame, models: list[str]) -> str | None:
         titles = {"median": "median error, %", "p90": "90th percentile, %"}
         for axis, (column, title) in zip(axes, titles.items(), strict=True):
             for model in models:
-                heights, look = errors[column].loc[model].reindex(decades), looks[model]
-                (handles[model],) = axis.plot(
-                    heights.index, heights.to_numpy(), color=look.colour, linestyle=look.dashes,
-                    marker=look.marker, fillstyle="none",
-                )  # fmt: skip
+                heights = errors[column].loc[model].reindex(decades)
+                (handles[model],) = axis.plot(heights.index, heights.to_numpy(), **looks[model].line)
             axis.set_ylabel(title)
             _scale(axis)
-        axes[1].set_xticks(
-            decades, [f"{style.time_tick(10.0**d)}–\n{style.time_tick(10.0 ** (d + 1))}" for d in decades]
-        )
+        ends = [(style.time_tick(10.0**decade), style.time_tick(10.0 ** (decade + 1))) for decade in decades]
+        axes[1].set_xticks(decades, ["–\n".join(pair) for pair in ends])
         axes[1].set_xlim(decades[0] - 0.4, decades[-1] + 0.4)
         axes[1].set_xlabel("measured time")
         style.legend(figure, list(handles.values()), models)

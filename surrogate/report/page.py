@@ -3,19 +3,16 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from html import escape
-from importlib import resources
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from surrogate.dataset.files import staged, write_text
 from surrogate.report import summary
 from surrogate.report.results import Results, best_model, by_family, csv_text, read_results, readable
 from surrogate.report.style import BAND, BLUE, INK, PAPER, RULE
-from surrogate.report.tables import Facts, Table
+from surrogate.report.tables import Facts, Table, template
 
 CAPTIONS = {
     "slowdowns": "How much the picks cost, problem by problem: the share of problems whose pick is more than x slower"
@@ -75,17 +72,9 @@ def page(
     """A whole HTML page. All texts are escaped; ``kicker`` says what kind of page it is, in a line above the title."""
     kept = [section for section in sections if section.parts or section.figures]
     answer = answer.replace(" %", "\u00a0%")
-    return _template().render(title=title, sections=kept, kicker=kicker, question=question, answer=answer)
-
-
-@cache
-def _template() -> Template:
-    shell = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return shell.from_string(_file("page.html.j2"))
-
-
-def _file(name: str) -> str:
-    return resources.files("surrogate.report").joinpath(name).read_text(encoding="utf-8")
+    return template("page.html.j2").render(
+        title=title, sections=kept, kicker=kicker, question=question, answer=answer
+    )
 
 
 @readable()
@@ -109,7 +98,7 @@ def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[st
         Section("What could not be judged", [*([Table(unjudged)] if unjudged else []), *missing]),
         Section("The data and the folds", [Facts(summary.provenance(results))]),
         Section("The settings of the models", [Facts(chosen)] if chosen else []),
-        Section("What the figures mean", [Markup(_file("definitions.html"))]),
+        Section("What the figures mean", [Markup(template("definitions.html").render())]),
     ]
     name = str(results.get("dataset", {}).get("name") or "unnamed data")
     kicker = "comparison of models"

@@ -37,6 +37,11 @@ class Look:
     dashes: Any
     hatch: str
 
+    @property
+    def line(self) -> dict[str, Any]:
+        """What a line of the series is drawn with, as settings of ``Axes.plot``."""
+        return {"color": self.colour, "linestyle": self.dashes, "marker": self.marker, "fillstyle": "none"}
+
 
 _REFERENCE_LOOKS = {
     "heuristic": Look(INK, "x", (0, (1, 1)), "||||"),

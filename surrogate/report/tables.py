@@ -14,9 +14,13 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from numbers import Integral, Number, Real
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 UNKNOWN = "–"
 GAP = "  "
@@ -28,8 +32,6 @@ LONGEST_NAME = 80
 """Characters of a row's name on a page: three lines of it."""
 LONGEST_WORD = 40
 """A column on a page with a longer text is broken into lines."""
-
-BEST = ' class="best"'
 
 Format = Callable[[Any], str]
 
@@ -111,6 +113,10 @@ class Cell(NamedTuple):
     best: bool = False
 
 
+def _cell(value: Any) -> Cell:
+    return value if isinstance(value, Cell) else Cell(value)
+
+
 @dataclass(frozen=True)
 class Table:
     """Records with what a reader needs around them.
@@ -146,17 +152,24 @@ class Table:
 
     def __html__(self) -> str:
         """A heading and a table in a container that scrolls sideways on its own; every text is escaped."""
-        note = f" <span>{escape(self.note)}</span>" if self.note else ""
-        title = f"<h3>{escape(self.title)}{note}</h3>\n" if self.title else ""
-        table = self._scrolling() if self.records else f"<p>{escape(self.empty)}</p>"
-        return title + table + "".join(f"\n<p>{escape(line)}</p>" for line in self.notes)
+        names = self.columns
+        texts = [self._texts(name) for name in names]
+        sides = [self._side(name, column) for name, column in zip(names, texts, strict=True)]
+        rows = [
+            list(zip(cells, map(_cell, map(record.get, names)), sides, strict=True))
+            for record, cells in zip(self.records, zip(*texts, strict=True), strict=True)
+        ]
+        split = len(rows) - self.references
+        return template("table.html.j2").render(
+            table=self, heads=list(zip(names, sides, strict=True)), longest=LONGEST_NAME, shortened=shortened,
+            bodies=[("", rows[:split]), ("references", rows[split:])],
+        )  # fmt: skip
 
     def _repr_html_(self) -> str:
         return self.__html__()
 
     def _values(self, column: str) -> list[Any]:
-        values = (record.get(column) for record in self.records)
-        return [value.value if isinstance(value, Cell) else value for value in values]
+        return [_cell(record.get(column)).value for record in self.records]
 
     def _texts(self, column: str) -> list[str]:
         form = self.formats.get(column, plain)
@@ -182,34 +195,11 @@ class Table:
             _aligned([columns[i] for i in table], [left[i] for i in table], rule) for table in tables
         )
 
-    def _scrolling(self) -> str:
-        names = self.columns
-        texts = [self._texts(name) for name in names]
-        styles = [self._style(name, column) for name, column in zip(names, texts, strict=True)]
-        heads = "".join(
-            f'<th scope="col"{style}>{escape(name)}</th>' for name, style in zip(names, styles, strict=True)
-        )
-        rows = [
-            f"<tr>{_html_row([record.get(name) for name in names], cells, styles)}</tr>\n"
-            for record, cells in zip(self.records, zip(*texts, strict=True), strict=True)
-        ]
-        split = len(rows) - self.references
-        bodies = "".join(
-            f"<tbody{kind}>{''.join(part)}</tbody>\n"
-            for kind, part in (("", rows[:split]), (' class="references"', rows[split:]))
-            if part
-        )
-        return (
-            f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(self.title)}">\n'
-            f"<table>\n<thead><tr>{heads}</tr></thead>\n{bodies}</table>\n</div>"
-        )
-
-    def _style(self, column: str, texts: list[str]) -> str:
-        """Attributes of a column's cells; notebooks know no style sheet of ours, so the side is said here."""
+    def _side(self, column: str, texts: list[str]) -> str:
+        """Of a column's cells on a page: "" to the right, else ``left``, or ``text`` where lines are broken."""
         if not self._leftward(column):
             return ""
-        long = ' class="text"' if max(map(len, texts)) > LONGEST_WORD else ""
-        return f'{long} style="text-align:left"'
+        return "text" if max(map(len, texts)) > LONGEST_WORD else "left"
 
 
 @dataclass(frozen=True)
@@ -231,6 +221,15 @@ class Facts:
     def __html__(self) -> str:
         items = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(said)}</dd>" for name, said in self.pairs)
         return f'<dl class="facts">\n{items}\n</dl>'
+
+
+@cache
+def template(name: str) -> "Template":
+    """A template of this package; every text that fills it is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    settings = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    return Environment(loader=PackageLoader("surrogate.report", ""), **settings).get_template(name)
 
 
 def to_csv(records: Iterable[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
@@ -282,18 +281,6 @@ def printable(text: str) -> str:
     if text.replace("\n", "").isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
-
-
-def _html_row(values: Sequence[Any], texts: Sequence[str], styles: Sequence[str]) -> str:
-    """The row's name, cut if very long, with the whole of it where the pointer rests; then the values."""
-    name = texts[0]
-    hover = f' title="{escape(name)}"' if len(name) > LONGEST_NAME else ""
-    entries = [f'<th scope="row"{hover}>{escape(shortened(name, LONGEST_NAME))}</th>']
-    for value, text, style in zip(values[1:], texts[1:], styles[1:], strict=True):
-        detail, best = (value.detail, value.best) if isinstance(value, Cell) else ("", False)
-        small = f"<small>{escape(detail)}</small>" if detail else ""
-        entries.append(f"<td{BEST if best else style}>{escape(text)}{small}</td>")
-    return "".join(entries)
 
 
 def _field(value: Any) -> Any:

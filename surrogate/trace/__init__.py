@@ -21,27 +21,16 @@ _HOMES = {
         "result": "ResultTable",
         "spans": "LEVELS Spans trace_spans",
         "tables": "batch_sweep copy_table layer_table summary type_table",
-        "tracer": "Tracer leveled module_spans operator_spans",
+        "tracer": "Tracer clear disable enable leveled module_spans operator_spans recorded span",
     }.items()
     for name in names.split()
 }
-_OF_TRACER = {"clear": "clear", "disable": "disable", "enable": "enable", "recorded": "spans", "span": "span"}
 
-__all__ = [*_OF_TRACER, *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
-_named, _ = lazy_names(__name__, _HOMES)
+__all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+_named, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
     """The public name, imported now and kept, so that a later ``span`` is a plain attribute."""
-    if name in _OF_TRACER:
-        from surrogate.trace.tracer import tracer
-
-        value = getattr(tracer, _OF_TRACER[name])
-    else:
-        value = _named(name)
-    globals()[name] = value
+    globals()[name] = value = _named(name)
     return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -5,6 +5,7 @@ call lacks is taken from the calls around it where it follows from them; what do
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from surrogate.features.conv import Conv
 from surrogate.network.call import Call, Shape, UnsupportedError, recorded
 from surrogate.network.calls import flops_and_bytes, has_rule, problems
 from surrogate.network.network import Work
-from surrogate.trace.events.tables import Trace
+from surrogate.trace.events.tables import Trace, enclosing
 
 _CONV_BACKWARD = "aten::cudnn_convolution_backward"
 _HALVES = (f"{_CONV_BACKWARD}_input", f"{_CONV_BACKWARD}_weight")
@@ -29,9 +30,8 @@ _LOOK_AHEAD = 12
 
 @dataclass(frozen=True, slots=True)
 class CallWork:
-    """What one operator call computes and moves; ``row`` in ``trace.ranges``, ``dtype`` of its arithmetic."""
+    """What one operator call computes and moves, and the ``dtype`` of its arithmetic."""
 
-    row: int
     flops: float
     dram_bytes: float
     dtype: str
@@ -42,45 +42,36 @@ class CallReader:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self._has_rule = trace.named(trace.ranges, has_rule)
+        self._owner = enclosing(trace.ranges, trace.named(trace.ranges, has_rule))
         self._gradients = _gradient_shapes(trace)
-        self._work: dict[Any, tuple[float, float, str] | None] = {}
-        self._problems: dict[Any, tuple[Work, ...] | UnsupportedError] = {}
+        self._read: dict[Any, Any] = {}
 
     def owner(self, row: int) -> int:
         """The innermost operator with a rule at or around a row of ``trace.ranges``, -1 for none."""
-        while row >= 0 and not self._has_rule[row]:
-            row = int(self.trace.ranges.parent[row])
-        return row
+        return int(self._owner[row]) if row >= 0 else -1
 
     def work(self, row: int) -> CallWork | None:
         """FLOPs and bytes of the operator that `owner` gives; None where they cannot be derived."""
         row = self.owner(row)
-        if row < 0:
-            return None
-        source, output, key = self._record(row)
-        if key not in self._work:
-            try:
-                call = self._call(row, source, output)
-                counts = flops_and_bytes(call)
-                self._work[key] = (*counts, call.dtype) if counts and counts[1] > 0 else None
-            except UnsupportedError:
-                self._work[key] = None
-        derived = self._work[key]
-        return None if derived is None else CallWork(row, *derived)
+        answer = self._once(row, _work) if row >= 0 else None
+        return None if isinstance(answer, UnsupportedError) else answer
 
     def problems(self, row: int) -> tuple[Work, ...]:
         """What the operator in ``row`` computes. Raises `UnsupportedError` with what the trace lacks."""
-        source, output, key = self._record(row)
-        if key not in self._problems:
-            try:
-                self._problems[key] = problems(self._call(row, source, output))
-            except UnsupportedError as reason:
-                self._problems[key] = reason
-        answer = self._problems[key]
+        answer = self._once(row, problems)
         if isinstance(answer, UnsupportedError):
             raise answer
         return answer
+
+    def _once(self, row: int, read: Callable[[Call], Any]) -> Any:
+        """What ``read`` makes of the call in ``row``, or the `UnsupportedError` that it raises."""
+        source, output, key = self._record(row)
+        if (read, key) not in self._read:
+            try:
+                self._read[read, key] = read(self._call(row, source, output))
+            except UnsupportedError as reason:
+                self._read[read, key] = reason
+        return self._read[read, key]
 
     def _record(self, row: int) -> tuple[int, Shape | None, Any]:
         """The row that holds the call's arguments, the result's shape, and what tells equal calls."""
@@ -145,15 +136,19 @@ class CallReader:
         return None
 
 
+def _work(call: Call) -> CallWork | None:
+    counts = flops_and_bytes(call)
+    return CallWork(*counts, call.dtype) if counts and counts[1] > 0 else None
+
+
 def _gradient_shapes(trace: Trace) -> dict[int, Shape]:
     """Autograd sequence number → shape of the gradient that its backward convolution got: the forward's output."""
     ranges = trace.ranges
     places = np.array([_GRADIENT.get(name, -1) for name in trace.names] or [-1])[ranges.name]
+    numbered = enclosing(ranges, ranges.sequence >= 0)
     gradients: dict[int, Shape] = {}
     for row in np.flatnonzero(places >= 0).tolist():
-        shapes, around = trace.shapes_of(row), row
-        while around >= 0 and ranges.sequence[around] < 0:
-            around = int(ranges.parent[around])
+        shapes, around = trace.shapes_of(row), int(numbered[row])
         if around >= 0 and shapes is not None and len(shapes) > places[row] and is_shape(shapes[places[row]]):
             gradients[int(ranges.sequence[around])] = shapes[places[row]]
     return gradients

@@ -7,8 +7,8 @@ import numpy as np
 
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.gpu import Gpu
-from surrogate.features.occupancy import LIMITS, MAX_REGISTERS_PER_THREAD, WARP_THREADS, occupancy
-from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, compute_us, memory_us, peak_tflops
+from surrogate.features.occupancy import LIMITS, WARP_THREADS, occupancy
+from surrogate.features.roofline import bound, compute_us, memory_us, peak_tflops
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Ints, grouped
 from surrogate.trace.profiling import Profile
@@ -136,10 +136,9 @@ def verdict(flops: float, dram_bytes: float, time_us: float, peak: float, dram_g
     if not time_us:
         return {}
     compute, memory = compute_us(flops, peak) / time_us, memory_us(dram_bytes, dram_gbs) / time_us
-    bound = COMPUTE_BOUND if compute >= memory else MEMORY_BOUND
-    if max(compute, memory) < WELL_USED:
-        bound = LATENCY_BOUND
-    return {"compute_pct": 100 * compute, "memory_pct": 100 * memory, "bound": bound}
+    is_used = max(compute, memory) >= WELL_USED
+    limit = bound(flops, dram_bytes, peak, dram_gbs) if is_used else LATENCY_BOUND
+    return {"compute_pct": 100 * compute, "memory_pct": 100 * memory, "bound": limit}
 
 
 @lru_cache(maxsize=4096)
@@ -157,22 +156,17 @@ def launch_use(
     All None for an unknown launch or compute capability.
     """
     unknown: Row = dict.fromkeys(("occupancy_pct", "limited_by", "waves"))
-    known = compute_capability in LIMITS and threads > 0 and 0 <= registers <= MAX_REGISTERS_PER_THREAD
-    if not known or shared_bytes < 0 or blocks < 1:
-        return unknown
     try:
         held = occupancy(compute_capability, threads, registers, shared_bytes)
     except InputError:
         return unknown
     resident = held.blocks_per_sm
-    if resident < 1:
+    if resident < 1 or blocks < 1:
         return unknown
     warps = -(-threads // WARP_THREADS)
     fills = resident * sms
-    limits = f"grid ({blocks:,} blocks)" if blocks < fills else ", ".join(held.limiting)
-    occupancy_pct = 100.0 * resident * warps / LIMITS[compute_capability].warps
     return {
-        "occupancy_pct": occupancy_pct,
-        "limited_by": limits,
+        "occupancy_pct": 100.0 * resident * warps / LIMITS[compute_capability].warps,
+        "limited_by": f"grid ({blocks:,} blocks)" if blocks < fills else ", ".join(held.limiting),
         "waves": blocks / fills if fills else 0.0,
     }

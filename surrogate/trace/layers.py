@@ -5,6 +5,7 @@ layer whose host window holds its launch call. Here a backward operator belongs 
 """
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from surrogate.trace.events import kinds
 from surrogate.trace.events.build import within
 from surrogate.trace.events.iterations import Iteration, iteration_at, iteration_of, iterations
-from surrogate.trace.events.tables import Ints, Trace, linked, take
+from surrogate.trace.events.tables import Ints, Trace, enclosing, holding, linked, take
 
 FORWARD, BACKWARD, OTHER = range(3)
 PHASES = ("forward", "backward", "other")
@@ -30,8 +31,8 @@ class Layers:
     """Layer instances of a trace, in time order, one per run of a layer.
 
     ``name`` is unique within an iteration (``conv2d.3`` is its fourth conv2d), ``type`` drops the number. ``row`` is
-    the instance's row in ``trace.ranges``, or in ``trace.frames`` where ``from_frame`` is 1. ``of_range``, ``of_call``
-    and ``of_activity`` give each event's instance, -1 for none; ``phase_of_range`` and ``phase_of_activity`` its part
+    the instance's row in ``trace.ranges``, or in ``trace.frames`` where ``from_frame`` is 1. ``of_range`` and
+    ``of_activity`` give each event's instance, -1 for none; ``phase_of_range`` and ``phase_of_activity`` its part
     (`PHASES`). ``iteration`` is the position in ``iterations``, -1 for an instance in none.
     """
 
@@ -43,7 +44,6 @@ class Layers:
     end_ns: Ints
     iteration: Ints
     of_range: Ints
-    of_call: Ints
     of_activity: Ints
     phase_of_range: Ints
     phase_of_activity: Ints
@@ -69,8 +69,10 @@ def find_layers(trace: Trace) -> Layers:
     layer of the last forward operator with its autograd sequence number.
     """
     top = _tops(trace)
-    modules = _leaf_modules(trace)
-    of_module = _modules_of(trace, modules)
+    modules, ranges = _leaf_modules(trace), trace.ranges
+    # For every range the leaf module (row of ``frames``) that is open on its thread when it starts, -1 for none.
+    around = within(ranges.start_ns, ranges.end_ns, ranges.thread, take(trace.frames, modules))
+    of_module = linked(modules, around)
     own = linked(of_module, top)
     forward = np.where((own < 0) & (top >= 0), linked(_forward_of(trace, top), top), -1)
     phases = _phases(trace, top, forward)
@@ -86,35 +88,16 @@ def _tops(trace: Trace) -> Ints:
     """
     ranges = trace.ranges
     anchors = (ranges.kind == kinds.OPERATOR) | trace.named(ranges, _WRAPPER.match)
-    rows = np.arange(len(ranges))
     if not anchors.any():
-        return np.where(np.isin(ranges.kind, (kinds.NVTX, kinds.ANNOTATION)), rows, -1)
-    top = np.where(anchors, rows, -1)
-    for row in np.argsort(ranges.depth, kind="stable").tolist():  # outer ranges first
-        parent = ranges.parent[row]
-        if parent >= 0 and top[parent] >= 0:
-            top[row] = top[parent]
-    return top
+        return np.where(np.isin(ranges.kind, (kinds.NVTX, kinds.ANNOTATION)), np.arange(len(ranges)), -1)
+    return enclosing(ranges, anchors, outermost=True)
 
 
 def _leaf_modules(trace: Trace) -> Ints:
     """Rows of ``frames`` that are modules without a module inside."""
     frames = trace.frames
     is_module = trace.named(frames, lambda name: name.startswith(_MODULE))
-    holds_module = np.zeros(len(frames), np.bool_)
-    for row in np.flatnonzero(is_module).tolist():
-        parent = frames.parent[row]
-        while parent >= 0 and not holds_module[parent]:
-            holds_module[parent] = True
-            parent = frames.parent[parent]
-    return np.flatnonzero(is_module & ~holds_module)
-
-
-def _modules_of(trace: Trace, modules: Ints) -> Ints:
-    """For every range the leaf module (row of ``frames``) that is open on its thread when it starts, -1 for none."""
-    ranges = trace.ranges
-    around = within(ranges.start_ns, ranges.end_ns, ranges.thread, take(trace.frames, modules))
-    return linked(modules, around)
+    return np.flatnonzero(is_module & ~holding(frames, frames.parent[is_module]))
 
 
 def _forward_of(trace: Trace, top: Ints) -> Ints:
@@ -170,22 +153,19 @@ def _instances(trace: Trace, anchor: Ints, module: Ints, modules: Ints, phases: 
     ]
     names, types = _labels(texts, iteration)
     return Layers(
-        names, types, row, from_frame, starts, ends, iteration, of_range, linked(of_range, trace.calls.range),
-        linked(of_range, around), phases, linked(phases, around, OTHER), every, iteration_of(every, trace)[2],
+        names, types, row, from_frame, starts, ends, iteration, of_range, linked(of_range, around),
+        phases, linked(phases, around, OTHER), every, iteration_of(every, trace)[2],
     )  # fmt: skip
 
 
 def _labels(texts: list[str], iteration: Ints) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names (numbered per type and iteration from 0) and types."""
-    counts: dict[tuple[int, str], int] = {}
-    names, types = [], []
-    for text, position in zip(texts, iteration.tolist(), strict=True):
-        kind = layer_type(text)
-        number = counts.get((position, kind), 0)
-        counts[position, kind] = number + 1
-        types.append(kind)
-        names.append(f"{kind}.{number}")
-    return tuple(names), tuple(types)
+    types, names = tuple(map(layer_type, texts)), []
+    counts: Counter[tuple[int, str]] = Counter()
+    for key in zip(iteration.tolist(), types, strict=True):
+        names.append(f"{key[1]}.{counts[key]}")
+        counts[key] += 1
+    return tuple(names), types
 
 
 def layer_type(name: str) -> str:

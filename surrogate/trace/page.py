@@ -3,9 +3,6 @@
 Everything that comes from the trace is escaped.
 """
 
-from pathlib import Path
-
-from surrogate.dataset.files import write_text
 from surrogate.features.roofline import peak_tflops, ridge_flops_per_byte
 from surrogate.report.page import Figure, Section, page
 from surrogate.report.style import BLUE, INK, blank, plain_tick, svg, theme
@@ -17,11 +14,6 @@ from surrogate.trace.tables import copy_table, layer_table, summary, type_table
 
 MAX_LINES = 200
 _MAX_DOTS = 300
-
-
-def write_page(profile: Profile, path: str | Path) -> None:
-    """Write `trace_page` to ``path``, whole or not at all. Raises `InputError` where that is not possible."""
-    write_text(path, trace_page(profile))
 
 
 def trace_page(profile: Profile) -> str:

@@ -1,6 +1,7 @@
 """One trace with what its analyses share: layers, work, device, GPU, busy and idle times."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.kernels import identify
 from surrogate.trace.calls import CallReader, kernels_by_owner
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, merged
+from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, grouped, linked, merged
 from surrogate.trace.layers import Layers, find_layers
 
 _PREPARING = {"offsets", "layout", "fft_filter", "winograd_filter", "xmma_setup"}
@@ -47,14 +48,16 @@ class Profile:
     @property
     def compute_capability(self) -> float:
         """The device's compute capability, by the trace or the registry; 0.0 where neither knows."""
-        recorded = [d.compute_capability for d in self.trace.devices if d.index == self.device]
-        return next(filter(None, recorded), self.gpu.compute_capability if self.gpu else 0.0)
+        return self._fact("compute_capability")
 
     @property
     def sms(self) -> int:
         """The device's SMs; 0 where unknown."""
-        recorded = [d.sms for d in self.trace.devices if d.index == self.device]
-        return next(filter(None, recorded), self.gpu.sms if self.gpu else 0)
+        return self._fact("sms")
+
+    def _fact(self, name: str) -> Any:
+        recorded = [getattr(d, name) for d in self.trace.devices if d.index == self.device]
+        return next(filter(None, recorded), getattr(self.gpu, name) if self.gpu else 0)
 
 
 def profile(trace: Trace, gpu: str | None = None) -> Profile:
@@ -62,20 +65,11 @@ def profile(trace: Trace, gpu: str | None = None) -> Profile:
 
     Raises `InputError` for an unknown ``gpu``.
     """
-    of_activity = device_of(trace)
-    device = main_device(trace)
-    flops, dram_bytes, dtype = _spread_work(trace)
-    return Profile(
-        trace=trace,
-        layers=find_layers(trace),
-        gpu=gpu_of(trace, device, gpu),
-        device=device,
-        device_of=of_activity,
-        idle_us=idle_before_us(trace.activities, of_activity),
-        flops=flops,
-        dram_bytes=dram_bytes,
-        dtype=dtype,
-    )
+    devices = np.array([stream.device for stream in trace.streams], dtype=np.int64)
+    device_of = linked(devices, trace.activities.stream)
+    device, idle_us = main_device(trace, device_of), idle_before_us(trace.activities, device_of)
+    shown = gpu_of(trace, device, gpu)
+    return Profile(trace, find_layers(trace), shown, device, device_of, idle_us, *_spread_work(trace))
 
 
 def gpu_of(trace: Trace, device: int, name: str | None = None) -> Gpu | None:
@@ -92,18 +86,11 @@ def gpu_of(trace: Trace, device: int, name: str | None = None) -> Gpu | None:
         return None
 
 
-def device_of(trace: Trace) -> Ints:
-    """The device index of every activity."""
-    devices = np.array([stream.device for stream in trace.streams] or [-1], dtype=np.int64)
-    return devices[trace.activities.stream]
-
-
-def main_device(trace: Trace) -> int:
-    """The device with the most activity time; 0 where there is none."""
-    device = device_of(trace)
-    if not len(device):
+def main_device(trace: Trace, device_of: Ints) -> int:
+    """The device with the most activity time, from that of every activity; the first or 0 where there is none."""
+    if not len(device_of):
         return trace.devices[0].index if trace.devices else 0
-    values, position = np.unique(device, return_inverse=True)
+    values, position = np.unique(device_of, return_inverse=True)
     return int(values[np.bincount(position, weights=trace.activities.time_us).argmax()])
 
 
@@ -119,9 +106,7 @@ def idle_before_us(activities: Activities, device: Ints) -> Floats:
     Per device the idle times and the busy time (`union_us`) add up to the span from first start to last end.
     """
     idle = np.zeros(len(activities))
-    for index in np.unique(device).tolist():
-        rows = np.flatnonzero(device == index)
-        rows = rows[np.argsort(activities.start_ns[rows], kind="stable")]
+    for _, rows in grouped(device, np.argsort(activities.start_ns, kind="stable")):
         reach = np.maximum.accumulate(activities.end_ns[rows])
         idle[rows[1:]] = np.maximum(activities.start_ns[rows[1:]] - reach[:-1], 0) / 1e3
     return idle

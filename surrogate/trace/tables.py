@@ -1,7 +1,7 @@
 """Tables of a trace: layers, layer types, copies, the whole model in one row, and sweeps over batch sizes."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from surrogate.trace.profiling import Profile, union_us
 from surrogate.trace.result import ResultTable, Row
 
 _OVER_PCIE = (kinds.TO_DEVICE, kinds.TO_HOST)
+_MOVES = (kinds.COPY, kinds.MEMSET)
 
 
 def layer_table(profile: Profile) -> ResultTable:
@@ -98,28 +99,33 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
 def _shapes(profile: Profile) -> dict[str, str]:
     """Layer → the first tensor shape its forward operators were given, ``32x3x224x224``."""
     ranges, layers = profile.trace.ranges, profile.layers
-    rows = np.flatnonzero((layers.of_range >= 0) & (ranges.shapes >= 0) & (layers.phase_of_range == FORWARD))
-    texts: dict[str, str] = {}
-    for row in rows.tolist():
-        name = layers.name[int(layers.of_range[row])]
-        if name not in texts:
-            shapes = profile.trace.shapes_of(row) or ()
-            first = next((shape for shape in shapes if shape and is_shape(shape)), ())
-            if first:
-                texts[name] = "x".join(map(str, first))
-    return texts
+
+    def text(row: int) -> str:
+        shapes = profile.trace.shapes_of(row) or ()
+        return "x".join(map(str, next((shape for shape in shapes if shape and is_shape(shape)), ())))
+
+    return _first_by_layer(profile, (ranges.shapes >= 0) & (layers.phase_of_range == FORWARD), text)
 
 
 def _sources(profile: Profile) -> dict[str, str]:
     """Layer → the line of the program that called it, where call stacks were recorded: the first outside torch."""
-    ranges, layers = profile.trace.ranges, profile.layers
-    sources: dict[str, str] = {}
-    for row in np.flatnonzero((layers.of_range >= 0) & (ranges.stack >= 0)).tolist():
+    stack = profile.trace.ranges.stack
+
+    def text(row: int) -> str:
+        lines = profile.trace.names[int(stack[row])].split(";")
+        return next((line for line in lines if "/torch/" not in line), lines[0])
+
+    return _first_by_layer(profile, stack >= 0, text)
+
+
+def _first_by_layer(profile: Profile, chosen: np.ndarray, text: Callable[[int], str]) -> dict[str, str]:
+    """Layer → the first text that is not empty of the chosen ranges that belong to it."""
+    layers, texts = profile.layers, {}
+    for row in np.flatnonzero((layers.of_range >= 0) & chosen).tolist():
         name = layers.name[int(layers.of_range[row])]
-        if name not in sources:
-            lines = profile.trace.names[int(ranges.stack[row])].split(";")
-            sources[name] = next((line for line in lines if "/torch/" not in line), lines[0])
-    return sources
+        if not texts.get(name):
+            texts[name] = text(row)
+    return {name: found for name, found in texts.items() if found}
 
 
 def _notes(profile: Profile) -> tuple[str, ...]:
@@ -135,7 +141,7 @@ def copy_table(profile: Profile) -> ResultTable:
     for copies between host and device; ``time_pct`` the share of all device activity.
     """
     activities = profile.trace.activities
-    moving = np.flatnonzero((activities.kind == kinds.COPY) | (activities.kind == kinds.MEMSET))
+    moving = np.flatnonzero(np.isin(activities.kind, _MOVES))
     rows: list[Row] = []
     for name, members in grouped(activities.name, moving):
         time_us = float(activities.time_us[members].sum())
@@ -175,7 +181,6 @@ def summary(profile: Profile) -> Row:
     busy_us = union_us(starts, ends)
     span_us = float(ends.max() - starts.min()) / 1e3 if len(own) else 0.0
     time, kind, whole = activities.time_us, activities.kind, profile.total_us
-    moves = (kind == kinds.COPY) | (kind == kinds.MEMSET)
     rounds = [iteration.time_us for iteration in layers.iterations]
     batch, middle_us = batch_size(trace), float(np.median(rounds))
     return {
@@ -200,7 +205,7 @@ def summary(profile: Profile) -> Row:
         "kernels": int(np.sum(kind == kinds.KERNEL)),
         "activity_ms": whole / 1e3,
         "kernel_ms": float(time[kind == kinds.KERNEL].sum()) / 1e3,
-        "copy_ms": float(time[moves].sum()) / 1e3,
+        "copy_ms": float(time[np.isin(kind, _MOVES)].sum()) / 1e3,
         "busy_ms": busy_us / 1e3,
         "idle_ms": (span_us - busy_us) / 1e3,
         "busy_pct": 100 * busy_us / span_us if span_us else None,

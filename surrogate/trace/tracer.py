@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,7 @@ from surrogate.features.errors import InputError
 from surrogate.trace.result import ResultTable
 from surrogate.trace.spans import LEVELS, Spans, in_time_order, level_number, parents_by_inclusion
 
-_now = time.perf_counter_ns
 _Record = tuple[int, str, int, int, int, str, Mapping[str, Any]]
-
-
 _OFF = nullcontext()
 """The span of a level that is off."""
 
@@ -29,18 +25,13 @@ class _Open:
         self.records, self.level, self.name, self.tags = records, level, name, tags
 
     def __enter__(self) -> None:
-        self.start_ns = _now()
+        self.start_ns = time.perf_counter_ns()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        end_ns = _now()
-        thread = threading.current_thread()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        end_ns, thread = time.perf_counter_ns(), threading.current_thread()
         tags = {**self.tags, "error": kind.__name__} if kind else self.tags
-        # One append per span: safe between threads without a lock.
-        self.records.append(
-            (self.level, self.name, self.start_ns, end_ns, thread.ident or 0, thread.name, tags)
-        )
+        record = (self.level, self.name, self.start_ns, end_ns, thread.ident or 0, thread.name, tags)
+        self.records.append(record)  # one append per span: safe between threads without a lock
 
 
 class Tracer:
@@ -89,8 +80,11 @@ class Tracer:
         return in_time_order(columns[1], level, start, end, columns[5], parent, columns[6])
 
 
-tracer = Tracer()
-"""The tracer behind `surrogate.trace.span`; all its levels are off until one is enabled."""
+_shared = Tracer()
+clear, disable, enable, recorded, span = (
+    _shared.clear, _shared.disable, _shared.enable, _shared.spans, _shared.span,
+)  # fmt: skip
+"""The methods of one shared tracer, all of whose levels are off until one is enabled."""
 
 
 @contextmanager
@@ -107,9 +101,8 @@ def module_spans(model: Any, tracer: Tracer, level: str = "layer") -> Iterator[N
 
         def before(module: Any, inputs: Any, name: str = name) -> None:
             shape = tuple(getattr(inputs[0], "shape", ())) if inputs else ()
-            opened = tracer.span(
-                level, name or type(module).__name__, type=type(module).__name__, shape=shape
-            )
+            kind = type(module).__name__
+            opened = tracer.span(level, name or kind, type=kind, shape=shape)
             opened.__enter__()
             open_spans.setdefault(id(module), []).append(opened)
 

@@ -6,6 +6,7 @@ import sys
 import time
 from functools import partial
 
+import pandas as pd
 import pytest
 
 from surrogate.collect import log
@@ -30,7 +31,7 @@ def test_a_replay_is_collected_and_repeated(seer, recording, tmp_path):
     result = seer(*words)
     assert result.code == 0, result.err
     assert "12 of 12 problems done" in result.out
-    assert merge_runs([output]).rows.time_us.notna().sum() > 12
+    assert merge_runs([output]).frame.time_us.notna().sum() > 12
     before = output.read_bytes()
     result = seer(*words)
     assert (result.code, output.read_bytes()) == (0, before)
@@ -45,7 +46,7 @@ def test_a_plan_file_and_shards(seer, recording, tmp_path):
         output = tmp_path / f"{shard[0]}.jsonl"
         words = ("--device", "replay", "--recording", recording, "--plan", plan, "--shard", shard)
         assert seer(*words, "-o", output).code == 0
-    rows = merge_runs([tmp_path / "1.jsonl", tmp_path / "2.jsonl"]).rows
+    rows = merge_runs([tmp_path / "1.jsonl", tmp_path / "2.jsonl"]).frame
     assert len(rows) == 24
 
 
@@ -145,32 +146,41 @@ def test_the_deviceless_heuristic_is_called(seer, tmp_path, monkeypatch):
     assert calls[0][0] > 1000
 
 
-def test_ctrl_c_leaves_a_run_that_goes_on(seer, recording, tmp_path):
-    script = (
-        "import time\n"
-        "from surrogate.collect.replay import ReplayDevice\n"
-        "measure = ReplayDevice.measure\n"
-        "def slow(*arguments):\n"
-        "    time.sleep(0.2)\n"
-        "    return measure(*arguments)\n"
-        "ReplayDevice.measure = slow\n"
-        "from surrogate.cli import main\n"
-        "main()\n"
-    )
-    output = tmp_path / "run.jsonl"
-    words = ["collect", "--device", "replay", "--recording", str(recording), "-o", str(output)]
-    command = [sys.executable, "-c", script, *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
-        deadline = time.monotonic() + 120
-        while not (output.exists() and output.read_bytes().count(b"\n") > 3) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        child.send_signal(signal.SIGINT)
-        try:
-            _, errors = child.communicate(timeout=60)
-        finally:
-            child.kill()
-    assert child.returncode == 130
-    assert f"the same command goes on with {output}" in errors
-    assert "Traceback" not in errors
-    result = seer(*words[1:])
-    assert "12 of 12 problems done" in result.out
+SLOW = """
+import time
+from surrogate.collect.replay import ReplayDevice
+measure = ReplayDevice.measure
+def slow(*arguments):
+    time.sleep(0.02)
+    return measure(*arguments)
+ReplayDevice.measure = slow
+from surrogate.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_an_ended_run_goes_on_and_has_the_table_of_a_whole_one(seer, recording, tmp_path, ending):
+    output, whole = tmp_path / "run.jsonl", tmp_path / "whole.jsonl"
+    words = ["--device", "replay", "--recording", str(recording), "-o"]
+    for lines in (3, 20):  # ended twice
+        command = [sys.executable, "-c", SLOW, "collect", *words, str(output)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline and not (
+                output.exists() and output.read_bytes().count(b"\n") > lines
+            ):
+                time.sleep(0.02)
+            child.send_signal(ending)
+            try:
+                _, errors = child.communicate(timeout=60)
+            finally:
+                child.kill()
+        assert child.returncode == (130 if ending == signal.SIGINT else -ending)
+        assert (f"the same command goes on with {output}" in errors) is (ending == signal.SIGINT)
+        assert "Traceback" not in errors
+    assert "12 of 12 problems done" in seer(*words, output).out and seer(*words, whole).code == 0
+    cut, uncut = (merge_runs([path]) for path in (output, whole))
+    pd.testing.assert_frame_equal(cut.frame, uncut.frame)
+    pd.testing.assert_frame_equal(cut.kernels, uncut.kernels)
+    assert cut.metadata["duplicates_dropped"] == 0

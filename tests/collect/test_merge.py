@@ -18,7 +18,7 @@ KEY = list(ROW_KEY)
 
 def test_rows_hold_the_datasets_columns(make_plan, record):
     merged = merge_runs([record(make_plan(9))])
-    rows = merged.rows
+    rows = merged.frame
     assert list(rows.columns) == [name for name in names("dataset") if name in rows]
     assert {*ROW_KEY, "status", "time_us"} <= set(rows.columns)
     assert len(rows) == 36 and not rows.duplicated(KEY).any() and merged.candidates == "all"
@@ -47,14 +47,14 @@ def test_a_single_repeat_is_neither_stable_nor_unstable(make_plan, record, fake_
         return replace(result, times_us=result.times_us[:1], spans_us=result.spans_us[:1])
 
     device.measure = once
-    rows = merge_runs([record(make_plan(3), device)]).rows
+    rows = merge_runs([record(make_plan(3), device)]).frame
     assert rows.stable.isna().all()
-    assert merge_runs([record(make_plan(3), name="five")]).rows.stable[rows.status == "ok"].all()
+    assert merge_runs([record(make_plan(3), name="five")]).frame.stable[rows.status == "ok"].all()
 
 
 def test_anchors_merge_into_one_row_and_tell_their_drift(make_plan, record):
     merged = merge_runs([record(make_plan(300))])
-    rows = merged.rows
+    rows = merged.frame
     assert len(rows) == 1200
     anchored = rows[rows.repeats > 5]
     assert set(anchored.repeats) == {25}
@@ -68,9 +68,9 @@ def test_anchors_merge_into_one_row_and_tell_their_drift(make_plan, record):
 
 
 def test_shards_make_the_whole(make_plan, record):
-    whole = merge_runs([record(make_plan(40), name="whole")]).rows
+    whole = merge_runs([record(make_plan(40), name="whole")]).frame
     paths = [record(make_plan(40, shard=(i, 3)), name=f"shard{i}") for i in (1, 2, 3)]
-    parts = merge_runs(paths).rows
+    parts = merge_runs(paths).frame
     pd.testing.assert_frame_equal(
         parts.sort_values(KEY, ignore_index=True), whole.sort_values(KEY, ignore_index=True)
     )
@@ -82,14 +82,14 @@ def test_the_same_run_twice_counts_once_but_another_run_counts_too(make_plan, re
     copy.write_bytes(path.read_bytes() + path.read_bytes().splitlines(keepends=True)[2])
     once = merge_runs([path])
     twice = merge_runs([path, copy])
-    pd.testing.assert_frame_equal(once.rows, twice.rows)
+    pd.testing.assert_frame_equal(once.frame, twice.frame)
     assert once.metadata["duplicates_dropped"] == 0
     assert twice.metadata["duplicates_dropped"] == 21
     other = tmp_path / "other"
     text = path.read_text().splitlines(keepends=True)
     created = text[0].index('"created_s":') + len('"created_s":')
     other.write_text(text[0][:created] + "9" + text[0][created:] + "".join(text[1:]))
-    assert set(merge_runs([path, other]).rows.repeats) == {0, 10}
+    assert set(merge_runs([path, other]).frame.repeats) == {0, 10}
 
 
 def test_other_devices_keep_their_own_rows(make_plan, record, fake_device):
@@ -97,7 +97,7 @@ def test_other_devices_keep_their_own_rows(make_plan, record, fake_device):
         record(make_plan(3), fake_device(gpu, version), name=gpu + version)
         for gpu, version in (("A", "9.1.0"), ("A", "9.2.0"), ("B", "9.1.0"))
     ]
-    rows = merge_runs(paths).rows
+    rows = merge_runs(paths).frame
     assert len(rows) == 3 * 12
     assert len(rows[["gpu", "library_version"]].drop_duplicates()) == 3
 
@@ -105,7 +105,7 @@ def test_other_devices_keep_their_own_rows(make_plan, record, fake_device):
 def test_slow_clocks_are_flagged(make_plan, record, fake_device):
     device, clocks = fake_device(), iter([(1980.0, 0), (1980.0, 4), (1500.0, 1), (1980.0, 0)])
     device.conditions = lambda: dict(zip(("sm_clock_mhz", "throttle_reasons"), next(clocks), strict=True))
-    rows = merge_runs([record(make_plan(4), device)]).rows
+    rows = merge_runs([record(make_plan(4), device)]).frame
     assert rows.throttled.sum() == 4
     assert not (rows.throttled & rows.slow_clock).any()
     assert rows.slow_clock.sum() == 4
@@ -116,10 +116,10 @@ def test_kernels_are_keyed_like_rows(make_plan, record):
     merged = merge_runs([record(make_plan(6))])
     kernels = merged.kernels
     assert set(kernels.columns) <= {*names("kernels", required=True), *KERNEL_NUMBERS}
-    assert len(kernels) == (merged.rows.status == "ok").sum()
+    assert len(kernels) == (merged.frame.status == "ok").sum()
     assert set(kernels.blocks) == {16} and "gemm_kernel()" in set(kernels.kernel_name)
     assert set(kernels.kernel_index) == {0}
-    joined = kernels.merge(merged.rows, on=KEY, suffixes=("_kernel", ""))
+    joined = kernels.merge(merged.frame, on=KEY, suffixes=("_kernel", ""))
     assert len(joined) == len(kernels)
     assert (joined.time_us_kernel == joined.time_us).all()
 
@@ -130,7 +130,7 @@ def test_finds_of_another_math_type_do_not_count(make_plan, record, fake_device)
         Choice("GEMM", "ok", 3.0, math="tensor_op"),
         Choice("GEMM", "ok", 4.0, math="fma"),
     )
-    rows = merge_runs([record(make_plan(1), device)]).rows
+    rows = merge_runs([record(make_plan(1), device)]).frame
     assert list(rows.find_time_us.dropna()) == [4.0]
 
 
@@ -157,7 +157,7 @@ def test_a_time_that_is_none_is_a_failure(make_plan, record, time_us):
     _changed(
         path, lambda r: {**r, "result": {"status": "ok", "times_us": [5.0, time_us], "spans_us": [5.0, 6.0]}}
     )
-    row = merge_runs([path]).rows.iloc[0]
+    row = merge_runs([path]).frame.iloc[0]
     assert (
         row["status"] == "failed"
         and row["reason"].startswith("a repeat of")
@@ -171,7 +171,7 @@ def test_a_shorter_copy_of_a_log_changes_nothing(make_plan, record, tmp_path):
     lines = path.read_text().splitlines(keepends=True)
     last = max(i for i, line in enumerate(lines) if json.loads(line)["kind"] == "done")
     (tmp_path / "short.jsonl").write_text("".join(lines[:last]))
-    alone, both = merge_runs([path]).rows, merge_runs([tmp_path / "short.jsonl", path]).rows
+    alone, both = merge_runs([path]).frame, merge_runs([tmp_path / "short.jsonl", path]).frame
     pd.testing.assert_frame_equal(both, alone)
 
 
@@ -203,7 +203,7 @@ def test_an_engine_has_the_place_of_its_first_plan_that_runs(tmp_path):
         entry("engine:1"),
     ]
     merged = merge_runs([ranked(tmp_path / "a.jsonl", first, [], [entry("engine:0", deterministic=False)])])
-    rows = merged.rows
+    rows = merged.frame
     assert rows["algorithm"].tolist() == ["engine:1", "engine:0", "engine:0"]
     assert rows["heuristic_rank"].tolist() == [1, 2, 1]
     assert rows["heuristic_algorithm"].tolist() == ["engine:1", "engine:1", "engine:0"]
@@ -219,7 +219,7 @@ def test_gpus_and_versions_stand_apart_and_a_later_ranking_counts(tmp_path):
         ranked(tmp_path / "c.jsonl", [entry("engine:3")], version="9.20.0"),
         ranked(tmp_path / "d.jsonl", [entry("engine:4")], gpu="v100"),
     ]
-    assert merge_runs(logs).rows["algorithm"].tolist() == ["engine:2", "engine:3", "engine:4"]
+    assert merge_runs(logs).frame["algorithm"].tolist() == ["engine:2", "engine:3", "engine:4"]
 
 
 def test_nothing_ranked_and_a_mixture_are_refused(tmp_path, make_plan, record):

@@ -99,12 +99,6 @@ def test_caps_name_what_they_leave_out():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("shard", [(0, 1), (2, 1), (-1, 3)])
-def test_a_shard_out_of_range_is_refused(shard):
-    with pytest.raises(InputError, match="i/n"):
-        build(problems(4), description="t", shard=shard)
-
-
 def test_an_empty_plan_or_shard_is_refused():
     with pytest.raises(InputError, match="no problem to measure"):
         build([], description="t")

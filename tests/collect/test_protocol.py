@@ -1,13 +1,9 @@
 """Repeats, medians, verdicts, clocks, drift."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from surrogate.collect.cudnn.instruments import Clocks
 from surrogate.collect.protocol import RepeatPolicy, drift, slow_clocks, summarise, throttled, trend
-
-TIMES = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=9)
 
 
 @pytest.mark.parametrize(
@@ -25,13 +21,6 @@ def test_a_summary_by_hand():
     assert summarise([10.0, 10.1, 10.2]).stable
     assert not summarise([10.0, 12.0, 14.0]).stable  # MAD is a sixth of the median
     assert not summarise([10.0]).stable
-
-
-@given(TIMES)
-def test_a_summary_lies_within_its_times(times):
-    summary = summarise(times)
-    assert summary.min_us <= summary.median_us <= summary.max_us
-    assert 0 <= summary.mad_us <= summary.max_us - summary.min_us
 
 
 def test_slow_clocks_are_flagged_against_the_median():

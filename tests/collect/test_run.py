@@ -172,7 +172,7 @@ def test_replay_serves_what_was_recorded(make_plan, record):
     )
     assert first.keys() == second.keys()
     assert all(first[key] == second[key] for key in first if key[0].endswith("#0"))
-    one_rows, two_rows = (merge_runs([p]).rows for p in (path, again))
+    one_rows, two_rows = (merge_runs([p]).frame for p in (path, again))
     unvisited = ~one_rows.repeats.gt(5)
     clocks = ["sm_clock_mhz", "slow_clock", "throttled"]  # of the recorded day only
     pd.testing.assert_frame_equal(
@@ -206,7 +206,7 @@ def test_a_cut_recording_is_replayed_as_far_as_it_goes(make_plan, record, tmp_pa
         with RunLog(again, header_for(plan, device, RepeatPolicy())) as log:
             outcome = run(plan, device, log)
         assert outcome.finished and outcome.problems_total == problems
-        assert len(merge_runs([again]).rows) == rows
+        assert len(merge_runs([again]).frame) == rows
     with pytest.raises(InputError, match="holds no measurement"):
         shortened.write_text("".join(lines[: begun[0] + 1]))
         ReplayDevice(shortened)

@@ -11,7 +11,6 @@ from surrogate.collect.plan import CPU_CAPS, GPU_CAPS
 from surrogate.collect.plan_source import GRIDS, PlanSource, grid_problems, parse_shard
 from surrogate.collect.sample import mixture, sampled
 from surrogate.features.errors import InputError
-from surrogate.features.problem import SIZE_COLUMNS
 
 
 @pytest.mark.parametrize(
@@ -50,22 +49,6 @@ def test_networks_have_the_published_layers_and_arithmetic(name, count, gmacs):
     convs = layers(name)
     assert len(convs) == count
     assert sum(conv.flops for conv in convs) / 2e9 == pytest.approx(gmacs, abs=0.0006)
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"), [("VGG-16", "VGG16"), ("MobileNet-v2", "MobileNet-v2"), ("ResNet-34", "ResNet034-v1")]
-)
-def test_layers_occur_in_measured_runs_of_the_network(measurements, ours, theirs):
-    """Other people's files of the same network differ in a few layers (a stride moved, a narrower first block)."""
-    import pandas as pd
-
-    frame = pd.read_parquet(measurements / "network_layer_sequences.parquet")
-    frame = frame[(frame.network == theirs) & (frame.batch == 1) & frame.k.notna()]
-    measured = {
-        tuple(int(value) for value in row) for row in frame[list(SIZE_COLUMNS)].itertuples(index=False)
-    }
-    distinct = {conv.sizes for conv in layers(ours)}
-    assert len(distinct & measured) >= 0.8 * len(distinct)
 
 
 def test_network_problems_are_distinct_and_carry_names():

@@ -31,11 +31,15 @@ class Device:
         raise InputError("no find for " + str(conv))
     def conditions(self):
         return {"pid": os.getpid()}
-    def measure(self, conv, algorithm, policy):
+    def measure(self, policy, conv=None, algorithm="", operator=None):
+        if operator:
+            return Measurement("failed", operator.key)
         if algorithm == "LOST":
             raise DeviceLostError("sticky")
         if algorithm == "CRASH":
             os._exit(3)
+        if algorithm == "SIGNAL":
+            os.kill(os.getpid(), 11)
         if algorithm == "HANG":
             time.sleep(60)
         if algorithm == "BUG":
@@ -46,15 +50,6 @@ class Device:
         pass
 
 serve(Device, sys.stdin, sys.stdout)
-"""
-
-
-OPERATORS = """
-class Operators(Device):
-    def measure(self, operator, policy):
-        if operator.kind == "softmax":
-            os.kill(os.getpid(), 11)
-        return Measurement("ok", operator.key, (1.0,), (1.0,), "cupti")
 """
 
 
@@ -79,7 +74,8 @@ def test_answers_cross_the_process_unchanged(worker):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "reason"), [("LOST", "sticky"), ("CRASH", "exit status 3"), ("BUG", "TypeError: a bug")]
+    ("algorithm", "reason"),
+    [("LOST", "sticky"), ("CRASH", "exit status 3"), ("SIGNAL", "signal 11"), ("BUG", "TypeError: a bug")],
 )
 def test_a_lost_process_is_replaced_at_the_next_call(worker, algorithm, reason):
     first = worker.conditions()["pid"]
@@ -88,6 +84,14 @@ def test_a_lost_process_is_replaced_at_the_next_call(worker, algorithm, reason):
     assert worker.measure(CONV, "GEMM", POLICY).status == "ok"
     assert worker.conditions()["pid"] != first
     assert worker.starts == 2
+
+
+def test_operators_cross_the_process_by_their_key():
+    worker, operator = WorkerOperators([sys.executable, "-c", CHILD]), Operator("add", (1, 2, 3, 4))
+    try:
+        assert worker.measure(operator, POLICY).reason == operator.key == "add n=1 c=2 h=3 w=4"
+    finally:
+        worker.close()
 
 
 def test_a_hung_process_is_ended():
@@ -99,27 +103,6 @@ def test_a_hung_process_is_ended():
             worker.measure(CONV, "HANG", POLICY)
     finally:
         worker.close()
-
-
-def test_an_operator_that_crashes_costs_itself_alone():
-    child = CHILD.replace("serve(Device,", "serve(Operators,").replace(
-        "serve(Operators", OPERATORS + "\nserve(Operators"
-    )
-    worker, policy = WorkerOperators([sys.executable, "-c", child]), RepeatPolicy()
-    try:
-        assert worker.measure(Operator("add", (1, 2, 3, 4)), policy).reason == "add n=1 c=2 h=3 w=4"
-        with pytest.raises(DeviceLostError, match="signal 11"):
-            worker.measure(Operator("softmax", (1, 2)), policy)
-        assert worker.measure(Operator("add", (1, 2, 3, 4)), policy).status == "ok" and worker.starts == 2
-    finally:
-        worker.close()
-
-
-def test_a_child_that_never_starts_is_a_loss():
-    worker = WorkerDevice([sys.executable, "-c", "raise SystemExit(7)"])
-    with pytest.raises(DeviceLostError, match="exit status 7"):
-        worker.describe()
-    worker.close()
 
 
 def test_the_cudnn_worker_tells_what_is_missing(monkeypatch):

@@ -18,7 +18,6 @@ from surrogate.evaluation.comparison import Comparison
 from surrogate.features.errors import InputError
 from surrogate.models import MODELS
 from surrogate.models.base import TimeModel
-from surrogate.models.baselines import AlwaysBestSingle
 from surrogate.models.boosted import BoostedTerms
 
 Table = Callable[..., pd.DataFrame]
@@ -118,20 +117,6 @@ def test_no_held_shape_is_trained_on(table: Table, memory: type[Memory], seeds: 
     assert len(result.predictions) == 0
 
 
-def test_no_shape_of_a_held_network_is_trained_on(table: Table, memory: type[Memory]) -> None:
-    result = compare(_data(table(15)), by="network", folds_count=3, models=["memory"])
-    for train, test in memory.rounds:
-        assert _shapes(test) and not _shapes(train) & _shapes(test)
-    assert _row(result.results["choice_rows"], model="memory")["n"] == 0
-
-
-def test_no_row_of_a_held_gpu_is_trained_on(table: Table, memory: type[Memory]) -> None:
-    compare(_data(table(4)), [_data(table(4, seed=1))], by="gpu", models=["memory"])
-    assert len(memory.rounds) == 2
-    for train, test in memory.rounds:
-        assert len(set(test["gpu"])) == 1 and not set(train["gpu"]) & set(test["gpu"])
-
-
 def test_random_rows_flatter_a_model_that_only_remembers(table: Table, memory: type[Memory]) -> None:
     """The judge is no cheat: where rows do leak (the same shape at another batch), the memory has an answer."""
     result = compare(_data(table(12, gpus=("Tesla T4",))), by="random", folds_count=5, models=["memory"])
@@ -160,7 +145,8 @@ def test_contract_of_results_json(table: Table, tmp_path: Path) -> None:
     for row in read["time_rows"]:
         assert set(row) >= TIME_KEYS or (row["n"] == 0 and row["reason"])
     assert {row["population"] for row in read["time_rows"] if row["n"]} == {"all", "within-2x", "best"}
-    assert _row(read["time_rows"], model="always-best-single")["n"] == 0
+    ranked = _row(read["time_rows"], model="always-best-single")
+    assert ranked["n"] == 0 and "ranks" in ranked["reason"]
     low, mid, high = _row(read["choice_rows"], model="roofline")["paired_vs_heuristic"]
     assert low <= mid <= high
     folds = pd.read_csv(tmp_path / "out" / "folds.csv")
@@ -192,17 +178,6 @@ def test_a_comparison_repeats_exactly(table: Table) -> None:
     assert first == second
 
 
-def test_the_order_of_rows_does_not_matter(table: Table) -> None:
-    frame = table(8)
-    mixed = frame.sample(frac=1.0, random_state=1)
-    first, second = (
-        compare(_data(one), folds_count=3, models=["roofline"]).results for one in (frame, mixed)
-    )
-    for one in first["choice_rows"]:
-        other = _row(second["choice_rows"], **{key: one[key] for key in ("model", "stratum", "gpu")})
-        assert one["slowdown_macro"] == pytest.approx(other["slowdown_macro"]) and one["n"] == other["n"]
-
-
 def test_terms_beat_the_constant_choice_on_a_table_that_follows_them(table: Table) -> None:
     result = compare(
         _data(table(24, noise=0.02)), folds_count=4, models=["boosted-terms", "always-best-single"]
@@ -216,16 +191,6 @@ def test_terms_beat_the_constant_choice_on_a_table_that_follows_them(table: Tabl
     assert result.results["settings"]["boosted-terms"]["rounds"] == BoostedTerms().rounds
     errors = _row(result.results["time_rows"], model="boosted-terms", population="all", algorithm="all")
     assert errors["median_ape"] < 0.25
-
-
-def test_listed_tables_may_lack_rows(table: Table) -> None:
-    frame = table(8)
-    listed = frame[(frame["status"] == "ok") & ~((frame["algorithm"] == "FFT") & (frame["n"] == 1))]
-    result = compare(_data(listed, candidates="listed"), folds_count=3, models=["roofline"])
-    assert _row(result.results["choice_rows"], model="oracle")["n"] == 8 * 2 * 2
-    # As a full table the dropped rows are unmeasured: what stays is the four 3×3 shapes at n 8, where all four ran.
-    full = compare(_data(listed), folds_count=2, models=["roofline"])
-    assert _row(full.results["choice_rows"], model="oracle")["n"] == 4 * 2
 
 
 def test_only_the_newest_version_of_a_problem_is_judged_and_older_ones_train(
@@ -314,14 +279,6 @@ def test_a_folder_that_cannot_be_made(table: Table, tmp_path: Path) -> None:
     assert len(result.to_frame()) == len(result.results["choice_rows"])
 
 
-def test_ranking_models_take_part_in_choices_alone(table: Table) -> None:
-    result = compare(_data(table(6)), folds_count=2, models=["always-best-single"])
-    assert not AlwaysBestSingle.predicts_time
-    row = _row(result.results["choice_rows"], model="always-best-single")
-    assert row["n"] == 6 * 2 * 2
-    assert "ranks" in _row(result.results["time_rows"], model="always-best-single")["reason"]
-
-
 def test_a_model_named_twice_is_compared_once(table: Table) -> None:
     result = compare(_data(table(4)), folds_count=2, models=["roofline", "roofline"])
     assert len(result.predictions) == len(result.predictions.drop_duplicates())
@@ -363,21 +320,14 @@ def test_families_are_judged_one_by_one_and_their_rows_stand_together(table: Tab
         for name in ("choice_rows", "time_rows"):
             mine = [row for row in together.results[name] if row["family"] == kind]
             assert mine == alone.results[name]
+    noisy = compare(Dataset(products, "listed", metadata={"noise": 0.05}), **options).results
+    assert noisy["dataset"]["noise"] == 0.05
+    assert _row(noisy["choice_rows"], model="roofline")["slowdown_max"] == 1  # 3 % lost are within the noise
     gemm = [row for row in together.results["choice_rows"] if row["family"] == "gemm"]
     assert {row["stratum"] for row in gemm} <= {"all", "gemm"}
     assert _row(gemm, model="always-best-single")["slowdown_macro"] == 1
     together.write(tmp_path / "out")
     assert set(pd.read_csv(tmp_path / "out" / "folds.csv")["family"]) == {"conv", "gemm"}
-
-
-def test_differences_within_the_tables_noise_cost_nothing() -> None:
-    """The roofline cannot tell two libraries apart: 3 % lost, or nothing where the table's noise is 5 %."""
-    frame = normalise(_products(), "products")
-    for noise, slowest in ((0.0, 1.03), (0.05, 1.0)):
-        data = Dataset(frame, "listed", metadata={"noise": noise})
-        result = compare(data, folds_count=2, models=["roofline"])
-        assert _row(result.results["choice_rows"], model="roofline")["slowdown_max"] <= slowest + 1e-9
-        assert result.results["dataset"]["noise"] == noise
 
 
 def test_a_table_or_a_path_is_as_good_as_a_dataset(table: Table, tmp_path: Path) -> None:

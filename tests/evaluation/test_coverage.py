@@ -34,19 +34,6 @@ def test_coverage_is_counted_by_gpu_and_its_interval_by_shape(table) -> None:
     assert xp["interval_factor"] == pytest.approx(np.exp(0.2))
 
 
-def test_many_rows_of_one_shape_say_no_more_than_one(table) -> None:
-    """Repeating every row ten times at other batches leaves the interval over shapes as wide."""
-    frame = table(12, batches=(1,), gpus=("Tesla T4",), algorithms=("IMPLICIT_GEMM",))
-    error = np.where(np.arange(12) < 3, 1.0, 0.0)
-    once = coverage_rows(_rows(frame), error, np.full(12, 0.5))[0]
-    again = pd.concat([frame.assign(n=batch) for batch in range(1, 11)], ignore_index=True)
-    often = coverage_rows(_rows(again), np.tile(error, 10), np.full(120, 0.5))[0]
-    assert often["rows"] == 120
-    assert [often[key] for key in ("coverage", "coverage_low", "coverage_high")] == [
-        once[key] for key in ("coverage", "coverage_low", "coverage_high")
-    ]
-
-
 def test_nothing_known_is_no_record(table) -> None:
     frame = table(2)
     assert coverage_rows(_rows(frame), np.full(len(frame), np.nan), np.ones(len(frame))) == []

@@ -81,12 +81,6 @@ def test_picks_by_hand() -> None:
     assert not choice.infeasible.any() and choice.made.all()
 
 
-def test_measuring_two_repairs_a_wrong_first_pick() -> None:
-    choice = choose(THREE, np.array([2.0, 3, 1, 2, 1, 1, 9]), ANY)
-    assert choice.slowdown == pytest.approx([4.0, 1.0, 1.0])
-    assert choice.top2_slowdown == pytest.approx([1.0, 1.0, 1.0])
-
-
 def test_ties_go_to_the_lowest_order() -> None:
     score = np.ones(7)
     assert choose(THREE, score, ANY).row.tolist() == [0, 3, 5]
@@ -100,50 +94,6 @@ def test_rows_of_a_problem_need_not_stand_together() -> None:
     score = np.array([3.0, 1, 2, 1, 2, 1, 9])
     choice = choose(mixed, score[order], ANY)
     assert order[choice.row].tolist() == [1, 3, 5]
-
-
-def test_an_infeasible_pick_is_charged_the_slowest() -> None:
-    choice = choose(THREE, np.array([1.0, 2, 3, 1, 2, 2, 1]), ANY)
-    assert choice.row.tolist() == [0, 3, 6]
-    assert choice.infeasible.tolist() == [False, False, True]
-    assert choice.slowdown[2] == 8 / 8
-    harder = Candidates(
-        np.zeros(3, int), np.array([10.0, 30.0, NAN]), np.array([True, True, False]), np.arange(3)
-    )
-    picked = choose(harder, np.array([2.0, 3.0, 1.0]), np.ones(3, bool))
-    assert (picked.row[0], picked.slowdown[0], picked.top2_slowdown[0]) == (2, 3.0, 1.0)
-
-
-def test_what_the_chooser_holds_infeasible_is_not_picked() -> None:
-    allowed = np.array([False, True, True, True, True, True, False])
-    choice = choose(THREE, np.array([1.0, 2, 3, 1, 2, 2, 1]), allowed)
-    assert choice.row.tolist() == [1, 3, 5]
-
-
-def test_where_nothing_is_allowed_the_pick_is_infeasible() -> None:
-    allowed = np.array([False, False, False, True, True, True, True])
-    choice = choose(THREE, np.arange(7.0), allowed)
-    assert choice.row[0] == -1 and choice.infeasible[0] and choice.made[0]
-    assert choice.slowdown[0] == choice.top2_slowdown[0] == 4.0
-
-
-def test_a_problem_without_any_score_is_not_counted() -> None:
-    choice = choose(THREE, np.array([NAN, NAN, NAN, NAN, 2.0, 1.0, NAN]), ANY)
-    assert choice.made.tolist() == [False, True, True]
-    assert choice.row.tolist() == [-1, 4, 5]
-    assert choice.slowdown[1] == 1.0
-
-
-def test_the_best_possible_chooser_never_loses() -> None:
-    choice = choose(THREE, TIME, OK)
-    assert choice.slowdown.tolist() == [1, 1, 1] and not choice.infeasible.any()
-
-
-def test_times_within_the_noise_count_as_equal() -> None:
-    """With a noise of 25 %, a pick at 1.2 times the best has slowdown 1, one at twice keeps it."""
-    noisy = Candidates(PROBLEM, TIME, OK, THREE.order, noise=0.25)
-    choice = choose(noisy, np.array([3.0, 1, 2, 1, 2, 1, 9]), ANY)
-    assert choice.slowdown == pytest.approx([2.0, 1.0, 1.0])
 
 
 def test_known_picks() -> None:
@@ -202,11 +152,6 @@ def test_macro_and_pooled_by_hand() -> None:
     assert (macro.mid, pooled.mid) == (5.0, 3.5)
     # Draws of two shapes: (0, 0), (0, 1), (1, 1): macro 2, 5, 8 and pooled 2, 3.5, 8 are the only values.
     assert (macro.low, macro.high) == (pooled.low, pooled.high) == (2.0, 8.0)
-
-
-def test_one_shape_has_no_spread() -> None:
-    interval = shape_interval(np.array([1.0, 3.0]), np.zeros(2, int), resample_weights(1, 10, 0), macro=True)
-    assert (interval.low, interval.mid, interval.high) == (2.0, 2.0, 2.0)
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:

@@ -33,7 +33,6 @@ from surrogate.evaluation.tune import (
     fingerprint,
     open_storage,
     search,
-    shown,
     stored_settings,
     tune,
     tuned,
@@ -427,11 +426,6 @@ def test_a_file_that_is_no_journal_is_left_as_it_is(data: Dataset, tmp_path: Pat
     with pytest.raises(InputError, match="notes"):
         tune(data, trials=1, model=MODEL, storage=str(other))
     assert other.read_text() == "my notes\n"
-
-
-def test_a_password_is_never_shown() -> None:
-    assert shown("postgresql://me:secret@host/base") == "postgresql://me@host/base"
-    assert shown("tune.journal") == "tune.journal" and shown("sqlite:///a/b.db") == "sqlite:///a/b.db"
 
 
 def test_workers_may_make_the_database_in_the_same_moment(tmp_path: Path) -> None:

@@ -4,16 +4,16 @@ import re
 
 import pytest
 
-from experiments.catalogue import BEGIN, END, NAMES, Row, update_readme, updated
+from experiments.catalogue import BEGIN, END, NAMES, table_row, update_readme, updated
 from experiments.experiment import HOME
 from surrogate.features.errors import InputError
 
 PAGE = f"# Title\n\n{BEGIN}\n{END}\n\nAfter.\n"
 
 
-def row(name: str, answer: str = "1 %.", figure: bool = True) -> Row:
+def row(name: str, answer: str = "1 %.", figure: bool = True) -> dict[str, str]:
     """A row with the given answer."""
-    return Row(name, "How?", f"python -m experiments.{name} --quick", figure, answer, 41.7)
+    return {name: table_row(name, f"python -m experiments.{name} --quick", 41.7, figure, answer)}
 
 
 def lines(text: str) -> list[str]:
@@ -23,7 +23,7 @@ def lines(text: str) -> list[str]:
 
 def test_rows_stand_in_the_catalogue_s_order() -> None:
     """Whatever the order in which runs ended."""
-    text = updated(PAGE, [row("picker"), row("test_set_i")])
+    text = updated(PAGE, row("picker") | row("test_set_i"))
     first, second = lines(text)
     assert "test_set_i.csv" in first
     assert "picker.csv" in second
@@ -33,16 +33,16 @@ def test_rows_stand_in_the_catalogue_s_order() -> None:
 
 def test_a_run_replaces_its_own_row_alone() -> None:
     """The other row keeps what its last run said; a second update with the same rows changes nothing."""
-    text = updated(PAGE, [row("picker", "old"), row("versions", "kept")])
-    again = updated(text, [row("picker", "new")])
+    text = updated(PAGE, row("picker", "old") | row("versions", "kept"))
+    again = updated(text, row("picker", "new"))
     assert "| new |" in lines(again)[0]
     assert "| kept |" in lines(again)[1]
-    assert updated(again, [row("picker", "new")]) == again
+    assert updated(again, row("picker", "new")) == again
 
 
 def test_an_answer_cannot_break_the_table() -> None:
     """Pipes are escaped, line breaks become blanks; no figure is said, not linked."""
-    (line,) = lines(updated(PAGE, [row("picker", "a | b\nc", figure=False)]))
+    (line,) = lines(updated(PAGE, row("picker", "a | b\nc", figure=False)))
     assert line.endswith("| none | a \\| b c |") and "| 42 s |" in line
 
 
@@ -50,15 +50,15 @@ def test_an_answer_cannot_break_the_table() -> None:
 def test_missing_markers_are_an_input_error(text: str) -> None:
     """Rather than a table in the wrong place."""
     with pytest.raises(InputError, match="markers"):
-        updated(text, [row("picker")])
+        updated(text, row("picker"))
 
 
 def test_a_page_is_made_where_there_is_none_and_left_alone_without_rows(tmp_path) -> None:
-    update_readme(tmp_path / "README.md", [row(NAMES[0])])
-    assert lines((tmp_path / "README.md").read_text(encoding="utf-8")) == [str(row(NAMES[0]))]
+    update_readme(tmp_path / "README.md", row(NAMES[0]))
+    assert lines((tmp_path / "README.md").read_text(encoding="utf-8")) == list(row(NAMES[0]).values())
     page = tmp_path / "other.md"
     page.write_text("as it was")
-    update_readme(page, [])
+    update_readme(page, {})
     assert page.read_text() == "as it was"
 
 

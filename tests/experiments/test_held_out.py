@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from experiments.experiment import Effort, read_sources
-from experiments.held_out import candidate_rows, cross_validate, predict_rounds
+from experiments.held_out import candidate_rows, cross_validate
 from experiments.learning_curve import SHARES, share_rounds
 from experiments.small_to_large import excess_flops
 from experiments.sources import FILES, Sources, paper_domain, winner_rows
@@ -114,15 +114,3 @@ def test_cross_validation_covers_the_data_and_not_the_rest(table) -> None:
     assert len(held.rows) == len(data) and held.tested.all()
     assert np.isfinite(held.time_us["roofline"]).all()
     assert list(held.reasons) == ["seer-paper"] and "seer-paper" not in held.time_us
-
-
-def test_untested_rows_have_no_prediction(table) -> None:
-    """NaN, so that they cannot enter a figure."""
-    rows = candidate_rows([Dataset(table(4))])
-    half = np.arange(len(rows) // 2)
-    held = predict_rounds(
-        rows, "all", [(half + len(half), half)], Effort().named("roofline"), lambda text: None
-    )
-    assert np.isfinite(held.time_us["roofline"][half]).all()
-    assert np.isnan(held.time_us["roofline"][len(half) :]).all()
-    assert held.tested.sum() == len(half)

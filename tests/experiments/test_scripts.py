@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from experiments import all as everything
-from experiments import fit_bundles, train_for_one_gpu, train_models
+from experiments import fit_bundles, train_models
 from experiments.catalogue import BEGIN, END, NAMES, experiment
 from experiments.experiment import Effort, Outcome, run_script, write_outcome
 from experiments.sources import FILES, Sources
@@ -32,17 +32,10 @@ def test_a_script_says_that_a_file_is_missing(tmp_path: Path, capsys: pytest.Cap
 def test_a_script_writes_its_table_and_answers(
     sources: Sources, home: Path, effort: Effort, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same files for the same seed."""
-    arguments = ["--quick", "--data", str(sources.folder), "--out", str(home)]
-    contents = []
-    for _ in range(2):
-        with pytest.raises(SystemExit) as ended:
-            run_script(experiment("versions"), arguments)
-        assert ended.value.code == 0
-        contents.append(
-            [(home / place).read_bytes() for place in ("tables/versions.csv", "figures/versions.svg")]
-        )
-    assert contents[0] == contents[1]
+    with pytest.raises(SystemExit) as ended:
+        run_script(experiment("versions"), ["--quick", "--data", str(sources.folder), "--out", str(home)])
+    assert ended.value.code == 0
+    assert (home / "tables" / "versions.csv").is_file() and (home / "figures" / "versions.svg").is_file()
     assert capsys.readouterr().out.startswith("The largest step is 7.5.0 → 7.6.4")
 
 
@@ -136,12 +129,12 @@ def test_training_scripts(sources: Sources, effort: Effort, tmp_path: Path, caps
     data = str(sources.path("cudnn"))
     train_models.main(data, str(tmp_path / "models"))
     assert "seer-time-only, conv: median error" in capsys.readouterr().out
-    train_for_one_gpu.main(data, "Tesla T4", str(tmp_path / "one"))
+    train_models.main(data, str(tmp_path / "one"), "Tesla T4")
     assert "other GPUs, seen shapes" in capsys.readouterr().out
     for name in ("models", "one"):
         assert load(tmp_path / name).card["data"]["rows"] > 0
     with pytest.raises(InputError, match="Tesla T4, Tesla V100"):
-        train_for_one_gpu.main(data, "Tesla T5", str(tmp_path / "bundle"))
+        train_models.main(data, str(tmp_path / "bundle"), "Tesla T5")
 
 
 def test_the_bundles_that_ship_are_fitted_from_their_tables(

@@ -11,7 +11,7 @@ from experiments.drift import fit_drift, places_in_file, without_drift
 from experiments.held_out import candidate_rows
 from experiments.sources import FILES
 from experiments.winners_3x3 import mixed
-from experiments.winners_classes import class_terms, classify, near_twins_agree
+from experiments.winners_classes import class_terms, classify
 from experiments.winners_terms import (
     SGEMM_TILES,
     WINOGRAD_TILES,
@@ -35,18 +35,6 @@ def _size(n: int, c: int, h: int, k: int) -> Size:
 
 def _blocks(terms: tuple[np.ndarray, ...], tile: int) -> float:
     return float(np.exp2(terms[2][tile, 0]))
-
-
-@pytest.mark.parametrize(
-    ("size", "tile", "grid"),
-    [
-        (_size(34, 57, 48, 34), (1, 4, 8), 68 * 6 * 3),
-        (_size(20, 78, 34, 86), (4, 4, 2), 15 * 5 * 9),
-        (_size(40, 1234, 5, 339), (2, 4, 4), 220),
-    ],
-)
-def test_winograd_launches_these_grids(size: Size, tile: tuple[int, int, int], grid: int) -> None:
-    assert _blocks(winograd(size, ONE_SM), WINOGRAD_TILES.index(tile)) == pytest.approx(grid)
 
 
 def test_gemm_classes_launch_these_grids() -> None:
@@ -121,17 +109,3 @@ def test_classes_that_training_lacks_have_no_probability() -> None:
     assert (share.argmax(axis=1) == label).mean() > 0.9
     np.testing.assert_array_equal(share[:, [0, 2, 4]], 0.0)
     np.testing.assert_array_equal(classify(design, np.full(60, 2), design, 5, seed=0)[:, 2], 1.0)
-
-
-def test_near_twins(table: Callable[..., pd.DataFrame]) -> None:
-    """Channels 64 and 65 are near, 640 is not; another GPU's problems do not count."""
-    frame = table(1, gpus=("Tesla T4",), algorithms=("GEMM",)).iloc[:1].assign(status="ok", time_us=1.0)
-    many = pd.concat(
-        [
-            frame.assign(c=c, gpu=g)
-            for c, g in ((64, "Tesla T4"), (65, "Tesla T4"), (640, "Tesla T4"), (64, "TITAN Xp"))
-        ]
-    )
-    rows = rows_of(normalise(many.reset_index(drop=True), "test"))
-    agree = near_twins_agree(rows, np.array([1, 2, 1, 1]))
-    np.testing.assert_array_equal(agree, [0.0, 0.0, np.nan, np.nan])

@@ -16,12 +16,8 @@ REFERENCES = ("cudnn-heuristic", "always-best-single", "oracle")
 GPUS = {"Tesla V100-SXM2-16GB": 1.0, "Tesla T4": 2.4, "TITAN Xp": 1.6, "Tesla K80": 5.0}
 STRATA = {"1x1s1": 0.8, "1x1s2": 0.9, "3x3s1": 1.3, "grouped": 1.8, "other": 1.0}
 ALGORITHMS = {
-    "IMPLICIT_GEMM": "GEMM",
-    "GEMM": "GEMM",
-    "FFT": "FFT",
-    "FFT_TILING": "FFT",
-    "WINOGRAD": "WINOGRAD",
-}
+    "IMPLICIT_GEMM": "GEMM", "GEMM": "GEMM", "FFT": "FFT", "FFT_TILING": "FFT", "WINOGRAD": "WINOGRAD",
+}  # fmt: skip
 SIZES = tuple(name for name in SIZE_COLUMNS if name != "groups")
 
 
@@ -31,20 +27,14 @@ def invented_results() -> dict[str, Any]:
     return {
         "schema": 1,
         "dataset": {
-            "name": "invented test data",
-            "rows": 41_250,
-            "problems": 5_280,
-            "shapes": 264,
-            "gpus": list(GPUS),
-            "candidates": "all",
-            "where": ["direction=fwd"],
-            "also_train": [],
+            "name": "invented test data", "rows": 41_250, "problems": 5_280, "shapes": 264, "gpus": list(GPUS),
+            "candidates": "all", "where": ["direction=fwd"], "also_train": [],
         },
         "seeds": [0, 1, 2],
         "folds": 10,
         "choice_rows": _choice_rows(random),
         "time_rows": _time_rows(random),
-    }
+    }  # fmt: skip
 
 
 def _choice_rows(random: np.random.Generator) -> list[dict[str, Any]]:
@@ -55,9 +45,8 @@ def _choice_rows(random: np.random.Generator) -> list[dict[str, Any]]:
                 continue
             shapes = 264 if stratum == "all" else 212 if stratum == "ungrouped" else 53
             for model in (*MODELS, *REFERENCES):
-                loss = {"oracle": 0.0, "cudnn-heuristic": 0.06, "always-best-single": 0.4}.get(model)
-                if loss is None:
-                    loss = 0.12 * MODELS[model]
+                known = {"oracle": 0.0, "cudnn-heuristic": 0.06, "always-best-single": 0.4}
+                loss = known[model] if model in known else 0.12 * MODELS[model]
                 rows.append(_choice_row(random, model, stratum, gpu, shapes, loss * hard * old))
     slices = [(stratum, gpu) for stratum in ("all", "ungrouped") for gpu in ("all", *GPUS)]
     rows += [_unjudged("seer-paper", stratum, gpu) for stratum, gpu in slices]
@@ -119,19 +108,14 @@ def invented_frames(problems: int = 300) -> tuple[pd.DataFrame, pd.DataFrame]:
                 noise = np.exp(random.normal(0, spread * (2 if family == "FFT" else 1), problems))
                 status = np.where(random.random(problems) < 0.1, "not_supported", "ok")
                 rows = base.assign(model=model, seed=seed, algorithm=name, family=family, status=status)
-                predictions.append(
-                    rows.assign(time_us=np.where(status == "ok", time, np.nan), predicted_us=time * noise)
-                )
+                measured = np.where(status == "ok", time, np.nan)
+                predictions.append(rows.assign(time_us=measured, predicted_us=time * noise))
     for model in (*MODELS, *REFERENCES):
-        spread = {"oracle": 0.0, "cudnn-heuristic": 0.3, "always-best-single": 0.6}.get(
-            model, MODELS.get(model, 0)
-        )
+        spread = {**MODELS, "oracle": 0.0, "cudnn-heuristic": 0.3, "always-best-single": 0.6}[model]
         for seed in (0, 1):
             lost = np.where(random.random(problems) < 0.3, random.exponential(0.6 * spread, problems), 0.0)
-            rows = base.assign(
-                model=model, seed=seed, stratum=random.choice(list(STRATA), problems), picked="GEMM"
-            )
-            choices.append(rows.assign(best="GEMM", slowdown=np.exp(lost), infeasible=False, networks=None))
+            rows = base.assign(model=model, seed=seed, stratum=random.choice(list(STRATA), problems))
+            choices.append(rows.assign(slowdown=np.exp(lost), infeasible=False))
     constants = {"direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW"}
     both = [pd.concat(frames, ignore_index=True).assign(**constants) for frames in (predictions, choices)]
     return both[0].assign(supported=True), both[1].assign(top2_slowdown=1.0)

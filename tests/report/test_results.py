@@ -70,9 +70,8 @@ def test_all_strata_stand_in_where_nothing_ungrouped_was_judged(results: dict[st
 
 def test_best_model_is_never_a_reference(results: dict[str, Any]) -> None:
     assert best_model(results) == "booster"
-    results["choice_rows"] = [
-        r for r in results["choice_rows"] if r["model"] in ("oracle", "cudnn-heuristic")
-    ]
+    references = ("oracle", "cudnn-heuristic")
+    results["choice_rows"] = [row for row in results["choice_rows"] if row["model"] in references]
     assert best_model(results) == "booster"  # by its times
     results["time_rows"] = []
     assert best_model(results) is None
@@ -110,16 +109,9 @@ def test_csv_has_every_row_and_column(results: dict[str, Any]) -> None:
 
 
 def test_csv_of_intervals_nulls_nested_values_and_nothing() -> None:
-    rows = [
-        {
-            "model": "a,b",
-            "n": 1,
-            "slowdown_geomean_ci": [1.0, 2.0],
-            "paired_vs_heuristic": None,
-            "x": {"k": [1]},
-        },
-        {"model": "c", "n": 0, "slowdown_geomean_ci": None, "paired_vs_heuristic": [1, 2, 3], "x": math.nan},
-    ]
+    names = ("model", "n", "slowdown_geomean_ci", "paired_vs_heuristic", "x")
+    values = [("a,b", 1, [1.0, 2.0], None, {"k": [1]}), ("c", 0, None, [1, 2, 3], math.nan)]
+    rows = [dict(zip(names, row, strict=True)) for row in values]
     assert csv_text(rows).splitlines() == [
         "model,n,slowdown_geomean_ci_low,slowdown_geomean_ci_high,paired_low,paired_mid,paired_high,x",
         '"a,b",1,1.0,2.0,,,,"{""k"": [1]}"',

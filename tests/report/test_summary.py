@@ -65,13 +65,8 @@ def test_known_time_row() -> None:
 
 def test_the_best_learned_model_is_marked_once_per_table(results: dict[str, Any]) -> None:
     for table in (choice_tables(results)[0], *time_tables(results)):
-        marked = [
-            row["model"]
-            for row in table.records
-            for cell in row.values()
-            if isinstance(cell, Cell) and cell.best
-        ]
-        assert marked == ["booster"]
+        cells = [(row["model"], cell) for row in table.records for cell in row.values()]
+        assert [model for model, cell in cells if isinstance(cell, Cell) and cell.best] == ["booster"]
 
 
 def test_every_stratum_and_gpu_is_a_row(results: dict[str, Any]) -> None:
@@ -81,15 +76,9 @@ def test_every_stratum_and_gpu_is_a_row(results: dict[str, Any]) -> None:
         "ungrouped", "1x1s1", "1x1s2", "3x3s1", "grouped", "other", "all",
     ]  # fmt: skip
     assert gpus.columns[:3] == ["GPU", "shapes", "booster"]
-    column = next(i for i, name in enumerate(gpus.columns) if name == "local")
-    shown = {row["GPU"]: cells for row, cells in zip(gpus.records, _columns(gpus, column), strict=True)}
+    at = gpus.columns.index("local")
+    shown = {row[0]: row[at] for row in _texts(gpus)}
     assert shown == {"Tesla K80": "–", "Tesla T4": "1.012", "Tesla V100-SXM2-16GB": "–", "TITAN Xp": "–"}
-
-
-def _columns(table: Table, column: int) -> list[str]:
-    """One column's texts; a cell's second line is no text of its own."""
-    rows = re.findall(r"<tr>(.*)</tr>\n", re.sub(r"<small>.*?</small>", "", table.__html__()))
-    return [re.findall(r"<t[dh][^>]*>([^<]*)<", row)[column] for row in rows]
 
 
 def test_one_stratum_and_gpu_make_no_tables() -> None:

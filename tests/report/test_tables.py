@@ -14,13 +14,9 @@ from hypothesis import strategies as st
 from surrogate.report import tables
 from surrogate.report.tables import Cell, Facts, Table, to_csv, to_json, wrapped
 
+NAME = "void cudnn::detail::implicit_convolve_sgemm<float, {}>"
 RECORDS = [
-    {
-        "kernel": f"void cudnn::detail::implicit_convolve_sgemm<float, {i}>",
-        "total_us": 12345.6 * i,
-        "calls": i,
-        "bound": "latency-bound",
-    }
+    {"kernel": NAME.format(i), "total_us": 12345.6 * i, "calls": i, "bound": "latency-bound"}
     for i in range(1, 4)
 ]
 WORDS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=60)
@@ -29,17 +25,12 @@ WORDS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size
 @pytest.mark.parametrize(
     ("form", "cases"),
     [
-        (
-            tables.plain,
-            {None: "–", math.nan: "–", True: "yes", 2.734e5: "273400", 0.00012346: "0.0001235", 1e9: "1e+09",
-             41_250: "41250", "one\ntwo": "one two", (1, 2.5): "1, 2.5", np.float32(0.5): "0.5"},
-        ),
+        (tables.plain,
+         {None: "–", math.nan: "–", True: "yes", 2.734e5: "273400", 0.00012346: "0.0001235", 1e9: "1e+09",
+          41_250: "41250", "one\ntwo": "one two", (1, 2.5): "1, 2.5", np.float32(0.5): "0.5"}),
         (tables.whole, {1000: "1,000", 3.0: "3"}),
         (tables.binary_size, {0: "0", 64 * 2**20: "64.0 MiB", 1180: "1.2 KiB"}),
-        (
-            tables.interval_us,
-            {(257.44, 1011.2): "257–1010", (0.04567, 72980.4): "0.0457–73000", (5.0, 5.0): "–"},
-        ),
+        (tables.interval_us, {(257.44, 1011.2): "257–1010", (0.04567, 72980.4): "0.0457–73000", (5.0, 5.0): "–"}),
         (tables.ratio, {1.0: "1.000", 1.01249: "1.012", 12.345: "12.3", 4321.0: "4,321", 3.2e9: "3.2e+09"}),
         (tables.interval_ratio, {(1.01, 1.015): "1.010–1.015"}),
         (tables.percent, {0.0: "0.00", 0.0054: "0.54", 0.1234: "12.3", 37.68: "3,768", 1e9: "1.0e+11"}),
@@ -110,12 +101,9 @@ def test_every_line_fits_and_no_row_is_lost(records: list[dict[str, Any]], width
 
 def test_long_sentences_are_wrapped_at_words() -> None:
     note = "excluded FFT: needs 94371840 bytes of workspace (90.0 MiB), the limit is 16777216 bytes"
-    expected = [
-        "excluded FFT: needs 94371840 bytes of workspace (90.0 MiB),",
-        "  the limit is 16777216 bytes",
-    ]
-    assert wrapped(note, 60).split("\n") == expected
-    assert Table([{"a": 1}], notes=[note]).text(60).split("\n")[2:] == expected
+    expected = note.replace("(90.0 MiB), ", "(90.0 MiB),\n  ")
+    assert wrapped(note, 60) == expected
+    assert Table([{"a": 1}], notes=[note]).text(60).endswith(f"\n{expected}")
     assert wrapped(note, None) == note
 
 

@@ -57,9 +57,7 @@ def test_shapes_arrive_at_their_operators(make_trace, read, tmp_path, layout):
         if given is not None:
             assert found.shapes_of(row)[0] == tuple(given[0])
             assert found.shapes[found.ranges.outputs[row]] == ((7, 7),)
-    conv = next(
-        r for r in range(len(found.ranges)) if found.name_of(found.ranges, r) == "aten::cudnn_convolution"
-    )
+    (conv, *_) = np.flatnonzero(found.named(found.ranges, "aten::cudnn_convolution".__eq__))
     assert found.shapes_of(conv)[2] == ()  # a list of numbers has no shape
     assert found.inputs[found.ranges.inputs[conv]] == ("", "", "[1, 1]")
 
@@ -69,7 +67,7 @@ def test_what_the_profiler_recorded_is_kept(make_trace, read, tmp_path):
     path.write_text(json.dumps(_nodes(_flat)).replace("32, 32", "64, 64"))
     before = read(make_trace(steps=1))
     after = with_execution_trace(before, path)
-    conv = next(r for r in range(len(after.ranges)) if after.name_of(after.ranges, r) == "aten::conv2d")
+    (conv,) = np.flatnonzero(after.named(after.ranges, "aten::conv2d".__eq__))
     assert after.shapes_of(conv)[0] == before.shapes_of(conv)[0] == (8, 3, 32, 32)
 
 
@@ -78,29 +76,25 @@ def test_another_programs_execution_trace_is_refused(real, measurements):
     trace = real(
         "resnet_training_2080ti_no_dims.json.gz"
     )  # a ResNet-18; the execution trace is a ResNet-50's
+    path = measurements / "traces" / "resnet_training_2080ti_execution_trace.json.gz"
     with pytest.raises(InputError, match="same program"):
-        with_execution_trace(
-            trace, measurements / "traces" / "resnet_training_2080ti_execution_trace.json.gz"
-        )
+        with_execution_trace(trace, path)
 
 
 @pytest.fixture(scope="module")
 def dlrm(measurements, tmp_path_factory) -> tuple[Path, Path]:
     """Trace and execution trace of one of the eight DLRM workers."""
     folder = tmp_path_factory.mktemp("dlrm")
-    found = []
+    paths = []
     for archive, mark in (
         ("dlrm_8_workers_v100", "worker3_"),
         ("dlrm_8_workers_v100_execution_trace", "eg_3."),
     ):
         with tarfile.open(measurements / "traces" / f"{archive}.tar.gz") as packed:
-            member = next(m for m in packed.getmembers() if mark in m.name)
-            content = packed.extractfile(member)
-            assert content is not None
-            path = folder / Path(member.name).name
-            path.write_bytes(content.read())
-            found.append(path)
-    return found[0], found[1]
+            name = next(name for name in packed.getnames() if mark in name)
+            packed.extract(name, folder, filter="data")
+            paths.append(folder / name)
+    return paths[0], paths[1]
 
 
 def test_joined_shapes_equal_the_recorded_ones(dlrm):

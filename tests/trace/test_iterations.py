@@ -11,9 +11,8 @@ from surrogate.trace.events.iterations import iteration_of, iterations, period, 
 
 def test_profiler_steps(make_trace, read):
     found = iterations(read(make_trace(steps=3)))
-    assert [(one.label, one.by, one.time_us) for one in found] == [
-        (f"ProfilerStep#{5 + i}", "step", 990.0) for i in range(3)
-    ]
+    labels = [f"ProfilerStep#{number}" for number in (5, 6, 7)]
+    assert [(one.label, one.by, one.time_us) for one in found] == [(label, "step", 990.0) for label in labels]
 
 
 def _without(trace, *prefixes):
@@ -117,13 +116,9 @@ def test_any_span_keeps_links_valid(made_once, start, length):
         part = trim(made_once, from_us=start, to_us=start + length)
     except ValueError:
         return
-    for links, table in (
-        (part.ranges.parent, part.ranges), (part.calls.range, part.ranges), (part.activities.range, part.ranges),
-        (part.activities.call, part.calls)
-    ):  # fmt: skip
-        assert ((links >= -1) & (links < max(len(table), 1))).all()
-    launched = part.activities.call >= 0
-    assert (
-        part.activities.correlation[launched] == part.calls.correlation[part.activities.call[launched]]
-    ).all()
+    ranges, calls, activities = part.ranges, part.calls, part.activities
+    for links in (ranges.parent, calls.range, activities.range):
+        assert ((links >= -1) & (links < max(len(ranges), 1))).all()
+    launched = activities.call >= 0
+    assert (activities.correlation[launched] == calls.correlation[activities.call[launched]]).all()
     assert (part.calls.kind != kinds.OTHER_CALL).all()

@@ -53,9 +53,7 @@ def test_both_generations_give_the_same_tables(make_trace, make_older, read):
     assert new.activities.call.tolist() == old.activities.call.tolist()
     assert new.activities.range.tolist() == old.activities.range.tolist()
     assert new.ranges.parent.tolist() == old.ranges.parent.tolist()
-    assert (
-        [(s.device, s.stream) for s in new.streams] == [(s.device, s.stream) for s in old.streams] == [(0, 7)]
-    )
+    assert all([(s.device, s.stream) for s in trace.streams] == [(0, 7)] for trace in (new, old))
 
 
 def test_tables_are_sorted_and_times_start_at_zero(make_trace, read):
@@ -147,12 +145,6 @@ def test_processes_with_the_same_correlation_ids_stay_apart(make_trace, read):
     assert (trace.activities.start_ns - calls < 1_000_000).all()
 
 
-def test_unknown_categories_are_counted_not_lost(make_trace, read):
-    trace = make_trace(steps=1)
-    trace["traceEvents"] += [{"ph": "X", "cat": "novel", "name": "n", "ts": 1, "dur": 1}] * 3
-    assert read(trace).ignored == {"novel (X)": 3}
-
-
 def test_synchronisation_records(make_trace, read):
     trace = make_trace(steps=1)
     trace["traceEvents"].append(
@@ -172,12 +164,6 @@ def test_a_truncated_file_gives_its_whole_events(make_trace, tmp_path):
     assert 0 < len(trace.ranges) < 20
     assert len(trace.notes) == 1 and "ends early" in trace.notes[0]
     assert (trace.rank, trace.devices[0].sms) == (3, 80)  # what stands before the events is kept
-
-
-@pytest.mark.parametrize("name", ["edge_no_gpu_events.json.gz", "edge_no_distributed_info.json.gz"])
-def test_real_odd_traces_read(real, name):
-    trace = real(name)
-    assert len(trace.ranges) == 2467 and len(trace.activities) == 0
 
 
 def test_every_activity_of_the_real_resnet_is_linked(resnet, measurements: Path):

@@ -26,12 +26,7 @@ def test_parents_are_the_latest_begun_intervals_that_include(rows):
             if r != row and thread[r] == thread[row] and start[r] <= start[row] and end[row] <= end[r]
             and (start[r], -end[r]) < (start[row], -end[row])
         ]  # fmt: skip
-        twins = [
-            r
-            for r in range(len(rows))
-            if (start[r], end[r], thread[r]) == (start[row], end[row], thread[row])
-        ]
-        if len(twins) > 1:
+        if rows.count(rows[row]) > 1:
             continue  # equal intervals nest in the order they are listed
         expected = max((start[r], -end[r]) for r in around) if around else None
         found = None if parent[row] < 0 else (start[parent[row]], -end[parent[row]])

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -102,12 +103,8 @@ def test_threads_keep_their_own_stacks():
             with tracer.span("layer", f"{number}.{i}"), tracer.span("operator", f"{number}.{i}.op"):
                 pass
 
-    with tracer.span("model", "net"):
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with tracer.span("model", "net"), ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
     spans = tracer.spans()
     assert len(spans) == 1 + 8 * 100
     for row in range(len(spans)):
@@ -117,11 +114,10 @@ def test_threads_keep_their_own_stacks():
             assert spans.name[int(spans.parent[row])] == "net"
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(1, 15), st.integers(0, 1)), max_size=20
-    )
-)
+ROW = st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(1, 15), st.integers(0, 1))
+
+
+@given(st.lists(ROW, max_size=20))
 def test_parents_include_their_children_from_above(rows):
     level, start, length, thread = (np.array([r[i] for r in rows], dtype=np.int64) for i in range(4))
     parent = parents_by_inclusion(level, start, start + length, thread)
@@ -185,9 +181,8 @@ def test_a_run_without_the_outer_span_is_refused():
 def test_a_small_torch_model_level_by_level():
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 14 * 14, 10)
-    )
+    nn = torch.nn
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 10))
     image = torch.randn(2, 3, 16, 16)
 
     def run(tracer: Tracer) -> None:
@@ -208,7 +203,6 @@ def test_a_small_torch_model_level_by_level():
     of_layer = {operators.name[row]: operators.name[operators.parent[row]] for row in range(len(operators))}
     assert of_layer["aten.convolution.default"] == "0" and of_layer["aten.addmm.default"] == "3"
     rows = found.rows().rows
-    assert (
-        rows[2]["model_us"] > rows[0]["model_us"] > 0
-    )  # dispatching each operator through Python costs time
+    # Dispatching each operator through Python costs time.
+    assert rows[2]["model_us"] > rows[0]["model_us"] > 0
     assert not any(module._forward_hooks for module in model.modules())

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from surrogate.collect.device import Kernel
+from surrogate.collect.device import Kernel, one_line
 
 BUFFER_BYTES = 8 << 20
 FORCED = 1
@@ -71,13 +71,10 @@ class Activity:
         """The instrument and nothing, or None and why it is missing."""
         try:
             from cupti import cupti  # pyright: ignore[reportMissingImports]
-        except (
-            ImportError,
-            RuntimeError,
-            OSError,
-        ) as error:  # its library may be missing, or refuse the driver
+        except (ImportError, RuntimeError, OSError) as error:
+            # its library may be missing, or refuse the driver
             missing = isinstance(error, ModuleNotFoundError)
-            return None, "cupti-python is not installed" if missing else _line(error)
+            return None, "cupti-python is not installed" if missing else one_line(error)
         activity = cls(cupti, flush_bytes)
         if activity.broken:  # no driver, another client, or no permission
             activity.close()
@@ -146,7 +143,7 @@ class Activity:
         try:
             call(*arguments)
         except self._errors as error:
-            self.broken = _line(error)
+            self.broken = one_line(error)
             return False
         return True
 
@@ -193,7 +190,3 @@ def _kernels(repeats: Sequence[Sequence[Kernel]]) -> tuple[Kernel, ...]:
         replace(launches[0], time_us=statistics.median(kernel.time_us for kernel in launches))
         for launches in zip(*alike, strict=True)
     )
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

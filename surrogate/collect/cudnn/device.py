@@ -37,7 +37,7 @@ class _Current:
     warmed: set[str] = field(default_factory=set)
 
 
-class CudnnDevice:
+class CudnnDevice(Instruments):
     """cuDNN's algorithms on the current GPU: their status, workspace, times and kernels; its heuristic; its Find.
 
     ``stopwatch`` times a call; another one may be put in its place, as the counters do.
@@ -51,19 +51,17 @@ class CudnnDevice:
         **parts: Any,
     ) -> None:
         """``parts``: stand-ins, as `Instruments` takes. `InputError` where libcudnn, CuPy or a GPU is missing."""
-        self._bench = Instruments(max_workspace_bytes, max_tensor_bytes, **parts)
-        self._gpu = self._bench.gpu
+        super().__init__(max_workspace_bytes, max_tensor_bytes, **parts)
         try:
-            self._convolutions = Convolutions(self._bench.library, self._bench.handle)
+            self._convolutions = Convolutions(self.library, self.handle)
         except CudnnError as error:
-            raise self._bench.does_not_start(error) from None
+            raise self.does_not_start(error) from None
         self._current: _Current | None = None
-        self.stopwatch = self._bench.stopwatch
 
     def describe(self) -> DeviceInfo:
         """The instruments' facts, and by which arithmetic each algorithm ran."""
         errors = {math: self._errors(conv) for math, conv in SELF_CHECK.items()}
-        return self._bench.describe("cudnn", relative_errors=errors)
+        return self.facts("cudnn", relative_errors=errors)
 
     def candidates(self, conv: Conv) -> tuple[str, ...]:
         """Every algorithm of the direction's enumeration."""
@@ -83,36 +81,33 @@ class CudnnDevice:
         try:
             current = self._set(conv)
             self._warm_rest(current)
-            workspace = (self._gpu.workspace, self._gpu.workspace_bytes)
+            workspace = (self.gpu.workspace, self.gpu.workspace_bytes)
             timed = self._convolutions.find(current.pointers, workspace)
-            self._gpu.synchronize()
+            self.gpu.synchronize()
         except (CudnnError, MemoryError, GpuFaultError):
-            settle(self._gpu)
+            settle(self.gpu)
             return ()
         return tuple(_choice(conv, entry) for entry in timed)
-
-    def conditions(self) -> Mapping[str, float]:
-        """Clocks, temperature, power, throttle reasons."""
-        return self._bench.conditions()
 
     def close(self) -> None:
         """Destroy descriptors and handle, and switch the instruments off."""
         self._convolutions.close()
-        self._bench.close()
+        super().close()
 
     def relative_error(self, conv: Conv, algorithm: str) -> float:
         """Error of one forward run against float64 on the same operands: it tells which arithmetic ran.
 
-        ``conv`` is a forward problem. Raises `CudnnError`, `MemoryError` or `GpuFaultError` where it cannot run.
+        ``conv`` is a forward problem in fp32 and NCHW. Raises `CudnnError`, `MemoryError` or `GpuFaultError` where it
+        cannot run.
         """
         current = self._set(conv)
         workspace_bytes = self._workspace_bytes(current, algorithm)
-        if workspace_bytes > self._gpu.workspace_bytes:
+        if workspace_bytes > self.gpu.workspace_bytes:
             raise MemoryError(f"the workspace needs {workspace_bytes} bytes")
         self.stopwatch.warm(self._call(current, algorithm, workspace_bytes))
         sizes = tensor_sizes_bytes(conv)
-        x, w, y = (self._gpu.read(current.pointers[role], sizes[role]) for role in ("x", "w", "y"))
-        return forward_error(conv, x, w, y)
+        raw = {role: self.gpu.read(current.pointers[role], sizes[role]) for role in ("x", "w", "y")}
+        return forward_error(conv, raw)
 
     def _errors(self, conv: Conv) -> dict[str, float | None]:
         """Algorithm → relative error on ``conv``, of those that run; None where it is not finite (JSON has no NaN)."""
@@ -122,7 +117,7 @@ class CudnnDevice:
                 error = self.relative_error(conv, algorithm)
                 errors[algorithm] = error if isfinite(error) else None
             except (CudnnError, MemoryError, GpuFaultError):
-                settle(self._gpu)
+                settle(self.gpu)
         return errors
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
@@ -138,17 +133,17 @@ class CudnnDevice:
             current = self._set(conv)
             current.warmed.add(algorithm)
             workspace_bytes = self._workspace_bytes(current, algorithm)
-            if workspace_bytes > self._gpu.workspace_bytes:
-                over = f"{workspace_bytes} bytes exceed the limit of {self._gpu.workspace_bytes}"
+            if workspace_bytes > self.gpu.workspace_bytes:
+                over = f"{workspace_bytes} bytes exceed the limit of {self.gpu.workspace_bytes}"
                 return Measurement("workspace_too_large", over, workspace_bytes=workspace_bytes)
             call = self._call(current, algorithm, workspace_bytes)
             timed = self.stopwatch.time(call, policy)
             return replace(timed, workspace_bytes=workspace_bytes, deterministic=deterministic)
         except CudnnError as error:
-            settle(self._gpu, error.code)
+            settle(self.gpu, error.code)
             return Measurement(error.status, str(error), workspace_bytes=workspace_bytes)
         except (GpuFaultError, MemoryError) as error:
-            settle(self._gpu)
+            settle(self.gpu)
             return Measurement("failed", str(error), workspace_bytes=workspace_bytes)
 
     def _warm_rest(self, current: _Current) -> None:
@@ -159,17 +154,17 @@ class CudnnDevice:
             current.warmed.add(algorithm)
             try:
                 workspace_bytes = self._workspace_bytes(current, algorithm)
-                if workspace_bytes <= self._gpu.workspace_bytes:
+                if workspace_bytes <= self.gpu.workspace_bytes:
                     self.stopwatch.warm(self._call(current, algorithm, workspace_bytes))
             except CudnnError as error:
-                settle(self._gpu, error.code)
+                settle(self.gpu, error.code)
             except GpuFaultError:
-                settle(self._gpu)
+                settle(self.gpu)
 
     def _call(self, current: _Current, algorithm: str, workspace_bytes: int) -> Callable[[], None]:
         """What launches the algorithm once on the current problem."""
         number = ALGORITHMS[current.conv.direction].index(algorithm)
-        workspace = (self._gpu.workspace, workspace_bytes)
+        workspace = (self.gpu.workspace, workspace_bytes)
         return lambda: self._convolutions.run(number, current.pointers, workspace)
 
     def _workspace_bytes(self, current: _Current, algorithm: str) -> int:
@@ -182,7 +177,7 @@ class CudnnDevice:
         self._current = None
         direction = self._convolutions.set(conv)
         sizes = tensor_sizes_bytes(conv)
-        placed = self._gpu.place([sizes[role] for role in direction.roles], conv.dtype)
+        placed = self.gpu.place([sizes[role] for role in direction.roles], conv.dtype)
         self._current = _Current(conv, dict(zip(direction.roles, placed, strict=True)))
         return self._current
 
@@ -200,28 +195,15 @@ def _choice(conv: Conv, entry: AlgoPerf) -> Choice:
     )
 
 
-def decode(raw: np.ndarray, dtype: str) -> np.ndarray:
-    """Bytes (uint8) of ``dtype`` as float64 values, flat; bf16 is the upper half of a float32."""
-    if dtype == "bf16":
-        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return raw.view({"fp64": np.float64, "fp32": np.float32, "fp16": np.float16}[dtype]).astype(np.float64)
+def forward_error(conv: Conv, raw: Mapping[str, np.ndarray]) -> float:
+    """‖y − reference‖ / ‖reference‖ of a forward result, fp32 in NCHW; ``raw``: role → its bytes.
 
-
-def forward_error(conv: Conv, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> float:
-    """‖y − reference‖ / ‖reference‖ of a forward result on ``x`` and ``w``, each raw bytes in ``conv``'s layout.
-
-    It tells which arithmetic ran: below 1e-5 for fp32 with FMA, about 3e-4 with TF32 (10 mantissa bits).
+    It tells which arithmetic ran: below 1e-5 for FMA, about 3e-4 with TF32 (10 mantissa bits).
     """
-
-    def as_nchw(raw: np.ndarray, n: int, c: int, h: int, w: int) -> np.ndarray:
-        flat = decode(raw, conv.dtype)
-        return (
-            flat.reshape(n, c, h, w)
-            if conv.layout == "NCHW"
-            else flat.reshape(n, h, w, c).transpose(0, 3, 1, 2)
-        )
-
-    image = as_nchw(x, conv.n, conv.c, conv.h, conv.w)
-    filters = as_nchw(w, conv.k, conv.c // conv.groups, conv.r, conv.s)
-    result = as_nchw(y, conv.n, conv.k, conv.out_h, conv.out_w)
-    return relative_error(result, direct(image, filters, conv))
+    shapes = {
+        "x": (conv.n, conv.c, conv.h, conv.w),
+        "w": (conv.k, conv.c // conv.groups, conv.r, conv.s),
+        "y": (conv.n, conv.k, conv.out_h, conv.out_w),
+    }
+    x, w, y = (raw[role].view(np.float32).reshape(shape) for role, shape in shapes.items())
+    return relative_error(y, direct(x, w, conv))

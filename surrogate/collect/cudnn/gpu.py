@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from surrogate.collect.cudnn.library import may_be_sticky
-from surrogate.collect.device import DeviceLostError
+from surrogate.collect.device import DeviceLostError, one_line
+from surrogate.features.elementwise import round_up
 from surrogate.features.errors import InputError
 
 FLUSH_BYTES = 256 << 20
@@ -54,7 +55,7 @@ class Gpu:
             self._flush = cupy.empty(FLUSH_BYTES, cupy.uint8)
         except (self._error, MemoryError) as error:
             raise InputError(
-                f"no usable GPU: {_line(error)}; check nvidia-smi and the driver's version"
+                f"no usable GPU: {one_line(error)}; check nvidia-smi and the driver's version"
             ) from None
         self._random = np.random.Generator(np.random.PCG64(seed))
         self._pools: dict[str, Any] = {}
@@ -112,7 +113,7 @@ class Gpu:
         Operands grow from the arena's start and results from its end, so that operands are refilled only
         where a result lay. Raises `MemoryError` where the arena is too small.
         """
-        first, second, result = (_round_up(size) for size in sizes_bytes)
+        first, second, result = (round_up(size, ALIGNMENT) for size in sizes_bytes)
         held = self._tensors.size
         start = int(self._tensors.data.ptr)
         result_at = (held - result) // ALIGNMENT * ALIGNMENT
@@ -147,15 +148,11 @@ class Gpu:
         try:
             self._stream.synchronize()
         except self._error as error:
-            self._raise_lost()
-            raise GpuFaultError(_line(error)) from None
-
-    def _raise_lost(self) -> None:
-        """A sticky error is returned by every later call: ask once more."""
-        try:
-            self._cupy.cuda.runtime.deviceSynchronize()
-        except self._error as error:
-            raise DeviceLostError(_line(error)) from None
+            try:  # a sticky error is returned by every later call: ask once more
+                self._cupy.cuda.runtime.deviceSynchronize()
+            except self._error as again:
+                raise DeviceLostError(one_line(again)) from None
+            raise GpuFaultError(one_line(error)) from None
 
     def _fill(self, bytes_: int, dtype: str) -> None:
         filled_dtype, filled = self._filled
@@ -201,13 +198,5 @@ def settle(gpu: Any, code: int | None = None) -> None:
         return
 
 
-def _round_up(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
 def _cuda_version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())

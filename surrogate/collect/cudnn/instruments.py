@@ -17,7 +17,7 @@ FIRST_WITHOUT_VOLTA = 91100
 
 
 class Instruments:
-    """cuDNN started on the current GPU, and all that times it."""
+    """cuDNN started on the current GPU, and all that times it; the devices on that GPU are made of them."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Instruments:
             text += "; for this GPU: pip install 'nvidia-cudnn-cu12<9.11'"
         return InputError(text)
 
-    def describe(self, library: str, **properties: Any) -> DeviceInfo:
+    def facts(self, library: str, **properties: Any) -> DeviceInfo:
         """The driver's name of the GPU, cuDNN's version, and everything that could change a time."""
         versions = {**self.gpu.versions(), "cudnn": self.library.version}
         driver = self._clocks.driver_version() if self._clocks else ""

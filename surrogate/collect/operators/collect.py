@@ -52,9 +52,7 @@ def collect_operators(
             except DeviceLostError as error:
                 lost_in_a_row += 1
                 result = Measurement("failed", f"the device was lost: {error}")
-            run.append(
-                {"kind": KIND, "problem": operator.key, "result": result.to_dict(), "conditions": conditions}
-            )
+            run.append({"kind": KIND, "problem": operator.key, "result": result, "conditions": conditions})
             done.add(operator.key)
             statuses[result.status] += 1
             if progress:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from surrogate.collect.cpu.algorithms import LIBRARY
 from surrogate.collect.device import DeviceInfo, Measurement
@@ -61,7 +62,7 @@ def prepared(operator: Operator, random: np.random.Generator) -> Callable[[], An
         return _embedding(operator, random)
     if kind == "softmax":
         scores = _normal(random, *operator.sizes)
-        return lambda: softmax(scores)
+        return lambda: softmax(scores, axis=1)
     x = _normal(random, *operator.sizes[:4])
     if kind == "add":
         other = _normal(random, *operator.sizes)
@@ -75,12 +76,6 @@ def prepared(operator: Operator, random: np.random.Generator) -> Callable[[], An
         "batch_norm": lambda: batch_norm(x),
         "max_pool": lambda: max_pool(x, operator["window"], operator["stride"]),
     }[kind]
-
-
-def softmax(x: np.ndarray) -> np.ndarray:
-    """Softmax of each row of x (n, c)."""
-    shifted = np.exp(x - x.max(axis=1, keepdims=True))
-    return shifted / shifted.sum(axis=1, keepdims=True)
 
 
 def batch_norm(x: np.ndarray) -> np.ndarray:

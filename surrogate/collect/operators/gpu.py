@@ -7,7 +7,7 @@ strides over the dimension, so its loads of a row are contiguous.
 """
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from surrogate.collect.cudnn.convolution import DTYPES, LAYOUTS
 from surrogate.collect.cudnn.gpu import GpuFaultError, settle
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import CudnnError, Handle, Library
-from surrogate.collect.device import DeviceInfo, Measurement
+from surrogate.collect.device import DeviceInfo, Measurement, one_line
 from surrogate.collect.operators.operator import Operator
 from surrogate.collect.protocol import RepeatPolicy
 
@@ -214,49 +214,44 @@ def cupy_stream(cupy: Any, pointer: int) -> Any:
     return cupy.cuda.ExternalStream(pointer)
 
 
-class GpuOperators:
+class GpuOperators(Instruments):
     """The operators' device on the current GPU."""
 
     def __init__(self) -> None:
         """Raises `InputError` where libcudnn, CuPy or a GPU is missing."""
-        self._bench = Instruments(ARENA_BYTES, ARENA_BYTES)
-        self._gpu = self._bench.gpu
+        super().__init__(ARENA_BYTES, ARENA_BYTES)
         import cupy  # pyright: ignore[reportMissingImports]
 
         self._cupy: Any = cupy
-        self._stream = cupy_stream(cupy, self._gpu.stream)
+        self._stream = cupy_stream(cupy, self.gpu.stream)
         try:
-            self._cudnn = CudnnCalls(self._bench.library, self._bench.handle)
+            self._cudnn = CudnnCalls(self.library, self.handle)
         except (CudnnError, AttributeError) as error:
-            raise self._bench.does_not_start(error) from None
+            raise self.does_not_start(error) from None
         self._own = CupyCalls(cupy)
 
     def describe(self) -> DeviceInfo:
         """The driver's name of the GPU, and every library that an operator uses."""
-        return self._bench.describe("cuda")
+        return self.facts("cuda")
 
     def measure(self, operator: Operator, policy: RepeatPolicy) -> Measurement:
         """Place the operands, then time the call. Raises `DeviceLostError` after a sticky CUDA error."""
         try:
             with self._stream:
-                return self._bench.stopwatch.time(self._prepared(operator), policy)
+                return self.stopwatch.time(self._prepared(operator), policy)
         except CudnnError as error:
-            settle(self._gpu, error.code)
+            settle(self.gpu, error.code)
             return Measurement(error.status, str(error))
         except (GpuFaultError, MemoryError, self._cupy.cuda.runtime.CUDARuntimeError) as error:
-            settle(self._gpu)
-            return Measurement("failed", " ".join(str(error).split()))
+            settle(self.gpu)
+            return Measurement("failed", one_line(error))
         finally:
             self._cupy.get_default_memory_pool().free_all_blocks()
-
-    def conditions(self) -> Mapping[str, float]:
-        """Clocks, temperature, power, throttle reasons."""
-        return self._bench.conditions()
 
     def close(self) -> None:
         """Destroy handle and descriptors, and switch the instruments off."""
         self._cudnn.close()
-        self._bench.close()
+        super().close()
 
     def _prepared(self, operator: Operator) -> Callable[[], None]:
         calls = self._cudnn if operator.kind in CUDNN_KINDS else self._own

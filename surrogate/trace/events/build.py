@@ -7,15 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surrogate.trace.events import kinds
-from surrogate.trace.events.raw import (
-    COLUMNS,
-    Columns,
-    Interner,
-    RawTrace,
-    columns_of,
-    integers,
-    triples,
-)
+from surrogate.trace.events.raw import COLUMNS, Columns, Interner, RawTrace, columns_of, integers, triples
 from surrogate.trace.events.tables import (
     Activities,
     Allocations,
@@ -26,6 +18,7 @@ from surrogate.trace.events.tables import (
     Syncs,
     Thread,
     Trace,
+    linked,
 )
 
 _WHOLE_US_NS = 1000
@@ -79,9 +72,8 @@ def _calls(table: Columns, names: Sequence[str], ranges: Ranges, tolerance: int)
     columns = {name: table[name] for name in COLUMNS["calls"][2:]}
     columns["kind"] = _lookup(names, columns["name"], kinds.call_kind)
     around = within(table.start_ns, table.end_ns, columns["thread"], ranges, tolerance)
-    lost = np.flatnonzero(around < 0)
     # A profiler that numbers threads differently for calls and operators still gives the operator's id.
-    around[lost] = _by_external_id(columns["external_id"][lost], columns["correlation"][lost], ranges)
+    around = np.where(around < 0, _by_external_id(table, ranges), around)
     return Calls(table.start_ns, table.end_ns, **columns, range=around)
 
 
@@ -102,8 +94,8 @@ class _DeviceTables:
         self.names, self.ranges, self.calls = names, ranges, calls
         self.streams: Interner[Any] = Interner(lambda key: key)
         self.processes = {name: i for i, name in enumerate(dict.fromkeys(process for process, _ in threads))}
-        of_thread = np.array([self.processes[process] for process, _ in threads] or [-1], dtype=np.int64)
-        self.process_of_call = of_thread[calls.thread] if len(calls) else calls.thread
+        of_thread = np.array([self.processes[process] for process, _ in threads], dtype=np.int64)
+        self.process_of_call = linked(of_thread, calls.thread)
 
     def activities(self, table: Columns) -> Activities:
         columns = {name: table[name] for name in _PLAIN}
@@ -111,11 +103,7 @@ class _DeviceTables:
         directions = np.where(columns["copy_kind"] >= 0, columns["copy_kind"], directions)
         columns["copy_kind"] = np.where(columns["kind"] == kinds.COPY, directions, -1)
         call = self._launches(table)
-        around = np.where(call >= 0, self.calls.range[call] if len(self.calls) else -1, -1)
-        lost = np.flatnonzero(call < 0)
-        around[lost] = _by_external_id(
-            columns["external_id"][lost], columns["correlation"][lost], self.ranges
-        )
+        around = np.where(call < 0, _by_external_id(table, self.ranges), linked(self.calls.range, call))
         return Activities(
             table.start_ns, table.end_ns, **columns, stream=self._stream_column(table),
             grid=triples(table.values["grid"]), block=triples(table.values["block"]),
@@ -211,14 +199,14 @@ def within(start_ns: Ints, end_ns: Ints, thread: Ints, ranges: Ranges, tolerance
     return parent[count:]
 
 
-def _by_external_id(external_id: Ints, correlation: Ints, ranges: Ranges) -> Ints:
-    """The range with that id, -1 for none; newer profilers put the correlation id in the field, which means nothing."""
-    known = np.flatnonzero(ranges.external_id > 0)
+def _by_external_id(table: Columns, ranges: Ranges) -> Ints:
+    """The range with each row's id, -1 for none; newer profilers put the correlation id there, which means nothing."""
+    external_id, known = table["external_id"], np.flatnonzero(ranges.external_id > 0)
     if not len(known) or not len(external_id):
         return np.full(len(external_id), -1, np.int64)
     order = known[np.argsort(ranges.external_id[known], kind="stable")]
     at = np.minimum(np.searchsorted(ranges.external_id[order], external_id), len(order) - 1)
-    good = (ranges.external_id[order[at]] == external_id) & (external_id != correlation)
+    good = (ranges.external_id[order[at]] == external_id) & (external_id != table["correlation"])
     return np.where(good, order[at], -1)
 
 

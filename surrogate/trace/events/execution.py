@@ -48,7 +48,9 @@ def with_execution_trace(trace: Trace, path: str | Path) -> Trace:
             " give the execution trace of the same program"
         )
     columns = {c: getattr(trace.ranges, c).copy() for c in ("shapes", "types", "inputs", "outputs")}
-    known = {c: _interned(getattr(trace, c)) for c in ("shapes", "types", "inputs")}
+    known: dict[str, Interner[Any]] = {
+        c: Interner(lambda value: value, getattr(trace, c)) for c in ("shapes", "types", "inputs")
+    }
     for row, node in pairs:
         columns["outputs"][row] = known["shapes"].index(node.outputs)
         for column, values in known.items():
@@ -61,13 +63,6 @@ def with_execution_trace(trace: Trace, path: str | Path) -> Trace:
         notes=(*trace.notes, note),
         **{column: tuple(values.values) for column, values in known.items()},
     )
-
-
-def _interned(values: Sequence[Any]) -> Interner[Any]:
-    known: Interner[Any] = Interner(lambda value: value)
-    for value in values:
-        known.index(value)
-    return known
 
 
 def read_execution_trace(path: str | Path) -> list[Node]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from surrogate.features.errors import InputError
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Ints, Ranges, Trace, take
+from surrogate.trace.events.tables import Ints, Ranges, Trace, enclosing, grouped, linked, take
 
 Mask = NDArray[np.bool_]
 _MIN_MATCH = 0.9
@@ -199,10 +199,7 @@ def _by_iteration(trace: Trace, wanted: Sequence[int]) -> Trace:
                 f"iteration {index} is not in {trace.source}; it has {listed} (by {every[0].by})"
             )
     kept = tuple(every[index] for index in dict.fromkeys(wanted))
-    of_range, of_call, of_activity = iteration_of(kept, trace)
-    return _subset(
-        trace, of_range >= 0, of_call >= 0, of_activity >= 0, lambda times: iteration_at(kept, times) >= 0
-    )
+    return _subset(trace, lambda times: iteration_at(kept, times) >= 0, iteration_of(kept, trace)[2] >= 0)
 
 
 def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
@@ -214,14 +211,14 @@ def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
     def inside(times: Ints) -> Mask:
         return (times >= low) & (times < high)
 
-    ranges, calls, activities = trace.ranges, trace.calls, trace.activities
-    of_call, own = inside(calls.start_ns), inside(activities.start_ns)
-    kept = np.where(activities.call >= 0, of_call[activities.call] if len(calls) else own, own)
-    if not kept.any() and not of_call.any() and not inside(ranges.start_ns).any():
+    activities, of_call = trace.activities, inside(trace.calls.start_ns)
+    own = inside(activities.start_ns)
+    kept = np.where(activities.call >= 0, linked(of_call, activities.call, False), own)
+    if not kept.any() and not of_call.any() and not inside(trace.ranges.start_ns).any():
         raise InputError(
             f"{trace.source}: nothing starts between {from_us:g} and {to_us:g} µs; it lasts {(last - first) / 1e3:g} µs"
         )
-    return _subset(trace, inside(ranges.start_ns), of_call, kept, inside)
+    return _subset(trace, inside, kept)
 
 
 def _by_gpu(trace: Trace, gpu: int) -> Trace:
@@ -238,19 +235,21 @@ def _by_gpu(trace: Trace, gpu: int) -> Trace:
     )
 
 
-def _subset(
-    trace: Trace, ranges: Mask, calls: Mask, activities: Mask, inside: Callable[[Ints], Mask]
-) -> Trace:
-    """The chosen rows with their links renumbered; a link to a range that went leads to the next one around it."""
-    new_range, frames_kept = _new_rows(trace.ranges, ranges), inside(trace.frames.start_ns)
+def _subset(trace: Trace, inside: Callable[[Ints], Mask], activities: Mask) -> Trace:
+    """What starts ``inside`` and the chosen activities, links renumbered.
+
+    A link to a range that went leads to the next one around it.
+    """
+    ranges, new_range = _nested(trace.ranges, inside(trace.ranges.start_ns))
+    calls = inside(trace.calls.start_ns)
     new_call = np.append(np.where(calls, np.cumsum(calls) - 1, -1), -1)
     kept_calls, kept_activities = take(trace.calls, calls), take(trace.activities, activities)
     kept_syncs = take(trace.syncs, inside(trace.syncs.start_ns))
     kept_allocations = take(trace.allocations, inside(trace.allocations.time_ns))
     return replace(
         trace,
-        ranges=_nested(trace.ranges, ranges, new_range),
-        frames=_nested(trace.frames, frames_kept, _new_rows(trace.frames, frames_kept)),
+        ranges=ranges,
+        frames=_nested(trace.frames, inside(trace.frames.start_ns))[0],
         calls=replace(kept_calls, range=new_range[kept_calls.range]),
         activities=replace(
             kept_activities, range=new_range[kept_activities.range], call=new_call[kept_activities.call]
@@ -260,22 +259,14 @@ def _subset(
     )
 
 
-def _new_rows(table: Ranges, kept: Mask) -> Ints:
-    """Old row → new row of it or of its nearest kept ancestor, -1 for none; a last entry serves the link -1."""
-    rows = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1).tolist()
-    parents = table.parent.tolist()
-    for row in np.argsort(table.depth, kind="stable").tolist():  # outer ranges first
-        if rows[row] < 0:
-            rows[row] = rows[parents[row]]
-    return np.array(rows, dtype=np.int64)
+def _nested(table: Ranges, kept: Mask) -> tuple[Ranges, Ints]:
+    """The kept rows with parents and depths among themselves; old row → new row of it or its nearest kept ancestor.
 
-
-def _nested(table: Ranges, kept: Mask, new_rows: Ints) -> Ranges:
-    """The kept rows with parents and depths among themselves; the old depths still tell outer from inner."""
+    The second is -1 for none; its last entry serves the link -1.
+    """
+    new_rows = np.append(linked(np.cumsum(kept) - 1, enclosing(table, kept)), -1)
     part = take(table, kept)
-    parents = new_rows[part.parent]
-    depth, above = [0] * len(part), parents.tolist()
-    for row in np.argsort(part.depth, kind="stable").tolist():
-        if above[row] >= 0:
-            depth[row] = depth[above[row]] + 1
-    return replace(part, parent=parents, depth=np.array(depth, dtype=np.int64))
+    parent, depth = new_rows[part.parent], np.zeros(len(part), np.int64)
+    for _, rows in grouped(part.depth, np.arange(len(part))):  # outer ranges first
+        depth[rows] = linked(depth, parent[rows]) + 1
+    return replace(part, parent=parent, depth=depth), new_rows

@@ -20,43 +20,36 @@ SYNC_EVENT, SYNC_STREAM_WAIT, SYNC_STREAM, SYNC_CONTEXT, SYNC_UNKNOWN = range(5)
 """Kinds of a synchronisation record."""
 SYNC_KINDS = ("event", "stream waits for event", "stream", "context", "unknown")
 
-# First match wins, on the name in lower case: CUDA's runtime and driver API and HIP's.
-_CALLS = (
-    (re.compile(r"graphlaunch"), GRAPH_LAUNCH),
-    (re.compile(r"launch(?!hostfunc)"), LAUNCH),
-    (re.compile(r"memcpy"), COPY_CALL),
-    (re.compile(r"memset"), MEMSET_CALL),
-    (re.compile(r"synchronize"), SYNC_CALL),
-    (re.compile(r"eventrecord"), RECORD_CALL),
-    (re.compile(r"waitevent|waitvalue"), WAIT_CALL),
-    (re.compile(r"malloc|free|hostalloc|memalloc|memcreate|memmap|hostregister"), MEMORY_CALL),
-)
-_COPIES = (
-    (re.compile(r"htod|host\W*(?:to|->)\W*device"), TO_DEVICE),
-    (re.compile(r"dtoh|device\W*(?:to|->)\W*host"), TO_HOST),
-    (re.compile(r"dtod|device\W*(?:to|->)\W*device"), ON_DEVICE),
-    (re.compile(r"ptop|peer"), PEER),
-    (re.compile(r"htoh"), ON_HOST),
-)
+# Regular expressions of which the first match wins, on the name in lower case: CUDA's runtime and driver API and HIP's.
+_CALLS = {
+    r"graphlaunch": GRAPH_LAUNCH, r"launch(?!hostfunc)": LAUNCH, r"memcpy": COPY_CALL, r"memset": MEMSET_CALL,
+    r"synchronize": SYNC_CALL, r"eventrecord": RECORD_CALL, r"waitevent|waitvalue": WAIT_CALL,
+    r"malloc|free|hostalloc|memalloc|memcreate|memmap|hostregister": MEMORY_CALL,
+}  # fmt: skip
+_COPIES = {
+    r"htod|host\W*(?:to|->)\W*device": TO_DEVICE, r"dtoh|device\W*(?:to|->)\W*host": TO_HOST,
+    r"dtod|device\W*(?:to|->)\W*device": ON_DEVICE, r"ptop|peer": PEER, r"htoh": ON_HOST,
+}  # fmt: skip
 _SYNCS = {
-    "wait": SYNC_STREAM_WAIT, "event": SYNC_EVENT, "stream": SYNC_STREAM, "context": SYNC_CONTEXT,
-    "device": SYNC_CONTEXT,
+    r"wait": SYNC_STREAM_WAIT, r"event": SYNC_EVENT, r"stream": SYNC_STREAM, r"context|device": SYNC_CONTEXT,
 }  # fmt: skip
 
 
 def call_kind(name: str) -> int:
     """The kind of the runtime or driver call of that name."""
-    lower = name.lower()
-    return next((kind for pattern, kind in _CALLS if pattern.search(lower)), OTHER_CALL)
+    return _first(_CALLS, name, OTHER_CALL)
 
 
 def copy_kind(name: str) -> int:
     """The direction in the name of a copy, such as ``Memcpy HtoD (Pageable -> Device)``."""
-    lower = name.lower()
-    return next((kind for pattern, kind in _COPIES if pattern.search(lower)), OTHER_COPY)
+    return _first(_COPIES, name, OTHER_COPY)
 
 
 def sync_kind(name: str) -> int:
     """The kind of a synchronisation record by its name, such as ``Stream Wait Event``."""
+    return _first(_SYNCS, name, SYNC_UNKNOWN)
+
+
+def _first(kinds: dict[str, int], name: str, otherwise: int) -> int:
     lower = name.lower()
-    return next((kind for mark, kind in _SYNCS.items() if mark in lower), SYNC_UNKNOWN)
+    return next((kind for pattern, kind in kinds.items() if re.search(pattern, lower)), otherwise)

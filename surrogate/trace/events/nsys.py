@@ -154,13 +154,9 @@ class _Export:
         ):
             capability = major + minor / 10 if isinstance(major, int) and isinstance(minor, int) else 0.0
             index = cuda.get(gpu, gpu)
+            count = max(sms, 0) if isinstance(sms, int) else 0
             if isinstance(index, int):
-                yield Device(
-                    index,
-                    clean_name(name or ""),
-                    round(capability, 1),
-                    max(sms, 0) if isinstance(sms, int) else 0,
-                )
+                yield Device(index, clean_name(name or ""), round(capability, 1), count)
 
 
 def _activity(

@@ -4,9 +4,8 @@ Readers append one tuple per event to a `RawTrace`, its values as the file holds
 one table into NumPy columns: fast where every value is a plain number, value by value where a file is damaged.
 """
 
-import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -45,11 +44,13 @@ _DAMAGE = (ValueError, TypeError, OverflowError)
 class Interner(Generic[T]):
     """Gives each distinct value an index, in the order of first sight; ``clean`` is applied to new values."""
 
-    def __init__(self, clean: Callable[[Any], T]) -> None:
+    def __init__(self, clean: Callable[[Any], T], known: Iterable[Any] = ()) -> None:
         self._clean = clean
         self._index: dict[Hashable, int] = {}
         self._by_clean: dict[T, int] = {}
         self.values: list[T] = []
+        for value in known:
+            self.index(value)
 
     def index(self, key: Hashable, value: Any = None) -> int:
         """The index of ``key`` (cleaned from ``value``, or from the key itself)."""
@@ -154,18 +155,23 @@ def columns_of(rows: Sequence[Row], names: tuple[str, ...], exact_ns: bool) -> C
 
 def integers(values: Sequence[Any], default: int = -1) -> Ints:
     """int64 column; ``default`` where a value is no number of 64 bits."""
-    try:
-        return np.array(values, np.int64).reshape(len(values))
-    except _DAMAGE:
-        return np.fromiter((_integer(value, default) for value in values), np.int64, len(values))
+    return _column(values, int, np.int64, default)
 
 
-def floats(values: Sequence[Any]) -> NDArray[np.float64]:
-    """float64 column; NaN where a value is no number."""
+def _column(values: Sequence[Any], convert: Callable[[Any], Any], dtype: Any, default: float) -> NDArray[Any]:
+    """All values at once where each is a number, else one by one, with ``default`` in the place of damage."""
+
+    def number(value: Any) -> float:
+        try:
+            converted = convert(value)
+        except _DAMAGE:
+            return default
+        return converted if abs(converted) <= _LIMIT else default
+
     try:
-        return np.array(values, np.float64).reshape(len(values))
+        return np.array(values, dtype).reshape(len(values))
     except _DAMAGE:
-        return np.fromiter(map(_float, values), np.float64, len(values))
+        return np.fromiter(map(number, values), dtype, len(values))
 
 
 def triples(values: Sequence[Any]) -> Ints:
@@ -180,23 +186,8 @@ def nanoseconds(values: Sequence[Any]) -> tuple[Ints, NDArray[np.bool_], bool]:
 
     A float of µs since 1970 resolves 0.25 µs only, so whole and fractional part are converted apart.
     """
-    numbers = floats(values)
+    numbers = _column(values, float, np.float64, np.nan)
     valid = np.abs(numbers) <= _MAX_TIME_US
     whole = np.floor(np.where(valid, numbers, 0.0))
     part = np.rint((np.where(valid, numbers, 0.0) - whole) * 1000)
     return whole.astype(np.int64) * 1000 + part.astype(np.int64), valid, not part.any()
-
-
-def _integer(value: Any, default: int) -> int:
-    try:
-        number = int(value)
-    except _DAMAGE:
-        return default
-    return number if abs(number) <= _LIMIT else default
-
-
-def _float(value: Any) -> float:
-    try:
-        return float(value)
-    except _DAMAGE:
-        return math.nan

@@ -145,15 +145,13 @@ class _EventReader:
     def __init__(self, raw: RawTrace) -> None:
         self.raw, self.count = raw, 0
         self.handlers: dict[str, Handler] = {"python_function": self.frame, "cuda_sync": self.sync}
-        kinds_of = [
-            (_RANGES, self.range),
-            (dict.fromkeys(_CALLS, -1), self.call),
-            (_ACTIVITIES, self.activity),
-        ]
-        for categories, method in kinds_of:
-            for category, kind in categories.items():
-                handler = partial(method, kind=kind)
-                self.handlers[category] = self.handlers[category.capitalize()] = handler
+        of_category = {
+            **{category: partial(self.range, kind=kind) for category, kind in _RANGES.items()},
+            **dict.fromkeys(_CALLS, self.call),
+            **{category: partial(self.activity, kind=kind) for category, kind in _ACTIVITIES.items()},
+        }
+        for category, handler in of_category.items():
+            self.handlers[category] = self.handlers[category.capitalize()] = handler
 
     def take(self, event: dict[str, Any]) -> dict[str, Any] | None:
         """The object itself, or None for an event, which is kept as a row."""
@@ -187,64 +185,50 @@ class _EventReader:
         raw, get = self.raw, arguments.get
         dims, stack = get("Input Dims", get("Input dims")), get("Call stack")
         types, inputs = get("Input type"), get("Concrete Inputs")
-        raw.ranges.append(
-            (
-                event.get("ts"), event.get("dur"), raw.name(event.get("name")), kind, self.thread(event),
-                get("External id", get("external id", -1)), get("Sequence number", -1), get("Fwd thread id", -1),
-                raw.shapes.index(repr(dims), dims) if dims is not None else -1,
-                raw.types.index(repr(types), types) if types is not None else -1,
-                raw.inputs.index(repr(inputs), inputs) if inputs is not None else -1,
-                -1,
-                raw.name(stack) if stack else -1,
-            )
-        )  # fmt: skip
+        raw.ranges.append((
+            event.get("ts"), event.get("dur"), raw.name(event.get("name")), kind, self.thread(event),
+            get("External id", get("external id", -1)), get("Sequence number", -1), get("Fwd thread id", -1),
+            raw.shapes.index(repr(dims), dims) if dims is not None else -1,
+            raw.types.index(repr(types), types) if types is not None else -1,
+            raw.inputs.index(repr(inputs), inputs) if inputs is not None else -1,
+            -1,
+            raw.name(stack) if stack else -1,
+        ))  # fmt: skip
 
     def frame(self, event: dict[str, Any], arguments: dict[str, Any]) -> None:
-        self.raw.frames.append(
-            (
-                event.get("ts"), event.get("dur"), self.raw.name(event.get("name")), kinds.FRAME, self.thread(event),
-                arguments.get("Python id", -1), -1, -1, -1, -1, -1, -1, -1,
-            )
-        )  # fmt: skip
+        self.raw.frames.append((
+            event.get("ts"), event.get("dur"), self.raw.name(event.get("name")), kinds.FRAME, self.thread(event),
+            arguments.get("Python id", -1), -1, -1, -1, -1, -1, -1, -1,
+        ))  # fmt: skip
 
-    def call(self, event: dict[str, Any], arguments: dict[str, Any], kind: int) -> None:
+    def call(self, event: dict[str, Any], arguments: dict[str, Any]) -> None:
         get = arguments.get
-        self.raw.calls.append(
-            (
-                event.get("ts"), event.get("dur"), self.raw.name(event.get("name")), kind, self.thread(event),
-                get("correlation", -1), get("External id", get("external id", -1)),
-            )
-        )  # fmt: skip
+        self.raw.calls.append((
+            event.get("ts"), event.get("dur"), self.raw.name(event.get("name")), -1, self.thread(event),
+            get("correlation", -1), get("External id", get("external id", -1)),
+        ))  # fmt: skip
 
     def activity(self, event: dict[str, Any], arguments: dict[str, Any], kind: int) -> None:
         get = arguments.get
-        self.raw.activities.append(
-            (
-                event.get("ts"), event.get("dur"), self.raw.name(event.get("name")), kind,
-                get("device", event.get("pid")), get("stream", event.get("tid")), "",
-                get("correlation", -1), get("External id", get("external id", -1)),
-                get("grid"), get("block"), get("registers per thread", -1), get("shared memory", -1),
-                get("bytes", -1), -1, get("graph node id", 0),
-            )
-        )  # fmt: skip
+        self.raw.activities.append((
+            event.get("ts"), event.get("dur"), self.raw.name(event.get("name")), kind,
+            get("device", event.get("pid")), get("stream", event.get("tid")), "",
+            get("correlation", -1), get("External id", get("external id", -1)),
+            get("grid"), get("block"), get("registers per thread", -1), get("shared memory", -1),
+            get("bytes", -1), -1, get("graph node id", 0),
+        ))  # fmt: skip
 
     def sync(self, event: dict[str, Any], arguments: dict[str, Any]) -> None:
         get = arguments.get
-        self.raw.syncs.append(
-            (
-                event.get("ts"), event.get("dur"), self.raw.name(get("cuda_sync_kind", event.get("name"))), -1,
-                get("device", event.get("pid")), get("stream", event.get("tid")), "", get("correlation", -1),
-            )
-        )  # fmt: skip
+        self.raw.syncs.append((
+            event.get("ts"), event.get("dur"), self.raw.name(get("cuda_sync_kind", event.get("name"))), -1,
+            get("device", event.get("pid")), get("stream", event.get("tid")), "", get("correlation", -1),
+        ))  # fmt: skip
 
     def allocation(self, event: dict[str, Any], arguments: dict[str, Any]) -> None:
         get = arguments.get
         device = get("Device Id", -1) if get("Device Type", 0) else -1
-        self.raw.allocations.append(
-            (
-                event.get("ts"), get("Bytes"), device, self.thread(event),
-            )
-        )  # fmt: skip
+        self.raw.allocations.append((event.get("ts"), get("Bytes"), device, self.thread(event)))
 
 
 def _devices(properties: Any) -> list[Device]:

@@ -234,6 +234,25 @@ def merged(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     return starts[np.concatenate([[0], new])], reach[np.concatenate([new - 1, [len(reach) - 1]])]
 
 
+def enclosing(ranges: Ranges, chosen: NDArray[np.bool_], *, outermost: bool = False) -> Ints:
+    """For every range the innermost chosen one (or the outermost) of itself and those around it, -1 for none."""
+    found = np.where(chosen, np.arange(len(ranges)), -1)
+    for _, rows in grouped(ranges.depth, np.arange(len(ranges))):  # outer ranges first
+        parents, own = ranges.parent[rows], found[rows]
+        above = np.where(parents >= 0, found[parents], -1)
+        found[rows] = np.where((above >= 0) & (outermost | (own < 0)), above, own)
+    return found
+
+
+def holding(ranges: Ranges, inner: Ints) -> NDArray[np.bool_]:
+    """The ranges in the rows ``inner`` (-1: none) and all those around them."""
+    held = np.zeros(len(ranges) + 1, np.bool_)  # the last one takes what -1 refers to
+    held[inner] = True
+    for _, rows in reversed(grouped(ranges.depth, np.arange(len(ranges)))):  # inner ranges first
+        held[ranges.parent[rows[held[rows]]]] = True
+    return held[:-1]
+
+
 def grouped(column: Ints, rows: Ints) -> list[tuple[int, Ints]]:
     """(value, those of ``rows`` that have it in ``column``), values ascending and rows in their order."""
     order = rows[np.argsort(column[rows], kind="stable")]

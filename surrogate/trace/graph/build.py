@@ -75,21 +75,21 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
         *assembly.handover_edges(),
         *assembly.end_edges(),
     ]
-    counts: dict[str, int] = dict.fromkeys(t.EDGE_KINDS, 0)
-    for part in edges:
-        counts[t.EDGE_KINDS[part.kind]] += len(part.src)
     activities, sizes = trace.activities, [len(part.src) for part in edges]
+    edge_kind = np.repeat(np.array([part.kind for part in edges], np.int64), sizes)
+    counts = np.bincount(edge_kind, minlength=len(t.EDGE_KINDS)).tolist()
     coverage = Coverage(
-        len(host), len(activities), int((activities.call < 0).sum()), int((activities.graph_node > 0).sum()), counts,
-        syncs, lost_syncs, waits, lost_waits, int((delays.unexplained_us > 0).sum()),
-        float(delays.unexplained_us.sum()), delays.latency_us, delays.typical_gap_us,
+        len(host), len(activities), int((activities.call < 0).sum()), int((activities.graph_node > 0).sum()),
+        dict(zip(t.EDGE_KINDS, counts, strict=True)), syncs, lost_syncs, waits, lost_waits,
+        int((delays.unexplained_us > 0).sum()), float(delays.unexplained_us.sum()), delays.latency_us,
+        delays.typical_gap_us,
     )  # fmt: skip
     graph = replace(
         assembly.tasks(lanes, delays),
-        src=np.concatenate([part.src for part in edges]).astype(np.int64),
-        dst=np.concatenate([part.dst for part in edges]).astype(np.int64),
-        edge_kind=np.repeat(np.array([part.kind for part in edges], np.int64), sizes),
-        lag_us=np.concatenate([part.lag_us for part in edges]).astype(float),
+        src=np.concatenate([part.src for part in edges]),
+        dst=np.concatenate([part.dst for part in edges]),
+        edge_kind=edge_kind,
+        lag_us=np.concatenate([part.lag_us for part in edges]),
         from_start=np.repeat(np.array([part.from_start for part in edges], np.bool_), sizes),
         coverage=coverage,
     )

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Ints, Trace, linked
+from surrogate.trace.events.tables import Ints, Trace, grouped, linked
 from surrogate.trace.graph.tasks import Floats, Mask
 
 TOLERANCE_NS = 2000
 UNEXPLAINED_US = 20.0
-_LONG_LAUNCH = (
-    10.0  # times the typical launch, and at least _QUEUE_US: the launch waited for room in the queue
-)
+_LONG_LAUNCH = 10.0
+"""Times the typical launch, and at least `_QUEUE_US`: the launch waited for room in the queue."""
 _QUEUE_US = 100.0
 _IMPLICIT_US = 20.0
 _EARLY_US = 20.0
@@ -62,9 +61,7 @@ def awaited_by_calls(trace: Trace, launched: Launched) -> tuple[Pairs, int, int]
     calls, ends = trace.calls, trace.activities.end_ns
     pairs: Pairs = []
     seen = lost = 0
-    syncs = trace.syncs
-    recorded = (syncs.call >= 0) & (syncs.stream >= 0) & (syncs.kind == kinds.SYNC_STREAM)
-    streams = dict(zip(syncs.call[recorded].tolist(), syncs.stream[recorded].tolist(), strict=True))
+    streams = _recorded_streams(trace, kinds.SYNC_STREAM)
     for call in np.flatnonzero(_may_wait(trace)).tolist():
         kind, name = int(calls.kind[call]), trace.name_of(calls, call).lower()
         if kind == kinds.SYNC_CALL:
@@ -77,6 +74,13 @@ def awaited_by_calls(trace: Trace, launched: Launched) -> tuple[Pairs, int, int]
             targets = [row for row in _finished(trace, launched, call) if ends[row] > calls.start_ns[call]]
         pairs += [(call, target) for target in targets]
     return pairs, seen, lost
+
+
+def _recorded_streams(trace: Trace, kind: int) -> dict[int, int]:
+    """Call → stream of the synchronisation records of a kind that name both."""
+    syncs = trace.syncs
+    recorded = (syncs.call >= 0) & (syncs.stream >= 0) & (syncs.kind == kind)
+    return dict(zip(syncs.call[recorded].tolist(), syncs.stream[recorded].tolist(), strict=True))
 
 
 def _may_wait(trace: Trace) -> Mask:
@@ -162,17 +166,15 @@ def awaited_by_streams(trace: Trace, launched: Launched) -> tuple[Pairs, int, in
     The wait belongs to its recorded stream, else to that of the next launch on its thread. What it awaits is the
     last activity of the other streams of the device that was launched before it and ended before its stream went on.
     """
-    calls, activities, syncs = trace.calls, trace.activities, trace.syncs
+    calls, activities = trace.calls, trace.activities
     devices = [(stream.process, stream.device) for stream in trace.streams]
     # The first activity that each call launched; written backwards, so that the first one stays.
     with_call = np.flatnonzero(activities.call >= 0)[::-1]
     first_of_call = np.full(len(calls), -1)
     first_of_call[activities.call[with_call]] = with_call
     launching = np.flatnonzero(first_of_call >= 0)
-    threads = calls.thread[launching]
-    by_thread = {thread: launching[threads == thread] for thread in np.unique(threads).tolist()}
-    recorded = (syncs.call >= 0) & (syncs.stream >= 0) & (syncs.kind == kinds.SYNC_STREAM_WAIT)
-    stream_of = dict(zip(syncs.call[recorded].tolist(), syncs.stream[recorded].tolist(), strict=True))
+    by_thread = dict(grouped(calls.thread, launching))
+    stream_of = _recorded_streams(trace, kinds.SYNC_STREAM_WAIT)
     pairs: dict[tuple[int, int], None] = {}
     waits = np.flatnonzero(calls.kind == kinds.WAIT_CALL).tolist()
     lost = 0
@@ -215,8 +217,7 @@ def lanes_of(trace: Trace) -> Lanes:
     lane = np.full(len(activities), -1)
     previous, branch = lane.copy(), lane.copy()
     streams: list[int] = []
-    for stream in np.unique(activities.stream).tolist():
-        rows = np.flatnonzero(activities.stream == stream)
+    for stream, rows in grouped(activities.stream, np.arange(len(activities))):
         start, end = activities.start_ns[rows], activities.end_ns[rows]
         if (start[1:] >= end[:-1] - TOLERANCE_NS).all():
             lane[rows] = len(streams)

@@ -14,7 +14,7 @@ import numpy as np
 
 from surrogate.trace.events import kinds
 from surrogate.trace.events.build import within
-from surrogate.trace.events.tables import Ints, Trace, linked, merged
+from surrogate.trace.events.tables import Ints, Trace, grouped, linked, merged
 from surrogate.trace.graph.device import blocking_copies
 from surrogate.trace.graph.tasks import Mask
 from surrogate.trace.layers import Layers
@@ -138,8 +138,7 @@ def outermost_calls(trace: Trace) -> Ints:
     """For every call the row of the call that encloses it on its thread (a runtime call around driver calls)."""
     calls = trace.calls
     outer = np.arange(len(calls))
-    for thread in np.unique(calls.thread).tolist():
-        rows = np.flatnonzero(calls.thread == thread)
+    for _, rows in grouped(calls.thread, np.arange(len(calls))):
         reach = np.maximum.accumulate(calls.end_ns[rows])
         first = np.ones(len(rows), np.bool_)
         first[1:] = calls.start_ns[rows[1:]] >= reach[:-1]

@@ -12,7 +12,6 @@ from surrogate.trace.events.tables import Ints, linked
 from surrogate.trace.graph.tasks import (
     DEVICE_KINDS,
     MARK,
-    MARKS,
     TASK_KINDS,
     Floats,
     Graph,
@@ -42,17 +41,17 @@ class Timeline:
         """`total_us` shared among the iterations."""
         return self.total_us / max(len(self.graph.iterations), 1)
 
+    def marks_us(self) -> Floats:
+        """Start and end of every iteration by its marks on the main thread, shape (iterations, 2); none without one."""
+        marks = np.flatnonzero(self.graph.kind == MARK)
+        order = np.lexsort(
+            (self.graph.name[marks], self.graph.iteration[marks])
+        )  # a start's name is before an end's
+        return self.start_us[marks[order]].reshape(-1, 2)
+
     def iteration_us(self) -> list[float]:
         """For every iteration the time between its start mark and its end mark on the main thread."""
-        graph = self.graph
-        times: dict[tuple[int, str], float] = {}
-        for task in np.flatnonzero(graph.kind == MARK).tolist():
-            times[int(graph.iteration[task]), graph.name_of(task)] = float(self.start_us[task])
-        return [
-            times[i, MARKS[1]] - times[i, MARKS[0]]
-            for i in range(len(graph.iterations))
-            if (i, MARKS[0]) in times
-        ]
+        return np.diff(self.marks_us()).ravel().tolist()
 
     def __repr__(self) -> str:
         return f"Timeline({self.graph!r}, {self.total_us / 1e3:.3f} ms)"
@@ -106,15 +105,12 @@ def _keys(graph: Graph, policy: Any) -> list[float]:
                 f"a policy gives one number per task ({len(graph):,}), not an array of shape {keys.shape}"
             )
         return keys.tolist()
-    if policy == "arrival":
-        return [0.0] * len(graph)
-    if policy == "priority":
-        return (-graph.priority).tolist()
-    if policy == "shortest":
-        return graph.duration_us.tolist()
-    raise InputError(
-        f"policy {policy!r} is unknown; known: {', '.join(POLICIES)}{nearest(str(policy), POLICIES)}"
-    )
+    keys = {"arrival": np.zeros(len(graph)), "priority": -graph.priority, "shortest": graph.duration_us}
+    if policy not in keys:
+        raise InputError(
+            f"policy {policy!r} is unknown; known: {', '.join(POLICIES)}{nearest(str(policy), POLICIES)}"
+        )
+    return keys[policy].tolist()
 
 
 def _dispatch(graph: Graph, keys: Mapping[int, list[float]]) -> tuple[list[float], list[float]]:
@@ -177,11 +173,6 @@ class CriticalPath:
     by_kind_us: dict[str, float]
     waiting_us: float
 
-    @property
-    def total_us(self) -> float:
-        """All of it in µs: the timeline's total."""
-        return sum(self.by_kind_us.values()) + self.waiting_us
-
 
 def critical_path(timeline: Timeline) -> CriticalPath:
     """Backwards from the task that ends last, each time to the dependency that decided the start.
@@ -191,7 +182,7 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     graph, start, end = timeline.graph, timeline.start_us, timeline.end_us
     if not len(graph):
         return CriticalPath(np.empty(0, np.int64), {}, 0.0)
-    binding, _ = binding_of(timeline)
+    binding = _binding(timeline)
     task, path = int(np.where(graph.removed, -np.inf, end).argmax()), []
     while task >= 0:
         path.append(task)
@@ -207,11 +198,10 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     return CriticalPath(tasks, by_kind, timeline.total_us - sum(by_kind.values()))
 
 
-def binding_of(timeline: Timeline) -> tuple[Ints, np.ndarray]:
-    """For every task the dependency that decided its start (-1: none), and the µs it left to spare (about 0)."""
+def _binding(timeline: Timeline) -> Ints:
+    """For every task the dependency that decided its start, -1 for none."""
     graph, start, end = timeline.graph, timeline.start_us, timeline.end_us
     before = _ran_before(timeline)
-    count = len(graph)
     # Every dependency as an edge: order on the resources, and the graph's own edges.
     chained = np.flatnonzero(before >= 0)
     src = np.concatenate([before[chained], graph.src])
@@ -224,10 +214,9 @@ def binding_of(timeline: Timeline) -> tuple[Ints, np.ndarray]:
     # Per task the edge that passed last; where even that left time to spare, none decided.
     order = np.lexsort((ready, dst))
     last = order[np.append(dst[order][1:] != dst[order][:-1], True)] if len(order) else order
-    binding, spare = np.full(count, -1), np.full(count, np.inf)
-    binding[dst[last]], spare[dst[last]] = src[last], start[dst[last]] - ready[last]
-    binding[spare > 1e-3] = -1
-    return binding, spare
+    binding = np.full(len(graph), -1)
+    binding[dst[last]] = np.where(start[dst[last]] - ready[last] > 1e-3, -1, src[last])
+    return binding
 
 
 def _ran_before(timeline: Timeline) -> Ints:

@@ -11,7 +11,7 @@ from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration.overheads import EVENT_US, Overheads, finer_name, handed_over
 from surrogate.trace.iteration.times import collectives
-from surrogate.trace.iteration.units import Action, Segments, Unit, segments
+from surrogate.trace.iteration.units import Action, Unit, segments
 
 KERNEL_GAP_US = 1.0
 """Between two activities of a stream. Source: Lin et al. (HiPC 2022)."""
@@ -72,7 +72,7 @@ class Clocks:
 
     def step(self, unit: Unit) -> None:
         """One unit: cpu += T1 + T2, per launch T4 with T5 between, + T3; without a launch T1 + its own time."""
-        thread, parts = unit.thread, segments(unit)
+        thread = unit.thread
         giver = handed_over(unit, self._ends_ns)
         cpu = self.host_us.get(thread, 0.0)
         if giver is not None:
@@ -84,12 +84,12 @@ class Clocks:
         self._ends_ns[thread] = max(self._ends_ns.get(thread, -1), unit.end_ns)
         if unit.is_input:
             # Loading data is an input of the model like the kernels' times: as long as it took.
-            self.host_us[thread] = cpu + (unit.end_ns - unit.start_ns) / 1e3
-            return
-        self.host_us[thread] = self._operator(unit, parts, cpu)
+            self.host_us[thread] = cpu + unit.time_us
+        else:
+            self.host_us[thread] = self._operator(unit, cpu)
 
-    def _operator(self, unit: Unit, parts: Segments, cpu: float) -> float:
-        us, name = self.overheads.us, unit.name
+    def _operator(self, unit: Unit, cpu: float) -> float:
+        us, name, parts = self.overheads.us, unit.name, segments(unit)
         collective = any(self.collective[row] for row in unit.activities)
         count, launched = len(parts.launches), 0
         finer = finer_name(name, count)
@@ -142,11 +142,9 @@ class Clocks:
                 self.device_us = dict.fromkeys(self.device_us, latest)
             return cpu
         stream = self._last_stream.get(thread)
-        whole = stream is None or any(word in action.name for word in ("Device", "Ctx", "Event"))
-        return max(cpu, self.device_now_us if whole else self._stream_us(stream))
-
-    def _stream_us(self, stream: int | None) -> float:
-        return self.device_us.get(-1 if stream is None else stream, self.collective_us)
+        if stream is None or any(word in action.name for word in ("Device", "Ctx", "Event")):
+            return max(cpu, self.device_now_us)
+        return max(cpu, self.device_us.get(stream, self.collective_us))
 
     def _join_collectives(self) -> None:
         """Compute goes on when the collectives have ended."""

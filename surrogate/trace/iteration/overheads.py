@@ -177,13 +177,11 @@ def pooled(parts: Iterable[Overheads]) -> Overheads:
 
 
 def _weighted(tables: Sequence[Mapping[str, Mean]]) -> dict[str, Mean]:
-    pooled_means: dict[str, Mean] = {}
-    for name in dict.fromkeys(name for table in tables for name in table):
-        means = [table[name] for table in tables if name in table]
-        count = sum(mean.count for mean in means)
-        total = sum(mean.mean_us * mean.count for mean in means)
-        pooled_means[name] = Mean(total / count if count else 0.0, count)
-    return pooled_means
+    totals: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
+    for name, mean in (item for table in tables for item in table.items()):
+        total, count = totals[name]
+        totals[name] = total + mean.mean_us * mean.count, count + mean.count
+    return {name: Mean(total / count if count else 0.0, count) for name, (total, count) in totals.items()}
 
 
 def load_overheads(path: str | Path) -> Overheads:

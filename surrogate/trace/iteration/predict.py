@@ -1,7 +1,7 @@
 """From a trace to iteration times: overheads, device times, the walk of the iterations through both clocks."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import exp, log
 from pathlib import Path
@@ -30,8 +30,6 @@ from surrogate.trace.profiling import gpu_of
 from surrogate.trace.result import ResultTable, Row
 
 SOURCES = ("measured", "surrogate")
-OverheadsOf = Callable[[int], Overheads]
-"""Position of an iteration → its overheads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,10 @@ def iteration_times(
     work = host_work(trace)
     if not any(unit.iteration >= 0 for unit in work.units):
         raise InputError(f"{trace.source}: holds no operators or launches, so there is no iteration to walk")
-    chosen = _chosen(work, iteration)
+    count = len(work.iterations)
+    if iteration is not None and not 0 <= iteration < count:
+        raise InputError(f"iteration {iteration} is not in the trace; it has {count}, from 0 on")
+    chosen = list(range(count)) if iteration is None else [iteration]
     overheads_of, shown = _overheads(work, trace.source, overheads, leave_one_out)
     device = trace.streams[int(trace.activities.stream[0])].device if len(trace.activities) else 0
     here = gpu_of(trace, device)
@@ -212,37 +213,25 @@ def iteration_times(
     )
 
 
-def _chosen(work: HostWork, iteration: int | None) -> list[int]:
-    every = list(range(len(work.iterations)))
-    if iteration is None:
-        return every
-    chosen = [position for position in every if work.iterations[position].index == iteration]
-    if not chosen:
-        raise InputError(f"iteration {iteration} is not in the trace; it has {len(every)}, from 0 on")
-    return chosen
-
-
 def _overheads(
     work: HostWork, source: str, given: Overheads | None, leave_one_out: bool
-) -> tuple[OverheadsOf, Overheads]:
-    """Iteration → its overheads, and those to keep."""
-    if given is not None:
-        if leave_one_out:
-            raise InputError(
-                "overheads were given, so none can come from the other iterations; leave out one of the two"
-            )
-        return (lambda position: given), given
-    own = measure_overheads(work, source)
-    if not leave_one_out:
-        return (lambda position: own), own
+) -> tuple[list[Overheads], Overheads]:
+    """Those of every iteration, and those to keep."""
+    if given is not None and leave_one_out:
+        raise InputError(
+            "overheads were given, so none can come from the other iterations; leave out one of the two"
+        )
+    own = measure_overheads(work, source) if given is None else given
     count = len(work.iterations)
+    if not leave_one_out:
+        return [own] * count, own
     if count < 2:
         raise InputError("the trace has one iteration, so none is left to take the overheads from")
     others = [
         measure_overheads(work, source, [other for other in range(count) if other != position])
         for position in range(count)
     ]
-    return (lambda position: others[position] if position >= 0 else own), own
+    return others, own
 
 
 def _source(times: str | None, changed: bool) -> str:
@@ -284,12 +273,11 @@ class _Walk:
     trace: Trace
     work: HostWork
     times: DeviceTimes
-    overheads_of: OverheadsOf
+    overheads_of: list[Overheads]
     comparable: bool
 
     def _units(self, chosen: Sequence[int]) -> list[Unit]:
-        wanted = set(chosen)
-        return [unit for unit in self.work.units if unit.iteration in wanted]
+        return [unit for position in chosen for unit in self.work.by_iteration[position]]
 
     def activities(self, chosen: Sequence[int]) -> frozenset[int]:
         """Rows of the device activities that the iterations of ``chosen`` launch."""
@@ -297,29 +285,24 @@ class _Walk:
 
     def rows(self, chosen: Sequence[int]) -> tuple[IterationTime, ...]:
         """The iterations of ``chosen`` (positions), walked behind those before them."""
-        by_iteration: dict[int, list[Unit]] = defaultdict(list)
-        for unit in self.work.units:
-            by_iteration[unit.iteration].append(unit)
-        traced = self._in_sequence(by_iteration, traced=True)
-        plain = self._in_sequence(by_iteration, traced=False)
-        return tuple(self._row(i, by_iteration[i], traced[i], plain[i]) for i in chosen)
+        traced, plain = self._in_sequence(traced=True), self._in_sequence(traced=False)
+        return tuple(self._row(i, traced[i], plain[i]) for i in chosen)
 
-    def _in_sequence(self, units: dict[int, list[Unit]], *, traced: bool) -> list[float]:
+    def _in_sequence(self, *, traced: bool) -> list[float]:
         """Host time of every iteration; in a trace that is one iteration, until the device ends too."""
-        clocks = clocks_for(self.trace, self.overheads_of(0), self.times.time_us, traced=traced)
+        clocks = clocks_for(self.trace, self.overheads_of[0], self.times.time_us, traced=traced)
         times, start = [], 0.0
         for position, iteration in enumerate(self.work.iterations):
-            clocks.overheads = self.overheads_of(position)
-            clocks.run(units[position])
+            clocks.overheads = self.overheads_of[position]
+            clocks.run(self._units([position]))
             end = clocks.now_us if iteration.by == "whole" else clocks.host_now_us
             times.append(end - start)
             start = end
         return times
 
-    def _row(
-        self, position: int, units: list[Unit], predicted_us: float, unprofiled_us: float
-    ) -> IterationTime:
-        iteration, overheads = self.work.iterations[position], self.overheads_of(position)
+    def _row(self, position: int, predicted_us: float, unprofiled_us: float) -> IterationTime:
+        iteration, overheads = self.work.iterations[position], self.overheads_of[position]
+        units = self._units([position])
         alone = clocks_for(self.trace, overheads, self.times.time_us)
         alone.run(units)
         rows = [row for unit in units for row in unit.activities]
@@ -328,7 +311,8 @@ class _Walk:
         # Where nothing is lacking, measured times are what was asked for; else they are what the surrogate left.
         kept = [bool(self.times.reasons) and self.times.source[row] == MEASURED for row in rows]
         known = sum(unit.is_input or overheads.knows(unit.name) for unit in units)
-        measured_us = iteration.time_us
+        measured_us, device_us = iteration.time_us, self.trace.activities.time_us
+        known_us = float(device[~np.array(kept, np.bool_)].sum())
         return IterationTime(
             index=iteration.index,
             label=iteration.label,
@@ -339,12 +323,10 @@ class _Walk:
             alone_us=alone.now_us,
             host_us=alone.host_now_us,
             device_us=busy,
-            measured_device_us=float(self.trace.activities.time_us[rows].sum()),
+            measured_device_us=float(device_us[rows].sum()),
             input_us=sum(unit.time_us for unit in units if unit.is_input),
             untraced_us=_untraced_us(units),
-            coverage=float(device[~np.array(kept, np.bool_)].sum() / busy)
-            if busy
-            else float(len(self.trace.activities) > 0),
+            coverage=known_us / busy if busy else float(len(device_us) > 0),
             host_coverage=known / len(units) if units else 1.0,
         )
 
@@ -355,10 +337,10 @@ class _Walk:
         sources: dict[str, dict[str, None]] = defaultdict(dict)
         measured, predicted = self.trace.activities.time_us, self.times.time_us
         # A device that takes no time leaves the host's own T1 to T5.
-        idle = clocks_for(self.trace, self.overheads_of(0), np.zeros_like(predicted))
+        idle = clocks_for(self.trace, self.overheads_of[0], np.zeros_like(predicted))
         for unit in self._units(chosen):
             rows = unit.activities
-            host = idle.alone_us(unit, self.overheads_of(unit.iteration))
+            host = idle.alone_us(unit, self.overheads_of[unit.iteration])
             sums[unit.name] += [1, len(unit.launches), host, measured[rows].sum(), predicted[rows].sum()]
             sources[unit.name].update(dict.fromkeys(self.times.source[row] for row in rows))
         table = []

@@ -20,7 +20,7 @@ from surrogate.network.network import Work
 from surrogate.network.predict import Predictors
 from surrogate.trace.calls import CallReader, is_shape, kernels_by_owner, rebatched
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Floats, Trace
+from surrogate.trace.events.tables import Floats, Trace, enclosing
 
 MEASURED, MODEL, ROOFLINE = "measured", "model", "roofline"
 TF32_FROM = 8.0
@@ -103,9 +103,8 @@ class _Grouping:
         self.trace, self.old, self.new = trace, old, new
         self.uses_tf32 = gpu.compute_capability >= TF32_FROM
         self.reader = CallReader(trace)
-        self.updates = trace.named(
-            trace.ranges, lambda name: "Optimizer." in name or "AccumulateGrad" in name
-        )
+        updates = trace.named(trace.ranges, lambda name: "Optimizer." in name or "AccumulateGrad" in name)
+        self.updates = enclosing(trace.ranges, updates) >= 0
         self.groups: list[tuple[tuple[Work, ...], list[int]]] = []
         self.reasons: list[tuple[int, str]] = []
         apart = collectives(trace)
@@ -131,7 +130,7 @@ class _Grouping:
     def _problems(self, row: int) -> tuple[Work, ...]:
         """What the operator in ``row`` computes at the new batch."""
         problems = self.reader.problems(row)
-        if self.old != self.new and not self._within_update(row):
+        if self.old != self.new and not self.updates[row]:
             problems = tuple(rebatched(problem, self.old, self.new) for problem in problems)
         if self.uses_tf32:
             problems = tuple(
@@ -165,11 +164,6 @@ class _Grouping:
         if self.crosses(np.array([activity]))[0]:
             return Memcpy(elements=elements)
         return operator("copy" if kind == kinds.COPY else "fill", n=elements)
-
-    def _within_update(self, row: int) -> bool:
-        while row >= 0 and not self.updates[row]:
-            row = int(self.trace.ranges.parent[row])
-        return row >= 0
 
 
 def unpredicted(trace: Trace, times: DeviceTimes, rows: Container[int]) -> tuple[UnpredictedOperator, ...]:

@@ -4,13 +4,14 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
 from surrogate.trace.events import kinds
 from surrogate.trace.events.iterations import Iteration, iteration_of, iterations
-from surrogate.trace.events.tables import Ints, Trace
+from surrogate.trace.events.tables import Ints, Trace, enclosing, holding
 
 WRAPPER = re.compile(r"^(?:Optimizer\.|DistributedDataParallel|autograd::engine::thread_main)")
 """Ranges around many operators that older profilers write as operators themselves."""
@@ -83,13 +84,21 @@ class Unit:
         return bisect_left(self.events_ns, last_ns) - bisect_left(self.events_ns, first_ns)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HostWork:
     """All units of a trace in the order of their start; ``unattached`` activities no unit has launched."""
 
     units: tuple[Unit, ...]
     iterations: tuple[Iteration, ...]
     unattached: tuple[int, ...]
+
+    @cached_property
+    def by_iteration(self) -> dict[int, list[Unit]]:
+        """Position of an iteration (-1: none) → its units."""
+        units: dict[int, list[Unit]] = defaultdict(list)
+        for unit in self.units:
+            units[unit.iteration].append(unit)
+        return units
 
 
 def host_work(trace: Trace) -> HostWork:
@@ -141,26 +150,13 @@ def host_work(trace: Trace) -> HostWork:
 def _owners(trace: Trace) -> Ints:
     """For every range the row of the unit it belongs to, -1 for a range around units."""
     ranges = trace.ranges
-    count = len(ranges)
-    owner = np.full(count, -1, np.int64)
     wraps, loads = trace.named(ranges, WRAPPER.match), trace.named(ranges, LOADER.match)
     stands = ((ranges.kind == kinds.OPERATOR) & ~wraps) | loads
-    for row in np.argsort(ranges.depth, kind="stable").tolist():  # outer ranges first
-        parent = int(ranges.parent[row])
-        if parent >= 0 and owner[parent] >= 0:
-            owner[row] = owner[parent]
-        elif stands[row]:
-            owner[row] = row
-    filled = np.zeros(count, np.bool_)
-    acts = np.isin(trace.calls.kind, _ACTIONS) & (trace.calls.range >= 0)
-    for row in [*np.flatnonzero(owner >= 0).tolist(), *trace.calls.range[acts].tolist()]:
-        while row >= 0 and not filled[row]:
-            filled[row] = True
-            row = int(ranges.parent[row])
-    inner = np.zeros(count, np.bool_)
-    inner[ranges.parent[ranges.parent >= 0]] = True
+    owner = enclosing(ranges, stands, outermost=True)
+    acts = trace.calls.range[np.isin(trace.calls.kind, _ACTIONS)]
+    filled = holding(ranges, np.concatenate([np.flatnonzero(owner >= 0), acts, ranges.parent]))
     # An annotation with nothing inside is host work that no operator shows, such as a module's bookkeeping.
-    alone = ~filled & ~inner & (ranges.kind != kinds.STEP)
+    alone = ~filled & (ranges.kind != kinds.STEP)
     owner[alone] = np.flatnonzero(alone)
     return owner
 

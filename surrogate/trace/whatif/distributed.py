@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -39,19 +40,15 @@ def data_parallel(graph: Graph, setting: Setting, value: float | None) -> Change
     return Change(insert(graph, tasks))
 
 
-def parameter_server(graph: Graph, setting: Setting, value: float | None) -> Change:
+def parameter_server(
+    graph: Graph, setting: Setting, value: float | None, *, prioritised: bool = False
+) -> Change:
     """Each gradient is pushed when ready and its weight pulled back, first come first served; the next iteration's
-    first use of the weight waits for it. ``value``: GB/s."""
-    return _servers(graph, setting, value, prioritised=False)
+    first use of the weight waits for it. ``value``: GB/s.
 
-
-def priority_propagation(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """As `parameter_server`, in slices of 50,000 parameters, those that the next forward pass needs first ahead (P3,
-    Jayarajan et al., MLSys 2019). ``value``: GB/s."""
-    return _servers(graph, setting, value, prioritised=True)
-
-
-def _servers(graph: Graph, setting: Setting, value: float | None, *, prioritised: bool) -> Change:
+    ``prioritised``: in slices of 50,000 parameters, those that the next forward pass needs first ahead (P3, Jayarajan
+    et al., MLSys 2019).
+    """
     network = setting.network if value is None else replace(setting.network, bandwidth_gbs=value)
     tasks: list[NewTask] = []
     for iteration, parameters in _iterations(graph, setting):
@@ -70,6 +67,9 @@ def _servers(graph: Graph, setting: Setting, value: float | None, *, prioritised
     changed = schedule(insert(graph, tasks), NETWORK, "priority" if prioritised else "arrival")
     alone = "the trace holds one iteration, so no forward pass waits for a weight"
     return Change(changed, notes=(alone,) if len(graph.iterations) < 2 else ())
+
+
+priority_propagation = partial(parameter_server, prioritised=True)
 
 
 def _links(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

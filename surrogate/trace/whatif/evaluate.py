@@ -1,5 +1,6 @@
 """The what-ifs by name, and their answers: predicted times beside the baseline's."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -161,12 +162,12 @@ def _answer(name: str, baseline: Timeline, change: Change) -> Answer:
 def device_us(timeline: Timeline) -> float:
     """Time of all tasks on streams per iteration, in µs; overlapping ones count each, an added network not."""
     graph = timeline.graph
-    return float(graph.duration_us[_on_streams(timeline)].sum()) / max(len(graph.iterations), 1)
+    return float(graph.duration_us[_on_streams(graph)].sum()) / max(len(graph.iterations), 1)
 
 
-def _on_streams(timeline: Timeline) -> np.ndarray:
-    is_stream = np.array([resource.kind == STREAM for resource in timeline.graph.resources] or [False])
-    return np.flatnonzero(is_stream[timeline.graph.resource])
+def _on_streams(graph: Graph) -> np.ndarray:
+    is_stream = np.array([resource.kind == STREAM for resource in graph.resources] or [False])
+    return np.flatnonzero(is_stream[graph.resource])
 
 
 def path_us(timeline: Timeline) -> dict[str, float]:
@@ -178,22 +179,17 @@ def path_us(timeline: Timeline) -> dict[str, float]:
 def layer_changes(before: Timeline, after: Timeline) -> list[dict[str, Any]]:
     """Device time per layer type and iteration before and after, where it changes, largest change first."""
     old, new = _by_type(before), _by_type(after)
-    rows = [
-        {"type": name, "before_us": old.get(name, 0.0), "after_us": new.get(name, 0.0)}
-        for name in {**old, **new}
-    ]
+    rows = [{"type": name, "before_us": old[name], "after_us": new[name]} for name in {**old, **new}]
     changed = [row for row in rows if abs(row["after_us"] - row["before_us"]) > 1e-9]
     return sorted(changed, key=lambda row: -abs(row["after_us"] - row["before_us"]))
 
 
-def _by_type(timeline: Timeline) -> dict[str, float]:
-    graph = timeline.graph
-    rows = _on_streams(timeline)
-    time = np.bincount(
-        graph.layer[rows] + 1, weights=graph.duration_us[rows], minlength=len(graph.layers) + 1
-    )
-    sums: dict[str, float] = {}
+def _by_type(timeline: Timeline) -> defaultdict[str, float]:
+    graph, sums = timeline.graph, defaultdict[str, float](float)
+    rows = _on_streams(graph)
+    layers = graph.layer[rows] + 1
+    time = np.bincount(layers, weights=graph.duration_us[rows], minlength=len(graph.layers) + 1)
     for name, time_us in zip((OUTSIDE, *graph.layers), time.tolist(), strict=True):
-        kind = name.rpartition(".")[0] or name  # a layer is its type and a number
-        sums[kind] = sums.get(kind, 0.0) + time_us / max(len(graph.iterations), 1)
+        # A layer is its type and a number.
+        sums[name.rpartition(".")[0] or name] += time_us / max(len(graph.iterations), 1)
     return sums

@@ -1,6 +1,7 @@
 """What-ifs on one GPU: mixed precision, fewer kernels, faster or other hardware, another batch, other algorithms."""
 
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.network.call import UnsupportedError
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Trace
+from surrogate.trace.events.tables import Floats, Ints, Trace
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, KERNEL, LAUNCH, WORK, Graph, Mask
 from surrogate.trace.whatif.primitives import remove, scale, select
 from surrogate.trace.whatif.setting import OPTIMIZER, Change, Setting, parameters_of
@@ -67,9 +68,7 @@ def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
     before = roofline_us(flops, moved, slow, device.dram_gbs)
     after = roofline_us(flops, moved / 2, peak, device.dram_gbs)
     elementwise = np.array(["elementwise" in name for name in graph.names])[graph.name[rows]]
-    factor = np.ones(len(graph))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        factor[rows] = np.where(known, after / before, np.where(elementwise & ~fp32, 0.5, 1.0))
+    factor = _ratios(graph, rows, known, after, before, np.where(elementwise & ~fp32, 0.5, 1.0))
     left = int((~known & ~elementwise).sum())
     notes = (f"{left:,} of {len(rows):,} kernels have unknown work and stay as they are",) if left else ()
     return Change(scale(graph, select(graph, kind="kernel"), np.nan_to_num(factor, nan=1.0)), notes=notes)
@@ -145,13 +144,12 @@ def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
 
 def faster_kernels(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Every kernel ``value`` times as fast (2 without one); collectives and copies stay."""
-    return Change(scale(graph, select(graph, kind="kernel"), 1 / _positive("faster-kernels", value, 2.0)))
+    return _faster(graph, select(graph, kind="kernel"), "faster-kernels", value)
 
 
 def faster_host(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Host work and calls ``value`` times as fast (2 without one)."""
-    host = select(graph, kind=("host work", "call"))
-    return Change(scale(graph, host, 1 / _positive("faster-host", value, 2.0)))
+    return _faster(graph, select(graph, kind=("host work", "call")), "faster-host", value)
 
 
 def faster_network(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -164,7 +162,11 @@ def faster_network(graph: Graph, setting: Setting, value: float | None) -> Chang
     if not collectives.any():
         raise InputError("faster-network: the trace has no collective; data-parallel inserts some")
     note = "a collective's time includes waiting for other workers; the prediction is the most that can be gained"
-    return Change(scale(graph, collectives, 1 / _positive("faster-network", value, 2.0)), notes=(note,))
+    return _faster(graph, collectives, "faster-network", value, note)
+
+
+def _faster(graph: Graph, tasks: Mask, name: str, value: float | None, *notes: str) -> Change:
+    return Change(scale(graph, tasks, 1 / _positive(name, value, 2.0)), notes=notes)
 
 
 def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -186,9 +188,7 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
         for gpu in (own, target)
     )
     known = moved > 0
-    factor = np.ones(len(graph))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        factor[rows] = np.where(known, after / before, own.dram_gbs / target.dram_gbs)
+    factor = _ratios(graph, rows, known, after, before, own.dram_gbs / target.dram_gbs)
     if own.pcie_gbs and target.pcie_gbs:
         factor[select(graph, kind="copy", name=r"(?i)HtoD|DtoH|host")] = own.pcie_gbs / target.pcie_gbs
     changed = select(graph, kind=("kernel", "copy", "memset"))
@@ -220,6 +220,14 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     samples = select(graph, kind=("kernel", "copy", "memset")) & ~weights
     loading = select(graph, kind="host work", layer="DataLoader")
     return Change(scale(graph, samples | loading, np.where(loading, ratio, factor)))
+
+
+def _ratios(graph: Graph, rows: Ints, known: Mask, after: Any, before: Any, otherwise: Any) -> Floats:
+    """A factor per task: after / before for those of ``rows`` that are known, ``otherwise`` for the rest of them."""
+    factor = np.ones(len(graph))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        factor[rows] = np.where(known, after / before, otherwise)
+    return factor
 
 
 def _device_tasks(graph: Graph) -> np.ndarray:
@@ -291,12 +299,9 @@ def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Ch
         raise InputError("best-convolution: no shape in this trace gives a convolution; record shapes")
     factors = np.ones((3, len(trace.activities)))  # the ratio, its lower and its upper end
     unknown = swapped = 0
-    ratios: dict[tuple[Conv, str | None], tuple[float, float, float] | None] = {}
+    ratio_of = cache(partial(_ratio, setting.predictor))
     for run in runs:
-        key = (run.conv, run.algorithm)
-        if key not in ratios:
-            ratios[key] = _ratio(setting.predictor, run)
-        ratio = ratios[key]
+        ratio = ratio_of(run.conv, run.algorithm)
         unknown += ratio is None
         if ratio is not None and ratio[0] < 1:
             swapped += 1
@@ -313,13 +318,13 @@ def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Ch
     return Change(middle, low, high, tuple(notes))
 
 
-def _ratio(predictor: Any, run: ConvRun) -> tuple[float, float, float] | None:
+def _ratio(predictor: Any, conv: Conv, algorithm: str | None) -> tuple[float, float, float] | None:
     """Best / own predicted time and its interval, in [0, 1]: nobody would swap for a slower one."""
     try:
-        candidates = predictor.select(run.conv).candidates
+        candidates = predictor.select(conv).candidates
     except InputError:
         return None
-    own = next((candidate for candidate in candidates if candidate.algorithm == run.algorithm), None)
+    own = next((candidate for candidate in candidates if candidate.algorithm == algorithm), None)
     if own is None:
         return None
     best = candidates[0]

@@ -13,7 +13,7 @@ from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError
 from surrogate.report.style import BAND, BLUE, INK, PAPER, blank, legend, plain_tick, svg, theme
 from surrogate.trace.graph import TASK_KINDS, Timeline
-from surrogate.trace.graph.tasks import MARK, MARKS, STREAM
+from surrogate.trace.graph.tasks import MARK, STREAM
 from surrogate.trace.whatif.evaluate import Answer, path_us
 
 if TYPE_CHECKING:
@@ -65,18 +65,15 @@ def chrome_events(timeline: Timeline) -> list[dict[str, Any]]:
 
 def _steps(timeline: Timeline, pid: int) -> list[dict[str, Any]]:
     """The iterations as ranges on the thread of their marks."""
-    graph, steps, begin = timeline.graph, [], {}
-    for task in np.flatnonzero(graph.kind == MARK).tolist():
-        iteration, time_us = int(graph.iteration[task]), float(timeline.start_us[task])
-        if graph.name_of(task) == MARKS[0]:
-            begin[iteration] = time_us
-        elif iteration in begin:
-            start_us, label = begin[iteration], graph.iterations[iteration].label
-            steps.append({
-                "ph": "X", "cat": "user_annotation", "name": label, "pid": pid, "tid": int(graph.resource[task]),
-                "ts": round(start_us, 3), "dur": round(time_us - start_us, 3), "args": {},
-            })  # fmt: skip
-    return steps
+    graph, marks = timeline.graph, timeline.marks_us().tolist()
+    thread = graph.resource[graph.kind == MARK][:1].tolist()
+    return [
+        {
+            "ph": "X", "cat": "user_annotation", "name": iteration.label, "pid": pid, "tid": thread[0],
+            "ts": round(start_us, 3), "dur": round(end_us - start_us, 3), "args": {},
+        }
+        for iteration, (start_us, end_us) in zip(graph.iterations, marks, strict=False)
+    ]  # fmt: skip
 
 
 NAME_WIDTH = 24

@@ -17,7 +17,6 @@ from surrogate.collect.counters.pairs import (
     measured_pairs,
     read_pairs,
     stratified,
-    stratum,
     write_pairs,
 )
 from surrogate.collect.counters.profilers import (
@@ -162,16 +161,6 @@ def test_the_subset_is_of_the_size_asked_and_of_the_pairs_given(count, seed):
     chosen = stratified(pairs, count, seed)
     assert len(chosen) == min(count, len(pairs)) == len(set(chosen)) and set(chosen) <= set(pairs)
     assert chosen == stratified(pairs[::-1], count, seed)
-
-
-def test_strata_tell_filters_strides_and_sizes_apart():
-    conv = Conv(n=1, c=8, h=28, k=32, r=3)
-    others = [
-        Conv(n=1, c=8, h=28, k=32, r=1),
-        Conv(n=1, c=8, h=28, k=32, r=3, stride_h=2),
-        conv.with_batch(200),
-    ]
-    assert len({stratum(Pair(one, "GEMM")) for one in (conv, *others)}) == 4
 
 
 def test_the_pairs_of_a_run_are_those_that_ran():

@@ -97,7 +97,7 @@ def test_the_cpus_algorithms_from_plan_to_dataset(make_plan, record, tmp_path):
     spec["last_level_cache_bytes"] = 1 << 25
     merged = merge_runs([record(make_plan(4), CpuDevice(spec=spec))])
     path = tmp_path / "data.parquet"
-    write_dataset(merged.rows, path, candidates=merged.candidates, metadata=merged.metadata)
+    write_dataset(merged.frame, path, candidates=merged.candidates, metadata=merged.metadata)
     dataset = read_dataset(path)
     rows = dataset.frame
     assert len(rows) == 4 * 7 and dataset.candidates == "all"

@@ -15,6 +15,7 @@ from surrogate.trace.graph import EDGE_KINDS, TASK_KINDS, Graph, graph_of, simul
 from surrogate.trace.graph.tasks import HANDOVER
 
 MAIN, OTHER = 1, 2
+TRAINING = ("resnet50_b32_training_v100.json.gz", "vgg13_b128_training_h100.json.gz")
 NO_GPU = ("edge_no_gpu_events.json.gz", "edge_no_distributed_info.json.gz")
 
 
@@ -57,16 +58,11 @@ def replays(graph: Graph) -> None:
 
 def test_calls_and_the_work_between_them(graph):
     one = graph(
-        host("op", 0, 40),
-        call("cudaLaunchKernel", 10, 5, 1),
-        call("cudaEventRecord", 25, 5, 2),
-        device("k", 20, 10, 1),
-    )
+        host("op", 0, 40), call("cudaLaunchKernel", 10, 5, 1), call("cudaEventRecord", 25, 5, 2), device("k", 20, 10, 1)
+    )  # fmt: skip
     rows = [i for i in range(len(one)) if one.resources[one.resource[i]].kind == "thread"]
-    found = [
-        (TASK_KINDS[one.kind[i]], one.measured_us[i], one.duration_us[i]) for i in rows if one.kind[i] != 6
-    ]
-    assert found == [
+    tasks = [i for i in rows if one.kind[i] != TASK_KINDS.index("mark")]
+    assert [(TASK_KINDS[one.kind[i]], one.measured_us[i], one.duration_us[i]) for i in tasks] == [
         ("host work", 0, 10), ("call", 10, 5), ("host work", 15, 10), ("call", 25, 5), ("host work", 30, 10)
     ]  # fmt: skip
     assert edges(one, "launch") == {("cudaLaunchKernel", "k")}
@@ -156,11 +152,8 @@ def test_autograd_takes_over_and_hands_back(graph):
 
 def test_a_thread_on_its_own_gets_no_hand_over(graph):
     one = graph(
-        host("main", 0, 100),
-        host("main", 110, 90),
-        host("loader", 30, 90, OTHER),
-        host("loader", 130, 30, OTHER),
-    )
+        host("main", 0, 100), host("main", 110, 90), host("loader", 30, 90, OTHER), host("loader", 130, 30, OTHER)
+    )  # fmt: skip
     assert one.coverage.edges["thread hand-over"] == 0
     replays(one)
 
@@ -200,15 +193,7 @@ def test_next_to_nothing(read, events):
     assert simulate(one).total_us == pytest.approx(sum(e["dur"] for e in events))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "resnet50_b32_training_v100.json.gz",
-        "vgg13_b128_training_h100.json.gz",
-        "nsys_power_iteration.sqlite",
-        *NO_GPU,
-    ],
-)
+@pytest.mark.parametrize("name", [*TRAINING, "nsys_power_iteration.sqlite", *NO_GPU])
 def test_real_traces_replay(real, name):
     one = graph_of(real(name))
     timeline = simulate(one)
@@ -231,7 +216,7 @@ def largest_error(graph: Graph) -> float:
     return max(abs(time_us / one.time_us - 1) for one, time_us in found)
 
 
-@pytest.mark.parametrize("name", ["resnet50_b32_training_v100.json.gz", "vgg13_b128_training_h100.json.gz"])
+@pytest.mark.parametrize("name", TRAINING)
 def test_replays_without_delays_of_its_own(real, name):
     """Typical delays in place of measured ones: the dependencies alone give the time, within 0.5 %."""
     one = graph_of(real(name))

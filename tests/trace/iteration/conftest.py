@@ -21,14 +21,8 @@ def make_action(
 
 
 def make_unit(
-    name: str,
-    start: float,
-    end: float,
-    *actions: Action,
-    thread: int = 0,
-    events: Sequence[float] = (),
-    **more: Any,
-) -> Unit:
+    name: str, start: float, end: float, *actions: Action, thread: int = 0, events: Sequence[float] = (), **more: Any
+) -> Unit:  # fmt: skip
     """An operator from ``start`` to ``end`` µs with traced sub-events at ``events``."""
     given = {"row": 0, "parent": -1, "iteration": 0, "is_input": False, "is_operator": True, **more}
     return Unit(
@@ -59,13 +53,9 @@ def make_clocks(
 ) -> Clocks:
     """Clocks at 0 over activities with these times (µs), by default all on stream 0 with `fixed` overheads."""
     count = len(times)
-    return Clocks(
-        more.pop("overheads", fixed()),
-        np.array(times, dtype=float),
-        list(streams) or [0] * count,
-        [row in collective for row in range(count)],
-        **more,
-    )
+    joined = [row in collective for row in range(count)]
+    given = more.pop("overheads", fixed())
+    return Clocks(given, np.array(times, dtype=float), list(streams) or [0] * count, joined, **more)
 
 
 @pytest.fixture(scope="session")

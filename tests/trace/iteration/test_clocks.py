@@ -25,12 +25,6 @@ def test_an_idle_device_waits_for_the_launch(unit, action, clocks):
     assert one.host_now_us == pytest.approx(128.0)
 
 
-def test_without_a_launch(unit, clocks):
-    one = clocks([])
-    one.step(unit("aten::view", 0, 3))
-    assert one.host_now_us == pytest.approx(10.0 + 7.0)
-
-
 def test_launch_without_a_kernel(unit, action, clocks):
     """T1 + T2 + ΣT4 + T5·(launches − 1) + T3."""
     one = clocks([])

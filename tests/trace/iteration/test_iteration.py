@@ -17,9 +17,9 @@ from surrogate.features.gpu import gpu
 from surrogate.network.predict import Predictors
 from surrogate.prediction.shipped import load_operators
 from surrogate.trace.calls import batch_size
-from surrogate.trace.iteration.overheads import measure_overheads, pooled
+from surrogate.trace.iteration.overheads import measure_overheads
 from surrogate.trace.iteration.predict import iteration_times
-from surrogate.trace.iteration.times import measured_times, predicted_times
+from surrogate.trace.iteration.times import predicted_times
 from surrogate.trace.iteration.units import host_work
 
 KERNEL = {
@@ -36,10 +36,8 @@ class FixedConvs:
 
     def select_many(self, problems: Any, **_: Any) -> Any:
         assert all(isinstance(one, Conv) for one in problems)
-        return [
-            SimpleNamespace(estimates=() if self.none else (SimpleNamespace(time_us=77.0 * one.n / 8),))
-            for one in problems
-        ]
+        times = [SimpleNamespace(time_us=77.0 * one.n / 8) for one in problems]
+        return [SimpleNamespace(estimates=() if self.none else (time,)) for time in times]
 
 
 class FixedOperators:
@@ -84,9 +82,8 @@ def test_result_converts(trace):
     assert len(plain["iterations"]) == 3 and plain["coverage"] == 1.0 and plain["times"] == "measured"
     assert list(found.to_frame()["label"]) == [one.label for one in found]
     assert "ProfilerStep#5" in repr(found) and "<table>" in found._repr_html_()
-    assert found.error_geomean_pct == pytest.approx(
-        np.exp(np.mean([np.log(abs(one.error_pct or 0.0)) for one in found]))
-    )
+    errors = [abs(one.error_pct or 0.0) for one in found]
+    assert found.error_geomean_pct == pytest.approx(np.exp(np.log(errors).mean()))
 
 
 def test_surrogate_times_are_those_of_the_operators(trace, fake):
@@ -111,14 +108,10 @@ def test_what_is_lacking_is_listed_and_counted(trace, fake):
     assert any("kept as measured: ReluBackward0" in note for note in found.table.notes)
     without = Predictors(fake.gpu, None, fake.operators)
     found = iteration_times(trace, times="surrogate", surrogates=without)
-    assert ("a model of convolutions", 6) in [
-        (one.lacks, sum(other.count for other in found.unknown if other.lacks == one.lacks))
-        for one in found.unknown
-    ]
+    assert sum(one.count for one in found.unknown if one.lacks == "a model of convolutions") == 6
     none = Predictors(fake.gpu, FixedConvs(none=True), fake.operators)
-    assert "an algorithm that runs it" in {
-        one.lacks for one in iteration_times(trace, times="surrogate", surrogates=none).unknown
-    }
+    found = iteration_times(trace, times="surrogate", surrogates=none)
+    assert "an algorithm that runs it" in {one.lacks for one in found.unknown}
 
 
 def test_another_batch_and_gpu(trace, fake):
@@ -135,19 +128,12 @@ def test_another_batch_and_gpu(trace, fake):
     assert there.gpu == "t4" and there.iterations[0].error_pct is None and there.times == "surrogate"
 
 
-def test_surrogate_is_linear_in_nothing_else(trace, fake):
-    same = predicted_times(trace, fake, 8, 8).time_us
-    assert np.array_equal(same, predicted_times(trace, fake).time_us)
-    assert measured_times(trace).time_us.sum() == 1200.0
-
-
 def test_shared_overheads(trace, read, make_trace):
     other = measure_overheads(host_work(read(make_trace(steps=1), "other.json")), "other")
     found = iteration_times(trace, overheads=other)
     assert found.overheads.sources == ("other",) and found.iterations[0].host_coverage == 1.0
-    assert found.iterations[0].predicted_us == pytest.approx(
-        iteration_times(trace).iterations[0].predicted_us, rel=0.05
-    )
+    own = iteration_times(trace).iterations[0].predicted_us
+    assert found.iterations[0].predicted_us == pytest.approx(own, rel=0.05)
 
 
 def test_errors(trace, read, make_trace):
@@ -187,16 +173,10 @@ def test_command(iteration, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("--iteration", "9"),
-        ("--gpu", "nothing"),
-        ("--overheads", "none.json"),
-        ("--times", "measured", "--gpu", "t4"),
-    ],
+    "words", ["--iteration 9", "--gpu nothing", "--overheads none.json", "--times measured --gpu t4"]
 )
 def test_users_errors_end_in_one_line(iteration, words):
-    code, out, err = iteration(*words)
+    code, out, err = iteration(*words.split())
     assert code == 2 and out == "" and err.count("\n") == 1
 
 
@@ -227,10 +207,3 @@ def test_host_only_trace(real):
     found = iteration_times(real("edge_no_gpu_events.json.gz"))
     assert found.coverage == 0.0 and found.iterations[0].device_us == 0.0
     assert "no device activity" in found.notes[0]
-
-
-def test_pooled_from_real_traces(real):
-    one = measure_overheads(host_work(real("vgg13_b128_training_h100.json.gz")), "vgg")
-    both = pooled([one, one])
-    assert both.us("t2", "aten::conv2d") == pytest.approx(one.us("t2", "aten::conv2d"))
-    assert both.overall["t4"].count == 2 * one.overall["t4"].count

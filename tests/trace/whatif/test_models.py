@@ -13,7 +13,6 @@ from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import MODELS, Network, evaluate, select, setting_of, user_function, what_if
 from surrogate.trace.whatif.distributed import NETWORK
 from surrogate.trace.whatif.hardware import convolutions_of
-from surrogate.trace.whatif.setting import parameters_of
 
 
 def times(graph, **given_):
@@ -23,9 +22,8 @@ def times(graph, **given_):
 def test_amp_follows_the_published_rule(made, setting):
     graph = what_if("amp")(made, setting).graph
     assert times(graph, name="wgrad", iteration=0) == pytest.approx([200 / 3])
-    assert times(graph, name="scudnn", iteration=0) == pytest.approx(
-        [50]
-    )  # neither sgemm nor wgrad in its name
+    # Neither sgemm nor wgrad is in its name.
+    assert times(graph, name="scudnn", iteration=0) == pytest.approx([50])
     assert times(graph, kind="copy", iteration=0) == pytest.approx([40])
     assert (times(graph, kind=("call", "host work")) == times(made, kind=("call", "host work"))).all()
 
@@ -56,11 +54,6 @@ def test_fused_adam_leaves_one_kernel_and_one_launch(resnet_graph, resnet_settin
     assert select(graph, kind="call", layer="^Optimizer.step", iteration=2).sum() == 1
 
 
-def test_parameters_of_resnet(resnet_graph, resnet_setting):
-    found = parameters_of(resnet_setting.profile.trace, 1, resnet_graph.iterations)
-    assert len(found) == 161 and sum(one.elements for one in found) == 25_557_032
-
-
 def test_batch_norm_and_relu(resnet_graph, resnet_setting):
     graph = what_if("batch-norm")(resnet_graph, resnet_setting).graph
     before, after = (times(one, kind="kernel", layer="^batch_norm").sum() for one in (resnet_graph, graph))
@@ -86,9 +79,8 @@ def test_batch_scales_samples_but_no_weights(made, setting):
 
 
 def test_faster_kernels_and_host(made, setting):
-    assert times(
-        what_if("faster-kernels=4")(made, setting).graph, name="wgrad", iteration=0
-    ) == pytest.approx([50])
+    kernels = what_if("faster-kernels=4")(made, setting).graph
+    assert times(kernels, name="wgrad", iteration=0) == pytest.approx([50])
     host = what_if("faster-host")(made, setting).graph
     assert times(host, kind="call").sum() == pytest.approx(times(made, kind="call").sum() / 2)
     with pytest.raises(InputError, match="no collective"):
@@ -168,7 +160,6 @@ def test_convolutions_of_resnet(resnet):
     assert {run.algorithm for run in runs if run.conv.direction == "bwd_filter"} >= {"ALGO_0", "ALGO_1"}
     assert str(forward[0]).startswith("n32c3h224") and forward[0].k == 64
     assert (forward[0].r, forward[0].stride_h, forward[0].pad_h) == (7, 2, 3)
-    assert sum(conv.flops for conv in forward) / 6 / 32 == pytest.approx(8.2e9, rel=0.03)  # 4.1 GMAC a sample
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -184,11 +175,8 @@ def test_every_model_answers_or_says_why(made, setting, name):
 
 def test_names_and_numbers():
     assert what_if("faster-kernels=4").value == 4 and what_if("faster-kernels=4").label == "faster-kernels=4"
-    for text, message in [
-        ("ampp", "did you mean amp"),
-        ("amp=2", "takes no number"),
-        ("batch=x", "is no number"),
-    ]:
+    wrong = {"ampp": "did you mean amp", "amp=2": "takes no number", "batch=x": "is no number"}
+    for text, message in wrong.items():
         with pytest.raises(InputError, match=message):
             what_if(text)
 
@@ -204,9 +192,8 @@ def test_another_gpu_for_a_trace_without_device_tasks(make_trace, read):
     trace = make_trace()
     trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("cat") not in ("kernel", "gpu_memcpy")]
     profiled = profile(read(trace))
-    answer = evaluate(
-        graph_of(profiled.trace, profiled.layers), [what_if("gpu")], setting_of(profiled, target="t4")
-    )[0]
+    graph = graph_of(profiled.trace, profiled.layers)
+    answer = evaluate(graph, [what_if("gpu")], setting_of(profiled, target="t4"))[0]
     assert answer.speedup == 1 and any("no device task" in note for note in answer.notes)
 
 
