@@ -126,11 +126,6 @@ def parquet(frame: pd.DataFrame) -> bytes:
     return out.getvalue()
 
 
-def operator_table(folder: Path) -> Files:
-    row = {"op": "bmm", "B": 1, "M": 64, "N": 64, "K": 64, "H": 0, "gpu": "Tesla T4", "time_us": 9.0}
-    return {"dense.parquet": parquet(pd.DataFrame([row, {**row, "op": "relu", "H": 512}]))}
-
-
 def workbook(folder: Path) -> Files:
     """SEER's workbook of a variant with counters."""
     import xlwt
@@ -301,7 +296,6 @@ READERS = (
     *texts("import cudnn-scope", imported("cudnn-scope"), json.dumps(SCOPE)),
     Reader("import seer-xls", workbook, imported("seer-xls", gpu="v100"), needs="xlwt"),
     Reader("import aiconfigurator", wheel, imported("aiconfigurator", family="gemm")),
-    Reader("import operator-tables", operator_table, imported("operator-tables")),
     *texts("settings", called("surrogate.evaluation.tune", "read_settings"), json.dumps(SETTINGS)),
     *texts("overheads", called("surrogate.trace.iteration.overheads", "load_overheads"), json.dumps(OVERHEADS)),
     *texts("trace", read_trace_page, json.dumps(KINETO)),

@@ -88,12 +88,6 @@ _ALL = (
         _ALWAYS | {"time_unit"},
         _GPU,
     ),
-    Format(
-        "operator-tables",
-        "operator_tables",
-        "public tables of GEMM, pooling and pointwise times",
-        frozenset({"progress"}),
-    ),
 )
 FORMATS: Mapping[str, Format] = MappingProxyType({each.name: each for each in _ALL})
 """Name on the command line → format."""
