@@ -28,8 +28,8 @@ class Plan:
 
     def dataset(self, folder: Path) -> Dataset:
         """The rows to fit on. Raises `InputError` for a file that is missing or damaged."""
+        from experiments.operator_tables import read_operator_tables
         from surrogate.cli.datasets import load_all
-        from surrogate.formats.operator_tables import read_operator_tables
 
         paths = [folder / name for name in self.files]
         if self.operators:

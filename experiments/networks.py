@@ -13,6 +13,7 @@ import pandas as pd
 from experiments.drawing import spreads
 from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import candidate_rows, fit_predict, least_us
+from experiments.operator_tables import KINDS, read_operator_tables
 from experiments.sources import FORWARD, Sources
 from experiments.verdicts import percent
 from surrogate.dataset.checks import normalise
@@ -24,7 +25,6 @@ from surrogate.features.algorithms import algorithms
 from surrogate.features.errors import InputError
 from surrogate.features.families import CONV, Family
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.formats.operator_tables import KINDS, read_operator_tables
 from surrogate.models import DEFAULT_MODEL, Support, TimeModel
 from surrogate.models.base import duplicate
 

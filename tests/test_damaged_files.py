@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,11 +126,6 @@ def parquet(frame: pd.DataFrame) -> bytes:
     return out.getvalue()
 
 
-def operator_table(folder: Path) -> Files:
-    row = {"op": "bmm", "B": 1, "M": 64, "N": 64, "K": 64, "H": 0, "gpu": "Tesla T4", "time_us": 9.0}
-    return {"dense.parquet": parquet(pd.DataFrame([row, {**row, "op": "relu", "H": 512}]))}
-
-
 def workbook(folder: Path) -> Files:
     """SEER's workbook of a variant with counters."""
     import xlwt
@@ -180,6 +176,16 @@ def nsight(folder: Path) -> Files:
     )
     connection.close()
     return {"trace.sqlite": path.read_bytes()}
+
+
+def wheel(folder: Path) -> Files:
+    """One table of aiconfigurator's wheel, not packed, so that damage reaches the parquet file."""
+    table = pd.DataFrame(
+        {"m": [1, 2], "n": 64, "k": 64, "gemm_dtype": "bfloat16", "kernel_source": "a", "latency": 1.0}
+    )
+    with zipfile.ZipFile(folder / "good.whl", "w") as file:
+        file.writestr("h100_sxm/gemm/vllm/1.0/gemm_perf.parquet", parquet(table))
+    return {"a.whl": (folder / "good.whl").read_bytes()}
 
 
 def run_log(folder: Path) -> Files:
@@ -289,7 +295,7 @@ READERS = (
     *texts("import lin-csv", imported("lin-csv", gpu="v100"), "lin.csv"),
     *texts("import cudnn-scope", imported("cudnn-scope"), json.dumps(SCOPE)),
     Reader("import seer-xls", workbook, imported("seer-xls", gpu="v100"), needs="xlwt"),
-    Reader("import operator-tables", operator_table, imported("operator-tables")),
+    Reader("import aiconfigurator", wheel, imported("aiconfigurator", family="gemm")),
     *texts("settings", called("surrogate.evaluation.tune", "read_settings"), json.dumps(SETTINGS)),
     *texts("overheads", called("surrogate.trace.iteration.overheads", "load_overheads"), json.dumps(OVERHEADS)),
     *texts("trace", read_trace_page, json.dumps(KINETO)),

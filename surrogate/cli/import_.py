@@ -36,7 +36,13 @@ _PROBLEMS = (
 @click.argument("paths", nargs=-1, type=PATH)
 @click.option("-o", "--output", type=PATH, help="The parquet file to write.")
 @click.option("--how", is_flag=True, help="Say how to get files of this format, and stop.")
-@click.option("--gpu", metavar="G", help="The GPU they were measured on, where the files do not say it.")
+@click.option(
+    "--gpu",
+    metavar="G",
+    multiple=True,
+    help="The GPU they were measured on, where the files do not say it; for aiconfigurator, each GPU to import.",
+)
+@click.option("--family", metavar="F", help="For aiconfigurator: the family of kernels to import.")
 @click.option("--numbering", type=click.Choice(["enum", "readme"]), help=_NUMBERING)
 @click.option("--library-version", metavar="V", help="The library's version, where the files do not say it.")
 @click.option("--problems", type=PATH, help=_PROBLEMS)
@@ -55,7 +61,13 @@ _PROBLEMS = (
 )
 @click.option("--quiet", is_flag=True, help="No progress bar and no notes on standard error.")
 def command(
-    format_name: str, paths: tuple[Path, ...], output: Path | None, how: bool, quiet: bool, **options: Any
+    format_name: str,
+    paths: tuple[Path, ...],
+    output: Path | None,
+    how: bool,
+    quiet: bool,
+    gpu: tuple[str, ...],
+    **options: Any,
 ) -> None:
     """Import PATHS and write them to OUTPUT."""
     from surrogate.cli.datasets import progress_bar
@@ -66,6 +78,8 @@ def command(
         return
     if output is None:
         raise InputError("no output given; name the parquet file to write with -o DATA.parquet")
+    if gpu:
+        options |= {"gpus": gpu} if "gpus" in chosen.options else {"gpu": gpu[-1]}
     with progress_bar(chosen.name, "byte", unit_scale=True, disable=quiet or None) as step:
         imported = chosen.read(paths, progress=step, **options)
     written = _write(imported, output)
@@ -86,7 +100,9 @@ def _write(imported: Imported, output: Path) -> list[str]:
             raise InputError("the files hold neither a problem nor a launch; nothing to write")
         write_parquet(kernels, output, {"schema": 1, "table": imported.table})
         return [f"{output}: {plural(len(kernels), 'launch')} without problems; no dataset"]
-    write_dataset(imported.rows, output, candidates=imported.candidates, kernels=kernels)
+    write_dataset(
+        imported.rows, output, candidates=imported.candidates, kernels=kernels, metadata=imported.metadata
+    )
     lines = [f"{output}: {plural(len(imported.rows), 'row')}, candidates {imported.candidates}"]
     if kernels is not None and len(kernels):
         lines.append(f"{kernels_path(output)}: {plural(len(kernels), 'kernel')}")

@@ -1,6 +1,6 @@
 """From a raw table to a checked one: spellings and types, then the rules that a dataset keeps, row by row."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -76,7 +76,7 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     """
     out = frame.reset_index(drop=True).copy()
     if FAMILY_COLUMN in out:
-        out[FAMILY_COLUMN] = [family(str(value)).name for value in out[FAMILY_COLUMN].fillna(DEFAULT_FAMILY)]
+        out[FAMILY_COLUMN] = _each(out[FAMILY_COLUMN], lambda value: family(str(value)).name, DEFAULT_FAMILY)
     elif "operator" in out:
         out[FAMILY_COLUMN] = out["operator"].map(FAMILY_OF_KIND).fillna(DEFAULT_FAMILY)
     else:
@@ -101,11 +101,17 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
             out[column] = _number(out[column], column, name)
     for column in (*TEXT_COLUMNS, *OPTIONAL_TEXTS):
         if column in out:
-            values = out[column].astype(object)
-            out[column] = values.where(values.isna(), values.astype(str)).where(values.notna(), None)
+            out[column] = _each(out[column], str, None)
     if "layout" in out:
         out["layout"] = out["layout"].replace(LAYOUT_ALIASES)
     return out
+
+
+def _each(values: pd.Series, function: Callable[[Any], str], absent: str | None) -> pd.Series:
+    """Plain texts: ``function`` of each value, called once for equal ones; ``absent`` where there is none."""
+    code, known = pd.factorize(values)
+    texts = np.array([*map(function, known), absent], dtype=object)
+    return pd.Series(texts[code], index=values.index, dtype=object)
 
 
 def _require_columns(frame: pd.DataFrame, kinds: tuple[Family, ...], name: str) -> None:

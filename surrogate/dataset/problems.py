@@ -3,7 +3,9 @@
 Functions take a normalised table of one family, unless they say otherwise.
 """
 
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -91,9 +93,17 @@ def problems_of(frame: pd.DataFrame, kind: Family, setting: tuple[str, ...]) -> 
     return kind.problem(sizes, dict(zip(kind.setting_names, setting, strict=True)))
 
 
+def version_key(version: str) -> tuple[Any, ...]:
+    """A version for ordering, as PEP 440 has it: 1.3.0.dev1 < 1.3.0rc9 < 1.3.0rc20 < 1.3.0 < 1.3.0.post1 < 1.3.1."""
+    stages = ("dev", "a", "b", "rc", "", "post")
+    match = re.search(r"\d[._-]?(dev|a|b|rc|post)(\d+)", version.partition("+")[0])
+    stage, number = (match[1], int(match[2])) if match else ("", 0)
+    return version_number(version), stages.index(stage), number, version
+
+
 def newest_version(frame: pd.DataFrame, kind: Family) -> np.ndarray:
     """True for rows whose library version is the newest measured for their (gpu, problem, library)."""
-    versions = sorted(frame["library_version"].unique(), key=lambda v: (version_number(v), v))
+    versions = sorted(frame["library_version"].unique(), key=version_key)
     rank = frame["library_version"].map({version: place for place, version in enumerate(versions)})
     newest = rank.groupby(codes(frame, (*kind.problem_key, "library"))).transform("max")
     return (rank == newest).to_numpy()

@@ -22,6 +22,8 @@ class Format:
     summary: str
     options: frozenset[str]
     required: frozenset[str] = frozenset()
+    finds_files: bool = False
+    """True where the reader takes folders, and finds the files itself where no path is given."""
 
     def read(self, paths: Sequence[str | Path], **options: Any) -> "Imported":
         """The content of ``paths``.
@@ -37,9 +39,9 @@ class Format:
             )
         for name in sorted(self.required - given):
             raise InputError(f"its files do not tell the {name}; give {_flag(name)}")
-        if not paths:
+        if not paths and not self.finds_files:
             raise InputError(f"no {self.name} file given; give at least one path")
-        for path in paths:
+        for path in () if self.finds_files else paths:
             if Path(path).is_dir():
                 raise InputError(f"{path}: a folder; name the files in it, as in {path}/*")
             require_regular(path)
@@ -66,6 +68,14 @@ _VERSIONED = _ALWAYS | {"library_version"}
 _PROFILER = _VERSIONED | {"problems", "kernel", "numbering"}
 _GPU = frozenset({"gpu"})
 _ALL = (
+    Format(
+        "aiconfigurator",
+        "aiconfigurator",
+        "kernels of vLLM, SGLang, TensorRT-LLM: the tables of the installed wheel",
+        frozenset({"family", "gpus", "progress"}),
+        frozenset({"family"}),
+        finds_files=True,
+    ),
     Format("seer-xls", "seer_xls", "SEER's Excel workbooks", _VERSIONED | {"numbering"}, _GPU),
     Format("nvprof", "nvprof", "nvprof logs: launches and metrics, CSV or text", _PROFILER),
     Format("ncu", "ncu", "Nsight Compute CSV and .ncu-rep reports", _PROFILER),
@@ -77,12 +87,6 @@ _ALL = (
         "GEMM timings of the recommendation-model notebook",
         _ALWAYS | {"time_unit"},
         _GPU,
-    ),
-    Format(
-        "operator-tables",
-        "operator_tables",
-        "public tables of GEMM, pooling and pointwise times",
-        frozenset({"progress"}),
     ),
 )
 FORMATS: Mapping[str, Format] = MappingProxyType({each.name: each for each in _ALL})

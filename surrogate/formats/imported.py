@@ -1,6 +1,6 @@
 """What every reader of a foreign file hands back, and the columns that several of them fill."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pandas as pd
@@ -22,13 +22,14 @@ class Imported:
 
     ``rows``: dataset rows, empty where the files hold kernel launches only. ``kernels``: kernels keyed like the rows,
     or by ``run`` and ``kernel_index`` where there are no rows. ``candidates``: ``all`` or ``listed``, as a dataset
-    stores it. ``notes``: what was left out or assumed, one sentence each.
+    stores it. ``notes``: what was left out or assumed, one sentence each. ``metadata`` (JSON) joins the dataset's.
     """
 
     rows: pd.DataFrame
     kernels: pd.DataFrame | None = None
     candidates: Literal["all", "listed"] = "all"
     notes: tuple[str, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
     def table(self) -> str:

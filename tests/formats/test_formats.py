@@ -152,15 +152,6 @@ def test_profiler_rows_come_with_their_kernels(tmp_path: Path) -> None:
     assert pd.read_parquet(target)["gpu"].tolist() == ["titan-xp"]
 
 
-def test_operator_tables_become_rows_of_their_families(tmp_path: Path) -> None:
-    dense = {"op": "relu", "gpu": "Tesla T4", "B": 8, "H": 64.0, "time_us": 9.0}
-    pd.DataFrame([dense, {**dense, "op": "odd"}]).to_parquet(tmp_path / "dense.parquet")
-    output = run("operator-tables", tmp_path / "dense.parquet", "-o", tmp_path / "out.parquet")
-    assert "1 row left out: operator odd unknown" in output
-    written = pd.read_parquet(tmp_path / "out.parquet")
-    assert written[["family", "gpu", "n", "c"]].to_numpy().tolist() == [["pointwise", "t4", 8, 64]]
-
-
 def test_a_wrong_file_leaves_nothing_behind(tmp_path: Path) -> None:
     source = tmp_path / "gfx90a68.HIP.fdb.txt"
     source.write_text("hello\n")

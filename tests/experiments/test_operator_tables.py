@@ -7,15 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.features.errors import InputError
-from surrogate.features.families import FAMILIES
-from surrogate.formats.operator_tables import (
+from experiments.operator_tables import (
     operator_rows,
     parse_args,
     read_operator_tables,
-    recognised,
     sizes_of,
 )
+from surrogate.features.errors import InputError
+from surrogate.features.families import FAMILIES
 
 IMAGE = "input[0]=1;input[1]=2;input[2]=3;input[3]=4"
 POOL = (
@@ -168,7 +167,6 @@ def test_deepbench_precisions() -> None:
 
 
 def test_other_tables_and_empty_ones_are_refused() -> None:
-    assert recognised(["a"]) is None
     with pytest.raises(InputError, match="columns"):
         rows_of({"a": 1})
     with pytest.raises(InputError, match="device Abacus 3000 unknown"):

@@ -1,6 +1,6 @@
 """Public tables of measured operators (matrix products, pooling, normalisation, pointwise) as rows of their families.
 
-How to get them: parquet files whose columns tell which of these a file is.
+The columns of a file tell which of these it is.
 
 - ``dense_ops``: PyTorch's operators on seven GPUs, from sitar-lab/NeuSight.
 - ``cudnn_other_ops``: cuDNN and cuBLAS calls on eight GPUs, from rai-project/dlperf.
@@ -10,8 +10,7 @@ How to get them: parquet files whose columns tell which of these a file is.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import DTYPES
 from surrogate.features.shape import output_size
-from surrogate.formats.foreign_file import Progress
 from surrogate.formats.imported import Imported, family_rows, plural
 
 Parts = list[pd.DataFrame]
@@ -30,23 +28,10 @@ Reader = Callable[[pd.DataFrame, Counter[str]], Parts]
 """(a raw frame, what was dropped by reason, to add to) → frames of what `family_rows` takes."""
 
 
-def read(paths: Sequence[str | Path], *, progress: Progress | None = None) -> Imported:
-    """The files as one dataset. Raises `InputError` for a file of other columns."""
-    del progress  # parquet is read at once
-    measured, notes = zip(*(_measured(read_table(path)[0], Path(path).name) for path in paths), strict=True)
-    rows = family_rows(pd.concat(measured, ignore_index=True))
-    return Imported(rows, candidates="listed", notes=tuple(chain.from_iterable(notes)))
-
-
 def read_operator_tables(paths: Sequence[str | Path]) -> pd.DataFrame:
-    """The dataset rows of `read`."""
-    return read(paths).rows
-
-
-def recognised(columns: Iterable[str]) -> tuple[Reader, str] | None:
-    """The reader of a table with these columns and the table's origin; None where they are those of none."""
-    known = set(columns)
-    return next(((reader, origin) for needed, reader, origin in READERS if known.issuperset(needed)), None)
+    """The files as rows of one dataset. Raises `InputError` for a file of other columns."""
+    measured = [_measured(read_table(path)[0], Path(path).name)[0] for path in paths]
+    return family_rows(pd.concat(measured, ignore_index=True))
 
 
 def operator_rows(frame: pd.DataFrame, name: str) -> Imported:
@@ -60,7 +45,8 @@ def operator_rows(frame: pd.DataFrame, name: str) -> Imported:
 
 def _measured(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """What `family_rows` takes, and the notes."""
-    source = recognised(frame.columns)
+    known = set(frame.columns)
+    source = next(((reader, origin) for needed, reader, origin in READERS if known.issuperset(needed)), None)
     if source is None:
         known = "; or ".join(", ".join(needed) for needed, *_ in READERS)
         raise InputError(f"{name}: its columns fit no table of operators; needed are {known}")

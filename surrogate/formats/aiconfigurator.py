@@ -1,0 +1,362 @@
+"""Kernel times of vLLM, SGLang and TensorRT-LLM on data-centre GPUs, which ai-dynamo/aiconfigurator publishes.
+
+How to get them, on Python 3.11 to 3.13: pip install 'seer-surrogate[measurements]', or, where NumPy shall stay below
+2.1, without what the package asks for besides, which its tables do not need:
+
+    pip install --no-deps aiconfigurator-core==0.12.0
+
+On another Python or system, fetch the wheel and give it as PATH:
+
+    pip download --no-deps --only-binary :all: --python-version 3.13 --platform manylinux_2_28_x86_64 \\
+        aiconfigurator-core==0.12.0
+
+Then `seer import aiconfigurator --family gemm -o gemm.parquet` finds them; the package is never imported. A wheel file,
+an unpacked folder of its tables or a checkout of the repository can be given as PATH instead. Families: gemm,
+attention, mla, moe, transfer (collective operations), rowwise (quantisation); one a file.
+
+- Of each (GPU, problem, library) the newest version counts, as where choices are judged; problems that only an older
+  one measured stay. Repeats become their median, in µs.
+- Rows at the floor of a harness are left out: times that do not depend on the problem, far above what others need
+  (`surrogate.formats.cleaning.without_floors` has the rule); slower rows of such a candidate stay. The metadata counts
+  the former by candidate, under ``floors``.
+- Column ``spike``: a time over 8 % slower, or faster, than both its neighbours along the running size.
+- ``noise`` in the metadata, and by GPU, library, type and decade of time ``noise_by``: the relative difference below
+  which two times are equal, told by how far times lie off the line through their neighbours.
+- Tables of whole modules, of communication between nodes and of kernels that no family describes are not imported;
+  the metadata counts their rows by name.
+"""
+
+import io
+import struct
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from surrogate.features.conv import MAX_SIZE
+from surrogate.features.errors import InputError, nearest
+from surrogate.features.families import Family
+from surrogate.features.families import family as family_named
+from surrogate.features.gpu import gpu
+from surrogate.features.operators.moe import NONGATED
+from surrogate.formats.cleaning import along_lines, newest, noise_of, noise_records, without_floors
+from surrogate.formats.foreign_file import Progress
+from surrogate.formats.imported import Imported, plural
+
+PACKAGE = "aiconfigurator_core"
+FOLDERS = ("systems/data", f"{PACKAGE}/systems/data", f"aic-core/src/{PACKAGE}/systems/data")
+"""Where the tables lie in the package, in a folder of packages, in a checkout."""
+ENDING = "_perf.parquet"
+COMMITS = {"0.12.0": "095f58a"}
+"""Version of the package → commit of ai-dynamo/aiconfigurator."""
+REMEDY = "`seer import aiconfigurator --how` says how to get one"
+GPUS = {"a100_sxm": "a100-sxm4-80gb", "b200_sxm": "b200", "b300_sxm": "b300"}
+"""Folder → name in the registry, where that does not know the folder's."""
+COLUMNS = {
+    **dict.fromkeys(
+        ["gemm_dtype", "bmm_dtype", "attn_dtype", "mla_dtype", "moe_dtype", "nccl_dtype", "allreduce_dtype"], "dtype"
+    ),
+    "kernel_source": "algorithm", "kv_cache_dtype": "kv_dtype", "distribution": "routing", "batch_size": "batch",
+    "num_heads": "heads", "num_key_value_heads": "kv_heads", "isl": "query_length", "window_size": "window",
+    "num_tokens": "tokens", "hidden_size": "hidden", "inter_size": "inter", "num_experts": "experts",
+    "moe_tp_size": "tensor_parallel", "moe_ep_size": "expert_parallel", "message_size": "elements", "num_gpus": "ranks",
+}  # fmt: skip
+"""Column of a table → of a dataset; others keep their name. MLA's ``num_heads`` are those of one GPU, and messages
+count elements: times follow the heads, whatever ``tp_size`` says, and are alike for n halves and 2n int8."""
+NAMES = {
+    "bfloat16": "bf16", "half": "fp16", "float16": "fp16", "fp8_e4m3": "fp8", "sq": "int8_sq", "alltoall": "all_to_all",
+}  # fmt: skip
+"""Element type or operator of a table → of a dataset; others keep their name."""
+TABLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "gemm": ("gemm", {"operator": "gemm", "batch": 1}),
+    "mla_bmm": ("gemm", {"operator": "bmm"}),
+    "context_attention": ("attention", {"phase": "context"}),
+    "generation_attention": ("attention", {"phase": "generation"}),
+    "encoder_attention": ("attention", {"phase": "encoder"}),
+    "context_mla": ("mla", {"phase": "context"}),
+    "generation_mla": ("mla", {"phase": "generation"}),
+    "moe": ("moe", {}),
+    "nccl": ("transfer", {"library": "nccl"}),
+    "oneccl": ("transfer", {"library": "oneccl"}),
+    "custom_allreduce": ("transfer", {"operator": "all_reduce"}),
+    "scale_matrix": ("rowwise", {"operator": "quantise", "dtype": "bf16", "h": 1, "w": 1}),
+}
+"""Name of a table (without its ending) → its family, and what all its rows share."""
+NONGATED_LAYERS = ((2688, 1856), (1024, 2688), (4096, 2688), (2048, 5120), (8192, 5120))
+"""Hidden and inner size of the layers of mixtures whose experts have no gate (Nemotron's)."""
+ALWAYS_GATED = ("0.14.0", "0.19.0", "0.20.0", "0.22.0", "0.5.6.post2", "0.5.10")
+"""Versions of vLLM and SGLang that timed these layers with a gate, as the times show."""
+
+
+_ZIP_ERRORS = (
+    zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, NotImplementedError, MemoryError, struct.error
+)  # fmt: skip
+"""What damage to an archive, or to a table in it, may raise."""
+
+
+class Source(NamedTuple):
+    """One table: its path, which tells what it is of, its size in bytes, and what gives its content."""
+
+    path: str
+    size: int
+    load: Callable[[], bytes]
+
+    @property
+    def gpu(self) -> str:
+        """The GPU's folder."""
+        return PurePath(self.path).parts[-5]
+
+    @property
+    def library(self) -> tuple[str, str]:
+        """The framework and its version."""
+        return PurePath(self.path).parts[-3], PurePath(self.path).parts[-2]
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        return PurePath(self.path).name.removesuffix(ENDING)
+
+
+def read(
+    paths: Sequence[str | Path],
+    *,
+    family: str,
+    gpus: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> Imported:
+    """The rows of one family, on all GPUs or on ``gpus``. Raises `InputError` naming what is missing or damaged."""
+    if len(paths) > 1:
+        raise InputError(
+            f"{len(paths)} paths given; name one wheel or folder, or none for the installed package"
+        )
+    path = Path(paths[0]) if paths else _installed()
+    sources, version = _sources(path)
+    kind = family_named(family)
+    names = {folder: _gpu_name(folder) for folder in sorted({source.gpu for source in sources})}
+    if gpus:
+        wanted = _wanted(gpus, names)
+        names = {folder: name for folder, name in names.items() if name in wanted}
+    # 1. Tables of the family become rows; those of unknown GPUs or of no family are counted.
+    left_out, foreign, parts = Counter[str](), Counter[str](), []
+    read_here = {"", kind.name}
+    sources = [s for s in sources if s.gpu in names and TABLES.get(s.table, ("", {}))[0] in read_here]
+    done, total = 0, sum(source.size for source in sources)
+    for source in sources:
+        name = names[source.gpu]
+        if source.table not in TABLES:
+            foreign[source.table] += len(_table(source, rows_only=True))
+        elif name is None:
+            left_out[f"GPU {source.gpu} unknown"] += len(_table(source, rows_only=True))
+        else:
+            parts.append(_rows(_table(source), source, name, kind))
+        done += source.size
+        if progress:
+            progress(done, total)
+    if not parts:
+        readable = ", ".join(dict.fromkeys(name for name, _ in TABLES.values()))
+        raise InputError(f"{path}: holds no table of family {kind.name} on a known GPU; families: {readable}")
+    # 2. One frame, cleaned.
+    columns = {name: _joined([part[name] for part in parts]) for name in parts[0].columns}
+    frame, found = _cleaned(pd.DataFrame(columns), kind, left_out)
+    origin = " at ".join(["ai-dynamo/aiconfigurator", *([COMMITS[version]] if version in COMMITS else [])])
+    notices = [f"Measurements of {origin}, aiconfigurator-core {version} (Apache-2.0)."]
+    notes = (
+        f"rows of {_listed(frame['gpu'].value_counts())}",
+        f"left out: {_listed(left_out) or 'nothing'}",
+        f"tables not imported: {_listed(foreign) or 'none'}",
+        f"{plural(found['spikes'], 'spike')}; noise {found['noise']:.1%}",
+    )
+    metadata = {
+        **found,
+        "licence_notices": notices,
+        "left_out": dict(+left_out),
+        "not_imported": dict(foreign),
+    }
+    return Imported(frame, candidates="listed", notes=notes, metadata=metadata)
+
+
+def _cleaned(
+    frame: pd.DataFrame, kind: Family, left_out: Counter[str]
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The rows of a dataset, and what the metadata says of them; ``left_out`` counts the others by reason."""
+    times = frame["time_us"].to_numpy()
+    usable = np.isfinite(times) & (times > 0)
+    left_out["time is 0, below, or no number"] += int((~usable).sum())
+    for name in [name for name, known in kind.settings.items() if known]:
+        for value in set(frame[name].cat.categories) - set(kind.settings[name]):
+            strange = (frame[name] == value).to_numpy() & usable
+            left_out[f"{name} {value} unknown"] += int(strange.sum())
+            usable &= ~strange
+    for size in kind.sizes:
+        within = frame[size.name].between(size.least, MAX_SIZE).to_numpy()
+        left_out[f"{size.name} out of range"] += int((usable & ~within).sum())
+        usable &= within
+    frame, older = newest(frame[usable], kind)
+    left_out["a newer version measured the problem"] += older
+    frame, floors = without_floors(frame, kind)
+    left_out["at the floor of a harness"] += sum(record["rows"] for record in floors)
+    if frame.empty:
+        raise InputError(f"no row of family {kind.name} is left: {_listed(left_out)}")
+    spike, distance = along_lines(frame, kind)
+    found = {
+        "noise": noise_of(distance), "noise_by": noise_records(frame, distance), "floors": floors,
+        "spikes": int(spike.sum()),
+    }  # fmt: skip
+    return frame.assign(spike=spike).reset_index(drop=True), found
+
+
+def _listed(counts: Mapping[str, int] | pd.Series) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+
+
+def _installed() -> Path:
+    """The folder of the installed package, which is not imported: that would load its estimators."""
+    spec = find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError(f"no PATH given, and aiconfigurator-core is not installed; {REMEDY}")
+    return Path(spec.submodule_search_locations[0])
+
+
+def _sources(path: Path) -> tuple[list[Source], str]:
+    """The tables in a wheel or below a folder, and the package's version as far as a name tells it."""
+    try:
+        if path.is_file():
+            wheel = zipfile.ZipFile(path)
+            sources = [
+                Source(each.filename, each.file_size, partial(wheel.read, each)) for each in wheel.infolist()
+            ]
+            infos = [path.name]
+        else:
+            root = next((path / name for name in FOLDERS if (path / name).is_dir()), path).resolve()
+            sources = [Source(str(f), f.stat().st_size, f.read_bytes) for f in root.rglob(f"*{ENDING}")]
+            infos = [each.name for above in root.parents[:3] for each in above.glob(f"{PACKAGE}-*.dist-info")]
+    except _ZIP_ERRORS as error:
+        raise InputError(f"{path}: cannot be read as a wheel or folder ({error}); {REMEDY}") from None
+    sources = [s for s in sources if s.path.endswith(ENDING) and len(PurePath(s.path).parts) >= 5]
+    sources.sort(key=lambda source: PurePath(source.path).parts)
+    if not sources:
+        what = (
+            "a wheel or folder without"
+            if path.exists()
+            else "cannot be read; needed is a wheel or folder with"
+        )
+        raise InputError(f"{path}: {what} GPU/FAMILY/FRAMEWORK/VERSION/*{ENDING}; {REMEDY}")
+    versions = [name.removesuffix(".dist-info").split("-")[1] for name in infos if "-" in name]
+    return sources, versions[0] if versions else "of unknown version"
+
+
+def _gpu_name(folder: str) -> str | None:
+    try:
+        return gpu(GPUS.get(folder, folder)).name
+    except InputError:
+        return None
+
+
+def _wanted(gpus: Sequence[str], names: Mapping[str, str | None]) -> set[str | None]:
+    """Registry names of ``gpus``, all of which must be among ``names``."""
+    here = sorted(name for name in names.values() if name)
+    for given in gpus:
+        if _gpu_name(given) not in here:
+            raise InputError(
+                f"--gpu {given}: has no table; those with one: {', '.join(here)}{nearest(given, here)}"
+            )
+    return {_gpu_name(given) for given in gpus}
+
+
+def _table(source: Source, rows_only: bool = False) -> pd.DataFrame:
+    """The table with its texts as categories; ``rows_only``: without columns, for its length."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        content = io.BytesIO(source.load())
+        schema = pq.read_schema(content)
+        texts = [
+            each.name
+            for each in schema
+            if pa.types.is_string(each.type) or pa.types.is_large_string(each.type)
+        ]
+        table = pq.read_table(content, columns=[] if rows_only else None, read_dictionary=texts)
+        return table.to_pandas(ignore_metadata=True)
+    except (pa.ArrowException, zlib.error, *_ZIP_ERRORS) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+        raise InputError(f"{source.path}: cannot be read as parquet ({reason}); fetch it again") from None
+
+
+def _rows(table: pd.DataFrame, source: Source, name: str, kind: Family) -> pd.DataFrame:
+    """Dataset columns of one table: texts as categories, sizes as the narrowest integers that hold them."""
+    library, version = source.library
+    try:
+        values = {
+            **kind.setting_defaults, "math": "default", "library": library,
+            **{COLUMNS.get(str(name), str(name)): table[name] for name in table}, **TABLES[source.table][1],
+            "gpu": name, "library_version": version, "family": kind.name, "status": "ok",
+        }  # fmt: skip
+        values |= _special(table, source.table, version)
+        if "query_length" in values:
+            length = values["query_length"] + values.get("step", 0)
+            values = {"kv_heads": values["heads"], "window": 0, **values, "context_length": length}
+        if values.get("phase") == "encoder":
+            values["kv_dtype"] = values["dtype"]
+        columns = {}
+        for name in ("family", "status", *kind.row_key):
+            columns[name] = (_sizes if name in kind.size_names else _texts)(values[name], len(table))
+        return pd.DataFrame(columns).assign(time_us=table["latency"].to_numpy(dtype=np.float64) * 1e3)
+    except KeyError as error:
+        raise InputError(f"{source.path}: column {error} is missing; the tables of 0.12 are known") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{source.path}: {error}; the tables of 0.12 are known") from None
+
+
+def _special(table: pd.DataFrame, name: str, version: str) -> dict[str, Any]:
+    """Columns of a table that are more than a name."""
+    if (
+        name == "mla_bmm"
+    ):  # projections that decoding absorbs, a product per head: to 512 latent columns, or back
+        before = (table["op_name"] == "mla_gen_pre").to_numpy()
+        n, k = np.where(before, 512, 128), np.where(before, 128, 512)
+        return {"batch": table["num_heads"], "m": table["num_tokens"], "n": n, "k": k}
+    if name == "moe" and version not in ALWAYS_GATED:
+        plain = pd.MultiIndex.from_frame(table[["hidden_size", "inter_size"]]).isin(NONGATED_LAYERS)
+        return {
+            "variant": pd.Series(pd.Categorical.from_codes(plain.astype(np.int8), pd.Index(["", NONGATED])))
+        }
+    if name in ("nccl", "oneccl"):
+        return {"operator": table["op_name"]}
+    if name == "custom_allreduce":  # a copy of another framework's table may lie in a folder
+        return {"library": table["framework"].str.lower()}
+    return {"n": table["m"], "c": table["k"]} if name == "scale_matrix" else {}
+
+
+def _texts(values: Any, rows: int) -> Any:
+    """One text for all rows, or one for each; none may be missing."""
+    if isinstance(values, str):
+        return pd.Categorical.from_codes(np.zeros(rows, dtype=np.int8), pd.Index([values]))
+    code, known = pd.factorize(values)
+    if (code < 0).any():
+        raise ValueError(f"{values.name} is empty in a row")
+    return pd.Categorical(np.array([NAMES.get(text, str(text)) for text in known], dtype=object)[code])
+
+
+def _sizes(values: Any, rows: int) -> np.ndarray:
+    """One whole number for all rows, or one for each, in the narrowest type that holds them."""
+    sizes = np.broadcast_to(np.asarray(values), rows)
+    with np.errstate(invalid="ignore"):
+        whole = sizes.astype(np.int64)
+    if (whole != sizes).any():
+        raise ValueError("a size is no whole number")
+    return whole.astype(np.int32) if np.abs(whole).max(initial=0) < 2**31 else whole
+
+
+def _joined(parts: Sequence[pd.Series]) -> Any:
+    """One column of all parts, categories united."""
+    if isinstance(parts[0].dtype, pd.CategoricalDtype):
+        return pd.api.types.union_categoricals([pd.Categorical(part) for part in parts])
+    return np.concatenate([part.to_numpy() for part in parts])

@@ -1,0 +1,181 @@
+"""Tables of aiconfigurator as datasets: a small tree of parquet files in its layout, with invented times."""
+
+import zipfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from surrogate.dataset.store import read_dataset
+from surrogate.features.errors import InputError
+from surrogate.formats import FORMATS
+
+COMMON = {"framework": "SGLang", "version": "x", "device": "NVIDIA H100 80GB HBM3", "kernel_source": "k"}
+GEMM = {"gemm_dtype": "bfloat16", "n": 256, "k": 512}
+BMM = {"bmm_dtype": "fp8", "num_heads": 16, "num_tokens": 3}
+ATTENTION = {"batch_size": 2, "isl": 64, "num_heads": 8, "num_key_value_heads": 4, "head_dim": 128, "step": 0}
+TYPES = {"attn_dtype": "bfloat16", "kv_cache_dtype": "fp8"}
+MLA = {"batch_size": 2, "num_heads": 16, "tp_size": 8, "mla_dtype": "bfloat16", "kv_cache_dtype": "fp8"}
+MOE = {
+    "num_tokens": 4,
+    "topk": 2,
+    "num_experts": 8,
+    "moe_tp_size": 1,
+    "moe_ep_size": 2,
+    "moe_dtype": "fp8_block",
+}
+MESSAGE = {"num_gpus": 8, "message_size": 1024}
+
+
+def table(root: Path, place: str, name: str, rows: int = 1, **columns: Any) -> None:
+    """A table at ``GPU/FAMILY/FRAMEWORK/VERSION``; single values fill ``rows`` rows."""
+    path = root / place / f"{name}_perf.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(COMMON | columns, index=range(rows)).to_parquet(path)
+
+
+def gemm(root: Path, place: str, **columns: Any) -> None:
+    """A table of matrix products, a row per m."""
+    table(root, place, "gemm", len(columns["m"]), **GEMM | columns)
+
+
+def read(root: Path, family: str = "gemm", **options: Any):
+    return FORMATS["aiconfigurator"].read([root], family=family, **options)
+
+
+def only(root: Path, family: str) -> dict[str, Any]:
+    """The one row of a family."""
+    (row,) = read(root, family).rows.to_dict("records")
+    return row
+
+
+def test_a_matrix_product_in_microseconds(tmp_path: Path) -> None:
+    gemm(tmp_path, "h100_sxm/gemm/sglang/0.5.14", m=[16], latency=[0.25], gemm_dtype="sq")
+    row = only(tmp_path, "gemm")
+    expected = {
+        "family": "gemm", "operator": "gemm", "gpu": "h100-sxm", "library": "sglang", "library_version": "0.5.14",
+        "algorithm": "k", "dtype": "int8_sq", "math": "default", "variant": "", "batch": 1, "m": 16, "n": 256, "k": 512,
+        "time_us": 250.0, "status": "ok", "spike": False,
+    }  # fmt: skip
+    assert row == expected
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "columns", "family", "expected"),
+    [
+        ("a100_sxm/mla_bmm", "mla_bmm", BMM | {"op_name": "mla_gen_pre"},
+         "gemm", {"gpu": "a100-sxm4-80gb", "operator": "bmm", "batch": 16, "m": 3, "n": 512, "k": 128}),
+        ("b200_sxm/mla_bmm", "mla_bmm", BMM | {"op_name": "mla_gen_post"},
+         "gemm", {"gpu": "b200", "batch": 16, "n": 128, "k": 512, "dtype": "fp8"}),
+        ("h100_sxm/attention", "context_attention", ATTENTION | TYPES | {"window_size": 32},
+         "attention", {"phase": "context", "query_length": 64, "context_length": 64, "window": 32, "kv_dtype": "fp8"}),
+        ("h100_sxm/attention", "generation_attention", ATTENTION | TYPES | {"isl": 1, "step": 127},
+         "attention", {"phase": "generation", "query_length": 1, "context_length": 128, "kv_heads": 4, "window": 0}),
+        ("h100_sxm/encoder_attention", "encoder_attention",
+         {"batch_size": 2, "isl": 64, "num_heads": 8, "head_dim": 72, "attn_dtype": "bfloat16"},
+         "attention", {"phase": "encoder", "kv_heads": 8, "kv_dtype": "bf16", "context_length": 64, "dtype": "bf16"}),
+        ("h100_sxm/mla", "generation_mla", MLA | {"isl": 1, "step": 7},
+         "mla", {"phase": "generation", "heads": 16, "context_length": 8, "kv_dtype": "fp8"}),
+        ("h100_sxm/moe", "moe", MOE | {"hidden_size": 2688, "inter_size": 1856, "distribution": "power_law_1.2"},
+         "moe", {"variant": "nongated", "routing": "power_law_1.2", "hidden": 2688, "inter": 1856, "tokens": 4,
+                 "topk": 2, "experts": 8, "tensor_parallel": 1, "expert_parallel": 2, "dtype": "fp8_block"}),
+        ("h100_sxm/comm", "nccl", MESSAGE | {"op_name": "alltoall", "nccl_dtype": "half"},
+         "transfer", {"operator": "all_to_all", "library": "nccl", "dtype": "fp16", "elements": 1024, "ranks": 8}),
+        ("h100_sxm/comm", "custom_allreduce", MESSAGE | {"framework": "TRTLLM", "allreduce_dtype": "bfloat16"},
+         "transfer", {"operator": "all_reduce", "library": "trtllm", "dtype": "bf16"}),
+        ("h100_sxm/quantize", "scale_matrix", {"m": 5, "k": 64, "quant_dtype": "fp8"},
+         "rowwise", {"operator": "quantise", "n": 5, "c": 64, "dtype": "bf16"}),
+    ],
+)  # fmt: skip
+def test_each_table(
+    tmp_path: Path, place: str, name: str, columns: dict[str, Any], family: str, expected: dict[str, Any]
+) -> None:
+    table(tmp_path, f"{place}/sglang/0.5.14", name, latency=0.001, **columns)
+    assert only(tmp_path, family).items() >= {"time_us": 1.0, **expected}.items()
+
+
+def test_the_newest_version_of_each_problem_counts_and_repeats_are_one_row(tmp_path: Path) -> None:
+    gemm(tmp_path, "h100_sxm/gemm/trtllm/1.3.0rc9", m=[1, 2, 4], latency=[0.9, 0.9, 0.9])
+    gemm(tmp_path, "h100_sxm/gemm/trtllm/1.3.0rc20", m=[1, 2], latency=[0.8, 0.8], kernel_source="renamed")
+    gemm(tmp_path, "h100_sxm/gemm/trtllm/1.3.0", m=[2, 2, 2, 8], latency=[0.3, 0.5, 0.4, 0.0])
+    imported = read(tmp_path)
+    rows = imported.rows.set_index("m")
+    assert rows["time_us"].round(6).to_dict() == {1: 800.0, 2: 400.0, 4: 900.0}
+    assert rows["library_version"].to_dict() == {1: "1.3.0rc20", 2: "1.3.0", 4: "1.3.0rc9"}
+    assert sorted(imported.metadata["left_out"].values()) == [1, 3]  # without a time, superseded
+
+
+def test_rows_at_a_harness_floor_are_left_out_and_slow_kernels_stay(tmp_path: Path) -> None:
+    real = [0.003 * step for step in range(1, 101)]
+    slow, floor = [10 * time for time in real], [max(time, 0.1) for time in real]
+    for name, times in {"good": real, "slow": slow, "floor": floor}.items():
+        place = f"h100_sxm/gemm/{name}/1.0"
+        gemm(tmp_path, place, m=[8 * step for step in range(1, 101)], latency=times, kernel_source=name)
+    imported = read(tmp_path)
+    assert sorted(imported.rows["algorithm"]) == ["floor"] * 34 + ["good"] * 100 + ["slow"] * 100
+    (record,) = imported.metadata["floors"]
+    assert (record["algorithm"], record["rows"], record["floor_us"]) == ("floor", 66, pytest.approx(100))
+
+
+def test_spikes_are_flagged_and_noise_is_told(tmp_path: Path) -> None:
+    times = [0.01 * 1.01**step for step in range(60)]
+    times[20] *= 1.2
+    times[40] *= 0.8
+    gemm(tmp_path, "h100_sxm/gemm/vllm/1.0", m=[2**10 + 8 * step for step in range(60)], latency=times)
+    imported = read(tmp_path)
+    rows = imported.rows.sort_values("m", ignore_index=True)
+    assert rows.index[rows["spike"]].tolist() == [20, 40]
+    assert imported.metadata["spikes"] == 2
+    assert imported.metadata["noise"] < 0.001
+
+
+def test_what_is_not_imported_is_counted_by_name(tmp_path: Path) -> None:
+    gemm(tmp_path, "h100_sxm/gemm/vllm/1.0", m=[1, 2], latency=[1.0, 1.0])
+    gemm(tmp_path, "h100_sxm/gemm/sglang/1.0", m=[1, 2], latency=[1.0, 1.0], gemm_dtype=["fp3", "fp8"])
+    gemm(tmp_path, "abacus/gemm/vllm/1.0", m=[1, 2, 4], latency=[1.0, 1.0, 1.0])
+    table(tmp_path, "h100_sxm/mla/vllm/1.0", "mla_context_module", rows=5)
+    metadata = read(tmp_path).metadata
+    assert metadata["left_out"] == {"GPU abacus unknown": 3, "dtype fp3 unknown": 1}
+    assert metadata["not_imported"] == {"mla_context_module": 5}
+
+
+def test_the_command_reads_a_wheel_or_a_checkout(tmp_path: Path, seer: Callable[..., Any]) -> None:
+    folder, output = tmp_path / "aic-core/src/aiconfigurator_core/systems/data", tmp_path / "out.parquet"
+    for name in ("h100_sxm", "l40s"):
+        gemm(folder, f"{name}/gemm/vllm/1.0", m=[1, 2], latency=[1.0, 1.5])
+    wheel = tmp_path / "aiconfigurator_core-0.12.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        for path in folder.rglob("*.parquet"):
+            file.write(path, "aiconfigurator_core/systems/data" / path.relative_to(folder))
+    for source, known in ((wheel, "at 095f58a"), (tmp_path, "unknown version")):
+        done = seer("import", "aiconfigurator", source, "--family", "gemm", "--gpu", "l40s", "-o", output)
+        assert done.code == 0 and "rows of l40s 2" in done.err
+        data = read_dataset(output)
+        assert (data.candidates, set(data.frame["gpu"])) == ("listed", {"l40s"})
+        assert known in data.metadata["licence_notices"][0]
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    gemm(tmp_path, "h100_sxm/gemm/vllm/1.0", m=[1], latency=[1.0])
+    with pytest.raises(InputError, match="no table of family pool"):
+        read(tmp_path, "pool")
+    with pytest.raises(InputError, match=r"--gpu v100: .*h100-sxm"):
+        read(tmp_path, gpus=["v100"])
+    (tmp_path / "a.whl").write_text("no wheel")
+    with pytest.raises(InputError, match=r"a\.whl: "):
+        read(tmp_path / "a.whl")
+    table(tmp_path, "h100_sxm/moe/vllm/1.0", "moe", latency=1.0)
+    with pytest.raises(InputError, match=r"moe_perf.*hidden_size"):
+        read(tmp_path, "moe")
+    (tmp_path / "h100_sxm/gemm/vllm/1.0/gemm_perf.parquet").write_text("version https://git-lfs")
+    with pytest.raises(InputError, match=r"gemm_perf\.parquet: cannot be read as parquet"):
+        read(tmp_path)
+
+
+@pytest.mark.skipif(find_spec("aiconfigurator_core") is None, reason="aiconfigurator-core is not installed")
+def test_the_installed_package() -> None:
+    imported = FORMATS["aiconfigurator"].read([], family="rowwise", gpus=["h100-sxm"])
+    assert len(imported.rows) > 1000
