@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import gpu_names, output_options, show
+from surrogate.cli.options import GPU, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table
 
@@ -32,7 +32,7 @@ _top = click.option("--top", type=click.IntRange(min=1), metavar="K", help="Only
 _gpu = click.option(
     "--gpu",
     metavar="G",
-    shell_complete=gpu_names,
+    type=GPU,
     help="The GPU whose peaks count, where the trace names none or another.",
 )
 _html = click.option(
@@ -323,7 +323,7 @@ def simulate(file: Path, as_json: bool, as_csv: bool, **part: Any) -> None:
 @_file
 @click.argument("what_ifs", nargs=-1, metavar="WHAT-IF…")
 @_part_options
-@click.option("--gpu", metavar="G", help="The GPU asked about (gpu, amp-roofline).")
+@click.option("--gpu", metavar="G", type=GPU, help="The GPU asked about (gpu, amp-roofline).")
 @click.option("--own-gpu", metavar="G", help="The GPU of the trace, where it names none or another.")
 @click.option("--workers", type=click.IntRange(min=1), default=8, show_default=True, help="Of data-parallel.")
 @click.option("--bandwidth", type=float, default=10.0, show_default=True, metavar="GB/s", help="Per link.")
@@ -380,7 +380,7 @@ def whatif(
 
 @command.command(short_help="Iteration times from host overheads and measured or predicted kernels.")
 @_file
-@click.option("--gpu", metavar="G", help="Predict for this GPU; the host stays the traced one.")
+@click.option("--gpu", metavar="G", type=GPU, help="Predict for this GPU; the host stays the traced one.")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Predict for this batch size.")
 @click.option(
     "--times",

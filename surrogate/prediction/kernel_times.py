@@ -71,7 +71,8 @@ class KernelTimes:
             from surrogate.models.launch import launch_of  # needs pandas
 
             roofline_us = float(prepared.engine.formula.problem(like).roofline_us)
-            own_us = launch_of(self._bundle.launches, gpu, library).kernel_us(call_us, roofline_us)
+            streaming = prepared.setting.family.is_streaming(prepared.setting.values)
+            own_us = launch_of(self._bundle.launches, gpu, library).kernel_us(call_us, roofline_us, streaming)
         inside = prepared.reason(like, best.candidate.algorithm, distance) is None
         return KernelTime(
             problem,
@@ -126,11 +127,14 @@ def _batched(problem: AnyProblem) -> bool:
 
 
 def _by_roofline(problem: AnyProblem, target: TargetDevice) -> KernelTime:
-    """The lower bound, where no model knows the problem."""
+    """The lower bound and the least duration of a kernel, where no model knows the problem."""
+    from surrogate.models.launch import KERNEL_LEAST_US  # needs pandas
+
     if isinstance(problem, Operator):
         time_us = float(problem.roofline_us(target.device))
     else:
         kind = family_of(problem)
         time_us = float(kind.formula(kind.setting_of(problem), target.device).problem(problem).roofline_us)
+    time_us += KERNEL_LEAST_US
     upper_us = ROOFLINE_UPPER * time_us
     return KernelTime(problem, target.name, "", "", time_us, time_us, upper_us, time_us, ROOFLINE, False)

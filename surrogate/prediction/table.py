@@ -68,6 +68,7 @@ def _predict_family(
         for group in np.unique(code):
             members = start + np.flatnonzero(code == group)
             setting = {n: v[0 if p is None else int(p[members[0]])] for n, (v, p) in texts.items()}
+            setting = _with_math(settings, kind, setting)
             for name, values in _predict_setting(
                 settings, kind, setting, sizes[members], named, members
             ).items():
@@ -75,7 +76,19 @@ def _predict_family(
     return out
 
 
-def asked_problems(table: Any, given: Mapping[str, str | None]) -> list[tuple[AnyProblem, tuple[str, ...]]]:
+def _with_math(settings: SettingCache, kind: Family, setting: dict[str, str]) -> dict[str, str]:
+    """The setting with the math type that PyTorch runs by default, where the table names none."""
+    if not setting["gpu"]:
+        raise InputError("the table has no column `gpu`; add it, or say which one, as in load(path, gpu=…)")
+    if setting.get("math", "fma"):
+        return setting
+    device = settings.device(setting["gpu"]).device
+    return {**setting, "math": kind.default_math(setting["dtype"], device)}
+
+
+def asked_problems(
+    settings: SettingCache, table: Any, given: Mapping[str, str | None]
+) -> list[tuple[AnyProblem, tuple[str, ...]]]:
     """The distinct problems of a table in order, each with its GPU, library and library version ("" where unknown).
 
     Raises `InputError` as `predict_table` does.
@@ -93,6 +106,7 @@ def asked_problems(table: Any, given: Mapping[str, str | None]) -> list[tuple[An
             setting = {
                 n: values[int(code[row])] for (n, (values, _)), code in zip(texts.items(), codes, strict=True)
             }
+            setting = _with_math(settings, kind, setting)
             problem = kind.problem(dict(zip(kind.size_names, sizes[row].tolist(), strict=True)), setting)
             asked.append((int(positions[row]), problem, tuple(setting[name] for name in PLACE)))
     asked.sort(key=lambda entry: entry[0])
@@ -106,8 +120,8 @@ def _read(
     sizes = _sizes(columns, kind, rows)
     texts = {name: _text(columns, name, given[name] or "") for name in PLACE}
     for name, known in kind.settings.items():
-        texts[name] = _text(columns, name, kind.setting_defaults[name])
-        wrong = [value for value in texts[name][0] if known and value not in known]
+        texts[name] = _text(columns, name, "" if name == "math" else kind.setting_defaults[name])
+        wrong = [value for value in texts[name][0] if known and value and value not in known]
         if wrong:
             raise InputError(
                 f"column {name} holds {wrong[0]!r}; known: {', '.join(known)}{nearest(wrong[0], known)}"
@@ -125,8 +139,6 @@ def _predict_setting(
     members: np.ndarray,
 ) -> Columns:
     """The columns of rows of one setting: each row's fastest among the competing libraries."""
-    if not setting["gpu"]:
-        raise InputError("the table has no column `gpu`; add it, or say which one, as in load(path, gpu=…)")
     values = tuple(setting[name] for name in kind.setting_names)
     prepared = settings.competing(
         kind,
