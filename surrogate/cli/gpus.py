@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.options import GPU, output_options, show
-from surrogate.report.tables import Table, terminal_width
+from surrogate.report.tables import Table
 
 if TYPE_CHECKING:
     from surrogate.features.gpu import Gpu
@@ -30,14 +30,9 @@ def command(name: str | None, as_json: bool, as_csv: bool) -> None:
     from surrogate.features.gpu import gpu, gpus
 
     if name:
-        one = gpu(name)
-        facts = one.to_dict() | {"answers": _answers(one)}
-        records = [{"field": key, "value": value} for key, value in facts.items() if key != "answers"]
-        flat = [{"field": key, "value": value} for key, value in _flat(facts).items()]
-        show(flat if as_csv else records, as_json=as_json, as_csv=as_csv, whole=facts)
-        if not as_json and not as_csv:
-            answers = [{"family": family, **row} for family, row in facts["answers"].items()]
-            click.echo("\n" + Table(answers).text(terminal_width()))
+        facts = gpu(name).to_dict() | {"answers": _answers(gpu(name))}
+        records = [{"field": key, "value": value} for key, value in _flat(facts).items()]
+        show(records, as_json=as_json, as_csv=as_csv, whole=facts)
         return
     full = [known.to_dict() | {"answers": _answers(known)} for known in gpus()]
     table = [

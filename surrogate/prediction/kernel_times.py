@@ -42,7 +42,7 @@ class KernelTimes:
                 continue
             chosen = self._choice(problem, target)
             if chosen is None:
-                self._answers[problem] = _by_roofline(problem, target)
+                self._answers[problem] = self._by_roofline(problem, target)
                 continue
             place, prepared = chosen
             pairs = by_setting.setdefault(id(prepared), (prepared, []))[1]
@@ -50,7 +50,7 @@ class KernelTimes:
         for prepared, pairs in by_setting.values():
             rankings = prepared.rank_many([like for _, like in pairs])
             for (problem, like), ranking in zip(pairs, rankings, strict=True):
-                answer = _by_roofline(problem, target)
+                answer = self._by_roofline(problem, target)
                 if ranking.estimates and ranking.estimates[0].source != ROOFLINE:
                     answer = self._kernel(prepared, problem, like, ranking.estimates[0], ranking.distance)
                 self._answers[problem] = answer
@@ -86,6 +86,27 @@ class KernelTimes:
             best.source,
             inside and like.kind == problem.kind,
         )
+
+    def _by_roofline(self, problem: AnyProblem, target: TargetDevice) -> KernelTime:
+        """What streaming operators make of a roofline, where no model knows the problem."""
+        from surrogate.models.launch import KERNEL_LEAST_US  # needs pandas
+
+        if isinstance(problem, Operator):
+            least_us = float(problem.roofline_us(target.device))
+        else:
+            kind = family_of(problem)
+            formula = kind.formula(kind.setting_of(problem), target.device)
+            least_us = float(formula.problem(problem).roofline_us)
+        gpu = target.name
+        launches = self._bundle.launches
+        places = {
+            start: [launch.slope for key, launch in launches.items() if key.startswith(f"{start}|")]
+            for start in (gpu, "")
+        }
+        time_us = min(places[gpu] or places[""], default=1.0) * least_us + KERNEL_LEAST_US
+        upper_us = max(ROOFLINE_UPPER * least_us, time_us) + KERNEL_LEAST_US
+        lower_us = max(least_us, KERNEL_LEAST_US)
+        return KernelTime(problem, gpu, "", "", time_us, lower_us, upper_us, time_us, ROOFLINE, False)
 
     def _choice(self, problem: AnyProblem, target: TargetDevice) -> tuple[int, PreparedSetting] | None:
         """Which of `stand_ins` the bundle knows, and the setting of the library with the most evidence for it."""
@@ -124,17 +145,3 @@ class KernelTimes:
 def _batched(problem: AnyProblem) -> bool:
     """What of the sizes decides which kinds stand in."""
     return getattr(problem, "batch", 1) > 1
-
-
-def _by_roofline(problem: AnyProblem, target: TargetDevice) -> KernelTime:
-    """The lower bound and the least duration of a kernel, where no model knows the problem."""
-    from surrogate.models.launch import KERNEL_LEAST_US  # needs pandas
-
-    if isinstance(problem, Operator):
-        time_us = float(problem.roofline_us(target.device))
-    else:
-        kind = family_of(problem)
-        time_us = float(kind.formula(kind.setting_of(problem), target.device).problem(problem).roofline_us)
-    time_us += KERNEL_LEAST_US
-    upper_us = ROOFLINE_UPPER * time_us
-    return KernelTime(problem, target.name, "", "", time_us, time_us, upper_us, time_us, ROOFLINE, False)

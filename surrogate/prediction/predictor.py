@@ -146,10 +146,7 @@ class Predictor:
         key = (problem, workspace_limit, deterministic, top, library_version, library)
         answer = self._answers.get(key)
         if answer is None:
-            known = self.read(problem)
-            limits = Limits.of(workspace_limit, deterministic, top)
-            prepared = self._prepared(known, library_version, library)
-            answer = _selection(prepared, known, [one.rank(known) for one in prepared], limits)
+            answer = self.select_many([problem], **asked, library_version=library_version, library=library)[0]
             self._remember(key, answer)
         return answer
 
@@ -234,7 +231,10 @@ class Predictor:
         answer = self._answers.get(key)
         if answer is None:
             prepared = self._prepared(problem, library_version, None)
-            answer = _best(prepared, problem) if algorithm is None else _named(prepared, problem, algorithm)
+            if algorithm is None:
+                answer = _best(prepared, self.select(problem, library_version=library_version))
+            else:
+                answer = _named(prepared, problem, algorithm)
             self._remember(key, answer)
         return answer
 
@@ -287,9 +287,9 @@ def limited(selection: Selection, limits: Limits) -> Selection:
     return replace(selection, estimates=kept[: limits.top], excluded=selection.excluded + refused, cut=cut)
 
 
-def _best(prepared: Prepared, problem: AnyProblem) -> Prediction:
+def _best(prepared: Prepared, selection: Selection) -> Prediction:
     """The fastest candidate. Raises `InputError` where nothing is feasible."""
-    selection = _selection(prepared, problem, [one.rank(problem) for one in prepared], Limits())
+    problem = selection.problem
     if not selection.estimates:
         told = "; ".join(f"{name}: {reason}" for name, reason in selection.excluded)
         raise InputError(f"no algorithm runs {problem} {' '.join(prepared[0].setting.values)}: {told}")

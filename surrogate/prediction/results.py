@@ -344,7 +344,7 @@ class KernelTime:
 
     ``time_us`` is the kernel's own; ``call_us`` that of an isolated call, launch included, as training data were timed.
     ``source``: ``model``, ``spec`` (the GPU was never measured), or ``roofline`` where no model knows the problem: then
-    all times are the lower bound. ``library`` is the one whose kernel is predicted, ``algorithm`` its name.
+    ``lower_us`` is the lower bound. ``library`` is the one whose kernel is predicted, ``algorithm`` its name.
     """
 
     problem: Any
