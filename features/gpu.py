@@ -13,9 +13,7 @@ from .errors import InputError, nearest
 ENVIRONMENT_VARIABLE = "SEER_GPUS"
 SCHEMA = 1
 BUNDLED = Path(__file__).with_name("gpus.toml")
-COMMON_BOARDS = (
-    "p100-pcie-16gb", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm",
-)  # fmt: skip
+COMMON_BOARDS = ("p100-pcie-16gb", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm")
 """What a name means that fits several boards, this one among them."""
 _BRANDS = {"nvidia", "amd", "tesla", "geforce", "quadro", "grid", "instinct", "radeon"}
 

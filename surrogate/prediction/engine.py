@@ -151,9 +151,8 @@ class Tf32Engine(Engine):
     def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
         """As `Engine.one`."""
         times_us, workspace = self.plain.one(problem, wanted)
-        return self._faster(
-            np.array(times_us), self.tensor.one(problem, wanted)[0], wanted
-        ).tolist(), workspace
+        tensor_us = self.tensor.one(problem, wanted)[0]
+        return self._faster(times_us, tensor_us, wanted).tolist(), workspace
 
     def many(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
@@ -162,9 +161,9 @@ class Tf32Engine(Engine):
         times_us, workspace = self.plain.many(sizes, problem, index)
         return self._faster(times_us, self.tensor.many(sizes, problem, index)[0], index), workspace
 
-    def _faster(self, plain_us: np.ndarray, tensor_us: Any, index: Sequence[int] | np.ndarray) -> np.ndarray:
+    def _faster(self, plain_us: Any, tensor_us: Any, index: Any) -> np.ndarray:
         able = [self.setting.family.has_tensor_kernels(own.mechanism) for own in self.candidates]
-        return np.where(np.array(able)[list(index)], np.minimum(plain_us, tensor_us), plain_us)
+        return np.where(np.array(able)[index], np.minimum(plain_us, tensor_us), plain_us)
 
 
 @dataclass(frozen=True, slots=True)

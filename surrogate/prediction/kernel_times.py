@@ -97,16 +97,12 @@ class KernelTimes:
             kind = family_of(problem)
             formula = kind.formula(kind.setting_of(problem), target.device)
             least_us = float(formula.problem(problem).roofline_us)
-        gpu = target.name
-        launches = self._bundle.launches
-        places = {
-            start: [launch.slope for key, launch in launches.items() if key.startswith(f"{start}|")]
-            for start in (gpu, "")
-        }
-        time_us = min(places[gpu] or places[""], default=1.0) * least_us + KERNEL_LEAST_US
-        upper_us = max(ROOFLINE_UPPER * least_us, time_us) + KERNEL_LEAST_US
-        lower_us = max(least_us, KERNEL_LEAST_US)
-        return KernelTime(problem, gpu, "", "", time_us, lower_us, upper_us, time_us, ROOFLINE, False)
+        slopes = [(key.split("|")[0], launch.slope) for key, launch in self._bundle.launches.items()]
+        own = [slope for name, slope in slopes if name == target.name]
+        slope = min(own or [slope for name, slope in slopes if not name], default=1.0)
+        ends = max(least_us, KERNEL_LEAST_US), ROOFLINE_UPPER * least_us + 2 * KERNEL_LEAST_US
+        time_us = slope * least_us + KERNEL_LEAST_US
+        return KernelTime(problem, target.name, "", "", time_us, *ends, time_us, ROOFLINE, False)
 
     def _choice(self, problem: AnyProblem, target: TargetDevice) -> tuple[int, PreparedSetting] | None:
         """Which of `stand_ins` the bundle knows, and the setting of the library with the most evidence for it."""

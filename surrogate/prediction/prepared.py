@@ -394,7 +394,7 @@ class SettingCache:
             notes += (
                 f"{' '.join(filter(None, together.split('|')))} was never measured on any GPU: peaks stand in",
             )
-            if target.device.tf32_tflops and (names["dtype"], math) == ("fp32", "default"):
+            if target.device.tf32_tflops and (names.get("dtype"), math) == ("fp32", "default"):
                 plain = tuple({**names, "math": "fma"}[name] for name in setting.family.setting_names)
                 other = self._engine(setting._replace(values=plain), target.device, candidates, part)
                 shared = (setting, target.device, candidates, engine.formula, engine.least_us)

@@ -112,13 +112,13 @@ def bundle_for(one: Gpu, library: str | None = None, folder: Path | None = None)
 
 def answering(one: Gpu) -> dict[str, Shipped]:
     """Family → the shipped bundle that answers for it on a GPU."""
-    known = {bundle.path: bundle for bundle in shipped()}
-    answers = {name: bundle for bundle in known.values() for name in bundle.families}
+    answers = {name: bundle for bundle in shipped() for name in bundle.families if name != DEFAULT_FAMILY}
     try:
-        own = known[bundle_for(one)]
+        path = bundle_for(one)
     except InputError:
-        return {name: bundle for name, bundle in answers.items() if name != DEFAULT_FAMILY}
-    return answers | dict.fromkeys(own.families, own)
+        return answers
+    own = next(bundle for bundle in shipped() if bundle.path == path)
+    return dict.fromkeys(own.families, own) | {k: v for k, v in answers.items() if k not in own.families}
 
 
 def is_path(text: str | Path) -> bool:

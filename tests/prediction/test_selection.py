@@ -184,6 +184,14 @@ def test_tf32_speeds_up_only_what_has_tensor_kernels(bundle: Bundle) -> None:
     assert {name for name in plain if plain[name] != tf32[name]} <= {"IMPLICIT_PRECOMP_GEMM"}
 
 
+def test_documented_rules_of_a_gpu_count_before_statuses_of_others(bundle: Bundle) -> None:
+    half = Conv(n=8, c=16, h=14, k=16, r=3, dtype="bf16", math="tensor_op")
+    assert not Predictor(bundle, gpu="t4").select(half).estimates
+    assert Predictor(bundle, gpu="a100-sxm4-80gb").select(half).estimates
+    refused = dict(Predictor(bundle, gpu="h100-sxm").select(CONV).excluded)
+    assert "WINOGRAD" in refused and "WINOGRAD" not in dict(Predictor(bundle, gpu="t4").select(CONV).excluded)
+
+
 def test_no_time_is_below_the_least_that_was_measured(bundle: Bundle) -> None:
     floors = {"t4|cudnn": 500.0, "|cudnn": 300.0}
     for gpu, least in (("t4", 500.0), ("titan-xp", 300.0)):
