@@ -142,28 +142,31 @@ class TableEngine(Engine):
 class Tf32Engine(Engine):
     """fp32 where TF32 is allowed and was never measured: candidates with tensor-core kernels take the shorter time.
 
-    ``plain`` gives times by multiply-adds, ``tensor`` times at TF32's peak; the other candidates keep the first.
+    ``plain`` gives times by multiply-adds, ``tensor`` times at TF32's peak; ``able`` (candidates,) says who has both.
     """
 
     plain: Engine
     tensor: Engine
+    able: np.ndarray
 
     def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
         """As `Engine.one`."""
         times_us, workspace = self.plain.one(problem, wanted)
-        tensor_us = self.tensor.one(problem, wanted)[0]
-        return self._faster(times_us, tensor_us, wanted).tolist(), workspace
+        places = [place for place, candidate in enumerate(wanted) if self.able[candidate]]
+        tensor_us = self.tensor.one(problem, [wanted[place] for place in places])[0] if places else []
+        for place, time_us in zip(places, tensor_us, strict=True):
+            times_us[place] = min(times_us[place], time_us)
+        return times_us, workspace
 
     def many(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """As `Engine.many`."""
         times_us, workspace = self.plain.many(sizes, problem, index)
-        return self._faster(times_us, self.tensor.many(sizes, problem, index)[0], index), workspace
-
-    def _faster(self, plain_us: Any, tensor_us: Any, index: Any) -> np.ndarray:
-        able = [self.setting.family.has_tensor_kernels(own.mechanism) for own in self.candidates]
-        return np.where(np.array(able)[index], np.minimum(plain_us, tensor_us), plain_us)
+        rows = np.flatnonzero(self.able[index])
+        tensor_us = self.tensor.many(sizes, problem[rows], index[rows])[0]
+        times_us[rows] = np.minimum(times_us[rows], tensor_us)
+        return times_us, workspace
 
 
 @dataclass(frozen=True, slots=True)

@@ -398,7 +398,8 @@ class SettingCache:
                 plain = tuple({**names, "math": "fma"}[name] for name in setting.family.setting_names)
                 other = self._engine(setting._replace(values=plain), target.device, candidates, part)
                 shared = (setting, target.device, candidates, engine.formula, engine.least_us)
-                engine = Tf32Engine(*shared, other, engine)
+                able = [setting.family.has_tensor_kernels(candidate.mechanism) for candidate in candidates]
+                engine = Tf32Engine(*shared, other, engine, np.array(able))
         rules_gpu = target.name if target.in_registry else ""
         return PreparedSetting(
             setting,
