@@ -13,6 +13,8 @@ from .errors import InputError, nearest
 ENVIRONMENT_VARIABLE = "SEER_GPUS"
 SCHEMA = 1
 BUNDLED = Path(__file__).with_name("gpus.toml")
+COMMON_BOARDS = ("p100-pcie-16gb", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm")
+"""What a name means that fits several boards, this one among them."""
 _BRANDS = {"nvidia", "amd", "tesla", "geforce", "quadro", "grid", "instinct", "radeon"}
 
 
@@ -96,17 +98,17 @@ class Registry:
     def find(self, name: str) -> Gpu:
         """The GPU of that name or alias, ignoring case, spaces, dashes, underscores and brand words (Tesla).
 
-        A shortened name counts where it fits one GPU only ("p100-sxm2"). Raises `InputError` with the
-        candidates where it fits several ("a100"), and with the nearest names where it fits none.
+        A shortened name counts where it fits one GPU only ("p100-sxm2"), or one of `COMMON_BOARDS` ("a100"). Raises
+        `InputError` with the candidates where it fits several others ("titan"), and with the nearest names where it
+        fits none.
         """
         found = self._labels.get(_key(name))
         if found is not None:
             return found
-        fitting = [
-            one for one in self.gpus if any(_shortens(name, label) for label in (one.name, *one.aliases))
-        ]
-        if len(fitting) == 1:
-            return fitting[0]
+        fitting = self._fitting(name)
+        common = [one for one in fitting if one.name in COMMON_BOARDS]
+        if len(common) == 1 or len(fitting) == 1:
+            return (common or fitting)[0]
         if fitting:
             raise InputError(
                 f"GPU {name!r} fits several; give one of: {', '.join(one.name for one in fitting)}"
@@ -116,6 +118,18 @@ class Registry:
             f"GPU {name!r} is unknown{nearest(name, labels)}; `seer gpus` lists the known ones,"
             f" and a file named in {ENVIRONMENT_VARIABLE} adds others"
         )
+
+    def note(self, name: str) -> str | None:
+        """What a reader must know where ``name`` fits several boards and `find` takes the commonest one, or None."""
+        found = self.find(name)
+        others = [one.name for one in self._fitting(name) if one is not found]
+        if not others or _key(name) == _key(found.name):
+            return None
+        return f"GPU {name} is taken as {found.name}, its commonest board; others: {', '.join(others)}"
+
+    def _fitting(self, name: str) -> list[Gpu]:
+        labels = ((one, label) for one in self.gpus for label in (one.name, *one.aliases))
+        return list(dict.fromkeys(one for one, label in labels if _shortens(name, label)))
 
     def with_file(self, path: str | os.PathLike[str]) -> "Registry":
         """This registry and the GPUs of a TOML file (layout: `gpus.toml`); a row of a known name replaces that GPU.

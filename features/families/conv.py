@@ -14,7 +14,7 @@ from ..algorithms import CUDNN_GRAPH, MECHANISM_CODE, algorithms, mechanism_of
 from ..conv import Conv
 from ..elementwise import Number, ceil_div, log2_for, maximum, where
 from ..errors import InputError
-from ..gpu import Gpu
+from ..gpu import Gpu, gpu
 from ..machine import MACHINE_NAMES, Machine, b_max
 from ..problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, ConvColumns, Problem
 from ..roofline import roofline_us
@@ -239,6 +239,16 @@ class ConvFamily(Family):
         """What arithmetic the algorithm does."""
         return mechanism_of(algorithm, library, setting[0])
 
+    def default_math(self, dtype: str, gpu: Gpu) -> str:
+        """fp32 by TF32 where there is any (``torch.backends.cudnn.allow_tf32``); MIOpen's tables say fma of all."""
+        if gpu.vendor == "amd":
+            return "fma"
+        return "default" if dtype == "fp32" and gpu.tf32_tflops else super().default_math(dtype, gpu)
+
+    def has_tensor_kernels(self, mechanism: str) -> bool:
+        """Source: NVIDIA, cuDNN Developer Guide, Tensor Core Operations: prerequisites of convolutions."""
+        return mechanism in ("precomp_gemm", "winograd_nonfused")
+
     def traits(self, problem: Any) -> tuple[Number, ...]:
         """Filter, stride, dilation, groups (1 none, 2 some, 3 depthwise), padding against filter, and size over 256."""
         p = problem
@@ -254,6 +264,8 @@ class ConvFamily(Family):
         self, library: str, setting: tuple[str, ...], algorithm: str, problem: Any, gpu_name: str
     ) -> str | None:
         """The first documented rule that the problem breaks."""
+        if setting[1] == "bf16" and library == "cudnn" and gpu_name and not gpu(gpu_name).bf16_tensor_tflops:
+            return f"{gpu_name} has no bf16 units"
         try:
             return support.unsupported_reason(
                 algorithm, problem, library=library, direction=setting[0], gpu_name=gpu_name

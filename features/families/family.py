@@ -192,6 +192,16 @@ class Family(ABC):
         del library, setting, algorithm
         return ""
 
+    def default_math(self, dtype: str, gpu: Gpu) -> str:
+        """The math type that PyTorch runs by default: tensor cores for half precision, where the GPU has them."""
+        units = {"fp16": gpu.fp16_tensor_tflops, "bf16": gpu.bf16_tensor_tflops}
+        return "tensor_op" if units.get(dtype) else "fma"
+
+    def has_tensor_kernels(self, mechanism: str) -> bool:
+        """False for a mechanism whose kernels use no tensor cores whatever the math type allows."""
+        del mechanism
+        return True
+
     def traits(self, problem: Any) -> tuple[Number, ...]:
         """What of the sizes decides whether a candidate runs a problem; numbers, or arrays as the problem is."""
         del problem

@@ -102,8 +102,8 @@ MOE = OperatorFamily(
     ("tokens", "tensor_parallel", "expert_parallel"), strata=(BALANCED, "power_law"),
     candidate_key=("variant", "algorithm"), counted=("tokens", "topk", "hidden", "inter"),
     lines=(
-        {"inter": 1}, {"inter": 1, "tensor_parallel": 1}, {"hidden": 1}, {"experts": 1}, {"experts": 1, "expert_parallel": 1},
-        {"topk": 1}, {"topk": 1, "tokens": -1},
+        {"inter": 1}, {"inter": 1, "tensor_parallel": 1}, {"hidden": 1}, {"experts": 1},
+        {"experts": 1, "expert_parallel": 1}, {"topk": 1}, {"topk": 1, "tokens": -1},
     ),
     ticks=("tokens",),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from ..gpu import Gpu
 from ..machine import MACHINE_NAMES, Machine
 from ..operators import OPERATORS, Operator, Pointwise
 from ..operators.gemm import TILES
-from ..problem import ELEMENTS
+from ..problem import ELEMENTS, QUANTISED
 from .family import Family, Formula, ProblemTerms, Size
 
 CHEAP_FLOPS = 5
@@ -200,6 +200,12 @@ class OperatorFamily(Family):
         return Formula(
             (float(ELEMENTS[dtype].weight_bytes), float(tensor_cores), *machine_columns), problem, candidate
         )
+
+    def default_math(self, dtype: str, gpu: Gpu) -> str:
+        """As the tables of these operators name it: ``default`` where tensor cores run, and for quantised types."""
+        if dtype in QUANTISED or self.setting_defaults["math"] == "default":
+            return "default"
+        return "default" if super().default_math(dtype, gpu) == "tensor_op" else "fma"
 
     def is_streaming(self, setting: tuple[str, ...]) -> bool:
         """Pointwise and bound by memory on any GPU: counted FLOPs of gelu and tanh would blur the slope."""

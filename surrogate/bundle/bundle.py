@@ -19,7 +19,7 @@ from surrogate.features.errors import InputError, read_bounded
 from surrogate.features.families import FAMILIES, Family
 from surrogate.features.gpu import Gpu
 from surrogate.uncertainty.domain import Domain
-from surrogate.uncertainty.intervals import UNSEEN_GPU_FACTOR, Widths
+from surrogate.uncertainty.intervals import UnseenGpu, Widths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,12 +70,14 @@ class Part:
     support: "Support"
     widths: Widths
     domain: Domain
-    unseen_gpu_factor: float = UNSEEN_GPU_FACTOR
+    unseen_gpu: UnseenGpu = field(default_factory=UnseenGpu)
     """What half widths are multiplied by on a GPU that training never saw."""
     candidates: frozenset[str] = frozenset()
     """What training saw run, as `Rows.candidate` names it."""
     row_counts: Mapping[str, int] = field(default_factory=dict)
     """`Domain.reference_key`, and ``gpu|`` before it → training rows: how much is known of a kind of problem."""
+    least_us: Mapping[str, float] = field(default_factory=dict)
+    """``gpu|library``, ``|library`` or "" → the time in µs below which nothing is predicted."""
 
     @cached_property
     def times(self) -> "BoostedTimes | None":
@@ -93,7 +95,8 @@ class Part:
 
         fitted = np.isin(device_names(rows.frame).astype(str), self.domain.gpus)
         widths = self.widths.of(rows, distance, predicted_us)
-        return widths * np.where(fitted, 1.0, self.unseen_gpu_factor)
+        math = rows.frame["math"] if "math" in rows.frame else [""] * len(rows)
+        return widths * np.where(fitted, 1.0, [self.unseen_gpu.factor(name) for name in math])
 
 
 @dataclass(frozen=True)
@@ -180,9 +183,10 @@ def save(bundle: Bundle, path: str | Path) -> None:
             "model": part.model.name,
             "params": _plain_params(part.model),
             "features": part.family.version,
-            "unseen_gpu_factor": part.unseen_gpu_factor,
+            "unseen_gpu": asdict(part.unseen_gpu),
             "candidates": sorted(part.candidates),
             "row_counts": dict(part.row_counts),
+            "least_us": dict(part.least_us),
         }
     index = {
         "schema": BUNDLE_SCHEMA,
@@ -275,9 +279,10 @@ def _part(name: str, row: Mapping[str, Any], files: Mapping[str, bytes]) -> Part
         Support.from_json(own["support.json"]),
         Widths.from_json(own["widths.json"]),
         Domain.from_json(own["domain.json"]),
-        float(row["unseen_gpu_factor"]),
+        UnseenGpu(**row["unseen_gpu"]),
         frozenset(row["candidates"]),
         row["row_counts"],
+        row["least_us"],
     )
     if ARRAYS in model_files:
         _ = part.times  # damaged arrays are told now

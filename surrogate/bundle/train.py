@@ -18,14 +18,15 @@ from surrogate.models import DEFAULT_MODEL, MODELS, Support, TimeModel, model_cl
 from surrogate.models.base import duplicate
 from surrogate.models.launch import fit_launches
 from surrogate.uncertainty.domain import Domain
-from surrogate.uncertainty.fit import fit_widths, held_out_by_shape, unseen_gpu_factor
-from surrogate.uncertainty.intervals import UNSEEN_GPU_FACTOR
+from surrogate.uncertainty.fit import fit_unseen_gpu, fit_widths, held_out_by_shape
 
 HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
 """Folds by shape whose held-out predictions give the interval widths and the model card's errors: with few shapes more
 of them, since a fold then lies farther from its training data than a new shape from the bundle's."""
 FEW_SHAPES = 500
 LEAST_SHAPES = 2
+LEAST_TIME = 0.001
+"""This low quantile of the times of a GPU and library is the least that is predicted; the very least may be a fluke."""
 Progress = Callable[[int, int, str], None]
 
 
@@ -128,9 +129,10 @@ def _train_family(
     step(0.7, "all rows")
     fitted = duplicate(model).fit(rows)
     measured = np.where(rows.ok, rows.time_us, np.nan)
-    widths = fit_widths(rows, held, measured, distance, judged_rows(rows.frame, rows.family, data.candidates))
+    judged = judged_rows(rows.frame, rows.family, data.candidates)
+    widths = fit_widths(rows, held, measured, distance, judged)
     step(0.8, "GPUs left out")
-    factor = unseen_gpu_factor(rows, widths, model, seed=seed)
+    unseen = fit_unseen_gpu(rows, widths, model, judged, seed=seed)
     support = Support.fit(rows)
     part = Part(
         rows.family,
@@ -138,9 +140,10 @@ def _train_family(
         support,
         widths,
         Domain.of(rows.take(rows.ok), distance[rows.ok]),
-        UNSEEN_GPU_FACTOR if factor is None else float(f"{factor:.4g}"),
+        unseen,
         frozenset(map(str, rows.candidate[rows.ok])),
         row_counts(rows.take(rows.ok)),
+        least_times(rows.take(rows.ok)),
     )
     card = held_out_card(rows, held, measured, distance, widths.own_share, support, data.candidates)
     card["split"] = f"{count} folds by shape, batch left out"
@@ -156,6 +159,22 @@ def row_counts(rows: Rows) -> dict[str, int]:
         for name in ("|".join(key), "|".join((gpu, *key))):
             counts[name] = counts.get(name, 0) + len(positions)
     return counts
+
+
+def least_times(rows: Rows) -> dict[str, float]:
+    """``gpu|library`` → the time in µs that `LEAST_TIME` of its rows stay below; ``|library``, "" → the least of those.
+
+    Launch and tail of a kernel alone take that long, so that nothing is predicted to be faster.
+    """
+    least: dict[str, float] = {}
+    for (gpu, library), positions in groups(
+        rows.frame.assign(gpu=device_names(rows.frame)), ("gpu", "library")
+    ):
+        time_us = float(f"{np.quantile(rows.time_us[positions], LEAST_TIME):.4g}")
+        for name in (f"|{library}", ""):
+            least[name] = min(least.get(name, time_us), time_us)
+        least[f"{gpu}|{library}"] = time_us
+    return least
 
 
 def data_card(data: Dataset, tables: Iterable[Rows]) -> dict[str, Any]:

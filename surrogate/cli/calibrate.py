@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from surrogate.cli.options import (
+    GPU,
     PATH,
     bundle_path,
     candidates_option,
@@ -28,7 +29,7 @@ from surrogate.features.errors import InputError
     metavar="N",
     help="No DATA: choose the N problems to measure on --gpu, for `seer collect --plan`.",
 )
-@click.option("--gpu", metavar="G", help="The GPU that --plan is for.")
+@click.option("--gpu", metavar="G", type=GPU, help="The GPU that --plan is for.")
 @click.option(
     "--library", metavar="NAME", default="cudnn", show_default=True, help="The library that --plan is for."
 )

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from surrogate.cli.options import GPU
+
 
 @click.command()
 @click.argument("bundle")
@@ -22,7 +24,7 @@ import click
     type=click.Choice(["json", "c-header", "miopen-user-db"]),
     help="JSON; a C99 header with a lookup; MIOpen's user find-db (bundles of MIOpen solvers).",
 )
-@click.option("--gpu", metavar="G", help="The GPU to pick for, where the bundle knows several.")
+@click.option("--gpu", metavar="G", type=GPU, help="The GPU to pick for, where the bundle knows several.")
 @click.option(
     "--library-version", metavar="V", help="Of the library; by default the newest that the bundle knows."
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import PATH, gpu_names, output_options, show
+from surrogate.cli.options import GPU, PATH, output_options, show
 from surrogate.features.problem import DTYPES, LAYOUTS, MATHS
 from surrogate.network.read import MAX_SIZE
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
@@ -40,9 +40,7 @@ class Sizes(click.ParamType):
 
 @click.command()
 @click.argument("source", metavar="FILE")
-@click.option(
-    "--gpu", metavar="G", required=True, shell_complete=gpu_names, help="The GPU, by registry name or alias."
-)
+@click.option("--gpu", metavar="G", required=True, type=GPU, help="The GPU, by registry name or alias.")
 @click.option("--bundle", type=PATH, help="Fitted model, a folder; else the one shipped.")
 @click.option("--batch", type=click.IntRange(1, MAX_SIZE), help="Batch size in the place of the model's own.")
 @click.option(
@@ -121,7 +119,11 @@ def command(
 
         with progress_bar("network", "batch size") as step:
             sweep = sweep_batches(read, sweep_batch, predictors, progress=step, **limits)
-    others = [name.strip() for name in compare_gpus.split(",") if name.strip()]
+    others = [
+        GPU.convert(name.strip(), None, click.get_current_context())
+        for name in compare_gpus.split(",")
+        if name.strip()
+    ]
     if compare_gpus and not others:
         raise click.UsageError(f"--compare-gpus {compare_gpus!r} names no GPU; write them as in v100,t4")
     if others:

@@ -1,10 +1,12 @@
 """Options that several commands share, and what --json and --csv print; nothing heavy is imported for their help."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from surrogate.report.tables import Table, terminal_width, to_csv, to_json
 
@@ -70,19 +72,52 @@ def show(
         click.echo((table or Table(records)).text(terminal_width()))
 
 
-def gpu_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Registry names that begin with ``incomplete``, else such aliases; none where SEER_GPUS cannot be read."""
+class GpuName(click.ParamType):
+    """A GPU by any name; a note on stderr says which board is taken where the name fits several."""
+
+    name = "G"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name as it came; the note comes behind the answer, and not at all where there is none."""
+
+        def tell() -> None:
+            if isinstance(sys.exc_info()[1], SystemExit | click.exceptions.Exit | None):
+                click.echo(f"seer: {board_notes(value)[0]}", err=True)
+
+        if board_notes(value) and ctx:
+            ctx.call_on_close(tell)
+        return value
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Registry names that begin with ``incomplete``, else such aliases; none where SEER_GPUS cannot be read."""
+        from surrogate.features.errors import InputError
+        from surrogate.features.gpu import gpus
+
+        try:
+            known = gpus()
+        except InputError:
+            return []
+        begun = incomplete.casefold()
+        names = [one.name for one in known if one.name.casefold().startswith(begun)]
+        aliases = {alias for one in known for alias in one.aliases if alias.casefold().startswith(begun)}
+        return [CompletionItem(name) for name in names or sorted(aliases)]
+
+
+GPU = GpuName()
+
+
+def board_notes(name: str | None) -> list[str]:
+    """What is said of a name that fits several boards; nothing of one that is none."""
     from surrogate.features.errors import InputError
-    from surrogate.features.gpu import gpus
+    from surrogate.features.gpu import registry
 
     try:
-        known = gpus()
-    except InputError:
+        note = registry().note(name) if name else None
+    except InputError:  # whoever needs the GPU says so
         return []
-    begun = incomplete.casefold()
-    names = [one.name for one in known if one.name.casefold().startswith(begun)]
-    aliases = [alias for one in known for alias in one.aliases]
-    return names or sorted({alias for alias in aliases if alias.casefold().startswith(begun)})
+    return [note] if note else []
 
 
 def bundle_path(text: str, library: str | None = None) -> Path:

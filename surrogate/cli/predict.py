@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import output_options, show
+from surrogate.cli.options import board_notes, output_options, show
 from surrogate.cli.problem import (
     FLAGS,
     open_predictor,
@@ -58,11 +58,10 @@ def command(
     if data is None:
         if output is not None:
             raise InputError("-o goes with --data TABLE; one problem's prediction is printed")
-        asked = read_problem(problem, options)
-        predicted = open_predictor(options).predict(
-            asked, algorithm, library_version=options["library_version"]
-        )
+        asked, predictor = read_problem(problem, options)
+        predicted = predictor.predict(asked, algorithm, library_version=options["library_version"])
         whole = predicted.to_dict()
+        whole["notes"] = board_notes(options["gpu"]) + whole["notes"]
         show([whole], as_json=as_json, as_csv=as_csv, whole=whole, table=predicted.table())
         return
     if problem or output is None:

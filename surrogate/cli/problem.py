@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import gpu_names
+from surrogate.cli.options import GPU
 
 if TYPE_CHECKING:
     from surrogate.features.families import AnyProblem
@@ -26,7 +26,7 @@ CHOICES = {
     "routing": ((), "How tokens spread over experts, as power_law_1.2."),
 }  # fmt: skip
 DEFAULTS = {
-    "dtype": "fp32; bf16 for attention and experts", "math": "fma; default for those and for quantised types",
+    "dtype": "fp32; bf16 for attention and experts", "math": "as PyTorch runs it on the GPU",
     "layout": "NCHW", "direction": "fwd", "phase": "by the query's length", "kv_dtype": "as --dtype",
     "routing": "balanced",
 }  # fmt: skip
@@ -62,7 +62,7 @@ def problem_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--gpu",
             metavar="G",
-            shell_complete=gpu_names,
+            type=GPU,
             help="The GPU that is asked about, by any name; `seer gpus` lists them.",
         ),
     ):
@@ -75,13 +75,12 @@ def settings_of(options: dict[str, Any]) -> dict[str, str]:
     return {name: options[name] for name in CHOICES if options.get(name) is not None}
 
 
-def read_problem(words: tuple[str, ...], options: dict[str, Any]) -> "AnyProblem":
-    """The problem that the words name, of any family. Raises `InputError` naming what is wrong.
+def read_problem(words: tuple[str, ...], options: dict[str, Any]) -> "tuple[AnyProblem, Predictor]":
+    """The problem that the words name, of any family, and the predictor that is asked. Raises `InputError`.
 
     What a line of MIOpenDriver says of element type, direction and layout counts before the options.
     """
     from surrogate.features.errors import InputError
-    from surrogate.features.families import parse_problem
     from surrogate.features.text import EXAMPLE, is_driver_line
 
     if not words:
@@ -90,7 +89,8 @@ def read_problem(words: tuple[str, ...], options: dict[str, Any]) -> "AnyProblem
         raise InputError(
             f"{len(words)} words came as PROBLEM, {words[0]!r} first; give one, or a file of them to `seer export`"
         )
-    return parse_problem(" ".join(words), **settings_of(options))
+    predictor = open_predictor(options)
+    return predictor.read(" ".join(words), **settings_of(options)), predictor
 
 
 def open_predictor(options: dict[str, Any]) -> "Predictor":

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import output_options, show
-from surrogate.cli.problem import FLAGS, open_predictor, problem_argument, problem_options, read_problem
+from surrogate.cli.options import board_notes, output_options, show
+from surrogate.cli.problem import FLAGS, problem_argument, problem_options, read_problem
 
 if TYPE_CHECKING:
     from surrogate.features.families import AnyProblem
@@ -54,12 +54,12 @@ def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: An
 
     if bool(options["device"]) != options["measure"]:
         raise InputError("--measure and --device go together: --measure --device cudnn, cpu or replay")
-    asked = read_problem(problem, options)
     limits = Limits.of(options["workspace_limit"], options["deterministic"], options["top"])
-    predictor = open_predictor(options)
+    asked, predictor = read_problem(problem, options)
     selection = (_measured if options["measure"] else _recalled)(asked, predictor, limits, options)
     records = [candidate.to_dict() for candidate in selection.candidates]
     shown, whole = selection.table(), selection.to_dict()
+    whole["notes"] = board_notes(options["gpu"]) + whole["notes"]
     show(records, as_json=as_json, as_csv=as_csv, whole=whole, table=shown)
     sys.exit(0 if selection.estimates else 1)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import PATH, gpu_names, output_options, show
+from surrogate.cli.options import GPU, PATH, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table
 
@@ -29,7 +29,7 @@ _WHATIF_COLUMNS = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "
 
 _file = click.argument("file", type=PATH)
 _top = click.option("--top", type=click.IntRange(min=1), metavar="K", help="Only the first K rows.")
-_gpu = click.option("--gpu", metavar="G", shell_complete=gpu_names,
+_gpu = click.option("--gpu", metavar="G", type=GPU,
                     help="The GPU whose peaks count, where the trace names none or another.")  # fmt: skip
 _html = click.option("--html", type=PATH, help="Also write everything as one HTML file.")
 _execution_trace = click.option("--execution-trace", type=PATH,
@@ -275,7 +275,7 @@ def simulate(file: Path, as_json: bool, as_csv: bool, **part: Any) -> None:
 @_file
 @click.argument("what_ifs", nargs=-1, metavar="WHAT-IF…")
 @_part_options
-@click.option("--gpu", metavar="G", help="The GPU asked about (gpu, amp-roofline).")
+@click.option("--gpu", metavar="G", type=GPU, help="The GPU asked about (gpu, amp-roofline).")
 @click.option("--own-gpu", metavar="G", help="The GPU of the trace, where it names none or another.")
 @click.option("--workers", type=click.IntRange(min=1), default=8, show_default=True, help="Of data-parallel.")
 @click.option("--bandwidth", type=float, default=10.0, show_default=True, metavar="GB/s", help="Per link.")
@@ -332,7 +332,7 @@ def whatif(
 
 @command.command(short_help="Iteration times from host overheads and measured or predicted kernels.")
 @_file
-@click.option("--gpu", metavar="G", help="Predict for this GPU; the host stays the traced one.")
+@click.option("--gpu", metavar="G", type=GPU, help="Predict for this GPU; the host stays the traced one.")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Predict for this batch size.")
 @click.option(
     "--times", type=click.Choice(["measured", "surrogate"]),

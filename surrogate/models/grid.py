@@ -1,8 +1,8 @@
 """`Grid`: measured times as they stand, and what lies between them along lines through the sizes.
 
 A line of a family goes through problems whose sizes differ in one way alone: one size grows, or several by one factor
-while their ratios stay. Between two measured problems of a line the log of time over base time is close to linear in the
-log of that factor. Each GPU's rows are packed by themselves, so that a question about one GPU reads no other.
+while their ratios stay. Between two measured problems of a line the log of time over base time is close to linear in
+the log of that factor. Each GPU's rows are packed by themselves, so that a question about one GPU reads no other.
 """
 
 import io
@@ -65,7 +65,7 @@ class Line:
 
 @dataclass(frozen=True)
 class GridPart:
-    """One GPU's rows: ``codes`` of candidate and setting, ``sizes`` by name, ``values`` log(time / base); (rows,) each."""
+    """One GPU's rows (rows,): ``codes`` of candidate and setting, ``sizes`` by name, ``values`` log(time / base)."""
 
     codes: np.ndarray
     sizes: Mapping[str, np.ndarray]
@@ -236,7 +236,8 @@ def _position(keys: np.ndarray) -> np.ndarray:
 
 def _labels(rows: Rows) -> np.ndarray:
     """(rows,) the candidate and its setting: rows of other labels are no neighbours."""
-    return (joined(rows.frame, rows.family.setting_names) + "|" + pd.Series(rows.candidate, index=rows.frame.index)).to_numpy()
+    settings = joined(rows.frame, rows.family.setting_names)
+    return (settings + "|" + rows.candidate.astype(str)).to_numpy()
 
 
 def _sizes(rows: Rows) -> dict[str, np.ndarray]:

@@ -2,9 +2,9 @@
 
 Beside problems that were measured with a candidate on a GPU, times lie near an interpolation along the family's lines
 (`surrogate.models.grid`). Trees correct that interpolation: they see the terms, every line's value and its gap. Their
-training rows are interpolated without the row's own shape, so that they meet new shapes as they learned them. The answer
-is the mean of both models in log time; the farther the neighbours, the less of the interpolation it holds, and none is
-left a few doublings away. At a measured problem the measured time is the answer.
+training rows are interpolated without the row's own shape, so that they meet new shapes as they learned them. The
+answer is a weighted mean of both models in log time; the farther the neighbours, the less of the interpolation it
+holds, and none is left a few doublings away. At a measured problem the measured time is the answer.
 """
 
 import json
@@ -85,7 +85,11 @@ class InterpolatedTerms(TimeModel):
             self._set_trees(xgboost.train(settings, data, num_boost_round=self.rounds), data.num_col())
 
     def _set_trees(self, booster: Any, columns: int) -> None:
-        self.trees_, self.booster_, self.columns_ = Trees.from_booster(booster.save_raw("json")), booster, columns
+        self.trees_, self.booster_, self.columns_ = (
+            Trees.from_booster(booster.save_raw("json")),
+            booster,
+            columns,
+        )
 
     def _design(self, rows: Rows, asked: Asked) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The residual trees' input (rows, columns), the interpolation (rows,), and the nearest line's gap (rows,).
@@ -114,7 +118,10 @@ class InterpolatedTerms(TimeModel):
         of the last one counts, and fades.
         """
         ends = {name: asked.ends(name) for name in rows.family.ticks}
-        off = {name: (low != asked.sizes[name]) | (high != asked.sizes[name]) for name, (low, high) in ends.items()}
+        off = {
+            name: (low != asked.sizes[name]) | (high != asked.sizes[name])
+            for name, (low, high) in ends.items()
+        }
         between = np.logical_or.reduce(list(off.values())) if off else np.zeros(len(rows), dtype=bool)
         added = np.zeros(len(rows))
         exact = np.flatnonzero(~between)

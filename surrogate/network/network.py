@@ -44,6 +44,8 @@ class Network:
     training: bool = False
     ignored: Mapping[str, int] = field(default_factory=dict)
     unsupported: Mapping[str, int] = field(default_factory=dict)
+    own_math: bool = False
+    """True where the math type of its convolutions was given; else they run as PyTorch runs them on the GPU."""
 
     @property
     def convs(self) -> tuple[Conv, ...]:

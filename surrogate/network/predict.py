@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from surrogate.features.algorithms import Mechanism
 from surrogate.features.conv import Conv
+from surrogate.features.families import family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.machine import b_max
@@ -52,9 +53,13 @@ class Predictors:
 
         A convolution that no algorithm can run within the limits is counted as unsupported, by the reason.
         """
-        choices = self.ranked(
-            tuple(dict.fromkeys(network.convs)), workspace_limit=workspace_limit, deterministic=deterministic
+        as_run = {conv: conv if network.own_math else self._as_run(conv) for conv in network.convs}
+        ranked = self.ranked(
+            tuple(dict.fromkeys(as_run.values())),
+            workspace_limit=workspace_limit,
+            deterministic=deterministic,
         )
+        choices = {conv: ranked[run] for conv, run in as_run.items()}
         others = dict.fromkeys(layer.work for layer in network.layers if not isinstance(layer.work, Conv))
         predicted = self.timed(tuple(others))
         times, unsupported = [], Counter(network.unsupported)
@@ -62,7 +67,9 @@ class Predictors:
             if not isinstance(layer.work, Conv):
                 times.append(_operator_time(layer, layer.work, predicted[layer.work], self.gpu))
             elif choices[layer.work].estimates:
-                times.append(_conv_time(layer, layer.work, choices[layer.work].estimates[0], self.gpu))
+                times.append(
+                    _conv_time(layer, as_run[layer.work], choices[layer.work].estimates[0], self.gpu)
+                )
             else:
                 unsupported[f"{layer.operator} (no algorithm within the limits)"] += 1
         return NetworkTime(
@@ -76,6 +83,10 @@ class Predictors:
             _baselines(network, choices),
             Counter(reason for conv in network.convs if (reason := choices[conv].reason)),
         )
+
+    def _as_run(self, conv: Conv) -> Conv:
+        """With the math type that PyTorch runs by default on the GPU."""
+        return replace(conv, math=family_of(conv).default_math(conv.dtype, self.gpu))
 
 
 def load_predictors(gpu: str, bundle: str | Path | None = None) -> Predictors:

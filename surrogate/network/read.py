@@ -102,7 +102,8 @@ def read_table_of_problems(
     if not tally.layers:
         raise InputError(f"{path}: no row holds a problem; give n, c, h, k and r, or a text")
     batches = {conv.n for conv in (layer.work for layer in tally.layers) if isinstance(conv, Conv)}
-    return tally.network(path.stem, batches.pop() if len(batches) == 1 else None)
+    network = tally.network(path.stem, batches.pop() if len(batches) == 1 else None)
+    return replace(network, own_math=True)
 
 
 def _layer(name: str, problem: Work, dtype: str | None, training: bool, inner: bool) -> Layer:
@@ -138,4 +139,4 @@ def _with_settings(network: Network, math: str | None, layout: str | None) -> Ne
         replace(layer, work=replace(layer.work, **chosen)) if isinstance(layer.work, Conv) else layer
         for layer in network.layers
     )
-    return replace(network, layers=layers)
+    return replace(network, layers=layers, own_math=network.own_math or math is not None)

@@ -75,6 +75,8 @@ class Engine(ABC):
     device: Gpu
     candidates: tuple[Candidate, ...]
     formula: Formula
+    least_us: float
+    """No time is below it: launch and tail of the shortest kernels."""
 
     @abstractmethod
     def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -104,7 +106,7 @@ class Engine(ABC):
                 rows = np.flatnonzero(index == candidate)
                 columns, _ = self.own(_taken(terms, rows), candidate)
                 out[rows] *= np.exp2(columns[place])
-        return out
+        return np.maximum(out, self.least_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,38 @@ class TableEngine(Engine):
         if any(candidate.solver for candidate in self.candidates):
             frame["solver"] = [self.candidates[i].solver for i in index]
         rows = rows_of(frame, kind, {self.setting.gpu: self.device})
-        return self.model.predict(rows), rows.workspace_bytes
+        return np.maximum(self.model.predict(rows), self.least_us), rows.workspace_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tf32Engine(Engine):
+    """fp32 where TF32 is allowed and was never measured: candidates with tensor-core kernels take the shorter time.
+
+    ``plain`` gives times by multiply-adds, ``tensor`` times at TF32's peak; ``able`` (candidates,) says who has both.
+    """
+
+    plain: Engine
+    tensor: Engine
+    able: np.ndarray
+
+    def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
+        """As `Engine.one`."""
+        times_us, workspace = self.plain.one(problem, wanted)
+        places = [place for place, candidate in enumerate(wanted) if self.able[candidate]]
+        tensor_us = self.tensor.one(problem, [wanted[place] for place in places])[0] if places else []
+        for place, time_us in zip(places, tensor_us, strict=True):
+            times_us[place] = min(times_us[place], time_us)
+        return times_us, workspace
+
+    def many(
+        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `Engine.many`."""
+        times_us, workspace = self.plain.many(sizes, problem, index)
+        rows = np.flatnonzero(self.able[index])
+        tensor_us = self.tensor.many(sizes, problem[rows], index[rows])[0]
+        times_us[rows] = np.minimum(times_us[rows], tensor_us)
+        return times_us, workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +195,12 @@ class BoosterEngine(Engine):
 
     @classmethod
     def of(
-        cls, setting: Setting, device: Gpu, candidates: tuple[Candidate, ...], times: BoostedTimes
+        cls,
+        setting: Setting,
+        device: Gpu,
+        candidates: tuple[Candidate, ...],
+        times: BoostedTimes,
+        least_us: float,
     ) -> "BoosterEngine":
         """The model's trees with everything cut out that the setting decides."""
         kind, formula = setting.family, setting.family.formula(setting.values, device)
@@ -190,6 +228,7 @@ class BoosterEngine(Engine):
             device,
             candidates,
             formula,
+            least_us,
             times,
             trees,
             template,
@@ -272,7 +311,7 @@ class BoosterEngine(Engine):
             seen = np.where(self.correction_places < 0, self.correction_row, x[:, self.correction_places])
             keys = np.array([self.candidates[i].key for i in candidate])
             time_us *= np.exp(self.correction.log_factor(seen, keys, time_us))
-        return time_us
+        return np.maximum(time_us, self.least_us)
 
 
 def _taken(terms: ProblemTerms, rows: np.ndarray) -> ProblemTerms:

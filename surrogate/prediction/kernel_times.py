@@ -42,7 +42,7 @@ class KernelTimes:
                 continue
             chosen = self._choice(problem, target)
             if chosen is None:
-                self._answers[problem] = _by_roofline(problem, target)
+                self._answers[problem] = self._by_roofline(problem, target)
                 continue
             place, prepared = chosen
             pairs = by_setting.setdefault(id(prepared), (prepared, []))[1]
@@ -50,7 +50,7 @@ class KernelTimes:
         for prepared, pairs in by_setting.values():
             rankings = prepared.rank_many([like for _, like in pairs])
             for (problem, like), ranking in zip(pairs, rankings, strict=True):
-                answer = _by_roofline(problem, target)
+                answer = self._by_roofline(problem, target)
                 if ranking.estimates and ranking.estimates[0].source != ROOFLINE:
                     answer = self._kernel(prepared, problem, like, ranking.estimates[0], ranking.distance)
                 self._answers[problem] = answer
@@ -71,7 +71,8 @@ class KernelTimes:
             from surrogate.models.launch import launch_of  # needs pandas
 
             roofline_us = float(prepared.engine.formula.problem(like).roofline_us)
-            own_us = launch_of(self._bundle.launches, gpu, library).kernel_us(call_us, roofline_us)
+            streaming = prepared.setting.family.is_streaming(prepared.setting.values)
+            own_us = launch_of(self._bundle.launches, gpu, library).kernel_us(call_us, roofline_us, streaming)
         inside = prepared.reason(like, best.candidate.algorithm, distance) is None
         return KernelTime(
             problem,
@@ -85,6 +86,23 @@ class KernelTimes:
             best.source,
             inside and like.kind == problem.kind,
         )
+
+    def _by_roofline(self, problem: AnyProblem, target: TargetDevice) -> KernelTime:
+        """What streaming operators make of a roofline, where no model knows the problem."""
+        from surrogate.models.launch import KERNEL_LEAST_US  # needs pandas
+
+        if isinstance(problem, Operator):
+            least_us = float(problem.roofline_us(target.device))
+        else:
+            kind = family_of(problem)
+            formula = kind.formula(kind.setting_of(problem), target.device)
+            least_us = float(formula.problem(problem).roofline_us)
+        slopes = [(key.split("|")[0], launch.slope) for key, launch in self._bundle.launches.items()]
+        own = [slope for name, slope in slopes if name == target.name]
+        slope = min(own or [slope for name, slope in slopes if not name], default=1.0)
+        ends = max(least_us, KERNEL_LEAST_US), ROOFLINE_UPPER * least_us + 2 * KERNEL_LEAST_US
+        time_us = slope * least_us + KERNEL_LEAST_US
+        return KernelTime(problem, target.name, "", "", time_us, *ends, time_us, ROOFLINE, False)
 
     def _choice(self, problem: AnyProblem, target: TargetDevice) -> tuple[int, PreparedSetting] | None:
         """Which of `stand_ins` the bundle knows, and the setting of the library with the most evidence for it."""
@@ -123,14 +141,3 @@ class KernelTimes:
 def _batched(problem: AnyProblem) -> bool:
     """What of the sizes decides which kinds stand in."""
     return getattr(problem, "batch", 1) > 1
-
-
-def _by_roofline(problem: AnyProblem, target: TargetDevice) -> KernelTime:
-    """The lower bound, where no model knows the problem."""
-    if isinstance(problem, Operator):
-        time_us = float(problem.roofline_us(target.device))
-    else:
-        kind = family_of(problem)
-        time_us = float(kind.formula(kind.setting_of(problem), target.device).problem(problem).roofline_us)
-    upper_us = ROOFLINE_UPPER * time_us
-    return KernelTime(problem, target.name, "", "", time_us, time_us, upper_us, time_us, ROOFLINE, False)

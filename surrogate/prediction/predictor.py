@@ -72,6 +72,15 @@ class Predictor:
             )
         return self._target
 
+    def read(self, problem: Any, **settings: str) -> AnyProblem:
+        """The problem that a text names (or that is one); math without a setting is as PyTorch runs it on the GPU."""
+        if not isinstance(problem, str):
+            return problem
+        known = parse_problem(problem, **settings)
+        if "math" in settings:
+            return known
+        return replace(known, math=family_of(known).default_math(known.dtype, self.target.device))
+
     @overload
     def predict(  # pyright: ignore[reportOverlappingOverload]
         self, problem: AnyProblem | str, algorithm: str | None = ..., *, library_version: str | None = ...
@@ -99,9 +108,9 @@ class Predictor:
         nothing is feasible.
         """
         if isinstance(problem, str):
-            problem = parse_problem(problem)
+            problem = self.read(problem)
         if isinstance(problem, list | tuple):
-            return [self._predict_one(_problem(item), algorithm, library_version) for item in problem]
+            return [self._predict_one(self.read(item), algorithm, library_version) for item in problem]
         if getattr(problem, "kind", None) in FAMILY_OF_KIND:
             return self._predict_one(problem, algorithm, library_version)
         from surrogate.prediction.table import predict_table
@@ -137,10 +146,7 @@ class Predictor:
         key = (problem, workspace_limit, deterministic, top, library_version, library)
         answer = self._answers.get(key)
         if answer is None:
-            known = _problem(problem)
-            limits = Limits.of(workspace_limit, deterministic, top)
-            prepared = self._prepared(known, library_version, library)
-            answer = _selection(prepared, known, [one.rank(known) for one in prepared], limits)
+            answer = self.select_many([problem], **asked, library_version=library_version, library=library)[0]
             self._remember(key, answer)
         return answer
 
@@ -157,7 +163,7 @@ class Predictor:
         """`select` for every problem of a network, in order; equal problems are computed once, all of them together."""
         limits = Limits.of(workspace_limit, deterministic, top)
         asked = (workspace_limit, deterministic, top, library_version, library)
-        known = [_problem(problem) for problem in problems]
+        known = [self.read(problem) for problem in problems]
         answers: dict[Any, Selection] = {}
         new: dict[Prepared, list[Any]] = {}
         for problem in dict.fromkeys(known):
@@ -178,7 +184,7 @@ class Predictor:
         """`select_many` of the distinct problems of a table, by the GPU, library and version that each names."""
         from surrogate.prediction.table import asked_problems
 
-        listed = asked_problems(table, given)
+        listed = asked_problems(self._settings, table, given)
         answers: dict[Any, Selection] = {}
         for where in dict.fromkeys(where for _, where in listed):
             gpu, library, version = (name or None for name in where)
@@ -225,14 +231,12 @@ class Predictor:
         answer = self._answers.get(key)
         if answer is None:
             prepared = self._prepared(problem, library_version, None)
-            answer = _best(prepared, problem) if algorithm is None else _named(prepared, problem, algorithm)
+            if algorithm is None:
+                answer = _best(prepared, self.select(problem, library_version=library_version))
+            else:
+                answer = _named(prepared, problem, algorithm)
             self._remember(key, answer)
         return answer
-
-
-def _problem(problem: Any) -> AnyProblem:
-    """A problem, or the one that a text names."""
-    return parse_problem(problem) if isinstance(problem, str) else problem
 
 
 def _selection(
@@ -260,8 +264,10 @@ def _selection(
         estimates[: limits.top],
         excluded,
         own.reason(problem, pick.algorithm, rankings[place].distance),
-        own.part.widths.own_share,
+        own.own_share,
         () if limits.top is None else estimates[limits.top :],
+        own.source,
+        own.notes,
     )
 
 
@@ -281,9 +287,9 @@ def limited(selection: Selection, limits: Limits) -> Selection:
     return replace(selection, estimates=kept[: limits.top], excluded=selection.excluded + refused, cut=cut)
 
 
-def _best(prepared: Prepared, problem: AnyProblem) -> Prediction:
+def _best(prepared: Prepared, selection: Selection) -> Prediction:
     """The fastest candidate. Raises `InputError` where nothing is feasible."""
-    selection = _selection(prepared, problem, [one.rank(problem) for one in prepared], Limits())
+    problem = selection.problem
     if not selection.estimates:
         told = "; ".join(f"{name}: {reason}" for name, reason in selection.excluded)
         raise InputError(f"no algorithm runs {problem} {' '.join(prepared[0].setting.values)}: {told}")
@@ -321,4 +327,5 @@ def _prediction(
         reason is None,
         refusal or reason,
         refusal is None,
+        own.notes,
     )

@@ -15,7 +15,7 @@ from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import Family
 from surrogate.features.gpu import Gpu, canonical, gpu
 from surrogate.features.text import version_number
-from surrogate.prediction.engine import BoosterEngine, Candidate, Engine, Setting, TableEngine
+from surrogate.prediction.engine import BoosterEngine, Candidate, Engine, Setting, TableEngine, Tf32Engine
 from surrogate.prediction.results import ROOFLINE, Estimate, Excluded
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ ROOFLINE_HALF_WIDTH = log(10.0)
 NEVER_MEASURED = "never measured in the bundle's training data"
 ARRAYS_PAY = 12
 """Problems from which on arrays are faster than one problem after another."""
+FIRST_RELEASES = {"cudnn": ((10.0, 9), (8.0, 8)), "cublas": ((10.0, 12), (8.0, 11))}
+"""Library → least compute capability, the first major release that runs there. Source: NVIDIA's support matrices."""
 MAX_TRAITS = 65_536
 """Distinct traits whose reasons are kept."""
 
@@ -113,12 +115,14 @@ class SupportRules:
         share = self.exact.get(f"{signature}|{s.gpu}|{s.library_version}")
         where = "" if share is None else f" by {s.library} {s.library_version} on {s.gpu}"
         overall = self.general.get(signature)
+        rule = s.family.refusal(s.library, s.values, algorithm, problem, self.rules_gpu)
+        if rule and not where and not s.family.refusal(s.library, s.values, algorithm, problem, ""):
+            return rule  # this GPU's own, of which statuses of other GPUs say nothing
         share = overall if share is None else share
         if share is not None and share >= 0.5:
             return None
         if where and overall is not None and overall >= 0.5:
             return f"{s.library} {s.library_version} refused problems of this kind on {s.gpu}, where others ran it"
-        rule = s.family.refusal(s.library, s.values, algorithm, problem, self.rules_gpu)
         if share is None:
             return rule
         return rule or f"problems of this kind never ran in the training data (refused{where})"
@@ -129,7 +133,7 @@ class PreparedSetting:
     """The first ``measured`` of ``candidates`` can be ranked; the library has the others, but training never saw them.
 
     ``bases`` are their half widths before distance and time count, ``widening`` multiplies all: 1 for a GPU that
-    training saw. ``reference`` is the domain's key of the setting.
+    training saw. ``reference`` is the domain's key of the setting, ``notes`` what a reader must know of all answers.
     """
 
     setting: Setting
@@ -140,8 +144,10 @@ class PreparedSetting:
     part: "Part"
     source: str
     widening: float
+    own_share: float
     bases: tuple[float, ...]
     reference: str
+    notes: tuple[str, ...] = ()
     _setting_reasons: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
     _refusals: dict[Reasons, tuple[Excluded, ...]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -308,6 +314,13 @@ class SettingCache:
         prepared, failure = [], None
         for name in names:
             version = library_version or self.newest_version(kind, gpu_name, name)
+            least = self._least_major(gpu_name, name)
+            if version_number(version)[0] < least:
+                if library_version:
+                    raise InputError(
+                        f"{name} {version} does not run on {gpu_name}; it needs {least} or newer"
+                    )
+                version = f"{least}+"
             try:
                 prepared.append(self.prepared(Setting(kind, gpu_name, name, version, values)))
             except InputError as error:
@@ -352,15 +365,41 @@ class SettingCache:
             here or {v.partition("|")[2] for v in part.domain.versions if v.startswith(f"{library}|")}
         )
 
+    def _least_major(self, gpu_name: str, library: str) -> int:
+        """The library's first major release that runs on the GPU; 0 where any may."""
+        capability = self.device(gpu_name).device.compute_capability
+        rows = FIRST_RELEASES.get(library, ())
+        return next((major for least, major in rows if capability >= least), 0)
+
+    def _engine(
+        self, setting: Setting, device: Gpu, candidates: tuple[Candidate, ...], part: "Part"
+    ) -> Engine:
+        from surrogate.models.trees import call_cost_us
+
+        least_us = call_cost_us(part.least_us, setting.gpu, setting.library)
+        if part.times is not None:
+            return BoosterEngine.of(setting, device, candidates, part.times, least_us)
+        formula = setting.family.formula(setting.values, device)
+        return TableEngine(setting, device, candidates, formula, least_us, part.model)
+
     def _prepare(self, setting: Setting) -> PreparedSetting:
         part, target = self.bundle.part(setting.family), self.device(setting.gpu)
         candidates, measured = self._candidates(setting, part)
-        engine: Engine
-        if part.times is not None:
-            engine = BoosterEngine.of(setting, target.device, candidates, part.times)
-        else:
-            formula = setting.family.formula(setting.values, target.device)
-            engine = TableEngine(setting, target.device, candidates, formula, part.model)
+        engine = self._engine(setting, target.device, candidates, part)
+        names = setting.columns()
+        math, seen = names.get("math", ""), target.name in part.domain.gpus
+        notes = () if seen else (part.unseen_gpu.note,)
+        together = "|".join((setting.library, *setting.values))
+        if not any(known.partition("|")[2].startswith(f"{together}|") for known in part.domain.settings):
+            notes += (
+                f"{' '.join(filter(None, together.split('|')))} was never measured on any GPU: peaks stand in",
+            )
+            if target.device.tf32_tflops and (names.get("dtype"), math) == ("fp32", "default"):
+                plain = tuple({**names, "math": "fma"}[name] for name in setting.family.setting_names)
+                other = self._engine(setting._replace(values=plain), target.device, candidates, part)
+                shared = (setting, target.device, candidates, engine.formula, engine.least_us)
+                able = [setting.family.has_tensor_kernels(candidate.mechanism) for candidate in candidates]
+                engine = Tf32Engine(*shared, other, engine, np.array(able))
         rules_gpu = target.name if target.in_registry else ""
         return PreparedSetting(
             setting,
@@ -369,10 +408,12 @@ class SettingCache:
             engine,
             SupportRules(setting, candidates, part.support.exact, part.support.general, rules_gpu),
             part,
-            "model" if target.name in part.domain.gpus else "spec",
-            1.0 if target.name in part.domain.gpus else part.unseen_gpu_factor,
+            "model" if seen else "spec",
+            1.0 if seen else part.unseen_gpu.factor(math),
+            part.widths.own_share if seen else part.unseen_gpu.own_share,
             tuple(part.widths.base(setting.gpu, candidate.key) for candidate in candidates),
             part.domain.reference_key(setting.library, setting.values),
+            notes,
         )
 
     def _candidates(self, setting: Setting, part: "Part") -> tuple[tuple[Candidate, ...], int]:

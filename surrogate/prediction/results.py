@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from surrogate.prediction.engine import Candidate
 
-MODEL, MEASURED, ROOFLINE = "model", "measured", "roofline"
+MODEL, SPEC, MEASURED, ROOFLINE = "model", "spec", "measured", "roofline"
 SHOWN = 5
 """Rows of `Predictions` that are printed."""
 FORMATS = {"90 %": interval_us, "workspace": binary_size, "P(best)": "{:.2f}".format}
@@ -137,7 +137,8 @@ class Selection(_Shown):
 
     ``library`` and ``library_version`` are those of all candidates, joined where there are several. ``in_domain`` says
     whether training saw anything like the pick (the problem, where there is none), ``reason`` what it did not see.
-    ``cut`` are feasible candidates that ``top`` left out: they are not shown, but may be the best.
+    ``cut`` are feasible candidates that ``top`` left out: they are not shown, but may be the best. ``source`` is
+    ``spec`` where the GPU was never measured, and ``notes`` say what that means.
     """
 
     problem: Any
@@ -149,6 +150,8 @@ class Selection(_Shown):
     reason: str | None = None
     own_share: float = 1.0
     cut: tuple[Estimate, ...] = ()
+    source: str = MODEL
+    notes: tuple[str, ...] = ()
 
     @property
     def in_domain(self) -> bool:
@@ -203,6 +206,8 @@ class Selection(_Shown):
             "problem": str(self.problem),
             "gpu": self.gpu,
             "library_version": self.library_version,
+            "source": self.source,
+            "notes": list(self.notes),
             "candidates": [ranked.to_dict() for ranked in self.candidates],
             "excluded": [candidate.to_dict() for candidate in self.excluded],
         }
@@ -230,9 +235,8 @@ class Selection(_Shown):
             for ranked in self.candidates
         ]
         notes = [f"excluded {candidate.algorithm}: {candidate.reason}" for candidate in self.excluded]
-        notes += [f"outside the training data: {self.reason}"] if self.reason else []
-        title = f"{setting_line(self.problem)} on {self.gpu}, {self.library} {self.library_version}"
-        return Table(records, FORMATS, title, notes=notes, empty="nothing is feasible")
+        notes += [*self.notes, *([f"outside the training data: {self.reason}"] if self.reason else [])]
+        return Table(records, FORMATS, _title(self), notes=notes, empty="nothing is feasible")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -257,10 +261,12 @@ class Prediction(_Shown):
     in_domain: bool
     reason: str | None
     supported: bool = True
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Field name → value; the problem as text."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"problem": str(self.problem)}
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return values | {"problem": str(self.problem), "notes": list(self.notes)}
 
     def to_frame(self) -> "pd.DataFrame":
         """A pandas table of one row."""
@@ -279,9 +285,8 @@ class Prediction(_Shown):
             "in_domain": self.in_domain,
             "supported": self.supported,
         }
-        notes = [f"note: {self.reason}"] if self.reason else []
-        title = f"{setting_line(self.problem)} on {self.gpu}, {self.library} {self.library_version}"
-        return Table([record], FORMATS, title, notes=notes)
+        notes = [*self.notes, *([f"note: {self.reason}"] if self.reason else [])]
+        return Table([record], FORMATS, _title(self), notes=notes)
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -339,7 +344,7 @@ class KernelTime:
 
     ``time_us`` is the kernel's own; ``call_us`` that of an isolated call, launch included, as training data were timed.
     ``source``: ``model``, ``spec`` (the GPU was never measured), or ``roofline`` where no model knows the problem: then
-    all times are the lower bound. ``library`` is the one whose kernel is predicted, ``algorithm`` its name.
+    ``lower_us`` is the lower bound. ``library`` is the one whose kernel is predicted, ``algorithm`` its name.
     """
 
     problem: Any
@@ -368,6 +373,12 @@ def parse_bytes(text: str) -> int:
     whole, _, decimals = parts[1].partition(".")
     factor = UNITS[parts[2].lower()]
     return int(whole) * factor + (int(decimals) * factor // 10 ** len(decimals) if decimals else 0)
+
+
+def _title(answer: Selection | Prediction) -> str:
+    """What was asked about, where, and whether anything was ever measured there."""
+    spec = ", from specification" if answer.source == SPEC else ""
+    return f"{setting_line(answer.problem)} on {answer.gpu}, {answer.library} {answer.library_version}{spec}"
 
 
 def setting_line(problem: Any) -> str:

@@ -16,7 +16,8 @@ from surrogate.features.families import DEFAULT_FAMILY
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu
 from surrogate.models.launch import Launch
 from surrogate.prediction.predictor import Predictor
-from surrogate.prediction.results import Prediction, Predictions
+from surrogate.prediction.results import MODEL, SPEC, Prediction, Predictions
+from surrogate.uncertainty.intervals import UnseenGpu
 
 INDEX = "bundle.json"
 VENDOR_LIBRARIES = {"nvidia": "cudnn", "amd": "miopen", "cpu": "reference"}
@@ -34,6 +35,24 @@ class Shipped:
     libraries: frozenset[str]
     rows: int
     launches: Mapping[str, Launch]
+    held_out: Mapping[str, Any]
+    unseen: Mapping[str, UnseenGpu]
+
+    def evidence(self, family: str, gpu_name: str) -> dict[str, Any]:
+        """What the bundle knows of a family on a GPU: rows measured there, and how far off times are expected to be.
+
+        ``median_ape`` |predicted / measured − 1| on held-out shapes of all its GPUs, ``factor_90`` what nine in ten
+        times are off by at most on this one; where it was never measured (``source`` spec) both are of GPUs left out.
+        """
+        known, unseen = self.held_out[family], self.unseen[family]
+        own = next((row for row in known["intervals"] if row["gpu"] == gpu_name), None)
+        return {
+            "bundle": self.path.name,
+            "rows": own["rows"] if own else 0,
+            "source": MODEL if own else SPEC,
+            "median_ape": known["time"]["median_ape"] if own else unseen.median_ape,
+            "factor_90": own["interval_factor"] if own else unseen.factor_90,
+        }
 
 
 def shipped(folder: Path | None = None) -> tuple[Shipped, ...]:
@@ -63,6 +82,8 @@ def _described(file: Path) -> Shipped:
         frozenset(text.partition(" ")[0] for text in data["libraries"]),
         int(data.get("ok_rows", 0)),
         {key: Launch(**values) for key, values in index.get("launches", {}).items()},
+        index["card"].get("held_out", {}),
+        {name: UnseenGpu(**row["unseen_gpu"]) for name, row in index.get("parts", {}).items()},
     )
 
 
@@ -87,6 +108,17 @@ def bundle_for(one: Gpu, library: str | None = None, folder: Path | None = None)
         + (f"shipped: {', '.join(listed)}; " if listed else "none ships with this installation; ")
         + "train one with `seer train DATA -o BUNDLE` and give its path"
     )
+
+
+def answering(one: Gpu) -> dict[str, Shipped]:
+    """Family → the shipped bundle that answers for it on a GPU."""
+    answers = {name: bundle for bundle in shipped() for name in bundle.families if name != DEFAULT_FAMILY}
+    try:
+        path = bundle_for(one)
+    except InputError:
+        return answers
+    own = next(bundle for bundle in shipped() if bundle.path == path)
+    return dict.fromkeys(own.families, own) | {k: v for k, v in answers.items() if k not in own.families}
 
 
 def is_path(text: str | Path) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import DEFAULT_FAMILY, FAMILY_OF_KIND, AnyProblem, Family, family
 from surrogate.features.gpu import canonical
-from surrogate.prediction.prepared import Prepared, PreparedSetting, SettingCache, unknown_algorithm
+from surrogate.prediction.prepared import SettingCache, unknown_algorithm
 from surrogate.prediction.results import Predictions
 
 CHUNK_ROWS = 65_536
@@ -68,6 +68,7 @@ def _predict_family(
         for group in np.unique(code):
             members = start + np.flatnonzero(code == group)
             setting = {n: v[0 if p is None else int(p[members[0]])] for n, (v, p) in texts.items()}
+            setting = _with_math(settings, kind, setting)
             for name, values in _predict_setting(
                 settings, kind, setting, sizes[members], named, members
             ).items():
@@ -75,7 +76,19 @@ def _predict_family(
     return out
 
 
-def asked_problems(table: Any, given: Mapping[str, str | None]) -> list[tuple[AnyProblem, tuple[str, ...]]]:
+def _with_math(settings: SettingCache, kind: Family, setting: dict[str, str]) -> dict[str, str]:
+    """The setting with the math type that PyTorch runs by default, where the table names none."""
+    if not setting["gpu"]:
+        raise InputError("the table has no column `gpu`; add it, or say which one, as in load(path, gpu=…)")
+    if setting.get("math", "fma"):
+        return setting
+    device = settings.device(setting["gpu"]).device
+    return {**setting, "math": kind.default_math(setting["dtype"], device)}
+
+
+def asked_problems(
+    settings: SettingCache, table: Any, given: Mapping[str, str | None]
+) -> list[tuple[AnyProblem, tuple[str, ...]]]:
     """The distinct problems of a table in order, each with its GPU, library and library version ("" where unknown).
 
     Raises `InputError` as `predict_table` does.
@@ -93,6 +106,7 @@ def asked_problems(table: Any, given: Mapping[str, str | None]) -> list[tuple[An
             setting = {
                 n: values[int(code[row])] for (n, (values, _)), code in zip(texts.items(), codes, strict=True)
             }
+            setting = _with_math(settings, kind, setting)
             problem = kind.problem(dict(zip(kind.size_names, sizes[row].tolist(), strict=True)), setting)
             asked.append((int(positions[row]), problem, tuple(setting[name] for name in PLACE)))
     asked.sort(key=lambda entry: entry[0])
@@ -106,8 +120,8 @@ def _read(
     sizes = _sizes(columns, kind, rows)
     texts = {name: _text(columns, name, given[name] or "") for name in PLACE}
     for name, known in kind.settings.items():
-        texts[name] = _text(columns, name, kind.setting_defaults[name])
-        wrong = [value for value in texts[name][0] if known and value not in known]
+        texts[name] = _text(columns, name, "" if name == "math" else kind.setting_defaults[name])
+        wrong = [value for value in texts[name][0] if known and value and value not in known]
         if wrong:
             raise InputError(
                 f"column {name} holds {wrong[0]!r}; known: {', '.join(known)}{nearest(wrong[0], known)}"
@@ -124,89 +138,43 @@ def _predict_setting(
     named: Column | None,
     members: np.ndarray,
 ) -> Columns:
-    """The columns of rows of one setting: each row's fastest among the competing libraries."""
-    if not setting["gpu"]:
-        raise InputError("the table has no column `gpu`; add it, or say which one, as in load(path, gpu=…)")
+    """The columns of rows of one setting: the named algorithm or the fastest, of the fastest library."""
     values = tuple(setting[name] for name in kind.setting_names)
-    prepared = settings.competing(
-        kind,
-        settings.device(setting["gpu"]).name,
-        values,
-        setting["library"] or None,
-        setting["library_version"] or None,
-    )
+    where = (settings.device(setting["gpu"]).name, values, setting["library"] or None)
+    prepared = settings.competing(kind, *where, setting["library_version"] or None)
     # Neighbouring rows of one problem are one problem.
     new = np.append(True, (sizes[1:] != sizes[:-1]).any(axis=1))
     problem, distinct = np.cumsum(new) - 1, sizes[new]
-    if named is not None:
-        return _asked(prepared, distinct, problem, named, members)
-    best = _empty(len(distinct))
-    for own in prepared:
-        _keep_faster(best, _best(own, distinct))
-    return {name: column[problem] for name, column in best.items()}
-
-
-def _asked(
-    prepared: Prepared,
-    sizes: np.ndarray,
-    problem: np.ndarray,
-    named: Column,
-    members: np.ndarray,
-) -> Columns:
-    """The algorithm that each row names, of the library in which it is fastest."""
-    names, place = named
+    names, place = named or ([], None)
     number = np.zeros(len(members), dtype=np.int64) if place is None else place[members]
-    out, found = _empty(len(members)), np.zeros(len(members), dtype=bool)
+    out, found = _empty(len(members) if named else len(distinct)), np.zeros(len(members), dtype=bool)
     for own in prepared:
-        index = np.array([own.index_of(name) for name in names])[number]
-        rows = np.flatnonzero(index >= 0)
-        found[rows] = True
+        allowed = own.rules.allowed(distinct)
+        if named:
+            index = np.array([own.index_of(name) for name in names])[number]
+            rows = np.flatnonzero(index >= 0)
+            at, index = problem[rows], index[rows]
+            found[rows] = True
+        else:
+            at, index = np.nonzero(allowed[:, : own.measured])
+            rows = at
         if len(rows):
-            at, candidates = problem[rows], index[rows]
-            columns = _kept(own, own.many(sizes, at, candidates), candidates)
-            columns["supported"] = own.rules.allowed(sizes)[at, candidates]
-            _keep_faster(out, columns, rows)
-    if not found.all():
+            columns = own.many(distinct, at, index) | {"supported": allowed[at, index]}
+            columns["algorithm"] = np.array([one.name for one in own.candidates], dtype=object)[index]
+            columns["library"] = np.full(len(index), own.setting.library, dtype=object)
+            _keep_fastest(out, columns, rows)
+    if named and not found.all():
         raise unknown_algorithm(prepared, names[int(number[np.flatnonzero(~found)[0]])])
-    return out
+    return out if named else {name: column[problem] for name, column in out.items()}
 
 
-def _best(own: PreparedSetting, sizes: np.ndarray) -> Columns:
-    """The fastest algorithm that the library accepts, per problem; NaN and "" where it accepts none."""
-    out = _empty(len(sizes))
-    allowed = own.rules.allowed(sizes)[:, : own.measured]
-    problem, index = np.nonzero(allowed)
-    if not len(problem):
-        return out
-    columns = own.many(sizes, problem, index)
-    grid = np.full(allowed.shape, np.inf)
-    grid[problem, index] = columns["predicted_us"]
-    row_of = np.full(allowed.shape, -1)
-    row_of[problem, index] = np.arange(len(problem))
-    pick = grid.argmin(axis=1)
-    feasible = np.flatnonzero(allowed.any(axis=1))
-    chosen = row_of[feasible, pick[feasible]]
-    picked = {name: column[chosen] for name, column in columns.items()}
-    for name, column in _kept(own, picked, pick[feasible]).items():
-        out[name][feasible] = column
-    out["supported"][feasible] = True
-    return out
-
-
-def _kept(own: PreparedSetting, columns: Mapping[str, np.ndarray], index: np.ndarray) -> Columns:
-    """The columns of `Predictions`, but for ``supported``."""
-    names = np.array([candidate.name for candidate in own.candidates], dtype=object)
-    library = np.full(len(index), own.setting.library, dtype=object)
-    return {**columns, "algorithm": names[index], "library": library}
-
-
-def _keep_faster(out: Columns, columns: Columns, rows: np.ndarray | None = None) -> None:
-    """Write ``columns`` into ``out`` (at ``rows``) where they are faster than what stands there."""
-    at = np.arange(len(columns["predicted_us"])) if rows is None else rows
-    standing = out["predicted_us"][at]
-    faster = np.isnan(standing) | (columns["predicted_us"] < standing)
+def _keep_fastest(out: Columns, columns: Columns, rows: np.ndarray) -> None:
+    """Write ``columns`` into ``out`` at ``rows``, repeats allowed, where they are the fastest; of equals the first."""
+    time_us, standing = columns["predicted_us"], out["predicted_us"][rows]
+    faster = np.flatnonzero(np.isnan(standing) | (time_us < standing))
+    order = faster[np.argsort(time_us[faster], kind="stable")[::-1]]  # of repeats the last one stays
     for name, values in columns.items():
-        out[name][at[faster]] = values[faster]
+        out[name][rows[order]] = values[order]
 
 
 def _empty(length: int) -> Columns:

@@ -18,7 +18,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
 from surrogate.uncertainty.domain import distances_to, references_of
-from surrogate.uncertainty.intervals import ALL, COVERAGE, StepFunction, Widths, probability_best
+from surrogate.uncertainty.intervals import ALL, COVERAGE, StepFunction, UnseenGpu, Widths, probability_best
 
 if TYPE_CHECKING:
     from surrogate.models.base import TimeModel
@@ -44,7 +44,7 @@ LEAST_LIKELIHOOD = 1e-6
 LEAST_GPUS = 3
 """Fewer say nothing of how GPUs differ."""
 MOST_GPUS = 6
-"""GPUs that `unseen_gpu_factor` leaves out, those with most rows: each costs one fit."""
+"""GPUs that `fit_unseen_gpu` leaves out, those with most rows: each costs one fit."""
 GPU_FOLDS = 3
 """A GPU is judged on one of so many parts of the shapes, which its fit never saw on any GPU."""
 
@@ -284,46 +284,66 @@ def _refitted(model: "TimeModel", rows: Rows) -> "TimeModel":
     return unfitted.fit(rows)
 
 
-def unseen_gpu_factor(rows: Rows, widths: Widths, model: "TimeModel", *, seed: int = 0) -> float | None:
-    """What ``widths`` (log time) are multiplied by for a GPU that was never measured; at least 1, None if unknown.
+def fit_unseen_gpu(
+    rows: Rows, widths: Widths, model: "TimeModel", judged: np.ndarray, *, seed: int = 0
+) -> UnseenGpu:
+    """How far off times are on a GPU that was never measured, and what ``widths`` are multiplied by there.
 
     Each of up to `MOST_GPUS` GPUs is left out with a part of the shapes, and predicted by a clone of ``model`` fitted
-    on the rest. Its errors are divided by the half widths that hold for any GPU (candidate, distance, time); the factor
-    is the `COVERAGE` quantile of these ratios, every GPU with equal weight. Costs one fit a GPU. None for fewer than
-    `LEAST_GPUS` GPUs, or for one shape.
+    on the rest. Its errors are divided by the half widths that hold for any GPU (candidate, distance, time); a factor
+    is the `COVERAGE` quantile of these ratios, at least 1, every GPU with equal weight: over all rows, and of each math
+    type that two GPUs were left out with. The own share is that of ``judged`` (rows,) problems. Costs one fit a GPU.
+    The defaults for fewer than `LEAST_GPUS` GPUs, or for one shape.
     """
-    rows = rows.take(rows.ok)
-    device, names = device_names(rows.frame), shape_names(rows.frame, rows.family)
-    gpus, counts = np.unique(device.astype(str), return_counts=True)
+    judged, rows = judged[rows.ok], rows.take(rows.ok)
+    device, names = device_names(rows.frame).astype(str), shape_names(rows.frame, rows.family)
+    gpus, counts = np.unique(device, return_counts=True)
     if len(gpus) < LEAST_GPUS or len(set(names)) < 2:
-        return None
+        return UnseenGpu()
     fold = fold_labels(names, GPU_FOLDS, seed)
-    ratios, ratio_weights = [], []
+    predicted, half = np.full(len(rows), np.nan), np.ones(len(rows))
     for place, gpu in enumerate(gpus[np.argsort(-counts, kind="stable")[:MOST_GPUS]]):
         own = device == gpu
         folds = np.unique(fold[own])  # those of which the GPU has rows, another one for each GPU
         held_fold = folds[place % len(folds)]
-        inside = (fold != held_fold) & ~own
-        if inside.any():
-            ratio = _ratios(model, rows.take(inside), rows.take(own & (fold == held_fold)), widths)
-            ratios.append(ratio)
-            ratio_weights.append(np.full(len(ratio), 1.0 / max(len(ratio), 1)))
-    ratio = np.concatenate(ratios) if ratios else np.empty(0)
-    if not len(ratio):
-        return None
-    order = np.argsort(ratio)
-    share = np.cumsum(np.concatenate(ratio_weights)[order])
-    position = np.searchsorted(share / share[-1], COVERAGE)
-    return max(1.0, float(ratio[order][min(position, len(ratio) - 1)]))
+        inside, outside = (fold != held_fold) & ~own, np.flatnonzero(own & (fold == held_fold))
+        try:
+            rest, held = rows.take(inside), rows.take(outside)
+            predicted[outside] = _refitted(model, rest).predict(held)
+        except InputError:  # nothing to learn from
+            continue
+        distance, no_gpu = distances_to(references_of(rest), held), np.full(len(held), "", dtype=object)
+        half[outside] = widths.at(no_gpu, held.candidate, distance, predicted[outside])
+    found = np.flatnonzero(np.isfinite(predicted))
+    if not len(found):
+        return UnseenGpu()
+    log_error = np.abs(np.log(predicted / rows.time_us))
+    math = rows.frame["math"].to_numpy(str) if "math" in rows.frame else np.full(len(rows), "")
+    part_of = {name: found[math[found] == name] for name in np.unique(math[found]).tolist()}
+    kept = {name: part for name, part in part_of.items() if len(np.unique(device[part])) > 1} | {"": found}
+    factors = {
+        name: float(f"{max(1.0, _equal_quantile(log_error[part] / half[part], device[part])):.4g}")
+        for name, part in kept.items()
+    }
+    unseen = UnseenGpu(factors, gpus=len(np.unique(device[found])))
+    half *= [unseen.factor(name) for name in math]
+    known = found[judged[found]]
+    share = fit_own_share(
+        *(values[known] for values in (predicted, rows.time_us, half, rows.problem, rows.shape))
+    )
+    median = _equal_quantile(np.abs(predicted / rows.time_us - 1)[found], device[found], 0.5)
+    ninth = np.exp(_equal_quantile(log_error[found], device[found]))
+    return replace(
+        unseen,
+        own_share=float(f"{share:.4g}"),
+        median_ape=float(f"{median:.4g}"),
+        factor_90=float(f"{ninth:.4g}"),
+    )
 
 
-def _ratios(model: "TimeModel", inside: Rows, judged: Rows, widths: Widths) -> np.ndarray:
-    """|log error| / half width of the rows of ``judged`` that a model of ``inside`` predicts; none if it has no fit."""
-    try:
-        predicted = _refitted(model, inside).predict(judged)
-    except InputError:
-        return np.empty(0)
-    no_gpu = np.full(len(judged), "", dtype=object)
-    half = widths.at(no_gpu, judged.candidate, distances_to(references_of(inside), judged), predicted)
-    ratio = np.abs(np.log(predicted / judged.time_us)) / half
-    return ratio[np.isfinite(ratio)]
+def _equal_quantile(values: np.ndarray, group: np.ndarray, share: float = COVERAGE) -> float:
+    """The quantile of ``values`` (rows,) where every ``group`` (rows,) has the same weight."""
+    code, count = np.unique(group, return_inverse=True, return_counts=True)[1:]
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(1.0 / count[code[order]])
+    return float(values[order][np.searchsorted(reached / reached[-1], share)])

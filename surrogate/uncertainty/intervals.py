@@ -7,7 +7,7 @@ finds them on rows held out by shape. Needs numpy alone, so that an answer does 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -19,7 +19,7 @@ COVERAGE = 0.90
 ALL = "all"
 """Key of the base over all rows."""
 UNSEEN_GPU_FACTOR = 3.0
-"""On half widths for a GPU that was never measured, where a bundle's card does not state its own."""
+"""On half widths for a GPU that was never measured, where too few GPUs were measured to find one."""
 NORMAL_90 = 1.6448536269514722
 """A normal variable lies within ± this many standard deviations in 90 of 100 cases."""
 _STEPS = np.linspace(-5.0, 5.0, 33)  # in standard deviations; 3e-7 of a normal variable lies below
@@ -93,6 +93,36 @@ class Widths:
             StepFunction.from_dict(data["distance"]),
             StepFunction.from_dict(data["time_us"]),
             float(data["own_share"]),
+        )
+
+
+@dataclass(frozen=True)
+class UnseenGpu:
+    """How far off times are on a GPU that was never measured, found by leaving out each of ``gpus`` GPUs.
+
+    ``factors`` math type → what half widths are multiplied by ("": over all); ``own_share`` as in `Widths`, of the
+    widened half widths; ``median_ape`` the median of |predicted / measured − 1|, and ``factor_90`` the factor that nine
+    in ten times were off by at most (every GPU with equal weight), None where no GPU could be left out.
+    """
+
+    factors: Mapping[str, float] = field(default_factory=lambda: {"": UNSEEN_GPU_FACTOR})
+    own_share: float = 1.0
+    gpus: int = 0
+    median_ape: float | None = None
+    factor_90: float | None = None
+
+    def factor(self, math: str) -> float:
+        """The factor of a math type; of one that no GPU was left out with, the largest."""
+        return self.factors.get(math) or max(self.factors.values())
+
+    @property
+    def note(self) -> str:
+        """One line on what an answer from the specification is worth."""
+        if self.median_ape is None:
+            return "from specification alone: how far off such times are is not known"
+        return (
+            f"from specification alone: on {self.gpus} GPUs left out of training times were off by"
+            f" {100 * self.median_ape:.0f} % in the median, nine in ten by less than a factor of {self.factor_90:.1f}"
         )
 
 

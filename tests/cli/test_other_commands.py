@@ -11,6 +11,18 @@ def test_unknown_command_and_option_exit_2(seer):
 def test_gpus_lists_all_and_names_the_nearest(seer):
     everything = seer("gpus", "--json").json
     assert {"v100-sxm2-16gb", "h200-sxm", "mi210"} <= {row["name"] for row in everything}
+    answers = {row["name"]: row["answers"] for row in everything}
+    measured, unseen = answers["t4"]["conv"], answers["h100-sxm"]["conv"]
+    assert measured["bundle"] == unseen["bundle"] == "cudnn7"
+    assert (
+        measured["rows"] > 1000
+        and unseen["rows"] == 0
+        and (measured["source"], unseen["source"]) == ("model", "spec")
+    )
+    assert 1 < measured["factor_90"] < unseen["factor_90"] and measured["median_ape"] < unseen["median_ape"]
+    assert all({"gemm", "pointwise"} <= set(row) for row in answers.values())
+    lines = seer("gpus", "--csv").out.splitlines()
+    assert "conv_factor_90" in lines[0] and len(lines) == 1 + len(everything)
     unknown = seer("gpus", "v1000")
     assert unknown.code == 2 and "unknown" in unknown.err
 

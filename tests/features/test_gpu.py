@@ -92,9 +92,7 @@ def test_case_spaces_dashes_and_brands_do_not_matter(alias: str, name: str) -> N
 @pytest.mark.parametrize(
     ("name", "candidates"),
     [
-        ("a100", ["a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm4-40gb", "a100-sxm4-80gb"]),
-        ("P100", ["p100-pcie-12gb", "p100-pcie-16gb", "p100-sxm2-16gb"]),
-        ("h100", ["h100-pcie", "h100-sxm"]),
+        ("a100 pcie", ["a100-pcie-40gb", "a100-pcie-80gb"]),
         ("v100 pcie", ["v100-pcie-16gb", "v100-pcie-32gb"]),
     ],
 )
@@ -102,6 +100,22 @@ def test_ambiguous_names_list_their_candidates(name: str, candidates: list[str])
     with pytest.raises(InputError) as caught:
         gpu(name)
     assert str(caught.value) == f"GPU {name!r} fits several; give one of: {', '.join(candidates)}"
+
+
+@pytest.mark.parametrize(
+    ("name", "board", "other"),
+    [
+        ("a100", "a100-sxm4-80gb", "a100-pcie-40gb"),
+        ("NVIDIA H100", "h100-sxm", "h100-pcie"),
+        ("v100", "v100-sxm2-16gb", "v100-pcie-32gb"),
+        ("P100", "p100-pcie-16gb", "p100-sxm2-16gb"),
+    ],
+)
+def test_a_family_s_name_means_its_commonest_board(name: str, board: str, other: str) -> None:
+    assert gpu(name).name == board
+    note = registry().note(name)
+    assert note and board in note and other in note
+    assert registry().note(board) is None
 
 
 @pytest.mark.parametrize("name", ["cpu", "IA_KNL7250", "Raspberry_Pi_3", "iPhone_7", "", "nvidia", "sxm"])

@@ -51,6 +51,21 @@ def test_known_sums(predictors: Callable[..., Predictors]) -> None:
     assert (made.convs.asked, made.operators.asked) == (2, 1)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(("name", "math"), [("t4", "fma"), ("a100-sxm4-80gb", "default"), ("mi100", "fma")])
+def test_convolutions_run_as_pytorch_runs_them_on_the_gpu(
+    predictors: Callable[..., Predictors], monkeypatch: pytest.MonkeyPatch, name: str, math: str
+) -> None:
+    """fp32 by TF32 where there is any, unless the source says its math type."""
+    made, asked = predictors(name), []
+    monkeypatch.setattr(made.convs, "select_many", lambda problems, **limits: asked.extend(problems) or
+                        predictors(name).convs.select_many(problems, **limits))  # fmt: skip
+    made.time(NETWORK)
+    assert asked == [replace(conv, math=math) for conv in (A, B)]
+    asked.clear()
+    made.time(replace(NETWORK, own_math=True))
+    assert asked == [A, B]
+
+
 def test_types_and_classes(predictors: Callable[..., Predictors]) -> None:
     """Counts and shares add up."""
     found = predictors().time(NETWORK)

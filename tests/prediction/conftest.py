@@ -16,7 +16,7 @@ from surrogate.models.boosted import BoostedTerms
 from surrogate.models.launch import Launch
 from surrogate.prediction.predictor import Predictor
 from surrogate.uncertainty.domain import Domain
-from surrogate.uncertainty.intervals import ALL, StepFunction, Widths
+from surrogate.uncertainty.intervals import ALL, StepFunction, UnseenGpu, Widths
 
 GPUS = ("Tesla V100-SXM2-16GB", "Tesla T4")
 ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "FFT", "WINOGRAD")
@@ -50,7 +50,7 @@ def bundle_of(frame: pd.DataFrame, model: TimeModel | None = None, **more: objec
             Support.fit(rows),
             WIDTHS,
             Domain.of(ok),
-            2.5,
+            UnseenGpu({"": 2.5}),
             frozenset(map(str, ok.candidate)),
             row_counts(ok),
         )

@@ -143,7 +143,7 @@ def test_kernel_times_leave_the_launch_out_and_stand_ins_answer(many_families: B
     assert known.time_us == pytest.approx(known.call_us - 6.0)  # the launch
     assert known.lower_us < known.time_us < known.upper_us
     assert like.time_us == known.time_us and not like.in_domain and like.problem == silu
-    assert unknown.source == "roofline" and unknown.time_us == unknown.lower_us < unknown.upper_us
+    assert unknown.source == "roofline" and unknown.lower_us < unknown.time_us < unknown.upper_us
     conv = served.kernel_times([CONV])[0]  # no call cost in its times
     assert conv.time_us == conv.call_us == pytest.approx(served.select(CONV).time_us)
     assert conv.to_dict()["problem"] == str(CONV)

@@ -20,6 +20,7 @@ from surrogate.features.errors import InputError
 from surrogate.models import Support
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import parse_bytes
+from surrogate.uncertainty.intervals import UnseenGpu
 from tests.prediction.conftest import bundle_of
 from tests.prediction.problems import CONV, CONVS, STRIDED, frame_of
 
@@ -137,13 +138,66 @@ def test_an_unseen_version_is_accepted_out_of_domain(predictor: Predictor) -> No
 
 
 def test_an_unseen_gpu_is_answered_from_its_specification(bundle: Bundle) -> None:
+    """Half widths take the factor of their math type; the answer says how far off such answers were."""
+    known = UnseenGpu({"fma": 2.5, "tensor_op": 4.0}, 0.5, 3, 0.21, 2.1)
     found, narrow = (
-        Predictor(_with(bundle, unseen_gpu_factor=factor), gpu="titan-xp").select(CONV)
-        for factor in (2.5, 1.0)
+        Predictor(_with(bundle, unseen_gpu=unseen), gpu="titan-xp").select(CONV)
+        for unseen in (known, UnseenGpu({"": 1.0}))
     )
-    assert not found.in_domain and {one.source for one in found.candidates} == {"spec"}
+    assert not found.in_domain and {one.source for one in found.candidates} == {"spec"} == {found.source}
+    assert "21 %" in found.notes[0] and found.notes[0] in found.to_dict()["notes"] and found.own_share == 0.5
+    assert Predictor(bundle, gpu="t4").select(CONV).notes == ()
     for wide, own in zip(found.estimates, narrow.estimates, strict=True):
         assert wide.half_width == pytest.approx(2.5 * own.half_width)
+
+
+TEXT = "n8c16h14k16r3p1"
+
+
+@pytest.mark.parametrize(("gpu", "version", "math"), [("titan-xp", "7.6.3", "fma"), ("a100-sxm4-80gb", "8+", "default"),
+                                                      ("b200", "9+", "default")])  # fmt: skip
+def test_no_release_answers_on_a_gpu_that_it_does_not_run_on(
+    bundle: Bundle, gpu: str, version: str, math: str
+) -> None:
+    """And a text's math is PyTorch's default there: TF32 for fp32 convolutions where there is any."""
+    asked = Predictor(bundle, gpu=gpu)
+    found = asked.select(TEXT)
+    assert (found.library_version, found.problem.math) == (version, math)
+    assert asked.predict({"n": [8], "c": [16], "h": [14], "k": [16], "r": [3], "pad_h": [1]}).time_us == [
+        found.time_us
+    ]
+    if version != "7.6.3":
+        with pytest.raises(InputError, match="does not run on"):
+            asked.select(TEXT, library_version="7.6.3")
+
+
+def test_tf32_speeds_up_only_what_has_tensor_kernels(bundle: Bundle) -> None:
+    asked = Predictor(bundle, gpu="a100-sxm4-80gb")
+    plain, tf32 = (
+        {
+            one.algorithm: one.time_us
+            for one in asked.select(Conv(n=8, c=16, h=14, k=16, r=3, math=math)).candidates
+        }
+        for math in ("fma", "default")
+    )
+    assert plain.keys() == tf32.keys() and tf32["IMPLICIT_PRECOMP_GEMM"] <= plain["IMPLICIT_PRECOMP_GEMM"]
+    assert {name for name in plain if plain[name] != tf32[name]} <= {"IMPLICIT_PRECOMP_GEMM"}
+
+
+def test_documented_rules_of_a_gpu_count_before_statuses_of_others(bundle: Bundle) -> None:
+    half = Conv(n=8, c=16, h=14, k=16, r=3, dtype="bf16", math="tensor_op")
+    assert not Predictor(bundle, gpu="t4").select(half).estimates
+    assert Predictor(bundle, gpu="a100-sxm4-80gb").select(half).estimates
+    refused = dict(Predictor(bundle, gpu="h100-sxm").select(CONV).excluded)
+    assert "WINOGRAD" in refused and "WINOGRAD" not in dict(Predictor(bundle, gpu="t4").select(CONV).excluded)
+
+
+def test_no_time_is_below_the_least_that_was_measured(bundle: Bundle) -> None:
+    floors = {"t4|cudnn": 500.0, "|cudnn": 300.0}
+    for gpu, least in (("t4", 500.0), ("titan-xp", 300.0)):
+        asked = Predictor(_with(bundle, least_us=floors), gpu=gpu)
+        table = asked.predict({"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]})
+        assert asked.predict("n1c1h1k1r1").time_us == table.time_us[0] == least
 
 
 def test_the_probability_of_being_the_best_counts_those_that_top_left_out(predictor: Predictor) -> None:
@@ -153,7 +207,7 @@ def test_the_probability_of_being_the_best_counts_those_that_top_left_out(predic
 
 def test_json_is_the_contract(predictor: Predictor) -> None:
     found = json.loads(json.dumps(predictor.select(CONV, workspace_limit=10**5).to_dict()))
-    assert list(found) == ["problem", "gpu", "library_version", "candidates", "excluded"]
+    assert list(found) == ["problem", "gpu", "library_version", "source", "notes", "candidates", "excluded"]
     assert found["problem"] == "n8c16h14w14k16r3s3p1u1"
     assert (found["gpu"], found["library_version"]) == ("v100-sxm2-16gb", "7.6.3")
     assert list(found["candidates"][0]) == [

@@ -18,12 +18,12 @@ from surrogate.uncertainty.fit import (
     LEAST_SHAPES,
     LEAST_WIDTH,
     conformal_quantile,
+    fit_unseen_gpu,
     fit_widths,
     held_out_by_shape,
     held_out_half_widths,
-    unseen_gpu_factor,
 )
-from surrogate.uncertainty.intervals import ALL, StepFunction, Widths
+from surrogate.uncertainty.intervals import ALL, StepFunction, UnseenGpu, Widths
 
 Table = Callable[..., pd.DataFrame]
 SCORES = st.lists(st.floats(0, 10), min_size=1, max_size=200).map(np.array)
@@ -237,10 +237,19 @@ def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
     frame = table(16, gpus=GPUS) if kind == "conv" else products(GPUS)
     rows = roofline_times(frame, np.where(frame["gpu"] == "TITAN V", 3.0, 2.0))
     model = model_class("roofline")()
-    assert unseen_gpu_factor(rows, Widths({ALL: 0.1}), model) == pytest.approx(np.log(3.0) / 0.1, rel=1e-4)
-    assert unseen_gpu_factor(rows, Widths({ALL: 100.0}), model) == 1.0  # it never narrows
+    judged = np.full(len(rows), True)
+    found = fit_unseen_gpu(rows, Widths({ALL: 0.1}), model, judged)
+    wanted = pytest.approx(np.log(3.0) / 0.1, rel=1e-3)
+    assert (found.factor("fma"), found.factor("default")) == (
+        wanted,
+        wanted,
+    )  # of another math type the largest
+    assert (found.gpus, found.factor_90) == (3, pytest.approx(3.0)) and 0 < found.own_share <= 2
+    assert fit_unseen_gpu(rows, Widths({ALL: 100.0}), model, judged).factor("fma") == 1.0  # it never narrows
     two = rows.take((rows.frame["gpu"] != "TITAN V").to_numpy())
-    assert unseen_gpu_factor(two, Widths({ALL: 0.1}), model) is None  # two GPUs say nothing of a third
+    assert (
+        fit_unseen_gpu(two, Widths({ALL: 0.1}), model, judged[: len(two)]) == UnseenGpu()
+    )  # says nothing of a third
 
 
 def products(gpus: tuple[str, ...]) -> pd.DataFrame:

@@ -1,0 +1,48 @@
+"""Every kernel has a floor, and operators that do the same work take about as long, on every GPU of the registry."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from surrogate.features.gpu import gpus
+from surrogate.features.operators import OPERATORS, POINTWISE_CLASSES, Operator, operator
+from surrogate.models.launch import KERNEL_LEAST_US
+from surrogate.network.work import streamed
+from surrogate.prediction.shipped import bundle_for, load, load_operators, shipped
+
+ELEMENTS = (1, 1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 27)
+
+
+USUAL = ("k80", "p100-sxm2-16gb", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm", "mi100", "mi250x")
+
+
+@pytest.mark.parametrize(
+    "gpu", [pytest.param(one.name, marks=[] if one.name in USUAL else pytest.mark.slow) for one in gpus()]
+)
+def test_the_same_bytes_and_flops_take_about_as_long(gpu: str) -> None:
+    """Every pointwise kind, and operators of which only the traffic is known, within a factor of two."""
+    asked: list[Operator] = [
+        kind(n=n, c=1, h=1, w=1) for n in ELEMENTS for kind in POINTWISE_CLASSES.values()
+    ]
+    asked += [streamed("rsqrt", [(n,)], [(n,)], "fp32") for n in ELEMENTS]
+    times = defaultdict(list)
+    for answer in load_operators(gpu).kernel_times(asked):
+        assert answer.time_us >= KERNEL_LEAST_US
+        times[answer.problem.flops, answer.problem.dram_bytes].append(answer.time_us)
+    assert max(max(own) / min(own) for own in times.values()) < 2.0
+
+
+def test_nothing_is_below_the_floor_of_a_kernel() -> None:
+    """The smallest operator of every kind, and the smallest convolution on every GPU that was measured."""
+    smallest = [operator(kind, **dict.fromkeys(cls.size_names(), 1)) for kind, cls in OPERATORS.items()]
+    for name in USUAL:
+        served = load_operators(name)
+        assert min(answer.time_us for answer in served.kernel_times(smallest)) >= KERNEL_LEAST_US
+        least = [part.least_us for part in (served.bundle.parts[name] for name in ("pointwise", "gemm"))]
+        assert all(0 < value < 200 for floors in least for value in floors.values())
+    for bundle in shipped():
+        for name in sorted(bundle.gpus):
+            if bundle_for(next(one for one in gpus() if one.name == name)) == bundle.path:
+                times = load(name).predict({"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]})
+                assert np.nanmin(times.time_us) >= load(name).bundle.parts["conv"].least_us[""]
