@@ -24,6 +24,8 @@ HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
 """Folds by shape whose held-out predictions give the interval widths and the model card's errors: with few shapes more
 of them, since a fold then lies farther from its training data than a new shape from the bundle's."""
 FEW_SHAPES = 500
+HELD_OUT_ROWS = 2_000_000
+"""Rows of all folds' fits together: of a larger table fewer folds are held out, one at least."""
 LEAST_SHAPES = 2
 LEAST_TIME = 0.001
 """This low quantile of the times of a GPU and library is the least that is predicted; the very least may be a fluke."""
@@ -119,12 +121,14 @@ def _train_family(
         )
         model = type(model)(**{**model.get_params(), **found})
     count = fold_count(rows)
+    fits = max(1, min(count, HELD_OUT_ROWS // len(rows)))
     held, distance = held_out_by_shape(
         model,
         rows,
         count,
         seed,
-        lambda fold: step(0.7 * fold / count, f"held-out fold {fold + 1} of {count}"),
+        lambda fold: step(0.7 * fold / fits, f"held-out fold {fold + 1} of {fits}"),
+        fits,
     )
     step(0.7, "all rows")
     fitted = duplicate(model).fit(rows)
@@ -146,7 +150,9 @@ def _train_family(
         least_times(rows.take(rows.ok)),
     )
     card = held_out_card(rows, held, measured, distance, widths.own_share, support, data.candidates)
-    card["split"] = f"{count} folds by shape, batch left out"
+    card["split"] = f"{count} folds by shape, batch left out" + (
+        f", {fits} of them run" if fits < count else ""
+    )
     card["params"] = model.get_params(deep=False)
     return part, card
 

@@ -78,7 +78,7 @@ class GridPart:
         keys = [CANDIDATE, *sizes]
         if frame.duplicated(keys).any():
             frame = frame.groupby(keys, as_index=False)[VALUE].median()
-        frame = frame.sort_values(keys, ignore_index=True)
+        frame = frame.iloc[np.lexsort([frame[key] for key in reversed(keys)])]
         sorted_sizes = {name: frame[name].to_numpy(dtype=np.int64) for name in sizes}
         return cls(frame[CANDIDATE].to_numpy(), sorted_sizes, frame[VALUE].to_numpy(dtype=np.float32) * STEP)
 

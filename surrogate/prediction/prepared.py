@@ -108,6 +108,22 @@ class SupportRules:
             self._kept[traits] = reasons
         return reasons
 
+    def _unmeasured(self, signature: str) -> str | None:
+        """Why a candidate that no size decides about is left out: in its setting others were measured, it was not.
+
+        On a GPU that was measured those measured there count, else those of any GPU.
+        """
+        s = self.setting
+        settings, here = "|".join((s.library, *s.values)) + "|", f"|{s.gpu}|"
+        own = [key for key in self.exact if key.startswith(settings) and here in key]
+        if own:
+            known = any(key.startswith(signature + here) for key in own)
+        else:
+            known = signature in self.general or not any(key.startswith(settings) for key in self.general)
+        if known:
+            return None
+        return f"{NEVER_MEASURED} with {', '.join(filter(None, s.values))}" + (f" on {s.gpu}" if own else "")
+
     def _reason(self, algorithm: str, problem: Any, traits: tuple[Any, ...]) -> str | None:
         """Statuses of this GPU and version decide, then those of any, then the library's documentation."""
         s = self.setting
@@ -118,6 +134,8 @@ class SupportRules:
         rule = s.family.refusal(s.library, s.values, algorithm, problem, self.rules_gpu)
         if rule and not where and not s.family.refusal(s.library, s.values, algorithm, problem, ""):
             return rule  # this GPU's own, of which statuses of other GPUs say nothing
+        if share is None and not traits and not rule:
+            return self._unmeasured(signature)
         share = overall if share is None else share
         if share is not None and share >= 0.5:
             return None

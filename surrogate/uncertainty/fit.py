@@ -45,6 +45,8 @@ LEAST_GPUS = 3
 """Fewer say nothing of how GPUs differ."""
 MOST_GPUS = 6
 """GPUs that `fit_unseen_gpu` leaves out, those with most rows: each costs one fit."""
+LARGE_ROWS = 500_000
+"""Tables with more rows leave out `LEAST_GPUS` GPUs alone: each fit is long, and judges many rows."""
 GPU_FOLDS = 3
 """A GPU is judged on one of so many parts of the shapes, which its fit never saw on any GPU."""
 
@@ -257,16 +259,22 @@ def rows_by_problem(problem: np.ndarray) -> list[np.ndarray]:
 
 
 def held_out_by_shape(
-    model: "TimeModel", rows: Rows, count: int, seed: int, step: Callable[[int], None] = lambda fold: None
+    model: "TimeModel",
+    rows: Rows,
+    count: int,
+    seed: int,
+    step: Callable[[int], None] = lambda fold: None,
+    fits: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rows,) predictions by clones of ``model`` that never saw the row's shape, and distances to what those saw.
 
-    ``count`` folds by shape; ``step`` is called with the number of each before its fit. NaN where a fold had nothing to
-    learn from. Raises `InputError` where no row gets a prediction.
+    ``count`` folds by shape, of which the first ``fits`` are run (None: all); ``step`` is called with the number of each
+    before its fit. NaN in other folds and where a fold had nothing to learn from. Raises `InputError` where no row gets
+    a prediction.
     """
     label = fold_labels(shape_names(rows.frame, rows.family), count, seed)
     predicted, distance = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
-    for fold in range(count):
+    for fold in range(count if fits is None else fits):
         step(fold)
         inside, outside = rows.take(label != fold), np.flatnonzero(label == fold)
         if inside.ok.any() and len(outside):
@@ -300,9 +308,10 @@ def fit_unseen_gpu(
     gpus, counts = np.unique(device, return_counts=True)
     if len(gpus) < LEAST_GPUS or len(set(names)) < 2:
         return UnseenGpu()
+    most = MOST_GPUS if len(rows) <= LARGE_ROWS else LEAST_GPUS
     fold = fold_labels(names, GPU_FOLDS, seed)
     predicted, half = np.full(len(rows), np.nan), np.ones(len(rows))
-    for place, gpu in enumerate(gpus[np.argsort(-counts, kind="stable")[:MOST_GPUS]]):
+    for place, gpu in enumerate(gpus[np.argsort(-counts, kind="stable")[:most]]):
         own = device == gpu
         folds = np.unique(fold[own])  # those of which the GPU has rows, another one for each GPU
         held_fold = folds[place % len(folds)]
