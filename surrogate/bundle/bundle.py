@@ -117,13 +117,17 @@ class Bundle:
         """Registry names of the GPUs that training or a calibration saw."""
         return frozenset().union(*(part.domain.gpus for part in self.parts.values()))
 
-    def part(self, family: Family) -> Part:
-        """The part of a family. Raises `InputError` where the bundle has none."""
+    def part(self, family: Family, gpu: str = "", values: tuple[str, ...] = ()) -> Part:
+        """The part of a family; of several that ship, the one for problems of ``values`` (`Family.setting_names`).
+
+        Raises `InputError` where the bundle has none.
+        """
         if family.name not in self.parts:
             raise InputError(
                 f"the bundle knows no {family.name}; it was fitted on {', '.join(self.parts)}: give another bundle"
             )
-        return self.parts[family.name]
+        dtype = dict(zip(family.setting_names, values, strict=False)).get("dtype", "")
+        return self.parts.get(f"{family.name}|{dtype}|{gpu}") or self.parts[family.name]
 
     def predict(self, frame: "pd.DataFrame", devices: Mapping[str, Gpu] | None = None) -> "pd.DataFrame":
         """Predictions for the rows of a normalised frame, in order and with its index.

@@ -121,8 +121,9 @@ class KernelTimes:
             kind = family_of(like)
             if kind.name not in self._bundle.parts:
                 continue
-            part, values = self._bundle.part(kind), kind.setting_of(like)
-            for library in self._settings.all_libraries(kind):
+            values = kind.setting_of(like)
+            part = self._bundle.part(kind, target.name, values)
+            for library in self._settings.all_libraries(kind, target.name, values):
                 if library != (self._library or library):
                     continue
                 reference = part.domain.reference_key(library, values)

@@ -328,10 +328,10 @@ class SettingCache:
         """
         if library is not None:
             self.check_library(library)
-        names = self._libraries(kind, gpu_name) if library is None else (library,)
+        names = self._libraries(kind, gpu_name, values) if library is None else (library,)
         prepared, failure = [], None
         for name in names:
-            version = library_version or self.newest_version(kind, gpu_name, name)
+            version = library_version or self.newest_version(kind, gpu_name, name, values)
             least = self._least_major(gpu_name, name)
             if version_number(version)[0] < least:
                 if library_version:
@@ -347,17 +347,19 @@ class SettingCache:
             raise failure
         return tuple(prepared)
 
-    def _libraries(self, kind: Family, gpu_name: str) -> tuple[str, ...]:
+    def _libraries(self, kind: Family, gpu_name: str, values: tuple[str, ...]) -> tuple[str, ...]:
         """Whose kernels compete on a GPU: those measured on it, else on its vendor's GPUs, else all."""
-        pairs = self._measured(kind)
+        pairs = self._measured(kind, gpu_name, values)
         vendor = self.device(gpu_name).device.vendor
         here = {library for name, library in pairs if name == gpu_name}
         like = here or {library for name, library in pairs if self.device(name).device.vendor == vendor}
-        return tuple(sorted(like)) or self.all_libraries(kind)
+        return tuple(sorted(like)) or self.all_libraries(kind, gpu_name, values)
 
-    def all_libraries(self, kind: Family) -> tuple[str, ...]:
+    def all_libraries(
+        self, kind: Family, gpu_name: str = "", values: tuple[str, ...] = ()
+    ) -> tuple[str, ...]:
         """The libraries of a family's training data."""
-        return tuple(sorted({library for _, library in self._measured(kind)}))
+        return tuple(sorted({library for _, library in self._measured(kind, gpu_name, values)}))
 
     def check_library(self, wanted: str) -> None:
         """Raises `InputError`, with the nearest names, for a library that no part of the bundle knows."""
@@ -369,14 +371,14 @@ class SettingCache:
                 f"library {wanted!r} is not in the bundle; known: {', '.join(known)}{nearest(wanted, known)}"
             )
 
-    def _measured(self, kind: Family) -> set[tuple[str, str]]:
+    def _measured(self, kind: Family, gpu_name: str, values: tuple[str, ...]) -> set[tuple[str, str]]:
         """(GPU, library) of a family's training data."""
-        texts = (text.split("|", 2) for text in self.bundle.part(kind).domain.settings)
+        texts = (text.split("|", 2) for text in self.bundle.part(kind, gpu_name, values).domain.settings)
         return {(name, library) for name, library, _ in texts}
 
-    def newest_version(self, kind: Family, gpu_name: str, library: str) -> str:
+    def newest_version(self, kind: Family, gpu_name: str, library: str, values: tuple[str, ...] = ()) -> str:
         """The newest version that was measured on the GPU, else anywhere; "" where none is known."""
-        part = self.bundle.part(kind)
+        part = self.bundle.part(kind, gpu_name, values)
         parts = (key.rsplit("|", 2) for key in part.support.exact if key.startswith(f"{library}|"))
         here = {version for _, name, version in parts if name == gpu_name}
         return newest(
@@ -401,7 +403,8 @@ class SettingCache:
         return TableEngine(setting, device, candidates, formula, least_us, part.model)
 
     def _prepare(self, setting: Setting) -> PreparedSetting:
-        part, target = self.bundle.part(setting.family), self.device(setting.gpu)
+        target = self.device(setting.gpu)
+        part = self.bundle.part(setting.family, setting.gpu, setting.values)
         candidates, measured = self._candidates(setting, part)
         engine = self._engine(setting, target.device, candidates, part)
         names = setting.columns()

@@ -29,7 +29,8 @@ class Shipped:
     """One folder: the registry names of the GPUs it was fitted on, their vendors, its libraries, families and size."""
 
     path: Path
-    families: tuple[str, ...]
+    families: Mapping[str, frozenset[str]]
+    """Family → the element types that it was measured with."""
     gpus: frozenset[str]
     vendors: frozenset[str]
     libraries: frozenset[str]
@@ -76,7 +77,7 @@ def _described(file: Path) -> Shipped:
             continue
     return Shipped(
         file.parent,
-        tuple(index.get("parts", ())),
+        {name: frozenset(data["families"].get(name, {}).get("dtype", ())) for name in index.get("parts", ())},
         frozenset(canonical(name) for name in data["gpus"]),
         frozenset(vendors),
         frozenset(text.partition(" ")[0] for text in data["libraries"]),
@@ -112,7 +113,8 @@ def bundle_for(one: Gpu, library: str | None = None, folder: Path | None = None)
 
 def answering(one: Gpu) -> dict[str, Shipped]:
     """Family → the shipped bundle that answers for it on a GPU."""
-    answers = {name: bundle for bundle in shipped() for name in bundle.families if name != DEFAULT_FAMILY}
+    answers = {name: _serving(name, "", one.name) for bundle in shipped() for name in bundle.families}
+    answers.pop(DEFAULT_FAMILY, None)
     try:
         path = bundle_for(one)
     except InputError:
@@ -142,25 +144,36 @@ def load(gpu_or_path: str | Path, *, gpu: str | None = None, library: str | None
     return Predictor(_joined(_load(bundle_for(device, library))), gpu=name, library=library)
 
 
+def _serving(family: str, dtype: str, gpu_name: str) -> Shipped:
+    """Of the shipped bundles with a family: one measured with the type on the GPU, else with the type, else any."""
+    bundles = [bundle for bundle in shipped() if family in bundle.families]
+    own = [bundle for bundle in bundles if gpu_name in bundle.gpus]
+    like = [[b for b in some if dtype in b.families[family]] for some in (own, bundles)]
+    return next(some for some in (*like, own if not dtype else [], bundles) if some)[-1]
+
+
 class ShippedParts(Mapping[str, Part]):
     """Family → its part: those of the bundle that serves a GPU, and of other shipped bundles for the families it lacks.
 
-    A bundle is read when its part is first asked for.
+    ``family|dtype|gpu`` names the part for such problems. A bundle is read when its part is first asked for.
     """
 
     def __init__(self, own: Mapping[str, Part]) -> None:
-        others = {name: bundle.path for bundle in shipped() for name in bundle.families}
-        self._parts: dict[str, Part | Path] = {**own, **{k: v for k, v in others.items() if k not in own}}
+        self._own = own
+        self._names = dict.fromkeys([*own, *(name for bundle in shipped() for name in bundle.families)])
 
     def __getitem__(self, name: str) -> Part:
-        part = self._parts[name]
-        return _load(part).parts[name] if isinstance(part, Path) else part
+        family, _, rest = name.partition("|")
+        if family in self._own or family not in self._names:
+            return self._own[family]
+        dtype, _, gpu_name = rest.partition("|")
+        return _load(_serving(family, dtype, gpu_name).path).parts[family]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._parts)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self._names)
 
 
 def _joined(bundle: Bundle) -> Bundle:

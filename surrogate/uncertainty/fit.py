@@ -268,9 +268,9 @@ def held_out_by_shape(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rows,) predictions by clones of ``model`` that never saw the row's shape, and distances to what those saw.
 
-    ``count`` folds by shape, of which the first ``fits`` are run (None: all); ``step`` is called with the number of each
-    before its fit. NaN in other folds and where a fold had nothing to learn from. Raises `InputError` where no row gets
-    a prediction.
+    ``count`` folds by shape, of which the first ``fits`` are run (None: all); ``step`` is called with the number of
+    each before its fit. NaN in other folds and where a fold had nothing to learn from. Raises `InputError` where no
+    row gets a prediction.
     """
     label = fold_labels(shape_names(rows.frame, rows.family), count, seed)
     predicted, distance = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
