@@ -44,7 +44,7 @@ class InterpolatedTerms(TimeModel):
         min_child_weight: float = 3.0,
         subsample: float = 0.7,
         colsample_bynode: float = 0.4,
-        most_rows: int = 300_000,
+        most_rows: int = 400_000,
         random_state: int = 0,
         device: str = "cpu",
     ) -> None:

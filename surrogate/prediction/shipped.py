@@ -77,7 +77,10 @@ def _described(file: Path) -> Shipped:
             continue
     return Shipped(
         file.parent,
-        {name: frozenset(data["families"].get(name, {}).get("dtype", ())) for name in index.get("parts", ())},
+        {
+            name: frozenset(data.get("families", {}).get(name, {}).get("dtype", ()))
+            for name in index.get("parts", ())
+        },
         frozenset(canonical(name) for name in data["gpus"]),
         frozenset(vendors),
         frozenset(text.partition(" ")[0] for text in data["libraries"]),
