@@ -1,13 +1,17 @@
 """What ships in the package, made of the public tables: ``python -m experiments.fit_bundles [DATA [OUT]]``."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from experiments.experiment import HOME, Effort, told
 from experiments.sources import DEFAULT_FOLDER, FILES
+from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import Dataset, read_dataset, write_dataset
+from surrogate.models import DEFAULT_MODEL
 
 SHIPPED = HOME.parent / "surrogate" / "bundled"
 
@@ -16,7 +20,8 @@ SHIPPED = HOME.parent / "surrogate" / "bundled"
 class Plan:
     """One bundle: its ``files``, licence ``notices``, filters, ``candidate``, and how many ``shapes`` (None: all).
 
-    A sample keeps fits of half a million rows to minutes and bundles to megabytes; `seer train` takes everything.
+    A sample keeps fits of half a million rows to minutes and bundles to megabytes; `seer train` takes everything. With
+    ``family`` the rows are that family's in the installed package aiconfigurator-core, whose reader names the licence.
     """
 
     files: tuple[str, ...]
@@ -25,12 +30,20 @@ class Plan:
     shapes: int | None = None
     operators: bool = False
     candidate: str = "algorithm"
+    family: str = ""
+    model: str = DEFAULT_MODEL
+    params: Mapping[str, Any] = field(default_factory=dict)
 
     def dataset(self, folder: Path) -> Dataset:
         """The rows to fit on. Raises `InputError` for a file that is missing or damaged."""
         from experiments.operator_tables import read_operator_tables
         from surrogate.cli.datasets import load_all
+        from surrogate.formats import aiconfigurator
 
+        if self.family:
+            table = aiconfigurator.read([], family=self.family)
+            frame = normalise(table.rows, self.family)
+            return Dataset(frame, table.candidates, self.family, table.metadata)
         paths = [folder / name for name in self.files]
         if self.operators:
             data = Dataset(read_operator_tables(paths), "listed", ", ".join(self.files))
@@ -62,6 +75,10 @@ PLANS = {
         (DLPERF, SCOPE, NEUSIGHT, DEEPBENCH),
         operators=True,
     ),
+    **{
+        f"language_{name}": Plan((), (), family=name, model="interpolated-terms", params=params)
+        for name, params in (("attention", {}), ("gemm", {}), ("mla", {"rounds": 150}), ("moe", {}))
+    },
 }
 
 TABLE = "cudnn_forward"
@@ -97,7 +114,14 @@ def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
                 write_forward_table(data, out / f"{TABLE}.parquet")
                 continue
             with progress_bar(name) as step:
-                bundle = train(PLANS[name].dataset(data), candidate=PLANS[name].candidate, progress=step)
+                plan = PLANS[name]
+                bundle = train(
+                    plan.dataset(data),
+                    model=plan.model,
+                    params=plan.params,
+                    candidate=plan.candidate,
+                    progress=step,
+                )
             save(bundle, out / name)
             size = sum(file.stat().st_size for file in (out / name).rglob("*") if file.is_file())
             click.echo(f"{out / name}: {bundle.card['data']['ok_rows']} rows, {size / 1e6:.2f} MB")

@@ -1,0 +1,90 @@
+"""The grid of measured times, and the model that interpolates in it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.models.grid import Grid, line_keys
+from surrogate.models.interpolated import InterpolatedTerms
+
+MS, NS, KS = (16, 64, 256, 1024), (256, 512, 1024, 2048), (512, 1024, 2048, 4096)
+
+
+def products(ms=MS, ns=NS, ks=KS, gpu: str = "h100-sxm") -> Rows:
+    """Matrix products in bf16 whose times are smooth in the sizes, not in the terms alone."""
+    m, n, k = (axis.ravel() for axis in np.meshgrid(ms, ns, ks, indexing="ij"))
+    time_us = 4 + 2e-6 * (m * n * k) ** 0.8 + 1e-5 * n * k**0.9
+    frame = pd.DataFrame({"m": m, "n": n, "k": k, "batch": 1, "time_us": time_us}).assign(
+        family="gemm", gpu=gpu, library="vllm", library_version="0.24.0", operator="gemm", dtype="bf16",
+        math="default", variant="", algorithm="cutlass", status="ok",
+    )  # fmt: skip
+    return rows_of(normalise(frame, "test"))
+
+
+@pytest.fixture(scope="module")
+def fitted() -> InterpolatedTerms:
+    return InterpolatedTerms(rounds=60, max_leaves=16).fit(products())
+
+
+def test_between_two_places_of_a_line_values_are_linear_in_the_logarithm() -> None:
+    rows = products()
+    values = np.log2(rows.frame["n"].to_numpy()) * 0.5 - np.log2(rows.frame["k"].to_numpy()) * 0.25
+    (asked,) = Grid.fit(rows, values).asked(products(ns=(700,)))
+    found, gaps = asked.neighbours()
+    by_k, by_n = found[:, 0], found[:, 1]
+    expected = np.log2(700) * 0.5 - np.log2(asked.sizes["k"]) * 0.25
+    np.testing.assert_allclose(by_n, expected, atol=0.005)
+    assert np.isnan(by_k).all()  # no product with n = 700 was measured, whatever its k
+    down, up = np.log2(700 / 512), np.log2(1024 / 700)
+    np.testing.assert_allclose(gaps[:, 1], 2 * down * up / (down + up), atol=0.01)
+
+
+def test_a_row_is_never_its_own_neighbour() -> None:
+    rows = products()
+    values = np.where(rows.frame["n"] == 512, 1.0, 0.0)
+    (asked,) = Grid.fit(rows, values).asked(rows)
+    by_n = asked.neighbours()[0][:, 1]
+    inner = (rows.frame["n"] == 512).to_numpy()
+    assert (by_n[inner] == 0.0).all() and (asked.measured()[inner] == 1.0).all()
+
+
+def test_several_sizes_may_grow_together() -> None:
+    sizes = {"batch": np.array([1, 2, 4, 4]), "heads": np.array([32, 16, 8, 16])}
+    keys = line_keys(np.zeros(4, dtype=int), sizes, {"batch": 1, "heads": -1})
+    lines = (keys >> np.uint64(16)).tolist()
+    assert lines[0] == lines[1] == lines[2] != lines[3]
+
+
+@given(st.sets(st.tuples(*[st.integers(0, 2**17)] * 3), min_size=2, max_size=300))
+def test_no_two_problems_share_a_key(problems: set[tuple[int, ...]]) -> None:
+    code, m, n = np.array(sorted(problems)).T
+    assert len(np.unique(line_keys(code, {"m": m, "n": n}, {}))) == len(problems)
+
+
+def test_a_measured_problem_has_its_measured_time(fitted) -> None:
+    rows = products()
+    np.testing.assert_allclose(fitted.predict(rows), rows.time_us, rtol=0.003)
+
+
+def test_new_shapes_and_new_batches_lie_near_the_law(fitted) -> None:
+    for rows in (products(ns=(768,)), products(ms=(40, 500)), products(ms=(128,), ks=(3000,))):
+        error = np.abs(fitted.predict(rows) / rows.time_us - 1)
+        assert np.median(error) < 0.15
+        assert np.median(error) < np.median(np.abs(fitted.terms_.predict(rows) / rows.time_us - 1))
+
+
+@pytest.mark.parametrize(
+    "rows", [products(gpu="b200"), products(ns=(256 * 64,), ks=(8192,)), products(ms=(1 << 20,))]
+)
+def test_far_from_every_measurement_the_terms_alone_answer(fitted, rows: Rows) -> None:
+    np.testing.assert_array_equal(fitted.predict(rows), fitted.terms_.predict(rows))
+
+
+def test_files_keep_it(fitted) -> None:
+    again = InterpolatedTerms.from_files(fitted.get_params(), fitted.to_files())
+    rows = products(ms=(64, 100), ns=(512, 700))
+    np.testing.assert_allclose(again.predict(rows), fitted.predict(rows), rtol=1e-6)
