@@ -54,6 +54,10 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
     def _predict(self, rows: Rows) -> np.ndarray:
         """(rows,) times in µs; NaN where the model does not apply."""
 
+    def elsewhere(self) -> "TimeModel":
+        """An unfitted model that answers alike on a GPU of which no row was measured; cheaper where that is possible."""
+        return duplicate(self)
+
     def to_files(self) -> dict[str, bytes]:
         """The fitted model as files: name → content; JSON, UBJ or plain arrays, nothing that executes."""
         raise InputError(f"{self.name} is a baseline; bundles hold other models")

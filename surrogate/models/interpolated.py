@@ -44,7 +44,7 @@ class InterpolatedTerms(TimeModel):
         min_child_weight: float = 3.0,
         subsample: float = 0.7,
         colsample_bynode: float = 0.4,
-        most_rows: int = 400_000,
+        most_rows: int = 200_000,
         random_state: int = 0,
         device: str = "cpu",
     ) -> None:
@@ -62,11 +62,9 @@ class InterpolatedTerms(TimeModel):
         """Squared error of the terms' trees, absolute error of the residual's: spikes of a table shall not lead it."""
         import xgboost
 
-        own = self.get_params(deep=False)
-        most = own.pop("most_rows")
-        drawn = np.random.default_rng(self.random_state).permutation(len(rows))[:most]
+        drawn = np.random.default_rng(self.random_state).permutation(len(rows))[: self.most_rows]
         sample, sample_us = rows.take(drawn), time_us[drawn]
-        self.terms_ = BoostedTerms(**own, max_depth=0, max_bin=256, best_weight=0.0).fit(sample, sample_us)
+        self.terms_ = self.elsewhere().fit(sample, sample_us)
         self.grid_ = Grid.fit(rows, np.log(time_us / self.terms_.base_us(rows)))
         target = np.log(sample_us / self.terms_.base_us(sample))
         self.trees_ = None
@@ -83,6 +81,12 @@ class InterpolatedTerms(TimeModel):
             )
             settings = {**self.terms_.settings(), "objective": "reg:absoluteerror", "nthread": threads}
             self._set_trees(xgboost.train(settings, data, num_boost_round=self.rounds), data.num_col())
+
+    def elsewhere(self) -> BoostedTerms:
+        """The terms alone."""
+        own = self.get_params(deep=False)
+        del own["most_rows"]
+        return BoostedTerms(**own, max_depth=0, max_bin=256, best_weight=0.0)
 
     def _set_trees(self, booster: Any, columns: int) -> None:
         self.trees_, self.booster_, self.columns_ = (

@@ -319,7 +319,7 @@ def fit_unseen_gpu(
         try:
             kept = np.random.default_rng(seed).permutation(np.flatnonzero(inside))[:LARGE_ROWS]
             rest, held = rows.take(np.sort(kept)), rows.take(outside)
-            predicted[outside] = _refitted(model, rest).predict(held)
+            predicted[outside] = model.elsewhere().fit(rest).predict(held)
         except InputError:  # nothing to learn from
             continue
         distance, no_gpu = distances_to(references_of(rest), held), np.full(len(held), "", dtype=object)
