@@ -55,7 +55,7 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
         """(rows,) times in µs; NaN where the model does not apply."""
 
     def elsewhere(self) -> "TimeModel":
-        """An unfitted model that answers alike on a GPU of which no row was measured; cheaper where that is possible."""
+        """An unfitted model that answers alike where no row of the GPU was measured; a cheaper one where there is."""
         return duplicate(self)
 
     def to_files(self) -> dict[str, bytes]:

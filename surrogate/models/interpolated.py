@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from surrogate.dataset.rows import Rows, rows_of
+from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms, threads_for
 from surrogate.models.grid import Asked, Grid
@@ -62,6 +63,10 @@ class InterpolatedTerms(TimeModel):
         """Squared error of the terms' trees, absolute error of the residual's: spikes of a table shall not lead it."""
         import xgboost
 
+        if not rows.family.lines:
+            raise InputError(
+                f"{self.name} has no lines to interpolate {rows.family.name} along; use boosted-terms"
+            )
         drawn = np.random.default_rng(self.random_state).permutation(len(rows))[: self.most_rows]
         sample, sample_us = rows.take(drawn), time_us[drawn]
         self.terms_ = self.elsewhere().fit(sample, sample_us)
@@ -69,7 +74,7 @@ class InterpolatedTerms(TimeModel):
         target = np.log(sample_us / self.terms_.base_us(sample))
         self.trees_ = None
         inputs, labels = [], []
-        for asked in self.grid_.asked(sample) if rows.family.lines else ():
+        for asked in self.grid_.asked(sample):
             design, start, _ = self._design(sample.take(asked.position), asked)
             known = np.isfinite(start)
             inputs.append(design[known])
