@@ -156,6 +156,36 @@ def test_find_db_round_trip(amd: Bundle, tmp_path: Path) -> None:
     assert rows["time_us"].tolist() == pytest.approx(times, rel=1e-8)
 
 
+def _as_miopen_reads(text: str) -> dict[str, dict[str, tuple[float, int, str]]]:
+    """A text database by MIOpen's rules (``DbRecord::ParseContents`` and ``FindDbData``, independent of our reader).
+
+    The key ends at the first ``=``; entries are separated by ``;``, an id ends at its first ``:`` and counts once; its
+    values, separated by ``,``, are a float in ms, a size_t and the algorithm.
+    """
+    records: dict[str, dict[str, tuple[float, int, str]]] = {}
+    for line in text.splitlines():
+        key, equals, contents = line.partition("=")
+        assert key and equals and contents and key not in records
+        for entry in contents.split(";"):
+            solver, colon, values = entry.partition(":")
+            time_ms, workspace, algorithm_name = values.split(",")
+            assert solver and colon and solver not in records.setdefault(key, {})
+            records[key][solver] = float(time_ms), int(workspace), algorithm_name
+    return records
+
+
+def test_miopen_s_own_rules_read_the_find_db(amd: Bundle) -> None:
+    picks = picks_for(Predictor(amd), convs(15))
+    records = _as_miopen_reads(export(picks, "miopen-user-db"))
+    for selection in picks.feasible:
+        record = records[find_db_key(selection.problem)]
+        assert min(record, key=lambda solver: record[solver][0]) == selection.candidates[0].solver
+        for one in selection.candidates:
+            time_ms, workspace, name = record[one.solver]
+            assert time_ms == pytest.approx(one.time_us / 1e3) and workspace == one.workspace_bytes
+            assert name.endswith(one.algorithm) and name.startswith("miopenConvolution")
+
+
 @given(st.from_type(Conv))
 @settings(max_examples=60)
 def test_every_key_is_read_back(conv: Conv) -> None:
