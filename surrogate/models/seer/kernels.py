@@ -13,11 +13,11 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.kernels import identify
 from surrogate.features.occupancy import LIMITS, b_max
-from surrogate.models.seer.physics import TITAN_XP_B_MAX, Sizes, kernel_class, tile_sizes
+from surrogate.models.seer.physics import Sizes, kernel_class, tile_sizes
 from surrogate.models.seer.trees import Tree, tuned_tree
 
 GEMM_P = "IMPLICIT_PRECOMP_GEMM"
-GEMM_P_TILES = tuple(TITAN_XP_B_MAX[GEMM_P])
+GEMM_P_TILES = ("128x32", "128x64", "128x128")
 _WINOGRAD_TILE = re.compile(r"tile(\d)(\d)(\d)")
 
 

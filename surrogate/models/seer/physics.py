@@ -59,7 +59,6 @@ def feasible(algorithm: str, sizes: Sizes) -> np.ndarray:
     return ~np.zeros_like(ones)
 
 
-CLASSES = ("compute-bound", "memory-bound", "under-utilised")
 COMPUTE, MEMORY, UNDER_UTILISED = range(3)
 HIGH_PCT = 80.0
 """Utilisation from which a unit bounds the kernel: level 8 of nvprof's 0 … 10."""
@@ -78,21 +77,6 @@ def roofline_class(compute_us: np.ndarray, memory_us: np.ndarray, waves: np.ndar
     """The class where nothing was counted, (rows,): 2 below one wave, else the longer of the two roofline times."""
     return np.where(waves < 1, UNDER_UTILISED, np.where(compute_us >= memory_us, COMPUTE, MEMORY))
 
-
-def shares(classes: np.ndarray) -> dict[str, float]:
-    """Share of each class among the rows that have one (−1 has none), as SEER's network analysis reports it."""
-    known = classes[classes >= 0]
-    return {name: float((known == code).mean()) if len(known) else 0.0 for code, name in enumerate(CLASSES)}
-
-
-TITAN_XP_B_MAX: dict[str, dict[str, int]] = {
-    "IMPLICIT_GEMM": {"32x32": 240, "64x128": 120, "128x128": 120},
-    "IMPLICIT_PRECOMP_GEMM": {"128x32": 150, "128x64": 120, "128x128": 60},
-    "GEMM": {"32x32": 480, "64x128": 60, "128x128": 60},
-    "WINOGRAD": {"1x4x8": 60, "2x2x8": 60, "4x1x8": 60},
-    "WINOGRAD_NONFUSED": {"128x64": 120, "128x128": 60},
-}
-"""Algorithm → tile → blocks that a Titan Xp (30 SMs) holds at once; its keys are the tiles that SEER knows."""
 
 WINOGRAD_NONFUSED_STAGE = {3: (4, 36), 5: (9, 169)}
 """Filter width → (output tile's side, batched GEMMs) of non-fused Winograd."""
