@@ -85,7 +85,7 @@ def gpu_names(context: click.Context, parameter: click.Parameter, incomplete: st
     return names or sorted({alias for alias in aliases if alias.casefold().startswith(begun)})
 
 
-def bundle_path(text: str, library: str | None = None) -> Path:
+def bundle_path(text: str) -> Path:
     """The folder that ``text`` means; what exists is a path, whatever else its name may be.
 
     Raises `InputError` where there is neither such a folder nor such a GPU.
@@ -102,7 +102,7 @@ def bundle_path(text: str, library: str | None = None) -> Path:
         raise InputError(
             f"{text}: no bundle there (no bundle.json; `seer train` makes one), and no GPU whose bundle ships: {error}"
         ) from None
-    return bundle_for(one, library)
+    return bundle_for(one)
 
 
 def named_gpu(text: str, gpu: str | None) -> str | None:
