@@ -96,7 +96,7 @@ def _gradient(work: Operator) -> Iterator[Operator]:
     """
     if work.kind in ("bias", "add_scalar", "sub_scalar"):
         return
-    if own := gradient(_in_training(work)):
+    if own := gradient(work):
         yield own
     elif isinstance(work, Concat):
         yield elementwise("copy", (work.elements,), work.dtype)

@@ -73,7 +73,7 @@ def streamed(
 
 def gradient(work: Operator) -> Operator | None:
     """The operator that computes the gradient of ``work``'s input, of the same sizes; None where the kind has none."""
-    known = OPERATORS.get(f"{work.kind}_backward")
+    known = OPERATORS.get(f"{work.kind.removesuffix('_inference')}_backward")
     return known and known(**work.sizes, dtype=work.dtype)
 
 
