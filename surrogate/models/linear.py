@@ -66,10 +66,7 @@ class _Linear(TimeModel):
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
         model = cls(**params)
-        model.fits_ = {
-            name: {"weights": list(map(float, fit["weights"])), "intercept": float(fit["intercept"])}
-            for name, fit in json.loads(files["coefficients.json"]).items()
-        }
+        model.fits_ = json.loads(files["coefficients.json"])
         return model
 
     @staticmethod
