@@ -7,21 +7,18 @@ count shapes, and every shape is scored by widths that were fitted on other shap
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 
 from surrogate.dataset.problems import device_names, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
+from surrogate.models.base import TimeModel, duplicate
 from surrogate.uncertainty.domain import distances_to, references_of
 from surrogate.uncertainty.intervals import ALL, COVERAGE, StepFunction, Widths, probability_best
-
-if TYPE_CHECKING:
-    from surrogate.models.base import TimeModel
 
 LEAST_SHAPES = 10
 """Held-out shapes that a base of its own needs."""
@@ -267,17 +264,11 @@ def held_out_by_shape(
         inside, outside = rows.take(label != fold), np.flatnonzero(label == fold)
         if inside.ok.any() and len(outside):
             held = rows.take(outside)
-            predicted[outside] = _refitted(model, inside).predict(held)
+            predicted[outside] = duplicate(model).fit(inside).predict(held)
             distance[outside] = distances_to(references_of(inside), held)
     if not np.isfinite(predicted[rows.ok]).any():
         raise InputError("all rows have one shape; held-out errors and intervals need at least two shapes")
     return predicted, distance
-
-
-def _refitted(model: "TimeModel", rows: Rows) -> "TimeModel":
-    """A clone of ``model`` fitted on ``rows``."""
-    unfitted: Any = clone(model)
-    return unfitted.fit(rows)
 
 
 def unseen_gpu_factor(rows: Rows, widths: Widths, model: "TimeModel", *, seed: int = 0) -> float | None:
@@ -316,7 +307,7 @@ def unseen_gpu_factor(rows: Rows, widths: Widths, model: "TimeModel", *, seed: i
 def _ratios(model: "TimeModel", inside: Rows, judged: Rows, widths: Widths) -> np.ndarray:
     """|log error| / half width of the rows of ``judged`` that a model of ``inside`` predicts; none if it has no fit."""
     try:
-        predicted = _refitted(model, inside).predict(judged)
+        predicted = duplicate(model).fit(inside).predict(judged)
     except InputError:
         return np.empty(0)
     no_gpu = np.full(len(judged), "", dtype=object)

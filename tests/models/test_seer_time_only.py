@@ -16,8 +16,9 @@ from surrogate.features.algorithms import MECHANISM_CODE
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.machine import b_max
-from surrogate.models.base import TimeModel, from_plain, to_plain
+from surrogate.models.base import TimeModel
 from surrogate.models.baselines import Roofline
+from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.seer import SeerTimeOnly
 from surrogate.models.seer.analytical import Analytical, TileFit, analytical
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-from surrogate.models.base import from_plain, to_plain
+from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.seer.trees import MAX_SPLITS, Tree, leaf_sizes, tuned_tree
 
 RNG = np.random.default_rng(7)

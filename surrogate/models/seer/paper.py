@@ -9,7 +9,8 @@ import pandas as pd
 
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
-from surrogate.models.base import TimeModel, from_plain, to_plain
+from surrogate.models.base import TimeModel
+from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.seer.analytical import require_convolutions
 from surrogate.models.seer.fits import COUNTED_ALGORITHMS, FFT_ALGORITHMS, AlgorithmFit, FftFit, Measured
 from surrogate.models.seer.kernels import COUNTERS
