@@ -35,10 +35,9 @@ def test_launched_blocks(algorithm: str, tile: str, blocks: int) -> None:
     assert launched_blocks(algorithm, tile, **SIZES) == blocks
 
 
-def test_five_by_five_filters_and_the_originals_slip() -> None:
-    """⌈128·6²/128⌉ = 36 rows of blocks, 169 GEMMs; the original takes columns of 64 for the 128×128 tile too."""
+def test_five_by_five_filters() -> None:
+    """⌈128·6²/128⌉ = 36 rows of blocks, 169 GEMMs."""
     assert winograd_nonfused_blocks(128, 54, 130, 5, 128) == 36 * 2 * 169
-    assert winograd_nonfused_blocks(128, 54, 130, 5, 128, original=True) == 36 * 3 * 169
 
 
 @pytest.mark.parametrize("tile", ["", "some_kernel", "128", "1x2x3x4"])

@@ -202,15 +202,6 @@ def test_saves_and_loads(fitted: SeerPaper, rows: Rows) -> None:
     np.testing.assert_array_equal(again.predict(rows), fitted.predict(rows))
 
 
-def test_the_originals_slip_doubles_the_blocks_of_the_large_tile(fitted: SeerPaper, rows: Rows) -> None:
-    slipped = SeerPaper.from_files({**fitted.get_params(), "original_blocks": True}, fitted.to_files())
-    mine = rows.take((rows.frame["algorithm"] == "WINOGRAD_NONFUSED").to_numpy())
-    large = (mine.frame["k"] > 96).to_numpy()
-    ratio = slipped.predict(mine) / fitted.predict(mine)
-    np.testing.assert_allclose(ratio[~large], 1.0)
-    assert (ratio[large] > 1).all()
-
-
 @pytest.mark.parametrize(
     "changes",
     [

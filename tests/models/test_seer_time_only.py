@@ -103,12 +103,6 @@ def test_times_are_finite_and_positive_everywhere(measured: Rows, table: Table) 
         assert np.isfinite(predicted).all() and (predicted > 0).all()
 
 
-def test_it_follows_a_measured_table(measured: Rows) -> None:
-    """Times of the invented table are linear in FLOPs, which is in reach of every form."""
-    predicted = SeerTimeOnly().fit(measured).predict(measured)[measured.ok]
-    assert np.median(np.abs(predicted / measured.time_us[measured.ok] - 1)) < 0.2
-
-
 def test_a_small_group_takes_the_gpus_other_versions(table: Table) -> None:
     """Four rows of version 8 do not make a fit: the prediction is that of version 7.6.3's many."""
     old = table(24, batches=(1, 8), gpus=("Tesla T4",), algorithms=("IMPLICIT_GEMM",))

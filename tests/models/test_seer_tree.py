@@ -53,12 +53,6 @@ def test_noise_asks_for_large_leaves_and_steps_for_small_ones() -> None:
     assert len(noisy.value) < len(clean.value)
 
 
-def test_the_search_is_seeded() -> None:
-    y = Y + RNG.normal(size=400)
-    one, same = (tuned_tree(X, y, classify=False, seed=3, evaluations=8) for _ in range(2))
-    np.testing.assert_array_equal(one.threshold, same.threshold)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 5000), st.integers(1, 40), st.integers(0, 9))
 def test_leaf_sizes_lie_between_one_and_half(rows: int, evaluations: int, seed: int) -> None:

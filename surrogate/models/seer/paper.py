@@ -23,18 +23,14 @@ _DEVICE = ["gpu", "library_version", "algorithm"]
 class SeerPaper(TimeModel):
     """Per (GPU, library version, algorithm) the paper's fits (PACT 2021): square, ungrouped, undilated fp32 forward.
 
-    ``evaluations``: trials of each tree's leaf size; ``original_blocks``: predict non-fused Winograd's blocks with the
-    original's slip (see `physics.winograd_nonfused_blocks`).
+    ``evaluations``: trials of each tree's leaf size.
     """
 
     name: ClassVar[str] = "seer-paper"
     storable: ClassVar[bool] = True
 
-    def __init__(
-        self, evaluations: int = EVALUATIONS, original_blocks: bool = False, random_state: int = 0
-    ) -> None:
+    def __init__(self, evaluations: int = EVALUATIONS, random_state: int = 0) -> None:
         self.evaluations = evaluations
-        self.original_blocks = original_blocks
         self.random_state = random_state
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
@@ -75,7 +71,7 @@ class SeerPaper(TimeModel):
         for key, _, mine in _parts(rows.frame):
             sizes = sizes_of(rows.frame.iloc[mine])
             if key in self.counted_:
-                time_us[mine] = self.counted_[key].predict_us(sizes, original_blocks=self.original_blocks)
+                time_us[mine] = self.counted_[key].predict_us(sizes)
             if key in self.fft_:
                 time_us[mine] = self.fft_[key].predict_us(sizes)
         return time_us

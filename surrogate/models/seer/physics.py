@@ -97,21 +97,15 @@ def winograd_blocks(batch: Number, width: Number, outputs: Number, tile: tuple[i
 
 
 def winograd_nonfused_blocks(
-    batch: Number,
-    out_width: Number,
-    outputs: Number,
-    filter_width: int,
-    tile_n: int,
-    *,
-    original: bool = False,
+    batch: Number, out_width: Number, outputs: Number, filter_width: int, tile_n: int
 ) -> Number:
     """Non-fused Winograd's GEMMs: k = 3: ⌈N·⌈O/4⌉²/128⌉·⌈K/t_n⌉·36; k = 5: ⌈N·⌈O/9⌉²/128⌉·⌈K/t_n⌉·169.
 
-    ``original`` takes t_n = 64 for every tile, as the original predicts (twice the blocks for 128×128).
+    The original predicts with t_n = 64 for every tile, which doubles the blocks of 128×128; this does not.
     """
     side, gemms = WINOGRAD_NONFUSED_STAGE[filter_width]
     across = ceil_div(out_width, side)
-    return ceil_div(batch * across * across, 128) * ceil_div(outputs, 64 if original else tile_n) * gemms
+    return ceil_div(batch * across * across, 128) * ceil_div(outputs, tile_n) * gemms
 
 
 def launched_blocks(
@@ -123,7 +117,6 @@ def launched_blocks(
     outputs: Number,
     out_width: Number,
     filter_width: int,
-    original: bool = False,
 ) -> Number:
     """Blocks of one algorithm's main kernel by its tile's name (``128x64``, ``1x4x8``); NaN for a tile without a rule.
 
@@ -133,7 +126,7 @@ def launched_blocks(
     if algorithm == "WINOGRAD" and len(sizes) == 3:
         return winograd_blocks(batch, width, outputs, (sizes[0], sizes[1], sizes[2]))
     if algorithm == "WINOGRAD_NONFUSED" and len(sizes) == 2 and filter_width in WINOGRAD_NONFUSED_STAGE:
-        return winograd_nonfused_blocks(batch, out_width, outputs, filter_width, sizes[1], original=original)
+        return winograd_nonfused_blocks(batch, out_width, outputs, filter_width, sizes[1])
     if not algorithm.startswith("WINOGRAD") and len(sizes) == 2:
         return gemm_blocks(batch, out_width, outputs, sizes[0], sizes[1])
     return 0 * batch + float("nan")
