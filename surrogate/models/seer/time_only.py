@@ -10,13 +10,11 @@ import pandas as pd
 from surrogate.dataset.rows import Rows
 from surrogate.features.algorithms import MECHANISMS
 from surrogate.models.base import TimeModel
+from surrogate.models.baselines import LEAST_US
 from surrogate.models.least_squares import SEPARATOR, joined, key_columns
 from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.seer.analytical import Analytical, TileFit, analytical, require_convolutions
 from surrogate.models.seer.physics import UNDER_UTILISED
-
-LEAST_US = 0.1
-"""No launch is faster; keeps every prediction positive."""
 
 
 class SeerTimeOnly(TimeModel):
