@@ -21,7 +21,7 @@ from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models import DEFAULT_MODEL, Support, TimeModel
 from surrogate.network.architectures.onnx_graphs import onnx_model
 from surrogate.network.network import Network
-from surrogate.network.onnx_reader import network_of
+from surrogate.network.onnx_reader import read_onnx
 from surrogate.network.training import OPTIMIZER, iteration
 
 NETWORKS = {
@@ -45,7 +45,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     sums = []
     for (network, batch), part in measured.groupby(["network", "batch"], sort=True):
         made = onnx_model(NETWORKS[str(network)])
-        forward = network_of(made, str(network), batch=int(str(batch)))
+        forward = read_onnx(str(network), batch=int(str(batch)), model=made)
         for name in sorted(set(part["gpu"])):
             effort.tick(f"{network} on {name}")
             found = pass_times(forward, gpu(name), model, support)

@@ -269,20 +269,16 @@ def _part(name: str, row: Mapping[str, Any], files: Mapping[str, bytes]) -> Part
         raise InputError(
             f"fitted on version {row['features']} of {name}'s columns, not {family.version}; {REMEDY}"
         )
-    own = {
-        file.removeprefix(f"{name}/"): content
-        for file, content in files.items()
-        if file.startswith(f"{name}/")
-    }
+    folder = f"{name}/model/"
     model_files = {
-        file.removeprefix("model/"): data for file, data in own.items() if file.startswith("model/")
+        file.removeprefix(folder): content for file, content in files.items() if file.startswith(folder)
     }
     part = Part(
         family,
         StoredModel(row["model"], row["params"], model_files),
-        Support.from_json(own["support.json"]),
-        Widths.from_json(own["widths.json"]),
-        Domain.from_json(own["domain.json"]),
+        Support.from_json(files[f"{name}/support.json"]),
+        Widths.from_json(files[f"{name}/widths.json"]),
+        Domain.from_json(files[f"{name}/domain.json"]),
         UnseenGpu(**row["unseen_gpu"]),
         frozenset(row["candidates"]),
         row["row_counts"],

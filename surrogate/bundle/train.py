@@ -1,6 +1,6 @@
 """Datasets to a bundle: for each family a model fitted on everything, its errors known from held-out folds."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def train(
         parts[kind.name], cards[kind.name] = _train_family(rows, unfitted, data, trials, seed, inner)
     step(total, total, "done")
     card = {
-        "data": data_card(data, kept.values()),
+        "data": data_card(data, list(kept.values())),
         "licence_notices": each(data, "licence_notices"),
         "training": {"trials": trials, "seed": seed, "left_out": few},
         "held_out": cards,
@@ -183,16 +183,11 @@ def least_times(rows: Rows) -> dict[str, float]:
     return least
 
 
-def data_card(data: Dataset, tables: Iterable[Rows]) -> dict[str, Any]:
+def data_card(data: Dataset, tables: Sequence[Rows]) -> dict[str, Any]:
     """What the training rows span, over all families and family by family."""
-    families, gpus, libraries, rows_in_all, ok_in_all = {}, set(), set(), 0, 0
+    families = {}
     for rows in tables:
         frame = rows.frame
-        gpus |= set(frame["gpu"])
-        versions = frame[["library", "library_version"]].drop_duplicates()
-        libraries |= {f"{library} {version}".strip() for library, version in versions.itertuples(index=False)}
-        rows_in_all += len(rows)
-        ok_in_all += int(rows.ok.sum())
         families[rows.family.name] = {
             "rows": len(rows),
             "ok_rows": int(rows.ok.sum()),
@@ -203,13 +198,15 @@ def data_card(data: Dataset, tables: Iterable[Rows]) -> dict[str, Any]:
                 name: [int(frame[name].min()), int(frame[name].max())] for name in rows.family.size_names
             },
         }
+    frame = pd.concat([rows.frame[["gpu", "library", "library_version"]] for rows in tables])
+    releases = (frame["library"] + " " + frame["library_version"]).str.strip()
     origins = data.frame["origin"].dropna().unique() if "origin" in data.frame else []
     return {
         "name": data.name,
-        "rows": rows_in_all,
-        "ok_rows": ok_in_all,
-        "gpus": sorted(gpus),
-        "libraries": sorted(libraries),
+        "rows": len(frame),
+        "ok_rows": sum(family["ok_rows"] for family in families.values()),
+        "gpus": sorted(frame["gpu"].unique()),
+        "libraries": sorted(releases.unique()),
         "origins": sorted(map(str, origins)),
         "where": each(data, "where"),
         "families": families,

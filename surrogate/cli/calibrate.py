@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,10 @@ from surrogate.cli.options import (
     where_option,
 )
 from surrogate.features.errors import InputError
+
+if TYPE_CHECKING:
+    from surrogate.bundle.bundle import Bundle
+    from surrogate.dataset.store import Dataset
 
 
 @click.command()
@@ -66,33 +70,29 @@ def command(
       seer data merge run.jsonl -o run.parquet
       seer calibrate bundle run.parquet -o calibrated
     """
+    from surrogate.bundle.bundle import load
+    from surrogate.cli.datasets import load_all
+
+    path = bundle_path(bundle)
     if count is None:
         if gpu or problems:
             raise InputError("--gpu and --problems go with --plan N; DATA names its GPUs itself")
         if not data:
             raise InputError("no DATA; give measurements, or --plan N --gpu G to choose what to measure")
-        _calibrate(bundle_path(bundle), data, candidates, where, seed, output)
+        _calibrate(load(path), load_all(data, candidates, where), seed, output)
     else:
         if data:
             raise InputError("--plan chooses problems before anything is measured; leave DATA out")
         if not gpu:
             raise InputError("--plan needs --gpu G, the GPU that will measure; `seer gpus` lists them")
-        _plan(bundle_path(bundle), gpu, library, count, problems, seed, output)
+        _plan(load(path), gpu, library, count, problems, seed, output)
 
 
-def _calibrate(
-    path: Path,
-    data: tuple[Path, ...],
-    candidates: str | None,
-    where: tuple[str, ...],
-    seed: int,
-    output: Path,
-) -> None:
-    from surrogate.bundle.bundle import load, save
+def _calibrate(fitted: "Bundle", measured: "Dataset", seed: int, output: Path) -> None:
+    from surrogate.bundle.bundle import save
     from surrogate.bundle.calibrate import calibrate
-    from surrogate.cli.datasets import load_all, progress_bar
+    from surrogate.cli.datasets import progress_bar
 
-    fitted, measured = load(path), load_all(data, candidates, where)
     with progress_bar("calibrate") as step:
         calibrated = calibrate(fitted, measured, seed=seed, progress=step)
     save(calibrated, output)
@@ -114,14 +114,12 @@ def _change(row: Mapping[str, Any]) -> str:
 
 
 def _plan(
-    path: Path, gpu: str, library: str, count: int, problems: Path | None, seed: int, output: Path
+    fitted: "Bundle", gpu: str, library: str, count: int, problems: Path | None, seed: int, output: Path
 ) -> None:
-    from surrogate.bundle.bundle import load
     from surrogate.bundle.plan import plan_calibration, write_plan
     from surrogate.cli.datasets import progress_bar
     from surrogate.collect.plan_source import file_problems
 
-    fitted = load(path)
     given = file_problems(problems) if problems else None
     with progress_bar("plan", "problem") as step:
         chosen = plan_calibration(fitted, gpu, count, given, library=library, seed=seed, progress=step)

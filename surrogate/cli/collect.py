@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from surrogate.cli.problem import CHOICES
+
 if TYPE_CHECKING:
     from surrogate.collect.plan import Plan
     from surrogate.collect.plan_source import PlanSource
     from surrogate.collect.run import Outcome
 
-# written out here, so that help needs no numeric library; a test holds them to `surrogate.features.problem`
-MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
 DTYPES = ("fp32", "fp16", "bf16", "fp64")
-DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
-LAYOUTS = ("NCHW", "NHWC")
+"""Element types that the devices measure."""
 DEFAULT_SAMPLE = 1000
 """Problems drawn where no plan is named."""
 
@@ -55,12 +54,21 @@ DEFAULT_SAMPLE = 1000
     metavar="M",
     help="Stop in time for M minutes of wall clock; the same command goes on later.",
 )
-@click.option("--math", multiple=True, type=click.Choice(MATHS), help="Math type; repeat for several. [fma]")
+@click.option(
+    "--math",
+    multiple=True,
+    type=click.Choice(CHOICES["math"][0]),
+    help="Math type; repeat for several. [fma]",
+)
 @click.option(
     "--dtype", multiple=True, type=click.Choice(DTYPES), help="Element type; repeat for several. [fp32]"
 )
-@click.option("--direction", multiple=True, type=click.Choice(DIRECTIONS), help="Repeat for several. [fwd]")
-@click.option("--layout", multiple=True, type=click.Choice(LAYOUTS), help="Repeat for several. [NCHW]")
+@click.option(
+    "--direction", multiple=True, type=click.Choice(CHOICES["direction"][0]), help="Repeat for several. [fwd]"
+)
+@click.option(
+    "--layout", multiple=True, type=click.Choice(CHOICES["layout"][0]), help="Repeat for several. [NCHW]"
+)
 @click.option(
     "--recording",
     metavar="RUN.jsonl",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from surrogate.cli.options import GPU
+from surrogate.cli.options import GPU, PATH, bundle_path, named_gpu, output_option
 
 
 @click.command()
@@ -13,7 +13,7 @@ from surrogate.cli.options import GPU
 @click.option(
     "--problems",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Parquet or CSV table, JSON lines, one PROBLEM a line, or SEER's Test-set-II text.",
 )
@@ -32,7 +32,7 @@ from surrogate.cli.options import GPU
 @click.option(
     "--deterministic", is_flag=True, help="Only algorithms whose result is the same bits every time."
 )
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write.")
+@output_option("The file to write.")
 def command(
     bundle: str,
     problems: Path,
@@ -52,7 +52,6 @@ def command(
     Examples:
       seer export bundle --problems problems.txt --as c-header -o picks.h
     """
-    from surrogate.cli.options import bundle_path, named_gpu
     from surrogate.dataset.files import write_text
     from surrogate.dataset.problem_list import read_convs
     from surrogate.prediction.export import export, picks_for

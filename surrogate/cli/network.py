@@ -18,24 +18,16 @@ SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
 """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
 
 
-class Sizes(click.ParamType):
-    """Whole numbers with commas between, as in 1,2,4."""
-
-    name = "N,N,…"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """The numbers; a usage error for anything else."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            found = tuple(int(part) for part in value.split(","))
-        except ValueError:
-            found = ()
-        if not found or min(found) < 1 or max(found) > MAX_SIZE:
-            self.fail(f"{value!r} is no list of batch sizes; write them as in 1,2,4,8", param, ctx)
-        return tuple(dict.fromkeys(found))
+def _sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """The whole numbers of a text with commas between, as in 1,2,4; a usage error for anything else."""
+    try:
+        sizes = tuple(dict.fromkeys(int(part) for part in text.split(","))) if text is not None else ()
+    except ValueError:
+        sizes = (0,)
+    if sizes and (min(sizes) < 1 or max(sizes) > MAX_SIZE):
+        message = f"{text!r} is no list of batch sizes; write them as in 1,2,4,8"
+        raise click.BadParameter(message, context, parameter)
+    return sizes
 
 
 @click.command()
@@ -47,7 +39,9 @@ class Sizes(click.ParamType):
     "--dim", "dims", multiple=True, metavar="NAME=SIZE", help="A symbolic size of an .onnx or .pt2 input."
 )
 @click.option("--training", is_flag=True, help="A training iteration: forward, backward, optimizer.")
-@click.option("--sweep-batch", type=Sizes(), help="Also these batch sizes; the best one is marked.")
+@click.option(
+    "--sweep-batch", metavar="N,N,…", callback=_sizes, help="Also these batch sizes; the best one is marked."
+)
 @click.option("--compare-gpus", metavar="A,B,…", default="", help="Also on these GPUs.")
 @click.option(
     "--dtype", type=click.Choice(list(DTYPES)), help="Element type in the place of the model's own."
@@ -68,7 +62,7 @@ def command(
     batch: int | None,
     dims: tuple[str, ...],
     training: bool,
-    sweep_batch: tuple[int, ...] | None,
+    sweep_batch: tuple[int, ...],
     compare_gpus: str,
     dtype: str | None,
     math: str | None,

@@ -120,7 +120,7 @@ def board_notes(name: str | None) -> list[str]:
     return [note] if note else []
 
 
-def bundle_path(text: str, library: str | None = None) -> Path:
+def bundle_path(text: str) -> Path:
     """The folder that ``text`` means; what exists is a path, whatever else its name may be.
 
     Raises `InputError` where there is neither such a folder nor such a GPU.
@@ -137,7 +137,7 @@ def bundle_path(text: str, library: str | None = None) -> Path:
         raise InputError(
             f"{text}: no bundle there (no bundle.json; `seer train` makes one), and no GPU whose bundle ships: {error}"
         ) from None
-    return bundle_for(one, library)
+    return bundle_for(one)
 
 
 def named_gpu(text: str, gpu: str | None) -> str | None:

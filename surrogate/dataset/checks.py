@@ -90,11 +90,8 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     for column in SIZE_COLUMNS:
         if column in out:
             if len(kinds) > 1:  # 0 where a row's family has no such size
-                lacking = [kind for kind in kinds if column not in kind.size_names]
-                rows = np.logical_or.reduce(
-                    [family_rows(out, kind) for kind in lacking] or [np.zeros(len(out), bool)]
-                )
-                out.loc[rows, column] = 0
+                having = [kind.name for kind in kinds if column in kind.size_names]
+                out.loc[~out[FAMILY_COLUMN].isin(having), column] = 0
             out[column] = _whole(out[column], column, name)
     for column in ("time_us", *OPTIONAL_NUMBERS):
         if column in out:
@@ -140,8 +137,7 @@ def _fill_defaults(out: pd.DataFrame, kind: Family) -> None:
             absent = rows & (out[size.name].isna() | (size.least > 0) & (out[size.name] == 0)).to_numpy()
             if absent.any():
                 out.loc[absent, size.name] = size.default
-    texts = {**kind.setting_defaults, **({} if "algorithm" in out else {"algorithm": DEFAULT_ALGORITHM})}
-    for column, default in texts.items():
+    for column, default in {**kind.setting_defaults, "algorithm": DEFAULT_ALGORITHM}.items():
         if column not in out:
             out[column] = ""
             out.loc[rows, column] = default
@@ -149,10 +145,6 @@ def _fill_defaults(out: pd.DataFrame, kind: Family) -> None:
             empty = rows & (out[column].isna() | (out[column] == "")).to_numpy()
             if empty.any():
                 out.loc[empty, column] = default
-    if kind.name != DEFAULT_FAMILY:
-        unnamed = rows & (out["algorithm"].isna() | (out["algorithm"] == "")).to_numpy()
-        if unnamed.any():
-            out.loc[unnamed, "algorithm"] = DEFAULT_ALGORITHM
 
 
 def _number(values: pd.Series, column: str, name: str) -> pd.Series:

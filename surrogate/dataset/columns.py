@@ -74,24 +74,14 @@ _SETTINGS = (
     ("library_version", "text", "", "its version, as in 7.6.4"),
     ("operator", "text", "", "which operator of the family, as softmax; families but conv"),
     ("direction", "text", "", "fwd, bwd_data (input's gradient) or bwd_filter (filter's); family conv"),
-    (
-        "dtype",
-        "text",
-        "",
-        "element type of the arithmetic: fp32, fp16, bf16, fp8, fp8_block, nvfp4, int8_wo, …",
-    ),
+    ("dtype", "text", "", "element type of the arithmetic: fp32, fp16, bf16, fp8, fp8_block, nvfp4, int8_wo, …"),
     ("math", "text", "", "arithmetic allowed: fma, default, tensor_op or tensor_op_allow_conversion"),
     ("layout", "text", "", "order of the dimensions: NCHW or NHWC; family conv"),
     ("variant", "text", "", "the library's mode of an operator, as SPATIAL_PERSISTENT; families but conv"),
     ("phase", "text", "", "context (a prompt), generation (tokens after a cache) or encoder; attention, mla"),
-    (
-        "kv_dtype",
-        "text",
-        "",
-        "element type of the cached keys and values: bf16, fp16, fp8 or fp32; attention, mla",
-    ),
+    ("kv_dtype", "text", "", "element type of the cached keys and values: bf16, fp16, fp8 or fp32; attention, mla"),
     ("routing", "text", "", "how tokens spread over experts: balanced, or power_law_1.2; moe"),
-)
+)  # fmt: skip
 SETTING_COLUMNS = tuple(name for name, *_ in _SETTINGS)
 """Text columns that, with a problem, say what was measured where."""
 

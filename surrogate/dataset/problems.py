@@ -4,7 +4,7 @@ Functions take a normalised table of one family, unless they say otherwise.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,17 +64,19 @@ def candidate_names(frame: pd.DataFrame, kind: Family) -> np.ndarray:
 
 def strata(frame: pd.DataFrame, kind: Family) -> np.ndarray:
     """(rows,) the stratum of each row's problem."""
-    out = np.full(len(frame), "", dtype=object)
-    for setting, positions in groups(frame, kind.setting_names):
-        out[positions] = kind.stratum(problems_of(frame.iloc[positions], kind, setting))
-    return out
+    return _of_problems(frame, kind, kind.stratum)
 
 
 def kernel_groups(frame: pd.DataFrame, kind: Family) -> np.ndarray:
     """(rows,) the group of problems that run the same kernels; see `Family.kernel_group`."""
+    return _of_problems(frame, kind, kind.kernel_group)
+
+
+def _of_problems(frame: pd.DataFrame, kind: Family, name: Callable[[Any], Any]) -> np.ndarray:
+    """(rows,) what ``name`` says of each row's problem; problems of one setting are asked together."""
     out = np.full(len(frame), "", dtype=object)
     for setting, positions in groups(frame, kind.setting_names):
-        out[positions] = kind.kernel_group(problems_of(frame.iloc[positions], kind, setting))
+        out[positions] = name(problems_of(frame.iloc[positions], kind, setting))
     return out
 
 
@@ -85,6 +87,11 @@ def groups(frame: pd.DataFrame, columns: Sequence[str]) -> list[tuple[tuple[str,
     parts = np.split(order, np.flatnonzero(np.diff(code[order])) + 1) if len(order) else []
     values = [frame[column].to_numpy(dtype=object) for column in columns]
     return [(tuple(str(column[part[0]]) for column in values), part) for part in parts]
+
+
+def by_setting(frame: pd.DataFrame, kind: Family) -> list[tuple[tuple[str, ...], np.ndarray]]:
+    """((GPU by its registry name, library, setting …), positions) of every combination."""
+    return groups(frame.assign(gpu=device_names(frame)), ("gpu", "library", *kind.setting_names))
 
 
 def problems_of(frame: pd.DataFrame, kind: Family, setting: tuple[str, ...]) -> object:

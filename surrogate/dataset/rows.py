@@ -1,7 +1,7 @@
 """`Rows`: a checked table of one family with its columns for a model. Built once, sliced often."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -62,7 +62,7 @@ class Rows:
         """The rows at these positions (or where the mask holds)."""
         index = np.asarray(index)
         positions = np.flatnonzero(index) if index.dtype == bool else index
-        arrays = (getattr(self, name)[positions] for name in _ARRAYS)
+        arrays = (getattr(self, field.name)[positions] for field in fields(self)[2:-1])
         return Rows(self.family, self.frame.iloc[positions], *arrays, devices=self.devices)
 
     def column(self, name: str) -> np.ndarray:
@@ -73,11 +73,6 @@ class Rows:
         """(rows, len(names)) float32."""
         places = {name: place for place, name in enumerate(self.column_names)}
         return self.features[:, [places[name] for name in names]]
-
-
-_ARRAYS = (
-    "features", "roofline_us", "workspace_bytes", "time_us", "ok", "candidate", "problem", "shape", "stratum", "order",
-)  # fmt: skip
 
 
 def rows_of(

@@ -71,7 +71,7 @@ _ALL = (
     Format(
         "aiconfigurator",
         "aiconfigurator",
-        "kernels of vLLM, SGLang, TensorRT-LLM: the tables of the installed wheel",
+        "kernels of vLLM, SGLang and TensorRT-LLM: its wheel's tables",
         frozenset({"family", "gpus", "progress"}),
         frozenset({"family"}),
         finds_files=True,

@@ -170,7 +170,10 @@ def _row(benchmark: Any, where: str) -> dict[str, Any] | None:
     conv = _conv(arguments, match["layer"], benchmark, direction, where)
     algorithm = match["algorithm"]
     is_second = "input[0]" in arguments
-    time_us = _number(benchmark, "real_time", where) * _unit(benchmark, where)
+    unit = benchmark.get("time_unit", "ns")
+    if not isinstance(unit, str) or unit not in _UNITS_US:
+        raise InputError(f"{where}: time unit {unit!r}; known: {', '.join(_UNITS_US)}")
+    time_us = _number(benchmark, "real_time", where) * _UNITS_US[unit]
     ok = not benchmark.get("error_occurred") and math.isfinite(time_us) and time_us > 0
     refused = any(word in str(benchmark.get("error_message", "")) for word in _REFUSALS)
     find_ms = _number(benchmark, "advised_time", where, math.nan)
@@ -242,13 +245,6 @@ def _conv(
 def _tag(benchmark: dict[str, Any], prefix: str) -> str:
     """The rest of the counter named ``prefix:…`` (the value is a hash of no use)."""
     return next((key.partition(":")[2] for key in benchmark if key.startswith(f"{prefix}:")), "")
-
-
-def _unit(benchmark: dict[str, Any], where: str) -> float:
-    unit = benchmark.get("time_unit", "ns")
-    if not isinstance(unit, str) or unit not in _UNITS_US:
-        raise InputError(f"{where}: time unit {unit!r}; known: {', '.join(_UNITS_US)}")
-    return _UNITS_US[unit]
 
 
 def _number(benchmark: dict[str, Any], name: str, where: str, default: float | None = None) -> float:

@@ -6,6 +6,7 @@ import gzip
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from surrogate.features.errors import InputError, require_regular
@@ -73,16 +74,15 @@ def read_lines(
     character, since names of kernels may hold anything.
     """
     number, rest = 0, ""
-    decoder = None
-    for piece in chunks(path, max_bytes=max_bytes, progress=progress):
-        if decoder is None:
-            is_wide = piece[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-            decoder = codecs.getincrementaldecoder("utf-16" if is_wide else "utf-8-sig")("replace")
-        *lines, rest = (rest + decoder.decode(piece)).split("\n")
+    pieces = chunks(path, max_bytes=max_bytes, progress=progress)
+    first = next(pieces, b"")
+    encoding = "utf-16" if first[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+    for text in codecs.iterdecode(chain([first], pieces), encoding, "replace"):
+        *lines, rest = (rest + text).split("\n")
         for line in lines:
             number += 1
             yield number, line.rstrip("\r")
         if len(rest) > _MAX_LINE_CHARACTERS:
             raise InputError(f"{path}, line {number + 1}: over 16 million characters; this is no text file")
-    if decoder is not None and (last := rest + decoder.decode(b"", final=True)):
-        yield number + 1, last.rstrip("\r")
+    if rest:
+        yield number + 1, rest.rstrip("\r")

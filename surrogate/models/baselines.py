@@ -91,7 +91,7 @@ class LiEtAl(TimeModel):
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """One fit per GPU and candidate, and the general ones that stand in (see `_keys`)."""
-        columns = _columns(rows)
+        columns = np.column_stack([peak_times(rows), np.ones(len(rows))])
         self.coefficients_: dict[str, np.ndarray] = {}
         for keys, least in zip(_keys(rows), (self.least_rows, self.least_rows, 1), strict=True):
             for key, index in keys.groupby(keys).indices.items():
@@ -101,7 +101,8 @@ class LiEtAl(TimeModel):
                     )
 
     def _predict(self, rows: Rows) -> np.ndarray:
-        columns, time_us = _columns(rows), np.full(len(rows), np.nan)
+        columns = np.column_stack([peak_times(rows), np.ones(len(rows))])
+        time_us = np.full(len(rows), np.nan)
         for keys in reversed(_keys(rows)):  # the closer fit overwrites the general one
             for key, index in keys.groupby(keys).indices.items():
                 if key in self.coefficients_:
@@ -114,13 +115,11 @@ class LiEtAl(TimeModel):
         return {"least_rows": trial.suggest_int("least_rows", 3, 60, log=True)}
 
 
-def _columns(rows: Rows) -> np.ndarray:
-    """(rows, 3): arithmetic time at the peak and memory time at the bandwidth, in µs, and 1."""
+def peak_times(rows: Rows) -> np.ndarray:
+    """(rows, 2) in µs: arithmetic time at the peak and memory time at the bandwidth."""
     names = ("log2_flops", traffic_column(rows.family), "log2_peak_tflops", "log2_dram_gbs")
     flops, traffic, peak, bandwidth = (rows.column(name).astype(np.float64) for name in names)
-    return np.column_stack(
-        [np.exp2(flops - peak) / 1e6, np.exp2(traffic - bandwidth) / 1e3, np.ones(len(rows))]
-    )
+    return np.column_stack([np.exp2(flops - peak) / 1e6, np.exp2(traffic - bandwidth) / 1e3])
 
 
 def _keys(rows: Rows) -> list[pd.Series]:

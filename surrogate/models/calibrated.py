@@ -19,7 +19,8 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
-from surrogate.models.base import TimeModel, from_plain, to_plain
+from surrogate.models.base import TimeModel
+from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.trees import BoostedTimes
 
 PRIORS: dict[str, tuple[float, float]] = {

@@ -91,10 +91,10 @@ def fit_launches(tables: "Iterable[Rows]") -> dict[str, Launch]:
         )
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     launches: dict[str, Launch] = {}
+    by_library: dict[str, list[list[float]]] = {}
     if table.empty:
         return launches
     costs = call_costs(*(table[name].to_numpy() for name in ("gpu", "library", "time_us")))
-    by_library: dict[str, list[Launch]] = {}
     for (gpu, library), part in table.groupby(["gpu", "library"]):
         call_us = costs[f"{gpu}|{library}"]
         near = part[part["roofline_us"].between(WINDOW[0] * call_us, WINDOW[1] * call_us)]
@@ -103,13 +103,11 @@ def fit_launches(tables: "Iterable[Rows]") -> dict[str, Launch]:
         # time = slope · roofline + constant, by least squares on the relative error.
         columns = np.column_stack([near["roofline_us"], np.ones(len(near))])
         slope, constant = relative_fit(columns, near["time_us"].to_numpy())
-        launch = Launch(call_us, float(np.clip(constant, 0.0, call_us)), max(float(slope), 1.0))
-        launches[f"{gpu}|{library}"] = launch
-        by_library.setdefault(str(library), []).append(launch)
-    for library, known in by_library.items():
-        values = np.median([[launch.call_us, launch.launch_us, launch.slope] for launch in known], axis=0)
-        launches[f"|{library}"] = Launch(*map(float, values))
-    return launches
+        values = [call_us, float(np.clip(constant, 0.0, call_us)), max(float(slope), 1.0)]
+        launches[f"{gpu}|{library}"] = Launch(*values)
+        by_library.setdefault(f"|{library}", []).append(values)
+    medians = {name: Launch(*np.median(known, axis=0).tolist()) for name, known in by_library.items()}
+    return launches | medians
 
 
 def launch_of(launches: Mapping[str, Launch], gpu: str, library: str) -> Launch:

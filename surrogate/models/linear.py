@@ -1,14 +1,12 @@
 """`linear-dims` and `linear-terms`: ridge regression of log time, one fit per candidate."""
 
 import json
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from surrogate.dataset.rows import Rows
-from surrogate.features.families import Family
 from surrogate.models.base import TimeModel, dims, terms
 
 OVERALL = ""
@@ -19,13 +17,11 @@ class _Linear(TimeModel):
     """log(time) = w · standardised columns + b, penalty α‖w‖², fitted per candidate."""
 
     storable: ClassVar[bool] = True
+    columns = staticmethod(dims)
+    """Family → the columns that the model sees."""
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = alpha
-
-    @abstractmethod
-    def columns(self, family: Family) -> tuple[str, ...]:
-        """The columns that the model sees."""
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         x, y = self._design(rows), np.log(time_us)
@@ -66,10 +62,7 @@ class _Linear(TimeModel):
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
         model = cls(**params)
-        model.fits_ = {
-            name: {"weights": list(map(float, fit["weights"])), "intercept": float(fit["intercept"])}
-            for name, fit in json.loads(files["coefficients.json"]).items()
-        }
+        model.fits_ = json.loads(files["coefficients.json"])
         return model
 
     @staticmethod
@@ -83,16 +76,9 @@ class LinearDims(_Linear):
 
     name: ClassVar[str] = "linear-dims"
 
-    def columns(self, family: Family) -> tuple[str, ...]:
-        """Sizes, settings and the machine."""
-        return dims(family)
-
 
 class LinearTerms(_Linear):
     """Ridge on the sizes and the analytical terms."""
 
     name: ClassVar[str] = "linear-terms"
-
-    def columns(self, family: Family) -> tuple[str, ...]:
-        """All of them."""
-        return terms(family)
+    columns = staticmethod(terms)

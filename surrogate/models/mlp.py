@@ -49,7 +49,7 @@ class Mlp(TimeModel):
         from sklearn.neural_network import MLPRegressor
 
         x, y = rows.columns(configuration(rows.family)), np.log(time_us)
-        self.candidates_ = {str(name): code for code, name in enumerate(np.unique(rows.candidate))}
+        self.candidates_ = np.unique(rows.candidate.astype(str))
         self.mean_, self.deviation_ = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-6)
         self.target_ = float(y.mean()), max(float(y.std()), 1e-6)
         steps_per_epoch = -(-len(y) // self.batch)
@@ -71,18 +71,14 @@ class Mlp(TimeModel):
     def _predict(self, rows: Rows) -> np.ndarray:
         mean, deviation = self.target_
         log_us = np.asarray(self.network_.predict(self._design(rows)), dtype=np.float64) * deviation + mean
-        known = np.isin(rows.candidate.astype(str), list(self.candidates_))
+        known = np.isin(rows.candidate.astype(str), self.candidates_)
         return np.where(known, np.exp(np.clip(log_us, -20.0, 40.0)), np.nan)
 
     def _design(self, rows: Rows) -> np.ndarray:
         """(rows, columns + candidates) float32: standardised columns and the one-hot candidate."""
         x = (rows.columns(configuration(rows.family)) - self.mean_) / self.deviation_
-        names, position = np.unique(rows.candidate.astype(str), return_inverse=True)
-        one_hot = np.zeros((len(names), len(self.candidates_)))
-        for row, name in enumerate(names):
-            if name in self.candidates_:
-                one_hot[row, self.candidates_[name]] = 1.0
-        return np.hstack([x.clip(-LIMIT, LIMIT), one_hot[position]]).astype(np.float32)
+        one_hot = rows.candidate.astype(str)[:, None] == self.candidates_
+        return np.hstack([x.clip(-LIMIT, LIMIT), one_hot]).astype(np.float32)
 
     @staticmethod
     def space(trial: Any) -> dict[str, Any]:

@@ -83,8 +83,7 @@ class Support:
     @classmethod
     def from_json(cls, content: bytes) -> Self:
         """What `to_json` wrote."""
-        data = json.loads(content)
-        return cls(data["exact"], data["general"])
+        return cls(**json.loads(content))
 
 
 def _share(ok: "pd.Series", signature: "pd.Series") -> dict[str, float]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surrogate.features.errors import InputError
+from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.trend import Trend
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class BoostedTimes:
         facts: dict[str, Any] = {
             name: getattr(self, name) for name in ("columns", "codes", "own_weight", "call_us")
         }
-        facts["trend"] = self.trend and self.trend.to_dict()
+        facts["trend"] = to_plain(self.trend)
         return {ARRAYS: self.trees.to_bytes(), FACTS: json.dumps(facts, sort_keys=True).encode()}
 
     @classmethod
@@ -213,7 +214,7 @@ class BoostedTimes:
         """What `to_files` wrote."""
         facts = json.loads(files[FACTS])
         trees = Trees.from_bytes(files[ARRAYS])
-        trend = Trend.from_dict(facts["trend"]) if facts["trend"] else None
+        trend = from_plain(Trend | None, facts["trend"])
         return cls(
             trees, tuple(facts["columns"]), facts["codes"], facts["own_weight"], facts["call_us"], trend
         )

@@ -9,7 +9,7 @@ has roofline times that are common on a slow one.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -99,22 +99,6 @@ class Trend:
             step = _columns(beyond, self.knots) - _columns(nearest, self.knots)
             added[rows] = (step * self.slopes).sum(axis=1)
         return added
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        ranges = {key: values.tolist() for key, values in self.ranges.items()}
-        return {
-            "names": list(self.names),
-            "knots": self.knots.tolist(),
-            "slopes": self.slopes.tolist(),
-            "ranges": ranges,
-        }
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """What `to_dict` gave."""
-        ranges = {key: np.array(values) for key, values in content["ranges"].items()}
-        return cls(tuple(content["names"]), np.array(content["knots"]), np.array(content["slopes"]), ranges)
 
 
 def _columns(terms: np.ndarray, knots: np.ndarray) -> np.ndarray:

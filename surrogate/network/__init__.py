@@ -20,15 +20,5 @@ _HOMES = {
     "read_network": "surrogate.network.read",
 }
 
-__all__ = [
-    "Layer",
-    "LayerTime",
-    "Network",
-    "NetworkTime",
-    "Predictors",
-    "load_predictors",
-    "read_network",
-]
-
-
+__all__ = ["Layer", "LayerTime", "Network", "NetworkTime", "Predictors", "load_predictors", "read_network"]
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

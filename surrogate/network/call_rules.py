@@ -13,14 +13,12 @@ import numpy as np
 from surrogate.features.conv import Conv
 from surrogate.features.operators import (
     POINTWISE_CLASSES,
-    AvgPoolBackward,
     BatchNormBackward,
     BiasBackward,
     Concat,
     EmbeddingBag,
     EmbeddingBagBackward,
     LayerNorm,
-    MaxPoolBackward,
     SoftmaxBackward,
 )
 from surrogate.network import work as make
@@ -278,9 +276,7 @@ def pool(call: Call) -> Layers:
         pad = tuple(map(min, begin, end))
     kind = "max" if "max" in call.op.lower() else "average"
     work = make.pool(kind, size, result, kernel, stride, pad, call.dtype)
-    if backward:
-        work = (MaxPoolBackward if kind == "max" else AvgPoolBackward)(**work.sizes, dtype=work.dtype)
-    yield call.layer(work)
+    yield call.layer((make.gradient(work) or work) if backward else work)
 
 
 def other_pool(call: Call) -> Layers:
@@ -304,7 +300,7 @@ def softmax(call: Call) -> Layers:
     if not -len(size) <= axis < len(size):
         raise UnsupportedError(f"axis {axis}")
     work = make.softmax(size, axis, call.dtype)
-    yield call.layer(SoftmaxBackward(**work.sizes, dtype=work.dtype) if "backward" in call.op else work)
+    yield call.layer((make.gradient(work) or work) if "backward" in call.op else work)
 
 
 def embedding(call: Call) -> Layers:

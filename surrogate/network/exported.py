@@ -24,17 +24,8 @@ MAX_JSON_BYTES = 256 * 2**20
 GRAPHS = ("models/model.json", "serialized_exported_program.json")
 """Where the graph lies: since PyTorch 2.7, and before."""
 DTYPES = {
-    6: "fp16",
-    7: "fp32",
-    8: "fp64",
-    13: "bf16",
-    1: "int8",
-    2: "int8",
-    12: "int8",
-    3: "fp16",
-    4: "fp32",
-    5: "fp64",
-}
+    6: "fp16", 7: "fp32", 8: "fp64", 13: "bf16", 1: "int8", 2: "int8", 12: "int8", 3: "fp16", 4: "fp32", 5: "fp64",
+}  # fmt: skip
 """torch's ScalarType in the archive → ours; integers stand as the type of their width."""
 FLOATS = (6, 7, 8, 13)
 _PLAIN_ARGUMENTS = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")

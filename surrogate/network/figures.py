@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from surrogate.dataset.files import write_text
 from surrogate.network.result import BOUNDS, NetworkTime, best_batch
@@ -30,7 +31,14 @@ def types_figure(time: NetworkTime) -> str | None:
     """A bar per operator: its time in ms, longest first; None where there are no layers."""
     rows = time.by_type()[:SHOWN_TYPES]
     bars = [(f"{row['operator']} ×{row['count']}", row["time_us"] / 1e3) for row in rows]
-    return _bars(bars, "predicted time, ms")
+    if not bars:
+        return None
+    style = looks(["time"])["time"]
+    with theme():
+        figure, (axis,) = blank(0.8 + 0.2 * len(bars))
+        axis.barh(range(len(bars)), [value for _, value in bars], 0.8, color=style.colour, edgecolor=PAPER)
+        _label_bars(axis, [name for name, _ in bars], "predicted time, ms")
+        return svg(figure)
 
 
 def layers_figure(time: NetworkTime) -> str | None:
@@ -60,11 +68,7 @@ def layers_figure(time: NetworkTime) -> str | None:
             axis.errorbar(
                 widths, places, xerr=ends, fmt="none", ecolor="#1c1d1f", elinewidth=0.8, capsize=1.4
             )
-        axis.set_yticks(range(len(kept)), [_short(layer.name) for layer in kept])
-        axis.invert_yaxis()
-        axis.grid(False, axis="y")
-        axis.xaxis.set_major_formatter(plain_tick)
-        axis.set_xlabel("predicted time, ms (90 % interval)")
+        _label_bars(axis, [layer.name for layer in kept], "predicted time, ms (90 % interval)")
         legend(figure, handles, names)
         return svg(figure)
 
@@ -89,19 +93,13 @@ def batches_figure(times: Mapping[int, NetworkTime]) -> str | None:
         return svg(figure)
 
 
-def _bars(bars: list[tuple[str, float]], xlabel: str) -> str | None:
-    if not bars:
-        return None
-    style = looks(["time"])["time"]
-    with theme():
-        figure, (axis,) = blank(0.8 + 0.2 * len(bars))
-        axis.barh(range(len(bars)), [value for _, value in bars], 0.8, color=style.colour, edgecolor=PAPER)
-        axis.set_yticks(range(len(bars)), [_short(name) for name, _ in bars])
-        axis.invert_yaxis()
-        axis.grid(False, axis="y")
-        axis.xaxis.set_major_formatter(plain_tick)
-        axis.set_xlabel(xlabel)
-        return svg(figure)
+def _label_bars(axis: Any, names: list[str], xlabel: str) -> None:
+    """A name for every bar, the first on top, and the axis of times."""
+    axis.set_yticks(range(len(names)), [_short(name) for name in names])
+    axis.invert_yaxis()
+    axis.grid(False, axis="y")
+    axis.xaxis.set_major_formatter(plain_tick)
+    axis.set_xlabel(xlabel)
 
 
 def _short(name: str) -> str:

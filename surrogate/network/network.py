@@ -52,17 +52,6 @@ class Network:
         """Every convolution, in order; a shape that occurs twice stands twice."""
         return tuple(layer.work for layer in self.layers if isinstance(layer.work, Conv))
 
-    @property
-    def flops(self) -> int:
-        """Operations of all layers, 2 per multiply-add."""
-        return sum(layer.work.flops for layer in self.layers)
-
-    @property
-    def coverage(self) -> float:
-        """Share of the operators that cost time and are in the sums: layers' nodes / (those + unsupported ones)."""
-        missing = sum(self.unsupported.values())
-        return len(self.layers) / (len(self.layers) + missing) if self.layers else 0.0
-
 
 class Tally:
     """Collects layers while a model is read; names of layers become distinct, the rest is counted by name."""

@@ -43,14 +43,12 @@ def read_network(
             raise InputError(f"{name} is {size}; it must be between 1 and {MAX_SIZE}")
     if dims and kind not in (".onnx", ".pt2"):
         raise InputError(f"{text}: --dim names sizes of .onnx and .pt2 files; this source has its own sizes")
-    if kind == ".onnx":
+    if kind in (".onnx", ".pt2"):
+        from surrogate.network.exported import read_exported
         from surrogate.network.onnx_reader import read_onnx
 
-        network = read_onnx(path, batch=batch, dims=dims, dtype=dtype, training=training)
-    elif kind == ".pt2":
-        from surrogate.network.exported import read_exported
-
-        network = read_exported(path, batch=batch, dims=dims, dtype=dtype, training=training)
+        read = read_onnx if kind == ".onnx" else read_exported
+        network = read(path, batch=batch, dims=dims, dtype=dtype, training=training)
     elif MODULE.fullmatch(text) and not path.exists():
         from surrogate.network.torch_module import read_module
 

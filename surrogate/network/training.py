@@ -9,29 +9,20 @@ from dataclasses import replace
 
 from surrogate.features.conv import Conv
 from surrogate.features.operators import (
-    POINTWISE_CLASSES,
-    AvgPool,
-    AvgPoolBackward,
     BatchNorm,
-    BatchNormBackward,
     BatchNormInference,
     BiasBackward,
     Bmm,
     Concat,
     EmbeddingBag,
-    EmbeddingBagBackward,
     Gemm,
     LayerNorm,
-    MaxPool,
-    MaxPoolBackward,
     Operator,
     Pointwise,
-    Softmax,
-    SoftmaxBackward,
 )
 from surrogate.network.call_rules import GRADIENT
 from surrogate.network.network import INPUT, Layer, Network, Tally, Work
-from surrogate.network.work import Streamed
+from surrogate.network.work import Streamed, elementwise, gradient
 
 OPTIMIZER = "sgd with momentum"
 """Reads weights, gradients and momenta, writes weights and momenta: 4 operations a weight, one fused pass."""
@@ -70,11 +61,9 @@ def backward(layer: Layer) -> Iterator[Layer]:
             yield _named(layer, direction, replace(work, direction=direction))
         elif isinstance(work, Gemm):
             yield _named(layer, f"grad_{wanted}", _product(work, wanted))
-        elif isinstance(work, EmbeddingBag):
-            yield _named(layer, "backward", EmbeddingBagBackward(**work.sizes, dtype=work.dtype))
-        elif wanted == INPUT:
-            for gradient in _gradient(work):
-                yield _named(layer, "backward", gradient)
+        elif wanted == INPUT or isinstance(work, EmbeddingBag):
+            for part in _gradient(work):
+                yield _named(layer, "backward", part)
     if isinstance(work, Pointwise) and work.kind == "bias" and layer.parameters:
         total = BiasBackward(n=work.n, c=work.c, h=work.h, w=work.w, dtype=work.dtype)
         yield _named(layer, "grad_bias", total)
@@ -100,37 +89,26 @@ def _product(work: Gemm, wanted: str) -> Operator:
 
 
 def _gradient(work: Operator) -> Iterator[Operator]:
-    """The input's gradient of an operator that is no product."""
-    if isinstance(work, MaxPool):
-        cls = AvgPoolBackward if isinstance(work, AvgPool) else MaxPoolBackward
-        yield cls(**work.sizes, dtype=work.dtype)
-    elif isinstance(work, LayerNorm):
-        yield _streamed(work, work.elements, reads=2, writes=1)
-    elif isinstance(work, Softmax | BatchNorm):
-        cls = SoftmaxBackward if isinstance(work, Softmax) else BatchNormBackward
-        yield cls(**work.sizes, dtype=work.dtype)
-    elif isinstance(work, Concat):
-        yield POINTWISE_CLASSES["copy"](n=work.elements, dtype=work.dtype)
-    elif isinstance(work, Streamed):
-        yield _streamed_gradient(work)
-    elif isinstance(work, Pointwise):
-        yield from _pointwise_gradient(work)
+    """The input's gradient of an operator that is no product: the kind's own, else dy and x in, dx out.
 
-
-def _pointwise_gradient(work: Pointwise) -> Iterator[Operator]:
-    """By the kind's own backward class, else dy and x in, dx out. A sum passes its gradient on, which is added where
-    the other branch's arrives; a bias or an added number passes it on as it is."""
+    A sum passes its gradient on, which is added where the other branch's arrives; a bias or an added number passes it
+    on as it is.
+    """
     if work.kind in ("bias", "add_scalar", "sub_scalar"):
         return
-    own = POINTWISE_CLASSES.get(f"{work.kind}_backward")
-    if own:
-        yield own(**work.sizes, dtype=work.dtype)
+    if own := gradient(work):
+        yield own
+    elif isinstance(work, Concat):
+        yield elementwise("copy", (work.elements,), work.dtype)
+    elif isinstance(work, Streamed):
+        yield _streamed_gradient(work)
     elif work.kind in ("add", "copy", "layout_transform") or work.kind.endswith("_scalar"):
         yield work
     elif work.kind in ("mul", "div"):
         yield from (work, work)
-    else:
-        yield _streamed(work, work.elements, reads=2, writes=1)
+    elif isinstance(work, LayerNorm | Pointwise):
+        reads, writes = 2 * work.elements, work.elements
+        yield Streamed(reads=reads, writes=writes, dtype=work.dtype, variant=f"{work.kind}_backward")
 
 
 def _streamed_gradient(work: Streamed) -> Streamed:
@@ -140,8 +118,3 @@ def _streamed_gradient(work: Streamed) -> Streamed:
     else:
         reads, writes = work.reads + work.writes, max(work.reads, 1)
     return Streamed(reads=reads, writes=writes, dtype=work.dtype, variant=f"{work.variant}_backward")
-
-
-def _streamed(work: Operator, elements: int, *, reads: int, writes: int) -> Streamed:
-    name = f"{work.kind}_backward"
-    return Streamed(reads=reads * elements, writes=writes * elements, dtype=work.dtype, variant=name)

@@ -13,6 +13,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.elementwise import Number, ceil_div
 from surrogate.features.errors import InputError
 from surrogate.features.operators import (
+    OPERATORS,
     POINTWISE_CLASSES,
     AvgPool,
     BatchNorm,
@@ -68,6 +69,12 @@ def streamed(
     return Streamed(
         reads=sum(map(prod, reads)), writes=sum(map(prod, writes)), work=work, dtype=dtype, variant=name
     )
+
+
+def gradient(work: Operator) -> Operator | None:
+    """The operator that computes the gradient of ``work``'s input, of the same sizes; None where the kind has none."""
+    known = OPERATORS.get(f"{work.kind.removesuffix('_inference')}_backward")
+    return known and known(**work.sizes, dtype=work.dtype)
 
 
 def gemm(m: int, n: int, k: int, *, batch: int = 1, dtype: str = "fp32", bias: bool = False) -> Operator:

@@ -7,21 +7,18 @@ count shapes, and every shape is scored by widths that were fitted on other shap
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 
 from surrogate.dataset.problems import device_names, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
+from surrogate.models.base import TimeModel, duplicate
 from surrogate.uncertainty.domain import distances_to, references_of
 from surrogate.uncertainty.intervals import ALL, COVERAGE, StepFunction, UnseenGpu, Widths, probability_best
-
-if TYPE_CHECKING:
-    from surrogate.models.base import TimeModel
 
 LEAST_SHAPES = 10
 """Held-out shapes that a base of its own needs."""
@@ -90,10 +87,6 @@ class Scores:
         """(rows,) what ``widths`` say of these rows."""
         return widths.at(self.gpu, self.candidate, self.distance, self.predicted_us)
 
-    def parts(self, seed: int) -> np.ndarray:
-        """(rows,) which of `PARTS` parts each row's shape is dealt to."""
-        return fold_labels(self.shape.astype(str), PARTS, seed)
-
 
 def fit_widths(
     rows: Rows,
@@ -128,25 +121,25 @@ def held_out_half_widths(
     """(rows,) half widths, each by widths fitted on other shapes alone: what coverage may be judged by; else NaN."""
     scores = Scores.of(rows, predicted_us, measured_us, distance)
     out = np.full(len(rows), np.nan)
-    label = scores.parts(seed=1)
-    if not label.any():  # one shape: there are no others
-        return out
-    for number in np.unique(label):
-        judged = scores.take(label == number)
-        out[judged.position] = judged.half_widths(_last_fitted(scores.take(label != number))[0])
+    out[scores.position] = _crossed(scores, lambda others: _last_fitted(others)[0], seed=1)
     return out
+
+
+def _crossed(scores: Scores, fit: Callable[[Scores], Widths], seed: int) -> np.ndarray:
+    """(rows,) half widths, each by what ``fit`` makes of other shapes; NaN where there is one shape alone."""
+    label = fold_labels(scores.shape.astype(str), PARTS, seed)
+    crossed = np.full(len(label), np.nan)
+    for number in np.unique(label) if label.any() else ():
+        held = label == number
+        crossed[held] = scores.take(held).half_widths(fit(scores.take(~held)))
+    return crossed
 
 
 def _last_fitted(scores: Scores) -> tuple[Widths, np.ndarray]:
     """Widths whose last constant comes from cross-fitted scores, and those cross-fitted half widths (rows,)."""
-    widths, crossed = _fitted(scores), np.empty(len(scores.error))
-    label = scores.parts(seed=0)
-    if not label.any():  # one shape: nothing to cross with
+    widths, crossed = _fitted(scores), _crossed(scores, _fitted, seed=0)
+    if np.isnan(crossed).all():  # one shape: nothing to cross with
         return widths, scores.half_widths(widths)
-    for number in np.unique(label):
-        crossed[label == number] = scores.take(label == number).half_widths(
-            _fitted(scores.take(label != number))
-        )
     last = conformal_quantile(scores.error / crossed, scores.shape)
     bases = {key: max(base * last, LEAST_WIDTH) for key, base in widths.by_key.items()}
     return replace(widths, by_key=bases), crossed * last
@@ -279,17 +272,11 @@ def held_out_by_shape(
         inside, outside = rows.take(label != fold), np.flatnonzero(label == fold)
         if inside.ok.any() and len(outside):
             held = rows.take(outside)
-            predicted[outside] = _refitted(model, inside).predict(held)
+            predicted[outside] = duplicate(model).fit(inside).predict(held)
             distance[outside] = distances_to(references_of(inside), held)
     if not np.isfinite(predicted[rows.ok]).any():
         raise InputError("all rows have one shape; held-out errors and intervals need at least two shapes")
     return predicted, distance
-
-
-def _refitted(model: "TimeModel", rows: Rows) -> "TimeModel":
-    """A clone of ``model`` fitted on ``rows``."""
-    unfitted: Any = clone(model)
-    return unfitted.fit(rows)
 
 
 def fit_unseen_gpu(

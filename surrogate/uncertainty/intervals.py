@@ -8,9 +8,11 @@ finds them on rows held out by shape. Needs numpy alone, so that an answer does 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
+
+from surrogate.models.plain import from_plain
 
 if TYPE_CHECKING:
     from surrogate.dataset.rows import Rows
@@ -37,11 +39,6 @@ class StepFunction:
     def at(self, x: np.ndarray) -> np.ndarray:
         """(rows,) the value at each x; an edge belongs to the step above it, NaN to the last."""
         return np.array(self.values)[np.searchsorted(np.array(self.edges), x, side="right")]
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """From plain lists of edges and values."""
-        return cls(tuple(map(float, content["edges"])), tuple(map(float, content["values"])))
 
 
 @dataclass(frozen=True)
@@ -87,13 +84,7 @@ class Widths:
     @classmethod
     def from_json(cls, content: bytes) -> Self:
         """What `to_json` wrote."""
-        data = json.loads(content)
-        return cls(
-            {key: float(base) for key, base in data["by_key"].items()},
-            StepFunction.from_dict(data["distance"]),
-            StepFunction.from_dict(data["time_us"]),
-            float(data["own_share"]),
-        )
+        return from_plain(cls, json.loads(content))
 
 
 @dataclass(frozen=True)

@@ -161,16 +161,6 @@ def test_seers_split_by_hand() -> None:
     assert test.tolist() == [3, 2, 1, 19, 20]
 
 
-def test_seers_split_uses_every_ok_row_but_the_fastest_of_the_gemm_family(table: Table) -> None:
-    frame = table(12)
-    train, test = seer_split(frame)
-    assert not set(train) & set(test)
-    left_out = sorted(set(np.flatnonzero(frame["status"] == "ok")) - set(train) - set(test))
-    gemms = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM")
-    times = (frame["time_us"].where(frame["algorithm"] == name).to_numpy() for name in gemms)
-    assert left_out == sorted(int(np.nanargmin(one)) for one in times)
-
-
 def test_random_rows_take_their_twins_of_further_tables_along(table: Table) -> None:
     """The same measurement under another name of the GPU must not train for itself."""
     main = table(4)

@@ -10,6 +10,7 @@ from surrogate.dataset.checks import normalise
 from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.models.boosted import BoostedDims, BoostedTerms
+from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.trend import Trend, trend_names
 
 Table = Callable[..., pd.DataFrame]
@@ -146,5 +147,5 @@ def test_known_answer_of_the_trend() -> None:
     for candidate, gpu, edge in (("a", "slow", 10), ("a", "fast", 5), ("a", "new", 10), ("new", "fast", 10)):
         expected = [0.0, 0.5 * (20 - edge), 0.5 * (20 - edge) + 2.0 * (30 - edge)]
         np.testing.assert_allclose(beyond(candidate, gpu), expected, atol=0.1)
-    again = Trend.from_dict(trend.to_dict())
+    again = from_plain(Trend, to_plain(trend))
     np.testing.assert_array_equal(again.beyond(at, np.full(3, "a"), np.full(3, "fast")), beyond("a", "fast"))

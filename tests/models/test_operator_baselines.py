@@ -7,10 +7,9 @@ import pytest
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
-from surrogate.models.interpolation import GemmInterpolation, Level, interpolated
+from surrogate.models.interpolation import GemmInterpolation, interpolated, levels
 from surrogate.models.seer.other_operators import GradientRatio, SeerPolynomials, forward_times
 
-PEAK = (1000.0, 400.0)
 POOL = {"window": 3, "window_w": 3, "stride": 2, "stride_w": 2, "pad": 0, "pad_w": 0}
 
 
@@ -42,31 +41,29 @@ def images(operator: str, time_us: np.ndarray, n: np.ndarray, **sizes: int) -> p
 @pytest.mark.parametrize(
     ("point", "expected"),
     [
-        ((2, 10), 10.0),  # measured
-        ((2, 15), 10 + 0.25 * 10),  # a quarter of the way
-        ((3, 15), (12.5 + 37.5) / 2),  # halfway between 12.5 and 30 + 0.25 · 30
-        ((1, 10), 10 / 2),  # half of the least size: half of its rate
-        ((2, 5), 10 / 2),
-        ((8, 10), (30 + 1000) / 2),  # above: half the last, half the peak
-        ((2, 99), (20 + 1000) / 2),
+        ((2, 10), 0.10),  # measured
+        ((2, 15), 0.10 + 0.25 * 0.10),  # a quarter of the way
+        ((3, 15), (0.125 + 0.375) / 2),  # halfway between 0.125 and 0.30 + 0.25 · 0.30
+        ((1, 10), 0.10 / 2),  # half of the least size: half of its rate
+        ((2, 5), 0.10 / 2),
+        ((8, 10), (0.30 + 1) / 2),  # above: half the last, half the peak
+        ((2, 99), (0.20 + 1) / 2),
     ],
 )
 def test_interpolated_rates(point: tuple[float, float], expected: float) -> None:
-    """Over two dimensions, 2 and 4 × 10 and 30; bytes are a tenth of the multiply-adds between measured values."""
+    """Over two dimensions, 2 and 4 × 10 and 30."""
     points = np.array([[2, 10], [2, 30], [4, 10], [4, 30]], dtype=float)
-    level = Level.of(points, np.array([[10, 1], [20, 2], [30, 3], [60, 6]], dtype=float))
-    macs, moved = interpolated(level, point, PEAK)
-    assert macs == pytest.approx(expected)
-    assert moved == pytest.approx(macs / 10) or macs > 100
+    rates = np.array([0.1, 0.2, 0.3, 0.6])
+    assert interpolated(levels(points, np.column_stack([rates, rates])), point) == pytest.approx(expected)
 
 
 def test_gemm_interpolation_by_hand() -> None:
-    """k 100 in 10 µs, k 200 in 40 µs: at 150 the slower of the interpolated multiply-adds and bytes; exact at 100."""
-    fitted = GemmInterpolation(steps_per_octave=None).fit(products([10.0, 40.0], [100, 200]))
-    macs = [64 * 64 * 100 / 10, 64 * 64 * 200 / 40]
-    moved = [4 * (2 * 64 * 100 + 64 * 64) / 10, 4 * (2 * 64 * 200 + 64 * 64) / 40]
-    expected = max(64 * 64 * 150 / np.mean(macs), 4 * (2 * 64 * 150 + 64 * 64) / np.mean(moved))
-    assert fitted.predict(products([1.0, 1.0], [150, 100])) == pytest.approx([expected, 10.0])
+    """k 128 in 10 µs, k 256 in 40 µs: at 192 the slower of the interpolated multiply-adds and bytes; exact at 128."""
+    fitted = GemmInterpolation().fit(products([10.0, 40.0], [128, 256]))
+    macs = [64 * 64 * 128 / 10, 64 * 64 * 256 / 40]
+    moved = [4 * (2 * 64 * 128 + 64 * 64) / 10, 4 * (2 * 64 * 256 + 64 * 64) / 40]
+    expected = max(64 * 64 * 192 / np.mean(macs), 4 * (2 * 64 * 192 + 64 * 64) / np.mean(moved))
+    assert fitted.predict(products([1.0, 1.0], [192, 128])) == pytest.approx([expected, 10.0])
     elsewhere = rows("gemm", [1.0], batch=1, m=64, n=64, k=[100])
     assert np.isnan(fitted.predict(elsewhere)).all()
 

@@ -88,17 +88,3 @@ def test_the_ends_of_the_last_wave(blocks: int, compute: float, memory: float, u
 )
 def test_waves(blocks: int, b_max: int, count: int, share: float) -> None:
     assert f.waves(blocks, b_max) == pytest.approx((count, share))
-
-
-def test_a_number_and_an_array_agree() -> None:
-    for row in range(3):
-        c, k, o, r = (int(column[row]) for column in (C, K, O, FILTER))
-        whole = weighted_sum(FFT, f.fft_tiling_terms(C, K, O, FILTER))[row]
-        assert weighted_sum(FFT, f.fft_tiling_terms(c, k, o, r)) == whole
-
-
-def test_terms_as_columns() -> None:
-    matrix = f.term_matrix(f.fft_terms(C, K), 3)
-    assert matrix.shape == (3, 4)
-    np.testing.assert_array_equal(matrix[:, 3], 1.0)
-    np.testing.assert_allclose(matrix @ np.array(FFT), weighted_sum(FFT, f.fft_terms(C, K)))

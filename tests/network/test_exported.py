@@ -67,7 +67,7 @@ def test_a_program_by_hand(tmp_path: Path) -> None:
     found = read_exported(path, batch=5)
     assert [layer.name for layer in found.layers] == ["body.conv2d", "body.relu"]
     assert found.convs == (Conv(n=5, c=3, h=8, k=4, r=3, pad_h=1),)
-    assert (found.batch, found.coverage, found.layers[0].parameters) == (5, 1.0, 4 * 27)
+    assert (found.batch, found.unsupported, found.layers[0].parameters) == (5, {}, 4 * 27)
     trained = [layer.operator for layer in iteration(found).layers]
     assert "conv2d.bwd_filter" in trained and "conv2d.bwd_data" not in trained
     fixed = _write(tmp_path / "fixed.pt2", json.dumps(_program("Integer(2)")).encode())

@@ -137,6 +137,6 @@ def test_damaged_structure_never_ends_in_a_traceback(tmp_path: Path, data: st.Da
     path.write_bytes(model.SerializeToString())
     try:
         found = read_network(path, batch=data.draw(st.none() | st.just(4)), training=data.draw(st.booleans()))
-        assert 0 <= found.coverage <= 1
+        assert found.layers or found.unsupported
     except InputError as error:
         assert "\n" not in str(error)

@@ -29,7 +29,6 @@ from surrogate.models.seer.physics import roofline_class
 
 LANES = 32
 SECTOR_BYTES = 32
-FORMS = 3
 FFT_MECHANISMS = ("fft", "fft_tiling")
 OUTPUT_EDGES = (32, 64, 128)
 """K ranges within which one tile is taken to run: K ≤ 32, ≤ 64, ≤ 128, above."""

@@ -88,7 +88,7 @@ class VariantFit:
             {int(bound): _time_fit(m, m.bound == bound, int(bound)) for bound in np.unique(m.bound)},
         )
 
-    def launched(self, sizes: Sizes, *, original: bool = False) -> np.ndarray:
+    def launched(self, sizes: Sizes) -> np.ndarray:
         """Blocks (rows,), by the tile's rule, else by the measured blocks per output element."""
         blocks = launched_blocks(
             self.algorithm,
@@ -98,31 +98,24 @@ class VariantFit:
             outputs=sizes.outputs,
             out_width=sizes.out_width,
             filter_width=int(sizes.filter_width[0]) if len(sizes.filter_width) else 3,
-            original=original,
         ).astype(np.float64)
         counted = np.ceil(self.blocks_per_output * sizes.batch * sizes.out_width**2 * sizes.outputs)
         return np.where(np.isnan(blocks), np.maximum(counted, 1), blocks)
 
-    def bound(self, sizes: Sizes, blocks: np.ndarray) -> np.ndarray:
-        """Class of each row's kernel, (rows,): see `surrogate.models.seer.physics`."""
-        inputs = _class_inputs(sizes, blocks, self.algorithm == GEMM_P)
-        return self.class_tree.predict(inputs).astype(np.int64)
-
-    def predict_us(self, sizes: Sizes, blocks: np.ndarray) -> np.ndarray:
+    def predict_us(self, sizes: Sizes) -> np.ndarray:
         """Time of the main kernel in µs, (rows,)."""
+        blocks, clamp = self.launched(sizes), self.algorithm == GEMM_P
         rows = len(blocks)
-        dram = _dram_inputs(self.algorithm, sizes, blocks, self.algorithm == GEMM_P)
+        bound = self.class_tree.predict(_class_inputs(sizes, blocks, clamp)).astype(np.int64)
+        dram = _dram_inputs(self.algorithm, sizes, blocks, clamp)
         instructions = self.instructions.predict(_instruction_terms(self.algorithm, sizes), rows)
         reads = self.read_tree.predict(dram) * _depth(self.algorithm, sizes)
         writes = self.write_tree.predict(dram)
-        b_max = np.full(rows, self.b_max)
-        m = Measured(
-            sizes, blocks, b_max, instructions, reads, writes, self.bound(sizes, blocks), np.zeros(rows)
-        )
-        time_us = np.empty(rows)
-        for bound in np.unique(m.bound):
-            mine = m.bound == bound
-            time_us[mine] = self.times[int(bound)].predict(_time_terms(m, mine, int(bound)), int(mine.sum()))
+        b_max, time_us = np.full(rows, self.b_max), np.empty(rows)
+        m = Measured(sizes, blocks, b_max, instructions, reads, writes, bound, time_us)
+        for one in np.unique(bound):
+            mine = bound == one
+            time_us[mine] = self.times[int(one)].predict(_time_terms(m, mine, int(one)), int(mine.sum()))
         return time_us
 
 
@@ -209,18 +202,15 @@ class AlgorithmFit:
                 extras[str(key)] = FormFit.of(_extra_terms(algorithm, m.sizes.take(mine)), extra_us[mine])
         return cls(algorithm, chooser, variants, extras)
 
-    def predict(self, sizes: Sizes, *, original_blocks: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Times in µs and classes, (rows,) each; NaN and −1 where training held no such variant."""
+    def predict_us(self, sizes: Sizes) -> np.ndarray:
+        """Times in µs, (rows,); NaN where training held no such variant."""
         time_us = np.full(len(sizes.batch), np.nan)
-        bound = np.full(len(sizes.batch), -1)
         keys = self._keys(sizes)
         for key in np.unique(keys[keys != ""]):
             mine = np.flatnonzero(keys == key)
             part, variant = sizes.take(mine), self.variants[str(key)]
-            blocks = variant.launched(part, original=original_blocks)
-            time_us[mine] = variant.predict_us(part, blocks) + self._extra_us(str(key), part)
-            bound[mine] = variant.bound(part, blocks)
-        return time_us, bound
+            time_us[mine] = variant.predict_us(part) + self._extra_us(str(key), part)
+        return time_us
 
     def _extra_us(self, key: str, sizes: Sizes) -> np.ndarray:
         """Time of the pre and post kernels (rows,), 0 where none were measured."""

@@ -13,11 +13,11 @@ from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.kernels import identify
 from surrogate.features.occupancy import LIMITS, b_max
-from surrogate.models.seer.physics import TITAN_XP_B_MAX, Sizes, kernel_class, tile_sizes
+from surrogate.models.seer.physics import Sizes, kernel_class, tile_sizes
 from surrogate.models.seer.trees import Tree, tuned_tree
 
 GEMM_P = "IMPLICIT_PRECOMP_GEMM"
-GEMM_P_TILES = tuple(TITAN_XP_B_MAX[GEMM_P])
+GEMM_P_TILES = ("128x32", "128x64", "128x128")
 _WINOGRAD_TILE = re.compile(r"tile(\d)(\d)(\d)")
 
 
@@ -81,13 +81,8 @@ METRIC_COLUMNS = ("variant", *COUNTERS, "main_kernel_us", "other_kernels_us", "k
 """Columns that `with_kernel_metrics` adds; counters are those of the whole main kernel, not per block."""
 _OPTIONAL = ("time_us", *COUNTERS, "kernel_class", "tile")
 _LAUNCH = (
-    "block_x",
-    "block_y",
-    "block_z",
-    "registers_per_thread",
-    "static_shared_bytes",
-    "dynamic_shared_bytes",
-)
+    "block_x", "block_y", "block_z", "registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes",
+)  # fmt: skip
 
 
 def with_kernel_metrics(frame: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:

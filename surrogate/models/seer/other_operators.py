@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problems import device_names, groups, joined, problems_of
+from surrogate.dataset.problems import by_setting, joined, problems_of
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.elementwise import round_up
 from surrogate.features.errors import InputError
@@ -89,8 +89,7 @@ def _by_setting(rows: Rows) -> list[tuple[tuple[str, ...], np.ndarray]]:
     """((GPU, library, setting …), positions) of the rows. Raises `InputError` for convolutions."""
     if "operator" not in rows.family.setting_names:
         raise InputError(f"these fits are for other operators than {rows.family.name}; use seer-time-only")
-    frame = rows.frame.assign(gpu=device_names(rows.frame))
-    return groups(frame, ("gpu", "library", *rows.family.setting_names))
+    return by_setting(rows.frame, rows.family)
 
 
 def _forms(rows: Rows) -> Iterator[tuple[Key, np.ndarray, np.ndarray]]:

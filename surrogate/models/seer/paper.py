@@ -9,12 +9,13 @@ import pandas as pd
 
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
-from surrogate.models.base import TimeModel, from_plain, to_plain
+from surrogate.models.base import TimeModel
+from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.seer.analytical import require_convolutions
 from surrogate.models.seer.fits import COUNTED_ALGORITHMS, FFT_ALGORITHMS, AlgorithmFit, FftFit, Measured
 from surrogate.models.seer.kernels import COUNTERS
-from surrogate.models.seer.physics import Sizes, feasible, in_domain, sizes_of
-from surrogate.models.seer.trees import EVALUATIONS, Tree, tuned_tree
+from surrogate.models.seer.physics import feasible, in_domain, sizes_of
+from surrogate.models.seer.trees import EVALUATIONS
 
 _DEVICE = ["gpu", "library_version", "algorithm"]
 
@@ -22,18 +23,14 @@ _DEVICE = ["gpu", "library_version", "algorithm"]
 class SeerPaper(TimeModel):
     """Per (GPU, library version, algorithm) the paper's fits (PACT 2021): square, ungrouped, undilated fp32 forward.
 
-    ``evaluations``: trials of each tree's leaf size; ``original_blocks``: predict non-fused Winograd's blocks with the
-    original's slip (see `physics.winograd_nonfused_blocks`).
+    ``evaluations``: trials of each tree's leaf size.
     """
 
     name: ClassVar[str] = "seer-paper"
     storable: ClassVar[bool] = True
 
-    def __init__(
-        self, evaluations: int = EVALUATIONS, original_blocks: bool = False, random_state: int = 0
-    ) -> None:
+    def __init__(self, evaluations: int = EVALUATIONS, random_state: int = 0) -> None:
         self.evaluations = evaluations
-        self.original_blocks = original_blocks
         self.random_state = random_state
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
@@ -48,18 +45,10 @@ class SeerPaper(TimeModel):
         frame = frame.assign(time_us=time_us)
         self.counted_: dict[str, AlgorithmFit] = {}
         self.fft_: dict[str, FftFit] = {}
-        self.tiling_class_: dict[str, Tree] = {}
         for key, algorithm, mine in _parts(frame):
             part = frame.iloc[mine]
             if algorithm in FFT_ALGORITHMS:
                 self.fft_[key] = FftFit.fit(algorithm, sizes_of(part), part["time_us"].to_numpy())
-                classed = part[part["kernel_class"].notna()]
-                if algorithm == "FFT_TILING" and len(classed):
-                    inputs = _tiling_inputs(sizes_of(classed))
-                    bound = classed["kernel_class"].to_numpy(dtype=np.int64)
-                    self.tiling_class_[key] = tuned_tree(
-                        inputs, bound, classify=True, seed=self.random_state, evaluations=self.evaluations
-                    )
                 continue
             counted = part[_counted(part)]
             if len(counted):
@@ -78,28 +67,18 @@ class SeerPaper(TimeModel):
 
     def _predict(self, rows: Rows) -> np.ndarray:
         """NaN outside SEER's domain, and for a device or variant that training did not hold."""
-        return self._times_and_classes(rows)[0]
-
-    def classes(self, rows: Rows) -> np.ndarray:
-        """Class of each row's main kernel, (rows,): `physics.CLASSES` by number, −1 where none (always for FFT)."""
-        return self._times_and_classes(rows)[1]
-
-    def _times_and_classes(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        time_us, bound = np.full(len(rows), np.nan), np.full(len(rows), -1)
+        time_us = np.full(len(rows), np.nan)
         for key, _, mine in _parts(rows.frame):
             sizes = sizes_of(rows.frame.iloc[mine])
             if key in self.counted_:
-                found = self.counted_[key].predict(sizes, original_blocks=self.original_blocks)
-                time_us[mine], bound[mine] = found
+                time_us[mine] = self.counted_[key].predict_us(sizes)
             if key in self.fft_:
                 time_us[mine] = self.fft_[key].predict_us(sizes)
-            if key in self.tiling_class_:
-                bound[mine] = self.tiling_class_[key].predict(_tiling_inputs(sizes))
-        return time_us, bound
+        return time_us
 
     def to_files(self) -> dict[str, bytes]:
         """Everything as one JSON file."""
-        content = {"counted": self.counted_, "fft": self.fft_, "tiling_class": self.tiling_class_}
+        content = {"counted": self.counted_, "fft": self.fft_}
         return {"seer.json": json.dumps(to_plain(content), sort_keys=True).encode()}
 
     @classmethod
@@ -109,7 +88,6 @@ class SeerPaper(TimeModel):
         model = cls(**params)
         model.counted_ = from_plain(Mapping[str, AlgorithmFit], content["counted"])
         model.fft_ = from_plain(Mapping[str, FftFit], content["fft"])
-        model.tiling_class_ = from_plain(Mapping[str, Tree], content["tiling_class"])
         return model
 
 
@@ -155,8 +133,3 @@ def _measured(frame: pd.DataFrame) -> Measured:
         frame["kernel_class"].to_numpy(dtype=np.int64),
         frame["main_kernel_us"].fillna(left.where(left > 0, frame["time_us"])).to_numpy(dtype=np.float64),
     )
-
-
-def _tiling_inputs(s: Sizes) -> np.ndarray:
-    """C, K, O, k: what FFT_TILING's class tree sees."""
-    return np.column_stack([s.channels, s.outputs, s.out_width, s.filter_width])

@@ -59,7 +59,6 @@ def feasible(algorithm: str, sizes: Sizes) -> np.ndarray:
     return ~np.zeros_like(ones)
 
 
-CLASSES = ("compute-bound", "memory-bound", "under-utilised")
 COMPUTE, MEMORY, UNDER_UTILISED = range(3)
 HIGH_PCT = 80.0
 """Utilisation from which a unit bounds the kernel: level 8 of nvprof's 0 … 10."""
@@ -78,21 +77,6 @@ def roofline_class(compute_us: np.ndarray, memory_us: np.ndarray, waves: np.ndar
     """The class where nothing was counted, (rows,): 2 below one wave, else the longer of the two roofline times."""
     return np.where(waves < 1, UNDER_UTILISED, np.where(compute_us >= memory_us, COMPUTE, MEMORY))
 
-
-def shares(classes: np.ndarray) -> dict[str, float]:
-    """Share of each class among the rows that have one (−1 has none), as SEER's network analysis reports it."""
-    known = classes[classes >= 0]
-    return {name: float((known == code).mean()) if len(known) else 0.0 for code, name in enumerate(CLASSES)}
-
-
-TITAN_XP_B_MAX: dict[str, dict[str, int]] = {
-    "IMPLICIT_GEMM": {"32x32": 240, "64x128": 120, "128x128": 120},
-    "IMPLICIT_PRECOMP_GEMM": {"128x32": 150, "128x64": 120, "128x128": 60},
-    "GEMM": {"32x32": 480, "64x128": 60, "128x128": 60},
-    "WINOGRAD": {"1x4x8": 60, "2x2x8": 60, "4x1x8": 60},
-    "WINOGRAD_NONFUSED": {"128x64": 120, "128x128": 60},
-}
-"""Algorithm → tile → blocks that a Titan Xp (30 SMs) holds at once; its keys are the tiles that SEER knows."""
 
 WINOGRAD_NONFUSED_STAGE = {3: (4, 36), 5: (9, 169)}
 """Filter width → (output tile's side, batched GEMMs) of non-fused Winograd."""
@@ -113,21 +97,15 @@ def winograd_blocks(batch: Number, width: Number, outputs: Number, tile: tuple[i
 
 
 def winograd_nonfused_blocks(
-    batch: Number,
-    out_width: Number,
-    outputs: Number,
-    filter_width: int,
-    tile_n: int,
-    *,
-    original: bool = False,
+    batch: Number, out_width: Number, outputs: Number, filter_width: int, tile_n: int
 ) -> Number:
     """Non-fused Winograd's GEMMs: k = 3: ⌈N·⌈O/4⌉²/128⌉·⌈K/t_n⌉·36; k = 5: ⌈N·⌈O/9⌉²/128⌉·⌈K/t_n⌉·169.
 
-    ``original`` takes t_n = 64 for every tile, as the original predicts (twice the blocks for 128×128).
+    The original predicts with t_n = 64 for every tile, which doubles the blocks of 128×128; this does not.
     """
     side, gemms = WINOGRAD_NONFUSED_STAGE[filter_width]
     across = ceil_div(out_width, side)
-    return ceil_div(batch * across * across, 128) * ceil_div(outputs, 64 if original else tile_n) * gemms
+    return ceil_div(batch * across * across, 128) * ceil_div(outputs, tile_n) * gemms
 
 
 def launched_blocks(
@@ -139,7 +117,6 @@ def launched_blocks(
     outputs: Number,
     out_width: Number,
     filter_width: int,
-    original: bool = False,
 ) -> Number:
     """Blocks of one algorithm's main kernel by its tile's name (``128x64``, ``1x4x8``); NaN for a tile without a rule.
 
@@ -149,7 +126,7 @@ def launched_blocks(
     if algorithm == "WINOGRAD" and len(sizes) == 3:
         return winograd_blocks(batch, width, outputs, (sizes[0], sizes[1], sizes[2]))
     if algorithm == "WINOGRAD_NONFUSED" and len(sizes) == 2 and filter_width in WINOGRAD_NONFUSED_STAGE:
-        return winograd_nonfused_blocks(batch, out_width, outputs, filter_width, sizes[1], original=original)
+        return winograd_nonfused_blocks(batch, out_width, outputs, filter_width, sizes[1])
     if not algorithm.startswith("WINOGRAD") and len(sizes) == 2:
         return gemm_blocks(batch, out_width, outputs, sizes[0], sizes[1])
     return 0 * batch + float("nan")

@@ -9,13 +9,12 @@ import pandas as pd
 
 from surrogate.dataset.rows import Rows
 from surrogate.features.algorithms import MECHANISMS
-from surrogate.models.base import TimeModel, from_plain, to_plain
+from surrogate.models.base import TimeModel
+from surrogate.models.baselines import LEAST_US
 from surrogate.models.least_squares import SEPARATOR, joined, key_columns
+from surrogate.models.plain import from_plain, to_plain
 from surrogate.models.seer.analytical import Analytical, TileFit, analytical, require_convolutions
 from surrogate.models.seer.physics import UNDER_UTILISED
-
-LEAST_US = 0.1
-"""No launch is faster; keeps every prediction positive."""
 
 
 class SeerTimeOnly(TimeModel):
@@ -35,15 +34,12 @@ class SeerTimeOnly(TimeModel):
         """Every level's fits."""
         self.fits_: dict[str, TileFit] = {}
         for part, terms in _mechanisms(rows):
-            for level, least in zip(_levels(rows.take(part), terms), self._least(), strict=True):
+            for place, level in enumerate(_levels(rows.take(part), terms), 1):
+                least = self.least_rows if place < len(_LEVELS) else 1  # the last takes what there is
                 for key, mine in pd.Series(level).groupby(level).indices.items():
                     if len(mine) >= least:
                         form, index = _form(str(key), terms), np.asarray(mine)
                         self.fits_[str(key)] = TileFit.fit(terms, form, index, time_us[part][index])
-
-    def _least(self) -> list[int]:
-        """Rows that a fit of each level needs; the last takes what there is."""
-        return [self.least_rows] * (len(_LEVELS) - 1) + [1]
 
     def _predict(self, rows: Rows) -> np.ndarray:
         """Positive times; NaN for an algorithm that training did not hold."""
