@@ -19,7 +19,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.features.families import Family
 from surrogate.models.base import TimeModel, dims, terms
 from surrogate.models.launch import call_costs
-from surrogate.models.trees import BoostedTimes, Trees, call_cost_us
+from surrogate.models.trees import BoostedTimes, StoredBooster, Trees, call_cost_us
 from surrogate.models.trend import Trend, trend_names
 
 ROWS_PER_THREAD = 4000
@@ -183,7 +183,7 @@ class _Boosted(TimeModel):
         """What `to_files` wrote."""
         model = cls(**params)
         model.times_ = times = BoostedTimes.from_files(files)
-        model.booster_ = times.trees.booster(len(times.columns) + 1)
+        model.booster_ = StoredBooster(times.trees, len(times.columns) + 1)
         model.candidates_, model.call_us_, model.trend_ = dict(times.codes), dict(times.call_us), times.trend
         return model
 

@@ -13,13 +13,14 @@ from itertools import product
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
 
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms, threads_for
 from surrogate.models.grid import Asked, Grid
-from surrogate.models.trees import Trees
+from surrogate.models.trees import StoredBooster, Trees
 
 SHARE = 0.7
 """Of the corrected interpolation in the mean, where neighbours are near."""
@@ -140,23 +141,34 @@ class InterpolatedTerms(TimeModel):
         if not len(inner):
             return added
         sizes = {name: asked.sizes[name][inner] for name in ends}
+        held = {name: size[inner] for name, size in asked.sizes.items()}
+        library = rows.frame["library"].to_numpy()[inner]
         names = [name for name in ends if off[name].any()]
-        total, weights = np.zeros(len(inner)), np.zeros(len(inner))
+        corners, weights, owners, whole = [], [], [], np.zeros(len(inner))
         for corner in product((0, 1), repeat=len(names)):
             weight, places = np.ones(len(inner)), {}
             for name, side in zip(names, corner, strict=True):
                 low, high = (end[inner] for end in ends[name])
                 places[name] = (low, high)[side]
                 weight *= _nearness(sizes[name], low, high, side)
-            frame = rows.frame.iloc[inner].assign(**places)
-            at = rows_of(frame.reset_index(drop=True), rows.family, rows.devices)
-            counted = np.flatnonzero(weight > 0)
-            if len(counted):
-                at = at.take(counted)
-                total[counted] += weight[counted] * self._at_ticks(at, self.terms_.predict(at))
-                weights[counted] += weight[counted]
-        # Inside the range the weights sum to 1, outside to less.
-        added[inner] = total / np.maximum(weights, 1.0)
+            fits = weight > 0
+            for _, misfit, _ in rows.family.geometry({**held, **places}, library):
+                fits &= ~misfit
+            counted = np.flatnonzero(fits)
+            changed = {name: place[counted] for name, place in places.items()}
+            corners.append(rows.frame.iloc[inner[counted]].assign(**changed))
+            weights.append(weight[counted])
+            owners.append(counted)
+            whole += weight
+        owner, weight = np.concatenate(owners), np.concatenate(weights)
+        if not len(owner):
+            return added
+        # All corners of all rows are one table, which is asked about once.
+        at = rows_of(pd.concat(corners, ignore_index=True), rows.family, rows.devices)
+        found = weight * self._at_ticks(at, self.terms_.predict(at))
+        total, used = (np.bincount(owner, weights=values, minlength=len(inner)) for values in (found, weight))
+        # All weights sum to 1, to less outside the range; those of corners that are no problems go to the others.
+        added[inner] = np.divide(total * whole, used, out=np.zeros(len(inner)), where=used > 0)
         return added
 
     def _at_ticks(self, rows: Rows, terms_us: np.ndarray) -> np.ndarray:
@@ -203,7 +215,7 @@ class InterpolatedTerms(TimeModel):
         model.trees_ = None
         if _TREES in files:
             model.trees_, model.columns_ = Trees.from_bytes(files[_TREES]), facts["columns"]
-            model.booster_ = model.trees_.booster(model.columns_)
+            model.booster_ = StoredBooster(model.trees_, model.columns_)
         return model
 
     @staticmethod

@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ LEAST_EXPONENT = 1022
 """Biased exponent of a float64 one less than that of 1.0."""
 CHUNK_ROWS = 8
 """Rows whose words are combined at once, so that they stay in the cache."""
+FEW_ROWS = 512
+"""Rows that numpy answers before XGBoost has read the trees."""
 MOST_POSITIVE = np.int32(2**31 - 1)
 
 
@@ -91,6 +94,16 @@ class Trees:
         ):
             raise InputError("the trees' nodes do not fit one another; the file is damaged")
         return trees
+
+    def sums(self, x: np.ndarray) -> np.ndarray:
+        """(rows,) float32 sums of the base score and the leaves of a few rows ``x`` (rows, columns) of float32."""
+        rows, node = np.arange(len(x))[:, None], np.tile(self.roots, (len(x), 1))
+        while (inner := self.left[node] >= 0).any():
+            value = x[rows, self.feature[node]]
+            goes_left = np.where(np.isnan(value), self.missing_left[node], value < self.value[node])
+            node = np.where(inner, self.left[node] + ~goes_left, node)
+        start = np.full((len(x), 1), self.base_score[0])
+        return np.add.accumulate(np.hstack([start, self.value[node]]), axis=1, dtype=np.float32)[:, -1]
 
     def booster(self, columns: int) -> Any:
         """An XGBoost booster of these trees on ``columns`` columns, for one thread."""
@@ -181,6 +194,27 @@ class Trees:
             number_of[goal[self.roots]],
             self.base_score,
         )
+
+
+class StoredBooster:
+    """Trees as an XGBoost booster that is made when many rows are asked for; few rows are answered sooner in numpy."""
+
+    def __init__(self, trees: Trees, columns: int) -> None:
+        self._trees, self._columns = trees, columns
+
+    @cached_property
+    def booster(self) -> Any:
+        """XGBoost's own."""
+        return self._trees.booster(self._columns)
+
+    def inplace_predict(self, x: np.ndarray) -> np.ndarray:
+        """(rows,) float32 sums of the trees for ``x`` (rows, columns)."""
+        return self._trees.sums(x) if len(x) < FEW_ROWS else self.booster.inplace_predict(x)
+
+    def set_param(self, settings: Mapping[str, Any]) -> None:
+        """As `xgboost.Booster.set_param`, once there is one."""
+        if "booster" in vars(self):
+            self.booster.set_param(settings)
 
 
 @dataclass(frozen=True, slots=True)

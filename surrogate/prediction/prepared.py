@@ -108,22 +108,6 @@ class SupportRules:
             self._kept[traits] = reasons
         return reasons
 
-    def _unmeasured(self, signature: str) -> str | None:
-        """Why a candidate that no size decides about is left out: in its setting others were measured, it was not.
-
-        On a GPU that was measured those measured there count, else those of any GPU.
-        """
-        s = self.setting
-        settings, here = "|".join((s.library, *s.values)) + "|", f"|{s.gpu}|"
-        own = [key for key in self.exact if key.startswith(settings) and here in key]
-        if own:
-            known = any(key.startswith(signature + here) for key in own)
-        else:
-            known = signature in self.general or not any(key.startswith(settings) for key in self.general)
-        if known:
-            return None
-        return f"{NEVER_MEASURED} with {', '.join(filter(None, s.values))}" + (f" on {s.gpu}" if own else "")
-
     def _reason(self, algorithm: str, problem: Any, traits: tuple[Any, ...]) -> str | None:
         """Statuses of this GPU and version decide, then those of any, then the library's documentation."""
         s = self.setting
@@ -134,8 +118,6 @@ class SupportRules:
         rule = s.family.refusal(s.library, s.values, algorithm, problem, self.rules_gpu)
         if rule and not where and not s.family.refusal(s.library, s.values, algorithm, problem, ""):
             return rule  # this GPU's own, of which statuses of other GPUs say nothing
-        if share is None and not traits and not rule:
-            return self._unmeasured(signature)
         share = overall if share is None else share
         if share is not None and share >= 0.5:
             return None
@@ -445,6 +427,8 @@ class SettingCache:
         start = "|".join((setting.library, *(values[name] for name in kind.candidate_key[:-1]))) + "|"
         names = sorted(key.removeprefix(start) for key in part.candidates if key.startswith(start))
         registry = {known.algorithm: known for known in kind.candidates(setting.library, setting.values)}
+        if not registry:
+            names = _measured_in(setting, part, names)
         order = {name: place for place, name in enumerate(registry)}
         pairs = [(name.partition("|")[0], name.partition("|")[2]) for name in names]
         pairs.sort(key=lambda pair: (order.get(pair[0], len(order)), pair))
@@ -463,6 +447,22 @@ class SettingCache:
             )
             for algorithm, solver in (*pairs, *((name, "") for name in registry if name not in measured))
         ), len(pairs)
+
+
+def _measured_in(setting: Setting, part: "Part", names: list[str]) -> list[str]:
+    """Those of ``names`` that were measured in the setting on this GPU; where none was, on any; where none was, all.
+
+    Of a library without a registry nothing else tells what it runs there.
+    """
+    start, here = "|".join((setting.library, *setting.values)) + "|", f"|{setting.gpu}|"
+    exact = {
+        key.removeprefix(start).split("|")[0]
+        for key in part.support.exact
+        if key.startswith(start) and here in key
+    }
+    general = {key.removeprefix(start).split("|")[0] for key in part.support.general if key.startswith(start)}
+    known = exact or general
+    return [name for name in names if name.partition("|")[0] in known] if known else names
 
 
 def unknown_algorithm(prepared: Prepared, algorithm: str) -> InputError:

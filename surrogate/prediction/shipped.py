@@ -144,7 +144,12 @@ def load(gpu_or_path: str | Path, *, gpu: str | None = None, library: str | None
     if gpu is not None:
         raise InputError(f"a GPU is named twice, {name!r} and {gpu!r}; gpu= goes with a bundle's path")
     device = _found(name)
-    return Predictor(_joined(_load(bundle_for(device, library))), gpu=name, library=library)
+    convolutions = {
+        label for bundle in shipped() if DEFAULT_FAMILY in bundle.families for label in bundle.libraries
+    }
+    others = {label for bundle in shipped() for label in bundle.libraries} - convolutions
+    own = Bundle({}) if library in others else _load(bundle_for(device, library))
+    return Predictor(_joined(own), gpu=name, library=library)
 
 
 def _serving(family: str, dtype: str, gpu_name: str) -> Shipped:
