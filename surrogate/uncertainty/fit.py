@@ -16,6 +16,7 @@ from surrogate.dataset.problems import device_names, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
 from surrogate.models.base import TimeModel, duplicate
 from surrogate.uncertainty.domain import distances_to, references_of
 from surrogate.uncertainty.intervals import ALL, COVERAGE, StepFunction, UnseenGpu, Widths, probability_best
@@ -284,25 +285,31 @@ def fit_unseen_gpu(
 ) -> UnseenGpu:
     """How far off times are on a GPU that was never measured, and what ``widths`` are multiplied by there.
 
-    Each of up to `MOST_GPUS` GPUs is left out with a part of the shapes, and predicted by a clone of ``model`` fitted
-    on the rest. Its errors are divided by the half widths that hold for any GPU (candidate, distance, time); a factor
-    is the `COVERAGE` quantile of these ratios, at least 1, every GPU with equal weight: over all rows, and of each math
-    type that two GPUs were left out with. The own share is that of ``judged`` (rows,) problems. Costs one fit a GPU.
-    The defaults for fewer than `LEAST_GPUS` GPUs, or for one shape.
+    Each of up to `MOST_GPUS` GPUs is left out, with all others of its architecture and with a part of the shapes, and
+    predicted by a clone of ``model`` fitted on the rest. Its errors are divided by the half widths that hold for any
+    GPU (candidate, distance, time); a factor is the `COVERAGE` quantile of these ratios, at least 1, every GPU with
+    equal weight: over all rows, and of each math type that two GPUs were left out with. The own share is that of
+    ``judged`` (rows,) problems. Costs one fit a GPU. The defaults for fewer than `LEAST_GPUS` architectures, or for one
+    shape.
     """
     judged, rows = judged[rows.ok], rows.take(rows.ok)
     device, names = device_names(rows.frame).astype(str), shape_names(rows.frame, rows.family)
     gpus, counts = np.unique(device, return_counts=True)
-    if len(gpus) < LEAST_GPUS or len(set(names)) < 2:
+    known = {name: rows.devices.get(name) or gpu(name) for name in gpus.tolist()}
+    largest: dict[str, str] = {}  # of each architecture the GPU with most rows
+    for name in gpus[np.argsort(-counts, kind="stable")].tolist():
+        largest.setdefault(known[name].architecture, name)
+    if len(largest) < LEAST_GPUS or len(set(names)) < 2:
         return UnseenGpu()
     most = MOST_GPUS if len(rows) <= LARGE_ROWS else LEAST_GPUS
     fold = fold_labels(names, GPU_FOLDS, seed)
     predicted, half = np.full(len(rows), np.nan), np.ones(len(rows))
-    for place, gpu in enumerate(gpus[np.argsort(-counts, kind="stable")[:most]]):
-        own = device == gpu
+    for place, (architecture, name) in enumerate(list(largest.items())[:most]):
+        own = device == name
+        siblings = np.isin(device, [other for other in known if known[other].architecture == architecture])
         folds = np.unique(fold[own])  # those of which the GPU has rows, another one for each GPU
         held_fold = folds[place % len(folds)]
-        inside, outside = (fold != held_fold) & ~own, np.flatnonzero(own & (fold == held_fold))
+        inside, outside = (fold != held_fold) & ~siblings, np.flatnonzero(own & (fold == held_fold))
         try:
             kept = np.random.default_rng(seed).permutation(np.flatnonzero(inside))[:LARGE_ROWS]
             rest, held = rows.take(np.sort(kept)), rows.take(outside)
