@@ -20,7 +20,6 @@ NAMES = (
     "small_to_large",
     "versions",
     "worst_errors",
-    "winners_3x3",
     "ablation",
     "counters",
     "networks",
