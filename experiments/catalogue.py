@@ -19,7 +19,6 @@ NAMES = (
     "miopen",
     "small_to_large",
     "versions",
-    "worst_errors",
     "ablation",
     "counters",
     "networks",
