@@ -8,6 +8,8 @@ sizes by their names in a dataset. ``ANSWERS`` has one row per query: ``time_us`
 
 import logging
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,19 +34,23 @@ def aiconfigurator(systems: str, queries: pd.DataFrame) -> tuple[np.ndarray, np.
             continue
         for name in MODES:
             database.set_default_database_mode(common.DatabaseMode[name])
-            for query in part.itertuples():
-                if mode[query.Index]:
+            for place, query in _each(part):
+                if mode[place]:
                     continue
                 try:
                     operation, sizes = _operation(query)
-                    time_us[query.Index] = 1e3 * float(operation._engine_query(database, **sizes))
-                    mode[query.Index] = name
+                    time_us[place] = 1e3 * float(operation._engine_query(database, **sizes))
+                    mode[place] = name
                 except (Exception, SystemExit):  # a refusal has many classes
                     continue
     return time_us, mode
 
 
-def _operation(query) -> tuple:
+def _each(part: pd.DataFrame) -> Iterator[tuple[int, Any]]:
+    return zip(part.index.tolist(), part.itertuples(), strict=True)
+
+
+def _operation(query: Any) -> tuple[Any, dict[str, int]]:
     """The SDK's operation, and the sizes that it is asked with."""
     from aiconfigurator_core.sdk import common
     from aiconfigurator_core.sdk.operations.attention import ContextAttention, GenerationAttention
@@ -88,15 +94,15 @@ def heuristics(queries: pd.DataFrame) -> np.ndarray:
     layout = nv.NvMatmulHeuristicsMatmulLayout.TN_ROW_MAJOR
     asked = queries[(queries["kind"] == "gemm") & (queries["dtype"] == "bf16")]
     for system, part in asked.groupby("system"):
-        board = getattr(nv.NvMatmulHeuristicsNvidiaGpu, known.get(system, ""), None)
+        board = getattr(nv.NvMatmulHeuristicsNvidiaGpu, known.get(str(system), ""), None)
         if board is None:
             continue
         hardware = library.createHardwareDescriptor()
         library.setHardwarePredefinedGpu(hardware, board)
-        for query in part.itertuples():
-            kernels = library.get_with_mnk(int(query.m), int(query.n), int(query.k), layout, 1, hardware)
+        for place, query in _each(part):
+            kernels = library.get_with_mnk(query.m, query.n, query.k, layout, 1, hardware)
             if kernels:
-                time_us[query.Index] = 1e6 * kernels[0]["runtime"]
+                time_us[place] = 1e6 * kernels[0]["runtime"]
     library.handle = None  # version 0.1.0.27 crashes where it destroys its handle
     return time_us
 

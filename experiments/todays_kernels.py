@@ -49,15 +49,15 @@ def rounds(
     frame: pd.DataFrame, kind: Family, gpus: list[str], judge: list[str], siblings: bool, seed: int
 ) -> Iterator[Round]:
     """All folds by shape, each with all judged GPUs, or with one of them and without its siblings."""
-    label, gpu = fold_labels(shape_names(frame, kind), FOLDS, seed), frame["gpu"].astype(str).to_numpy()
+    label, boards = fold_labels(shape_names(frame, kind), FOLDS, seed), frame["gpu"].astype(str).to_numpy()
     asked = np.ones(len(frame), dtype=bool)
     for column in set(JUDGED) & set(frame):
         asked &= frame[column].isin(JUDGED[column]).to_numpy()
     for fold in range(FOLDS):
         for own in [[name] for name in judge] if siblings else [judge]:
             left_out = set(own).union(*(part for part in SIBLINGS if set(own) & part)) if siblings else set()
-            train = (label != fold) & np.isin(gpu, sorted(set(gpus) - left_out))
-            yield np.flatnonzero(train), np.flatnonzero((label == fold) & asked & np.isin(gpu, own))
+            train = (label != fold) & np.isin(boards, sorted(set(gpus) - left_out))
+            yield np.flatnonzero(train), np.flatnonzero((label == fold) & asked & np.isin(boards, own))
 
 
 def unseen_gpu(frame: pd.DataFrame, train: Rows, test: Rows) -> Scores:
@@ -110,7 +110,7 @@ def answer(table: pd.DataFrame, reasons: list[str]) -> str:
     """Per judged GPU and population: each predictor's errors and slowdown."""
     texts = ["Median / p90 time error, slowdown"]
     whole = table[(table["part"] == "all") & (table["frameworks"] == "all")]
-    for (gpu, population), part in whole.groupby(["gpu", "population"], sort=False):
+    for (board, population), part in whole.groupby(["gpu", "population"], sort=False):
         words = []
         for row in part.to_dict("records"):
             figures = [row["model"]]
@@ -121,7 +121,7 @@ def answer(table: pd.DataFrame, reasons: list[str]) -> str:
                     f"{ratio(row['slowdown'])} {interval(row['slowdown_low'], row['slowdown_high'])}"
                 )
             words.append(" ".join(figures))
-        texts.append(f"{gpu}, {population}: {'; '.join(words)}")
+        texts.append(f"{board}, {population}: {'; '.join(words)}")
     return f"{'. '.join([*texts, *dict.fromkeys(reasons)])}."
 
 
