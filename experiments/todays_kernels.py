@@ -6,6 +6,7 @@ and those of its generation, too. Beside our models stand aiconfigurator's own a
 rows, nvMatmulHeuristics where it is installed, and what PIPEWEAVE published.
 """
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from surrogate.formats import aiconfigurator
 from surrogate.models.baselines import AlwaysBestSingle
 from surrogate.models.interpolated import InterpolatedTerms
 
+TABLES = HOME.parent / "out"
 FOLDS = 6
 JUDGED = {"operator": ("gemm", "attention", "moe"), "phase": ("context", "generation")}
 """Problems that aiconfigurator's SDK answers; others only train."""
@@ -127,7 +129,11 @@ def answer(table: pd.DataFrame, reasons: list[str]) -> str:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--family", type=click.Choice(list(PUBLISHED)), required=True)
-@click.option("--table", type=click.Path(path_type=Path), help="Imported table; made where it is missing.")
+@click.option(
+    "--table",
+    type=click.Path(path_type=Path),
+    help="Imported table, made where it is missing; out/aiconfigurator_FAMILY.parquet by default.",
+)
 @click.option(
     "--folds", type=click.IntRange(1, FOLDS), help=f"How many of {FOLDS} folds are judged: 1, of moe all."
 )
@@ -143,7 +149,10 @@ def answer(table: pd.DataFrame, reasons: list[str]) -> str:
     "--most-rows", default=InterpolatedTerms().most_rows, show_default=True, help="Rows that fit trees."
 )
 @click.option(
-    "--aiconfigurator-python", "python", default="python", help="Interpreter with aiconfigurator's SDK."
+    "--aiconfigurator-python",
+    "python",
+    default=sys.executable,
+    help="Interpreter with aiconfigurator's SDK; this one by default.",
 )
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), default=HOME, help="Where tables/ and figures/ lie.")
@@ -152,10 +161,15 @@ def main(
     most_rows: int, python: str, seed: int, out: Path,
 ) -> None:  # fmt: skip
     """The head-to-head on one family of today's kernels."""
-    siblings, kind, table = leave_out == "siblings", FAMILIES[family], table or out / f"{family}.parquet"
+    siblings, kind, table = (
+        leave_out == "siblings",
+        FAMILIES[family],
+        table or TABLES / f"aiconfigurator_{family}.parquet",
+    )
     name = f"todays_{family}{'_siblings' if siblings else ''}"
     with told(name):
         if not table.exists():
+            table.parent.mkdir(parents=True, exist_ok=True)
             made = aiconfigurator.read([systems_folder(python)], family=family)
             write_dataset(made.rows, table, candidates=made.candidates, metadata=made.metadata)
         frame = read_dataset(table).frame
