@@ -90,7 +90,9 @@ def heuristics(queries: pd.DataFrame) -> np.ndarray:
     time_us = np.full(len(queries), np.nan)
     known = {"h100_sxm": "H100_SXM", "h200_sxm": "H200_SXM", "b200_sxm": "B200", "l40s": "L40S",
              "a100_sxm": "A100_SXM_80GB", "gb200": "GB200_NVL", "gb300": "GB300_NVL"}  # fmt: skip
-    library = nv.NvMatmulHeuristicsInterface(nv.NvMatmulHeuristicsTarget.CUTLASS3, precision="TST")
+    # Of its targets and flags those that err least here.
+    tuned = nv.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING
+    library = nv.NvMatmulHeuristicsInterface(nv.NvMatmulHeuristicsTarget.GENERIC, "TST", flags=tuned)
     layout = nv.NvMatmulHeuristicsMatmulLayout.TN_ROW_MAJOR
     asked = queries[(queries["kind"] == "gemm") & (queries["dtype"] == "bf16")]
     for system, part in asked.groupby("system"):
@@ -99,6 +101,7 @@ def heuristics(queries: pd.DataFrame) -> np.ndarray:
             continue
         hardware = library.createHardwareDescriptor()
         library.setHardwarePredefinedGpu(hardware, board)
+        library.loadInternalDiscoverySet(layout, hardware)
         for place, query in _each(part):
             kernels = library.get_with_mnk(query.m, query.n, query.k, layout, 1, hardware)
             if kernels:
