@@ -26,7 +26,6 @@ from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.store import read_dataset, write_dataset
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES, Family
-from surrogate.features.gpu import gpu
 from surrogate.formats import aiconfigurator
 from surrogate.models.baselines import AlwaysBestSingle
 from surrogate.models.interpolated import InterpolatedTerms
@@ -48,14 +47,20 @@ Scores = dict[str, np.ndarray]
 
 
 def rounds(
-    frame: pd.DataFrame, kind: Family, gpus: list[str], judge: list[str], siblings: bool, seed: int
+    frame: pd.DataFrame,
+    kind: Family,
+    gpus: list[str],
+    judge: list[str],
+    siblings: bool,
+    count: int,
+    seed: int,
 ) -> Iterator[Round]:
-    """All folds by shape, each with all judged GPUs, or with one of them and without its siblings."""
+    """``count`` of the folds by shape, each with all judged GPUs, or with one of them and without its siblings."""
     label, boards = fold_labels(shape_names(frame, kind), FOLDS, seed), frame["gpu"].astype(str).to_numpy()
     asked = np.ones(len(frame), dtype=bool)
     for column in set(JUDGED) & set(frame):
         asked &= frame[column].isin(JUDGED[column]).to_numpy()
-    for fold in range(FOLDS):
+    for fold in range(count):
         for own in [[name] for name in judge] if siblings else [judge]:
             left_out = set(own).union(*(part for part in SIBLINGS if set(own) & part)) if siblings else set()
             train = (label != fold) & np.isin(boards, sorted(set(gpus) - left_out))
@@ -97,63 +102,95 @@ def others(python: str, train: Rows, test: Rows) -> tuple[Scores, str]:
     except InputError as error:
         return {}, str(error)
     bound = test.time_us >= HEURISTICS_LEAST_US
-    refused = ", ".join(
-        f"{name or 'refused'} {share:.1%}"
-        for name, share in found["mode"].value_counts(normalize=True).items()
-    )
-    scores = {
-        AICONFIGURATOR: found["time_us"].to_numpy(),
-        HEURISTICS: np.where(bound, found["heuristics_us"], np.nan),
-    }
-    return scores, f"aiconfigurator's answers: {refused}{complaint and f' ({complaint})'}"
+    shares = found["mode"].replace("", "refused").value_counts(normalize=True)
+    modes = ", ".join(f"{mode} {share:.1%}" for mode, share in shares.items())
+    scores = {AICONFIGURATOR: found["time_us"].to_numpy()}
+    if found["heuristics_us"].notna().any():
+        scores[HEURISTICS] = np.where(bound, found["heuristics_us"], np.nan)
+    return scores, f"aiconfigurator's answers: {modes}{complaint and f' ({complaint})'}"
+
+
+def measured(table: Path, family: str, python: str, judged: list[str]) -> pd.DataFrame:
+    """The family's rows, imported from the package that ``python`` has where the file is missing."""
+    if not table.exists():
+        table.parent.mkdir(parents=True, exist_ok=True)
+        made = aiconfigurator.read([systems_folder(python)], family=family)
+        write_dataset(made.rows, table, candidates=made.candidates, metadata=made.metadata)
+    frame = read_dataset(table).frame
+    known = sorted(frame["gpu"].unique())
+    for name in set(judged) - set(known):
+        raise InputError(f"--judge {name}: {table} has no such GPU; those with rows: {', '.join(known)}")
+    return frame
+
+
+def predicted(
+    frame: pd.DataFrame, part: Round, model: InterpolatedTerms, python: str, siblings: bool
+) -> tuple[pd.DataFrame, pd.DataFrame, str]:
+    """The tested rows, every predictor's scores of them, and what there is to know of aiconfigurator's."""
+    train, test = (rows_of(frame.iloc[index].reset_index(drop=True)) for index in part)
+    model.fit(train)
+    scores = {model.name: model.predict(test), model.terms_.name: model.terms_.predict(test)}
+    if siblings:
+        further, reason = (
+            unseen_gpu(frame, train, test),
+            "aiconfigurator has no table of a GPU that is left out",
+        )
+    else:
+        scores[HABIT] = AlwaysBestSingle().fit(train).predict(test)
+        further, reason = others(python, train, test)
+    return test.frame, pd.DataFrame(scores | further), reason
+
+
+def judgement(parts: list[tuple[pd.DataFrame, pd.DataFrame, str]], family: str) -> Outcome:
+    """The table of all rounds, its figure and its answer."""
+    frames, scored, reasons = zip(*parts, strict=True)
+    scores = pd.concat(scored, ignore_index=True)
+    rows = rows_of(pd.concat(frames, ignore_index=True))
+    found = verdicts(rows, {name: scores[name].to_numpy() for name in scores})
+    whole = found[(found["part"] == "all") & (found["frameworks"] == "all")]
+    shown = whole[whole["population"] == "raw"]
+    arms = ("median_low", "median_high")
+    figure = dots(shown, "gpu", "model", "median_error_pct", "median error, %", arms=arms)
+    if AICONFIGURATOR not in scores:
+        absent = pd.DataFrame([{"model": AICONFIGURATOR, "n": 0, "reason": reasons[0]}])
+        found = pd.concat([found, absent], ignore_index=True)
+    published = f"PIPEWEAVE, as published: {PUBLISHED[family]}"
+    return Outcome(found, figure, answer(whole, [*dict.fromkeys(reasons), published]))
 
 
 def answer(table: pd.DataFrame, reasons: list[str]) -> str:
     """Per judged GPU and population: each predictor's errors and slowdown."""
     texts = ["Median / p90 time error, slowdown"]
-    whole = table[(table["part"] == "all") & (table["frameworks"] == "all")]
-    for (board, population), part in whole.groupby(["gpu", "population"], sort=False):
+    for (board, population), part in table.groupby(["gpu", "population"], sort=False):
         words = []
         for row in part.to_dict("records"):
             figures = [row["model"]]
             if row["n"]:
                 figures.append(f"{percent(row['median_error_pct'])} / {percent(row['p90_error_pct'])}")
             if row["problems"]:
-                figures.append(
-                    f"{ratio(row['slowdown'])} {interval(row['slowdown_low'], row['slowdown_high'])}"
-                )
+                arms = interval(row["slowdown_low"], row["slowdown_high"])
+                figures.append(f"{ratio(row['slowdown'])} {arms}")
             words.append(" ".join(figures))
         texts.append(f"{board}, {population}: {'; '.join(words)}")
-    return f"{'. '.join([*texts, *dict.fromkeys(reasons)])}."
+    return f"{'. '.join([*texts, *reasons])}."
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--family", type=click.Choice(list(PUBLISHED)), required=True)
 @click.option(
-    "--table",
-    type=click.Path(path_type=Path),
-    help="Imported table, made where it is missing; out/aiconfigurator_FAMILY.parquet by default.",
+    "--table", type=click.Path(path_type=Path), help="Imported table; made where it is missing, in out/."
 )
 @click.option(
-    "--folds", type=click.IntRange(1, FOLDS), help=f"How many of {FOLDS} folds are judged: 1, of moe all."
+    "--folds", type=click.IntRange(1, FOLDS), help=f"How many of {FOLDS} are judged: 1, of moe all."
 )
 @click.option("--gpus", default="", metavar="A,B", help="GPUs that train; all of the table by default.")
 @click.option(
-    "--judge", default="h100-sxm,b200", show_default=True, metavar="A,B", help="GPUs that are judged."
+    "--judge", default="h100-sxm,b200", metavar="A,B", help="GPUs that are judged; these by default."
 )
 @click.option("--leave-out", default="none", type=click.Choice(["none", "siblings"]), show_default=True)
-@click.option(
-    "--rounds", "trees", default=InterpolatedTerms().rounds, show_default=True, help="Trees of each model."
-)
-@click.option(
-    "--most-rows", default=InterpolatedTerms().most_rows, show_default=True, help="Rows that fit trees."
-)
-@click.option(
-    "--aiconfigurator-python",
-    "python",
-    default=sys.executable,
-    help="Interpreter with aiconfigurator's SDK; this one by default.",
-)
+@click.option("--rounds", "trees", default=InterpolatedTerms().rounds, help="Trees of each model.")
+@click.option("--most-rows", default=InterpolatedTerms().most_rows, help="Rows that fit trees.")
+@click.option("--aiconfigurator-python", "python", default=sys.executable, help="Interpreter with its SDK.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), default=HOME, help="Where tables/ and figures/ lie.")
 def main(
@@ -161,60 +198,22 @@ def main(
     most_rows: int, python: str, seed: int, out: Path,
 ) -> None:  # fmt: skip
     """The head-to-head on one family of today's kernels."""
-    siblings, kind, table = (
-        leave_out == "siblings",
-        FAMILIES[family],
-        table or TABLES / f"aiconfigurator_{family}.parquet",
-    )
+    siblings = leave_out == "siblings"
     name = f"todays_{family}{'_siblings' if siblings else ''}"
+    judged = judge.split(",")
     with told(name):
-        if not table.exists():
-            table.parent.mkdir(parents=True, exist_ok=True)
-            made = aiconfigurator.read([systems_folder(python)], family=family)
-            write_dataset(made.rows, table, candidates=made.candidates, metadata=made.metadata)
-        frame = read_dataset(table).frame
-        judged = [gpu(each).name for each in judge.split(",")]
-        for each in set(judged) - set(frame["gpu"]):
-            raise InputError(
-                f"--judge {each}: {table} has {', '.join(sorted(frame['gpu'].unique()))}; name one of them"
-            )
-        trained = [gpu(each).name for each in gpus.split(",")] if gpus else sorted(frame["gpu"].unique())
+        frame = measured(table or TABLES / f"aiconfigurator_{family}.parquet", family, python, judged)
+        trained = gpus.split(",") if gpus else sorted(frame["gpu"].unique())
         frame = frame[frame["gpu"].isin({*trained, *judged}).to_numpy()].reset_index(drop=True)
-        parts, reasons = [], [f"PIPEWEAVE, as published: {PUBLISHED[family]}"]
-        count = (folds or (FOLDS if family == "moe" else 1)) * (len(judged) if siblings else 1)
-        for (train_at, test_at), _ in zip(
-            rounds(frame, kind, trained, judged, siblings, seed), range(count), strict=False
-        ):
-            train, test = (
-                rows_of(frame.iloc[index].reset_index(drop=True), kind) for index in (train_at, test_at)
-            )
-            model = InterpolatedTerms(rounds=trees, most_rows=most_rows, random_state=seed).fit(train)
-            scores = {model.name: model.predict(test), model.terms_.name: model.terms_.predict(test)}
-            if siblings:
-                scores |= unseen_gpu(frame, train, test)
-                reason = "aiconfigurator has no table of a GPU that is left out"
-            else:
-                scores[HABIT] = AlwaysBestSingle().fit(train).predict(test)
-                further, reason = others(python, train, test)
-                scores |= further
-            reasons.append(reason)
-            parts.append((test.frame, pd.DataFrame(scores)))
-        rows = rows_of(pd.concat([part for part, _ in parts], ignore_index=True), kind)
-        merged = pd.concat([scores for _, scores in parts], ignore_index=True)
-        found = verdicts(rows, {name: merged[name].to_numpy() for name in merged})
-        if AICONFIGURATOR not in merged:
-            found = pd.concat(
-                [found, pd.DataFrame([{"model": AICONFIGURATOR, "n": 0, "reason": reasons[-1]}])]
-            )
-        shown = found[
-            (found["part"] == "all") & (found["frameworks"] == "all") & (found["population"] == "raw")
+        model = InterpolatedTerms(rounds=trees, most_rows=most_rows, random_state=seed)
+        count = folds or (FOLDS if family == "moe" else 1)
+        parts = [
+            predicted(frame, part, model, python, siblings)
+            for part in rounds(frame, FAMILIES[family], trained, judged, siblings, count, seed)
         ]
-        figure = dots(
-            shown, "gpu", "model", "median_error_pct", "median error, %", arms=("median_low", "median_high")
-        )
-        text = answer(found, reasons)
-        write_outcome(name, Outcome(found, figure, text), out)
-    click.echo(text)
+        outcome = judgement(parts, family)
+        write_outcome(name, outcome, out)
+    click.echo(outcome.answer)
 
 
 if __name__ == "__main__":

@@ -71,11 +71,12 @@ def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> lis
     # 2. What every predictor says; of one with a time per framework, about the framework's fastest kernel alone.
     library = rows.frame["library"].astype(str).to_numpy()
     fastest = rows.time_us == pd.Series(rows.time_us).groupby([problem, library]).transform("min").to_numpy()
-    errors, slowdowns, records = {}, {}, []
+    times, errors, slowdowns, records = {}, {}, {}, []
     for name, score in scores.items():
         record: dict[str, Any] = {"model": name, "n": 0, "problems": 0}
         values = np.where(fastest, score, np.nan) if name in PER_FRAMEWORK else score
         if name not in ONLY_RANKS:
+            times[name] = values
             errors[name] = np.log(np.maximum(np.abs(np.log(values / rows.time_us)), 1e-6))
             record |= _time_record(values, rows)
         if name not in ONLY_TIMES:
@@ -90,6 +91,13 @@ def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> lis
                 if {record["model"], reference} <= set(logs):
                     difference = logs[record["model"]] - logs[reference]
                     record |= _interval(f"log_{kind}_vs_{reference}", difference, shapes)
+        if {record["model"], AICONFIGURATOR} <= set(times):
+            both = np.isfinite(times[AICONFIGURATOR])
+            found = time_errors(times[record["model"]][both], rows.time_us[both])
+            record["same_rows_median_pct"], record["same_rows_p90_pct"] = (
+                100 * found.median_ape,
+                100 * found.p90_ape,
+            )
     return records
 
 
@@ -111,12 +119,11 @@ def _choice_record(log_slowdown: np.ndarray, shape: np.ndarray) -> dict[str, Any
     known = np.isfinite(log_slowdown)
     if not known.any():
         return {}
-    slowdown = np.exp(log_slowdown[known])
     return {
         "problems": int(known.sum()),
         **{name: float(np.exp(value)) for name, value in _interval("slowdown", log_slowdown, shape).items()},
         "slowdown_pooled": float(np.exp(log_slowdown[known].mean())),
-        "missed_pct": 100 * float((slowdown > MISS).mean()),
+        "missed_pct": 100 * float((log_slowdown[known] > np.log(MISS)).mean()),
     }
 
 
