@@ -19,8 +19,6 @@ NAMES = (
     "miopen",
     "small_to_large",
     "versions",
-    "worst_errors",
-    "winners_3x3",
     "ablation",
     "counters",
     "networks",

@@ -76,14 +76,17 @@ def median_interval(error: np.ndarray, shape: np.ndarray) -> tuple[float, float]
     return float(low), float(high)
 
 
-def median_draws(error: np.ndarray, shape: np.ndarray) -> np.ndarray:
-    """(draws,) medians of ``error`` (rows,) on bootstrap draws of shapes; the draws depend on the shapes alone."""
+def median_draws(error: np.ndarray, shape: np.ndarray, share: float = 0.5) -> np.ndarray:
+    """(draws,) medians of ``error`` (rows,) on bootstrap draws of shapes; the draws depend on the shapes alone.
+
+    Another ``share`` than a half gives another quantile.
+    """
     names, code = np.unique(shape, return_inverse=True)
     order = np.argsort(error, kind="stable")
     medians = []
     for counts in resample_weights(len(names), DRAWS, seed=len(names)):
         below = np.cumsum(counts[code[order]])
-        medians.append(error[order[np.searchsorted(below, below[-1] / 2)]])
+        medians.append(error[order[np.searchsorted(below, below[-1] * share)]])
     return np.array(medians)
 
 

@@ -143,7 +143,6 @@ def effort(monkeypatch: pytest.MonkeyPatch) -> Effort:
     defaults = BoostedTerms.__init__.__defaults__
     assert defaults and BoostedTerms().rounds == defaults[0]
     monkeypatch.setattr(BoostedTerms.__init__, "__defaults__", (20, *defaults[1:]))
-    monkeypatch.setattr("experiments.winners_classes.ROUNDS", 10)
     return Effort(quick=True, models=("always-best-single", "roofline", "linear-terms", "boosted-terms"))
 
 

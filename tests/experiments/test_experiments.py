@@ -21,8 +21,6 @@ COLUMNS = {
     "miopen": "gpu candidate split model slowdown_macro median_error_pct",
     "small_to_large": "data training flops_over model median_error_pct",
     "versions": "kind older newer algorithm model ratio_median best_changed_pct",
-    "worst_errors": "gpu algorithm mechanism waves predicted_us predicted_over_measured traits",
-    "winners_3x3": "gpu accuracy_pct majority_pct class_predicted_median_error_pct drift_us",
     "ablation": "data variant median_error_pct error_change_pct slowdown_change_high",
     "networks": "network gpu batch model convs measured_us predicted_us error_pct other_predicted_us kind",
     "end_to_end": "network gpu pass measured_us predicted_us error_pct with_factor_error_pct",

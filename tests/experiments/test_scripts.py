@@ -1,4 +1,4 @@
-"""Command lines: answers on standard output, one line for what is wrong, exit statuses; and the training examples."""
+"""Command lines: answers on standard output, one line for what is wrong, exit statuses; and the bundles that ship."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from experiments import all as everything
-from experiments import fit_bundles, train_models
+from experiments import fit_bundles
 from experiments.catalogue import BEGIN, END, NAMES, experiment
 from experiments.experiment import Effort, Outcome, run_script, write_outcome
 from experiments.sources import FILES, Sources
 from surrogate.bundle.bundle import load
-from surrogate.features.errors import InputError
 
 
 def test_a_script_says_that_a_file_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,12 +41,12 @@ def test_a_script_writes_its_table_and_answers(
 def test_all_runs_processes_and_writes_the_page(sources: Sources, home: Path) -> None:
     """One experiment in its own process; the command in the row is the one that was run."""
     (home / "README.md").write_text(f"{BEGIN}\n{END}\n")
-    options = ["--quick", "--only", "worst_errors", "--data", str(sources.folder), "--out", str(home)]
+    options = ["--quick", "--only", "versions", "--data", str(sources.folder), "--out", str(home)]
     done = CliRunner().invoke(everything.main, options)
     assert done.exit_code == 0, done.output
     page = (home / "README.md").read_text()
-    assert "`python -m experiments.worst_errors --quick`" in page
-    assert "[worst_errors.svg](figures/worst_errors.svg)" in page
+    assert "`python -m experiments.versions --quick`" in page
+    assert "[versions.svg](figures/versions.svg)" in page
     assert str(home) not in page
 
 
@@ -122,19 +121,6 @@ def test_a_figure_of_an_earlier_run_does_not_stay(tmp_path: Path) -> None:
     write_outcome("x", Outcome(table, None, ""), tmp_path)
     assert not (tmp_path / "figures" / "x.svg").exists()
     assert (tmp_path / "tables" / "x.csv").read_text() == "value\n0.333333\n"
-
-
-def test_training_scripts(sources: Sources, effort: Effort, tmp_path: Path, capsys) -> None:
-    """Each leaves a bundle that loads, and says how good it is; an unknown GPU is told with those that are there."""
-    data = str(sources.path("cudnn"))
-    train_models.main(data, str(tmp_path / "models"))
-    assert "seer-time-only, conv: median error" in capsys.readouterr().out
-    train_models.main(data, str(tmp_path / "one"), "Tesla T4")
-    assert "other GPUs, seen shapes" in capsys.readouterr().out
-    for name in ("models", "one"):
-        assert load(tmp_path / name).card["data"]["rows"] > 0
-    with pytest.raises(InputError, match="Tesla T4, Tesla V100"):
-        train_models.main(data, str(tmp_path / "bundle"), "Tesla T5")
 
 
 def test_the_bundles_that_ship_are_fitted_from_their_tables(

@@ -1,4 +1,4 @@
-"""Figures with known answers: medians and their intervals, picks, changes, traits, variants, operators, drawings."""
+"""Figures with known answers: medians and their intervals, picks, changes, variants, operators, drawings."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -28,7 +28,6 @@ from experiments.verdicts import (
     ratio,
 )
 from experiments.versions import changes
-from experiments.worst_errors import shares, traits
 from surrogate.dataset.store import Dataset
 from surrogate.features.families import CONV
 from surrogate.features.problem import SIZE_COLUMNS
@@ -97,17 +96,6 @@ def test_changes_between_versions_known_answers() -> None:
         ("all", "no_longer_supported"): 0, ("all", "pairs"): 5, ("all", "best_changed_pct"): 50,
     }  # fmt: skip
     assert {place: table.loc[place] for place in known} == known
-
-
-def test_shares_rank_traits_by_lift(table) -> None:
-    """A trait that only the worst rows have stands first; `traits` has a mask for every row."""
-    rows = candidate_rows([Dataset(table(8))])
-    has = traits(rows)
-    assert len(has) == len(rows) and has["grouped"].sum() == (rows.frame["groups"] > 1).sum()
-    masks = {"common": np.ones(10, dtype=bool), "rare": np.arange(10) < 2, "absent": np.zeros(10, dtype=bool)}
-    ranked = shares(pd.DataFrame(masks), np.array([0, 1]), np.zeros(10))
-    assert list(ranked["trait"])[:2] == ["rare", "common"]
-    assert ranked["lift"].iloc[0] == pytest.approx(5) and np.isnan(ranked["lift"].iloc[2])
 
 
 def test_groups_of_terms_cover_each_once_and_a_variant_lacks_its_own() -> None:

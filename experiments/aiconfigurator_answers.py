@@ -1,0 +1,112 @@
+"""What aiconfigurator answers where its tables lack the judged shapes: its own, and those that it could inherit.
+
+Its SDK runs in an interpreter of the user's choice, on a copy of the family's tables without these shapes of any
+framework or version. Where a framework has several kernels of a problem, its one answer stands for the fastest of them.
+"""
+
+import subprocess
+from collections.abc import Collection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from surrogate.dataset.problems import shape_names
+from surrogate.features.errors import InputError
+from surrogate.features.families import Family
+from surrogate.formats.aiconfigurator import COLUMNS, ENDING, GPUS, TABLES
+
+SCRIPT = Path(__file__).with_name("aiconfigurator_queries.py")
+FIND = "from importlib.util import find_spec; print(find_spec('aiconfigurator_core').submodule_search_locations[0])"
+KNOWN_ROWS = 200
+"""Trained rows per GPU and framework that tell what an answer holds beside the kernel."""
+BESIDE = "context"
+"""The kind whose answers hold a further step of constant time, RoPE, which its tables do not time."""
+FOLDERS = {name: folder for folder, name in GPUS.items()}
+
+
+def systems_folder(python: str) -> Path:
+    """The tables of the package that this interpreter has. Raises `InputError` where it has none."""
+    try:
+        found = subprocess.run([python, "-c", FIND], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        raise InputError(
+            f"{python} has no aiconfigurator-core; name one that has by --aiconfigurator-python"
+        ) from None
+    return Path(found.stdout.strip()) / "systems"
+
+
+def reduced_tables(
+    systems: Path, to: Path, kind: Family, folders: Collection[str], held: Collection[str]
+) -> int:
+    """Copies the family's tables of these GPUs without the rows of the shapes ``held``; the number of rows left out."""
+    to.mkdir(parents=True)
+    for path in systems.glob("*.yaml"):
+        (to / path.name).write_bytes(path.read_bytes())
+    left_out = 0
+    for path in sorted(p for folder in folders for p in (systems / "data" / folder).rglob(f"*{ENDING}")):
+        if TABLES.get(path.name.removesuffix(ENDING), ("", {}))[0] != kind.name:
+            continue
+        table = pq.read_table(path)
+        frame = table.to_pandas().rename(columns=COLUMNS)
+        if not set(kind.shape_names) <= set(frame):
+            continue
+        kept = ~np.isin(shape_names(frame, kind), list(held))
+        left_out += int((~kept).sum())
+        target = to / path.relative_to(systems)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table.filter(pa.array(kept)), target)
+        for note in path.parent.glob("*.yaml"):
+            (target.parent / note.name).write_bytes(note.read_bytes())
+    return left_out
+
+
+def queries(frame: pd.DataFrame, kind: Family) -> pd.DataFrame:
+    """What the script is asked about each row: on which GPU, of which framework, and the problem."""
+    texts = {name: frame[name].astype(str).to_numpy() for name in kind.setting_names}
+    return frame[[*kind.size_names]].assign(
+        **texts,
+        system=[FOLDERS.get(name, name.replace("-", "_")) for name in frame["gpu"].astype(str)],
+        backend=frame["library"].astype(str),
+        version=frame["library_version"].astype(str),
+        kind=texts.get("phase", kind.name),
+    )
+
+
+def answers(
+    python: str, trained: pd.DataFrame, asked: pd.DataFrame, kind: Family
+) -> tuple[pd.DataFrame, str]:
+    """(rows of ``asked``) `time_us`, `mode` and `heuristics_us`, and what the script complained of.
+
+    No shape of ``asked`` is left in the tables; ``trained`` are rows that stay there. Raises `InputError` where the
+    package is missing.
+    """
+    systems = systems_folder(python)
+    known = trained[trained["gpu"].isin(asked["gpu"].unique()) & trained["time_us"].notna()]
+    known = known[known["phase"] == BESIDE] if "phase" in known else known.iloc[:0]
+    known = known.sample(frac=1.0, random_state=0).groupby(["gpu", "library"], observed=True).head(KNOWN_ROWS)
+    both = queries(pd.concat([asked, known], ignore_index=True), kind)
+    distinct = both.drop_duplicates().reset_index(drop=True)
+    with TemporaryDirectory() as folder:
+        tree, question, answer = (
+            Path(folder) / name for name in ("systems", "asked.parquet", "answers.parquet")
+        )
+        reduced_tables(systems, tree, kind, set(both["system"]), set(shape_names(asked, kind)))
+        distinct.to_parquet(question)
+        command = [python, str(SCRIPT), str(tree), str(question), str(answer)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise InputError(f"{python}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
+        found = both.merge(distinct.join(pd.read_parquet(answer)), how="left", on=list(both))
+    # A row that is in the tables is answered with its measured time and the constant beside it.
+    further = found["time_us"].iloc[len(asked) :] - known["time_us"].to_numpy()
+    constant = further.groupby([found["system"], found["backend"]]).median()
+    own = found.iloc[: len(asked)]
+    places = pd.MultiIndex.from_frame(own[["system", "backend"]])
+    beside = constant.reindex(places).fillna(0.0).to_numpy() * (own["kind"] == BESIDE)
+    return own[["mode", "heuristics_us"]].assign(time_us=own["time_us"] - beside), " ".join(
+        done.stderr.split()
+    )

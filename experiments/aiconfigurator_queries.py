@@ -1,0 +1,129 @@
+"""What aiconfigurator and nvMatmulHeuristics say of problems: ``aiconfigurator_queries.py SYSTEMS QUERIES ANSWERS``.
+
+It imports nothing of the project, so that any interpreter that has one of both packages can run it. ``SYSTEMS`` is a
+folder of aiconfigurator's tables; ``QUERIES``, parquet, has the columns ``system backend version kind dtype`` and the
+sizes by their names in a dataset. ``ANSWERS`` has one row per query: ``time_us``, NaN where it refuses, ``mode``
+(SILICON or HYBRID), and ``heuristics_us``, nvMatmulHeuristics' estimate of a bf16 product.
+"""
+
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+NAMES = {"bf16": "bfloat16", "int8_sq": "sq"}
+"""Element type of a dataset → of aiconfigurator; others keep their name."""
+MODES = ("SILICON", "HYBRID")
+"""The second is asked where the first refuses."""
+
+
+def aiconfigurator(systems: str, queries: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """(queries,) times in µs and the mode that gave each."""
+    from aiconfigurator_core.sdk import common, perf_database
+
+    logging.disable(logging.WARNING)
+    time_us, mode = np.full(len(queries), np.nan), np.full(len(queries), "", dtype=object)
+    for (system, backend, version), part in queries.groupby(["system", "backend", "version"]):
+        database = perf_database.get_database(
+            system, backend, version, systems_paths=[systems], allow_unlisted_version=True
+        )
+        if database is None:
+            continue
+        for name in MODES:
+            database.set_default_database_mode(common.DatabaseMode[name])
+            for place, query in _each(part):
+                if mode[place]:
+                    continue
+                try:
+                    operation, sizes = _operation(query)
+                    time_us[place] = 1e3 * float(operation._engine_query(database, **sizes))
+                    mode[place] = name
+                except (Exception, SystemExit):  # a refusal has many classes
+                    continue
+    return time_us, mode
+
+
+def _each(part: pd.DataFrame) -> Iterator[tuple[int, Any]]:
+    return zip(part.index.tolist(), part.itertuples(), strict=True)
+
+
+def _operation(query: Any) -> tuple[Any, dict[str, int]]:
+    """The SDK's operation, and the sizes that it is asked with."""
+    from aiconfigurator_core.sdk import common
+    from aiconfigurator_core.sdk.operations.attention import ContextAttention, GenerationAttention
+    from aiconfigurator_core.sdk.operations.gemm import GEMM
+    from aiconfigurator_core.sdk.operations.moe import MoE
+
+    dtype = NAMES.get(query.dtype, query.dtype)
+    if query.kind == "gemm":
+        return GEMM("", 1.0, query.n, query.k, common.GEMMQuantMode[dtype]), {"x": query.m}
+    if query.kind == "moe":
+        layer = (
+            query.hidden,
+            query.inter,
+            query.topk,
+            query.experts,
+            query.tensor_parallel,
+            query.expert_parallel,
+        )
+        gated = query.variant != "nongated"
+        quant = common.MoEQuantMode[dtype]
+        return MoE("", 1.0, *layer, quant, query.routing, 1, is_gated=gated), {"x": query.tokens}
+    cache = common.KVCacheQuantMode[NAMES.get(query.kv_dtype, query.kv_dtype)]
+    heads, options = (query.heads, query.kv_heads), {"window_size": query.window, "head_size": query.head_dim}
+    if query.kind == "generation":
+        return GenerationAttention("", 1.0, *heads, cache, **options), {
+            "batch_size": query.batch, "s": query.context_length,
+        }  # fmt: skip
+    return ContextAttention("", 1.0, *heads, cache, common.FMHAQuantMode[dtype], **options), {
+        "batch_size": query.batch, "s": query.query_length, "prefix": query.context_length - query.query_length,
+    }  # fmt: skip
+
+
+def heuristics(queries: pd.DataFrame) -> np.ndarray:
+    """(queries,) µs of the kernel that nvMatmulHeuristics ranks first, for bf16 products on GPUs that it knows."""
+    import nvMatmulHeuristics as nv  # noqa: N813
+
+    time_us = np.full(len(queries), np.nan)
+    known = {"h100_sxm": "H100_SXM", "h200_sxm": "H200_SXM", "b200_sxm": "B200", "l40s": "L40S",
+             "a100_sxm": "A100_SXM_80GB", "gb200": "GB200_NVL", "gb300": "GB300_NVL"}  # fmt: skip
+    # Of its targets and flags those that err least here.
+    tuned = nv.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING
+    library = nv.NvMatmulHeuristicsInterface(nv.NvMatmulHeuristicsTarget.GENERIC, "TST", flags=tuned)
+    layout = nv.NvMatmulHeuristicsMatmulLayout.TN_ROW_MAJOR
+    asked = queries[(queries["kind"] == "gemm") & (queries["dtype"] == "bf16")]
+    for system, part in asked.groupby("system"):
+        board = getattr(nv.NvMatmulHeuristicsNvidiaGpu, known.get(str(system), ""), None)
+        if board is None:
+            continue
+        hardware = library.createHardwareDescriptor()
+        library.setHardwarePredefinedGpu(hardware, board)
+        library.loadInternalDiscoverySet(layout, hardware)
+        for place, query in _each(part):
+            kernels = library.get_with_mnk(query.m, query.n, query.k, layout, 1, hardware)
+            if kernels:
+                time_us[place] = 1e6 * kernels[0]["runtime"]
+    library.handle = None  # version 0.1.0.27 crashes where it destroys its handle
+    return time_us
+
+
+def main(systems: str, queries: str, answers: str) -> None:
+    """Writes the answers; a package that is missing is told on standard error, and leaves NaN."""
+    asked = pd.read_parquet(queries)
+    found = pd.DataFrame({"time_us": np.nan, "mode": "", "heuristics_us": np.nan}, index=asked.index)
+    try:
+        found["time_us"], found["mode"] = aiconfigurator(systems, asked)
+    except ImportError as error:
+        print(f"aiconfigurator: {error}", file=sys.stderr)
+    try:
+        found["heuristics_us"] = heuristics(asked)
+    except (ImportError, OSError) as error:
+        print(f"nvMatmulHeuristics: {error}", file=sys.stderr)
+    found.to_parquet(answers)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

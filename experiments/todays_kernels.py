@@ -1,0 +1,220 @@
+"""Who foretells today's kernels best: our models, aiconfigurator, or always the best single candidate?
+
+GEMM, attention and mixture-of-experts kernels of TensorRT-LLM, vLLM and SGLang, from aiconfigurator's tables. Whole
+shapes are held out, on every GPU and of every framework and version; ``--leave-out siblings`` holds out the judged GPU
+and those of its generation, too. Beside our models stand aiconfigurator's own answers from tables without the same
+rows, nvMatmulHeuristics where it is installed, and what PIPEWEAVE published.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+import pandas as pd
+
+from experiments.aiconfigurator_answers import answers, systems_folder
+from experiments.drawing import dots
+from experiments.experiment import HOME, Outcome, told, write_outcome
+from experiments.held_out import Round
+from experiments.todays_verdicts import AICONFIGURATOR, HABIT, HEURISTICS, NEAREST_HABIT, verdicts
+from experiments.verdicts import interval, percent, ratio
+from surrogate.dataset.problems import joined, shape_names
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.splits import fold_labels
+from surrogate.dataset.store import read_dataset, write_dataset
+from surrogate.features.errors import InputError
+from surrogate.features.families import FAMILIES, Family
+from surrogate.formats import aiconfigurator
+from surrogate.models.baselines import AlwaysBestSingle
+from surrogate.models.interpolated import InterpolatedTerms
+
+TABLES = HOME.parent / "out"
+FOLDS = 6
+JUDGED = {"operator": ("gemm", "attention", "moe"), "phase": ("context", "generation")}
+"""Problems that aiconfigurator's SDK answers; others only train."""
+SIBLINGS = ({"h100-sxm", "h200-sxm"}, {"b200", "b300", "gb200", "gb300"})
+HEURISTICS_LEAST_US = 50.0
+"""nvMatmulHeuristics leaves the launch out, so it is judged where that hardly counts."""
+PUBLISHED = {
+    "gemm": "median error 4.1 %, mean 8.4 %, fp8 3.9 %",
+    "attention": "error 15.5 %",
+    "moe": "no figure",
+}
+"""What PIPEWEAVE's authors say of their model, on their own rows."""
+Scores = dict[str, np.ndarray]
+
+
+def rounds(
+    frame: pd.DataFrame,
+    kind: Family,
+    gpus: list[str],
+    judge: list[str],
+    siblings: bool,
+    count: int,
+    seed: int,
+) -> Iterator[Round]:
+    """``count`` of the folds by shape, each with all judged GPUs, or with one of them and without its siblings."""
+    label, boards = fold_labels(shape_names(frame, kind), FOLDS, seed), frame["gpu"].astype(str).to_numpy()
+    asked = np.ones(len(frame), dtype=bool)
+    for column in set(JUDGED) & set(frame):
+        asked &= frame[column].isin(JUDGED[column]).to_numpy()
+    for fold in range(count):
+        for own in [[name] for name in judge] if siblings else [judge]:
+            left_out = set(own).union(*(part for part in SIBLINGS if set(own) & part)) if siblings else set()
+            train = (label != fold) & np.isin(boards, sorted(set(gpus) - left_out))
+            yield np.flatnonzero(train), np.flatnonzero((label == fold) & asked & np.isin(boards, own))
+
+
+def unseen_gpu(frame: pd.DataFrame, train: Rows, test: Rows) -> Scores:
+    """What stands beside a model on a GPU that training lacks; all but the second know rows that it does not.
+
+    The best single candidate of this GPU, from its other shapes; that of the nearest GPU; the nearest GPU's time of
+    the same row, scaled by the roofline.
+    """
+    kind, own = test.family, frame[frame["gpu"].isin(test.frame["gpu"].unique()).to_numpy()]
+    own = own[~np.isin(shape_names(own, kind), shape_names(test.frame, kind))]
+    habit = AlwaysBestSingle().fit(rows_of(own.reset_index(drop=True), kind))
+    near, there = nearest(test, sorted(train.frame["gpu"].astype(str).unique()))
+    near_habit = AlwaysBestSingle().fit(train.take((train.frame["gpu"] == near).to_numpy()))
+    # The row of any version of the framework.
+    columns = [name for name in kind.row_key if name not in ("gpu", "library_version")]
+    rows = frame[(frame["gpu"] == near).to_numpy()]
+    times = rows["time_us"].groupby(joined(rows, columns).to_numpy()).median()
+    copied = times.reindex(joined(test.frame, columns)).to_numpy() * test.roofline_us / there.roofline_us
+    ranks = {HABIT: habit.predict(test), NEAREST_HABIT: near_habit.predict(there)}
+    return {**ranks, "copy of the nearest GPU": copied}
+
+
+def nearest(test: Rows, gpus: list[str]) -> tuple[str, Rows]:
+    """The GPU whose rooflines of these rows differ least in log time, and the rows as if they were its own."""
+    moved = {name: rows_of(test.frame.assign(gpu=name), test.family, test.devices) for name in gpus}
+    apart = {name: np.abs(np.log(rows.roofline_us / test.roofline_us)).mean() for name, rows in moved.items()}
+    name = min(apart, key=lambda each: apart[each])
+    return name, moved[name]
+
+
+def others(python: str, train: Rows, test: Rows) -> tuple[Scores, str]:
+    """What aiconfigurator and nvMatmulHeuristics say of the tested rows, and what there is to know of it."""
+    try:
+        found, complaint = answers(python, train.frame, test.frame, test.family)
+    except InputError as error:
+        return {}, str(error)
+    bound = test.time_us >= HEURISTICS_LEAST_US
+    shares = found["mode"].replace("", "refused").value_counts(normalize=True)
+    modes = ", ".join(f"{mode} {share:.1%}" for mode, share in shares.items())
+    scores = {AICONFIGURATOR: found["time_us"].to_numpy()}
+    if found["heuristics_us"].notna().any():
+        scores[HEURISTICS] = np.where(bound, found["heuristics_us"], np.nan)
+    return scores, f"aiconfigurator's answers: {modes}{complaint and f' ({complaint})'}"
+
+
+def measured(table: Path, family: str, python: str, judged: list[str]) -> pd.DataFrame:
+    """The family's rows, imported from the package that ``python`` has where the file is missing."""
+    if not table.exists():
+        table.parent.mkdir(parents=True, exist_ok=True)
+        made = aiconfigurator.read([systems_folder(python)], family=family)
+        write_dataset(made.rows, table, candidates=made.candidates, metadata=made.metadata)
+    frame = read_dataset(table).frame
+    known = sorted(frame["gpu"].unique())
+    for name in set(judged) - set(known):
+        raise InputError(f"--judge {name}: {table} has no such GPU; those with rows: {', '.join(known)}")
+    return frame
+
+
+def predicted(
+    frame: pd.DataFrame, part: Round, model: InterpolatedTerms, python: str, siblings: bool
+) -> tuple[pd.DataFrame, pd.DataFrame, str]:
+    """The tested rows, every predictor's scores of them, and what there is to know of aiconfigurator's."""
+    train, test = (rows_of(frame.iloc[index].reset_index(drop=True)) for index in part)
+    model.fit(train)
+    scores = {model.name: model.predict(test), model.terms_.name: model.terms_.predict(test)}
+    if siblings:
+        further, reason = (
+            unseen_gpu(frame, train, test),
+            "aiconfigurator has no table of a GPU that is left out",
+        )
+    else:
+        scores[HABIT] = AlwaysBestSingle().fit(train).predict(test)
+        further, reason = others(python, train, test)
+    return test.frame, pd.DataFrame(scores | further), reason
+
+
+def judgement(parts: list[tuple[pd.DataFrame, pd.DataFrame, str]], family: str) -> Outcome:
+    """The table of all rounds, its figure and its answer."""
+    frames, scored, reasons = zip(*parts, strict=True)
+    scores = pd.concat(scored, ignore_index=True)
+    rows = rows_of(pd.concat(frames, ignore_index=True))
+    found = verdicts(rows, {name: scores[name].to_numpy() for name in scores})
+    whole = found[(found["part"] == "all") & (found["frameworks"] == "all")]
+    shown = whole[whole["population"] == "raw"]
+    arms = ("median_low", "median_high")
+    figure = dots(shown, "gpu", "model", "median_error_pct", "median error, %", arms=arms)
+    if AICONFIGURATOR not in scores:
+        absent = pd.DataFrame([{"model": AICONFIGURATOR, "n": 0, "reason": reasons[0]}])
+        found = pd.concat([found, absent], ignore_index=True)
+    published = f"PIPEWEAVE, as published: {PUBLISHED[family]}"
+    return Outcome(found, figure, answer(whole, [*dict.fromkeys(reasons), published]))
+
+
+def answer(table: pd.DataFrame, reasons: list[str]) -> str:
+    """Per judged GPU and population: each predictor's errors and slowdown."""
+    texts = ["Median / p90 time error, slowdown"]
+    for (board, population), part in table.groupby(["gpu", "population"], sort=False):
+        words = []
+        for row in part.to_dict("records"):
+            figures = [row["model"]]
+            if row["n"]:
+                figures.append(f"{percent(row['median_error_pct'])} / {percent(row['p90_error_pct'])}")
+            if row["problems"]:
+                arms = interval(row["slowdown_low"], row["slowdown_high"])
+                figures.append(f"{ratio(row['slowdown'])} {arms}")
+            words.append(" ".join(figures))
+        texts.append(f"{board}, {population}: {'; '.join(words)}")
+    return f"{'. '.join([*texts, *reasons])}."
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--family", type=click.Choice(list(PUBLISHED)), required=True)
+@click.option(
+    "--table", type=click.Path(path_type=Path), help="Imported table; made where it is missing, in out/."
+)
+@click.option(
+    "--folds", type=click.IntRange(1, FOLDS), help=f"How many of {FOLDS} are judged: 1, of moe all."
+)
+@click.option("--gpus", default="", metavar="A,B", help="GPUs that train; all of the table by default.")
+@click.option(
+    "--judge", default="h100-sxm,b200", metavar="A,B", help="GPUs that are judged; these by default."
+)
+@click.option("--leave-out", default="none", type=click.Choice(["none", "siblings"]), show_default=True)
+@click.option("--rounds", "trees", default=InterpolatedTerms().rounds, help="Trees of each model.")
+@click.option("--most-rows", default=InterpolatedTerms().most_rows, help="Rows that fit trees.")
+@click.option("--aiconfigurator-python", "python", default=sys.executable, help="Interpreter with its SDK.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), default=HOME, help="Where tables/ and figures/ lie.")
+def main(
+    family: str, table: Path | None, folds: int | None, gpus: str, judge: str, leave_out: str, trees: int,
+    most_rows: int, python: str, seed: int, out: Path,
+) -> None:  # fmt: skip
+    """The head-to-head on one family of today's kernels."""
+    siblings = leave_out == "siblings"
+    name = f"todays_{family}{'_siblings' if siblings else ''}"
+    judged = judge.split(",")
+    with told(name):
+        frame = measured(table or TABLES / f"aiconfigurator_{family}.parquet", family, python, judged)
+        trained = gpus.split(",") if gpus else sorted(frame["gpu"].unique())
+        frame = frame[frame["gpu"].isin({*trained, *judged}).to_numpy()].reset_index(drop=True)
+        model = InterpolatedTerms(rounds=trees, most_rows=most_rows, random_state=seed)
+        count = folds or (FOLDS if family == "moe" else 1)
+        parts = [
+            predicted(frame, part, model, python, siblings)
+            for part in rounds(frame, FAMILIES[family], trained, judged, siblings, count, seed)
+        ]
+        outcome = judgement(parts, family)
+        write_outcome(name, outcome, out)
+    click.echo(outcome.answer)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m experiments.todays_kernels")

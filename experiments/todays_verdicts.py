@@ -1,0 +1,137 @@
+"""How predictions of today's kernels are judged: raw, and by the rule of a fair judge of tables as noisy as these.
+
+The rule: rows that stand out of their line (``spike``) are left out; a choice counts where the second best is far
+enough behind; a pick over 5 % slower than the best is a miss. Floors of a harness are not in an imported table.
+A framework's own predictor has one time per problem: that of the framework's fastest kernel, which it is taken to run.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.verdicts import median_draws
+from surrogate.dataset.rows import Rows
+from surrogate.evaluation.judge import Candidates, choose, resample_weights, shape_interval, time_errors
+from surrogate.models.baselines import AlwaysBestSingle
+
+AICONFIGURATOR, HEURISTICS, HABIT = "aiconfigurator", "nvMatmulHeuristics", AlwaysBestSingle.name
+NEAREST_HABIT = "best single of the nearest GPU"
+ONLY_RANKS, ONLY_TIMES, PER_FRAMEWORK = (HABIT, NEAREST_HABIT), (HEURISTICS,), (AICONFIGURATOR,)
+"""Predictors that rank candidates without a time, that have a time but no choice, and with one time per framework."""
+MARGINS, OTHER_MARGIN = {"gemm": 0.10}, 0.05
+"""By family, how far behind the second best is, at least, where a cleaned choice counts."""
+MISS = 1.05
+DRAWS = 1000
+FRAMEWORKS = {"all": (), "trtllm + vllm": ("trtllm", "vllm")}
+"""sglang's fp8_block on Blackwell holds the quantisation of activations, so the two others stand apart, too."""
+
+
+def verdicts(rows: Rows, scores: Mapping[str, np.ndarray]) -> pd.DataFrame:
+    """One row per GPU, part (a phase or element type, or all), frameworks, population and predictor.
+
+    ``scores`` (rows,): µs or ranks, NaN where a predictor has none. Errors and missed picks are in percent.
+    """
+    records = []
+    for labels, kept, margin in _parts(rows):
+        part = rows.take(kept)
+        own = {name: values[kept] for name, values in scores.items()}
+        records += [{**labels, **record} for record in _records(part, own, margin)]
+    return pd.DataFrame(records)
+
+
+def _parts(rows: Rows) -> Iterator[tuple[dict[str, str], np.ndarray, float]]:
+    """Labels, a mask of the rows, and the margin of a choice."""
+    column = "phase" if "phase" in rows.family.settings else "dtype"
+    gpu, value, library = (rows.frame[name].astype(str).to_numpy() for name in ("gpu", column, "library"))
+    clean = ~rows.frame["spike"].to_numpy()
+    margin = MARGINS.get(rows.family.name, OTHER_MARGIN)
+    for name in sorted(set(gpu)):
+        for part in ("all", *sorted(set(value[gpu == name]))):
+            for frameworks, wanted in FRAMEWORKS.items():
+                own = (gpu == name) & ((part == "all") | (value == part))
+                own &= np.isin(library, wanted) if wanted else True
+                for population, kept, least in (("raw", own, 0.0), ("cleaned", own & clean, margin)):
+                    labels = {"gpu": name, "part": part, "frameworks": frameworks, "population": population}
+                    if kept.any():
+                        yield labels, kept, least
+
+
+def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> list[dict[str, Any]]:
+    """Per predictor: errors of its times, slowdowns of its choices, and both against the two references."""
+    problem, every = pd.factorize(rows.problem)[0], np.ones(len(rows), dtype=bool)
+    candidates = Candidates(problem, rows.time_us, every, rows.order)
+    # 1. Which problems have a choice that counts: two candidates or more, the second best far enough behind.
+    ranked = np.lexsort((rows.time_us, problem))
+    first = np.searchsorted(problem[ranked], np.arange(candidates.count))
+    second_us = rows.time_us[ranked[np.minimum(first + 1, len(rows) - 1)]]
+    judged = (np.bincount(problem) > 1) & (second_us >= (1 + margin) * candidates.best_us())
+    shape = rows.shape[ranked[first]]
+    # 2. What every predictor says; of one with a time per framework, about the framework's fastest kernel alone.
+    library = rows.frame["library"].astype(str).to_numpy()
+    fastest = rows.time_us == pd.Series(rows.time_us).groupby([problem, library]).transform("min").to_numpy()
+    times, errors, slowdowns, records = {}, {}, {}, []
+    for name, score in scores.items():
+        record: dict[str, Any] = {"model": name, "n": 0, "problems": 0}
+        values = np.where(fastest, score, np.nan) if name in PER_FRAMEWORK else score
+        if name not in ONLY_RANKS:
+            times[name] = values
+            errors[name] = np.log(np.maximum(np.abs(np.log(values / rows.time_us)), 1e-6))
+            record |= _time_record(values, rows)
+        if name not in ONLY_TIMES:
+            choice = choose(candidates, values, every)
+            slowdowns[name] = np.where(judged & choice.made, np.log(choice.slowdown), np.nan)
+            record |= _choice_record(slowdowns[name], shape)
+        records.append(record)
+    # 3. Against the references, row by row and problem by problem.
+    for record in records:
+        for kind, logs, shapes in (("error", errors, rows.shape), ("slowdown", slowdowns, shape)):
+            for reference in (AICONFIGURATOR, HABIT):
+                if {record["model"], reference} <= set(logs):
+                    difference = logs[record["model"]] - logs[reference]
+                    record |= _interval(f"log_{kind}_vs_{reference}", difference, shapes)
+        if {record["model"], AICONFIGURATOR} <= set(times):
+            both = np.isfinite(times[AICONFIGURATOR])
+            found = time_errors(times[record["model"]][both], rows.time_us[both])
+            record["same_rows_median_pct"], record["same_rows_p90_pct"] = (
+                100 * found.median_ape,
+                100 * found.p90_ape,
+            )
+    return records
+
+
+def _time_record(predicted_us: np.ndarray, rows: Rows) -> dict[str, Any]:
+    known = np.isfinite(predicted_us)
+    if not known.any():
+        return {}
+    found = time_errors(predicted_us[known], rows.time_us[known])
+    error, shape = np.abs(predicted_us[known] / rows.time_us[known] - 1), rows.shape[known]
+    record: dict[str, Any] = {"n": found.n, "mean_error_pct": 100 * found.mape}
+    for name, share, middle in (("median", 0.5, found.median_ape), ("p90", 0.9, found.p90_ape)):
+        low, high = np.quantile(median_draws(error, shape, share), [0.025, 0.975])
+        record |= {f"{name}_error_pct": 100 * middle, f"{name}_low": 100 * low, f"{name}_high": 100 * high}
+    return record
+
+
+def _choice_record(log_slowdown: np.ndarray, shape: np.ndarray) -> dict[str, Any]:
+    """Geometric means over shapes, with their interval, and over problems; the share of misses."""
+    known = np.isfinite(log_slowdown)
+    if not known.any():
+        return {}
+    return {
+        "problems": int(known.sum()),
+        **{name: float(np.exp(value)) for name, value in _interval("slowdown", log_slowdown, shape).items()},
+        "slowdown_pooled": float(np.exp(log_slowdown[known].mean())),
+        "missed_pct": 100 * float((log_slowdown[known] > np.log(MISS)).mean()),
+    }
+
+
+def _interval(name: str, values: np.ndarray, shape: np.ndarray) -> dict[str, float]:
+    """The mean over shapes of the finite values, with its 95 % interval."""
+    known = np.isfinite(values)
+    if not known.any():
+        return {}
+    names, code = np.unique(shape[known], return_inverse=True)
+    found = shape_interval(values[known], code, resample_weights(len(names), DRAWS, seed=0), macro=True)
+    return {name: found.mid, f"{name}_low": found.low, f"{name}_high": found.high}

@@ -1,0 +1,44 @@
+"""The head-to-head on an invented table, without aiconfigurator: who is judged, on what, and why one is not."""
+
+import sys
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from experiments import todays_kernels
+from surrogate.dataset.store import write_dataset
+
+SLOW = {"vllm": 1.0, "trtllm": 1.2, "sglang": 1.5}
+
+
+@pytest.mark.parametrize("leave_out", ["none", "siblings"])
+def test_a_head_to_head_without_the_sdk(
+    leave_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.todays_verdicts.DRAWS", 20)
+    sizes = product(
+        ("h100-sxm", "h200-sxm", "b200"), SLOW, (1, 64, 4096), (512, 1024, 2048, 4096), (512, 1024, 2048)
+    )
+    frame = pd.DataFrame(list(sizes), columns=["gpu", "library", "m", "n", "k"])
+    time_us = (5.0 + frame["m"] * frame["n"] * frame["k"] / 1e8) * frame["library"].map(SLOW)
+    frame = frame.assign(
+        family="gemm", operator="gemm", dtype="bf16", math="default", variant="", batch=1, library_version="1",
+        algorithm=frame["library"], status="ok", time_us=time_us, spike=np.arange(len(frame)) % 10 == 0,
+    )  # fmt: skip
+    write_dataset(frame, tmp_path / "gemm.parquet", candidates="listed")
+    words = f"--family gemm --table {tmp_path / 'gemm.parquet'} --judge h100-sxm --rounds 5 --leave-out {leave_out}"
+    words += f" --aiconfigurator-python {sys.executable}-none --out {tmp_path}"
+    done = CliRunner().invoke(todays_kernels.main, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    name = "todays_gemm" + "_siblings" * (leave_out == "siblings")
+    table = pd.read_csv(tmp_path / "tables" / f"{name}.csv").set_index("model")
+    assert table.loc["aiconfigurator", "n"] == 0 and isinstance(table.loc["aiconfigurator", "reason"], str)
+    raw = table[(table["population"] == "raw") & (table["part"] == "all") & (table["frameworks"] == "all")]
+    assert raw.loc["always-best-single", "slowdown"] == 1.0 and raw.loc["interpolated-terms", "problems"] == 6
+    if leave_out == "siblings":  # B200 is as fast as H100 here, so its copy is off by their rooflines' ratio
+        assert raw.loc["best single of the nearest GPU", "slowdown"] == 1.0
+        assert raw.loc["copy of the nearest GPU", "median_error_pct"] > 10
