@@ -1,7 +1,7 @@
 """What ships in the package, made of the public tables: ``python -m experiments.fit_bundles [DATA [OUT]]``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,19 @@ SHIPPED = HOME.parent / "surrogate" / "bundled"
 
 @dataclass(frozen=True)
 class Plan:
-    """One bundle: its ``files``, licence ``notices``, filters, ``candidate``, and how many ``shapes`` (None: all).
+    """One bundle: its ``files``, filters, ``candidate``, and how many ``shapes`` (None: all).
 
     A sample keeps fits of half a million rows to minutes and bundles to megabytes; `seer train` takes everything. With
-    ``family`` the rows are that family's in the installed package aiconfigurator-core, whose reader names the licence.
+    ``notices`` the files are tables of operators, which do not tell their licence; with ``family`` the rows are that
+    family's in the installed package aiconfigurator-core.
     """
 
-    files: tuple[str, ...]
-    notices: tuple[str, ...]
+    files: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     where: tuple[str, ...] = ()
     shapes: int | None = None
-    operators: bool = False
     candidate: str = "algorithm"
     family: str = ""
-    model: str = DEFAULT_MODEL
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def dataset(self, folder: Path) -> Dataset:
@@ -42,41 +41,32 @@ class Plan:
 
         if self.family:
             table = aiconfigurator.read([], family=self.family)
-            frame = normalise(table.rows, self.family)
-            return Dataset(frame, table.candidates, self.family, table.metadata)
+            return Dataset(normalise(table.rows, self.family), table.candidates, self.family, table.metadata)
         paths = [folder / name for name in self.files]
-        if self.operators:
-            data = Dataset(read_operator_tables(paths), "listed", ", ".join(self.files))
-        else:
-            data = Effort().sample(load_all(paths, None, self.where), self.shapes)
-        return replace(data, metadata={**data.metadata, "licence_notices": list(self.notices)})
+        if self.notices:
+            notices = {"licence_notices": list(self.notices)}
+            return Dataset(read_operator_tables(paths), "listed", ", ".join(self.files), notices)
+        return Effort().sample(load_all(paths, None, self.where), self.shapes)
 
 
 DLPERF = "Fitted on measurements of rai-project/dlperf (University of Illinois/NCSA Open Source License)."
 SCOPE = "Fitted on measurements of c3sr/scope (Apache License 2.0)."
 NEUSIGHT = "Fitted on measurements of sitar-lab/NeuSight (MIT License)."
-MIOPEN = "Fitted on the find databases of ROCm/MIOpen (MIT License)."
 DEEPBENCH = "Fitted on measurements of baidu-research/DeepBench (Apache License 2.0)."
 PLANS = {
-    "cudnn7": Plan((FILES["cudnn"][0], FILES["partial"][0]), (DLPERF, SCOPE)),
+    "cudnn7": Plan((FILES["cudnn"][0], FILES["partial"][0])),
     "miopen": Plan(
         tuple(FILES[name][0] for name in ("mi210", "mi100", "mi300x", "navi21")),
-        (MIOPEN,),
         where=("layout=NCHW", "dtype=fp32,fp16,bf16"),
         shapes=3000,
     ),
-    "mi300x": Plan(
-        tuple(FILES[name][0] for name in ("mi300x_2024", "mi300x")),
-        (MIOPEN, "Fitted on the find database of scerzh/miopen (MIT License)."),
-        candidate="solver",
-    ),
+    "mi300x": Plan((FILES["mi300x_2024"][0], FILES["mi300x"][0]), candidate="solver"),
     "operators": Plan(
         tuple(FILES[name][0] for name in ("other_ops", "scope_ops", "dense", "deepbench")),
         (DLPERF, SCOPE, NEUSIGHT, DEEPBENCH),
-        operators=True,
     ),
     **{
-        f"language_{name}": Plan((), (), family=name, model="interpolated-terms", params=params)
+        f"language_{name}": Plan(family=name, params=params)
         for name, params in (("attention", {}), ("gemm", {}), ("mla", {"rounds": 150}), ("moe", {}))
     },
 }
@@ -115,13 +105,8 @@ def main(data: Path, out: Path, only: tuple[str, ...]) -> None:
                 continue
             with progress_bar(name) as step:
                 plan = PLANS[name]
-                bundle = train(
-                    plan.dataset(data),
-                    model=plan.model,
-                    params=plan.params,
-                    candidate=plan.candidate,
-                    progress=step,
-                )
+                rows, model = plan.dataset(data), "interpolated-terms" if plan.family else DEFAULT_MODEL
+                bundle = train(rows, model=model, params=plan.params, candidate=plan.candidate, progress=step)
             save(bundle, out / name)
             size = sum(file.stat().st_size for file in (out / name).rglob("*") if file.is_file())
             click.echo(f"{out / name}: {bundle.card['data']['ok_rows']} rows, {size / 1e6:.2f} MB")
