@@ -25,7 +25,9 @@ HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
 of them, since a fold then lies farther from its training data than a new shape from the bundle's."""
 FEW_SHAPES = 500
 HELD_OUT_ROWS = 2_000_000
-"""Rows of all folds' fits together: of a larger table fewer folds are held out, one at least."""
+"""Rows of all folds' fits together: of a larger table fewer folds are held out, and rows are drawn for each fit."""
+LEAST_HELD_SHAPES = 20
+"""So many shapes are held out whatever the table's size; fewer carry no interval."""
 LEAST_SHAPES = 2
 LEAST_TIME = 0.001
 """This low quantile of the times of a GPU and library is the least that is predicted; the very least may be a fluke."""
@@ -121,7 +123,8 @@ def _train_family(
         )
         model = type(model)(**{**model.get_params(), **found})
     count = fold_count(rows)
-    fits = max(1, min(count, HELD_OUT_ROWS // len(rows)))
+    least = -(-count * LEAST_HELD_SHAPES // len(np.unique(rows.shape)))
+    fits = min(count, max(1, least, HELD_OUT_ROWS // len(rows)))
     held, distance = held_out_by_shape(
         model,
         rows,
@@ -129,6 +132,7 @@ def _train_family(
         seed,
         lambda fold: step(0.7 * fold / fits, f"held-out fold {fold + 1} of {fits}"),
         fits,
+        HELD_OUT_ROWS // fits,
     )
     step(0.7, "all rows")
     fitted = duplicate(model).fit(rows)

@@ -259,18 +259,22 @@ def held_out_by_shape(
     seed: int,
     step: Callable[[int], None] = lambda fold: None,
     fits: int | None = None,
+    most_rows: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rows,) predictions by clones of ``model`` that never saw the row's shape, and distances to what those saw.
 
     ``count`` folds by shape, of which the first ``fits`` are run (None: all); ``step`` is called with the number of
-    each before its fit. NaN in other folds and where a fold had nothing to learn from. Raises `InputError` where no
-    row gets a prediction.
+    each before its fit. Each fit sees ``most_rows`` rows at most (None: all), drawn at random. NaN in other folds and
+    where a fold had nothing to learn from. Raises `InputError` where no row gets a prediction.
     """
     label = fold_labels(shape_names(rows.frame, rows.family), count, seed)
     predicted, distance = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     for fold in range(count if fits is None else fits):
         step(fold)
-        inside, outside = rows.take(label != fold), np.flatnonzero(label == fold)
+        kept, outside = np.flatnonzero(label != fold), np.flatnonzero(label == fold)
+        if most_rows is not None and len(kept) > most_rows:
+            kept = np.sort(np.random.default_rng(seed).permutation(kept)[:most_rows])
+        inside = rows.take(kept)
         if inside.ok.any() and len(outside):
             held = rows.take(outside)
             predicted[outside] = duplicate(model).fit(inside).predict(held)
