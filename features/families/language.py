@@ -93,9 +93,10 @@ ATTENTION = OperatorFamily(
     ticks=("batch", "query_length", "context_length"),
 )  # fmt: skip
 MLA = OperatorFamily(
-    "mla", ("mla",), pair_columns, PAIR_NAMES, _PHASED, ("batch", "query_length", "context_length"),
-    strata=PHASES[:2], candidate_key=("phase", "variant", "algorithm"),
-    lines=({"heads": 1}, {"batch": 1, "heads": -1}), ticks=("batch", "query_length", "context_length"),
+    "mla", ("mla",), pair_columns, PAIR_NAMES, _PHASED, ("batch",), strata=PHASES[:2],
+    candidate_key=("phase", "variant", "algorithm"),
+    lines=({"heads": 1}, {"batch": 1, "heads": -1}, {"context_length": 1}, {"query_length": 1, "context_length": 1}),
+    ticks=("batch", "query_length", "context_length"),
 )  # fmt: skip
 MOE = OperatorFamily(
     "moe", ("moe",), moe_columns, MOE_NAMES, (*MOE_NAMES[:7], "exponent", "activation_itemsize"),

@@ -159,9 +159,11 @@ class Grid:
         codes = pd.Series(label).map(self.labels).fillna(-1).to_numpy(dtype=np.int64)
         out = []
         for gpu in self.packed:
-            own = np.flatnonzero((device == gpu) & (codes >= 0))
+            if not (device == gpu).any():
+                continue
+            part, exact, lines = self._open(gpu)
+            own = np.flatnonzero((device == gpu) & np.isin(codes, part.codes))
             if len(own):
-                part, exact, lines = self._open(gpu)
                 own_sizes = {name: size[own] for name, size in sizes.items()}
                 out.append(Asked(own, codes[own], own_sizes, part, exact, lines, self.lines))
         return out

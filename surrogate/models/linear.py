@@ -62,7 +62,13 @@ class _Linear(TimeModel):
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
         model = cls(**params)
-        model.fits_ = json.loads(files["coefficients.json"])
+        model.fits_ = {
+            name: {
+                "weights": np.array(fit["weights"], dtype=float).tolist(),
+                "intercept": float(fit["intercept"]),
+            }
+            for name, fit in json.loads(files["coefficients.json"]).items()
+        }
         return model
 
     @staticmethod

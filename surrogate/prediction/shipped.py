@@ -144,11 +144,13 @@ def load(gpu_or_path: str | Path, *, gpu: str | None = None, library: str | None
     if gpu is not None:
         raise InputError(f"a GPU is named twice, {name!r} and {gpu!r}; gpu= goes with a bundle's path")
     device = _found(name)
-    convolutions = {
-        label for bundle in shipped() if DEFAULT_FAMILY in bundle.families for label in bundle.libraries
-    }
-    others = {label for bundle in shipped() for label in bundle.libraries} - convolutions
-    own = Bundle({}) if library in others else _load(bundle_for(device, library))
+    try:
+        own = _load(bundle_for(device, library))
+    except InputError:  # a GPU or a library of which other kernels than convolutions were measured
+        others = [known for known in shipped() if DEFAULT_FAMILY not in known.families]
+        if not any(library in b.libraries if library else device.name in b.gpus for b in others):
+            raise
+        own = Bundle({})
     return Predictor(_joined(own), gpu=name, library=library)
 
 
@@ -168,7 +170,10 @@ class ShippedParts(Mapping[str, Part]):
 
     def __init__(self, own: Mapping[str, Part]) -> None:
         self._own = own
-        self._names = dict.fromkeys([*own, *(name for bundle in shipped() for name in bundle.families)])
+        others = (name for bundle in shipped() for name in bundle.families if name != DEFAULT_FAMILY)
+        self._names = dict.fromkeys(
+            [*own, *others]
+        )  # convolutions are answered for the bundle's own GPUs alone
 
     def __getitem__(self, name: str) -> Part:
         family, _, rest = name.partition("|")

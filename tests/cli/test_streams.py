@@ -13,7 +13,7 @@ import pytest
 from surrogate.cli.process import Stopped, line_and_status, one_line
 from surrogate.features.errors import InputError
 
-LIGHT = [["gpus"], ["gpus", "v100", "--json"], ["--help"], ["trace", "whatif", "--help"]]
+LIGHT = [["gpus"], ["gpus", "v100-sxm2-16gb", "--json"], ["--help"], ["trace", "whatif", "--help"]]
 FULL = Path("/dev/full")
 TOLD = "seer: standard output or a file: No space left on device\n"
 
@@ -43,7 +43,7 @@ def test_a_full_disk_is_one_line(words: list[str]) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="a POSIX shell closes the streams")
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_streams(closed: str) -> None:
-    line = f'"{sys.executable}" -m surrogate gpus v100 {closed}'
+    line = f'"{sys.executable}" -m surrogate gpus v100-sxm2-16gb {closed}'
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -70,7 +70,7 @@ def test_a_pipe_gets_whole_lines_without_colours(terminal: dict[str, str]) -> No
 def test_a_working_folder_that_is_gone(tmp_path: Path) -> None:
     code = (
         "import os, sys; os.rmdir(os.getcwd()); from surrogate.cli import main;"
-        " sys.argv = ['seer', 'gpus', 'v100']; main()"
+        " sys.argv = ['seer', 'gpus', 'v100-sxm2-16gb']; main()"
     )
     (tmp_path / "gone").mkdir()
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "gone", capture_output=True, text=True,

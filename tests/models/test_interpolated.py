@@ -84,6 +84,15 @@ def test_far_from_every_measurement_the_terms_alone_answer(fitted, rows: Rows) -
     np.testing.assert_array_equal(fitted.predict(rows), fitted.terms_.predict(rows))
 
 
+def test_a_candidate_of_another_gpu_is_answered_by_the_terms() -> None:
+    both = pd.concat(
+        [products().frame, products(gpu="b200").frame.assign(algorithm="cute")], ignore_index=True
+    )
+    fitted = InterpolatedTerms(rounds=20, max_leaves=8).fit(rows_of(normalise(both, "test")))
+    elsewhere = rows_of(normalise(products().frame.assign(algorithm="cute"), "test"))
+    np.testing.assert_array_equal(fitted.predict(elsewhere), fitted.terms_.predict(elsewhere))
+
+
 def test_files_keep_it(fitted) -> None:
     again = InterpolatedTerms.from_files(fitted.get_params(), fitted.to_files())
     rows = products(ms=(64, 100), ns=(512, 700))

@@ -42,7 +42,7 @@ def test_nothing_is_below_the_floor_of_a_kernel() -> None:
         least = [part.least_us for part in (served.bundle.parts[name] for name in ("pointwise", "gemm"))]
         assert all(0 < value < 200 for floors in least for value in floors.values())
     for bundle in shipped():
-        for name in sorted(bundle.gpus):
+        for name in sorted(bundle.gpus if "conv" in bundle.families else ()):
             if bundle_for(next(one for one in gpus() if one.name == name)) == bundle.path:
                 times = load(name).predict({"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]})
                 assert np.nanmin(times.time_us) >= load(name).bundle.parts["conv"].least_us[""]
