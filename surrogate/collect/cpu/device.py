@@ -8,7 +8,7 @@ import numpy as np
 
 from surrogate.collect.cpu.algorithms import ALGORITHMS, LIBRARY
 from surrogate.collect.device import Choice, DeviceInfo, Measurement
-from surrogate.collect.plan import CPU_CAPS
+from surrogate.collect.plan import CPU_CAPS, tensor_shapes
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, nearest
@@ -104,7 +104,7 @@ class CpuDevice:
     def _placed(self, conv: Conv) -> tuple[Conv, np.ndarray, np.ndarray]:
         """Random normal x and w, made once for all algorithms of a problem."""
         if self._operands is None or self._operands[0] != conv:
-            shapes = (conv.n, conv.c, conv.h, conv.w), (conv.k, conv.c // conv.groups, conv.r, conv.s)
-            x, w = (self._random.standard_normal(shape, dtype=np.float32) for shape in shapes)
+            shapes = tensor_shapes(conv)
+            x, w = (self._random.standard_normal(shapes[role], dtype=np.float32) for role in "xw")
             self._operands = conv, x, w
         return self._operands

@@ -19,7 +19,7 @@ from surrogate.collect.cudnn.gpu import GpuFaultError, settle
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import SUCCESS, AlgoPerf, CudnnError, status_of
 from surrogate.collect.device import Choice, DeviceInfo, Measurement
-from surrogate.collect.plan import GPU_CAPS, tensor_sizes_bytes
+from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, nearest
@@ -200,10 +200,5 @@ def forward_error(conv: Conv, raw: Mapping[str, np.ndarray]) -> float:
 
     It tells which arithmetic ran: below 1e-5 for FMA, about 3e-4 with TF32 (10 mantissa bits).
     """
-    shapes = {
-        "x": (conv.n, conv.c, conv.h, conv.w),
-        "w": (conv.k, conv.c // conv.groups, conv.r, conv.s),
-        "y": (conv.n, conv.k, conv.out_h, conv.out_w),
-    }
-    x, w, y = (raw[role].view(np.float32).reshape(shape) for role, shape in shapes.items())
+    x, w, y = (raw[role].view(np.float32).reshape(shape) for role, shape in tensor_shapes(conv).items())
     return relative_error(y, direct(x, w, conv))
