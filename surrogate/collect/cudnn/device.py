@@ -8,13 +8,8 @@ from typing import Any
 import numpy as np
 
 from surrogate.collect.cpu.algorithms import direct, relative_error
-from surrogate.collect.cudnn.convolution import (
-    ALGORITHMS,
-    NON_DETERMINISTIC,
-    Convolutions,
-    algorithm_name,
-    math_name,
-)
+from surrogate.collect.cudnn import convolution
+from surrogate.collect.cudnn.convolution import ALGORITHMS, Convolutions
 from surrogate.collect.cudnn.gpu import GpuFaultError, settle
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import SUCCESS, AlgoPerf, CudnnError, status_of
@@ -127,7 +122,7 @@ class CudnnDevice(Instruments):
             raise InputError(
                 f"algorithm {algorithm!r} is unknown; known: {', '.join(known)}{nearest(algorithm, known)}"
             )
-        deterministic = (conv.direction, algorithm) not in NON_DETERMINISTIC
+        deterministic = (conv.direction, algorithm) not in convolution.NON_DETERMINISTIC
         workspace_bytes: int | None = None
         try:
             current = self._set(conv)
@@ -186,12 +181,12 @@ def _choice(conv: Conv, entry: AlgoPerf) -> Choice:
     """One entry of a ranking; cuDNN's time is in ms, negative where nothing was timed."""
     timed = entry.status == SUCCESS and entry.time >= 0
     return Choice(
-        algorithm_name(conv.direction, entry.algo),
+        convolution.algorithm_name(conv.direction, entry.algo),
         status_of(entry.status),
         1000.0 * entry.time if timed else None,
         int(entry.memory) if entry.status == SUCCESS else None,
         bool(entry.determinism),
-        math_name(entry.math_type),
+        convolution.math_name(entry.math_type),
     )
 
 
