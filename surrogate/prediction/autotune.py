@@ -202,7 +202,7 @@ class _Search:
             tuning = Tuning("failed", reason=f"the device was lost ({error})")
         finally:
             self.cost_ms += 1e3 * (time.perf_counter() - began)
-        if tuning.keeps:
+        if tuning.status != "failed":  # a fault may be gone the next time
             self.cache.put(self.info, self.problem, algorithm, tuning)
         return tuning
 

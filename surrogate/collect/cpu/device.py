@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.collect.cpu.algorithms import ALGORITHMS, LIBRARY
-from surrogate.collect.device import Choice, DeviceInfo, Measurement
+from surrogate.collect.device import Device, DeviceInfo, Measurement
 from surrogate.collect.plan import CPU_CAPS, tensor_shapes
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
@@ -17,7 +17,7 @@ FLUSH_BYTES = 64 << 20
 """Written between repeats, so that none finds its data in the cache."""
 
 
-class CpuDevice:
+class CpuDevice(Device):
     """A `Device` on this machine's CPU."""
 
     def __init__(
@@ -50,21 +50,6 @@ class CpuDevice:
     def candidates(self, conv: Conv) -> tuple[str, ...]:
         """All algorithms, in cuDNN's order."""
         return tuple(self._algorithms)
-
-    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
-        """None: this library has no opinion."""
-        return ()
-
-    def find(self, conv: Conv) -> tuple[Choice, ...]:
-        """None, likewise."""
-        return ()
-
-    def conditions(self) -> Mapping[str, float]:
-        """Unknown."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing to give back."""
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """Warm once, then the policy's repeats, the cache flushed before each. An exception is status ``failed``."""
