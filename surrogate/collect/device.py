@@ -138,7 +138,10 @@ def demangled(kernel_name: str) -> str:
 
 
 class Device(Protocol):
-    """Something that times convolution algorithms one at a time. Every method may raise `DeviceLostError`."""
+    """Something that times convolution algorithms one at a time. Every method may raise `DeviceLostError`.
+
+    One that inherits from it ranks nothing, times nothing on its own and knows no conditions unless it says otherwise.
+    """
 
     def describe(self) -> DeviceInfo:
         """Facts for the run's header."""
@@ -150,11 +153,11 @@ class Device(Protocol):
 
     def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
         """The library's ranking without measuring, best first; empty where it has none."""
-        ...
+        return ()
 
     def find(self, conv: Conv) -> tuple[Choice, ...]:
         """The library's own one-shot timing, fastest first; empty where it has none."""
-        ...
+        return ()
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """Our own timing of one algorithm. What goes wrong is a status, not an exception."""
@@ -162,11 +165,10 @@ class Device(Protocol):
 
     def conditions(self) -> Mapping[str, float]:
         """Clocks, temperature, power and throttle flags now (as NVML tells them); empty if unknown."""
-        ...
+        return {}
 
     def close(self) -> None:
         """Give the device back. Called once."""
-        ...
 
 
 def choices(entries: Sequence[Mapping[str, Any]]) -> tuple[Choice, ...]:

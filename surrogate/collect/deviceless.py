@@ -17,7 +17,7 @@ from surrogate.collect.cudnn.convolution import COMPUTE_DTYPES, CROSS_CORRELATIO
 from surrogate.collect.cudnn.library import CudnnError, Handle, Library
 from surrogate.collect.device import DeviceInfo
 from surrogate.collect.log import Header, RunLog, problem_record
-from surrogate.collect.plan import Plan
+from surrogate.collect.plan import Plan, tensor_shapes
 from surrogate.collect.run import Progress
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
@@ -211,11 +211,7 @@ def operation_graph(scope: Scope, conv: Conv) -> Handle:
 
 def _tensor(scope: Scope, role: str, conv: Conv) -> Handle:
     """A packed tensor; fewer filter channels than the input has are what tells cuDNN of groups."""
-    n, c, h, w = {
-        "x": (conv.n, conv.c, conv.h, conv.w),
-        "w": (conv.k, conv.c // conv.groups, conv.r, conv.s),
-        "y": (conv.n, conv.k, conv.out_h, conv.out_w),
-    }[role]
+    n, c, h, w = tensor_shapes(conv)[role]
     strides = (c * h * w, 1, c * w, c) if conv.layout == "NHWC" else (c * h * w, h * w, w, 1)
     tensor = scope.make(Descriptor.TENSOR)
     scope.set(tensor, Attribute.TENSOR_DATA_TYPE, Kind.DATA_TYPE, data_type(conv.dtype))

@@ -16,7 +16,7 @@ import pandas as pd
 
 from surrogate.collect import log
 from surrogate.collect.device import Measurement, choices, demangled
-from surrogate.collect.log import Contents, Header, conv_of, key_without_visit
+from surrogate.collect.log import Header, conv_of, key_without_visit
 from surrogate.collect.operators.operator import parse
 from surrogate.collect.protocol import drift, slow_clocks, summarise, throttled, trend
 from surrogate.dataset.columns import columns
@@ -139,16 +139,13 @@ def merge_runs(paths: Sequence[str | Path]) -> Dataset:
     Raises `InputError` for a file that is no log, where no log holds anything, or where several kinds came.
     """
     logs = [(Path(path), log.read(path)) for path in paths]
-    kinds = {_kind(contents): path for path, contents in logs if contents.header is not None}
+    held = [(path, known.header, known.records) for path, known in logs if known.header is not None]
+    kinds = {_kind(header, records): path for path, header, records in held}
     if len(kinds) > 1:
         described = " and ".join(f"{path} holds {kind}" for kind, path in kinds.items())
         raise InputError(f"{described}; merge each kind into a table of its own")
-    merge = {"rankings without times": _rankings, "operators": _operators}.get(
-        next(iter(kinds), ""), _measured
-    )
-    held = [
-        (path, contents.header, contents.records) for path, contents in logs if contents.header is not None
-    ]
+    special = {"rankings without times": _rankings, "operators": _operators}
+    merge = special.get(next(iter(kinds), ""), _measured)
     named = ", ".join(map(str, paths)) or "nothing"
     with log.undamaged(named, refusals=True):
         merged = merge(held, {"runs": [header.to_dict() for _, header, _ in held]})
@@ -157,11 +154,10 @@ def merge_runs(paths: Sequence[str | Path]) -> Dataset:
     return merged
 
 
-def _kind(contents: Contents) -> str:
-    assert contents.header is not None
-    if contents.header.protocol.get("heuristic_only"):
+def _kind(header: Header, records: Sequence[Mapping[str, Any]]) -> str:
+    if header.protocol.get("heuristic_only"):
         return "rankings without times"
-    return "operators" if any(record["kind"] == "operator" for record in contents.records) else "measurements"
+    return "operators" if any(record["kind"] == "operator" for record in records) else "measurements"
 
 
 Log = tuple[Path, Header, Sequence[Mapping[str, Any]]]

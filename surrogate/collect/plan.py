@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from itertools import product
-from typing import Any
+from math import prod
 
-from surrogate.features import shape
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
@@ -42,14 +41,18 @@ CPU_CAPS = Caps(max_flops=5e8, max_tensor_bytes=GIB // 16, max_workspace_bytes=G
 """Limits under which most calls of the CPU's algorithms stay within a second on one core."""
 
 
-def tensor_sizes_bytes(conv: Conv) -> dict[str, int]:
-    """Bytes of the input ``x``, the filter ``w`` and the output ``y``."""
-    problem: Any = conv  # the formulas' protocol also admits columns, whose fields may be set
+def tensor_shapes(conv: Conv) -> dict[str, tuple[int, int, int, int]]:
+    """Shapes of the input ``x`` (n, c, h, w), the filter ``w`` (k, c/groups, r, s), the output ``y`` (n, k, p, q)."""
     return {
-        "x": shape.input_bytes(problem),
-        "w": shape.filter_bytes(problem),
-        "y": shape.output_bytes(problem),
+        "x": (conv.n, conv.c, conv.h, conv.w),
+        "w": (conv.k, conv.c // conv.groups, conv.r, conv.s),
+        "y": (conv.n, conv.k, conv.out_h, conv.out_w),
     }
+
+
+def tensor_sizes_bytes(conv: Conv) -> dict[str, int]:
+    """Bytes of each of those tensors."""
+    return {role: prod(shape) * conv.itemsize for role, shape in tensor_shapes(conv).items()}
 
 
 ANCHOR_SHARE = 0.01

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.collect import log
-from surrogate.collect.device import Choice, DeviceInfo, Measurement, choices
+from surrogate.collect.device import Choice, Device, DeviceInfo, Measurement, choices
 from surrogate.collect.log import conv_of, key_without_visit
 from surrogate.collect.plan import PlannedProblem, problem_key
 from surrogate.collect.protocol import RepeatPolicy
@@ -13,7 +13,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, nearest
 
 
-class ReplayDevice:
+class ReplayDevice(Device):
     """A device whose every answer was recorded. Of several visits to a problem the first is served, always."""
 
     def __init__(self, path: str | Path) -> None:
@@ -77,13 +77,6 @@ class ReplayDevice:
                 f"{', '.join(measured) or 'none'}{nearest(algorithm, measured)}"
             )
         return measured[algorithm]
-
-    def conditions(self) -> Mapping[str, float]:
-        """None: the clocks of another day say nothing."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing to give back."""
 
     def _recorded(self, conv: Conv) -> Mapping[str, Any]:
         key = problem_key(conv)

@@ -22,7 +22,6 @@ from surrogate.prediction.results import MEASURED, Estimate, Excluded, Limits, S
 
 if TYPE_CHECKING:
     from surrogate.collect.device import Device, DeviceInfo
-    from surrogate.collect.protocol import RepeatPolicy
     from surrogate.prediction.predictor import Predictor
 
 T = TypeVar("T")
@@ -106,7 +105,6 @@ def autotune(
     workspace_limit: int | str | None = None,
     deterministic: bool = False,
     cache: TuningCache | str | Path | None = None,
-    policy: "RepeatPolicy | None" = None,
 ) -> Tuned:
     """The fastest of the ``k`` best predictions, by measurement.
 
@@ -117,7 +115,6 @@ def autotune(
     lost, no bundle for it, or a predictor that ranks for another GPU.
     """
     from surrogate.collect.open_device import open_device
-    from surrogate.collect.protocol import RepeatPolicy
 
     if k < 1:
         raise InputError(f"k is {k}; at least one algorithm must be measured")
@@ -131,9 +128,7 @@ def autotune(
             problem, workspace_limit=limits.workspace_bytes, deterministic=limits.deterministic
         )
         _check_device(ranking, info)
-        return _Search(problem, opened, info, known, limits, policy or RepeatPolicy()).run(
-            ranking.candidates, k
-        )
+        return _Search(problem, opened, info, known, limits).run(ranking.candidates, k)
     finally:
         if isinstance(device, str):
             opened.close()
@@ -148,7 +143,6 @@ class _Search:
     info: "DeviceInfo"
     cache: TuningCache
     limits: Limits
-    policy: "RepeatPolicy"
     cost_ms: float = 0.0
     lost_in_a_row: int = 0
     tried: list[Attempt] = field(default_factory=list)
@@ -195,10 +189,11 @@ class _Search:
     def _measured(self, algorithm: str) -> Tuning:
         """One measurement, kept in the cache unless it failed."""
         from surrogate.collect.device import DeviceLostError
+        from surrogate.collect.protocol import RepeatPolicy
 
         began = time.perf_counter()
         try:
-            tuning = Tuning.of(self.device.measure(self.problem, algorithm, self.policy))
+            tuning = Tuning.of(self.device.measure(self.problem, algorithm, RepeatPolicy()))
             self.lost_in_a_row = 0
         except DeviceLostError as error:
             self.lost_in_a_row += 1
@@ -207,7 +202,7 @@ class _Search:
             tuning = Tuning("failed", reason=f"the device was lost ({error})")
         finally:
             self.cost_ms += 1e3 * (time.perf_counter() - began)
-        if tuning.keeps:
+        if tuning.status != "failed":  # a fault may be gone the next time
             self.cache.put(self.info, self.problem, algorithm, tuning)
         return tuning
 

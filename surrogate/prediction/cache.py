@@ -51,11 +51,6 @@ class Tuning:
             measured.status, time_us, measured.workspace_bytes, measured.deterministic, measured.reason
         )
 
-    @property
-    def keeps(self) -> bool:
-        """False for a failure, which another day may not repeat."""
-        return self.status != "failed"
-
 
 class TuningCache:
     """Measurements by device, problem and algorithm; ``path`` None: in memory.
@@ -108,14 +103,8 @@ class TuningCache:
 
     def put(self, device: "DeviceInfo", problem: Any, algorithm: str, tuning: Tuning) -> None:
         """Keep one measurement; the latest of a key counts."""
-        key = (
-            canonical(device.gpu),
-            device.library,
-            device.library_version,
-            setting_line(problem),
-            algorithm,
-        )
-        row = (*key, *astuple(tuning))
+        where = canonical(device.gpu), device.library, device.library_version
+        row = (*where, setting_line(problem), algorithm, *astuple(tuning))
         statement = f"INSERT OR REPLACE INTO tunings VALUES ({', '.join('?' * len(row))})"
         try:
             self._connection.execute(statement, row)

@@ -132,13 +132,9 @@ def json_table(picks: Picks) -> str:
     head = {
         "kind": KIND,
         "schema": SCHEMA,
-        "gpu": first.gpu,
-        "library": first.library,
-        "library_version": first.library_version,
+        **{name: getattr(first, name) for name in ("gpu", "library", "library_version")},
         "workspace_limit_bytes": picks.workspace_limit,
-        "deterministic": picks.deterministic,
-        "model": picks.model,
-        "data": picks.data,
+        **{name: getattr(picks, name) for name in ("deterministic", "model", "data")},
     }
     lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
     chosen = [json.dumps(_pick(selection)) for selection in picks.feasible]

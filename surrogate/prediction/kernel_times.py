@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, family_of
 from surrogate.features.operators import Operator, stand_ins
-from surrogate.prediction.prepared import PreparedSetting, SettingCache, TargetDevice
-from surrogate.prediction.results import ROOFLINE, Estimate, KernelTime
+from surrogate.prediction.prepared import PreparedSetting, Ranking, SettingCache, TargetDevice
+from surrogate.prediction.results import ROOFLINE, KernelTime
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle
@@ -52,20 +52,15 @@ class KernelTimes:
             for (problem, like), ranking in zip(pairs, rankings, strict=True):
                 answer = self._by_roofline(problem, target)
                 if ranking.estimates and ranking.estimates[0].source != ROOFLINE:
-                    answer = self._kernel(prepared, problem, like, ranking.estimates[0], ranking.distance)
+                    answer = self._kernel(prepared, problem, like, ranking)
                 self._answers[problem] = answer
         return [self._answers[problem] for problem in problems]
 
     def _kernel(
-        self,
-        prepared: PreparedSetting,
-        problem: AnyProblem,
-        like: AnyProblem,
-        best: Estimate,
-        distance: float,
+        self, prepared: PreparedSetting, problem: AnyProblem, like: AnyProblem, ranking: Ranking
     ) -> KernelTime:
         """The best candidate's time without its launch; the interval keeps its width, but holds the time."""
-        gpu, library = prepared.setting.gpu, prepared.setting.library
+        gpu, library, best = prepared.setting.gpu, prepared.setting.library, ranking.estimates[0]
         call_us, factor, own_us = best.time_us, exp(best.half_width), best.time_us
         if prepared.setting.family.has_call_cost and self._bundle.launches:
             from surrogate.models.launch import launch_of  # needs pandas
@@ -73,7 +68,7 @@ class KernelTimes:
             roofline_us = float(prepared.engine.formula.problem(like).roofline_us)
             streaming = prepared.setting.family.is_streaming(prepared.setting.values)
             own_us = launch_of(self._bundle.launches, gpu, library).kernel_us(call_us, roofline_us, streaming)
-        inside = prepared.reason(like, best.candidate.algorithm, distance) is None
+        inside = prepared.reason(like, best.candidate.algorithm, ranking.distance) is None
         return KernelTime(
             problem,
             gpu,

@@ -1,7 +1,6 @@
 """What a predictor answers with: `Selection`, `Prediction`, `Predictions`, `KernelTime`; and the limits of a caller."""
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import family_of
-from surrogate.report.tables import Table, binary_size, interval_us
+from surrogate.report.tables import Shown, Table, binary_size, interval_us
 from surrogate.uncertainty.intervals import probability_best
 
 if TYPE_CHECKING:
@@ -115,24 +114,8 @@ class Limits:
         return None
 
 
-class _Shown(ABC):
-    """A result that shows itself as a table."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def table(self) -> Table:
-        """What people see."""
-
-    def __repr__(self) -> str:
-        return self.table().text()
-
-    def _repr_html_(self) -> str:
-        return self.table().__html__()
-
-
 @dataclass(frozen=True, repr=False)
-class Selection(_Shown):
+class Selection(Shown):
     """What to run on one problem. ``estimates`` are ranked; empty where nothing is feasible.
 
     ``library`` and ``library_version`` are those of all candidates, joined where there are several. ``in_domain`` says
@@ -240,7 +223,7 @@ class Selection(_Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Prediction(_Shown):
+class Prediction(Shown):
     """The time of one algorithm on one problem, in µs, with its 90 % interval.
 
     ``source``: ``model``, ``spec`` (the GPU was never measured) or ``roofline`` (the model does not know the
@@ -290,7 +273,7 @@ class Prediction(_Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Predictions(_Shown):
+class Predictions(Shown):
     """Columns (rows,) in the order of the table that was asked about; NaN and "" where no candidate is feasible."""
 
     library: np.ndarray

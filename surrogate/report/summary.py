@@ -25,18 +25,7 @@ from surrogate.report.results import (
     time_rows,
     values,
 )
-from surrogate.report.tables import (
-    Cell,
-    Facts,
-    Format,
-    Table,
-    log_change,
-    percent,
-    plain,
-    ratio,
-    share,
-    whole,
-)
+from surrogate.report.tables import Cell, Facts, Table, log_change, percent, plain, ratio, share, whole
 
 WIDTH = 80
 NAME_WIDTH = 18
@@ -46,7 +35,7 @@ PAPER = {"seer-paper": "the fit to counters", "seer-time-only": "the fit to time
 MAX_REASONS = 12
 MAX_SLICES = 4
 
-_Columns = Mapping[str, tuple[str | tuple[str, str], Format]]
+_Columns = Mapping[str, tuple[str | tuple[str, str], tables.Format]]
 """Head of a column → key of the judged rows, or the keys of an interval's ends, and how it reads."""
 _SLOWDOWNS: _Columns = {
     "slowdown": ("slowdown_macro", ratio),
@@ -330,7 +319,7 @@ def _figures(row: Row, columns: _Columns) -> dict[str, Any]:
     return values
 
 
-def _formats(columns: _Columns) -> dict[str, Format]:
+def _formats(columns: _Columns) -> dict[str, tables.Format]:
     return {head: form for head, (_, form) in columns.items()}
 
 

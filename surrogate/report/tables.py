@@ -12,6 +12,7 @@ import math
 import shutil
 import sys
 import textwrap
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -200,6 +201,22 @@ class Table:
         if not self._leftward(column):
             return ""
         return "text" if max(map(len, texts)) > LONGEST_WORD else "left"
+
+
+class Shown(ABC):
+    """A result that shows itself as a table, as text and in a notebook."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def table(self) -> Table:
+        """What people see."""
+
+    def __repr__(self) -> str:
+        return self.table().text()
+
+    def _repr_html_(self) -> str:
+        return self.table().__html__()
 
 
 @dataclass(frozen=True)

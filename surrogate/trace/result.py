@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from surrogate.report.tables import Table, plain
+from surrogate.report.tables import Shown, Table, plain
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ResultTable:
+class ResultTable(Shown):
     """A table: ``rows`` share their keys, every key that is a quantity ends in its unit; None where unknown."""
 
     title: str
@@ -22,12 +22,6 @@ class ResultTable:
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
-
-    def __repr__(self) -> str:
-        return self.table().text()
-
-    def _repr_html_(self) -> str:
-        return self.table().__html__()
 
     def table(self, most: int | None = None) -> Table:
         """The table to print or show; of more than ``most`` rows the first ones, which its note says."""

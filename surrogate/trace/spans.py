@@ -10,7 +10,7 @@ from surrogate.features.errors import InputError, nearest
 from surrogate.trace.events.build import nest
 from surrogate.trace.events.iterations import iteration_at
 from surrogate.trace.events.tables import Ints, Trace, linked, take
-from surrogate.trace.layers import Layers, find_layers
+from surrogate.trace.layers import find_layers
 from surrogate.trace.result import ResultTable
 
 LEVELS = ("model", "layer", "operator", "call", "kernel")
@@ -133,7 +133,7 @@ def in_time_order(
     )
 
 
-def trace_spans(trace: Trace, layers: Layers | None = None) -> Spans:
+def trace_spans(trace: Trace) -> Spans:
     """The spans of ``trace``: iterations, layers, operators inside them, CUDA calls, device activities.
 
     A layer's parent is its iteration. Operators, calls and layers nest by time on their thread, so overlapping
@@ -141,7 +141,7 @@ def trace_spans(trace: Trace, layers: Layers | None = None) -> Spans:
     hangs under that layer by its autograd number. A kernel's span is its execution on the stream; its parent is
     its launch call (joined by correlation id), whose own span is the launch. ``tags`` carry the correlation id.
     """
-    layers = layers or find_layers(trace)
+    layers = find_layers(trace)
     ranges, calls, activities, every = trace.ranges, trace.calls, trace.activities, layers.iterations
     own = np.flatnonzero(layers.from_frame == 0)
     is_layer = np.zeros(len(ranges), np.bool_)

@@ -57,7 +57,7 @@ class FakeLibrary:
         if code:
             raise CudnnError(code, f"{name}: {code}")
 
-    def create(self, kind):
+    def create(self, kind, owner):
         return object()
 
     def runs(self):

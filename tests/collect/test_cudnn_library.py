@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -195,8 +196,8 @@ def test_output_sizes_agree_with_cudnn(conv):
 @needs_cudnn
 def test_a_refusal_carries_cudnns_own_words():
     assert LIBRARY is not None
-    descriptor = LIBRARY.create("Tensor")
-    with pytest.raises(CudnnError, match="cudnnSetTensor4dDescriptor: CUDNN_STATUS_BAD_PARAM") as caught:
-        LIBRARY.check("cudnnSetTensor4dDescriptor", descriptor, 0, 0, -1, 1, 1, 1)
+    with ExitStack() as owned:
+        descriptor = LIBRARY.create("Tensor", owned)
+        with pytest.raises(CudnnError, match="cudnnSetTensor4dDescriptor: CUDNN_STATUS_BAD_PARAM") as caught:
+            LIBRARY.check("cudnnSetTensor4dDescriptor", descriptor, 0, 0, -1, 1, 1, 1)
     assert caught.value.status == "failed"
-    LIBRARY.check("cudnnDestroyTensorDescriptor", descriptor)

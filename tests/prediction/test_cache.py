@@ -54,7 +54,7 @@ def test_what_is_put_is_got_by_another(path: Path) -> None:
 def test_a_measurement_becomes_its_median() -> None:
     measured = Measurement("ok", "", (9.0, 1.0, 2.0), (9.0, 1.0, 2.0), "events", 64, False)
     assert Tuning.of(measured) == Tuning("ok", 2.0, 64, False)
-    assert not Tuning.of(Measurement("failed", "fault")).keeps
+    assert Tuning.of(Measurement("failed", "fault")) == Tuning("failed", reason="fault")
 
 
 def test_many_writers_lose_nothing(path: Path) -> None:

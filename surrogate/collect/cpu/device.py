@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from surrogate.collect.cpu.algorithms import ALGORITHMS, LIBRARY
-from surrogate.collect.device import Choice, DeviceInfo, Measurement
-from surrogate.collect.plan import CPU_CAPS
+from surrogate.collect.device import Device, DeviceInfo, Measurement
+from surrogate.collect.plan import CPU_CAPS, tensor_shapes
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, nearest
@@ -17,7 +17,7 @@ FLUSH_BYTES = 64 << 20
 """Written between repeats, so that none finds its data in the cache."""
 
 
-class CpuDevice:
+class CpuDevice(Device):
     """A `Device` on this machine's CPU."""
 
     def __init__(
@@ -50,21 +50,6 @@ class CpuDevice:
     def candidates(self, conv: Conv) -> tuple[str, ...]:
         """All algorithms, in cuDNN's order."""
         return tuple(self._algorithms)
-
-    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
-        """None: this library has no opinion."""
-        return ()
-
-    def find(self, conv: Conv) -> tuple[Choice, ...]:
-        """None, likewise."""
-        return ()
-
-    def conditions(self) -> Mapping[str, float]:
-        """Unknown."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing to give back."""
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """Warm once, then the policy's repeats, the cache flushed before each. An exception is status ``failed``."""
@@ -104,7 +89,7 @@ class CpuDevice:
     def _placed(self, conv: Conv) -> tuple[Conv, np.ndarray, np.ndarray]:
         """Random normal x and w, made once for all algorithms of a problem."""
         if self._operands is None or self._operands[0] != conv:
-            shapes = (conv.n, conv.c, conv.h, conv.w), (conv.k, conv.c // conv.groups, conv.r, conv.s)
-            x, w = (self._random.standard_normal(shape, dtype=np.float32) for shape in shapes)
+            shapes = tensor_shapes(conv)
+            x, w = (self._random.standard_normal(shapes[role], dtype=np.float32) for role in "xw")
             self._operands = conv, x, w
         return self._operands

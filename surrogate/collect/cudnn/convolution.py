@@ -87,10 +87,7 @@ class Convolutions:
         self._scales: tuple[Any, Any] = (None, None)
         kinds = {"x": "Tensor", "w": "Filter", "y": "Tensor", "conv": "Convolution"}
         with ExitStack() as owned:
-            self.descriptors: dict[str, Any] = {}
-            for role, kind in kinds.items():
-                self.descriptors[role] = library.create(kind)
-                owned.callback(library.call, f"cudnnDestroy{kind}Descriptor", self.descriptors[role])
+            self.descriptors = {role: library.create(kind, owned) for role, kind in kinds.items()}
             self._owned = owned.pop_all()
 
     def set(self, conv: Conv) -> Direction:

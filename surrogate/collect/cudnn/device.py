@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 
 from surrogate.collect.cpu.algorithms import direct, relative_error
-from surrogate.collect.cudnn.convolution import (
-    ALGORITHMS,
-    NON_DETERMINISTIC,
-    Convolutions,
-    algorithm_name,
-    math_name,
-)
+from surrogate.collect.cudnn import convolution
+from surrogate.collect.cudnn.convolution import ALGORITHMS, Convolutions
 from surrogate.collect.cudnn.gpu import GpuFaultError, settle
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import SUCCESS, AlgoPerf, CudnnError, status_of
 from surrogate.collect.device import Choice, DeviceInfo, Measurement
-from surrogate.collect.plan import GPU_CAPS, tensor_sizes_bytes
+from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, nearest
@@ -127,7 +122,7 @@ class CudnnDevice(Instruments):
             raise InputError(
                 f"algorithm {algorithm!r} is unknown; known: {', '.join(known)}{nearest(algorithm, known)}"
             )
-        deterministic = (conv.direction, algorithm) not in NON_DETERMINISTIC
+        deterministic = (conv.direction, algorithm) not in convolution.NON_DETERMINISTIC
         workspace_bytes: int | None = None
         try:
             current = self._set(conv)
@@ -186,12 +181,12 @@ def _choice(conv: Conv, entry: AlgoPerf) -> Choice:
     """One entry of a ranking; cuDNN's time is in ms, negative where nothing was timed."""
     timed = entry.status == SUCCESS and entry.time >= 0
     return Choice(
-        algorithm_name(conv.direction, entry.algo),
+        convolution.algorithm_name(conv.direction, entry.algo),
         status_of(entry.status),
         1000.0 * entry.time if timed else None,
         int(entry.memory) if entry.status == SUCCESS else None,
         bool(entry.determinism),
-        math_name(entry.math_type),
+        convolution.math_name(entry.math_type),
     )
 
 
@@ -200,10 +195,5 @@ def forward_error(conv: Conv, raw: Mapping[str, np.ndarray]) -> float:
 
     It tells which arithmetic ran: below 1e-5 for FMA, about 3e-4 with TF32 (10 mantissa bits).
     """
-    shapes = {
-        "x": (conv.n, conv.c, conv.h, conv.w),
-        "w": (conv.k, conv.c // conv.groups, conv.r, conv.s),
-        "y": (conv.n, conv.k, conv.out_h, conv.out_w),
-    }
-    x, w, y = (raw[role].view(np.float32).reshape(shape) for role, shape in shapes.items())
+    x, w, y = (raw[role].view(np.float32).reshape(shape) for role, shape in tensor_shapes(conv).items())
     return relative_error(y, direct(x, w, conv))

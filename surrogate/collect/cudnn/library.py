@@ -7,7 +7,7 @@ import ctypes
 import ctypes.util
 import os
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Self
 
 from surrogate.features.errors import InputError
@@ -165,10 +165,11 @@ class Library:
         if code != SUCCESS:
             raise CudnnError(code, f"{name}: {self.reason(code)}")
 
-    def create(self, kind: str) -> ctypes.c_void_p:
-        """A new ``Tensor``, ``Filter`` or ``Convolution`` descriptor."""
+    def create(self, kind: str, owner: ExitStack) -> Handle:
+        """A new ``Tensor``, ``Filter`` or ``Convolution`` descriptor, which ``owner`` destroys when it closes."""
         descriptor = Handle()
         self.check(f"cudnnCreate{kind}Descriptor", ctypes.byref(descriptor))
+        owner.callback(self.call, f"cudnnDestroy{kind}Descriptor", descriptor)
         return descriptor
 
     def reason(self, code: int) -> str:

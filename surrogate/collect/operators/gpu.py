@@ -8,6 +8,7 @@ strides over the dimension, so its loads of a row are contiguous.
 
 import ctypes
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +25,9 @@ ARENA_BYTES = 1 << 20
 INT, DOUBLE = ctypes.c_int, ctypes.c_double
 _OUT = ctypes.POINTER(Handle)
 PROTOTYPES: dict[str, tuple[Any, ...]] = {
-    "cudnnCreatePoolingDescriptor": (_OUT,),
-    "cudnnDestroyPoolingDescriptor": (Handle,),
+    **{f"cudnnCreate{kind}Descriptor": (_OUT,) for kind in ("Pooling", "Activation")},
+    **{f"cudnnDestroy{kind}Descriptor": (Handle,) for kind in ("Pooling", "Activation")},
     "cudnnSetPooling2dDescriptor": (Handle, INT, INT, INT, INT, INT, INT, INT, INT),
-    "cudnnCreateActivationDescriptor": (_OUT,),
-    "cudnnDestroyActivationDescriptor": (Handle,),
     "cudnnSetActivationDescriptor": (Handle, INT, INT, DOUBLE),
     "cudnnPoolingForward": (Handle,) * 8,
     "cudnnPoolingBackward": (Handle,) * 12,
@@ -51,10 +50,13 @@ class CudnnCalls:
         self._library, self._handle = library, handle
         self._check = library.check
         library.declare(PROTOTYPES)
-        self._x, self._y, self._statistics = (library.create("Tensor") for _ in range(3))
-        self._pooling = library.create("Pooling")
-        self._activation = library.create("Activation")
-        self._check("cudnnSetActivationDescriptor", self._activation, _RELU, _NO_NAN, 0.0)
+        with ExitStack() as owned:
+            self._x, self._y, self._statistics = (library.create("Tensor", owned) for _ in range(3))
+            self._pooling, self._activation = (
+                library.create(kind, owned) for kind in ("Pooling", "Activation")
+            )
+            self._check("cudnnSetActivationDescriptor", self._activation, _RELU, _NO_NAN, 0.0)
+            self.close = owned.pop_all().close
         self._one, self._zero = (ctypes.byref(ctypes.c_float(value)) for value in (1.0, 0.0))
 
     def prepare(self, operator: Operator, empty: Callable[[tuple[int, ...]], Any]) -> Callable[[], None]:
@@ -76,14 +78,6 @@ class CudnnCalls:
         return lambda: self._check(
             name, self._handle, *leading, self._one, self._x, x.data.ptr, self._zero, self._y, y.data.ptr
         )
-
-    def close(self) -> None:
-        """Destroy the descriptors."""
-        for kind, descriptor in (
-            ("Tensor", self._x), ("Tensor", self._y), ("Tensor", self._statistics), ("Pooling", self._pooling),
-            ("Activation", self._activation),
-        ):  # fmt: skip
-            self._library.call(f"cudnnDestroy{kind}Descriptor", descriptor)
 
     def _describe(self, descriptor: Handle, shape: tuple[int, ...], layout: str = "NCHW") -> None:
         self._check("cudnnSetTensor4dDescriptor", descriptor, LAYOUTS[layout], DTYPES["fp32"], *shape)

@@ -6,20 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surrogate.trace.events import kinds
+from surrogate.trace.events import kinds, tables
 from surrogate.trace.events.raw import COLUMNS, Columns, Interner, RawTrace, columns_of, integers, triples
-from surrogate.trace.events.tables import (
-    Activities,
-    Allocations,
-    Calls,
-    Ints,
-    Ranges,
-    Stream,
-    Syncs,
-    Thread,
-    Trace,
-    linked,
-)
+from surrogate.trace.events.tables import Ints, Ranges, Trace, linked
 
 _WHOLE_US_NS = 1000
 """What rounding to whole µs can cut off the end of a range."""
@@ -29,28 +18,28 @@ _PLAIN = ("name", "kind", "correlation", "external_id", "registers", "shared_byt
 
 def build(raw: RawTrace) -> Trace:
     """Drop rows without a usable time (counted in the notes), convert, sort, link, and shift the origin to 0."""
-    tables = {name: columns_of(getattr(raw, name), COLUMNS[name], raw.exact_ns) for name in COLUMNS}
-    origin = min((int(table.start_ns[0]) for table in tables.values() if len(table.start_ns)), default=0)
-    for table in tables.values():
+    parts = {name: columns_of(getattr(raw, name), COLUMNS[name], raw.exact_ns) for name in COLUMNS}
+    origin = min((int(table.start_ns[0]) for table in parts.values() if len(table.start_ns)), default=0)
+    for table in parts.values():
         table.start_ns, table.end_ns = table.start_ns - origin, table.end_ns - origin
     notes = [*raw.notes]
-    if dropped := sum(table.dropped for table in tables.values()):
+    if dropped := sum(table.dropped for table in parts.values()):
         notes.append(
             f"{dropped:,} events without a usable time (missing, negative or out of range) are left out"
         )
-    tolerance = _WHOLE_US_NS if all(table.whole_us for table in tables.values()) else 0
+    tolerance = _WHOLE_US_NS if all(table.whole_us for table in parts.values()) else 0
     names = raw.names.values
-    ranges, frames = (_ranges(tables[name], names, tolerance) for name in ("ranges", "frames"))
-    calls = _calls(tables["calls"], names, ranges, tolerance)
+    ranges, frames = (_ranges(parts[name], names, tolerance) for name in ("ranges", "frames"))
+    calls = _calls(parts["calls"], names, ranges, tolerance)
     device = _DeviceTables(names, raw.threads.values, ranges, calls)
-    activities, syncs = device.activities(tables["activities"]), device.syncs(tables["syncs"])
+    activities, syncs = device.activities(parts["activities"]), device.syncs(parts["syncs"])
     return Trace(
         source=raw.source, format=raw.format, origin_ns=origin, names=tuple(names), shapes=tuple(raw.shapes.values),
         types=tuple(raw.types.values), inputs=tuple(raw.inputs.values),
-        threads=tuple(Thread(*pair, name=raw.thread_names.get(pair, "")) for pair in raw.threads.values),
+        threads=tuple(tables.Thread(*pair, name=raw.thread_names.get(pair, "")) for pair in raw.threads.values),
         ranges=ranges, frames=frames, calls=calls, activities=activities, syncs=syncs,
-        allocations=_allocations(tables["allocations"], ranges),
-        streams=tuple(Stream(*key) for key in device.streams.values), devices=tuple(raw.devices),
+        allocations=_allocations(parts["allocations"], ranges),
+        streams=tuple(tables.Stream(*key) for key in device.streams.values), devices=tuple(raw.devices),
         rank=raw.rank, notes=tuple(notes), ignored=dict(raw.ignored),
     )  # fmt: skip
 
@@ -68,19 +57,19 @@ def _ranges(table: Columns, names: Sequence[str], tolerance: int) -> Ranges:
     return Ranges(table.start_ns, table.end_ns, **columns, parent=parent, depth=depth)
 
 
-def _calls(table: Columns, names: Sequence[str], ranges: Ranges, tolerance: int) -> Calls:
+def _calls(table: Columns, names: Sequence[str], ranges: Ranges, tolerance: int) -> tables.Calls:
     columns = {name: table[name] for name in COLUMNS["calls"][2:]}
     columns["kind"] = _lookup(names, columns["name"], kinds.call_kind)
     around = within(table.start_ns, table.end_ns, columns["thread"], ranges, tolerance)
     # A profiler that numbers threads differently for calls and operators still gives the operator's id.
     around = np.where(around < 0, _by_external_id(table, ranges), around)
-    return Calls(table.start_ns, table.end_ns, **columns, range=around)
+    return tables.Calls(table.start_ns, table.end_ns, **columns, range=around)
 
 
-def _allocations(table: Columns, ranges: Ranges) -> Allocations:
+def _allocations(table: Columns, ranges: Ranges) -> tables.Allocations:
     columns = {name: table[name] for name in COLUMNS["allocations"][2:]}
     around = within(table.start_ns, table.end_ns, columns["thread"], ranges)
-    return Allocations(
+    return tables.Allocations(
         time_ns=table.start_ns, bytes=integers(table.values["bytes"], 0), **columns, range=around
     )
 
@@ -89,7 +78,7 @@ class _DeviceTables:
     """Activities and synchronisations, joined to the calls that launched them; both share the ``streams``."""
 
     def __init__(
-        self, names: Sequence[str], threads: Sequence[tuple[str, str]], ranges: Ranges, calls: Calls
+        self, names: Sequence[str], threads: Sequence[tuple[str, str]], ranges: Ranges, calls: tables.Calls
     ) -> None:
         self.names, self.ranges, self.calls = names, ranges, calls
         self.streams: Interner[Any] = Interner(lambda key: key)
@@ -97,24 +86,24 @@ class _DeviceTables:
         of_thread = np.array([self.processes[process] for process, _ in threads], dtype=np.int64)
         self.process_of_call = linked(of_thread, calls.thread)
 
-    def activities(self, table: Columns) -> Activities:
+    def activities(self, table: Columns) -> tables.Activities:
         columns = {name: table[name] for name in _PLAIN}
         directions = _lookup(self.names, columns["name"], kinds.copy_kind)
         directions = np.where(columns["copy_kind"] >= 0, columns["copy_kind"], directions)
         columns["copy_kind"] = np.where(columns["kind"] == kinds.COPY, directions, -1)
         call = self._launches(table)
         around = np.where(call < 0, _by_external_id(table, self.ranges), linked(self.calls.range, call))
-        return Activities(
+        return tables.Activities(
             table.start_ns, table.end_ns, **columns, stream=self._stream_column(table),
             grid=triples(table.values["grid"]), block=triples(table.values["block"]),
             graph_node=np.maximum(integers(table.values["graph_node"], 0), 0),
             call=call, range=around,
         )  # fmt: skip
 
-    def syncs(self, table: Columns) -> Syncs:
+    def syncs(self, table: Columns) -> tables.Syncs:
         name, kind = table["name"], table["kind"]
         kind = np.where(kind >= 0, kind, _lookup(self.names, name, kinds.sync_kind))
-        return Syncs(
+        return tables.Syncs(
             table.start_ns, table.end_ns, name, kind, self._stream_column(table), table["correlation"],
             self._launches(table),
         )  # fmt: skip

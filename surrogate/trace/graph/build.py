@@ -8,26 +8,9 @@ import numpy as np
 from surrogate.trace.events import kinds
 from surrogate.trace.events.iterations import iteration_at
 from surrogate.trace.events.tables import Ints, Trace, linked
+from surrogate.trace.graph import device
+from surrogate.trace.graph import host as on_host
 from surrogate.trace.graph import tasks as t
-from surrogate.trace.graph.device import (
-    Delays,
-    Lanes,
-    Launched,
-    awaited_by_calls,
-    awaited_by_streams,
-    delays_of,
-    lanes_of,
-)
-from surrogate.trace.graph.host import (
-    Burst,
-    HostTasks,
-    Pieces,
-    bursts,
-    host_pieces,
-    host_tasks,
-    main_thread,
-    outermost_calls,
-)
 from surrogate.trace.graph.tasks import Coverage, Floats, Graph, Resource, in_order, reordered
 from surrogate.trace.layers import OTHER, Layers, find_layers
 
@@ -52,20 +35,20 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
     Time 0 is the first event's start. Raises nothing: what cannot be attached is counted in ``graph.coverage``.
     """
     layers = find_layers(trace) if layers is None else layers
-    main = main_thread(trace)
-    every_burst = bursts(trace, main)
-    outer = outermost_calls(trace)
-    pieces = host_pieces(trace, layers, main, every_burst, outer)
+    main = on_host.main_thread(trace)
+    every_burst = on_host.bursts(trace, main)
+    outer = on_host.outermost_calls(trace)
+    pieces = on_host.host_pieces(trace, layers, main, every_burst, outer)
     # What waits for what: calls for activities, activities for those of other streams and lanes.
-    launched, lanes = Launched.of(trace), lanes_of(trace)
-    call_waits, syncs, lost_syncs = awaited_by_calls(trace, launched)
-    stream_waits, waits, lost_waits = awaited_by_streams(trace, launched)
+    launched, lanes = device.Launched.of(trace), device.lanes_of(trace)
+    call_waits, syncs, lost_syncs = device.awaited_by_calls(trace, launched)
+    stream_waits, waits, lost_waits = device.awaited_by_streams(trace, launched)
     branches = [(before, after) for after, before in enumerate(lanes.branch.tolist()) if before >= 0]
     awaited_end_ns = np.full(len(trace.activities), np.nan)
     for before, after in [*stream_waits, *branches]:
         awaited_end_ns[after] = np.fmax(awaited_end_ns[after], trace.activities.end_ns[before])
-    delays = delays_of(trace, lanes, awaited_end_ns)
-    host = host_tasks(trace, pieces, outer, call_waits)
+    delays = device.delays_of(trace, lanes, awaited_end_ns)
+    host = on_host.host_tasks(trace, pieces, outer, call_waits)
     assembly = _Assembly(trace, layers, main, every_burst, pieces, host)
     edges = [
         assembly.launch_edges(delays),
@@ -103,11 +86,11 @@ class _Assembly:
     trace: Trace
     layers: Layers
     main: int
-    bursts: list[Burst]
-    pieces: Pieces
-    host: HostTasks
+    bursts: list[on_host.Burst]
+    pieces: on_host.Pieces
+    host: on_host.HostTasks
 
-    def tasks(self, lanes: Lanes, delays: Delays) -> Graph:
+    def tasks(self, lanes: device.Lanes, delays: device.Delays) -> Graph:
         """Tasks without edges; a thread's first piece, and one that follows a wait of its thread, start by edges."""
         trace, layers, activities = self.trace, self.layers, self.trace.activities
         pieces, host = self.pieces, self.host
@@ -159,7 +142,7 @@ class _Assembly:
         known = [self.trace.threads[thread] for thread in threads]
         return [Resource(t.THREAD, thread.name or f"thread {thread.thread}") for thread in known]
 
-    def _streams(self, lanes: Lanes) -> list[Resource]:
+    def _streams(self, lanes: device.Lanes) -> list[Resource]:
         resources = []
         for i, stream in enumerate(lanes.stream):
             known, lane = self.trace.streams[stream], lanes.stream[:i].count(stream)
@@ -179,7 +162,7 @@ class _Assembly:
         kind = np.array([t.KERNEL, t.COPY, t.MEMSET, t.KERNEL])[self.trace.activities.kind]
         return np.where((kind == t.KERNEL) & collective, t.COLLECTIVE, kind)
 
-    def launch_edges(self, delays: Delays) -> _Edges:
+    def launch_edges(self, delays: device.Delays) -> _Edges:
         activities = self.trace.activities
         rows = np.flatnonzero(activities.call >= 0)
         call = activities.call[rows]
@@ -188,7 +171,9 @@ class _Assembly:
         inner = (self.trace.calls.start_ns[call] - self.host.start_ns[src]) / 1e3
         return _Edges(t.LAUNCH, src, rows + len(self.host), delays.launch_us[rows] + inner, True)
 
-    def edges_between_activities(self, kind: int, pairs: list[tuple[int, int]], delays: Delays) -> _Edges:
+    def edges_between_activities(
+        self, kind: int, pairs: list[tuple[int, int]], delays: device.Delays
+    ) -> _Edges:
         before, after = np.array(pairs, np.int64).reshape(-1, 2).T
         return _Edges(kind, before + len(self.host), after + len(self.host), delays.event_us[after])
 

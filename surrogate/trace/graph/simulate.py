@@ -9,14 +9,8 @@ import numpy as np
 
 from surrogate.features.errors import InputError, nearest
 from surrogate.trace.events.tables import Ints, linked
-from surrogate.trace.graph.tasks import (
-    DEVICE_KINDS,
-    MARK,
-    TASK_KINDS,
-    Floats,
-    Graph,
-    previous_on_resource,
-)
+from surrogate.trace.graph import tasks as t
+from surrogate.trace.graph.tasks import Floats, Graph, previous_on_resource
 
 POLICIES = ("recorded", "arrival", "priority", "shortest")
 """Which ready task a resource runs next: as recorded (default), the first ready, of highest priority, the shortest."""
@@ -43,7 +37,7 @@ class Timeline:
 
     def marks_us(self) -> Floats:
         """Start and end of every iteration by its marks on the main thread, shape (iterations, 2); none without one."""
-        marks = np.flatnonzero(self.graph.kind == MARK)
+        marks = np.flatnonzero(self.graph.kind == t.MARK)
         order = np.lexsort(
             (self.graph.name[marks], self.graph.iteration[marks])
         )  # a start's name is before an end's
@@ -192,7 +186,7 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     spent = np.maximum(np.minimum(end[tasks], reach) - start[tasks], 0.0)
     by_kind = {
         name: float(spent[graph.kind[tasks] == code].sum())
-        for code, name in enumerate(TASK_KINDS)
+        for code, name in enumerate(t.TASK_KINDS)
         if (graph.kind[tasks] == code).any() and name != "mark"
     }
     return CriticalPath(tasks, by_kind, timeline.total_us - sum(by_kind.values()))
@@ -232,7 +226,7 @@ def _ran_before(timeline: Timeline) -> Ints:
 def serialised_pct(timeline: Timeline) -> float:
     """Share of the device's busy time in which exactly one device task runs, in percent; NaN without a device task."""
     graph = timeline.graph
-    rows = np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & ~graph.removed & (graph.duration_us > 0))
+    rows = np.flatnonzero(np.isin(graph.kind, t.DEVICE_KINDS) & ~graph.removed & (graph.duration_us > 0))
     if not len(rows):
         return float("nan")
     times = np.concatenate([timeline.start_us[rows], timeline.end_us[rows]])

@@ -15,16 +15,10 @@ from surrogate.features.gpu import gpu as gpu_named
 from surrogate.network.predict import Predictors, load_predictors
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.tables import Trace
+from surrogate.trace.iteration import times as kernel_times
 from surrogate.trace.iteration.clocks import clocks_for
 from surrogate.trace.iteration.overheads import SIBLING_GAP_US, Overheads, measure_overheads
-from surrogate.trace.iteration.times import (
-    MEASURED,
-    DeviceTimes,
-    UnpredictedOperator,
-    measured_times,
-    predicted_times,
-    unpredicted,
-)
+from surrogate.trace.iteration.times import DeviceTimes
 from surrogate.trace.iteration.units import HostWork, Unit, host_work
 from surrogate.trace.profiling import gpu_of
 from surrogate.trace.result import ResultTable, Row
@@ -86,7 +80,7 @@ class IterationTimes:
     times: str
     iterations: tuple[IterationTime, ...]
     operators: tuple[OperatorRow, ...]
-    unknown: tuple[UnpredictedOperator, ...]
+    unknown: tuple[kernel_times.UnpredictedOperator, ...]
     overheads: Overheads
     notes: tuple[str, ...] = ()
 
@@ -195,10 +189,10 @@ def iteration_times(
             f"{trace.source}: no convolution or linear operator has a shape, so the batch size is not known;"
             " record shapes, or leave --batch out"
         )
-    device_times = measured_times(trace)
+    device_times = kernel_times.measured_times(trace)
     if source == "surrogate":
         by = surrogates or _predictors(trace, there, bundle)
-        device_times = predicted_times(trace, by, old or 1, (batch if rescaled else old) or 1)
+        device_times = kernel_times.predicted_times(trace, by, old or 1, (batch if rescaled else old) or 1)
     walk = _Walk(trace, work, device_times, overheads_of, comparable=not changed)
     return IterationTimes(
         trace=trace.source,
@@ -207,7 +201,7 @@ def iteration_times(
         times=source,
         iterations=walk.rows(chosen),
         operators=walk.operators(chosen),
-        unknown=unpredicted(trace, device_times, walk.activities(chosen)),
+        unknown=kernel_times.unpredicted(trace, device_times, walk.activities(chosen)),
         overheads=shown,
         notes=_notes(trace, work, changed),
     )
@@ -309,7 +303,7 @@ class _Walk:
         device = self.times.time_us[rows]
         busy = float(device.sum())
         # Where nothing is lacking, measured times are what was asked for; else they are what the surrogate left.
-        kept = [bool(self.times.reasons) and self.times.source[row] == MEASURED for row in rows]
+        kept = [bool(self.times.reasons) and self.times.source[row] == kernel_times.MEASURED for row in rows]
         known = sum(unit.is_input or overheads.knows(unit.name) for unit in units)
         measured_us, device_us = iteration.time_us, self.trace.activities.time_us
         known_us = float(device[~np.array(kept, np.bool_)].sum())

@@ -25,19 +25,9 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError, nearest
+from surrogate.trace.graph import tasks as t
 from surrogate.trace.graph.simulate import POLICIES
-from surrogate.trace.graph.tasks import (
-    CHANNEL,
-    COMMUNICATION,
-    TASK_COLUMNS,
-    TASK_KINDS,
-    Graph,
-    Mask,
-    Policy,
-    Resource,
-    in_order,
-    reordered,
-)
+from surrogate.trace.graph.tasks import TASK_KINDS, Graph, Mask
 from surrogate.trace.layers import PHASES
 
 
@@ -161,7 +151,7 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
             raise InputError(f"task {task.name!r} refers to task {wrong[0]}; the graph has 0 to {count - 1}")
         labels.setdefault(task.resource, len(labels))
         names.setdefault(task.name, len(names))
-    added = [Resource(CHANNEL, label) for label in list(labels)[len(graph.resources) :]]
+    added = [t.Resource(t.CHANNEL, label) for label in list(labels)[len(graph.resources) :]]
     values = {
         "name": [names[task.name] for task in new],
         "kind": [_code(task.kind, TASK_KINDS, "kind") for task in new],
@@ -179,7 +169,7 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
     }
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(graph, name), np.array(values[name], getattr(graph, name).dtype)])
-        for name in TASK_COLUMNS
+        for name in t.TASK_COLUMNS
     }
     edges = [(index, count + i) for i, task in enumerate(new) for index in task.after]
     edges += [(count + i, index) for i, task in enumerate(new) for index in task.before]
@@ -188,18 +178,18 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
     joined = replace(
         graph, **columns, names=tuple(names), resources=(*graph.resources, *added),
         src=np.concatenate([graph.src, pairs[:, 0]]), dst=np.concatenate([graph.dst, pairs[:, 1]]),
-        edge_kind=np.concatenate([graph.edge_kind, np.full(more, COMMUNICATION)]),
+        edge_kind=np.concatenate([graph.edge_kind, np.full(more, t.COMMUNICATION)]),
         lag_us=np.concatenate([graph.lag_us, np.zeros(more)]),
         from_start=np.concatenate([graph.from_start, np.zeros(more, np.bool_)]),
     )  # fmt: skip
     # Right after the last task that each follows, so that order on shared resources is the one asked for.
     position = np.arange(len(joined), dtype=float)
     position[count:] = [max(task.after, default=-1) + 0.5 for task in new]
-    result = reordered(joined, np.lexsort((np.arange(len(joined)), position)))
-    return result if (result.src < result.dst).all() else in_order(result)
+    result = t.reordered(joined, np.lexsort((np.arange(len(joined)), position)))
+    return result if (result.src < result.dst).all() else t.in_order(result)
 
 
-def schedule(graph: Graph, resource: str, policy: Policy) -> Graph:
+def schedule(graph: Graph, resource: str, policy: t.Policy) -> Graph:
     """Which ready task the resource runs next: a name of `POLICIES`, or a function graph → one number per task,
     lowest first. Raises `InputError` for an unknown resource or policy."""
     if isinstance(policy, str):
