@@ -53,6 +53,7 @@ DLPERF = "Fitted on measurements of rai-project/dlperf (University of Illinois/N
 SCOPE = "Fitted on measurements of c3sr/scope (Apache License 2.0)."
 NEUSIGHT = "Fitted on measurements of sitar-lab/NeuSight (MIT License)."
 DEEPBENCH = "Fitted on measurements of baidu-research/DeepBench (Apache License 2.0)."
+FEWER = {"rounds": 150, "most_rows": 150_000}
 PLANS = {
     "cudnn7": Plan((FILES["cudnn"][0], FILES["partial"][0])),
     "miopen": Plan(
@@ -67,7 +68,7 @@ PLANS = {
     ),
     **{
         f"language_{name}": Plan(family=name, params=params)
-        for name, params in (("attention", {}), ("gemm", {}), ("mla", {"rounds": 150}), ("moe", {}))
+        for name, params in (("attention", {}), ("gemm", {}), ("mla", {"rounds": 150}), ("moe", FEWER))
     },
 }
 
