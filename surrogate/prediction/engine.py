@@ -15,15 +15,13 @@ import numpy as np
 from surrogate.features.families import Family, Formula, ProblemTerms
 from surrogate.features.gpu import Gpu
 from surrogate.features.text import version_column
-from surrogate.models.trees import BoostedTimes, Forest, Trees
+from surrogate.models.trees import FEW_ROWS, BoostedTimes, Forest, Trees
 
 if TYPE_CHECKING:
     from surrogate.models.calibrated import Correction
 
 BOOSTER_ROWS = 8_192
 """Rows of a setting from which on an XGBoost booster of its trees is worth making."""
-LEAST_ROWS = 512
-"""Rows in one call below which XGBoost's fixed cost, a microsecond a tree, is more than it saves."""
 VERSION_COLUMN = "library_version"
 
 
@@ -292,7 +290,7 @@ class BoosterEngine(Engine):
         The first ``shared`` columns of ``x`` are those of each row's ``problem`` (rows,).
         """
         self._made["rows"] += len(x)
-        if len(x) < LEAST_ROWS or (self._made["rows"] < BOOSTER_ROWS and "xgboost" not in sys.modules):
+        if len(x) < FEW_ROWS or (self._made["rows"] < BOOSTER_ROWS and "xgboost" not in sys.modules):
             return self._forest().predict(x, shared, problem)
         if "booster" not in self._made:
             self._made["booster"] = self.trees.booster(x.shape[1])
