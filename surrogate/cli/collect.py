@@ -46,8 +46,8 @@ DEFAULT_SAMPLE = 1000
     help="About N problems: 45 % drawn over the whole domain, 25 % of the grids, 25 % of the networks,"
     " and anchors that come again and again. [1000, where no plan is named]",
 )
-@click.option("--shard", default="1/1", show_default=True, metavar="I/N", help="Measure the I-th of N parts.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Draws the sample and the order.")
+@click.option("--shard", default="1/1", metavar="I/N", help="Measure the I-th of N parts.")
+@click.option("--seed", type=int, default=0, help="Draws the sample and the order.")
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True),
