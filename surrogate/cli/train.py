@@ -91,7 +91,7 @@ def command(
 
 def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple[str, dict[str, Any]]:
     """The model to train and its settings, from the options that name them."""
-    from surrogate.evaluation.tune import read_settings
+    from surrogate.evaluation.settings import read_settings
     from surrogate.models import DEFAULT_MODEL
 
     if params_file is None:

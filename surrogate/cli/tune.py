@@ -76,7 +76,9 @@ def command(
       seer tune run.parquet --storage sqlite:///study.db --trials 50
     """
     from surrogate.cli.datasets import load_all, progress_bar
-    from surrogate.evaluation.tune import shown, tune, write_settings
+    from surrogate.evaluation.settings import write_settings
+    from surrogate.evaluation.storage import shown
+    from surrogate.evaluation.tune import tune
     from surrogate.models import model_class
 
     dataset = load_all(data, candidates, where)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import require_known
 from surrogate.features.families import CONV, FAMILIES
 
 SCHEMA_VERSION = 1
@@ -35,8 +35,8 @@ class Column:
 
 def columns(table: str | None = None) -> tuple[Column, ...]:
     """The columns of ``table`` (all tables: None) in their order. Raises `InputError` for an unknown table."""
-    if table is not None and table not in TABLES:
-        raise InputError(f"table {table!r} is unknown; known: {', '.join(TABLES)}{nearest(table, TABLES)}")
+    if table is not None:
+        require_known("table", table, TABLES)
     return tuple(column for column in COLUMNS if table in (None, column.table))
 
 

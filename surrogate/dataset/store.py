@@ -11,7 +11,7 @@ import pandas as pd
 from surrogate.dataset.checks import Violation, check, normalise
 from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION
 from surrogate.dataset.files import atomic_path
-from surrogate.features.errors import InputError, require_regular
+from surrogate.features.errors import InputError, require_known, require_regular
 from surrogate.features.gpu import Gpu, cpu_device
 
 METADATA_KEY = b"seer_surrogate"
@@ -144,8 +144,7 @@ def read_dataset(path: str | Path, *, candidates: str | None = None) -> Dataset:
     frame = normalise(frame, str(path))
     _refuse(check(frame), path)
     chosen = candidates or metadata.get("candidates", "all")
-    if chosen not in CANDIDATES:
-        raise InputError(f"{path}: candidates {chosen!r} is unknown; known: {', '.join(CANDIDATES)}")
+    require_known(f"{path}: candidates", chosen, CANDIDATES)
     beside = kernels_path(path)
     kernels = read_table(beside)[0] if beside.is_file() else None
     return Dataset(frame, chosen, Path(path).name, metadata, kernels)

@@ -14,28 +14,22 @@ the launch order.
 import json
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Unpack
 
 import pandas as pd
 
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress, read_bytes
+from surrogate.formats.foreign_file import Limits, Paths, read_bytes
 from surrogate.formats.imported import KEY_COLUMNS, Imported, conv_sizes, medians, no_rows, plural
 from surrogate.formats.nvprof import metric
 
 
 def read(
-    paths: Sequence[str | Path],
-    *,
-    gpu: str | None = None,
-    library_version: str | None = None,
-    max_bytes: int = DEFAULT_MAX_BYTES,
-    progress: Progress | None = None,
+    paths: Paths, *, gpu: str | None = None, library_version: str | None = None, **limits: Unpack[Limits]
 ) -> Imported:
     """Benchmark files as dataset rows; repetitions of a key become one row: median, least, greatest, count.
 
@@ -43,7 +37,7 @@ def read(
     """
     frames, notes = [], list[str]()
     for path in map(Path, paths):
-        benchmarks, is_cut = _benchmarks(path, read_bytes(path, max_bytes=max_bytes, progress=progress))
+        benchmarks, is_cut = _benchmarks(path, read_bytes(path, **limits))
         parsed = [_row(item, f"{path}, benchmark {number}") for number, item in enumerate(benchmarks, 1)]
         rows = [row for row in parsed if row]
         if not rows:

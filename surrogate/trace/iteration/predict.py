@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, require_known
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.network.predict import Predictors, load_predictors
@@ -229,8 +229,8 @@ def _overheads(
 
 
 def _source(times: str | None, changed: bool) -> str:
-    if times is not None and times not in SOURCES:
-        raise InputError(f"times {times!r} is unknown; known: {', '.join(SOURCES)}")
+    if times is not None:
+        require_known("times", times, SOURCES)
     if times == "measured" and changed:
         raise InputError(
             "measured times are those of the trace's GPU and batch; use the surrogate's for another"

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, require_known
 from surrogate.trace.graph import tasks as t
 from surrogate.trace.graph.simulate import POLICIES
 from surrogate.trace.graph.tasks import TASK_KINDS, Graph, Mask
@@ -215,8 +215,7 @@ def _matches(expression: str, texts: Sequence[str]) -> Mask:
 
 
 def _code(word: str, known: Sequence[str], what: str) -> int:
-    if word not in known:
-        raise InputError(f"{what} {word!r} is unknown; known: {', '.join(known)}{nearest(word, known)}")
+    require_known(what, word, known)
     return known.index(word)
 
 
