@@ -145,9 +145,7 @@ def summary(
     from surrogate.trace.profiling import profile
 
     if len(files) > 1 and (by != "model" or html):
-        raise InputError(
-            f"{len(files)} files make one table of batch sizes; give one file with --by {by} or --html"
-        )
+        raise InputError(f"{len(files)} files make a table of batch sizes; give one with --by {by} or --html")
     profiles = [profile(_load(file, **part), gpu) for file in files]
     if len(files) > 1:
         sweep = tables.batch_sweep(profiles, batch).top(top)

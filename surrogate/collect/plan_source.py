@@ -86,9 +86,7 @@ class PlanSource:
         named += ["networks"] if self.networks else []
         if len(named) != 1:
             came = " and ".join(named) or "none"
-            raise InputError(
-                f"{came} came as the plan; name one of --plan FILE, --grid seer, --networks, --sample N"
-            )
+            raise InputError(f"{came} came as the plan; name one of --plan, --grid, --networks, --sample")
         problems, anchors = self._problems(caps)
         under: Any = {"seed": self.seed, "caps": caps, "settings": self.settings, "shard": self.shard}
         return build(problems, description=named[0], anchors=anchors, **under)

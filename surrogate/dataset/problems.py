@@ -57,9 +57,8 @@ def shape_names(frame: pd.DataFrame, kind: Family) -> np.ndarray:
 
 def candidate_names(frame: pd.DataFrame, kind: Family) -> np.ndarray:
     """(rows,) text: library, what the family adds, algorithm (and solver, where the table has them)."""
-    return joined(
-        frame, ("library", *kind.candidate_key, *(("solver",) if "solver" in frame else ()))
-    ).to_numpy()
+    solver = ("solver",) if "solver" in frame else ()
+    return joined(frame, ("library", *kind.candidate_key, *solver)).to_numpy()
 
 
 def strata(frame: pd.DataFrame, kind: Family) -> np.ndarray:

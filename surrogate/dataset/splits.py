@@ -125,9 +125,8 @@ def _by_row(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, se
     label = np.random.default_rng(seed).permutation(len(main)) % count
     key = [*kind.row_key, *(["solver"] if "solver" in main and "solver" in also else [])]
     label_of = dict(zip(joined(main, key), label.tolist(), strict=True)) if len(also) else {}
-    extra = np.array(
-        [label_of.get(name, count) for name in joined(also, key)] if len(also) else [], dtype=int
-    )
+    further = joined(also, key) if len(also) else ()
+    extra = np.array([label_of.get(name, count) for name in further], dtype=int)
     everywhere = np.concatenate([label, extra])
     return [Fold(str(f), np.flatnonzero(everywhere != f), np.flatnonzero(label == f)) for f in range(count)]
 

@@ -156,9 +156,7 @@ def _run(
     A fit has its share of the cores, because two that want all of them slow each other down. A model that the data
     cannot carry is left out with its reason. Raises `InputError` where none can be fitted.
     """
-    rounds = [
-        (seed, number, fold) for seed, folds in enumerate(part.rounds) for number, fold in enumerate(folds)
-    ]
+    rounds = [(seed, i, fold) for seed, folds in enumerate(part.rounds) for i, fold in enumerate(folds)]
     cores = usable_cores()
     alone = device != "cpu" or tune != "none"  # one GPU; Optuna changes the process's warnings
     workers = 1 if alone else min(cores, len(rounds), MAX_WORKERS)

@@ -384,9 +384,7 @@ def _join(
     # read first: its maker says what it is for, then adds trials
     if IDENTITY not in study.user_attrs:
         if trials:
-            raise InputError(
-                f"study {name!r} in {where} is not one of `seer tune`; give another --study name"
-            )
+            raise InputError(f"study {name!r} in {where} is none of `seer tune`; give another --study name")
         study.set_user_attr(IDENTITY, identity)
     theirs = study.user_attrs[IDENTITY]
     for key, value in identity.items():
@@ -395,9 +393,7 @@ def _join(
                 f"study {name!r} in {where} is for {key} {theirs.get(key)}, this run has {value};"
                 " values would not compare: give another --study name"
             )
-    kept = [
-        trial for trial in study.get_trials(deepcopy=False) if trial.state != optuna.trial.TrialState.FAIL
-    ]
+    kept = [t for t in study.get_trials(deepcopy=False) if t.state != optuna.trial.TrialState.FAIL]
     if stored not in [trial.system_attrs.get("fixed_params", trial.params) for trial in kept]:
         study.enqueue_trial(stored)  # an interrupted trial of theirs is no trial
     return study
@@ -416,9 +412,7 @@ def _outcome(study: "Study", model: str, objective: str, where: str, stored: dic
     trials = study.get_trials(deepcopy=False)
     count = {state.name.lower(): sum(t.state == state for t in trials) for state in optuna.trial.TrialState}
     if not count["complete"]:
-        raise InputError(
-            f"study {study.study_name!r} in {where} has no finished trial yet; allow it more time"
-        )
+        raise InputError(f"study {study.study_name!r} in {where} has no finished trial; allow more time")
     best = study.best_trial
     choice, importance = float(best.user_attrs["choice_loss"]), {}
     if count["complete"] >= LEAST_FOR_IMPORTANCE:

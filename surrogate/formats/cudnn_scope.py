@@ -79,14 +79,10 @@ def _benchmarks(path: Path, data: bytes) -> tuple[list[Any], bool]:
         try:
             document, is_cut = json.loads(text[: text.rfind("},") + 1] + "]}"), True
         except (ValueError, RecursionError):
-            raise InputError(
-                f"{path}: not JSON ({error}); google-benchmark's --benchmark_out file is needed"
-            ) from None
+            raise InputError(f"{path}: not JSON ({error}); give google-benchmark's --benchmark_out") from None
     benchmarks = document.get("benchmarks") if isinstance(document, dict) else None
     if not isinstance(benchmarks, list):
-        raise InputError(
-            f"{path}: has no list 'benchmarks'; google-benchmark's --benchmark_out file is needed"
-        )
+        raise InputError(f"{path}: no list 'benchmarks'; google-benchmark's --benchmark_out file is needed")
     return benchmarks, is_cut
 
 
@@ -224,9 +220,7 @@ def _conv(
         sizes[name] = 1 if value is None else int(value[:12])
     dtype = _DTYPE.search(layer)
     if dtype is None:
-        raise InputError(
-            f"{where}: {layer[-60:]!r} names no element type; one of {', '.join(_DTYPES)} is needed"
-        )
+        raise InputError(f"{where}: {layer[-60:]!r} names no element type of {', '.join(_DTYPES)}")
     named = any(word in layer.replace("_", "") for word in ("TENSOROP", "TENSORCORE"))
     tensor_op = named or _number(benchmark, "math_type", where, 0.0) == 1
     math_mode, layout = "tensor_op" if tensor_op else "fma", "NHWC" if "NHWC" in layer else "NCHW"

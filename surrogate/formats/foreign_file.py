@@ -59,9 +59,7 @@ def chunks(
                 return
             seen += len(piece)
             if seen > max_bytes:
-                raise InputError(
-                    f"{path}: unpacks to more than {max_bytes:,} bytes; raise the limit with --max-bytes"
-                )
+                raise InputError(f"{path}: unpacks to over {max_bytes:,} bytes; raise --max-bytes")
             if progress:
                 progress(raw.tell(), total)
             yield piece

@@ -52,9 +52,7 @@ def _frame(path: Path, unit_us: float, limits: Limits) -> pd.DataFrame:
         )
     table = table[~(table.isna() | (table == "")).all(axis=1)]  # blank lines
     if table.empty:
-        raise InputError(
-            f"{path}: no rows; the columns {', '.join(_COLUMNS)} and a row per kernel are needed"
-        )
+        raise InputError(f"{path}: no rows; {', '.join(_COLUMNS)} and a row per kernel are needed")
     for column in _COLUMNS[1:]:
         values = pd.to_numeric(table[column], errors="coerce")
         is_size = column != "kernel_runtime"
@@ -62,9 +60,7 @@ def _frame(path: Path, unit_us: float, limits: Limits) -> pd.DataFrame:
         if wrong.any():
             line = int(table.index[wrong][0])  # the header is line 1
             need = "a whole number from 1 to 2147483647" if is_size else "a time above 0"
-            raise InputError(
-                f"{path}, line {line + 2}: {column} is {table[column][line]!r}; {need} is needed"
-            )
+            raise InputError(f"{path}, line {line + 2}: {column} is {table[column][line]!r}; give {need}")
         table[column] = values.astype("int64") if is_size else values * unit_us
     frame = table.rename(columns={"kernel_runtime": "time_us", **{_SIZES[name]: name for name in _SIZES}})
     _check_rates(frame, path)
@@ -79,10 +75,6 @@ def _check_rates(frame: pd.DataFrame, path: Path) -> None:
     flops = 2.0 * frame[list(_SIZES)].astype(float).prod(axis=1)
     fastest = float((flops / frame["time_us"]).max()) / 1e6
     if fastest > _MOST_TFLOPS:
-        raise InputError(
-            f"{path}: its times mean {fastest:,.0f} TFLOP/s; are they in ms? then give --time-unit ms"
-        )
+        raise InputError(f"{path}: its times mean {fastest:,.0f} TFLOP/s; in ms? then --time-unit ms")
     if flops.max() >= _LARGE_FLOPS and fastest < _LEAST_TFLOPS:
-        raise InputError(
-            f"{path}: its times mean {fastest:.2g} TFLOP/s at best; are they in ns? then give --time-unit ns"
-        )
+        raise InputError(f"{path}: its times mean {fastest:.2g} TFLOP/s at best; in ns? then --time-unit ns")

@@ -38,9 +38,7 @@ def read(
     for path in map(Path, paths):
         named, units = gpu_of_file(path)
         if not (gpu or named):
-            raise InputError(
-                f"{path}: its name tells no GPU (as gfx90a68.HIP.fdb.txt does); name it with --gpu"
-            )
+            raise InputError(f"{path}: its name tells no GPU (as gfx90a68.HIP.fdb.txt does); give --gpu")
         left_out = Counter[str]()
         frame = _frame(path, left_out, limits).assign(
             gpu=gpu or named, backend="OpenCL" if "opencl" in path.name.lower() else "HIP"
@@ -52,9 +50,7 @@ def read(
         frame = _lawful(frame, left_out)
         if frame.empty:
             reasons = "; ".join(f"{why}: {count}" for why, count in left_out.items()) or "it is empty"
-            raise InputError(
-                f"{path}: no measured 2-D problem ({reasons}); a find-db line looks like {_EXAMPLE}"
-            )
+            raise InputError(f"{path}: no measured 2-D problem ({reasons}); a line looks like {_EXAMPLE}")
         frames.append(frame)
         notes += [f"{path.name}: {count:,} left out: {why}" for why, count in left_out.items()]
     rows = pd.concat(frames, ignore_index=True)

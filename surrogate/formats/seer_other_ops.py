@@ -97,6 +97,4 @@ def _pad(width: float, window: float, stride: float, total: float) -> float:
     for pad in (-(-total // 2), total // 2):
         if output_size(width, window, pad, stride, 1) == out:
             return pad
-    raise InputError(
-        f"padding {total:g} in all; no equal padding of both sides gives the output width {out:g}"
-    )
+    raise InputError(f"padding {total:g} in all; no equal padding of both sides gives the width {out:g}")

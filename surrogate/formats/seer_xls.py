@@ -52,9 +52,7 @@ def read(
     for path in map(Path, paths):
         sheets = read_sheets(path, **limits)
         if not sheets:
-            raise InputError(
-                f"{path}: every sheet is empty; a SEER workbook has a header row and measurements"
-            )
+            raise InputError(f"{path}: every sheet is empty; a SEER workbook has a header and measurements")
         if is_other_ops(path):
             content.other_ops += other_ops_rows(path, sheets)
         elif _is_pick(sheets):
@@ -69,9 +67,7 @@ def read(
             content.variants += _variant_rows(path, sheets, names)
     if content.other_ops:
         if content.picks or content.kernel_rows:
-            raise InputError(
-                "Other-ops workbooks cannot share a table with algorithms; import them by themselves"
-            )
+            raise InputError("Other-ops workbooks share no table with algorithms; import them apart")
         return _other_ops(content.other_ops, gpu, library_version)
     return _assemble(content, cudnn_settings(gpu, library_version))
 

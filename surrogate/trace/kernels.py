@@ -113,9 +113,7 @@ def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, .
     notes = []
     if whole := float(time.sum()):
         covered = float(time[np.isfinite(profile.flops[kernels])].sum()) / whole
-        notes.append(
-            f"work is known for {covered:.0%} of the kernel time; bytes are the least traffic, not measured"
-        )
+        notes.append(f"work is known for {covered:.0%} of the kernel time; bytes are the least traffic")
     if any((row["compute_pct"] or 0) > 100 for row in rows):
         notes.append(
             "FLOPs are the direct convolution's; Winograd and FFT need fewer, so they can pass the peak"

@@ -95,9 +95,7 @@ def _keys(graph: Graph, policy: Any) -> list[float]:
     if callable(policy):
         keys = np.asarray(policy(graph), dtype=float)
         if keys.shape != (len(graph),):
-            raise InputError(
-                f"a policy gives one number per task ({len(graph):,}), not an array of shape {keys.shape}"
-            )
+            raise InputError(f"a policy gives a number per task ({len(graph):,}), not shape {keys.shape}")
         return keys.tolist()
     keys = {"arrival": np.zeros(len(graph)), "priority": -graph.priority, "shortest": graph.duration_us}
     require_known("policy", policy, POLICIES)

@@ -212,9 +212,7 @@ def _overheads(
 ) -> tuple[list[Overheads], Overheads]:
     """Those of every iteration, and those to keep."""
     if given is not None and leave_one_out:
-        raise InputError(
-            "overheads were given, so none can come from the other iterations; leave out one of the two"
-        )
+        raise InputError("overheads were given, so none come from other iterations; leave one out")
     own = measure_overheads(work, source) if given is None else given
     count = len(work.iterations)
     if not leave_one_out:
@@ -232,9 +230,7 @@ def _source(times: str | None, changed: bool) -> str:
     if times is not None:
         require_known("times", times, SOURCES)
     if times == "measured" and changed:
-        raise InputError(
-            "measured times are those of the trace's GPU and batch; use the surrogate's for another"
-        )
+        raise InputError("measured times are of the trace's own GPU and batch; use the surrogate's")
     return times or ("surrogate" if changed else "measured")
 
 
