@@ -46,8 +46,8 @@ DEFAULT_SAMPLE = 1000
     help="About N problems: 45 % drawn over the whole domain, 25 % of the grids, 25 % of the networks,"
     " and anchors that come again and again. [1000, where no plan is named]",
 )
-@click.option("--shard", default="1/1", show_default=True, metavar="I/N", help="Measure the I-th of N parts.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Draws the sample and the order.")
+@click.option("--shard", default="1/1", metavar="I/N", help="Measure the I-th of N parts.")
+@click.option("--seed", type=int, default=0, help="Draws the sample and the order.")
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True),
@@ -151,19 +151,13 @@ def _device_name(options: dict[str, Any]) -> str:
     from surrogate.features.errors import InputError
 
     if str(options["output"]).endswith(".parquet"):
-        raise InputError(
-            "-o is a log of JSON lines; give RUN.jsonl, then `seer data merge RUN.jsonl -o DATA.parquet`"
-        )
+        raise InputError("-o is a log of JSON lines; give RUN.jsonl, which `seer data merge` makes a dataset")
     if options["heuristic_only"]:
         for name in ("recording", "minutes"):
             if options[name]:
-                raise InputError(
-                    f"--{name} goes with measuring, --heuristic-only measures nothing; leave it out"
-                )
+                raise InputError(f"--{name} goes with measuring, not with --heuristic-only; leave it out")
         if options["device"] not in (None, "cudnn"):
-            raise InputError(
-                f"--heuristic-only asks cuDNN, not --device {options['device']}; leave --device out"
-            )
+            raise InputError(f"--heuristic-only asks cuDNN alone; leave --device {options['device']} out")
         if not options["gpu"]:
             raise InputError("--heuristic-only needs --gpu G, the GPU to ask about; `seer gpus` lists them")
         return "cudnn"

@@ -5,14 +5,13 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import PATH, bundle_path, candidates_option, output_options, show, where_option
+from surrogate.cli.options import PATH, bundle_path, output_options, rows_options, show
 
 
 @click.command()
 @click.argument("bundle")
 @click.argument("data", type=PATH)
-@candidates_option
-@where_option
+@rows_options
 @output_options
 def command(
     bundle: str, data: Path, candidates: str | None, where: tuple[str, ...], as_json: bool, as_csv: bool

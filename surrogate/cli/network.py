@@ -42,7 +42,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option(
     "--sweep-batch", metavar="N,N,…", callback=_sizes, help="Also these batch sizes; the best one is marked."
 )
-@click.option("--compare-gpus", metavar="A,B,…", default="", help="Also on these GPUs.")
+@click.option("--compare-gpus", metavar="A,B,…", default="", show_default=False, help="Also on these GPUs.")
 @click.option(
     "--dtype", type=click.Choice(list(DTYPES)), help="Element type in the place of the model's own."
 )

@@ -145,9 +145,7 @@ def build(
     chosen = spread(pool, min(MAX_ANCHORS, int(len(kept) / count * ANCHOR_SHARE)))
     mine = _with_anchors(in_hash_order(kept, seed)[index - 1 :: count], chosen)
     if not mine:
-        raise InputError(
-            f"shard {index}/{count} of {len(kept)} problems is empty; use at most {len(kept)} shards"
-        )
+        raise InputError(f"shard {index}/{count} is empty; use at most {len(kept)} shards")
     digest = _digest(kept, chosen, seed, caps)
     return Plan(tuple(mine), description, seed, shard, digest, left_out, caps)
 

@@ -87,9 +87,8 @@ def rows_of(
     if kind is None:
         kinds = families_of(table)
         if len(kinds) != 1:
-            raise InputError(
-                f"a table of one family is needed; this one has {', '.join(k.name for k in kinds)}"
-            )
+            names = ", ".join(each.name for each in kinds)
+            raise InputError(f"a table of one family is needed; this one has {names}")
         kind = kinds[0]
     frame = table
     width = len(kind.column_names) + len(CONTEXT_NAMES)

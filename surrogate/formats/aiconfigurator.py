@@ -133,9 +133,7 @@ def read(
 ) -> Imported:
     """The rows of one family, on all GPUs or on ``gpus``. Raises `InputError` naming what is missing or damaged."""
     if len(paths) > 1:
-        raise InputError(
-            f"{len(paths)} paths given; name one wheel or folder, or none for the installed package"
-        )
+        raise InputError(f"{len(paths)} paths given; name one wheel or folder, or none")
     path = Path(paths[0]) if paths else _installed()
     sources, version = _sources(path)
     kind = family_named(family)
@@ -265,7 +263,7 @@ def _wanted(gpus: Sequence[str], names: Mapping[str, str | None]) -> set[str | N
     for given in gpus:
         if _gpu_name(given) not in here:
             raise InputError(
-                f"--gpu {given}: has no table; those with one: {', '.join(here)}{nearest(given, here)}"
+                f"--gpu {given}: no table; those with one: {', '.join(here)}{nearest(given, here)}"
             )
     return {_gpu_name(given) for given in gpus}
 

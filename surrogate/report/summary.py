@@ -333,10 +333,8 @@ def _sample(rows: list[Row], what: str = "problems") -> str:
 
 def _best(rows: list[Row], key: str) -> str | None:
     """The learned model on top of ranked ``rows``, where it has a figure."""
-    learned = (
-        row["model"] for row in rows if not is_reference(row["model"]) and number(row, key) is not None
-    )
-    return next(learned, None)
+    known = (row["model"] for row in rows if number(row, key) is not None)
+    return next((model for model in known if not is_reference(model)), None)
 
 
 def reasons(results: Results) -> list[dict[str, str]]:

@@ -24,9 +24,7 @@ def build(raw: RawTrace) -> Trace:
         table.start_ns, table.end_ns = table.start_ns - origin, table.end_ns - origin
     notes = [*raw.notes]
     if dropped := sum(table.dropped for table in parts.values()):
-        notes.append(
-            f"{dropped:,} events without a usable time (missing, negative or out of range) are left out"
-        )
+        notes.append(f"{dropped:,} events without a usable time are left out")
     tolerance = _WHOLE_US_NS if all(table.whole_us for table in parts.values()) else 0
     names = raw.names.values
     ranges, frames = (_ranges(parts[name], names, tolerance) for name in ("ranges", "frames"))

@@ -193,7 +193,7 @@ def load_overheads(path: str | Path) -> Overheads:
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
         raise InputError(
-            f"{path}: overheads cannot be read ({reason}); write them with --save-overheads"
+            f"{path}: overheads cannot be read ({reason}); --save-overheads writes them"
         ) from None
     try:
         if raw["schema"] != SCHEMA:

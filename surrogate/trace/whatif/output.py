@@ -90,9 +90,7 @@ def write_figures(answers: Sequence[Answer], folder: str | Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            f"{folder}: no folder can be made there ({error.strerror}); name another one"
-        ) from None
+        raise InputError(f"{folder}: cannot be made a folder ({error.strerror}); name another") from None
     drawn = {"times.svg": times_svg(answers), "critical_path.svg": critical_path_svg(answers)}
     for name, text in drawn.items():
         write_text(folder / name, text)
