@@ -75,7 +75,12 @@ PLANS = {
     **{
         f"language_{name}": Plan(family=name, params=params)
         for name, params in {
-            "attention": {}, "gemm": {}, "mla": FEWER, "moe": FEWER, "transfer": SMALL, "quantise": SMALL
+            "attention": {},
+            "gemm": {},
+            "mla": FEWER,
+            "moe": FEWER,
+            "transfer": SMALL,
+            "quantise": SMALL,
         }.items()
     },
 }
