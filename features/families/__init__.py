@@ -10,9 +10,9 @@ from ..text import MAX_DIGITS, parse
 from .conv import CONV
 from .family import DEFAULT_ALGORITHM, Candidate, Family, Formula, ProblemTerms, Size
 from .language import ATTENTION, MLA, MOE
-from .operators import EMBEDDING, GEMM, POINTWISE, POOL, ROWWISE, TRANSFER, OperatorFamily
+from .operators import EMBEDDING, GEMM, POINTWISE, POOL, QUANTISE, ROWWISE, TRANSFER, OperatorFamily
 
-_OPERATOR_FAMILIES = (GEMM, POINTWISE, ROWWISE, POOL, EMBEDDING, TRANSFER, ATTENTION, MLA, MOE)
+_OPERATOR_FAMILIES = (GEMM, POINTWISE, ROWWISE, POOL, EMBEDDING, TRANSFER, QUANTISE, ATTENTION, MLA, MOE)
 FAMILIES: dict[str, Family] = {family.name: family for family in (CONV, *_OPERATOR_FAMILIES)}
 """Name → family, in the order of reports."""
 DEFAULT_FAMILY = CONV.name

@@ -242,20 +242,21 @@ _TRANSFERS = ("memcpy", "concat", "all_reduce", "all_to_all", "all_gather", "red
 _LANGUAGE = ("attention", "mla", "moe")
 _ROWWISE = (
     "softmax", "softmax_backward", "layer_norm", "batch_norm", "batch_norm_inference", "batch_norm_backward",
-    "bias_backward", "quantise",
+    "bias_backward",
 )  # fmt: skip
+_QUANTISE = ("quantise",)
 _POINTWISE = tuple(
     kind
     for kind in OPERATORS
-    if kind not in (*_MATRIX, *_POOLS, *_EMBEDDINGS, *_TRANSFERS, *_ROWWISE, *_LANGUAGE)
+    if kind not in (*_MATRIX, *_POOLS, *_EMBEDDINGS, *_TRANSFERS, *_ROWWISE, *_QUANTISE, *_LANGUAGE)
 )
 _IMAGE_SIZES = ("log2_n", "log2_c", "log2_h", "log2_w")
 
 
 def _memory(
-    name: str, kinds: tuple[str, ...], dimensions: tuple[str, ...], batch: tuple[str, ...]
+    name: str, kinds: tuple[str, ...], dimensions: tuple[str, ...], batch: tuple[str, ...], **lines: Any
 ) -> OperatorFamily:
-    return OperatorFamily(name, kinds, memory_columns, MEMORY_NAMES, dimensions, batch)
+    return OperatorFamily(name, kinds, memory_columns, MEMORY_NAMES, dimensions, batch, **lines)
 
 
 GEMM = OperatorFamily(
@@ -264,8 +265,12 @@ GEMM = OperatorFamily(
 )  # fmt: skip
 POINTWISE = _memory("pointwise", _POINTWISE, (*_IMAGE_SIZES, "log2_elements"), ("n",))
 ROWWISE = _memory("rowwise", _ROWWISE, _IMAGE_SIZES, ("n",))
+QUANTISE = _memory("quantise", _QUANTISE, _IMAGE_SIZES, ("n",), lines=({"n": 1}, {"c": 1}), ticks=("n", "c"))
 POOL = _memory("pool", _POOLS, (*_IMAGE_SIZES, "log2_window", "log2_window_w", "log2_stride", "pad"), ("n",))
 EMBEDDING = _memory(
     "embedding", _EMBEDDINGS, ("log2_elements", "log2_c", "log2_tables", "log2_bag", "log2_rows"), ("batch",)
 )
-TRANSFER = _memory("transfer", _TRANSFERS, ("log2_elements",), ())
+TRANSFER = OperatorFamily(
+    "transfer", _TRANSFERS, lambda op, m: (*memory_columns(op, m), log2(maximum(getattr(op, "ranks", 1), 1))),
+    (*MEMORY_NAMES, "log2_ranks"), ("log2_elements", "log2_ranks"), (), lines=({"elements": 1},), ticks=("elements",),
+)  # fmt: skip

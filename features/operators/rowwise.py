@@ -54,6 +54,9 @@ class Quantise(Reduction):
     kind: ClassVar[str] = "quantise"
     FLOPS: ClassVar[int] = 2
 
+    dtype: str = "bf16"
+    math: str = "default"
+
     @property
     def dram_bytes(self) -> Number:
         """Elements × (itemsize + 1)."""

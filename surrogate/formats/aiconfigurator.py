@@ -12,7 +12,7 @@ On another Python or system, fetch the wheel and give it as PATH:
 
 Then `seer import aiconfigurator --family gemm -o gemm.parquet` finds them; the package is never imported. A wheel file,
 an unpacked folder of its tables or a checkout of the repository can be given as PATH instead. Families: gemm,
-attention, mla, moe, transfer (collective operations), rowwise (quantisation); one a file.
+attention, mla, moe, transfer (collective operations), quantise; one a file.
 
 - Of each (GPU, problem, library) the newest version counts, as where choices are judged; problems that only an older
   one measured stay. Repeats become their median, in µs.
@@ -86,7 +86,7 @@ TABLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "nccl": ("transfer", {"library": "nccl"}),
     "oneccl": ("transfer", {"library": "oneccl"}),
     "custom_allreduce": ("transfer", {"operator": "all_reduce"}),
-    "scale_matrix": ("rowwise", {"operator": "quantise", "dtype": "bf16", "h": 1, "w": 1}),
+    "scale_matrix": ("quantise", {"operator": "quantise", "dtype": "bf16", "h": 1, "w": 1}),
 }
 """Name of a table (without its ending) → its family, and what all its rows share."""
 NONGATED_LAYERS = ((2688, 1856), (1024, 2688), (4096, 2688), (2048, 5120), (8192, 5120))

@@ -87,7 +87,7 @@ def test_a_matrix_product_in_microseconds(tmp_path: Path) -> None:
         ("h100_sxm/comm", "custom_allreduce", MESSAGE | {"framework": "TRTLLM", "allreduce_dtype": "bfloat16"},
          "transfer", {"operator": "all_reduce", "library": "trtllm", "dtype": "bf16"}),
         ("h100_sxm/quantize", "scale_matrix", {"m": 5, "k": 64, "quant_dtype": "fp8"},
-         "rowwise", {"operator": "quantise", "n": 5, "c": 64, "dtype": "bf16"}),
+         "quantise", {"operator": "quantise", "n": 5, "c": 64, "dtype": "bf16"}),
     ],
 )  # fmt: skip
 def test_each_table(
@@ -177,5 +177,5 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("aiconfigurator_core") is None, reason="aiconfigurator-core is not installed")
 def test_the_installed_package() -> None:
-    imported = FORMATS["aiconfigurator"].read([], family="rowwise", gpus=["h100-sxm"])
+    imported = FORMATS["aiconfigurator"].read([], family="quantise", gpus=["h100-sxm"])
     assert len(imported.rows) > 1000
