@@ -32,12 +32,13 @@ def read_module(
     """The network that ``module:callable`` builds, and what one pass over its inputs calls.
 
     Forward only, or under ``training`` forward and backward as autograd runs them, and the optimizer's step.
-    ``dtype`` replaces the floating-point type. The module is built without memory, too, unless its constructor asks for
-    a value that it computed. Raises `InputError` where torch is missing, or the callable or the module fails.
+    ``dtype`` replaces the floating-point type. The module is built without memory, too; where that fails, since its
+    constructor asks for values that it computed, it is built for real. Raises `InputError` where torch is missing, or
+    the callable or the module fails.
     """
     try:
         import torch
-        from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+        from torch._subclasses.fake_tensor import FakeTensorMode
     except ImportError:
         raise InputError(f"{source}: running a module needs torch; {REMEDY}") from None
     build = imported_callable(source, CONTRACT)
@@ -46,10 +47,13 @@ def read_module(
         try:
             with fake:
                 module, inputs = _built(source, build, batch)
-        except DataDependentOutputException:
+                calls = _calls(module, inputs, training, dtype)
+        except InputError:
+            raise
+        except Exception:
             module, inputs = _built(source, build, batch)
-        with fake:
-            calls = _calls(module, inputs, training, dtype)
+            with fake:
+                calls = _calls(module, inputs, training, dtype)
     tally = Tally()
     for call in calls:
         add_call(call, tally, training=training)
@@ -107,6 +111,8 @@ def _calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: str | No
             return result
 
     module.train(training)
+    if not training:
+        module.requires_grad_(False)  # without gradients the tracker's hooks refuse views of trained weights
     with torch.set_grad_enabled(training), tracker, Recorder():
         result = module(*inputs)
         if training:
