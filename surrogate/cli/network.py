@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.options import GPU, PATH, output_options, show
-from surrogate.features.problem import DTYPES, LAYOUTS, MATHS
+from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
+from surrogate.network.network import FRAMEWORKS
 from surrogate.network.read import MAX_SIZE
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 if TYPE_CHECKING:
     from surrogate.network.result import Baseline, NetworkTime
 
+SIZE = click.IntRange(1, MAX_SIZE)
 SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
 """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
 
@@ -44,7 +46,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
 )
 @click.option("--compare-gpus", metavar="A,B,…", default="", show_default=False, help="Also on these GPUs.")
 @click.option(
-    "--dtype", type=click.Choice(list(DTYPES)), help="Element type in the place of the model's own."
+    "--dtype", type=click.Choice(list(ELEMENTS)), help="Element type in the place of the model's own."
 )
 @click.option(
     "--math", type=click.Choice(MATHS), help="Math type of convolutions  [default: by element type]"
@@ -52,6 +54,10 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--layout", type=click.Choice(LAYOUTS), help="Layout of convolutions  [default: NCHW]")
 @click.option("--workspace-limit", metavar="SIZE", help="Most workspace of a convolution, as in 64MiB.")
 @click.option("--deterministic", is_flag=True, help="Only algorithms whose results repeat bit by bit.")
+@click.option("--prefill", metavar="TOKENS", type=SIZE, help="Language model: a prompt of so many tokens.")
+@click.option("--decode", metavar="CONTEXT", type=SIZE, help="Language model: a token behind such a context.")
+@click.option("--tensor-parallel", metavar="N", type=SIZE, help="Language model: on one of N GPUs.")
+@click.option("--library", type=click.Choice(FRAMEWORKS), help="Whose kernels  [default: the fastest's]")
 @click.option("--by-type", is_flag=True, help="A row per operator in the place of a row per layer.")
 @click.option("--figures", type=PATH, help="Folder for SVG figures.")
 @output_options
@@ -69,6 +75,10 @@ def command(
     layout: str | None,
     workspace_limit: str | None,
     deterministic: bool,
+    prefill: int | None,
+    decode: int | None,
+    tensor_parallel: int | None,
+    library: str | None,
     by_type: bool,
     figures: Path | None,
     as_json: bool,
@@ -77,18 +87,20 @@ def command(
     """Predict the time of every layer of a network, without running it.
 
     FILE is an .onnx or .pt2 file (weights are not needed), a table of problems (parquet, CSV, or a text file with a
-    problem per line), or module:callable, which imports your module and runs on fake tensors what callable returns:
-    (module, inputs). Layers are summed as if they ran one after another, as single kernels without fusion or gaps.
-    Operators that this package does not know are named, counted and in no sum. --json and --csv also give every layer's
-    interval, workspace, FLOPs, bytes and source.
+    problem per line), a language model's config.json from Hugging Face (with --prefill or --decode), or
+    module:callable, which imports your module and runs on fake tensors what callable returns: (module, inputs). Layers
+    are summed as if they ran one after another, as single kernels without fusion or gaps. Operators that this package
+    does not know are named, counted and in no sum. --json and --csv also give every layer's interval, workspace, FLOPs,
+    bytes and source.
 
     Examples:
       seer network resnet50.onnx --gpu t4 --batch 8 --by-type
       seer network my_module:my_callable --gpu v100 --training
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
+      seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
     from surrogate.network.network import Network
-    from surrogate.network.predict import load_predictors, sweep_batches
+    from surrogate.network.predict import fastest_framework, load_predictors, sweep_batches
     from surrogate.network.read import read_network
     from surrogate.network.result import gpu_records, sweep_records
     from surrogate.prediction.results import parse_bytes
@@ -101,11 +113,16 @@ def command(
 
     def read(size: int | None) -> Network:
         return read_network(
-            source, batch=size, training=training, dims=named, dtype=dtype, math=math, layout=layout
-        )
+            source, batch=size, training=training, dims=named, dtype=dtype, math=math, layout=layout,
+            prefill=prefill, decode=decode, tensor_parallel=tensor_parallel,
+        )  # fmt: skip
 
     network = read(batch)
-    predictors = load_predictors(gpu, bundle)
+    steps = bool(prefill or decode)
+    if steps and library is None:
+        library = fastest_framework(network, gpu)
+        click.echo(f"kernels: {library}'s", err=True)
+    predictors = load_predictors(gpu, bundle, library)
     time = predictors.time(network, **limits)
     sweep, compared = {}, []
     if sweep_batch:
@@ -121,23 +138,33 @@ def command(
     if compare_gpus and not others:
         raise click.UsageError(f"--compare-gpus {compare_gpus!r} names no GPU; write them as in v100,t4")
     if others:
-        compared = [time, *(load_predictors(name, bundle).time(network, **limits) for name in others)]
+        compared = [
+            time,
+            *(load_predictors(name, bundle, library).time(network, **limits) for name in others),
+        ]
     if figures:
         from surrogate.network.figures import write_figures
 
         for path in write_figures(figures, time, sweep):
             click.echo(f"written: {path}", err=True)
     batches, gpus = sweep_records(sweep), gpu_records(compared)
+    held = {}
+    if steps:
+        from surrogate.network.language import kv_cache_bytes, weights_bytes
+
+        held = {"weights_bytes": weights_bytes(network), "kv_cache_bytes": kv_cache_bytes(network)}
     if as_json:
         extra = {"sweep": batches} if batches else {}
         extra |= {"gpus": gpus} if gpus else {}
         extra |= {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
-        show([], as_json=True, as_csv=False, whole={**time.to_dict(), **extra})
+        show([], as_json=True, as_csv=False, whole={**time.to_dict(), **held, **extra})
     elif as_csv:
         rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
         show(rows, as_json=False, as_csv=True)
     else:
-        _print_report(time, batches, gpus, layers=not by_type)
+        _print_report(time, batches, gpus, layers=not by_type and not steps)
+        for name, size in held.items():
+            click.echo(f"{name.removesuffix('_bytes').replace('_', ' ')}: {size / 2**30:.2f} GiB a GPU")
     if not time.layers:
         raise click.exceptions.Exit(1)
 

@@ -11,6 +11,8 @@ Work = Conv | Operator
 """What a layer computes: a convolution, or any other operator."""
 
 INPUT, WEIGHT = "input", "weight"
+FRAMEWORKS = ("vllm", "sglang", "trtllm")
+"""Servers of language models, each with kernels of its own."""
 
 
 @dataclass(frozen=True, slots=True)

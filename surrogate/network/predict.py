@@ -18,8 +18,9 @@ from surrogate.features.operators import Gemm, Operator
 from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
 from surrogate.features.roofline import compute_us, memory_us, peak_tflops
 from surrogate.features.terms import MECHANISM_TERMS
-from surrogate.network.network import Layer, Network
+from surrogate.network.network import FRAMEWORKS, Layer, Network
 from surrogate.network.result import COMPUTE, MEMORY, UNDER_UTILISED, Baseline, LayerTime, NetworkTime
+from surrogate.prediction.results import ROOFLINE
 
 MIDDLE = 1
 """Place of the middle tile among a mechanism's launches."""
@@ -89,16 +90,24 @@ class Predictors:
         return replace(conv, math=family_of(conv).default_math(conv.dtype, self.gpu))
 
 
-def load_predictors(gpu: str, bundle: str | Path | None = None) -> Predictors:
+def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | None = None) -> Predictors:
     """Predictors for a GPU by name; convolutions by the ``bundle`` in a folder, or by the one shipped for the GPU.
 
-    Raises `InputError` for an unknown GPU or a damaged bundle.
+    ``library`` narrows everything but convolutions to the kernels of one framework. Raises `InputError` for an unknown
+    GPU or library, or a damaged bundle.
     """
     from surrogate.prediction.shipped import load, load_operators
 
     device = gpu_named(gpu)
     convs = load(gpu) if bundle is None else load(Path(bundle), gpu=gpu)
-    return Predictors(device, convs, load_operators(device.name))
+    return Predictors(device, convs, load_operators(device.name, library))
+
+
+def fastest_framework(network: Network, gpu: str) -> str:
+    """The one of `FRAMEWORKS` whose kernels are expected to run the network fastest, of those most of them known."""
+    times = {name: load_predictors(gpu, library=name).time(network) for name in FRAMEWORKS}
+    unknown = {name: sum(layer.source == ROOFLINE for layer in time.layers) for name, time in times.items()}
+    return min(FRAMEWORKS, key=lambda name: (unknown[name], times[name].total_us))
 
 
 def sweep_batches(
@@ -171,7 +180,7 @@ def operator_bound(work: Operator, gpu: Gpu) -> str:
     if isinstance(work, Gemm):
         waves = work.blocks / b_max(gpu, "gemm")[MIDDLE]
     else:
-        waves = work.dram_bytes / (work.itemsize * ELEMENTS_PER_BLOCK * gpu.sms)
+        waves = work.dram_bytes / (work.element.output_bytes * ELEMENTS_PER_BLOCK * gpu.sms)
     peak = peak_tflops(gpu, work.dtype, work.uses_tensor_cores)
     return _bound(waves, work.flops, work.dram_bytes, peak, gpu)
 

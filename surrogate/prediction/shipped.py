@@ -200,12 +200,12 @@ def _load(folder: Path) -> Bundle:
     return load_bundle(folder)
 
 
-def load_operators(name: str) -> Predictor:
+def load_operators(name: str, library: str | None = None) -> Predictor:
     """A predictor of everything but convolutions on a GPU by name, by what ships; rooflines alone where nothing does.
 
-    Raises `InputError` for an unknown GPU.
+    ``library`` narrows the kernels to one framework's. Raises `InputError` for an unknown GPU or library.
     """
-    return Predictor(_joined(Bundle({})), gpu=_found(name).name)
+    return Predictor(_joined(Bundle({})), gpu=_found(name).name, library=library)
 
 
 def _found(name: str) -> Gpu:
