@@ -27,6 +27,7 @@ from surrogate.features.operators import (
     Softmax,
 )
 from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
+from surrogate.features.problem import DTYPES
 
 Shape = tuple[int, ...]
 
@@ -69,6 +70,13 @@ def streamed(
     return Streamed(
         reads=sum(map(prod, reads)), writes=sum(map(prod, writes)), work=work, dtype=dtype, variant=name
     )
+
+
+def cast(elements: int, source: str, target: str) -> Streamed:
+    """Values read in one type and written in another; it counts in the narrower."""
+    narrow = min(source, target, key=lambda dtype: DTYPES[dtype])
+    reads, writes = (elements * DTYPES[dtype] // DTYPES[narrow] for dtype in (source, target))
+    return Streamed(reads=reads, writes=writes, dtype=narrow, variant="cast")
 
 
 def gradient(work: Operator) -> Operator | None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, family_of
 from surrogate.features.operators import Operator, stand_ins
 from surrogate.prediction.prepared import PreparedSetting, Ranking, SettingCache, TargetDevice
-from surrogate.prediction.results import ROOFLINE, KernelTime
+from surrogate.prediction.results import ROOFLINE, SPEC, KernelTime
+from surrogate.prediction.specification import specification_of
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle
@@ -41,6 +42,9 @@ class KernelTimes:
             if problem in self._answers:
                 continue
             chosen = self._choice(problem, target)
+            if (answer := self._by_law(problem, chosen, target)) is not None:
+                self._answers[problem] = answer
+                continue
             if chosen is None:
                 self._answers[problem] = self._by_roofline(problem, target)
                 continue
@@ -81,6 +85,24 @@ class KernelTimes:
             best.source,
             inside and like.kind == problem.kind,
         )
+
+    def _by_law(
+        self, problem: AnyProblem, chosen: tuple[int, PreparedSetting] | None, target: TargetDevice
+    ) -> KernelTime | None:
+        """What the law of half-precision kernels says where memory bounds and nobody measured the type on the GPU."""
+        known = specification_of(target.device, problem.dtype)
+        if known is None or not isinstance(problem, Operator):
+            return None
+        if chosen is None:
+            measured = any(key.startswith(f"{target.name}|") for key in self._bundle.launches)
+        else:
+            measured = f"{target.name}|{chosen[1].reference}" in chosen[1].part.row_counts
+        time_us = None if measured else known.law.streamed_us(problem, target.device)
+        if time_us is None:
+            return None
+        factor = exp(known.half_width)
+        ends = time_us / factor, time_us * factor
+        return KernelTime(problem, target.name, "", "", time_us, *ends, time_us, SPEC, False)
 
     def _by_roofline(self, problem: AnyProblem, target: TargetDevice) -> KernelTime:
         """What streaming operators make of a roofline, where no model knows the problem."""
