@@ -235,7 +235,7 @@ def _sources(path: Path) -> tuple[list[Source], str]:
     sources = [s for s in sources if s.path.endswith(ENDING) and len(PurePath(s.path).parts) >= 5]
     sources.sort(key=lambda source: PurePath(source.path).parts)
     if not sources:
-        what = "a wheel or folder without" if path.exists() else "no such file; give a wheel or folder with"
+        what = "a wheel or folder without" if path.exists() else "cannot be read; give a wheel or folder with"
         raise InputError(f"{path}: {what} GPU/FAMILY/FRAMEWORK/VERSION/*{ENDING}; {REMEDY}")
     versions = [name.removesuffix(".dist-info").split("-")[1] for name in infos if "-" in name]
     return sources, versions[0] if versions else "of unknown version"
