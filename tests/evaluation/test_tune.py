@@ -321,7 +321,7 @@ import os
 from surrogate.evaluation import storage
 storage.HEARTBEAT_S = 1
 import optuna
-study = optuna.load_study(study_name="s", storage=storages.open_storage({where["storage"]!r}))
+study = optuna.load_study(study_name="s", storage=storage.open_storage({where["storage"]!r}))
 study.optimize(lambda trial: trial.suggest_float("alpha", 1e-3, 1e3, log=True) and os._exit(9), n_trials=1)
 """
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=False).returncode == 9
