@@ -104,15 +104,9 @@ def _dense(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
         else:
             sizes = {"n": part["B"], "c": part["H"], "h": 1, "w": 1}
         version = part["Torch Version"].str.removeprefix("p") if "Torch Version" in part else None
-        parts.append(
-            part[["gpu", "time_us"]].assign(
-                operator=kind,
-                library="torch",
-                library_version=version,
-                math=np.where(_is_amd(part["gpu"]), "default", "fma"),
-                **sizes,
-            )
-        )
+        named = {"operator": kind, "library": "torch", "library_version": version}
+        math = np.where(_is_amd(part["gpu"]), "default", "fma")
+        parts.append(part[["gpu", "time_us"]].assign(**named, math=math, **sizes))
     return parts
 
 
@@ -271,24 +265,15 @@ def _of_convolutions(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
         w = output_size(part["w"], part["s"], part["pad_w"], part["stride_w"], 1)
         if variant.endswith(_INSTANCE):
             c, h, w = c * h * w, 1, 1
-        rows = part[["gpu", "dtype", "time_us"]].assign(
-            operator=kind,
-            variant=mode,
-            library="cudnn",
-            library_version=_SCOPE_VERSION,
-            n=part["n"],
-            c=c,
-            h=h,
-            w=w,
-        )
+        named = {"operator": kind, "variant": mode, "library": "cudnn", "library_version": _SCOPE_VERSION}
+        rows = part[["gpu", "dtype", "time_us"]].assign(**named, n=part["n"], c=c, h=h, w=w)
         if "pool" in kind:
             rows = rows.assign(
                 window=part["r"], window_w=part["s"], stride=part["stride_h"], stride_w=part["stride_w"],
                 pad=part["pad_h"], pad_w=part["pad_w"],
             )  # fmt: skip
-            fits = (rows["window"] <= rows["h"] + 2 * rows["pad"]) & (
-                rows["window_w"] <= rows["w"] + 2 * rows["pad_w"]
-            )
+            fits = rows["window"] <= rows["h"] + 2 * rows["pad"]
+            fits &= rows["window_w"] <= rows["w"] + 2 * rows["pad_w"]
             if not fits.all():
                 dropped[f"{op}: window exceeds the image"] += int((~fits).sum())
             rows = rows[fits]

@@ -45,10 +45,9 @@ class SliceReport:
 
     def line(self) -> str:
         """One line for a person."""
-        counts = (
-            ", ".join(f"{count} {status}" for status, count in sorted(self.measured.items())) or "nothing new"
-        )
-        text = f"slice {self.number} ({self.title}): {self.done} of {self.planned} problems; {counts}"
+        counts = ", ".join(f"{count} {status}" for status, count in sorted(self.measured.items()))
+        done = f"{self.done} of {self.planned} problems; {counts or 'nothing new'}"
+        text = f"slice {self.number} ({self.title}): {done}"
         return f"{text}; stopped: {self.stopped}" if self.stopped else text
 
 

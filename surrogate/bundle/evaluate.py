@@ -86,9 +86,8 @@ def _pick_figures(
 ) -> dict[str, Any]:
     """How likely the picks among supported ok candidates were held to be the best, and how many were."""
     times, upper = predicted["predicted_us"].to_numpy()[counted], predicted["upper_us"].to_numpy()[counted]
-    stated, best = picks(
-        times, rows.time_us[counted], np.log(upper / times), rows.problem[counted], own_share
-    )
+    half_width, problem = np.log(upper / times), rows.problem[counted]
+    stated, best = picks(times, rows.time_us[counted], half_width, problem, own_share)
     return {"pick_probability": stated.mean(), "pick_was_best": best.mean()} if len(stated) else {}
 
 
@@ -109,17 +108,14 @@ def held_out_card(
     coverage = coverage_rows(rows, np.log(predicted_us / measured_us), half_width)
     judged = judged_rows(rows.frame, rows.family, candidates)
     stated, best = picks(
-        predicted_us[judged], measured_us[judged], half_width[judged], rows.problem[judged], own_share
+        *(values[judged] for values in (predicted_us, measured_us, half_width, rows.problem)),
+        own_share=own_share,
     )
+    choices = choice_figures(rows, predicted_us, support.supported(rows), judged)
+    shown = [grouping for grouping in choices if grouping in ("all", rows.family.primary)]
     return {
         "time": rounded(asdict(time_errors(predicted_us[rows.ok], rows.time_us[rows.ok]))),
-        "choice": {
-            grouping: rounded(figures)
-            for grouping, figures in choice_figures(
-                rows, predicted_us, support.supported(rows), judged
-            ).items()
-            if grouping in ("all", rows.family.primary)
-        },
+        "choice": {grouping: rounded(choices[grouping]) for grouping in shown},
         "intervals": [rounded(row) for row in coverage],
         "pick_probability": [rounded(row) for row in reliability(stated, best)],
     }

@@ -180,9 +180,8 @@ def _source(options: dict[str, Any]) -> "PlanSource":
     recording = options["recording"] if unnamed else None
     sample = DEFAULT_SAMPLE if unnamed and recording is None else options["sample"]
     plan = {name: options[name] for name in ("file", "grid", "networks", "seed")}
-    return PlanSource(
-        **plan, sample=sample, recording=recording, settings=settings, shard=parse_shard(options["shard"])
-    )
+    plan |= {"sample": sample, "recording": recording, "shard": parse_shard(options["shard"])}
+    return PlanSource(**plan, settings=settings)
 
 
 def _heuristic_only(plan: "Plan", options: dict[str, Any]) -> tuple[str, int]:
@@ -195,12 +194,10 @@ def _heuristic_only(plan: "Plan", options: dict[str, Any]) -> tuple[str, int]:
 
 
 def _summary(output: str, outcome: "Outcome") -> str:
-    counts = (
-        ", ".join(f"{count} {status}" for status, count in sorted(outcome.statuses.items())) or "nothing new"
-    )
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(outcome.statuses.items()))
     parts = [
         f"{output}: {outcome.problems_done} of {outcome.problems_total} problems done",
-        f"measured {counts}",
+        f"measured {counts or 'nothing new'}",
         f"no algorithm ran: {outcome.last_reason}" if _nothing_ran(outcome) else "",
         outcome.wrong_timer,
         f"stopped: {outcome.stopped}, the same command goes on" if outcome.stopped else "",

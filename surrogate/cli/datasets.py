@@ -46,7 +46,7 @@ def filtered(frame: pd.DataFrame, where: Sequence[str], name: str) -> pd.DataFra
     for condition in where:
         column, equals, wanted = condition.partition("=")
         if not equals:
-            raise InputError(f"--where {condition!r} is not readable; write it as in dtype=fp32")
+            raise InputError(f"--where {condition!r} is not readable; write COLUMN=VALUE, as dtype=fp32")
         if column not in frame:
             hint = nearest(column, map(str, frame.columns))
             raise InputError(f"{name}: no column {column!r} for --where{hint}")

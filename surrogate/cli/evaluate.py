@@ -40,19 +40,13 @@ def command(
         for record in records
     }
     names = dict.fromkeys(name for figures in flat.values() for name in figures)
-    table = [
-        {"figure": name, **{column: figures.get(name) for column, figures in flat.items()}} for name in names
-    ]
-    show(table)
+    show([{"figure": name} | {part: figures.get(name) for part, figures in flat.items()} for name in names])
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
     """Figures by name, those of the intervals one by one for each GPU."""
-    figures = {
-        name: value
-        for name, value in record.items()
-        if name not in ("family", "part", "stratum", "intervals")
-    }
+    apart = ("family", "part", "stratum", "intervals")
+    figures = {name: value for name, value in record.items() if name not in apart}
     for row in record.get("intervals", []):
         figures[f"interval_coverage {row['gpu']}"] = row["coverage"]
         figures[f"interval_factor {row['gpu']}"] = row["interval_factor"]

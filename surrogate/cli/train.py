@@ -70,9 +70,8 @@ def command(
         if cluster is not None:
             from surrogate.bundle.dask_train import train_on_dask
 
-            bundle = train_on_dask(
-                data, cluster or None, candidates=candidates or "all", progress=step, **settings
-            )
+            settings |= {"candidates": candidates or "all", "progress": step}
+            bundle = train_on_dask(data, cluster or None, **settings)
         else:
             bundle = train(load_all(data, candidates, where), trials=trials, progress=step, **settings)
     save(bundle, output)

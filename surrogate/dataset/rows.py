@@ -115,9 +115,8 @@ def rows_of(
             workspace[at] = bytes_needed
     versions = {version: version_column(version) for version in frame["library_version"].unique()}
     features[:, -1] = frame["library_version"].map(versions)
-    measured = (
-        frame["time_us"].to_numpy(dtype=np.float64) if "time_us" in frame else np.full(len(frame), np.nan)
-    )
+    times = frame["time_us"] if "time_us" in frame else pd.Series(np.nan, index=frame.index)
+    measured = times.to_numpy(dtype=np.float64)
     status = (frame["status"] == "ok").to_numpy() if "status" in frame else np.isfinite(measured)
     return Rows(
         kind,

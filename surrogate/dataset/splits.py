@@ -109,9 +109,8 @@ def _by_network(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int
 def _by_gpu(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
     del kind, count, seed  # one round per GPU, nothing is drawn
     here, everywhere = device_names(main), device_names(pd.concat([main, also]))
-    shown = dict(
-        zip(here[::-1], main["gpu"].astype(str).to_numpy()[::-1], strict=True)
-    )  # as the table first spells it
+    spelt = main["gpu"].astype(str).to_numpy()
+    shown = dict(zip(here[::-1], spelt[::-1], strict=True))  # as the table first spells it
     if len(shown) < 2:
         raise InputError(f"the table has one GPU ({shown[here[0]]}); a split by gpu needs at least 2")
     return [

@@ -126,7 +126,7 @@ def _candidates(problem: int, values: str, left_out: Counter[str]) -> list[_Cand
         algorithm = algorithm.rpartition("Algo")[2]
         if not name or name.startswith(
             "INVALID_SOLVER_ID"
-        ):  # what MIOpen writes for a solver that it does not know
+        ):  # MIOpen's own word for one that it does not know
             left_out["unknown solvers"] += 1
         elif algorithm not in _ALGORITHMS:
             left_out["unknown algorithms"] += 1

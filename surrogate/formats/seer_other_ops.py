@@ -57,16 +57,8 @@ def _passes(name: str, cells: list[float]) -> Iterator[dict[str, Any]]:
     n, c, w, k, _, r, stride, pad_total = cells[:_TIME]
     if name in ("maxpool", "avgpool"):
         kind = name.replace("pool", "_pool")
-        sizes = {
-            "n": n,
-            "c": c,
-            "h": w,
-            "w": w,
-            "window": r,
-            "stride": stride,
-            "pad": _pad(w, r, stride, pad_total),
-        }
-        pool = OPERATORS[kind](**sizes).sizes  # type: ignore[arg-type]  # the class checks
+        window = {"window": r, "stride": stride, "pad": _pad(w, r, stride, pad_total)}
+        pool = OPERATORS[kind](n=n, c=c, h=w, w=w, **window).sizes  # type: ignore[arg-type]  # the class checks
         passes = [{"operator": f"{kind}{ending}", **pool} for ending in ("", "_backward")]
         times_ms = cells[_TIME : _TIME + 2]
     elif name in ("layout", "data_layout"):

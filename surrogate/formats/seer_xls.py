@@ -121,9 +121,8 @@ def _assemble(content: _Content, settings: dict[str, Any]) -> Imported:
     if len(kept) < len(rows):
         repeated = plural(len(rows) - len(kept), "repeated measurement")
         notes.append(f"{repeated} left out: the first of a key counts")
-    without_pre = {r.algorithm for r in content.variants} & set(_WITH_PRE) - {
-        r.algorithm for r in content.pre
-    }
+    variants, pre = ({row.algorithm for row in rows} for rows in (content.variants, content.pre))
+    without_pre = variants & set(_WITH_PRE) - pre
     notes += [
         f"{name}: no pre/post workbook given, so its times are the main kernel's alone"
         for name in sorted(without_pre)

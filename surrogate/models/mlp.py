@@ -53,9 +53,7 @@ class Mlp(TimeModel):
         design, target = self._design(rows), ((y - self.target_[0]) / self.target_[1]).astype(np.float32)
         for epoch in range(max(min(self.epochs, self.max_steps // steps_per_epoch), 1)):
             self.network_.partial_fit(design, target)
-            if (
-                len(self.network_.loss_curve_) <= epoch
-            ):  # scikit-learn swallowed the interruption of this epoch
+            if len(self.network_.loss_curve_) <= epoch:  # scikit-learn swallowed this epoch's interruption
                 raise KeyboardInterrupt
 
     def _predict(self, rows: Rows) -> np.ndarray:

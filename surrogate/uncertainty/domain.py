@@ -44,9 +44,8 @@ _CHUNK = 256  # products of this many problems stay in the cache
 
 def weights(kind: Family) -> np.ndarray:
     """(sizes,) the distance per doubling of each of the family's sizes."""
-    return np.array(
-        [BATCH_WEIGHT if name in kind.batch else WEIGHTS.get(name, SIZE_WEIGHT) for name in kind.size_names]
-    )
+    own = [WEIGHTS.get(name, SIZE_WEIGHT) for name in kind.size_names]
+    return np.where(_is_batch(kind), BATCH_WEIGHT, own)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,12 +144,9 @@ class References:
     @classmethod
     def from_dict(cls, kind: Family, content: Mapping[str, Any]) -> Self:
         """What `to_dict` gave."""
-        shapes, least, greatest = (
-            np.array(content[name], dtype=np.int64) for name in ("shapes", "least", "greatest")
-        )
-        return cls(
-            kind, shapes.reshape(-1, len(kind.sizes)), least, greatest, float(content.get("reach", inf))
-        )
+        arrays = [np.array(content[name], dtype=np.int64) for name in ("shapes", "least", "greatest")]
+        arrays[0] = arrays[0].reshape(-1, len(kind.sizes))
+        return cls(kind, *arrays, reach=float(content.get("reach", inf)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,13 +279,9 @@ class Domain:
         """What `to_json` wrote."""
         data = json.loads(content)
         kind = family(data["family"])
-        return cls(
-            kind,
-            frozenset(data["settings"]),
-            frozenset(data["shapes"]),
-            frozenset(data["versions"]),
-            {key: References.from_dict(kind, known) for key, known in data["references"].items()},
-        )
+        seen = (frozenset(data[name]) for name in ("settings", "shapes", "versions"))
+        references = {key: References.from_dict(kind, known) for key, known in data["references"].items()}
+        return cls(kind, *seen, references=references)
 
 
 def setting_columns(kind: Family) -> tuple[str, ...]:

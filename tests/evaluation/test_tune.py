@@ -24,19 +24,9 @@ from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import Dataset, write_dataset
 from surrogate.evaluation import storage as storages
+from surrogate.evaluation.inner_folds import INNER_FOLDS, OBJECTIVES, TIME_WEIGHT, InnerFolds
 from surrogate.evaluation.storage import open_storage
-from surrogate.evaluation.tune import (
-    INNER_FOLDS,
-    OBJECTIVES,
-    TIME_WEIGHT,
-    TUNE_TRIALS,
-    InnerFolds,
-    fingerprint,
-    search,
-    stored_settings,
-    tune,
-    tuned,
-)
+from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, search, stored_settings, tune, tuned
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.models.base import TimeModel
@@ -331,7 +321,7 @@ import os
 from surrogate.evaluation import storage
 storage.HEARTBEAT_S = 1
 import optuna
-study = optuna.load_study(study_name="s", storage=storages.open_storage({where["storage"]!r}))
+study = optuna.load_study(study_name="s", storage=storage.open_storage({where["storage"]!r}))
 study.optimize(lambda trial: trial.suggest_float("alpha", 1e-3, 1e3, log=True) and os._exit(9), n_trials=1)
 """
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=False).returncode == 9

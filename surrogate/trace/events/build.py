@@ -66,10 +66,9 @@ def _calls(table: Columns, names: Sequence[str], ranges: Ranges, tolerance: int)
 
 def _allocations(table: Columns, ranges: Ranges) -> tables.Allocations:
     columns = {name: table[name] for name in COLUMNS["allocations"][2:]}
+    columns["bytes"] = integers(table.values["bytes"], 0)
     around = within(table.start_ns, table.end_ns, columns["thread"], ranges)
-    return tables.Allocations(
-        time_ns=table.start_ns, bytes=integers(table.values["bytes"], 0), **columns, range=around
-    )
+    return tables.Allocations(time_ns=table.start_ns, **columns, range=around)
 
 
 class _DeviceTables:

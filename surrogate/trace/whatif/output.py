@@ -134,9 +134,8 @@ def _ms(times_us: Iterable[float]) -> list[float]:
 
 def _lines(answers: Sequence[Answer], more_inches: float = 0.0) -> "tuple[Figure, Axes]":
     """A figure with a line for the baseline and one per answer."""
-    names = [
-        "\n".join(wrap(name, NAME_WIDTH)) for name in ("as measured", *(answer.name for answer in answers))
-    ]
+    names = ["as measured", *(answer.name for answer in answers)]
+    names = ["\n".join(wrap(name, NAME_WIDTH)) for name in names]
     rows = len(names) + sum(name.count("\n") for name in names) / 2
     figure, (axis,) = blank(0.7 + 0.28 * rows + more_inches)
     axis.set_yticks(range(len(names)), names)
