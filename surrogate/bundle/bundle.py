@@ -56,8 +56,11 @@ class StoredModel:
 
     def times(self) -> "BoostedTimes | None":
         """The model as arrays that numpy answers from, None for a model that is not one ensemble of trees."""
+        from surrogate.models.neighbours import LABELS, times_from_files
         from surrogate.models.trees import ARRAYS, BoostedTimes
 
+        if LABELS in self.files:
+            return times_from_files(self.files)[0]
         return BoostedTimes.from_files(self.files) if ARRAYS in self.files else self.load().times()
 
 
