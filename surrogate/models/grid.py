@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
@@ -25,8 +23,9 @@ POSITION_BITS, POSITION_SCALE = 16, 1000.0
 END_GAP = 1.0
 """Doublings that a one-sided neighbour counts as farther away than it is."""
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-SIZE_BITS = 48
-"""Bits of a size below the candidate's code in a sorted list of the sizes that were measured."""
+SIZE_BITS = 44
+MOST_SIZE = (1 << SIZE_BITS) - 1
+"""Bits of a size in `_ticks`; larger sizes count as the largest."""
 CHUNK_ROWS = 65_536
 VALUE, CANDIDATE = "value", "candidate"
 
@@ -68,17 +67,19 @@ class Lines(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured with some candidates on one GPU, found by the keys of `Lines`.
+    """What was measured with some candidates on one ``gpu``, found by the keys of `Lines`.
 
-    ``codes`` of the candidates; ``keys`` (places,) ascending and ``values`` (places,) of all directions; ``ticks``
-    position of a size → ascending (code · 2^`SIZE_BITS` + size) that were measured.
+    ``codes`` of the candidates; ``keys`` (places,) ascending and ``values`` (places,) of all directions; ``ticked``
+    positions of the sizes that tables measure at a few values, and those in ``ticks``, ascending (see `_ticks`).
     """
 
+    gpu: str
     codes: np.ndarray
     lines: Lines
     keys: np.ndarray
     values: np.ndarray
-    ticks: Mapping[int, np.ndarray]
+    ticked: list[int]
+    ticks: np.ndarray
 
     def at(self, keys: np.ndarray) -> np.ndarray:
         """(rows,) the value measured there, NaN where none was."""
@@ -105,15 +106,17 @@ class Measured:
         both = has_low & has_high
         return np.where(both, inner, one_sided), np.where(both, gap, np.fmin(down, up) + END_GAP)
 
-    def ends(self, codes: np.ndarray, sizes: np.ndarray, position: int) -> tuple[np.ndarray, np.ndarray]:
-        """(rows,) the measured values of a size next below and next above, the nearest one twice outside the range."""
-        ticks, asked = self.ticks[position], _tick(codes, sizes[:, position])
-        above = np.searchsorted(ticks, asked)
-        high = ticks[np.minimum(above, len(ticks) - 1)]
-        low = np.where(high == asked, high, ticks[np.maximum(above - 1, 0)])
-        has_low, has_high = (end >> SIZE_BITS == codes for end in (low, high))
-        low, high = np.where(has_low, low, high), np.where(has_high, high, low)
-        return low & ((1 << SIZE_BITS) - 1), high & ((1 << SIZE_BITS) - 1)
+    def ends(self, codes: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(rows, ticked) the measured values of sizes next below and next above, outside the range the nearest twice."""
+        asked = _ticks(codes, sizes[:, self.ticked])
+        above = np.searchsorted(self.ticks, asked)
+        high = self.ticks[np.minimum(above, len(self.ticks) - 1)]
+        low = np.where(high == asked, high, self.ticks[np.maximum(above - 1, 0)])
+        low, high = (
+            np.where(first >> SIZE_BITS == asked >> SIZE_BITS, first, second)
+            for first, second in ((low, high), (high, low))
+        )
+        return low & MOST_SIZE, high & MOST_SIZE
 
 
 @dataclass(frozen=True)
@@ -138,20 +141,23 @@ class GridPart:
         median = (steps[starts + last // 2] + steps[starts + (last + 1) // 2]) / 2
         return cls(keys[starts, 0], keys[starts, 1:], median.astype(np.float32) * STEP)
 
-    def measured(self, codes: np.ndarray, lines: Lines, ticked: Sequence[int]) -> Measured:
-        """The rows of these codes, along ``lines``; ``ticked`` are the positions of the sizes that have ticks."""
+    def measured(self, gpu: str, codes: np.ndarray, lines: Lines, ticked: list[int]) -> Measured:
+        """The rows of these codes on the ``gpu``, along ``lines``; ``ticked`` as in `Measured`."""
         own = np.flatnonzero(np.isin(self.codes, codes))
         mine, sizes = self.codes[own], self.sizes[own]
         starts = range(0, len(own), CHUNK_ROWS)
         parts = [lines.keys(mine[i : i + CHUNK_ROWS], sizes[i : i + CHUNK_ROWS]) for i in starts]
         keys = np.concatenate(parts).ravel()
         order = np.argsort(keys, kind="stable")
-        ticks = {position: np.unique(_tick(mine, sizes[:, position])) for position in ticked}
         values = self.values[own][order // len(lines.leading)]
-        return Measured(np.unique(mine), lines, keys[order], values, ticks)
+        ticks = np.unique(_ticks(mine, sizes[:, ticked]))
+        return Measured(gpu, np.unique(mine), lines, keys[order], values, ticked, ticks)
 
     def to_bytes(self, names: Sequence[str]) -> bytes:
         """A parquet file; ``names`` of the sizes."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         columns = {CANDIDATE: self.codes.astype(np.int16)}
         columns |= {name: size.astype(np.int32) for name, size in zip(names, self.sizes.T, strict=True)}
         columns[VALUE] = np.round(self.values / STEP).astype(np.int16)
@@ -162,11 +168,15 @@ class GridPart:
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
         """What `to_bytes` wrote."""
+        import pyarrow.parquet as pq
+
         table = pq.ParquetFile(io.BytesIO(content)).read(use_threads=False)
-        codes, *sizes, values = (column.to_numpy() for column in table.columns)
-        return cls(
-            codes.astype(np.int64), np.stack(sizes, axis=1).astype(np.int64), values.astype(np.float32) * STEP
-        )
+        # Arrow's own `to_numpy` imports pandas.
+        arrays = [
+            np.concatenate([np.from_dlpack(part) for part in column.chunks]) for column in table.columns
+        ]
+        sizes = np.stack(arrays[1:-1], axis=1).astype(np.int64)
+        return cls(arrays[0].astype(np.int64), sizes, arrays[-1].astype(np.float32) * STEP)
 
 
 @dataclass(frozen=True)
@@ -195,12 +205,12 @@ class Grid:
         if gpu not in self._opened:
             try:
                 self._opened[gpu] = GridPart.from_bytes(self.packed[gpu])
-            except (pa.ArrowException, ValueError) as error:
+            except (OSError, ValueError) as error:
                 raise InputError(f"the bundle's measured times of {gpu} are damaged ({error})") from None
         part, names = self._opened[gpu], kind.size_names
         known = np.unique(part.codes) if codes is None else codes[np.isin(codes, part.codes)]
         ticked = [names.index(name) for name in kind.ticks]
-        return part.measured(known, Lines.of(self.lines, names), ticked) if len(known) else None
+        return part.measured(gpu, known, Lines.of(self.lines, names), ticked) if len(known) else None
 
 
 def label(values: Sequence[str], candidate: str) -> str:
@@ -213,6 +223,7 @@ def _position(keys: np.ndarray) -> np.ndarray:
     return (keys & np.uint64((1 << POSITION_BITS) - 1)).astype(np.float64) / POSITION_SCALE
 
 
-def _tick(codes: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """(rows,) one number that is in the order of codes, then of sizes."""
-    return (codes << SIZE_BITS) | np.minimum(size, (1 << SIZE_BITS) - 1).astype(np.int64)
+def _ticks(codes: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """As ``sizes`` (rows, ticked): one number that is in the order of codes, then of columns, then of sizes."""
+    group = codes[:, None] * sizes.shape[1] + np.arange(sizes.shape[1])
+    return (group << SIZE_BITS) | np.minimum(sizes, MOST_SIZE)

@@ -128,17 +128,18 @@ def _corners(
 
     Last the sum of the weights (rows,) of all corners, those included whose sizes do not fit one another.
     """
-    count, off = len(codes), {}
-    for position in measured.ticks:
-        low, high = measured.ends(codes, sizes, position)
-        if (low != sizes[:, position]).any() or (high != sizes[:, position]).any():
-            off[position] = low, high
+    count, ticked = len(codes), sizes[:, measured.ticked]
+    low, high = measured.ends(codes, sizes)
+    off = [
+        (measured.ticked[i], (low[:, i], high[:, i]))
+        for i in np.flatnonzero(((low != ticked) | (high != ticked)).any(axis=0)).tolist()
+    ]
     if not off:
         return np.arange(count), sizes, np.ones(count), np.ones(count)
     owners, corners, weights, whole = [], [], [], np.zeros(count)
     for sides in product((0, 1), repeat=len(off)):
         corner, weight = sizes.copy(), np.ones(count)
-        for (position, ends), side in zip(off.items(), sides, strict=True):
+        for (position, ends), side in zip(off, sides, strict=True):
             corner[:, position] = ends[side]
             weight = weight * _nearness(sizes[:, position], ends[0], ends[1], side)
         whole += weight

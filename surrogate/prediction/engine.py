@@ -239,8 +239,13 @@ class BoosterEngine(Engine):
         candidates: tuple[Candidate, ...],
         times: BoostedTimes,
         least_us: float,
+        siblings: Sequence[str] = (),
     ) -> "BoosterEngine":
-        """The model's trees with everything cut out that the setting decides."""
+        """The model's trees with everything cut out that the setting decides.
+
+        Where nothing was measured in the setting on the GPU, the first of its ``siblings`` with measurements lends its
+        time / base.
+        """
         kind, formula = setting.family, setting.family.formula(setting.values, device)
         constant = dict(zip(kind.constant_names, map(float, formula.constant), strict=True))
         constant[VERSION_COLUMN] = version_column(setting.library_version)
@@ -280,7 +285,8 @@ class BoosterEngine(Engine):
         if near is None:
             return engine
         codes = near.grid.codes(setting.values, [candidate.key for candidate in candidates])
-        measured = near.grid.measured(kind, setting.gpu, codes)
+        on = (near.grid.measured(kind, name, codes) for name in (setting.gpu, *siblings))
+        measured = next(filter(None, on), None)
         if measured is None:
             return engine
         more = range(places[-1] + 1, places[-1] + 2 + 2 * len(near.grid.lines))
