@@ -107,7 +107,7 @@ class Measured:
         return np.where(both, inner, one_sided), np.where(both, gap, np.fmin(down, up) + END_GAP)
 
     def ends(self, codes: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(rows, ticked) the measured values of sizes next below and next above, outside the range the nearest twice."""
+        """(rows, ticked) the measured values of sizes next below and next above, outside all the nearest twice."""
         asked = _ticks(codes, sizes[:, self.ticked])
         above = np.searchsorted(self.ticks, asked)
         high = self.ticks[np.minimum(above, len(self.ticks) - 1)]

@@ -128,39 +128,30 @@ def _corners(
 
     Last the sum of the weights (rows,) of all corners, those included whose sizes do not fit one another.
     """
-    count, ticked = len(codes), sizes[:, measured.ticked]
-    low, high = measured.ends(codes, sizes)
-    off = [
-        (measured.ticked[i], (low[:, i], high[:, i]))
-        for i in np.flatnonzero(((low != ticked) | (high != ticked)).any(axis=0)).tolist()
-    ]
-    if not off:
+    ticked = sizes[:, measured.ticked]
+    low, high = ends = measured.ends(codes, sizes)
+    off = np.flatnonzero(((low != ticked) | (high != ticked)).any(axis=0))
+    count = len(codes)
+    if not len(off):
         return np.arange(count), sizes, np.ones(count), np.ones(count)
-    owners, corners, weights, whole = [], [], [], np.zeros(count)
-    for sides in product((0, 1), repeat=len(off)):
-        corner, weight = sizes.copy(), np.ones(count)
-        for (position, ends), side in zip(off, sides, strict=True):
-            corner[:, position] = ends[side]
-            weight = weight * _nearness(sizes[:, position], ends[0], ends[1], side)
-        whole += weight
-        fits = weight > 0
-        for _, misfit, _ in kind.geometry(dict(zip(kind.size_names, corner.T, strict=True)), library):
-            fits &= ~misfit
-        counted = np.flatnonzero(fits)
-        owners.append(counted)
-        corners.append(corner[counted])
-        weights.append(weight[counted])
-    return np.concatenate(owners), np.concatenate(corners), np.concatenate(weights), whole
-
-
-def _nearness(size: np.ndarray, low: np.ndarray, high: np.ndarray, side: int) -> np.ndarray:
-    """(rows,) what the lower (side 0) or upper (1) end counts for a size, in its logarithm.
-
-    Outside the range both ends are the same one, which counts once, the less the farther away.
-    """
-    inside = low < high
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.log2(size / low) / np.log2(high / low)
-    outside = np.clip(1.0 - np.abs(np.log2(np.maximum(size, 1) / np.maximum(low, 1))) / FAR, 0.0, 1.0)
-    once = outside if side == 0 else np.zeros(len(size))
-    return np.where(inside, np.abs(1.0 - side - np.nan_to_num(share)), once)
+    # 1. What either end of a size counts, in its logarithm. Outside the range both ends are the same one, which counts
+    #    once, the less the farther away.
+    x, ends = np.log2(np.maximum(ticked[:, off], 1)), np.stack(ends)[:, :, off]
+    near, far = np.log2(np.maximum(ends, 1))
+    inside = near < far
+    share = np.divide(x - near, far - near, out=np.zeros(x.shape), where=inside)
+    once = np.clip(1.0 - np.abs(x - near) / FAR, 0.0, 1.0)
+    counts = np.stack([np.where(inside, 1.0 - share, once), share])
+    # 2. All corners of every row, and their weights.
+    sides = np.array(list(product((0, 1), repeat=len(off))))
+    corner, weight = np.repeat(sizes[None], len(sides), axis=0), np.ones((len(sides), count))
+    for place, size in enumerate(off.tolist()):
+        corner[:, :, measured.ticked[size]] = ends[sides[:, place], :, place]
+        weight *= counts[sides[:, place], :, place]
+    # 3. Those that count, and whose sizes fit one another.
+    kept, owner = np.nonzero(weight)
+    corners = corner[kept, owner]
+    fits = np.ones(len(owner), dtype=bool)
+    for _, misfit, _ in kind.geometry(dict(zip(kind.size_names, corners.T, strict=True)), library[owner]):
+        fits &= ~misfit
+    return owner[fits], corners[fits], weight[kept, owner][fits], weight.sum(axis=0)

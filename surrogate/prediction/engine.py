@@ -81,10 +81,11 @@ class Engine(ABC):
     least_us: float
     """No time is below it: launch and tail of the shortest kernels."""
 
-    @abstractmethod
     def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
         """Of the candidates at ``wanted``, for one problem."""
-        ...
+        sizes, index = np.array([self.setting.family.sizes_of(problem)]), np.array(wanted, dtype=int)
+        times_us, workspace = self.many(sizes, np.zeros(len(index), dtype=int), index)
+        return times_us.tolist(), workspace.tolist()
 
     @abstractmethod
     def many(
@@ -118,12 +119,6 @@ class TableEngine(Engine):
 
     model: Any
 
-    def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
-        """As `Engine.one`."""
-        sizes = np.array([self.setting.family.sizes_of(problem)])
-        times, workspace = self.many(sizes, np.zeros(len(wanted), dtype=int), np.array(wanted, dtype=int))
-        return times.tolist(), workspace.tolist()
-
     def many(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -151,15 +146,6 @@ class Tf32Engine(Engine):
     plain: Engine
     tensor: Engine
     able: np.ndarray
-
-    def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
-        """As `Engine.one`."""
-        times_us, workspace = self.plain.one(problem, wanted)
-        places = [place for place, candidate in enumerate(wanted) if self.able[candidate]]
-        tensor_us = self.tensor.one(problem, [wanted[place] for place in places])[0] if places else []
-        for place, time_us in zip(places, tensor_us, strict=True):
-            times_us[place] = min(times_us[place], time_us)
-        return times_us, workspace
 
     def many(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
@@ -311,7 +297,7 @@ class BoosterEngine(Engine):
             log_correction = self._log_terms(x, index, self.trees.scores(x, shared))
         else:
             sizes = np.array([kind.sizes_of(problem)] * len(wanted))
-            log_correction = self._near(self.measured, sizes, x, index)
+            log_correction = self._near(self.measured, sizes, np.zeros(len(wanted), dtype=int), x, index)
         return self._times(x, index, terms.roofline_us, log_correction).tolist(), workspace
 
     def many(
@@ -325,7 +311,7 @@ class BoosterEngine(Engine):
             score = self.trees.scores(x, len(self.setting.family.problem_names), problem)
             log_correction = self._log_terms(x, index, score)
         else:
-            log_correction = self._near(self.measured, sizes[problem], x, index)
+            log_correction = self._near(self.measured, sizes[problem], problem, x, index)
         return self._times(x, index, roofline_us, log_correction), workspace
 
     def _inputs(
@@ -357,17 +343,26 @@ class BoosterEngine(Engine):
             log_correction += self.times.trend.outside(x[:, self.trend_places], self.trend_ranges[candidate])
         return log_correction
 
-    def _near(self, measured: "Measured", sizes: np.ndarray, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+    def _near(
+        self, measured: "Measured", sizes: np.ndarray, problem: np.ndarray, x: np.ndarray, index: np.ndarray
+    ) -> np.ndarray:
         """(rows,) log(time / base) at ``sizes`` (rows, sizes): by what was measured, else by the terms alone."""
         known = np.flatnonzero(self.codes[index] >= 0)
         own, library = index[known], np.full(len(known), self.setting.library, dtype=object)
 
         def terms(same: np.ndarray, owner: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            design, candidate = x[known[same]], own[np.concatenate([same, owner])]
+            design, candidate, group = (
+                x[known[same]],
+                own[np.concatenate([same, owner])],
+                problem[known[same]],
+            )
             if len(owner):
-                more, _, _ = self._inputs(changed, np.arange(len(owner)), own[owner])
+                places, group_of = np.unique(changed, axis=0, return_inverse=True)
+                more, _, _ = self._inputs(places, group_of, own[owner])
                 design = np.concatenate([design, more])
-            return design, self._log_terms(design, candidate, self.trees.scores(design))
+                group = np.concatenate([group, group_of + group.max() + 1])
+            scores = self.trees.scores(design, x.shape[1] - 1, group)
+            return design, self._log_terms(design, candidate, scores)
 
         residual = self.residual.scores if self.residual else None
         codes, kind = self.codes[own], self.setting.family
@@ -377,7 +372,9 @@ class BoosterEngine(Engine):
         log_correction = np.empty(len(index))
         log_correction[known] = near
         rest = np.flatnonzero(self.codes[index] < 0)
-        log_correction[rest] = self._log_terms(x[rest], index[rest], self.trees.scores(x[rest]))
+        log_correction[rest] = self._log_terms(
+            x[rest], index[rest], self.trees.scores(x[rest], x.shape[1] - 1, problem[rest])
+        )
         return log_correction
 
     def _times(
