@@ -286,12 +286,13 @@ class BoosterEngine(Engine):
         shared, kind = len(terms.values), self.setting.family
         x = self.template[wanted]
         x[:, :shared] = np.fromiter(terms.values, np.float32, shared)
-        workspace: list[float] = [0] * len(wanted)
-        if kind.candidate_names:
-            columns, workspace = map(
-                list, zip(*(self.own(terms, candidate) for candidate in wanted), strict=True)
-            )
-            x[:, shared:-1] = columns
+        own: list[float] = []
+        workspace: list[float] = []
+        for candidate in wanted:
+            columns, bytes_needed = self.own(terms, candidate)
+            own += columns
+            workspace.append(bytes_needed)
+        x[:, shared:-1] = np.fromiter(own, np.float32, len(own)).reshape(len(wanted), -1)
         index = np.array(wanted)
         if self.measured is None:
             log_correction = self._log_terms(x, index, self.trees.scores(x, shared))
