@@ -27,8 +27,8 @@ def command(
       seer evaluate bundle run.parquet --where gpu=v100-sxm2-16gb
     """
     from surrogate.bundle.bundle import load
-    from surrogate.bundle.evaluate import evaluate
     from surrogate.cli.datasets import load as load_data
+    from surrogate.prediction.evaluate import evaluate
 
     records = evaluate(load(bundle_path(bundle)), load_data(data, candidates, where))
     if as_json or as_csv:

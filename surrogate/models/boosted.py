@@ -9,6 +9,7 @@ sizes, the problem's roofline as the base, no trend.
 import os
 from abc import abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -181,8 +182,13 @@ class _Boosted(TimeModel):
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
+        return cls.from_times(BoostedTimes.from_files(files), params)
+
+    @classmethod
+    def from_times(cls, times: BoostedTimes, params: Mapping[str, Any] = MappingProxyType({})) -> Self:
+        """The model of these arrays."""
         model = cls(**params)
-        model.times_ = times = BoostedTimes.from_files(files)
+        model.times_ = times
         model.booster_ = StoredBooster(times.trees, len(times.columns) + 1)
         model.candidates_, model.call_us_, model.trend_ = dict(times.codes), dict(times.call_us), times.trend
         return model

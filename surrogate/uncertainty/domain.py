@@ -232,22 +232,6 @@ class Domain:
             )
         return None
 
-    def contains(self, rows: "Rows", distance: np.ndarray | None = None) -> np.ndarray:
-        """(rows,) True where a row is inside; ``distance`` (rows,) where it is known already."""
-        inside = _member(rows, setting_columns(self.family), self.settings)
-        inside &= _member(rows, ("library", "library_version"), self.versions)
-        far = self.distances(rows) if distance is None else distance
-        sizes, beyond = _sizes(rows), np.zeros(len(rows), dtype=bool)
-        for key, positions in _by_reference(rows):
-            known = self.references.get(key)
-            if known is None:
-                inside[positions] = False
-                continue
-            inside[positions] &= known.inside(sizes[positions])
-            beyond[positions] = far[positions] > known.reach
-        beyond[beyond] = ~self.seen(rows.take(beyond))
-        return inside & ~beyond
-
     def seen(self, rows: "Rows") -> np.ndarray:
         """(rows,) True where the row's shape was in training, at whatever batch, on whatever device."""
         return np.isin(shape_hashes(rows), list(self.shapes))
@@ -375,13 +359,3 @@ def _texts(rows: "Rows", columns: tuple[str, ...]) -> list[str]:
     from surrogate.dataset.problems import joined
 
     return joined(rows.frame.drop_duplicates(list(columns)), columns).to_list()
-
-
-def _member(rows: "Rows", columns: tuple[str, ...], known: frozenset[str]) -> np.ndarray:
-    """(rows,) True where the joined values of ``columns`` are among ``known``."""
-    from surrogate.dataset.problems import groups, joined
-
-    inside = np.zeros(len(rows), dtype=bool)
-    for _, positions in groups(rows.frame, columns):
-        inside[positions] = joined(rows.frame.iloc[positions[:1]], columns).iloc[0] in known
-    return inside
