@@ -28,7 +28,7 @@ CANDIDATE_WEIGHT = 10.0
 
 
 class _Boosted(TimeModel):
-    """One XGBoost booster for all candidates and devices; the candidate's code is a column like any other.
+    """One XGBoost booster for all candidates and devices; the candidate's code is a column, and the likeliest to split.
 
     Parameters are XGBoost's, but ``rounds`` (trees), ``median_rounds`` and ``best_weight``: a row weighs (best time of
     its problem / its time)^``best_weight``, because errors near the best times decide about choices. ``median_rounds``
