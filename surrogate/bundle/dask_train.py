@@ -84,11 +84,14 @@ def train_on_dask(
                 table[:, -1],
                 weight=table[:, -2],
                 feature_types=fitted.feature_types(part.family),
+                feature_weights=dask.array.from_array(fitted.column_weights(part.family)),
                 max_bin=fitted.max_bin,
                 enable_categorical=True,
             )
-            result = boosting.train(client, fitted.settings(), matrix, num_boost_round=fitted.rounds)
-            trained[name] = replace(part, fitted=fitted.with_booster(result["booster"]))
+            booster = None
+            for settings, rounds in fitted.stages():
+                booster = boosting.train(client, settings, matrix, rounds, xgb_model=booster)["booster"]
+            trained[name] = replace(part, fitted=fitted.with_booster(booster))
     step(3, 3, "done")
     return replace(bundle, parts=trained)
 
