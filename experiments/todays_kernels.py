@@ -131,10 +131,8 @@ def predicted(
     model.fit(train)
     scores = {model.name: model.predict(test), model.terms_.name: model.terms_.predict(test)}
     if siblings:
-        further, reason = (
-            unseen_gpu(frame, train, test),
-            "aiconfigurator has no table of a GPU that is left out",
-        )
+        further = unseen_gpu(frame, train, test)
+        reason = "aiconfigurator has no table of a GPU that is left out"
     else:
         scores[HABIT] = AlwaysBestSingle().fit(train).predict(test)
         further, reason = others(python, train, test)
