@@ -107,6 +107,5 @@ def answers(
     own = found.iloc[: len(asked)]
     places = pd.MultiIndex.from_frame(own[["system", "backend"]])
     beside = constant.reindex(places).fillna(0.0).to_numpy() * (own["kind"] == BESIDE)
-    return own[["mode", "heuristics_us"]].assign(time_us=own["time_us"] - beside), " ".join(
-        done.stderr.split()
-    )
+    complaint = " ".join(done.stderr.split())
+    return own[["mode", "heuristics_us"]].assign(time_us=own["time_us"] - beside), complaint

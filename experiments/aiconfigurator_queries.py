@@ -61,17 +61,11 @@ def _operation(query: Any) -> tuple[Any, dict[str, int]]:
     if query.kind == "gemm":
         return GEMM("", 1.0, query.n, query.k, common.GEMMQuantMode[dtype]), {"x": query.m}
     if query.kind == "moe":
-        layer = (
-            query.hidden,
-            query.inter,
-            query.topk,
-            query.experts,
-            query.tensor_parallel,
-            query.expert_parallel,
-        )
+        layer = (query.hidden, query.inter, query.topk, query.experts)
+        split = (query.tensor_parallel, query.expert_parallel)
         gated = query.variant != "nongated"
         quant = common.MoEQuantMode[dtype]
-        return MoE("", 1.0, *layer, quant, query.routing, 1, is_gated=gated), {"x": query.tokens}
+        return MoE("", 1.0, *layer, *split, quant, query.routing, 1, is_gated=gated), {"x": query.tokens}
     cache = common.KVCacheQuantMode[NAMES.get(query.kv_dtype, query.kv_dtype)]
     heads, options = (query.heads, query.kv_heads), {"window_size": query.window, "head_size": query.head_dim}
     if query.kind == "generation":

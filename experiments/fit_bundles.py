@@ -60,6 +60,7 @@ DEEPBENCH = "Fitted on measurements of baidu-research/DeepBench (Apache License 
 FEWER, MORE = {"rounds": 150, "most_rows": 150_000}, {"rounds": 350, "median_rounds": 100}
 ALIKE = "rows of collectives in fp16 stand for bf16, too: both move as many bytes"
 SMALL = {"rounds": 100, "max_leaves": 64}
+LANGUAGE = {"attention": {}, "gemm": {}, "mla": FEWER, "moe": FEWER, "transfer": SMALL, "quantise": SMALL}
 PLANS = {
     "cudnn7": Plan((FILES["cudnn"][0], FILES["partial"][0])),
     "miopen": Plan(
@@ -72,17 +73,7 @@ PLANS = {
         tuple(FILES[name][0] for name in ("other_ops", "scope_ops", "dense", "deepbench")),
         (DLPERF, SCOPE, NEUSIGHT, DEEPBENCH),
     ),
-    **{
-        f"language_{name}": Plan(family=name, params=params)
-        for name, params in {
-            "attention": {},
-            "gemm": {},
-            "mla": FEWER,
-            "moe": FEWER,
-            "transfer": SMALL,
-            "quantise": SMALL,
-        }.items()
-    },
+    **{f"language_{name}": Plan(family=name, params=params) for name, params in LANGUAGE.items()},
 }
 
 TABLE = "cudnn_forward"

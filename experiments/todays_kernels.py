@@ -28,6 +28,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES, Family
 from surrogate.formats import aiconfigurator
 from surrogate.models.baselines import AlwaysBestSingle
+from surrogate.models.calibrated import correction_columns, fit_correction
 from surrogate.models.interpolated import InterpolatedTerms
 
 TABLES = HOME.parent / "out"
@@ -35,6 +36,8 @@ FOLDS = 6
 JUDGED = {"operator": ("gemm", "attention", "moe"), "phase": ("context", "generation")}
 """Problems that aiconfigurator's SDK answers; others only train."""
 SIBLINGS = ({"h100-sxm", "h200-sxm"}, {"b200", "b300", "gb200", "gb300"})
+CALIBRATED = (10, 50, 200)
+"""Problems measured on a GPU that training lacks."""
 HEURISTICS_LEAST_US = 50.0
 """nvMatmulHeuristics leaves the launch out, so it is judged where that hardly counts."""
 PUBLISHED = {
@@ -47,14 +50,8 @@ Scores = dict[str, np.ndarray]
 
 
 def rounds(
-    frame: pd.DataFrame,
-    kind: Family,
-    gpus: list[str],
-    judge: list[str],
-    siblings: bool,
-    count: int,
-    seed: int,
-) -> Iterator[Round]:
+    frame: pd.DataFrame, kind: Family, gpus: list[str], judge: list[str], siblings: bool, count: int, seed: int
+) -> Iterator[Round]:  # fmt: skip
     """``count`` of the folds by shape, each with all judged GPUs, or with one of them and without its siblings."""
     label, boards = fold_labels(shape_names(frame, kind), FOLDS, seed), frame["gpu"].astype(str).to_numpy()
     asked = np.ones(len(frame), dtype=bool)
@@ -67,15 +64,16 @@ def rounds(
             yield np.flatnonzero(train), np.flatnonzero((label == fold) & asked & np.isin(boards, own))
 
 
-def unseen_gpu(frame: pd.DataFrame, train: Rows, test: Rows) -> Scores:
+def unseen_gpu(frame: pd.DataFrame, train: Rows, test: Rows, model: InterpolatedTerms) -> Scores:
     """What stands beside a model on a GPU that training lacks; all but the second know rows that it does not.
 
     The best single candidate of this GPU, from its other shapes; that of the nearest GPU; the nearest GPU's time of
-    the same row, scaled by the roofline.
+    the same row, scaled by the roofline; the model corrected by problems that were measured here, of other shapes.
     """
     kind, own = test.family, frame[frame["gpu"].isin(test.frame["gpu"].unique()).to_numpy()]
     own = own[~np.isin(shape_names(own, kind), shape_names(test.frame, kind))]
-    habit = AlwaysBestSingle().fit(rows_of(own.reset_index(drop=True), kind))
+    here = rows_of(own.reset_index(drop=True), kind)
+    habit = AlwaysBestSingle().fit(here)
     near, there = nearest(test, sorted(train.frame["gpu"].astype(str).unique()))
     near_habit = AlwaysBestSingle().fit(train.take((train.frame["gpu"] == near).to_numpy()))
     # The row of any version of the framework.
@@ -84,6 +82,12 @@ def unseen_gpu(frame: pd.DataFrame, train: Rows, test: Rows) -> Scores:
     times = rows["time_us"].groupby(joined(rows, columns).to_numpy()).median()
     copied = times.reindex(joined(test.frame, columns)).to_numpy() * test.roofline_us / there.roofline_us
     ranks = {HABIT: habit.predict(test), NEAREST_HABIT: near_habit.predict(there)}
+    problems = np.random.default_rng(0).permutation(np.unique(here.problem))
+    base_us, x = model.predict(test), test.columns(correction_columns(kind))
+    for count in (count for count in CALIBRATED if count <= len(problems)):
+        part = here.take(np.isin(here.problem, problems[:count]))
+        factor = fit_correction(part, model.predict(part))[0].log_factor(x, test.candidate, base_us)
+        ranks[f"calibrated by {count} problems"] = base_us * np.exp(factor)
     return {**ranks, "copy of the nearest GPU": copied}
 
 
@@ -131,10 +135,8 @@ def predicted(
     model.fit(train)
     scores = {model.name: model.predict(test), model.terms_.name: model.terms_.predict(test)}
     if siblings:
-        further, reason = (
-            unseen_gpu(frame, train, test),
-            "aiconfigurator has no table of a GPU that is left out",
-        )
+        further = unseen_gpu(frame, train, test, model)
+        reason = "aiconfigurator has no table of a GPU that is left out"
     else:
         scores[HABIT] = AlwaysBestSingle().fit(train).predict(test)
         further, reason = others(python, train, test)
@@ -188,13 +190,12 @@ def answer(table: pd.DataFrame, reasons: list[str]) -> str:
     "--judge", default="h100-sxm,b200", metavar="A,B", help="GPUs that are judged; these by default."
 )
 @click.option("--leave-out", default="none", type=click.Choice(["none", "siblings"]), show_default=True)
-@click.option("--rounds", "trees", default=InterpolatedTerms().rounds, help="Trees of each model.")
 @click.option("--most-rows", default=InterpolatedTerms().most_rows, help="Rows that fit trees.")
 @click.option("--aiconfigurator-python", "python", default=sys.executable, help="Interpreter with its SDK.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), default=HOME, help="Where tables/ and figures/ lie.")
 def main(
-    family: str, table: Path | None, folds: int | None, gpus: str, judge: str, leave_out: str, trees: int,
+    family: str, table: Path | None, folds: int | None, gpus: str, judge: str, leave_out: str,
     most_rows: int, python: str, seed: int, out: Path,
 ) -> None:  # fmt: skip
     """The head-to-head on one family of today's kernels."""
@@ -205,7 +206,7 @@ def main(
         frame = measured(table or TABLES / f"aiconfigurator_{family}.parquet", family, python, judged)
         trained = gpus.split(",") if gpus else sorted(frame["gpu"].unique())
         frame = frame[frame["gpu"].isin({*trained, *judged}).to_numpy()].reset_index(drop=True)
-        model = InterpolatedTerms(rounds=trees, most_rows=most_rows, random_state=seed)
+        model = InterpolatedTerms(most_rows=most_rows, random_state=seed)
         count = folds or (FOLDS if family == "moe" else 1)
         parts = [
             predicted(frame, part, model, python, siblings)

@@ -239,16 +239,15 @@ _MATRIX = tuple(kind for kind, cls in OPERATORS.items() if "k" in cls.size_names
 _POOLS = tuple(kind for kind, cls in OPERATORS.items() if "stride" in cls.size_names())
 _EMBEDDINGS = tuple(kind for kind, cls in OPERATORS.items() if "bag" in cls.size_names())
 _TRANSFERS = ("memcpy", "concat", "all_reduce", "all_to_all", "all_gather", "reduce_scatter")
-_LANGUAGE = ("attention", "mla", "moe")
+_LANGUAGE = ("attention", "mla", "moe", "quantise")
 _ROWWISE = (
     "softmax", "softmax_backward", "layer_norm", "batch_norm", "batch_norm_inference", "batch_norm_backward",
     "bias_backward",
 )  # fmt: skip
-_QUANTISE = ("quantise",)
 _POINTWISE = tuple(
     kind
     for kind in OPERATORS
-    if kind not in (*_MATRIX, *_POOLS, *_EMBEDDINGS, *_TRANSFERS, *_ROWWISE, *_QUANTISE, *_LANGUAGE)
+    if kind not in (*_MATRIX, *_POOLS, *_EMBEDDINGS, *_TRANSFERS, *_ROWWISE, *_LANGUAGE)
 )
 _IMAGE_SIZES = ("log2_n", "log2_c", "log2_h", "log2_w")
 
@@ -265,7 +264,9 @@ GEMM = OperatorFamily(
 )  # fmt: skip
 POINTWISE = _memory("pointwise", _POINTWISE, (*_IMAGE_SIZES, "log2_elements"), ("n",))
 ROWWISE = _memory("rowwise", _ROWWISE, _IMAGE_SIZES, ("n",))
-QUANTISE = _memory("quantise", _QUANTISE, _IMAGE_SIZES, ("n",), lines=({"n": 1}, {"c": 1}), ticks=("n", "c"))
+QUANTISE = _memory(
+    "quantise", ("quantise",), _IMAGE_SIZES, ("n",), lines=({"n": 1}, {"c": 1}), ticks=("n", "c")
+)
 POOL = _memory("pool", _POOLS, (*_IMAGE_SIZES, "log2_window", "log2_window_w", "log2_stride", "pad"), ("n",))
 EMBEDDING = _memory(
     "embedding", _EMBEDDINGS, ("log2_elements", "log2_c", "log2_tables", "log2_bag", "log2_rows"), ("batch",)

@@ -30,7 +30,7 @@ def test_a_head_to_head_without_the_sdk(
         algorithm=frame["library"], status="ok", time_us=time_us, spike=np.arange(len(frame)) % 10 == 0,
     )  # fmt: skip
     write_dataset(frame, tmp_path / "gemm.parquet", candidates="listed")
-    words = f"--family gemm --table {tmp_path / 'gemm.parquet'} --judge h100-sxm --rounds 5 --leave-out {leave_out}"
+    words = f"--family gemm --table {tmp_path / 'gemm.parquet'} --judge h100-sxm --most-rows 90 --leave-out {leave_out}"
     words += f" --aiconfigurator-python {sys.executable}-none --out {tmp_path}"
     done = CliRunner().invoke(todays_kernels.main, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -42,3 +42,5 @@ def test_a_head_to_head_without_the_sdk(
     if leave_out == "siblings":  # B200 is as fast as H100 here, so its copy is off by their rooflines' ratio
         assert raw.loc["best single of the nearest GPU", "slowdown"] == 1.0
         assert raw.loc["copy of the nearest GPU", "median_error_pct"] > 10
+        errors = raw.loc[["interpolated-terms", "calibrated by 10 problems"], "median_error_pct"]
+        assert errors.iloc[1] < errors.iloc[0] and "calibrated by 50 problems" not in raw.index  # it has 30
