@@ -15,16 +15,7 @@ from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally
 from surrogate.network.training import backward
 from surrogate.network.work import Shape, Streamed, elementwise, pointwise
 
-GELU_NEW = (
-    "pow_scalar",
-    "mul_scalar",
-    "add",
-    "mul_scalar",
-    "tanh",
-    "add_scalar",
-    "mul_scalar",
-    "mul",
-)
+GELU_NEW = ["pow_scalar", "mul_scalar", "add", "mul_scalar", "tanh", "add_scalar", "mul_scalar", "mul"]
 """Kernels of GPT-2's activation, 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))."""
 
 
@@ -57,18 +48,15 @@ class _Pass:
     tally: Tally = field(default_factory=Tally)
     pending: list[Operator] = field(default_factory=list)
 
-    def add(self, work: Operator, parameters: int = 0, *, learns: bool = True) -> None:
+    def add(self, work: Operator, parameters: int = 0) -> None:
         if self.fused and isinstance(work, Pointwise | Streamed):
             self.pending.append(work)
             return
         if self.pending and not isinstance(work, Softmax | LayerNorm):
             size = max(each.dram_bytes for each in self.pending) // 8
-            self._layer(Streamed(reads=size, writes=size, variant="fused"), 0, ())
+            self.tally.add([Layer("fused", "fused", Streamed(reads=size, writes=size, variant="fused"))])
         self.pending = []
         gradients = (INPUT, WEIGHT) if isinstance(work, Bmm) or parameters else (INPUT,)
-        self._layer(work, parameters, gradients if learns else (WEIGHT,))
-
-    def _layer(self, work: Operator, parameters: int, gradients: tuple[str, ...]) -> None:
         self.tally.add([Layer(work.kind, work.kind, work, gradients, parameters)])
 
     def each(self, shape: Shape, *kinds: str) -> None:
@@ -143,16 +131,16 @@ def transformer(
     sizes = Sizes.of(config)
     tally = forward(sizes, sequence, batch, training=training, fused=fused).tally
     if training:
+        # Gradients of the loss, of every layer, and of the table of words; each is added to the step's before.
         layers, loss = list(tally.layers), (batch * sequence, sizes.vocabulary)
-        tally.add([Layer("loss", "softmax_backward", Softmax(n=loss[0], c=loss[1]))])
-        tally.add([Layer("loss", "mul_scalar", elementwise("mul_scalar", loss, "fp32"))])
+        extra: list[Operator] = [Softmax(n=loss[0], c=loss[1]), elementwise("mul_scalar", loss, "fp32")]
         for layer in reversed(layers):
             tally.add(backward(layer))
             if isinstance(layer.work, Linear):
-                tally.add([Layer("bias", "bias_backward", BiasBackward(n=layer.work.m, c=layer.work.n))])
+                extra.append(BiasBackward(n=layer.work.m, c=layer.work.n))
             if layer.parameters:
-                tally.add([Layer("accumulate", "add", elementwise("add", (layer.parameters,), "fp32"))])
-        tables = sizes.vocabulary * sizes.hidden
-        for kind in ("fill", "copy", "add"):
-            tally.add([Layer("embedding", kind, elementwise(kind, (tables,), "fp32"))])
+                extra.append(elementwise("add", (layer.parameters,), "fp32"))
+        table = (sizes.vocabulary * sizes.hidden,)
+        extra += [elementwise(kind, table, "fp32") for kind in ("fill", "copy", "add")]
+        tally.add(Layer("gradient", work.kind, work) for work in extra)
     return tally.network(name, batch, training)

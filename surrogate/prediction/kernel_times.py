@@ -110,7 +110,7 @@ class KernelTimes:
         return self._chosen[key]
 
     def _most_evidence(self, problem: AnyProblem, target: TargetDevice) -> tuple[int, PreparedSetting] | None:
-        """Measured in earnest on this GPU first, then on any; the nearest such stand-in, by the library of most rows."""
+        """The nearest that was measured in earnest on this GPU, else on any, by the library of most rows."""
         best: tuple[tuple[bool, bool, int, int], int, AnyProblem, str] | None = None
         for place, like in enumerate(stand_ins(problem)):
             kind = family_of(like)
