@@ -107,15 +107,12 @@ def transformer_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
     shipped = load(FOLDER / "operators")
     operators = rows_by_family(read_operator_tables([sources.path(name) for name in OPERATORS]))
     tables = {
-        kind.name: rows_of(effort.sampled(rows.frame, kind), kind)
-        for kind, (_, rows) in operators.items()
-        if kind.name in shipped.parts
+        kind.name: rows_of(effort.sampled(rows.frame, kind), kind) for kind, (_, rows) in operators.items()
     }
     frame, folder = pd.read_parquet(sources.path("transformers")), sources.path("configs")
     known = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
-    frame = frame[
-        frame["model"].isin(list(known)) & (frame["variant"].isna() | (frame["variant"] == "fusion"))
-    ]
+    one_gpu = frame["variant"].isna() | (frame["variant"] == "fusion")
+    frame = frame[frame["model"].isin(list(known)) & one_gpu]
     networks = {
         row["config"]: transformer(
             row["config"], known[row["model"]], int(row["sequence"]), int(row["batch"]),
@@ -132,15 +129,11 @@ def transformer_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
         for training, bundle in ((SEEN, shipped), (LEFT_OUT, other)):
             predictors = Predictors(device, None, Predictor(bundle, gpu=device.name))
             for row in part.to_dict("records"):
-                facts = {
-                    "network": row["config"],
-                    "gpu": device.name,
-                    "phase": row["mode"],
-                    "training": training,
-                }
+                facts = {"network": row["config"], "phase": row["mode"], "training": training}
                 facts |= {column: row[column] for column in ("measured_ms", *PUBLISHED)}
-                records.append(facts | _milliseconds(predictors.time(networks[row["config"]])))
-    return pd.concat([pd.DataFrame(records).assign(set="transformers"), *isolated], ignore_index=True)
+                times = _milliseconds(predictors.time(networks[row["config"]]))
+                records.append({"set": "transformers", "gpu": device.name} | facts | times)
+    return pd.concat([pd.DataFrame(records), *isolated], ignore_index=True)
 
 
 def without(bundle: Bundle, tables: Mapping[str, Rows], device: Gpu) -> tuple[Bundle, list[pd.DataFrame]]:
