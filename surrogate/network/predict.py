@@ -53,7 +53,7 @@ class Predictors:
 
         A convolution that no algorithm can run within the limits is counted as unsupported, by the reason.
         """
-        as_run = {layer.work: layer.work for layer in network.layers}
+        as_run: dict[Any, Any] = {layer.work: layer.work for layer in network.layers}
         if not network.own_math:
             as_run = {work: self._as_run(work) for work in as_run}
         ranked = self.ranked(
@@ -61,7 +61,7 @@ class Predictors:
             workspace_limit=workspace_limit,
             deterministic=deterministic,
         )
-        choices = {work: ranked[run] for work, run in as_run.items() if isinstance(run, Conv)}
+        choices: dict[Any, Any] = {work: ranked[run] for work, run in as_run.items() if isinstance(run, Conv)}
         predicted = self.timed(tuple(run for run in as_run.values() if not isinstance(run, Conv)))
         times, unsupported = [], Counter(network.unsupported)
         for layer in network.layers:
