@@ -14,7 +14,7 @@ import pandas as pd
 from experiments.drawing import dots
 from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import Round, candidate_rows, predict_rounds, rounds_by
-from experiments.networks import other_layers
+from experiments.operator_tables import other_layers
 from experiments.sources import Sources
 from experiments.verdicts import error_record, listing, percent
 from surrogate.dataset.problems import newest_version

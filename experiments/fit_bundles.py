@@ -72,6 +72,7 @@ PLANS = {
     "operators": Plan(
         tuple(FILES[name][0] for name in ("other_ops", "scope_ops", "dense", "deepbench")),
         (DLPERF, SCOPE, NEUSIGHT, DEEPBENCH),
+        params={"rounds": 150, "learning_rate": 0.14},
     ),
     **{f"language_{name}": Plan(family=name, params=params) for name, params in LANGUAGE.items()},
 }

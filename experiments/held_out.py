@@ -69,13 +69,6 @@ def fit_predict(
     return predicted, reasons
 
 
-def least_us(problem: np.ndarray, time_us: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """(problems,) the least finite time among the rows that are ``allowed``; infinite where there is none."""
-    least = np.full(int(problem.max()) + 1, np.inf)
-    np.minimum.at(least, problem, np.where(allowed & np.isfinite(time_us), time_us, np.inf))
-    return least
-
-
 def predict_rounds(
     rows: Rows, candidates: str, rounds: Sequence[Round], models: Mapping[str, TimeModel], tick: Tick
 ) -> Predictions:

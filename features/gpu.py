@@ -52,6 +52,19 @@ class Gpu:
     fp8_tensor_tflops: float = 0.0
     fp4_tensor_tflops: float = 0.0
     int8_tensor_tflops: float = 0.0
+    board_watts: float = 0.0
+    fp32_gflops_per_watt: float = 0.0
+    fp32_sustained_share: float = 1.0
+    dram_share: float = 0.9
+
+    def sustained_tflops(self, fp32_peak: float) -> float:
+        """What large fp32 matrix products reach of a peak, in TFLOP/s.
+
+        Other instructions take their share of the issue slots, and where the board's power is known, no more
+        multiply-adds run than it feeds: a board of 70 W falls to half its boost clock.
+        """
+        reached = self.fp32_sustained_share * fp32_peak
+        return min(reached, self.board_watts * self.fp32_gflops_per_watt / 1e3 or reached)
 
     @property
     def fp32_tflops(self) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 from surrogate.features.algorithms import Mechanism
 from surrogate.features.conv import Conv
-from surrogate.features.families import family_of
+from surrogate.features.families import FAMILY_OF_KIND, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.machine import b_max
@@ -18,7 +18,7 @@ from surrogate.features.operators import Gemm, Operator
 from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
 from surrogate.features.roofline import compute_us, memory_us, peak_tflops
 from surrogate.features.terms import MECHANISM_TERMS
-from surrogate.network.network import FRAMEWORKS, Layer, Network
+from surrogate.network.network import FRAMEWORKS, Layer, Network, Work
 from surrogate.network.result import COMPUTE, MEMORY, UNDER_UTILISED, Baseline, LayerTime, NetworkTime
 from surrogate.prediction.results import ROOFLINE
 
@@ -54,19 +54,20 @@ class Predictors:
 
         A convolution that no algorithm can run within the limits is counted as unsupported, by the reason.
         """
-        as_run = {conv: conv if network.own_math else self._as_run(conv) for conv in network.convs}
+        as_run: dict[Any, Any] = {layer.work: layer.work for layer in network.layers}
+        if not network.own_math:
+            as_run = {work: self._as_run(work) for work in as_run}
         ranked = self.ranked(
-            tuple(dict.fromkeys(as_run.values())),
+            tuple(dict.fromkeys(run for run in as_run.values() if isinstance(run, Conv))),
             workspace_limit=workspace_limit,
             deterministic=deterministic,
         )
-        choices = {conv: ranked[run] for conv, run in as_run.items()}
-        others = dict.fromkeys(layer.work for layer in network.layers if not isinstance(layer.work, Conv))
-        predicted = self.timed(tuple(others))
+        choices: dict[Any, Any] = {work: ranked[run] for work, run in as_run.items() if isinstance(run, Conv)}
+        predicted = self.timed(tuple(run for run in as_run.values() if not isinstance(run, Conv)))
         times, unsupported = [], Counter(network.unsupported)
         for layer in network.layers:
             if not isinstance(layer.work, Conv):
-                times.append(_operator_time(layer, layer.work, predicted[layer.work], self.gpu))
+                times.append(_operator_time(layer, layer.work, predicted[as_run[layer.work]], self.gpu))
             elif choices[layer.work].estimates:
                 times.append(
                     _conv_time(layer, as_run[layer.work], choices[layer.work].estimates[0], self.gpu)
@@ -85,9 +86,11 @@ class Predictors:
             Counter(reason for conv in network.convs if (reason := choices[conv].reason)),
         )
 
-    def _as_run(self, conv: Conv) -> Conv:
-        """With the math type that PyTorch runs by default on the GPU."""
-        return replace(conv, math=family_of(conv).default_math(conv.dtype, self.gpu))
+    def _as_run(self, work: Work) -> Any:
+        """With the math type that PyTorch runs by default on the GPU; a kind of no family as it is."""
+        if work.kind not in FAMILY_OF_KIND:
+            return work
+        return replace(work, math=family_of(work).default_math(work.dtype, self.gpu))
 
 
 def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | None = None) -> Predictors:

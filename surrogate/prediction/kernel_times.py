@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ROOFLINE_UPPER = 4.3
 """Upper end of the interval around a roofline time: nine of ten of PyTorch's operators over 100 µs stay below it."""
 EARNEST_ROWS = 100
-"""Rows of a kind on a GPU from which its own measurements are preferred to a larger table of other GPUs."""
+"""Rows from which measurements count as earnest: a larger table of a farther stand-in is then no better."""
 REMEMBERED = 100_000
 
 
@@ -132,8 +132,8 @@ class KernelTimes:
         return self._chosen[key]
 
     def _most_evidence(self, problem: AnyProblem, target: TargetDevice) -> tuple[int, PreparedSetting] | None:
-        """Measured in earnest on this GPU first, then by the rows of all GPUs; of equals the nearest stand-in."""
-        best: tuple[tuple[bool, int], int, AnyProblem, str] | None = None
+        """The nearest that was measured in earnest on this GPU, else on any, by the library of most rows."""
+        best: tuple[tuple[bool, bool, int, int], int, AnyProblem, str] | None = None
         for place, like in enumerate(stand_ins(problem)):
             kind = family_of(like)
             if kind.name not in self._bundle.parts:
@@ -146,7 +146,7 @@ class KernelTimes:
                 reference = part.domain.reference_key(library, values)
                 overall = part.row_counts.get(reference, 0)
                 here = part.row_counts.get(f"{target.name}|{reference}", 0)
-                evidence = (here >= EARNEST_ROWS, overall)
+                evidence = (here >= EARNEST_ROWS, overall >= EARNEST_ROWS, -place, overall)
                 if overall and (best is None or evidence > best[0]):
                     best = evidence, place, like, library
         if best is None:

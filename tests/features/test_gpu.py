@@ -7,6 +7,7 @@ import pytest
 
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry
+from surrogate.features.operators import Gemm
 
 NAMES_IN_MEASURED_DATA = {
     "GRID K520": "k520",
@@ -170,6 +171,20 @@ def test_secondary_peaks() -> None:
     assert a100.fp16_tflops == pytest.approx(78, rel=0.01)
     assert mi100.fp32_matrix_tflops == pytest.approx(46.1, rel=0.01)
     assert mi100.bf16_tensor_tflops == pytest.approx(92.3)
+
+
+def test_products_run_as_fast_as_power_and_issue_slots_let_them() -> None:
+    """A V100 at its peak, a T4 of 70 W at half of it, an H100 below it, an MI100 on its matrix units where they may."""
+    reached = {
+        name: Gemm.peak_tflops(gpu(name), "fp32", "default" if name == "mi100" else "fma")
+        for name in ("v100-pcie-32gb", "t4", "h100-sxm", "mi100")
+    }
+    assert reached["v100-pcie-32gb"] == pytest.approx(14.0, rel=0.01)
+    assert reached["t4"] == pytest.approx(0.07 * 56) and reached["h100-sxm"] == pytest.approx(
+        0.78 * 66.9, rel=0.01
+    )
+    assert gpu("mi100").fp32_tflops < reached["mi100"] < gpu("mi100").fp32_matrix_tflops
+    assert Gemm.peak_tflops(gpu("a100-sxm4-80gb"), "fp32", "default") == 156  # TF32 is another unit
 
 
 def test_every_row_is_plausible() -> None:
