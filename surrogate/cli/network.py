@@ -42,6 +42,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option(
     "--sweep-batch", metavar="N,N,…", callback=_sizes, help="Also these batch sizes; the best one is marked."
 )
+@click.option("--max-batch", is_flag=True, help="The largest batch that fits the GPU's memory.")
 @click.option("--compare-gpus", metavar="A,B,…", default="", help="Also on these GPUs.")
 @click.option(
     "--dtype", type=click.Choice(list(DTYPES)), help="Element type in the place of the model's own."
@@ -63,6 +64,7 @@ def command(
     dims: tuple[str, ...],
     training: bool,
     sweep_batch: tuple[int, ...],
+    max_batch: bool,
     compare_gpus: str,
     dtype: str | None,
     math: str | None,
@@ -88,7 +90,7 @@ def command(
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
     """
     from surrogate.network.network import Network
-    from surrogate.network.predict import load_predictors, sweep_batches
+    from surrogate.network.predict import largest_batch, load_predictors, sweep_batches
     from surrogate.network.read import read_network
     from surrogate.network.result import gpu_records, sweep_records
     from surrogate.prediction.results import parse_bytes
@@ -104,8 +106,15 @@ def command(
             source, batch=size, training=training, dims=named, dtype=dtype, math=math, layout=layout
         )
 
-    network = read(batch)
     predictors = load_predictors(gpu, bundle)
+    if max_batch:
+        if batch is not None:
+            raise click.UsageError("--max-batch finds the batch itself; leave out --batch")
+        largest = largest_batch(read, predictors, **limits)
+        if largest is None:
+            click.echo(f"not even one sample fits the memory of {predictors.gpu.name}", err=True)
+        batch = 1 if largest is None else largest.batch
+    network = read(batch)
     time = predictors.time(network, **limits)
     sweep, compared = {}, []
     if sweep_batch:
@@ -168,8 +177,7 @@ def _print_report(
     _section("convolutions by what bounds them", classes if time.by_algorithm() else [])
     for baseline in time.baselines:
         click.echo("\n" + wrapped(_saved(baseline), terminal_width()))
-    if time.by_algorithm():
-        click.echo(f"peak workspace: {time.peak_workspace_bytes / 2**20:.1f} MiB")
+    click.echo("\n" + wrapped(_totals(time), terminal_width()))
     _section("batches", [_sweep(row) for row in batches])
     _section("GPUs", [_sweep(row) for row in gpus])
     counted = {
@@ -194,6 +202,21 @@ def _type(row: dict[str, Any]) -> dict[str, Any]:
     return shown | {"%": round(100 * row["share"], 1), "GFLOP": row["flops"] / 1e9, "MB": row["bytes"] / 1e6}
 
 
+def _totals(time: "NetworkTime") -> str:
+    """One line: parameters, multiply-adds, and memory by what holds it beside the GPU's."""
+    parameters = "" if time.parameters is None else f"{time.parameters / 1e6:,.2f} M parameters, "
+    total = f"total: {parameters}{time.multiply_adds / 1e9:,.2f} G multiply-adds"
+    if time.memory is None:
+        return f"{total}; memory not known"
+    held = zip(("weights", "activations", "state", "workspace"), time.memory.to_dict().values(), strict=True)
+    parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in held)
+    verdict = "" if time.fits else ": DOES NOT FIT"
+    return (
+        f"{total}; memory {time.memory.total_bytes / 2**30:.2f} GiB of {time.gpu_memory_bytes / 2**30:.0f}{verdict}"
+        f" ({parts}; without the driver's context)"
+    )
+
+
 def _percent(shares: dict[str, float]) -> dict[str, float]:
     return {f"{name} %": round(100 * share, 1) for name, share in shares.items()}
 
@@ -205,8 +228,11 @@ def _sweep(row: dict[str, Any]) -> dict[str, Any]:
         "90 %": (row["lower_us"], row["upper_us"]),
         "samples_per_s": row["samples_per_s"],
         "coverage %": round(100 * row["coverage"], 1),
-        "MiB": row["peak_workspace_bytes"] / 2**20,
+        "GiB": None if row["memory_bytes"] is None else round(row["memory_bytes"] / 2**30, 2),
+        "fits": {True: "yes", False: "no", None: None}[row["fits"]],
     }
+    if "gpu" in row:
+        shown["measured %"] = round(100 * row["measured_share"], 1)
     shown |= {"speedup": row["speedup"]} if "speedup" in row else {}
     return shown | ({"": "◀ best" if row["best"] else ""} if "best" in row else {})
 
