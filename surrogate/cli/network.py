@@ -44,6 +44,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option(
     "--sweep-batch", metavar="N,N,…", callback=_sizes, help="Also these batch sizes; the best one is marked."
 )
+@click.option("--max-batch", is_flag=True, help="The largest batch that fits the GPU's memory.")
 @click.option("--compare-gpus", metavar="A,B,…", default="", show_default=False, help="Also on these GPUs.")
 @click.option(
     "--dtype", type=click.Choice(list(ELEMENTS)), help="Element type in the place of the model's own."
@@ -69,6 +70,7 @@ def command(
     dims: tuple[str, ...],
     training: bool,
     sweep_batch: tuple[int, ...],
+    max_batch: bool,
     compare_gpus: str,
     dtype: str | None,
     math: str | None,
@@ -100,7 +102,7 @@ def command(
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
     from surrogate.network.network import Network
-    from surrogate.network.predict import fastest_framework, load_predictors, sweep_batches
+    from surrogate.network.predict import fastest_framework, largest_batch, load_predictors, sweep_batches
     from surrogate.network.read import read_network
     from surrogate.network.result import gpu_records, sweep_records
     from surrogate.prediction.results import parse_bytes
@@ -123,6 +125,13 @@ def command(
         library = fastest_framework(network, gpu)
         click.echo(f"kernels: {library}'s", err=True)
     predictors = load_predictors(gpu, bundle, library)
+    if max_batch:
+        if batch is not None:
+            raise click.UsageError("--max-batch finds the batch itself; leave out --batch")
+        largest = largest_batch(read, predictors, **limits)
+        if largest is None:
+            click.echo(f"not even one sample fits the memory of {predictors.gpu.name}", err=True)
+        network = read(1 if largest is None else largest.batch)
     time = predictors.time(network, **limits)
     sweep, compared = {}, []
     if sweep_batch:
@@ -195,8 +204,7 @@ def _print_report(
     _section("convolutions by what bounds them", classes if time.by_algorithm() else [])
     for baseline in time.baselines:
         click.echo("\n" + wrapped(_saved(baseline), terminal_width()))
-    if time.by_algorithm():
-        click.echo(f"peak workspace: {time.peak_workspace_bytes / 2**20:.1f} MiB")
+    click.echo("\n" + wrapped(_totals(time), terminal_width()))
     _section("batches", [_sweep(row) for row in batches])
     _section("GPUs", [_sweep(row) for row in gpus])
     counted = {
@@ -221,6 +229,21 @@ def _type(row: dict[str, Any]) -> dict[str, Any]:
     return shown | {"%": round(100 * row["share"], 1), "GFLOP": row["flops"] / 1e9, "MB": row["bytes"] / 1e6}
 
 
+def _totals(time: "NetworkTime") -> str:
+    """One line: parameters, multiply-adds, and memory by what holds it beside the GPU's."""
+    parameters = "" if time.parameters is None else f"{time.parameters / 1e6:,.2f} M parameters, "
+    total = f"total: {parameters}{time.multiply_adds / 1e9:,.2f} G multiply-adds"
+    if time.memory is None:
+        return f"{total}; memory not known"
+    held = zip(("weights", "activations", "state", "workspace"), time.memory.to_dict().values(), strict=True)
+    parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in held)
+    verdict = "" if time.fits else ": DOES NOT FIT"
+    return (
+        f"{total}; memory {time.memory.total_bytes / 2**30:.2f} GiB of {time.gpu_memory_bytes / 2**30:.0f}{verdict}"
+        f" ({parts}; without the driver's context)"
+    )
+
+
 def _percent(shares: dict[str, float]) -> dict[str, float]:
     return {f"{name} %": round(100 * share, 1) for name, share in shares.items()}
 
@@ -232,8 +255,11 @@ def _sweep(row: dict[str, Any]) -> dict[str, Any]:
         "90 %": (row["lower_us"], row["upper_us"]),
         "samples_per_s": row["samples_per_s"],
         "coverage %": round(100 * row["coverage"], 1),
-        "MiB": row["peak_workspace_bytes"] / 2**20,
+        "GiB": None if row["memory_bytes"] is None else round(row["memory_bytes"] / 2**30, 2),
+        "fits": {True: "yes", False: "no", None: None}[row["fits"]],
     }
+    if "gpu" in row:
+        shown["measured %"] = round(100 * row["measured_share"], 1)
     shown |= {"speedup": row["speedup"]} if "speedup" in row else {}
     return shown | ({"": "◀ best" if row["best"] else ""} if "best" in row else {})
 

@@ -35,7 +35,7 @@ class Tensor:
     """``shape`` None: unknown. ``dtype`` of whole numbers: the type of their width, ``floating`` False.
 
     ``constant``: stored in the model or computed from what is. ``trained``: a gradient flows into it. ``parameter``: a
-    weight that training changes.
+    weight that training changes. ``buffer`` names the memory that it lies in, a view's that of its source.
     """
 
     shape: Shape | None = None
@@ -44,6 +44,7 @@ class Tensor:
     constant: bool = False
     trained: bool = False
     parameter: bool = False
+    buffer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

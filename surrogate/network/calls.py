@@ -93,8 +93,8 @@ _POOLS = (
     "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool",
 )  # fmt: skip
 _SOFTMAXES = (
-    "softmax", "_softmax", "_safe_softmax", "log_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
-    "Softmax", "LogSoftmax",
+    "softmax", "_softmax", "_safe_softmax", "log_softmax", "_log_softmax", "_softmax_backward_data",
+    "_log_softmax_backward_data", "Softmax", "LogSoftmax",
 )  # fmt: skip
 _EMBEDDINGS = ("embedding", "embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
 _EMBEDDINGS_BACKWARD = (
@@ -168,6 +168,12 @@ IN_INFERENCE = ("dropout", "native_dropout", "Dropout")
 """What a program may still name, and inference passes through."""
 
 
+def is_view(call: Call, *, training: bool) -> bool:
+    """True where the result is the argument's memory, or takes none: views, and dropout that drops nothing."""
+    drops = call.arguments.get("train") is True or (training and call.arguments.get("p") != 0)
+    return call.op in IGNORED or (call.op in IN_INFERENCE and not drops)
+
+
 def layers(call: Call) -> tuple[Layer, ...]:
     """What a call computes, a layer per kernel; empty for what costs nothing.
 
@@ -231,7 +237,7 @@ def _of_shapes(call: Call) -> tuple[float, float] | None:
 
 def add_call(call: Call, tally: Tally, *, training: bool) -> None:
     """Add a call's layers to a network's, or count it as ignored or unsupported."""
-    if call.op in IN_INFERENCE and not training and call.arguments.get("train") is not True:
+    if is_view(call, training=training):
         tally.ignored[call.op] += 1
         return
     try:

@@ -48,6 +48,13 @@ class Network:
     unsupported: Mapping[str, int] = field(default_factory=dict)
     own_math: bool = False
     """True where the math type of its convolutions was given; else they run as PyTorch runs them on the GPU."""
+    parameters: int | None = None
+    """Stored weights; None where the source does not say."""
+    weights_bytes: int | None = None
+    activation_bytes: int | None = None
+    """Most bytes that inputs, activations and gradients take at once; None where the source has no tensors."""
+    state_bytes: int = 0
+    """KV cache, or what the optimizer keeps."""
 
     @property
     def convs(self) -> tuple[Conv, ...]:

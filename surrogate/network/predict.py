@@ -10,6 +10,7 @@ from typing import Any
 
 from surrogate.features.algorithms import Mechanism
 from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILY_OF_KIND, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
@@ -18,10 +19,13 @@ from surrogate.features.operators import Gemm, Operator
 from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
 from surrogate.features.roofline import compute_us, memory_us, peak_tflops
 from surrogate.features.terms import MECHANISM_TERMS
+from surrogate.network.memory import memory
 from surrogate.network.network import FRAMEWORKS, Layer, Network, Work
 from surrogate.network.result import COMPUTE, MEMORY, UNDER_UTILISED, Baseline, LayerTime, NetworkTime
 from surrogate.prediction.results import ROOFLINE
 
+MAX_BATCH = 2**24
+"""Where the search for the largest batch ends."""
 MIDDLE = 1
 """Place of the middle tile among a mechanism's launches."""
 
@@ -84,6 +88,12 @@ class Predictors:
             dict(unsupported),
             _baselines(network, choices),
             Counter(reason for conv in network.convs if (reason := choices[conv].reason)),
+            network.parameters,
+            sum(
+                int(layer.work.flops) // 2 for layer in network.layers if isinstance(layer.work, Conv | Gemm)
+            ),
+            memory(network, max((layer.workspace_bytes for layer in times), default=0)),
+            self.gpu.memory_bytes,
         )
 
     def _as_run(self, work: Work) -> Any:
@@ -128,6 +138,28 @@ def sweep_batches(
         if progress:
             progress(done, len(batches), f"batch {batch}")
     return times
+
+
+def largest_batch(
+    read: Callable[[int], Network], predictors: Predictors, **limits: Any
+) -> NetworkTime | None:
+    """The network at the largest batch that fits the GPU's memory; None where not even one sample does.
+
+    Raises `InputError` where the source does not say what it holds, or its memory does not grow with the batch.
+    """
+    best, fits, fails = None, 0, MAX_BATCH + 1
+    while fails - fits > 1:
+        batch = min(2 * fits or 1, (fits + fails) // 2)
+        time = predictors.time(read(batch), **limits)
+        if time.fits:
+            best, fits = time, batch
+        else:
+            fails = batch
+    if fits == MAX_BATCH:
+        raise InputError(
+            f"{best and best.network}: memory does not grow with the batch; give a source whose batch can change"
+        )
+    return best
 
 
 def _conv_time(layer: Layer, conv: Conv, best: Any, gpu: Gpu) -> LayerTime:

@@ -80,6 +80,9 @@ def read_network(
             f"{text}: no such file; give an .onnx or .pt2 file, a table of problems, a language model's config.json,"
             " or module:callable"
         )
+    from surrogate.network.memory import chained
+
+    network = chained(network, training=training)
     if training:
         from surrogate.network.training import iteration
 
@@ -131,7 +134,7 @@ def _layer(name: str, problem: Work, dtype: str | None, training: bool, inner: b
     elif isinstance(problem, Gemm):
         weights = problem.batch * problem.k * problem.n
     if not training or (isinstance(problem, Conv) and problem.direction != "fwd"):
-        return Layer(name, kind, problem)
+        return Layer(name, kind, problem, parameters=weights)
     gradients = (*((INPUT,) if inner else ()), *((WEIGHT,) if weights else ()))
     return Layer(name, kind, problem, gradients, weights)
 

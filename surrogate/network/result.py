@@ -6,11 +6,17 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
+from surrogate.network.memory import Memory
+
 BOUNDS = COMPUTE, MEMORY, UNDER_UTILISED = ("compute-bound", "memory-bound", "under-utilised")
 """What limits a kernel: SEER's classes."""
+UNMEASURED = ("spec", "roofline")
+"""Sources of times that no measurement on the GPU stands behind."""
 SHOWN = 12
 """Layers that the short form shows: those that take longest."""
-COMPARED = ("total_us", "lower_us", "upper_us", "samples_per_s", "peak_workspace_bytes", "coverage")
+COMPARED = (
+    "total_us", "lower_us", "upper_us", "samples_per_s", "memory_bytes", "fits", "measured_share", "coverage",
+)  # fmt: skip
 """Figures of a network that batches and GPUs are compared by."""
 
 
@@ -69,7 +75,7 @@ class NetworkTime:
     """A network on a GPU. Sums hold the layers alone; ``unsupported`` operators are counted, never as zero.
 
     ``baselines`` are other choices of the convolutions' algorithms; ``outside`` counts convolutions unlike anything in
-    the training data, by what was never seen.
+    the training data, by what was never seen; ``multiply_adds`` are those of convolutions and products.
     """
 
     network: str
@@ -81,6 +87,26 @@ class NetworkTime:
     unsupported: Mapping[str, int] = field(default_factory=dict)
     baselines: tuple[Baseline, ...] = ()
     outside: Mapping[str, int] = field(default_factory=dict)
+    parameters: int | None = None
+    multiply_adds: int = 0
+    memory: Memory | None = None
+    gpu_memory_bytes: int = 0
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Everything that the pass holds on the device at its peak; None where the source does not say."""
+        return None if self.memory is None else self.memory.total_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the GPU's memory holds it."""
+        return None if self.memory is None else self.memory.total_bytes <= self.gpu_memory_bytes
+
+    @property
+    def measured_share(self) -> float:
+        """Share of the time that kernels measured on this very GPU stand behind; the rest is from specification."""
+        known = sum(layer.time_us for layer in self.layers if layer.source not in UNMEASURED)
+        return _share(known, self.total_us)
 
     @property
     def total_us(self) -> float:
@@ -145,7 +171,12 @@ class NetworkTime:
             "upper_us": self.upper_us,
             "coverage": self.coverage,
             "samples_per_s": self.samples_per_s,
-            "peak_workspace_bytes": self.peak_workspace_bytes,
+            "measured_share": self.measured_share,
+            "parameters": self.parameters,
+            "multiply_adds": self.multiply_adds,
+            "memory_bytes": self.memory_bytes,
+            "fits": self.fits,
+            "memory": self.memory and self.memory.to_dict(),
             "flops": sum(layer.flops for layer in self.layers),
             "bytes": sum(layer.bytes for layer in self.layers),
             "classes": self.classes(),
@@ -225,8 +256,8 @@ def _text_line(layer: LayerTime) -> str:
 
 
 def best_batch(times: Mapping[int, NetworkTime]) -> int | None:
-    """The batch of highest throughput, the smallest of equals; None where no throughput is known."""
-    rates = {batch: time.samples_per_s or 0.0 for batch, time in times.items()}
+    """The batch of highest throughput among those that fit, the smallest of equals; None where there is none."""
+    rates = {batch: (time.fits is not False and time.samples_per_s) or 0.0 for batch, time in times.items()}
     return max(sorted(rates), key=lambda batch: rates[batch]) if any(rates.values()) else None
 
 
