@@ -56,7 +56,7 @@ _OWN = {
 _OPTIONAL = {
     "fp64_tflops": _AMOUNT, "fp16_tflops": _AMOUNT, "tf32_tflops": _AMOUNT, "bf16_tensor_tflops": _AMOUNT,
     "fp32_matrix_tflops": _AMOUNT, "fp8_tensor_tflops": _AMOUNT, "fp4_tensor_tflops": _AMOUNT,
-    "int8_tensor_tflops": _AMOUNT, "checked": _FLAG, "measured": _FIGURES,
+    "int8_tensor_tflops": _AMOUNT, "link_gbs": _AMOUNT, "watts": _AMOUNT, "checked": _FLAG, "measured": _FIGURES,
 }  # fmt: skip
 
 
@@ -159,6 +159,7 @@ def _fields(name: str, row: dict[str, Any]) -> dict[str, Any]:
         "l2_bytes": round(row["l2_mib"] * MIB),
         "shared_per_sm_bytes": round(row["shared_per_sm_kib"] * KIB),
         "memory_bytes": round(row["memory_gib"] * GIB),
+        **{key: float(row.get(key, 0.0)) for key in ("link_gbs", "watts")},
         "checked": row.get("checked", True),
         "measured_figures": tuple((key, float(value)) for key, value in row.get("measured", {}).items()),
     }
