@@ -99,6 +99,7 @@ def command(
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
+    from surrogate.network.language import kv_cache_bytes, weights_bytes
     from surrogate.network.network import Network
     from surrogate.network.predict import fastest_framework, load_predictors, sweep_batches
     from surrogate.network.read import read_network
@@ -148,11 +149,8 @@ def command(
         for path in write_figures(figures, time, sweep):
             click.echo(f"written: {path}", err=True)
     batches, gpus = sweep_records(sweep), gpu_records(compared)
-    held = {}
-    if steps:
-        from surrogate.network.language import kv_cache_bytes, weights_bytes
-
-        held = {"weights_bytes": weights_bytes(network), "kv_cache_bytes": kv_cache_bytes(network)}
+    sizes = (weights_bytes, kv_cache_bytes) if steps else ()
+    held = {size.__name__: size(network) for size in sizes}
     if as_json:
         extra = {"sweep": batches} if batches else {}
         extra |= {"gpus": gpus} if gpus else {}

@@ -152,12 +152,11 @@ def test_requests_of_several_lengths_need_the_work_of_all(tmp_path: Path) -> Non
     ("config", "sizes", "said"),
     [
         ({**QWEN, "model_type": "qwen7"}, {"decode": 1}, "did you mean qwen"),
-        ({**QWEN, "hidden_size": None}, {"decode": 1}, "hidden_size is None; a whole number above 0"),
+        ({**QWEN, "hidden_size": None}, {"decode": 1}, "hidden_size is None; a whole number from 1"),
         ({**DEEPSEEK, "kv_lora_rank": 256}, {"decode": 1}, "latent attention is known for 512"),
-        ({**QWEN, "num_hidden_layers": 10**8}, {"decode": 1}, "up to 1000 layers"),
+        ({**QWEN, "num_hidden_layers": 10**8}, {"decode": 1}, "a whole number from 1 to 1000"),
         (QWEN, {}, "--prefill TOKENS or --decode CONTEXT"),
         (QWEN, {"prefill": 1, "decode": 1}, "give one of them"),
-        (QWEN, {"prefill": 0}, "prefill is 0"),
         (QWEN, {"decode": 1, "tensor_parallel": 3}, "cannot be divided among 3 GPUs"),
     ],
 )
