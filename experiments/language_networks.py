@@ -5,8 +5,9 @@ by CUDA graphs; its figures are the prefill's time and the median of the decoded
 and a decoded token is taken half-way through the output. Measured is the median of five runs; the table that PIPEWEAVE
 publishes takes, for each predictor, the run that suits it best.
 
-The energy of a FLOP at a board's power limit (`surrogate.network.predict.PJ_PER_FLOP`) comes from these prefills: each
-GPU is predicted with that of the others. Nothing else was fitted on any of them.
+Two constants of the product come from these runs: a FLOP's energy at a board's power limit, from prefills, and the gap
+between kernels, from decoded tokens (`PJ_PER_FLOP` of `surrogate.network.predict`, `GAP_US` of
+`surrogate.network.language`). Here each GPU is predicted with those of the others. Nothing else was fitted on any run.
 """
 
 import json
@@ -19,18 +20,14 @@ from typing import Any
 import pandas as pd
 
 from experiments.sources import DEFAULT_FOLDER
-from surrogate.features.gpu import gpu
+from surrogate.features.gpu import Gpu, gpu
 from surrogate.network.language import language_network, read_decoder
 from surrogate.network.network import Network
 from surrogate.network.predict import load_predictors
 
-GPUS = {
-    "A100": "a100-sxm4-80gb", "A40": "a40", "H100": "h100-sxm", "H20": "h20", "H200": "h200-sxm", "H800": "h800",
-    "L20": "l20", "L40": "l40", "RTX_6000_Ada": "rtx-6000-ada", "RTX_A6000": "rtx-a6000",
-    "RTX_PRO_6000_S": "rtx-pro-6000-server",
-}  # fmt: skip
 PHASES = {"prefill": "prefill_latency", "decode": "median_decode_latency"}
 """Phase → the field of a run that has its time in seconds."""
+ENDS = ["predicted_ms", "lower_ms", "upper_ms"]
 PREDICTED = ("predicted", "pipeweave", "neusight", "habitat", "linear", "roofline")
 
 
@@ -39,50 +36,46 @@ def language_networks(folder: Path = DEFAULT_FOLDER) -> pd.DataFrame:
 
     Beside them a column in ms for each published predictor, as in ``pipeweave_ms``.
     """
-    runs = list(_runs(folder))
-    networks = [_network(folder, run) for run in runs]
+    steps, rows = list(_steps(folder)), []
     energies: dict[str, list[float]] = {}
-    for run, network in zip(runs, networks, strict=True):
-        watts, flops = gpu(GPUS[run["gpu"]]).watts, sum(layer.work.flops for layer in network.layers)
-        if watts and run["phase"] == "prefill" and run["tensor_parallel"] == 1:
-            energies.setdefault(run["gpu"], []).append(float(watts * run["measured_ms"] * 1e9 / flops))
-    for run, network in zip(runs, networks, strict=True):
-        others = [fmean(values) for name, values in energies.items() if name != run["gpu"]]
-        by = load_predictors(GPUS[run["gpu"]], library="sglang")
-        time = replace(by, pj_per_flop=fmean(others)).time(network)
-        run |= {
-            "predicted_ms": time.total_us / 1e3,
-            "lower_ms": time.lower_us / 1e3,
-            "upper_ms": time.upper_us / 1e3,
-        }
-    return pd.DataFrame(runs)
+    for row, board, network in steps:
+        if board.watts and row["phase"] == "prefill" and row["tensor_parallel"] == 1:
+            flops = sum(layer.work.flops for layer in network.layers)
+            energies.setdefault(row["gpu"], []).append(1e9 * board.watts * row["measured_ms"] / flops)
+    for row, board, network in steps:
+        others = [fmean(values) for name, values in energies.items() if name != row["gpu"]]
+        by = replace(load_predictors(board.name, library="sglang"), pj_per_flop=fmean(others))
+        time = by.time(network)
+        ends = (time.total_us / 1e3, time.lower_us / 1e3, time.upper_us / 1e3)
+        rows.append(row | dict(zip(ENDS, ends, strict=True)) | {"kernels": len(network.layers)})
+    table = pd.DataFrame(rows)
+    left = ((table["measured_ms"] - table["predicted_ms"]) / table["kernels"])[table["phase"] == "decode"]
+    for name, part in table.groupby("gpu"):
+        gap_ms = max(left[table["gpu"] != name].median(), 0.0) * part["kernels"]
+        table.loc[part.index, ENDS] = part[ENDS].add(gap_ms, axis=0)
+    return table.drop(columns="kernels")
 
 
-def _network(folder: Path, run: dict[str, Any]) -> Network:
-    model, workload = run["network"].split(", ")
-    lengths = pd.read_csv(folder / "pipeweave_lengths.csv").set_index("workload").loc[workload]
-    prompts, half = lengths["prompt_tokens"].tolist(), int(lengths["output_tokens"].iloc[0]) // 2
-    requests = [(n, n) if run["phase"] == "prefill" else (1, n + half) for n in prompts]
-    decoder = read_decoder(folder / "transformer_configs" / f"{model}.json")
-    return language_network(decoder, requests, tensor_parallel=run["tensor_parallel"])
-
-
-def _runs(folder: Path) -> Iterator[dict[str, Any]]:
-    """A row of `language_networks` per run and phase, without our own predictions."""
-    table = pd.read_csv(folder / "pipeweave_end_to_end.csv", dtype=str).to_dict("records")
-    names = ("Hardware", "TP", "Model", "Workload")
-    for key in dict.fromkeys(tuple(row[name] for name in names) for row in table):
-        name, ranks, model, workload = key
+def _steps(folder: Path) -> Iterator[tuple[dict[str, Any], Gpu, Network]]:
+    """What is known of each run and phase, its GPU, and what is computed."""
+    lengths: Any = pd.read_csv(folder / "pipeweave_lengths.csv", index_col="workload")
+    table: Any = pd.read_csv(folder / "pipeweave_end_to_end.csv", dtype=str)
+    for (name, ranks, model, workload), said in table.groupby(["Hardware", "TP", "Model", "Workload"]):
         path = folder / "pipeweave_runs" / f"e2e_{f'tp{ranks}_' if ranks != '1' else ''}{name}.jsonl"
         repeats = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         own = [one for one in repeats if one["run_name"] == f"{model}-{workload}"]
-        said = [row for row in table if tuple(row[name] for name in names) == key]
+        decoder = read_decoder(folder / "transformer_configs" / f"{model}.json")
+        prompts, half = lengths.loc[workload, "prompt_tokens"].tolist(), own[0]["output_len"] // 2
         for phase, field in PHASES.items():
-            yield {
+            requests = [(n, n) if phase == "prefill" else (1, n + half) for n in prompts]
+            network = language_network(decoder, requests, tensor_parallel=int(ranks))
+            row = {
                 "network": f"{model}, {workload}", "gpu": name, "tensor_parallel": int(ranks), "phase": phase,
-                "measured_ms": median(one[field] for one in own) * 1e3,
-                **{f"{row['predictor']}_ms": float(row[f"pred_{phase}_ms"]) for row in said},
+                "measured_ms": 1e3 * median(one[field] for one in own),
             }  # fmt: skip
+            published = zip(said["predictor"], said[f"pred_{phase}_ms"], strict=True)
+            row |= {f"{predictor}_ms": float(time_ms) for predictor, time_ms in published}
+            yield row, gpu(name.removesuffix("_S")), replace(network, gap_us=0.0)
 
 
 def errors(table: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -93,6 +86,6 @@ def errors(table: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 if __name__ == "__main__":
     found = language_networks()
-    found["GPUs"] = found["tensor_parallel"].eq(1).map({True: "one", False: "several"})
+    found["GPUs"] = found["tensor_parallel"].gt(1).map({False: "one", True: "several"})
     print(errors(found, ["GPUs", "phase"]).T.to_string())
     print(errors(found, ["GPUs", "phase", "gpu"])[["predicted", "pipeweave"]].to_string())

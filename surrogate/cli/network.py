@@ -99,7 +99,6 @@ def command(
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
-    from surrogate.network.language import kv_cache_bytes, weights_bytes
     from surrogate.network.network import Network
     from surrogate.network.predict import fastest_framework, load_predictors, sweep_batches
     from surrogate.network.read import read_network
@@ -149,20 +148,16 @@ def command(
         for path in write_figures(figures, time, sweep):
             click.echo(f"written: {path}", err=True)
     batches, gpus = sweep_records(sweep), gpu_records(compared)
-    sizes = (weights_bytes, kv_cache_bytes) if steps else ()
-    held = {size.__name__: size(network) for size in sizes}
     if as_json:
         extra = {"sweep": batches} if batches else {}
         extra |= {"gpus": gpus} if gpus else {}
         extra |= {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
-        show([], as_json=True, as_csv=False, whole={**time.to_dict(), **held, **extra})
+        show([], as_json=True, as_csv=False, whole={**time.to_dict(), **extra})
     elif as_csv:
         rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
         show(rows, as_json=False, as_csv=True)
     else:
         _print_report(time, batches, gpus, layers=not by_type and not steps)
-        for name, size in held.items():
-            click.echo(f"{name.removesuffix('_bytes').replace('_', ' ')}: {size / 2**30:.2f} GiB a GPU")
     if not time.layers:
         raise click.exceptions.Exit(1)
 

@@ -84,7 +84,8 @@ class Predictors:
         times, unsupported = [], Counter(network.unsupported)
         for layer in network.layers:
             if not isinstance(layer.work, Conv):
-                times.append(_operator_time(layer, layer.work, predicted[layer.work], self.gpu))
+                answer = predicted[layer.work]
+                times.append(_operator_time(layer, layer.work, answer, self.gpu, network.gap_us))
             elif choices[layer.work].estimates:
                 times.append(
                     _conv_time(layer, as_run[layer.work], choices[layer.work].estimates[0], self.gpu)
@@ -154,9 +155,10 @@ def _conv_time(layer: Layer, conv: Conv, best: Any, gpu: Gpu) -> LayerTime:
     )  # fmt: skip
 
 
-def _operator_time(layer: Layer, work: Operator, answer: Any, gpu: Gpu) -> LayerTime:
+def _operator_time(layer: Layer, work: Operator, answer: Any, gpu: Gpu, gap_us: float) -> LayerTime:
+    times_us = (answer.time_us + gap_us, answer.lower_us + gap_us, answer.upper_us + gap_us)
     return LayerTime(
-        layer.name, layer.operator, str(work), None, answer.time_us, answer.lower_us, answer.upper_us,
+        layer.name, layer.operator, str(work), None, *times_us,
         0, work.flops, work.dram_bytes, operator_bound(work, gpu), answer.source,
     )  # fmt: skip
 
