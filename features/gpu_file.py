@@ -59,7 +59,8 @@ _OWN = {
 _OPTIONAL = {
     "fp64_tflops": _AMOUNT, "fp16_tflops": _AMOUNT, "tf32_tflops": _AMOUNT, "bf16_tensor_tflops": _AMOUNT,
     "fp32_matrix_tflops": _AMOUNT, "fp8_tensor_tflops": _AMOUNT, "fp4_tensor_tflops": _AMOUNT,
-    "int8_tensor_tflops": _AMOUNT, "board_watts": _POSITIVE, "checked": _FLAG, "measured": _FIGURES,
+    "int8_tensor_tflops": _AMOUNT, "board_watts": _POSITIVE, "tensor_pj_per_flop": _AMOUNT, "link_gbs": _AMOUNT,
+    "checked": _FLAG, "measured": _FIGURES,
 }  # fmt: skip
 
 
@@ -163,6 +164,7 @@ def _fields(name: str, row: dict[str, Any]) -> dict[str, Any]:
         "l2_bytes": round(row["l2_mib"] * MIB),
         "shared_per_sm_bytes": round(row["shared_per_sm_kib"] * KIB),
         "memory_bytes": round(row["memory_gib"] * GIB),
+        **{key: float(row.get(key, 0.0)) for key in ("link_gbs", "tensor_pj_per_flop")},
         "checked": row.get("checked", True),
         "measured_figures": tuple((key, float(value)) for key, value in row.get("measured", {}).items()),
     }

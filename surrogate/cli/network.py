@@ -157,23 +157,16 @@ def command(
         for path in write_figures(figures, time, sweep):
             click.echo(f"written: {path}", err=True)
     batches, gpus = sweep_records(sweep), gpu_records(compared)
-    held = {}
-    if steps:
-        from surrogate.network.language import kv_cache_bytes, weights_bytes
-
-        held = {"weights_bytes": weights_bytes(network), "kv_cache_bytes": kv_cache_bytes(network)}
     if as_json:
         extra = {"sweep": batches} if batches else {}
         extra |= {"gpus": gpus} if gpus else {}
         extra |= {"types": time.by_type(), "algorithms": time.by_algorithm()} if by_type else {}
-        show([], as_json=True, as_csv=False, whole={**time.to_dict(), **held, **extra})
+        show([], as_json=True, as_csv=False, whole={**time.to_dict(), **extra})
     elif as_csv:
         rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
         show(rows, as_json=False, as_csv=True)
     else:
         _print_report(time, batches, gpus, layers=not by_type and not steps)
-        for name, size in held.items():
-            click.echo(f"{name.removesuffix('_bytes').replace('_', ' ')}: {size / 2**30:.2f} GiB a GPU")
     if not time.layers:
         raise click.exceptions.Exit(1)
 

@@ -21,12 +21,19 @@ from surrogate.network.network import Layer, Network, Tally
 from surrogate.network.work import streamed
 
 MAX_BYTES = 1 << 20
-MAX_LAYERS = 1000
+MAX_LAYERS, MAX_REQUESTS = 1000, 1 << 20
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
 EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss")
 LATENT_EXPERTS = ("deepseek_v2", "deepseek_v3", "kimi_k2")
 FAMILIES = (*DENSE, *EXPERTS, *LATENT_EXPERTS)
 """The ``model_type`` of every decoder that is read."""
+GAP_US = 2.8
+"""Time in µs from one kernel of a CUDA graph to the next, a step's sampling and small kernels that are not listed
+included. Source: decoded tokens of zksainx/pipeweave's runs, median over eleven GPUs of what kernels leave open."""
+LATENT_SIZES = {
+    "kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE, "qk_nope_head_dim": NOPE, "v_head_dim": VALUE,
+}  # fmt: skip
+"""The only sizes of latent attention that were measured."""
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 METHODS = {"awq": "int4_wo", "gptq": "int4_wo", "mxfp4": "w4a16_mxfp4"}
 """``quant_method`` → the arithmetic of the quantised products: ``mxfp4`` that of experts alone."""
@@ -77,22 +84,14 @@ def read_decoder(path: Path) -> Decoder:
             f"{path}: model_type {kind!r} is not known; known: {', '.join(FAMILIES)}{nearest(str(kind), FAMILIES)}"
         )
     sizes = _Sizes(path, config)
-    hidden, layers, heads = (
-        sizes.of(name) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")
-    )
-    if layers > MAX_LAYERS:
-        raise InputError(f"{path}: {layers} layers; decoders up to {MAX_LAYERS} layers are read")
+    hidden, heads = sizes.of("hidden_size"), sizes.of("num_attention_heads")
+    layers = sizes.of("num_hidden_layers", most=MAX_LAYERS)
     latent = kind in LATENT_EXPERTS
-    if latent:
-        for name, size in zip(
-            ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
-            (LATENT, ROPE, NOPE, VALUE),
-            strict=True,
-        ):
-            if sizes.of(name) != size:
-                raise InputError(
-                    f"{path}: {name} is {sizes.of(name)}; latent attention is known for {size} alone"
-                )
+    for name, size in LATENT_SIZES.items() if latent else ():
+        if sizes.of(name) != size:
+            raise InputError(
+                f"{path}: {name} is {sizes.of(name)}; latent attention is known for {size} alone"
+            )
     experts = sizes.of("num_local_experts", "num_experts", "n_routed_experts") if kind not in DENSE else 0
     own_inter = sizes.of("moe_intermediate_size", "intermediate_size") if experts else 0
     shared = config.get("shared_expert_intermediate_size") or own_inter * sizes.maybe("n_shared_experts")
@@ -126,12 +125,12 @@ class _Sizes:
     path: Path
     config: Mapping[str, Any]
 
-    def of(self, *names: str) -> int:
+    def of(self, *names: str, most: int = 2**31) -> int:
         """The first of these fields that is there, a whole number above 0."""
         name = next((name for name in names if self.config.get(name) is not None), names[0])
         value = self.config.get(name)
-        if type(value) is not int or not 0 < value < 2**31:
-            raise InputError(f"{self.path}: {name} is {value!r}; a whole number above 0 is needed")
+        if type(value) is not int or not 0 < value <= most:
+            raise InputError(f"{self.path}: {name} is {value!r}; a whole number from 1 to {most} is needed")
         return value
 
     def maybe(self, name: str) -> int:
@@ -146,16 +145,15 @@ def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:
     if isinstance(kinds, list) and len(kinds) == layers:
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
     used = config.get("use_sliding_window", not kind.startswith("qwen"))
-    first = sizes.maybe("max_window_layers") if kind.startswith("qwen") else 0
-    return tuple(window if used and layer >= first else 0 for layer in range(layers))
+    first = sizes.maybe("max_window_layers") if used else layers
+    return tuple(window if layer >= first else 0 for layer in range(layers))
 
 
 def _routes(sizes: _Sizes, layer: int) -> bool:
     """Whether a layer of a mixture of experts routes; DeepSeek's first ones and those that Qwen lists do not."""
-    step = sizes.maybe("decoder_sparse_step") or sizes.maybe("moe_layer_freq") or 1
     listed = layer in (sizes.config.get("mlp_only_layers") or ())
-    by_step = (layer + 1) % step == 0 if "decoder_sparse_step" in sizes.config else layer % step == 0
-    return layer >= sizes.maybe("first_k_dense_replace") and by_step and not listed
+    every = sizes.maybe("decoder_sparse_step") or 1
+    return layer >= sizes.maybe("first_k_dense_replace") and (layer + 1) % every == 0 and not listed
 
 
 def _quantised(config: Mapping[str, Any], dtype: str) -> str:
@@ -186,12 +184,12 @@ def language_network(
             " --tensor-parallel takes a divisor of them"
         )
     plain = dtype if dtype and dtype not in QUANTISED else decoder.dtype
-    routed = dtype or decoder.routed
-    step = _Step(decoder, requests, plain, dtype or decoder.products, routed, tensor_parallel)
+    products = dtype or decoder.products, dtype or decoder.routed
+    step = _Step(decoder, requests, plain, *products, tensor_parallel)
     tally = Tally()
-    for name, kind, work, weights in step.layers():
-        tally.add([Layer(name, kind, work, parameters=weights)])
-    return tally.network(decoder.name, len(requests))
+    for place, (word, work, weights) in step.kernels():
+        tally.add([Layer(f"{place}{word}", word, work, parameters=weights)])
+    return replace(tally.network(decoder.name, len(requests)), gap_us=GAP_US)
 
 
 def read_language(
@@ -205,20 +203,17 @@ def read_language(
 ) -> Network:
     """`language_network` of a ``config.json`` for ``batch`` equal requests (default: one).
 
-    Raises `InputError` for a bad file or size, and unless one of ``prefill`` and ``decode`` is given.
+    Raises `InputError` for a bad file, and unless one of ``prefill`` and ``decode`` is given.
     """
     decoder = read_decoder(path)
-    sizes = {"prefill": prefill, "decode": decode, "tensor_parallel": tensor_parallel, "batch": batch}
-    for name, size in sizes.items():
-        if size is not None and not 1 <= size < 2**31:
-            raise InputError(f"{name} is {size}; it must be between 1 and {2**31 - 1}")
     if (prefill is None) == (decode is None):
         raise InputError(f"{path}: a step is --prefill TOKENS or --decode CONTEXT; give one of them")
+    if (batch or 1) > MAX_REQUESTS:
+        raise InputError(f"{path}: a batch of {batch}; steps of up to {MAX_REQUESTS} requests are known")
     request = (prefill, prefill) if prefill else (1, decode or 1)
     step = f"prefill {prefill}" if prefill else f"decode at {decode}"
-    network = language_network(
-        decoder, [request] * (batch or 1), dtype=dtype, tensor_parallel=tensor_parallel or 1
-    )
+    requests = [request] * (batch or 1)
+    network = language_network(decoder, requests, dtype=dtype, tensor_parallel=tensor_parallel or 1)
     return replace(network, name=f"{decoder.name}, {step}")
 
 
@@ -239,25 +234,23 @@ class _Step:
     def tokens(self) -> int:
         return sum(new for new, _ in self.requests)
 
-    def layers(self) -> Iterator[tuple[str, str, Operator, int]]:
-        """(name, word, work, weights) of every kernel of the step, in order."""
-        d, batch = self.decoder, len(self.requests)
-        own_vocabulary = ceil_div(d.vocabulary, self.ranks)
+    def kernels(self) -> Iterator[tuple[str, _Kernel]]:
+        """Where it stands, and what, of every kernel of the step, in order."""
+        d, own_vocabulary = self.decoder, ceil_div(self.decoder.vocabulary, self.ranks)
+        norm = ("norm", self.moved("norm", 2 * d.hidden, 2 * d.hidden), d.hidden)
         table = 0 if d.tied else own_vocabulary * d.hidden
-        yield "embed_tokens", "embedding", self.moved("embedding", d.hidden, d.hidden), table
+        yield "", ("embedding", self.moved("embedding", d.hidden, d.hidden), table)
         for place, (window, routes) in enumerate(zip(d.windows, d.sparse, strict=True)):
             mixing = self.mla() if d.latent else self.attention(window)
             feeding = self.routed() if routes else self.dense("", d.inter)
             for part in (mixing, feeding):
-                yield f"layers.{place}.norm", "norm", self.moved("norm", 2 * d.hidden, 2 * d.hidden), d.hidden
-                for word, work, weights in (*part, *self.reduced()):
-                    yield f"layers.{place}.{word}", word, work, weights
-        yield "norm", "norm", self.moved("norm", 2 * d.hidden, 2 * d.hidden), d.hidden
+                for kernel in (norm, *part, *self.reduced()):
+                    yield f"layers.{place}.", kernel
+        batch = len(self.requests)
         head = self.product("lm_head", d.hidden, own_vocabulary, rows=batch, dtype=self.dtype)
-        for word, work, weights in head:
-            yield word, word, work, weights
         logits = streamed("sampling", [(batch, d.vocabulary)], [(batch, 1)], "fp32")
-        yield "sampling", "sampling", logits, 0
+        for kernel in (norm, *head, ("sampling", logits, 0)):
+            yield "", kernel
 
     def product(
         self, word: str, inputs: int, outputs: int, *, rows: int = 0, dtype: str = ""
@@ -285,10 +278,8 @@ class _Step:
         queries, keys = heads * d.head_dim, kv_heads * d.head_dim
         yield from self.product("qkv_proj", d.hidden, queries + 2 * keys)
         yield "rope", self.moved("rope", queries + 2 * keys, queries + 2 * keys), 0
-        attention = Attention(
-            heads=heads, kv_heads=kv_heads, head_dim=d.head_dim, window=window, **self.attended()
-        )
-        yield "attention", attention, 0
+        shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": d.head_dim, "window": window}
+        yield "attention", Attention(**shape, **self.attended()), 0
         yield from self.product("o_proj", queries, d.hidden)
 
     def mla(self) -> Iterator[_Kernel]:
@@ -303,18 +294,16 @@ class _Step:
             yield from self.product("kv_a_proj", d.hidden, LATENT + ROPE)
         yield "rope", self.moved("rope", queries + LATENT + ROPE, queries + LATENT + ROPE), 0
         work = Mla(heads=heads, **self.attended())
-        absorbs = work.phase == "generation"
-        if absorbs:
-            yield "absorbed_keys", self.per_head(heads, LATENT, NOPE), heads * LATENT * NOPE
-        else:
-            yield from self.product("kv_b_proj", LATENT, heads * (NOPE + VALUE))
-        yield "attention", work, 0
-        if absorbs:
-            yield "absorbed_values", self.per_head(heads, VALUE, LATENT), heads * LATENT * VALUE
+        keys, values = self.product("kv_b_proj", LATENT, heads * (NOPE + VALUE)), ()
+        if work.phase == "generation":
+            keys = (self.per_head("absorbed_keys", heads, LATENT, NOPE),)
+            values = (self.per_head("absorbed_values", heads, VALUE, LATENT),)
+        yield from (*keys, ("attention", work, 0), *values)
         yield from self.product("o_proj", heads * VALUE, d.hidden)
 
-    def per_head(self, heads: int, outputs: int, inputs: int) -> Operator:
-        return Bmm(batch=heads, m=self.tokens, n=outputs, k=inputs, dtype=self.dtype, math="default")
+    def per_head(self, word: str, heads: int, outputs: int, inputs: int) -> _Kernel:
+        work = Bmm(batch=heads, m=self.tokens, n=outputs, k=inputs, dtype=self.dtype, math="default")
+        return word, work, heads * outputs * inputs
 
     def dense(self, prefix: str, inter: int) -> Iterator[_Kernel]:
         own = ceil_div(inter, self.ranks)
@@ -335,9 +324,8 @@ class _Step:
 
     def reduced(self) -> Iterator[_Kernel]:
         """The sum over the GPUs behind either half of a layer."""
-        if self.ranks > 1:
-            elements = self.tokens * self.decoder.hidden
-            yield "all_reduce", AllReduce(elements=elements, ranks=self.ranks, dtype=self.dtype), 0
+        work = AllReduce(elements=self.tokens * self.decoder.hidden, ranks=self.ranks, dtype=self.dtype)
+        yield from [("all_reduce", work, 0)] * (self.ranks > 1)
 
 
 def weights_bytes(network: Network) -> int:

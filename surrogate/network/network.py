@@ -46,6 +46,8 @@ class Network:
     training: bool = False
     ignored: Mapping[str, int] = field(default_factory=dict)
     unsupported: Mapping[str, int] = field(default_factory=dict)
+    gap_us: float = 0.0
+    """Time between a kernel and the next one."""
     own_math: bool = False
     """True where the math type of its convolutions was given; else they run as PyTorch runs them on the GPU."""
     parameters: int | None = None

@@ -44,6 +44,9 @@ def read_network(
     require_regular(path)
     kind = path.suffix.lower()
     language = {"prefill": prefill, "decode": decode, "tensor_parallel": tensor_parallel}
+    for name, size in {"batch": batch, **(dims or {}), **language}.items():
+        if size is not None and not 1 <= size <= MAX_SIZE:
+            raise InputError(f"{name} is {size}; it must be between 1 and {MAX_SIZE}")
     if kind == ".json":
         from surrogate.network.language import read_language
 
@@ -54,9 +57,6 @@ def read_network(
     if given or dtype in QUANTISED:
         what = f"--{given.replace('_', '-')}" if given else f"--dtype {dtype}"
         raise InputError(f"{text}: {what} is for language models; give the model's config.json")
-    for name, size in {"batch": batch, **(dims or {})}.items():
-        if size is not None and not 1 <= size <= MAX_SIZE:
-            raise InputError(f"{name} is {size}; it must be between 1 and {MAX_SIZE}")
     if dims and kind not in (".onnx", ".pt2"):
         raise InputError(f"{text}: --dim names sizes of .onnx and .pt2 files; this source has its own sizes")
     if kind in (".onnx", ".pt2"):

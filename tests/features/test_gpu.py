@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry
+from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry, uncapped
 from surrogate.features.operators import Gemm
 
 NAMES_IN_MEASURED_DATA = {
@@ -185,6 +185,13 @@ def test_products_run_as_fast_as_power_and_issue_slots_let_them() -> None:
     )
     assert gpu("mi100").fp32_tflops < reached["mi100"] < gpu("mi100").fp32_matrix_tflops
     assert Gemm.peak_tflops(gpu("a100-sxm4-80gb"), "fp32", "default") == 156  # TF32 is another unit
+
+
+def test_tensor_units_that_are_held_down_are_known_by_their_architecture() -> None:
+    assert uncapped(gpu("h20")).bf16_tensor_tflops == pytest.approx(989.4 * 78 / 132, rel=0.02)
+    assert uncapped(gpu("l20")).fp8_tensor_tflops == pytest.approx(733 * 92 / 142, rel=0.02)
+    for name in ("h100-sxm", "h800", "h100-pcie", "rtx-6000-ada", "v100-sxm2-16gb", "mi300x", "p4"):
+        assert uncapped(gpu(name)) is gpu(name)
 
 
 def test_every_row_is_plausible() -> None:
