@@ -50,6 +50,12 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
     "--math", type=click.Choice(MATHS), help="Math type of convolutions  [default: by element type]"
 )
 @click.option("--layout", type=click.Choice(LAYOUTS), help="Layout of convolutions  [default: NCHW]")
+@click.option(
+    "--runtime",
+    type=click.Choice(("eager", "compiled")),
+    default="eager",
+    help="A kernel per operator, or chains of element-wise operators fused as torch.compile does.",
+)
 @click.option("--workspace-limit", metavar="SIZE", help="Most workspace of a convolution, as in 64MiB.")
 @click.option("--deterministic", is_flag=True, help="Only algorithms whose results repeat bit by bit.")
 @click.option("--by-type", is_flag=True, help="A row per operator in the place of a row per layer.")
@@ -67,6 +73,7 @@ def command(
     dtype: str | None,
     math: str | None,
     layout: str | None,
+    runtime: str,
     workspace_limit: str | None,
     deterministic: bool,
     by_type: bool,
@@ -78,7 +85,8 @@ def command(
 
     FILE is an .onnx or .pt2 file (weights are not needed), a table of problems (parquet, CSV, or a text file with a
     problem per line), or module:callable, which imports your module and runs on fake tensors what callable returns:
-    (module, inputs). Layers are summed as if they ran one after another, as single kernels without fusion or gaps.
+    (module, inputs). Layers are summed as if they ran one after another, as single kernels without gaps;
+    --runtime compiled fuses what lies between convolutions and products.
     Operators that this package does not know are named, counted and in no sum. --json and --csv also give every layer's
     interval, workspace, FLOPs, bytes and source.
 
@@ -87,6 +95,7 @@ def command(
       seer network my_module:my_callable --gpu v100 --training
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
     """
+    from surrogate.network.fusion import compiled
     from surrogate.network.network import Network
     from surrogate.network.predict import load_predictors, sweep_batches
     from surrogate.network.read import read_network
@@ -100,9 +109,10 @@ def command(
     named = _dims(dims)
 
     def read(size: int | None) -> Network:
-        return read_network(
+        network = read_network(
             source, batch=size, training=training, dims=named, dtype=dtype, math=math, layout=layout
         )
+        return compiled(network) if runtime == "compiled" else network
 
     network = read(batch)
     predictors = load_predictors(gpu, bundle)

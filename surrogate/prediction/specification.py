@@ -13,12 +13,12 @@ import numpy as np
 
 from surrogate import bundled
 from surrogate.features.gpu import Gpu
+from surrogate.features.problem import HALF
 from surrogate.features.terms.tensor_core import TensorCoreLaw
 from surrogate.models.plain import from_plain
 from surrogate.prediction.engine import Engine
 
 FILE = "tensor_cores.json"
-HALF = ("fp16", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
