@@ -64,7 +64,9 @@ def compiled(network: Network) -> Network:
             layer = replace(layer, work=replace(work, layout="NHWC")) if work.dtype in HALF else layer
         elif work.kind in WINDOWS:
             moved = work.dram_bytes // work.itemsize
-            layer = replace(layer, work=Streamed(reads=moved, writes=0, dtype=work.dtype, variant="window"))
+            layer = replace(
+                layer, work=Streamed(reads=moved - 1, writes=1, dtype=work.dtype, variant="window")
+            )
         layers.append(layer)
     return replace(network, layers=tuple(layers))
 
