@@ -10,18 +10,19 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, astuple
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import least_squares
 
 from experiments.experiment import HOME
 from surrogate import bundled
 from surrogate.dataset.files import write_text
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import Gpu
-from surrogate.features.terms.kernel import sized
+from surrogate.features.terms.kernel import Sized, sized
 from surrogate.features.terms.tensor_core import STREAMING, TensorCoreLaw
 from surrogate.network.calls import add_call
 from surrogate.network.fusion import compiled
@@ -37,10 +38,14 @@ PASS = ["network", "infer_img_size", "infer_batch_size", "torch"]
 RUN = ["gpu", "layout", "compiled"]
 
 
+def _hash(name: object) -> int:
+    return crc32(str(name).encode())
+
+
 @cache
 def measured(training: bool) -> pd.DataFrame:
     """Passes of the networks drawn from the half of the families that are fitted, or from the other: `PASS`, `RUN`,
-    ``measured_ms``; the two newest releases, at the size that a network was measured at most."""
+    ``measured_ms``; the two newest releases, at a network's largest size."""
     from timm.models._registry import _model_to_module
 
     table = pd.read_parquet(HOME / "data" / "networks_timm.parquet")
@@ -48,8 +53,8 @@ def measured(training: bool) -> pd.DataFrame:
     family = table["network"].map(_model_to_module)
     # The older release's compiled passes are its first, and took other batches.
     kept = table["torch"].isin(["pt240", "pt291"]) & ~(table["compiled"] & (table["torch"] == "pt240"))
-    kept &= family.notna() & (family.map(lambda name: crc32(str(name).encode()) % 2 == 0) == training)
-    size = table.groupby("network")["infer_img_size"].transform(lambda sizes: sizes.mode().max())
+    kept &= family.notna() & ((family.map(_hash) % 2 == 0) == training)
+    size = table.groupby("network")["infer_img_size"].transform("max")
     table = (
         table[kept & (table["infer_img_size"] == size)]
         .dropna(subset="infer_batch_size")
@@ -61,10 +66,6 @@ def measured(training: bool) -> pd.DataFrame:
     table = table.astype({"infer_batch_size": int}).assign(gpu="rtx-" + table["gpu"].str.removeprefix("rtx"))
     table = table.sort_values("measured_ms").drop_duplicates([*PASS, *RUN])
     return table[[_is_read(*row) for row in table[PASS].itertuples(index=False)]]
-
-
-def _hash(name: str) -> int:
-    return crc32(name.encode())
 
 
 @cache
@@ -108,96 +109,83 @@ def _is_read(*row: Any) -> bool:
     return not network.unsupported and sum(conv.flops for conv in network.convs) > 0.7 * flops
 
 
-def _as_run(row: Any) -> Network:
-    network = _with_settings(read(*(getattr(row, name) for name in PASS)), None, row.layout)
-    return compiled(network) if row.compiled else network
-
-
 def rows() -> pd.DataFrame:
     """Passes of the families held out, as the shipped law predicts them: a row a pass, times in ms."""
-    records = []
-    for row in measured(training=False).itertuples(index=False):
-        time = _predictors(row.gpu).time(_as_run(row))
-        ends = {"predicted_ms": time.total_us, "lower_ms": time.lower_us, "upper_ms": time.upper_us}
-        known = {name: getattr(row, name) for name in (*PASS, *RUN, "measured_ms")}
-        records.append({**known, "phase": "inference", **{name: end / 1e3 for name, end in ends.items()}})
-    return pd.DataFrame(records)
+    table = measured(training=False)
+    times = [_predictors(str(row.gpu)).time(_as_run(row)) for row in table.itertuples(index=False)]
+    table = table[[*PASS, *RUN, "measured_ms"]].assign(phase="inference")
+    for name, end in {"predicted_ms": "total_us", "lower_ms": "lower_us", "upper_ms": "upper_us"}.items():
+        table[name] = [getattr(time, end) / 1e3 for time in times]
+    return table
 
 
 _predictors = cache(load_predictors)
 
 
-class _Pass(NamedTuple):
-    """A measured pass: the GPU, how often each problem occurs that the law times, and the time of all others."""
-
-    gpu: Gpu
-    works: Counter[Any]
-    others_us: float
-    measured_us: float
-
-    def log_error(self, law: TensorCoreLaw) -> float:
-        """log(predicted / measured)."""
-        total = self.others_us
-        for work, count in self.works.items():
-            conv = hasattr(work, "tensor_bytes")
-            total += count * (
-                law.convolution_us(work, self.gpu, "fp16") if conv else law.streamed_us(work, self.gpu)
-            )
-        return float(np.log(total / self.measured_us))
+def _as_run(row: Any) -> Network:
+    network = _with_settings(read(*(getattr(row, name) for name in PASS)), None, row.layout)
+    return compiled(network) if row.compiled else network
 
 
-def _passes(table: pd.DataFrame) -> list[_Pass]:
-    found = []
-    for row in table.itertuples(index=False):
-        predictors = _predictors(row.gpu)
-        works = Counter(layer.work for layer in _as_run(row).layers)
-        law = {
-            w
-            for w in works
-            if isinstance(w, Conv) or (w.kind in STREAMING and specification_of(predictors.gpu, w.dtype))
-        }
-        times = predictors.timed([work for work in works if work not in law])
-        others = sum(works[work] * time.time_us for work, time in times.items())
-        timed = Counter({sized(w) if isinstance(w, Conv) else w: works[w] for w in law})
-        found.append(_Pass(predictors.gpu, timed, others, 1e3 * row.measured_ms))
-    return found
+def _parts(row: Any) -> tuple[Gpu, Counter[Any], float]:
+    """The GPU of a pass, how often each problem occurs that the law times, and the time of the others in µs."""
+    predictors, works = _predictors(row.gpu), Counter(layer.work for layer in _as_run(row).layers)
+    halves = {work for work in works if specification_of(predictors.gpu, work.dtype)}
+    timed = Counter({sized(w): works[w] for w in halves if isinstance(w, Conv)})
+    timed |= Counter({w: works[w] for w in halves if w.kind in STREAMING})
+    others = [work for work in works if not isinstance(work, Conv) and work not in timed]
+    return predictors.gpu, timed, sum(works[w] * time.time_us for w, time in predictors.timed(others).items())
 
 
-def fitted(passes: Iterable[_Pass], start: TensorCoreLaw) -> TensorCoreLaw:
+def log_errors(law: TensorCoreLaw, table: pd.DataFrame, parts: Iterable[Any]) -> np.ndarray:
+    """(passes,) log of predicted / measured; ``parts`` of each pass."""
+    totals = [
+        others + sum(
+            count * (law.convolution_us(w, gpu, "fp16") if isinstance(w, Sized) else law.streamed_us(w, gpu))
+            for w, count in works.items()
+        )
+        for gpu, works, others in parts
+    ]  # fmt: skip
+    return np.log(np.array(totals) / 1e3 / table["measured_ms"].to_numpy())
+
+
+def fitted(table: pd.DataFrame, start: TensorCoreLaw) -> TensorCoreLaw:
     """The law of robust least squares in log time, held near ``start`` where nothing decides; bandwidths stay below
     0.95 of the specification."""
-    from scipy.optimize import least_squares
-
-    first = np.log(astuple(start))
+    first, parts = np.log(astuple(start)), [_parts(row) for row in table.itertuples(index=False)]
     upper = np.where(["bandwidth" in name for name in asdict(start)], np.log(0.95), np.inf)
-    found = least_squares(
-        lambda x: [*(one.log_error(TensorCoreLaw(*np.exp(x).tolist())) for one in passes), *(0.3 * (x - first))],
-        np.minimum(first, upper - 0.01), bounds=(-np.inf, upper), loss="soft_l1", f_scale=0.15, diff_step=1e-3, max_nfev=20,
-    )  # fmt: skip
+
+    def residuals(x: np.ndarray) -> np.ndarray:
+        return np.append(log_errors(TensorCoreLaw(*np.exp(x).tolist()), table, parts), 0.3 * (x - first))
+
+    settings = {
+        "bounds": (-np.inf, upper),
+        "loss": "soft_l1",
+        "f_scale": 0.15,
+        "diff_step": 1e-3,
+        "max_nfev": 20,
+    }
+    found = least_squares(residuals, np.minimum(first, upper - 0.01), **settings)
     return TensorCoreLaw(*(float(f"{value:.4g}") for value in np.exp(found.x)))
 
 
 def main() -> None:
-    """Fit on one GPU, judge on both; ship the law fitted on both, with the errors on GPUs held out."""
+    """Fit on one GPU, judge on both; ship the law fitted on both, with the errors on the GPU and networks held out."""
     known = json.loads((bundled.FOLDER / FILE).read_bytes())
     start, train, held = TensorCoreLaw(**known["law"]), measured(training=True), measured(training=False)
-    passes, judged = _passes(held), []
-    for name in known["gpus"]:
-        law = fitted(_passes(train[train["gpu"] == name]), start)
-        judged.append(held.assign(fitted_on=name, log_error=[one.log_error(law) for one in passes]))
+    parts, judged = [_parts(row) for row in held.itertuples(index=False)], []
+    for name in known["fitted_on"]:
+        law = fitted(train[train["gpu"] == name], start)
+        judged.append(held.assign(fitted_on=name, error=np.abs(log_errors(law, held, parts))))
     table = pd.concat(judged)
-    table["error_pct"] = 100 * np.abs(np.expm1(table["log_error"]))
-    across = np.abs(table.loc[table["fitted_on"] != table["gpu"], "log_error"])
-    known |= {"law": asdict(fitted(_passes(train), start)), "half_width": round(across.quantile(0.9), 3)}
-    known |= {
-        "median_ape": round(float(across.median()), 3),
-        "factor_90": round(float(np.exp(across.quantile(0.9))), 3),
-    }
+    across = table.loc[table["fitted_on"] != table["gpu"], "error"].quantile([0.5, 0.9]).round(3).tolist()
+    known |= {"law": asdict(fitted(train, start)), "median_ape": across[0], "half_width": across[1]}
     write_text(bundled.FOLDER / FILE, json.dumps(known, indent=1) + "\n")
+    groups = table.groupby(["fitted_on", *RUN, "torch"])["error"]
     print(
-        table.groupby(["fitted_on", *RUN, "torch"])["error_pct"]
-        .describe(percentiles=[0.5, 0.9])
-        .round(1)
+        np.expm1(groups.describe(percentiles=[0.5, 0.9])[["50%", "90%"]])
+        .assign(n=groups.size())
+        .round(3)
         .to_string()
     )
 

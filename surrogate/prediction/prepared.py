@@ -391,18 +391,18 @@ class SettingCache:
         candidates, measured = self._candidates(setting, part)
         names = setting.columns()
         math, seen = names.get("math", ""), target.name in part.domain.gpus
-        notes = () if seen else (part.unseen_gpu.note,)
-        together = "|".join((setting.library, *setting.values))
         mechanism = "" if seen or math == "fma" else setting.family.tensor_core_mechanism
         known = specification_of(target.device, names["dtype"]) if mechanism else None
         if known is None:
             engine = self._engine(setting, target.device, candidates, part)
         else:
+            part = known.instead_of(part)
             candidates = tuple(sorted(candidates, key=lambda one: one.mechanism != mechanism))
             measured = sum(one.mechanism == mechanism for one in candidates)
             formula = setting.family.formula(setting.values, target.device)
             engine = TensorCoreEngine(setting, target.device, candidates, formula, 0.0, known.law)
-            part, notes = known.instead_of(part), (known.note,)
+        notes = () if seen else (part.unseen_gpu.note,)
+        together = "|".join((setting.library, *setting.values))
         tried = (text.partition("|")[2] for text in part.domain.settings)
         if known is None and not any(text.startswith(f"{together}|") for text in tried):
             notes += (

@@ -29,28 +29,20 @@ FILE = "tensor_cores.json"
 
 @dataclass(frozen=True, slots=True)
 class Specification:
-    """The law, and how far off whole networks were on a GPU and families of networks that it was not fitted to: the
-    median error, and the half width in log time that nine in ten keep within."""
+    """The law, the GPUs that it was fitted on, and how far off whole networks were on one of them left out, of families
+    that it was not fitted to: the median error, and the half width in log time that nine in ten keep within."""
 
     law: TensorCoreLaw
+    gpus: int
     median_ape: float
     half_width: float
-
-    @property
-    def note(self) -> str:
-        """One line on what an answer from the specification is worth."""
-        return (
-            "half precision from the specification: whole networks on a GPU left out were off by"
-            f" {100 * self.median_ape:.0f} % in the median, nine in ten by less than a factor of"
-            f" {exp(self.half_width):.2f}"
-        )
 
     def instead_of(self, part: "Part") -> "Part":
         """The part without what its training data says of support and widths."""
         support = replace(part.support, exact={}, general={})
-        return replace(
-            part, support=support, widths=Widths({ALL: self.half_width}), unseen_gpu=UnseenGpu({ALL: 1.0})
-        )
+        widths = Widths({ALL: self.half_width})
+        unseen = UnseenGpu({ALL: 1.0}, 1.0, self.gpus, self.median_ape, exp(self.half_width))
+        return replace(part, support=support, widths=widths, unseen_gpu=unseen)
 
 
 @cache
