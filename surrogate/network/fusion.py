@@ -48,7 +48,7 @@ def compiled(network: Network) -> Network:
         if isinstance(work, Operator) and work.kind in FUSED:
             own = _kernel(work)
             reduces = isinstance(work, Streamed) and work.variant == REDUCE
-            if chain is not None and own.elements == chain.result:
+            if chain is not None and own.elements == chain.result and own.reads >= own.main:
                 kept = chain.writes if reduces else 0  # others still read what is reduced
                 reads = chain.reads + own.reads - own.main
                 chain = _Kernel(chain.elements, chain.main, reads, kept + own.writes, own.result)
