@@ -19,8 +19,8 @@ Operations."""
 NARROW_PIPE = 512.0
 """Operations of one SM's tensor cores a clock on the GPUs that the law is fitted on (GeForce, fp32 sums)."""
 WIDE_PIPE_EXPONENT = 0.25
-"""A share of the peak falls with this power of a wider pipe: bf16 GEMM of cuBLAS reaches 1.0 of GeForce's peak, 0.8 of an
-A100's and 0.7 of an H100's."""
+"""A share of the peak falls with this power of a wider pipe: large bf16 GEMM of cuBLAS reaches 0.8 of RTX PRO 6000's
+and A100's peaks, 0.73 of H100's, 0.7 of B200's (aiconfigurator's tables)."""
 LAUNCH_US = 2.0
 """From one kernel's last block to the next one's first in a busy stream."""
 STREAMING = {

@@ -53,6 +53,12 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
     "--math", type=click.Choice(MATHS), help="Math type of convolutions  [default: by element type]"
 )
 @click.option("--layout", type=click.Choice(LAYOUTS), help="Layout of convolutions  [default: NCHW]")
+@click.option(
+    "--runtime",
+    type=click.Choice(("eager", "compiled")),
+    default="eager",
+    help="A kernel per operator, or chains of element-wise operators fused as torch.compile does.",
+)
 @click.option("--workspace-limit", metavar="SIZE", help="Most workspace of a convolution, as in 64MiB.")
 @click.option("--deterministic", is_flag=True, help="Only algorithms whose results repeat bit by bit.")
 @click.option("--prefill", metavar="TOKENS", type=SIZE, help="Language model: a prompt of so many tokens.")
@@ -75,6 +81,7 @@ def command(
     dtype: str | None,
     math: str | None,
     layout: str | None,
+    runtime: str,
     workspace_limit: str | None,
     deterministic: bool,
     prefill: int | None,
@@ -91,9 +98,9 @@ def command(
     FILE is an .onnx or .pt2 file (weights are not needed), a table of problems (parquet, CSV, or a text file with a
     problem per line), a language model's config.json from Hugging Face (with --prefill or --decode), or
     module:callable, which imports your module and runs on fake tensors what callable returns: (module, inputs). Layers
-    are summed as if they ran one after another, as single kernels without fusion or gaps. Operators that this package
-    does not know are named, counted and in no sum. --json and --csv also give every layer's interval, workspace, FLOPs,
-    bytes and source.
+    are summed as if they ran one after another, as single kernels without gaps; --runtime compiled fuses what lies
+    between convolutions and products. Operators that this package does not know are named, counted and in no sum.
+    --json and --csv also give every layer's interval, workspace, FLOPs, bytes and source.
 
     Examples:
       seer network resnet50.onnx --gpu t4 --batch 8 --by-type
@@ -101,6 +108,7 @@ def command(
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
+    from surrogate.network.fusion import compiled
     from surrogate.network.network import Network
     from surrogate.network.predict import fastest_framework, largest_batch, load_predictors, sweep_batches
     from surrogate.network.read import read_network
@@ -114,10 +122,11 @@ def command(
     named = _dims(dims)
 
     def read(size: int | None) -> Network:
-        return read_network(
+        network = read_network(
             source, batch=size, training=training, dims=named, dtype=dtype, math=math, layout=layout,
             prefill=prefill, decode=decode, tensor_parallel=tensor_parallel,
         )  # fmt: skip
+        return compiled(network) if runtime == "compiled" else network
 
     network = read(batch)
     steps = bool(prefill or decode)

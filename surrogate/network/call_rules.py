@@ -348,7 +348,7 @@ def reduction(call: Call) -> Layers:
         result = tuple(length for axis, length in enumerate(size) if axis not in kept) if kept else ()
     reads = [tensor.shape or () for tensor in call.tensors() if tensor.floating] or [size]
     work = -(-prod(size) // max(prod(result), 1))
-    yield call.layer(make.streamed("reduce", reads, [result], call.dtype, work=work))
+    yield call.layer(make.streamed(make.REDUCE, reads, [result], call.dtype, work=work))
 
 
 def lrn(call: Call) -> Layers:

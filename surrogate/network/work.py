@@ -30,6 +30,8 @@ from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
 from surrogate.features.problem import DTYPES
 
 Shape = tuple[int, ...]
+REDUCE, CAST = "reduce", "cast"
+"""Names of `Streamed` work that reduces, or changes the element type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,7 @@ def cast(elements: int, source: str, target: str) -> Streamed:
     """Values read in one type and written in another; it counts in the narrower."""
     narrow = min(source, target, key=lambda dtype: DTYPES[dtype])
     reads, writes = (elements * DTYPES[dtype] // DTYPES[narrow] for dtype in (source, target))
-    return Streamed(reads=reads, writes=writes, dtype=narrow, variant="cast")
+    return Streamed(reads=reads, writes=writes, dtype=narrow, variant=CAST)
 
 
 def gradient(work: Operator) -> Operator | None:

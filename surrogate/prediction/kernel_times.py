@@ -91,13 +91,13 @@ class KernelTimes:
     ) -> KernelTime | None:
         """What the law of half-precision kernels says where memory bounds and nobody measured the type on the GPU."""
         known = specification_of(target.device, problem.dtype)
-        if known is None or not isinstance(problem, Operator):
-            return None
         if chosen is None:
             measured = any(key.startswith(f"{target.name}|") for key in self._bundle.launches)
         else:
             measured = f"{target.name}|{chosen[1].reference}" in chosen[1].part.row_counts
-        time_us = None if measured else known.law.streamed_us(problem, target.device)
+        if known is None or measured or not isinstance(problem, Operator):
+            return None
+        time_us = known.law.streamed_us(problem, target.device)
         if time_us is None:
             return None
         factor = exp(known.half_width)

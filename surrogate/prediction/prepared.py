@@ -5,7 +5,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf, log
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,7 @@ from surrogate.features.gpu import Gpu, canonical, gpu
 from surrogate.features.text import version_number
 from surrogate.prediction.engine import BoosterEngine, Candidate, Engine, Setting, TableEngine, Tf32Engine
 from surrogate.prediction.results import ROOFLINE, Estimate, Excluded
-from surrogate.prediction.specification import Specification, TensorCoreEngine, specification_of
-from surrogate.uncertainty.intervals import ALL, Widths
+from surrogate.prediction.specification import TensorCoreEngine, specification_of
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle, Part
@@ -407,18 +406,24 @@ class SettingCache:
         part = self.bundle.part(setting.family, setting.gpu, setting.values)
         candidates, measured = self._candidates(setting, part)
         names = setting.columns()
-        if target.name not in part.domain.gpus and setting.family.tensor_core_mechanism:
-            known = specification_of(target.device, names.get("dtype", ""))
-            if known is not None and names.get("math") != "fma":
-                return self._from_specification(setting, target, part, candidates[:measured], known)
-        engine = self._engine(setting, target.device, candidates, part)
         math, seen = names.get("math", ""), target.name in part.domain.gpus
+        mechanism = "" if seen or math == "fma" else setting.family.tensor_core_mechanism
+        known = specification_of(target.device, names["dtype"]) if mechanism else None
+        if known is None:
+            engine = self._engine(setting, target.device, candidates, part)
+        else:
+            part = known.instead_of(part)
+            candidates = tuple(sorted(candidates, key=lambda one: one.mechanism != mechanism))
+            measured = sum(one.mechanism == mechanism for one in candidates)
+            formula = setting.family.formula(setting.values, target.device)
+            engine = TensorCoreEngine(setting, target.device, candidates, formula, 0.0, known.law)
         notes = () if seen else (part.unseen_gpu.note,)
         evidence = engine.measured if isinstance(engine, BoosterEngine) else None
         if evidence and evidence.gpu != setting.gpu:
             notes += (LENT.format(gpu=setting.gpu, sibling=evidence.gpu),)
         together = "|".join((setting.library, *setting.values))
-        if not any(known.partition("|")[2].startswith(f"{together}|") for known in part.domain.settings):
+        tried = (text.partition("|")[2] for text in part.domain.settings)
+        if known is None and not any(text.startswith(f"{together}|") for text in tried):
             notes += (
                 f"{' '.join(filter(None, together.split('|')))} was never measured on any GPU: peaks stand in",
             )
@@ -442,34 +447,6 @@ class SettingCache:
             tuple(part.widths.base(setting.gpu, candidate.key) for candidate in candidates),
             part.domain.reference_key(setting.library, setting.values),
             notes,
-        )
-
-    def _from_specification(
-        self,
-        setting: Setting,
-        target: TargetDevice,
-        part: "Part",
-        candidates: tuple[Candidate, ...],
-        known: Specification,
-    ) -> PreparedSetting:
-        """A setting that the law for tensor cores answers; of the candidates those that it describes can be ranked."""
-        ranked = [c for c in candidates if c.mechanism == setting.family.tensor_core_mechanism]
-        candidates = (*ranked, *(c for c in candidates if c not in ranked))
-        formula = setting.family.formula(setting.values, target.device)
-        engine = TensorCoreEngine(setting, target.device, candidates, formula, 0.0, known.law)
-        return PreparedSetting(
-            setting,
-            candidates,
-            len(ranked),
-            engine,
-            SupportRules(setting, candidates, {}, {}, target.name if target.in_registry else ""),
-            replace(part, widths=Widths({ALL: known.half_width})),
-            "spec",
-            1.0,
-            1.0,
-            (known.half_width,) * len(candidates),
-            part.domain.reference_key(setting.library, setting.values),
-            (known.note,),
         )
 
     def _candidates(self, setting: Setting, part: "Part") -> tuple[tuple[Candidate, ...], int]:

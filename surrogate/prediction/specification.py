@@ -1,47 +1,48 @@
 """Half-precision times from a GPU's specification alone, where neither its convolutions nor its sweeps were measured.
 
-One law, fitted to whole networks on `Specification.gpus`, stands in for the trees: those saw cuDNN 7's kernels on Volta
-and Turing, and today's are up to twice as fast.
+One law, fitted to whole networks, stands in for the trees: those saw cuDNN 7's kernels on Volta and Turing, and today's
+are up to twice as fast.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from math import exp
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from surrogate import bundled
 from surrogate.features.gpu import Gpu
+from surrogate.features.problem import HALF
 from surrogate.features.terms.tensor_core import TensorCoreLaw
 from surrogate.models.plain import from_plain
 from surrogate.prediction.engine import Engine
+from surrogate.uncertainty.intervals import ALL, UnseenGpu, Widths
+
+if TYPE_CHECKING:
+    from surrogate.bundle.bundle import Part
 
 FILE = "tensor_cores.json"
-HALF = ("fp16", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
 class Specification:
-    """The law, where its measurements come from, and how far off it was on GPUs and families of networks held out.
-
-    ``half_width`` of the 90 % interval of one kernel in log time; ``median_ape`` and ``factor_90`` of whole networks.
-    """
+    """The law, the GPUs that it was fitted on, and how far off whole networks were on one of them left out, of families
+    that it was not fitted to: the median error, and the half width in log time that nine in ten keep within."""
 
     law: TensorCoreLaw
-    gpus: tuple[str, ...]
-    origin: str
-    half_width: float
+    gpus: int
     median_ape: float
-    factor_90: float
+    half_width: float
 
-    @property
-    def note(self) -> str:
-        """One line on what an answer from the specification is worth."""
-        return (
-            "half precision from the specification: whole networks on a GPU left out were off by"
-            f" {100 * self.median_ape:.0f} % in the median, nine in ten by less than a factor of {self.factor_90:.2f}"
-        )
+    def instead_of(self, part: "Part") -> "Part":
+        """The part without what its training data says of support and widths."""
+        support = replace(part.support, exact={}, general={})
+        widths = Widths({ALL: self.half_width})
+        unseen = UnseenGpu({ALL: 1.0}, 1.0, self.gpus, self.median_ape, exp(self.half_width))
+        return replace(part, support=support, widths=widths, unseen_gpu=unseen)
 
 
 @cache
@@ -58,24 +59,21 @@ def specification_of(gpu: Gpu, dtype: str) -> Specification | None:
 
 @dataclass(frozen=True, slots=True)
 class TensorCoreEngine(Engine):
-    """Times of the law, alike for all candidates: which of them a release calls so does not matter."""
+    """Times of the law, alike for all candidates; none needs a workspace."""
 
     law: TensorCoreLaw
 
     def one(self, problem: object, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
         """As `Engine.one`."""
-        terms = self.formula.problem(problem)
-        time_us = self.law.convolution_us(terms.sized, self.device, self.setting.columns()["dtype"])
-        return [time_us] * len(wanted), [self.own(terms, candidate)[1] for candidate in wanted]
+        sized, dtype = self.formula.problem(problem).sized, self.setting.columns()["dtype"]
+        return [self.law.convolution_us(sized, self.device, dtype)] * len(wanted), [0.0] * len(wanted)
 
     def many(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """As `Engine.many`."""
-        terms = self.formula.problem(self.setting.problems(sizes))
-        time_us = self.law.convolution_us(terms.sized, self.device, self.setting.columns()["dtype"])
-        workspace = np.zeros(len(index))
-        for candidate in np.unique(index).tolist():
-            rows = index == candidate
-            workspace[rows] = (self.own(terms, candidate)[1] + np.zeros(len(sizes)))[problem[rows]]
-        return np.asarray(time_us)[problem], workspace
+        sized, dtype = (
+            self.formula.problem(self.setting.problems(sizes)).sized,
+            self.setting.columns()["dtype"],
+        )
+        return self.law.convolution_us(sized, self.device, dtype)[problem], np.zeros(len(index))
