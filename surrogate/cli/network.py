@@ -13,7 +13,7 @@ from surrogate.network.read import MAX_SIZE
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 if TYPE_CHECKING:
-    from surrogate.network.result import Baseline, NetworkTime
+    from surrogate.network.result import NetworkTime
 
 SIZE = click.IntRange(1, MAX_SIZE)
 SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
@@ -137,10 +137,7 @@ def command(
     if max_batch:
         if batch is not None:
             raise click.UsageError("--max-batch finds the batch itself; leave out --batch")
-        largest = largest_batch(read, predictors, **limits)
-        if largest is None:
-            click.echo(f"not even one sample fits the memory of {predictors.gpu.name}", err=True)
-        network = read(1 if largest is None else largest.batch)
+        network = read(largest_batch(read, predictors, **limits))
     time = predictors.time(network, **limits)
     sweep, compared = {}, []
     if sweep_batch:
@@ -204,9 +201,11 @@ def _print_report(
     _section("algorithms", [_type(row) for row in time.by_algorithm()])
     classes = [{"class": name, **_percent(share)} for name, share in time.classes().items()]
     _section("convolutions by what bounds them", classes if time.by_algorithm() else [])
-    for baseline in time.baselines:
-        click.echo("\n" + wrapped(_saved(baseline), terminal_width()))
-    click.echo("\n" + wrapped(_totals(time), terminal_width()))
+    if own := time.heuristic:
+        share = 100 * own["saved_us"] / own["time_us"] if own["time_us"] else 0.0
+        saved = f"saved over the library's heuristic: {own['saved_us'] / 1e3:.3f} ms ({share:.1f} %)"
+        click.echo(f"\n{saved} of {own['convs']} convolutions, {own['unknown']} not known")
+    _section("total", [_totals(time)])
     _section("batches", [_sweep(row) for row in batches])
     _section("GPUs", [_sweep(row) for row in gpus])
     counted = {
@@ -231,19 +230,20 @@ def _type(row: dict[str, Any]) -> dict[str, Any]:
     return shown | {"%": round(100 * row["share"], 1), "GFLOP": row["flops"] / 1e9, "MB": row["bytes"] / 1e6}
 
 
-def _totals(time: "NetworkTime") -> str:
-    """One line: parameters, multiply-adds, and memory by what holds it beside the GPU's."""
-    parameters = "" if time.parameters is None else f"{time.parameters / 1e6:,.2f} M parameters, "
-    total = f"total: {parameters}{time.multiply_adds / 1e9:,.2f} G multiply-adds"
-    if time.memory is None:
-        return f"{total}; memory not known"
-    held = zip(("weights", "activations", "state", "workspace"), time.memory.to_dict().values(), strict=True)
-    parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in held)
-    verdict = "" if time.fits else ": DOES NOT FIT"
-    return (
-        f"{total}; memory {time.memory.total_bytes / 2**30:.2f} GiB of {time.gpu_memory_bytes / 2**30:.0f}{verdict}"
-        f" ({parts}; without the driver's context)"
-    )
+def _totals(time: "NetworkTime") -> dict[str, Any]:
+    """Parameters, multiply-adds, and memory by what holds it beside the GPU's."""
+    parameters = None if time.parameters is None else time.parameters / 1e6
+    shown = {"M parameters": parameters, "G multiply-adds": time.multiply_adds / 1e9}
+    shown |= {f"{name} GiB": size / 2**30 for name, size in time.memory.items()}
+    return shown | {
+        "memory GiB": _gib(time.memory_bytes),
+        "of": _gib(time.gpu_memory_bytes),
+        "fits": time.fits,
+    }
+
+
+def _gib(size: int | None) -> float | None:
+    return None if size is None else round(size / 2**30, 2)
 
 
 def _percent(shares: dict[str, float]) -> dict[str, float]:
@@ -257,18 +257,10 @@ def _sweep(row: dict[str, Any]) -> dict[str, Any]:
         "90 %": (row["lower_us"], row["upper_us"]),
         "samples_per_s": row["samples_per_s"],
         "coverage %": round(100 * row["coverage"], 1),
-        "GiB": None if row["memory_bytes"] is None else round(row["memory_bytes"] / 2**30, 2),
-        "fits": {True: "yes", False: "no", None: None}[row["fits"]],
+        "GiB": _gib(row["memory_bytes"]),
+        "fits": row["fits"],
     }
     if "gpu" in row:
         shown["measured %"] = round(100 * row["measured_share"], 1)
     shown |= {"speedup": row["speedup"]} if "speedup" in row else {}
     return shown | ({"": "◀ best" if row["best"] else ""} if "best" in row else {})
-
-
-def _saved(baseline: "Baseline") -> str:
-    """One line: what the best algorithms save over others, and over how many convolutions that is known."""
-    share = 100 * baseline.saved_us / baseline.time_us if baseline.time_us else 0.0
-    missing = f", {baseline.unknown} not known" if baseline.unknown else ""
-    saved = f"{baseline.saved_us / 1e3:.3f} ms ({share:.1f} %)"
-    return f"saved over {baseline.name}: {saved} of {baseline.convs} convolutions{missing}"

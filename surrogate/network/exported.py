@@ -18,7 +18,7 @@ from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError, nearest
 from surrogate.network.call import Call, Tensor, base_name
 from surrogate.network.calls import add_call, is_view
-from surrogate.network.memory import peak_bytes, tensor_bytes
+from surrogate.network.memory import held_by
 from surrogate.network.network import Network, Tally
 
 MAX_JSON_BYTES = 256 * 2**20
@@ -64,8 +64,9 @@ def read_exported(
         inputs = _user_inputs(graph, signature)
         known, batch = _symbols(path, graph, inputs, batch, dims or {})
         tensors = _tensors(graph, signature, known, dtype)
-        stored = [tensor for tensor in tensors.values() if tensor.constant]
+        stored = list(tensors.values())
         tally, calls = Tally(), [_call(node, tensors, training) for node in graph["nodes"]]
+        memory: dict[str, Any] = held_by(stored, calls, training=training)
         for call in calls:
             add_call(call, tally, training=training)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
@@ -76,12 +77,7 @@ def read_exported(
         ) from None
     if not tally.layers and not tally.unsupported:
         raise InputError(f"{path}: no node of the exported program costs time (only views)")
-    return replace(
-        tally.network(path.stem, batch),
-        parameters=sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),
-        weights_bytes=sum(map(tensor_bytes, stored)),
-        activation_bytes=peak_bytes(calls, backward=training),
-    )
+    return tally.network(path.stem, batch, **memory)
 
 
 def _graph(path: Path) -> dict[str, Any]:

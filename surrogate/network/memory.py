@@ -5,10 +5,9 @@ and what an allocator rounds up are not counted.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from math import prod
-from typing import Any
 
 from surrogate.features.conv import Conv
 from surrogate.features.problem import DTYPES
@@ -17,32 +16,14 @@ from surrogate.network.call import Call, Tensor
 from surrogate.network.calls import ELEMENTWISE, RULES
 from surrogate.network.network import Network
 
+HOLDERS = ("weights", "activations", "state", "workspace")
+"""What holds memory."""
 OPTIMIZER_STATES = 2
 """Values that the optimizer keeps for a trained weight, in the weight's type: Adam's two moments."""
 _OF_RESULT = ("relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "reciprocal")
 _OF_BOTH = ("mul", "div", "maximum", "minimum", "pow")
 _OF_NEITHER = ("add", "sub", "neg", "cast")
 _MOVES = (rules.moved, rules.concat, rules.fill, rules.reduction, rules.gather)
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes by what holds them: weights; inputs, activations and gradients at their peak; KV cache or optimizer's
-    state; the largest workspace of a layer."""
-
-    weights_bytes: int
-    activation_bytes: int
-    state_bytes: int
-    workspace_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        """Everything together."""
-        return self.weights_bytes + self.activation_bytes + self.state_bytes + self.workspace_bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
 
 def chained(network: Network, *, training: bool = False) -> Network:
@@ -61,11 +42,23 @@ def chained(network: Network, *, training: bool = False) -> Network:
     return replace(network, **{k: value for k, value in chain.items() if getattr(network, k) is None})
 
 
-def memory(network: Network, workspace_bytes: int) -> Memory | None:
-    """The memory of one pass; None where the network does not say what it holds."""
+def memory(network: Network, workspace_bytes: int) -> dict[str, int]:
+    """Bytes by what holds them: weights; inputs, activations and gradients at their peak; KV cache or optimizer's
+    state; the largest workspace of a layer. Empty where the network does not say what it holds."""
     if network.weights_bytes is None or network.activation_bytes is None:
-        return None
-    return Memory(network.weights_bytes, network.activation_bytes, network.state_bytes, workspace_bytes)
+        return {}
+    held = (network.weights_bytes, network.activation_bytes, network.state_bytes, workspace_bytes)
+    return dict(zip(HOLDERS, held, strict=True))
+
+
+def held_by(tensors: Iterable[Tensor], calls: Sequence[Call], *, training: bool) -> dict[str, int]:
+    """The fields of a `Network` that its stored ``tensors`` and its ``calls`` settle."""
+    stored = [tensor for tensor in tensors if tensor.constant]
+    return {
+        "parameters": sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),
+        "weights_bytes": sum(map(tensor_bytes, stored)),
+        "activation_bytes": peak_bytes(calls, backward=training),
+    }
 
 
 def tensor_bytes(tensor: Tensor) -> int:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from surrogate.features.conv import Conv
 from surrogate.features.operators import Operator
@@ -80,6 +81,8 @@ class Tally:
             count = self._seen[layer.name]
             self.layers.append(replace(layer, name=f"{layer.name}#{count}") if count > 1 else layer)
 
-    def network(self, name: str, batch: int | None, training: bool = False) -> Network:
-        """Everything collected."""
-        return Network(name, tuple(self.layers), batch, training, dict(self.ignored), dict(self.unsupported))
+    def network(self, name: str, batch: int | None, training: bool = False, **held: Any) -> Network:
+        """Everything collected; ``held`` are the fields on memory."""
+        return Network(
+            name, tuple(self.layers), batch, training, dict(self.ignored), dict(self.unsupported), **held
+        )

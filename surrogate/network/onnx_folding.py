@@ -29,29 +29,21 @@ def fold_shapes(model: Any) -> None:
         name: onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
         for name, tensor in values.items()
     }
-    opsets = list(model.opset_import)
-    versions = {opset.domain: opset.version for opset in opsets}
+    versions = {opset.domain: opset.version for opset in model.opset_import}
     for node in graph.node:
-        inputs, outputs = {name for name in node.input if name}, [name for name in node.output if name]
-        if not inputs <= types.keys():
-            continue
-        known = inputs <= values.keys() or (
-            node.op_type in OF_SHAPE and elements(types[node.input[0]]) is not None
-        )
-        if not known and all(elements(types.get(name)) is not None for name in outputs):
-            continue
-        data = {name: values[name] for name in inputs & values.keys()}
+        outputs, data = list(filter(None, node.output)), {n: values[n] for n in node.input if n in values}
         try:
+            given = {name: types[name] for name in filter(None, node.input)}
             schema = onnx.defs.get_schema(node.op_type, versions[node.domain], node.domain)
             found = onnx.shape_inference.infer_node_outputs(
-                schema, node, {name: types[name] for name in inputs}, data, {}, opsets, model.ir_version
+                schema, node, given, data, {}, list(model.opset_import), model.ir_version
             )
             for name in (name for name in outputs if elements(found.get(name)) is not None):
-                types[name] = found[name]
                 info = infos.get(name) or graph.value_info.add(name=name)
                 info.type.CopyFrom(found[name])
-            sizes = [elements(types.get(name)) for name in outputs]
-            if known and all(size is not None and size <= MAX_VALUES for size in sizes):
+                types[name] = info.type
+            known = data.keys() == given.keys() or (node.op_type in OF_SHAPE and elements(*given.values()))
+            if known and all(elements(types[name]) in range(MAX_VALUES + 1) for name in outputs):
                 values.update(zip(outputs, _evaluated(node, data, types, versions), strict=True))
         except Exception:  # onnx and its reference operators raise errors without a common base
             continue

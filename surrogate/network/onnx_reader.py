@@ -9,7 +9,7 @@ from typing import Any
 from surrogate.features.errors import InputError
 from surrogate.network.call import Call, Tensor, argument_name
 from surrogate.network.calls import RULES, add_call, is_view
-from surrogate.network.memory import peak_bytes, tensor_bytes
+from surrogate.network.memory import held_by
 from surrogate.network.network import Network, Tally
 from surrogate.network.onnx_file import load_model, one_line, with_shapes
 
@@ -63,19 +63,15 @@ def _network(
     batch = with_shapes(model, path, batch, dims)
     tensors = _tensors(model.graph, weights, dtype)
     tally = Tally()
-    stored = [tensor for tensor in tensors.values() if tensor.constant]
+    stored = list(tensors.values())
     calls = list(_nodes(model.graph, tensors, training))
+    memory: dict[str, Any] = held_by(stored, [call for call, _ in calls], training=training)
     for call, constant in calls:
         if constant and call.op in RULES:
             tally.ignored[CONSTANT_FOLDED] += 1
         else:
             add_call(call, tally, training=training)
-    return replace(
-        tally.network(path.stem, batch),
-        parameters=sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),
-        weights_bytes=sum(map(tensor_bytes, stored)),
-        activation_bytes=peak_bytes([call for call, _ in calls], backward=training),
-    )
+    return tally.network(path.stem, batch, **memory)
 
 
 def _tensors(graph: Any, weights: Mapping[str, int], dtype: str | None) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from surrogate.features.roofline import compute_us, memory_us, peak_tflops
 from surrogate.features.terms import MECHANISM_TERMS
 from surrogate.network.memory import memory
 from surrogate.network.network import FRAMEWORKS, Layer, Network, Work
-from surrogate.network.result import COMPUTE, MEMORY, UNDER_UTILISED, Baseline, LayerTime, NetworkTime
+from surrogate.network.result import COMPUTE, MEMORY, UNDER_UTILISED, LayerTime, NetworkTime
 from surrogate.prediction.results import ROOFLINE, SPEC
 
 MAX_BATCH = 2**24
@@ -102,7 +102,7 @@ class Predictors:
             network.training,
             network.ignored,
             dict(unsupported),
-            _baselines(network, choices),
+            _heuristic(network, choices),
             Counter(reason for conv in network.convs if (reason := choices[conv].reason)),
             network.parameters,
             sum(
@@ -156,26 +156,21 @@ def sweep_batches(
     return times
 
 
-def largest_batch(
-    read: Callable[[int], Network], predictors: Predictors, **limits: Any
-) -> NetworkTime | None:
-    """The network at the largest batch that fits the GPU's memory; None where not even one sample does.
+def largest_batch(read: Callable[[int], Network], predictors: Predictors, **limits: Any) -> int:
+    """The largest batch that fits the GPU's memory; ``read`` gives the network at a batch.
 
-    Raises `InputError` where the source does not say what it holds, or its memory does not grow with the batch.
+    Raises `InputError` where not even one sample fits, or the source's memory does not grow with the batch.
     """
-    best, fits, fails = None, 0, MAX_BATCH + 1
+    fits, fails = 0, MAX_BATCH
     while fails - fits > 1:
         batch = min(2 * fits or 1, (fits + fails) // 2)
-        time = predictors.time(read(batch), **limits)
-        if time.fits:
-            best, fits = time, batch
-        else:
-            fails = batch
-    if fits == MAX_BATCH:
+        fits, fails = (batch, fails) if predictors.time(read(batch), **limits).fits else (fits, batch)
+    if fits in (0, MAX_BATCH - 1):
+        wrong = "not even one sample fits" if not fits else "memory does not grow with the batch"
         raise InputError(
-            f"{best and best.network}: memory does not grow with the batch; give a source whose batch can change"
+            f"--max-batch: {wrong} on {predictors.gpu.name}; leave it out to see what holds memory"
         )
-    return best
+    return fits
 
 
 def _conv_time(layer: Layer, conv: Conv, best: Any, gpu: Gpu) -> LayerTime:
@@ -195,21 +190,19 @@ def _operator_time(layer: Layer, work: Operator, answer: Any, gpu: Gpu, gap_us: 
     )  # fmt: skip
 
 
-def _baselines(network: Network, choices: Mapping[Conv, Any]) -> tuple[Baseline, ...]:
+def _heuristic(network: Network, choices: Mapping[Conv, Any]) -> dict[str, float]:
     """The library's own picks, where the file names any; a convolution counts as often as the network has it."""
     picks = [(layer.work, layer.heuristic) for layer in network.layers if isinstance(layer.work, Conv)]
-    pairs = []
-    for conv, pick in picks:
-        estimates = choices[conv].estimates
-        pairs += [
-            (estimate.time_us, estimates[0].time_us)
-            for estimate in estimates
-            if estimate.candidate.name == pick
-        ]
     if not any(pick for _, pick in picks):
-        return ()
-    own, best = (sum(times) for times in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
-    return (Baseline("the library's heuristic", len(pairs), len(picks) - len(pairs), own, best),)
+        return {}
+    times = [
+        (estimate.time_us, choices[conv].estimates[0].time_us)
+        for conv, pick in picks
+        for estimate in choices[conv].estimates
+        if estimate.candidate.name == pick
+    ]
+    own, best = sum(own for own, _ in times), sum(best for _, best in times)
+    return {"convs": len(times), "unknown": len(picks) - len(times), "time_us": own, "saved_us": own - best}
 
 
 @lru_cache(maxsize=65536)

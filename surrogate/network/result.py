@@ -2,11 +2,9 @@
 side by side."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
-
-from surrogate.network.memory import Memory
 
 BOUNDS = COMPUTE, MEMORY, UNDER_UTILISED = ("compute-bound", "memory-bound", "under-utilised")
 """What limits a kernel: SEER's classes."""
@@ -47,35 +45,14 @@ class LayerTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
-    """Another way to choose algorithms: predicted time of ``convs`` convolutions under it and under the best ones.
-
-    ``unknown`` convolutions are in neither sum: its pick is not known, or is no candidate.
-    """
-
-    name: str
-    convs: int
-    unknown: int
-    time_us: float
-    best_us: float
-
-    @property
-    def saved_us(self) -> float:
-        """What the best algorithms save."""
-        return self.time_us - self.best_us
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; ``saved_share`` is None where nothing is known."""
-        share = self.saved_us / self.time_us if self.time_us else None
-        return asdict(self) | {"saved_us": self.saved_us, "saved_share": share}
-
-
-@dataclass(frozen=True, slots=True)
 class NetworkTime:
     """A network on a GPU. Sums hold the layers alone; ``unsupported`` operators are counted, never as zero.
 
-    ``baselines`` are other choices of the convolutions' algorithms; ``outside`` counts convolutions unlike anything in
-    the training data, by what was never seen; ``multiply_adds`` are those of convolutions and products.
+    ``heuristic`` is what the library's own picks take where the source names them: ``convs`` convolutions (``unknown``
+    others have no known pick), ``time_us`` under its picks, ``saved_us`` by the best ones. ``outside`` counts
+    convolutions unlike anything in the training data, by what was never seen; ``multiply_adds`` are those of
+    convolutions and products; ``memory`` is bytes by what holds them (`surrogate.network.memory.HOLDERS`), empty where
+    not known.
     """
 
     network: str
@@ -85,28 +62,27 @@ class NetworkTime:
     training: bool = False
     ignored: Mapping[str, int] = field(default_factory=dict)
     unsupported: Mapping[str, int] = field(default_factory=dict)
-    baselines: tuple[Baseline, ...] = ()
+    heuristic: Mapping[str, float] = field(default_factory=dict)
     outside: Mapping[str, int] = field(default_factory=dict)
     parameters: int | None = None
     multiply_adds: int = 0
-    memory: Memory | None = None
+    memory: Mapping[str, int] = field(default_factory=dict)
     gpu_memory_bytes: int = 0
 
     @property
     def memory_bytes(self) -> int | None:
         """Everything that the pass holds on the device at its peak; None where the source does not say."""
-        return None if self.memory is None else self.memory.total_bytes
+        return sum(self.memory.values()) if self.memory else None
 
     @property
     def fits(self) -> bool | None:
         """Whether the GPU's memory holds it."""
-        return None if self.memory is None else self.memory.total_bytes <= self.gpu_memory_bytes
+        return None if self.memory_bytes is None else self.memory_bytes <= self.gpu_memory_bytes
 
     @property
     def measured_share(self) -> float:
         """Share of the time that kernels measured on this very GPU stand behind; the rest is from specification."""
-        known = sum(layer.time_us for layer in self.layers if layer.source not in UNMEASURED)
-        return _share(known, self.total_us)
+        return _share(sum(x.time_us for x in self.layers if x.source not in UNMEASURED), self.total_us)
 
     @property
     def total_us(self) -> float:
@@ -133,11 +109,6 @@ class NetworkTime:
     def samples_per_s(self) -> float | None:
         """Throughput where the batch is known."""
         return None if self.batch is None or not self.layers else self.batch / self.total_us * 1e6
-
-    @property
-    def peak_workspace_bytes(self) -> int:
-        """The largest workspace of a layer: layers run one after another and may share it."""
-        return max((layer.workspace_bytes for layer in self.layers), default=0)
 
     def classes(self) -> dict[str, dict[str, float]]:
         """Share of each class, as SEER reports it, by number of convolutions and by their time."""
@@ -176,11 +147,11 @@ class NetworkTime:
             "multiply_adds": self.multiply_adds,
             "memory_bytes": self.memory_bytes,
             "fits": self.fits,
-            "memory": self.memory and self.memory.to_dict(),
+            "memory": dict(self.memory),
             "flops": sum(layer.flops for layer in self.layers),
             "bytes": sum(layer.bytes for layer in self.layers),
             "classes": self.classes(),
-            "savings": [baseline.to_dict() for baseline in self.baselines],
+            "heuristic": dict(self.heuristic),
             "layers": [layer.to_dict() for layer in self.layers],
             "ignored": dict(self.ignored),
             "unsupported": dict(self.unsupported),

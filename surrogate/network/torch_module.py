@@ -9,7 +9,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -54,8 +53,6 @@ def read_module(
             with fake:
                 module, inputs = _built(source, build, batch)
                 calls, activation_bytes = _calls(module, inputs, training, dtype)
-        except InputError:
-            raise
         except Exception:
             module, inputs = _built(source, build, batch)
             with fake:
@@ -72,11 +69,10 @@ def read_module(
             f"{source}: the module calls no operator that costs time; give one that computes something"
         )
     first = next((given for given in inputs if isinstance(given, torch.Tensor) and given.dim()), None)
-    network = tally.network(
-        source.rpartition(":")[2], first.shape[0] if first is not None else batch, training
-    )
-    return replace(
-        network,
+    return tally.network(
+        source.rpartition(":")[2],
+        first.shape[0] if first is not None else batch,
+        training,
         parameters=sum(weight.numel() for weight in module.parameters()),
         weights_bytes=sum(map(tensor_bytes, weights)),
         activation_bytes=activation_bytes,
