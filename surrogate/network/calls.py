@@ -28,12 +28,12 @@ from collections.abc import Callable
 from functools import partial
 from math import prod
 
-from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.problem import DTYPES
 from surrogate.network import call_rules as rules
 from surrogate.network.call import Call, UnsupportedError, base_name
 from surrogate.network.network import Layer, Tally, Work
+from surrogate.network.work import compulsory_bytes
 
 _ELEMENTWISE_SAME_NAME = (
     "abs", "acos", "addcdiv", "addcmul", "asin", "atan", "atan2", "bernoulli", "bitwise_and", "bitwise_not",
@@ -210,8 +210,8 @@ def flops_and_bytes(call: Call) -> tuple[float, float] | None:
         work = problems(call)
     except UnsupportedError:
         return _of_shapes(call)
-    moved = [problem.tensor_bytes if isinstance(problem, Conv) else problem.dram_bytes for problem in work]
-    return (float(sum(problem.flops for problem in work)), float(sum(moved))) if work else None
+    moved = sum(map(compulsory_bytes, work))
+    return (float(sum(problem.flops for problem in work)), float(moved)) if work else None
 
 
 def _of_shapes(call: Call) -> tuple[float, float] | None:

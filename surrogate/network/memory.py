@@ -9,12 +9,12 @@ from dataclasses import replace
 from itertools import accumulate
 from math import prod
 
-from surrogate.features.conv import Conv
 from surrogate.features.problem import DTYPES
 from surrogate.network import call_rules as rules
 from surrogate.network.call import Call, Tensor
 from surrogate.network.calls import ELEMENTWISE, RULES
 from surrogate.network.network import Network
+from surrogate.network.work import compulsory_bytes
 
 HOLDERS = ("weights", "activations", "state", "workspace")
 """What holds memory."""
@@ -31,8 +31,8 @@ def chained(network: Network, *, training: bool = False) -> Network:
     tensors): forward a layer's own tensors are held, in training those of all, each shared by two neighbours."""
     weights = [layer.parameters * DTYPES[layer.work.dtype] for layer in network.layers]
     moved = [
-        max(0, int(work.tensor_bytes if isinstance(work, Conv) else work.dram_bytes) - stored)
-        for work, stored in zip((layer.work for layer in network.layers), weights, strict=True)
+        max(0, compulsory_bytes(layer.work) - stored)
+        for layer, stored in zip(network.layers, weights, strict=True)
     ]
     chain = {
         "parameters": sum(layer.parameters for layer in network.layers),

@@ -65,6 +65,11 @@ class Streamed(Operator):
         return ceil_div(max(self.reads, self.writes), ELEMENTS_PER_BLOCK)
 
 
+def compulsory_bytes(work: Conv | Operator) -> int:
+    """Bytes of its tensors, each moved once."""
+    return int(work.tensor_bytes if isinstance(work, Conv) else work.dram_bytes)
+
+
 def streamed(
     name: str, reads: Sequence[Shape], writes: Sequence[Shape], dtype: str, *, work: int = 1
 ) -> Streamed:
