@@ -151,9 +151,10 @@ def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:
 
 def _routes(sizes: _Sizes, layer: int) -> bool:
     """Whether a layer of a mixture of experts routes; DeepSeek's first ones and those that Qwen lists do not."""
-    listed = layer in (sizes.config.get("mlp_only_layers") or ())
-    every = sizes.maybe("decoder_sparse_step") or 1
-    return layer >= sizes.maybe("first_k_dense_replace") and (layer + 1) % every == 0 and not listed
+    dense = layer < sizes.maybe("first_k_dense_replace") or layer in (
+        sizes.config.get("mlp_only_layers") or ()
+    )
+    return not dense and (layer + 1) % (sizes.maybe("decoder_sparse_step") or 1) == 0
 
 
 def _quantised(config: Mapping[str, Any], dtype: str) -> str:
@@ -211,9 +212,9 @@ def read_language(
     if (batch or 1) > MAX_REQUESTS:
         raise InputError(f"{path}: a batch of {batch}; steps of up to {MAX_REQUESTS} requests are known")
     request = (prefill, prefill) if prefill else (1, decode or 1)
-    step = f"prefill {prefill}" if prefill else f"decode at {decode}"
     requests = [request] * (batch or 1)
     network = language_network(decoder, requests, dtype=dtype, tensor_parallel=tensor_parallel or 1)
+    step = f"prefill {prefill}" if prefill else f"decode at {decode}"
     return replace(network, name=f"{decoder.name}, {step}")
 
 
