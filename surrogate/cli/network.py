@@ -47,8 +47,9 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--max-batch", is_flag=True, help="The largest batch that fits the GPU's memory.")
 @click.option("--compare-gpus", metavar="A,B,…", default="", show_default=False, help="Also on these GPUs.")
 @click.option(
-    "--dtype", type=click.Choice(list(ELEMENTS)), help="Element type in the place of the model's own."
-)
+    "--dtype", metavar="TYPE", type=click.Choice(list(ELEMENTS)),
+    help="Element type in the place of the model's own; of a language model's products also fp8, nvfp4, …",
+)  # fmt: skip
 @click.option(
     "--math", type=click.Choice(MATHS), help="Math type of convolutions  [default: by element type]"
 )
@@ -98,9 +99,10 @@ def command(
     FILE is an .onnx or .pt2 file (weights are not needed), a table of problems (parquet, CSV, or a text file with a
     problem per line), a language model's config.json from Hugging Face (with --prefill or --decode), or
     module:callable, which imports your module and runs on fake tensors what callable returns: (module, inputs). Layers
-    are summed as if they ran one after another, as single kernels without gaps; --runtime compiled fuses what lies
-    between convolutions and products. Operators that this package does not know are named, counted and in no sum.
-    --json and --csv also give every layer's interval, workspace, FLOPs, bytes and source.
+    are summed as if they ran one after another, as single kernels without gaps (a language model's with those of a CUDA
+    graph); --runtime compiled fuses what lies between convolutions and products. Operators that this package does not
+    know are named, counted and in no sum. --json and --csv also give every layer's interval, workspace, FLOPs, bytes
+    and source.
 
     Examples:
       seer network resnet50.onnx --gpu t4 --batch 8 --by-type
@@ -130,9 +132,11 @@ def command(
 
     network = read(batch)
     steps = bool(prefill or decode)
-    if steps and library is None:
-        library = fastest_framework(network, gpu)
+    if steps:
+        library = library or fastest_framework(network, gpu)
         click.echo(f"kernels: {library}'s", err=True)
+    elif library:
+        raise click.UsageError("--library is for language models; leave it out")
     predictors = load_predictors(gpu, bundle, library)
     if max_batch:
         if batch is not None:

@@ -17,6 +17,7 @@ from surrogate.features.errors import InputError, nearest, read_bounded
 from surrogate.features.operators import AllReduce, Attention, Bmm, Gemm, Mla, Moe, Operator, Quantise
 from surrogate.features.operators.attention import LATENT, NOPE, ROPE, VALUE
 from surrogate.features.problem import QUANTISED
+from surrogate.network.memory import chained
 from surrogate.network.network import Layer, Network, Tally
 from surrogate.network.work import streamed
 
@@ -151,9 +152,10 @@ def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:
 
 def _routes(sizes: _Sizes, layer: int) -> bool:
     """Whether a layer of a mixture of experts routes; DeepSeek's first ones and those that Qwen lists do not."""
-    listed = layer in (sizes.config.get("mlp_only_layers") or ())
-    every = sizes.maybe("decoder_sparse_step") or 1
-    return layer >= sizes.maybe("first_k_dense_replace") and (layer + 1) % every == 0 and not listed
+    dense = layer < sizes.maybe("first_k_dense_replace") or layer in (
+        sizes.config.get("mlp_only_layers") or ()
+    )
+    return not dense and (layer + 1) % (sizes.maybe("decoder_sparse_step") or 1) == 0
 
 
 def _quantised(config: Mapping[str, Any], dtype: str) -> str:
@@ -189,7 +191,8 @@ def language_network(
     tally = Tally()
     for place, (word, work, weights) in step.kernels():
         tally.add([Layer(f"{place}{word}", word, work, parameters=weights)])
-    return replace(tally.network(decoder.name, len(requests)), gap_us=GAP_US)
+    network = chained(tally.network(decoder.name, len(requests)))
+    return replace(network, gap_us=GAP_US, state_bytes=kv_cache_bytes(network))
 
 
 def read_language(
@@ -211,9 +214,9 @@ def read_language(
     if (batch or 1) > MAX_REQUESTS:
         raise InputError(f"{path}: a batch of {batch}; steps of up to {MAX_REQUESTS} requests are known")
     request = (prefill, prefill) if prefill else (1, decode or 1)
-    step = f"prefill {prefill}" if prefill else f"decode at {decode}"
     requests = [request] * (batch or 1)
     network = language_network(decoder, requests, dtype=dtype, tensor_parallel=tensor_parallel or 1)
+    step = f"prefill {prefill}" if prefill else f"decode at {decode}"
     return replace(network, name=f"{decoder.name}, {step}")
 
 
@@ -326,11 +329,6 @@ class _Step:
         """The sum over the GPUs behind either half of a layer."""
         work = AllReduce(elements=self.tokens * self.decoder.hidden, ranks=self.ranks, dtype=self.dtype)
         yield from [("all_reduce", work, 0)] * (self.ranks > 1)
-
-
-def weights_bytes(network: Network) -> int:
-    """Bytes of the weights that one GPU holds."""
-    return round(sum(layer.parameters * layer.work.element.weight_bytes for layer in network.layers))  # pyright: ignore
 
 
 def kv_cache_bytes(network: Network) -> int:

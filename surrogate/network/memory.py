@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import accumulate
 from math import prod
 
-from surrogate.features.problem import DTYPES
+from surrogate.features.problem import DTYPES, ELEMENTS
 from surrogate.network import call_rules as rules
 from surrogate.network.call import Call, Tensor
 from surrogate.network.calls import ELEMENTWISE, RULES
@@ -29,7 +29,7 @@ _MOVES = (rules.moved, rules.concat, rules.fill, rules.reduction, rules.gather)
 def chained(network: Network, *, training: bool = False) -> Network:
     """With the memory of a chain of layers, as far as the source does not say its own (a list of problems has no
     tensors): forward a layer's own tensors are held, in training those of all, each shared by two neighbours."""
-    weights = [layer.parameters * DTYPES[layer.work.dtype] for layer in network.layers]
+    weights = [round(layer.parameters * ELEMENTS[layer.work.dtype].weight_bytes) for layer in network.layers]
     moved = [
         max(0, compulsory_bytes(layer.work) - stored)
         for layer, stored in zip(network.layers, weights, strict=True)

@@ -208,8 +208,7 @@ def load_operators(name: str, library: str | None = None) -> Predictor:
     an unknown GPU or library.
     """
     device = _found(name)
-    seen = any(device.name in known.gpus for known in shipped())
-    devices = {} if seen else {device.name: uncapped(device)}
+    devices = {device.name: uncapped(device)} if all(device.name not in b.gpus for b in shipped()) else {}
     return Predictor(_joined(Bundle({}, devices=devices)), gpu=device.name, library=library)
 
 
