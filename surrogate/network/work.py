@@ -12,6 +12,7 @@ from typing import ClassVar
 from surrogate.features.conv import Conv
 from surrogate.features.elementwise import Number, ceil_div
 from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu
 from surrogate.features.operators import (
     OPERATORS,
     POINTWISE_CLASSES,
@@ -28,6 +29,7 @@ from surrogate.features.operators import (
 )
 from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
 from surrogate.features.problem import DTYPES
+from surrogate.features.roofline import memory_us
 
 Shape = tuple[int, ...]
 REDUCE, CAST = "reduce", "cast"
@@ -63,6 +65,10 @@ class Streamed(Operator):
     def blocks(self) -> Number:
         """512 elements a block, of what is larger."""
         return ceil_div(max(self.reads, self.writes), ELEMENTS_PER_BLOCK)
+
+    def roofline_us(self, gpu: Gpu) -> Number:
+        """Memory time at the bandwidth that copies reach."""
+        return memory_us(self.dram_bytes, gpu.dram_share * gpu.dram_gbs)
 
 
 def compulsory_bytes(work: Conv | Operator) -> int:
