@@ -48,7 +48,7 @@ def measured(training: bool) -> pd.DataFrame:
     ``measured_ms``; the two newest releases, at a network's largest size."""
     from timm.models._registry import _model_to_module
 
-    table = pd.read_parquet(HOME / "data" / "networks_timm.parquet")
+    table = pd.read_parquet(HOME / "data" / "networks_timm.parquet").reset_index(drop=True)
     table["network"] = table["model"].str.split(".").str[0]
     family = table["network"].map(_model_to_module)
     # The older release's compiled passes are its first, and took other batches.

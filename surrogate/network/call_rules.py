@@ -13,6 +13,7 @@ import numpy as np
 from surrogate.features.conv import Conv
 from surrogate.features.operators import (
     POINTWISE_CLASSES,
+    Attention,
     BatchNormBackward,
     BiasBackward,
     Concat,
@@ -21,6 +22,7 @@ from surrogate.features.operators import (
     LayerNorm,
     SoftmaxBackward,
 )
+from surrogate.features.problem import HALF
 from surrogate.network import work as make
 from surrogate.network.call import UNKNOWN, Call, Shape, Tensor, UnsupportedError
 from surrogate.network.network import INPUT, WEIGHT, Layer
@@ -182,9 +184,21 @@ def product(call: Call) -> Layers:
 
 
 def attention(call: Call) -> Layers:
-    """Scaled dot-product attention as its two products and a softmax (a fused kernel moves less)."""
+    """Scaled dot-product attention: in half precision the fused kernel, else its two products and a softmax.
+
+    So do types without fused kernels, and networks whose gradients are derived from their layers.
+    """
     query, key, value = (call.shape(name) for name in ("query", "key", "value"))
     batch, rows, columns = prod(query[:-2]), query[-2], key[-2]
+    trained = any(tensor.trained for tensor in call.tensors())
+    if call.dtype in HALF and not trained and len(query) == 4 and rows <= columns:
+        yield call.layer(
+            Attention(
+                phase="context" if call.arguments.get("is_causal") else "encoder", batch=query[0], heads=query[1],
+                kv_heads=key[1], head_dim=query[-1], query_length=rows, context_length=columns, dtype=call.dtype,
+            )
+        )  # fmt: skip
+        return
     for part, work in (
         ("scores", make.gemm(rows, columns, query[-1], batch=batch, dtype=call.dtype)),
         ("softmax", make.softmax((batch, rows, columns), -1, call.dtype)),

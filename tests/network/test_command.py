@@ -108,3 +108,13 @@ def test_a_bundle_without_backward_says_so(seer: Seer, graph: Path, forward_bund
     done = seer("network", graph, "--gpu", "t4", "--bundle", forward_bundle, "--training")
     assert (done.code, done.out) == (2, "")
     assert "the bundle holds no cudnn bwd_" in done.err
+
+
+def test_a_compiled_network_fuses_what_lies_between_its_convolutions(seer: Seer, graph: Path) -> None:
+    words = ("network", graph, "--gpu", "rtx-4090", "--batch", 64, "--dtype", "fp16", "--json")
+    eager, fused = (json.loads(seer(*words, "--runtime", name).out) for name in ("eager", "compiled"))
+    assert fused["total_us"] < eager["total_us"]
+    assert sum(layer["algorithm"] is not None for layer in fused["layers"]) == 20
+    assert len(fused["layers"]) < len(eager["layers"])
+    refused = seer(*words, "--runtime", "compiled", "--training")
+    assert refused.code == 2 and refused.err.count("\n") == 1

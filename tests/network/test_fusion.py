@@ -63,3 +63,9 @@ def test_half_precision_convolutions_run_in_nhwc() -> None:
 def test_a_training_iteration_is_refused() -> None:
     with pytest.raises(InputError, match="training"):
         compiled(Network("net", (Layer("conv", "conv", CONV),), training=True))
+
+
+def test_what_reads_less_than_the_chain_hands_on_is_no_part_of_it() -> None:
+    relu = make.elementwise("relu", SHAPE, "fp16")
+    outer = make.streamed("mul", [SHAPE[:2], SHAPE[2:]], [SHAPE], "fp16")
+    assert fused(relu, outer) == [relu, outer]
