@@ -28,8 +28,8 @@ from surrogate.network.calls import add_call
 from surrogate.network.fusion import compiled
 from surrogate.network.network import Network, Tally
 from surrogate.network.predict import load_predictors
-from surrogate.network.read import _with_settings
-from surrogate.network.torch_module import _calls
+from surrogate.network.read import with_settings
+from surrogate.network.torch_module import recorded_calls
 from surrogate.prediction.specification import FILE, specification_of
 
 PER_FAMILY = 3
@@ -90,7 +90,7 @@ def read(name: str, size: int, batch: int, torch_release: str) -> Network:
                         values[key] = torch.empty(value.shape, dtype=value.dtype, device="cuda")
         torch.set_autocast_enabled("cuda", True)
         try:
-            calls = _calls(model, (torch.empty(batch, 3, size, size, device="cuda"),), False, None)
+            calls, _ = recorded_calls(model, (torch.empty(batch, 3, size, size, device="cuda"),), False, None)
         finally:
             torch.set_autocast_enabled("cuda", False)
     tally = Tally()
@@ -123,7 +123,7 @@ _predictors = cache(load_predictors)
 
 
 def _as_run(row: Any) -> Network:
-    network = _with_settings(read(*(getattr(row, name) for name in PASS)), None, row.layout)
+    network = with_settings(read(*(getattr(row, name) for name in PASS)), None, row.layout)
     return compiled(network) if row.compiled else network
 
 

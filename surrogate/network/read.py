@@ -87,7 +87,7 @@ def read_network(
         from surrogate.network.training import iteration
 
         network = iteration(network)
-    return _with_settings(network, math, layout)
+    return with_settings(network, math, layout)
 
 
 def read_table_of_problems(
@@ -148,7 +148,7 @@ def _is_binary(path: Path) -> bool:
         return False  # the reader says why
 
 
-def _with_settings(network: Network, math: str | None, layout: str | None) -> Network:
+def with_settings(network: Network, math: str | None, layout: str | None) -> Network:
     """Every convolution under another math type or layout."""
     chosen = {name: value for name, value in (("math", math), ("layout", layout)) if value}
     if not chosen:

@@ -52,12 +52,12 @@ def read_module(
         try:
             with fake:
                 module, inputs = _built(source, build, batch)
-                calls, activation_bytes = _calls(module, inputs, training, dtype)
+                calls, activation_bytes = recorded_calls(module, inputs, training, dtype)
         except Exception:
             module, inputs = _built(source, build, batch)
             with fake:
                 module._apply(fake.from_tensor)
-                calls, activation_bytes = _calls(module, inputs, training, dtype)
+                calls, activation_bytes = recorded_calls(module, inputs, training, dtype)
     tally = Tally()
     for call in calls:
         add_call(call, tally, training=training)
@@ -100,7 +100,7 @@ def _built(source: str, build: Callable[..., Any], batch: int | None) -> tuple[A
     return module, inputs
 
 
-def _calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: str | None) -> tuple[list[Call], int]:
+def recorded_calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: str | None) -> tuple[list[Call], int]:
     """Every ATen call of one pass: a dispatch mode under autograd sees them, in the backward pass with the module of
     the forward call. And the most bytes that their results and the inputs took at once."""
     import torch
