@@ -20,12 +20,10 @@ from surrogate.features.problem import QUANTISED
 from surrogate.network.network import Layer, Network, Tally
 from surrogate.network.work import streamed
 
-MAX_BYTES = 1 << 20
-MAX_LAYERS, MAX_REQUESTS = 1000, 1 << 20
+MAX_BYTES, MAX_LAYERS, MAX_REQUESTS = 1 << 20, 1000, 1 << 20
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
-EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss")
 LATENT_EXPERTS = ("deepseek_v2", "deepseek_v3", "kimi_k2")
-FAMILIES = (*DENSE, *EXPERTS, *LATENT_EXPERTS)
+FAMILIES = (*DENSE, "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", *LATENT_EXPERTS)
 """The ``model_type`` of every decoder that is read."""
 GAP_US = 2.8
 """Time in µs from one kernel of a CUDA graph to the next, a step's sampling and small kernels that are not listed
