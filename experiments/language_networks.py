@@ -87,7 +87,6 @@ def errors(table: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    found = language_networks()
-    found["GPUs"] = found["tensor_parallel"].gt(1).map({False: "one", True: "several"})
-    print(errors(found, ["GPUs", "phase"]).T.to_string())
-    print(errors(found, ["GPUs", "phase", "gpu"])[["predicted", "pipeweave"]].to_string())
+    found = language_networks().assign(several_gpus=lambda table: table["tensor_parallel"] > 1)
+    print(errors(found, ["several_gpus", "phase"]).T.to_string())
+    print(errors(found, ["several_gpus", "phase", "gpu"])[["predicted", "pipeweave"]].to_string())

@@ -21,16 +21,14 @@ from surrogate.network.memory import chained
 from surrogate.network.network import Layer, Network, Tally
 from surrogate.network.work import streamed
 
-MAX_BYTES = 1 << 20
-MAX_LAYERS, MAX_REQUESTS = 1000, 1 << 20
+MAX_BYTES, MAX_LAYERS, MAX_REQUESTS = 1 << 20, 1000, 1 << 20
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
-EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss")
 LATENT_EXPERTS = ("deepseek_v2", "deepseek_v3", "kimi_k2")
-FAMILIES = (*DENSE, *EXPERTS, *LATENT_EXPERTS)
+FAMILIES = (*DENSE, "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", *LATENT_EXPERTS)
 """The ``model_type`` of every decoder that is read."""
-GAP_US = 2.8
+GAP_US = 3.1
 """Time in µs from one kernel of a CUDA graph to the next, a step's sampling and small kernels that are not listed
-included. Source: decoded tokens of zksainx/pipeweave's runs, median over eleven GPUs of what kernels leave open."""
+included. Source: decoded tokens of zksainx/pipeweave's 40 runs, median of what kernels leave open."""
 LATENT_SIZES = {
     "kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE, "qk_nope_head_dim": NOPE, "v_head_dim": VALUE,
 }  # fmt: skip
