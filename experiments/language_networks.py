@@ -28,7 +28,6 @@ from surrogate.network.predict import load_predictors
 PHASES = {"prefill": "prefill_latency", "decode": "median_decode_latency"}
 """Phase → the field of a run that has its time in seconds."""
 ENDS = ["predicted_ms", "lower_ms", "upper_ms"]
-PREDICTED = ("predicted", "pipeweave", "neusight", "habitat", "linear", "roofline")
 
 
 def language_networks(folder: Path = DEFAULT_FOLDER) -> pd.DataFrame:
@@ -55,7 +54,8 @@ def language_networks(folder: Path = DEFAULT_FOLDER) -> pd.DataFrame:
     for name, part in table.groupby("gpu"):
         gap_ms = max(left[table["gpu"] != name].median(), 0.0) * part["kernels"]
         table.loc[part.index, ENDS] = part[ENDS].add(gap_ms, axis=0)
-    return table.drop(columns="kernels")
+    one = table["tensor_parallel"].eq(1).map({True: "one GPU", False: "several GPUs"})
+    return table.drop(columns="kernels").assign(set="llm, " + table["phase"] + ", " + one)
 
 
 def _steps(folder: Path) -> Iterator[tuple[dict[str, Any], Gpu, Network]]:
@@ -78,15 +78,3 @@ def _steps(folder: Path) -> Iterator[tuple[dict[str, Any], Gpu, Network]]:
             published = zip(said["predictor"], said[f"pred_{phase}_ms"], strict=True)
             row |= {f"{predictor}_ms": float(time_ms) for predictor, time_ms in published}
             yield row, gpu(name.removesuffix("_S")), replace(network, gap_us=0.0)
-
-
-def errors(table: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Mean and median |predicted / measured − 1| in percent of ours and of every published predictor, per group."""
-    off = {name: 100 * (table[f"{name}_ms"] / table["measured_ms"] - 1).abs() for name in PREDICTED}
-    return pd.DataFrame(off).groupby([table[name] for name in by]).agg(["mean", "median"]).round(1)
-
-
-if __name__ == "__main__":
-    found = language_networks().assign(several_gpus=lambda table: table["tensor_parallel"] > 1)
-    print(errors(found, ["several_gpus", "phase"]).T.to_string())
-    print(errors(found, ["several_gpus", "phase", "gpu"])[["predicted", "pipeweave"]].to_string())

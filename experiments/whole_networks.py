@@ -40,6 +40,8 @@ from surrogate.prediction.predictor import Predictor
 SETS = {
     "transformers": "experiments.whole_networks:transformer_passes",
     "torch7": "experiments.whole_networks:torch7_passes",
+    "timm": "experiments.image_networks:rows",
+    "llm": "experiments.language_networks:language_networks",
 }
 """Set of measured networks → ``module:function`` that gives a row for each pass: ``network gpu phase measured_ms
 predicted_ms lower_ms upper_ms``, published predictors' times as further columns in ms, and, where the set holds several
@@ -66,7 +68,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     for name in effort.only or tuple(SETS):
         module, function = SETS[name].split(":")
         rows: Callable[..., pd.DataFrame] = getattr(import_module(module), function)
-        frame = rows(sources, effort) if signature(rows).parameters else rows()
+        frame = rows(sources, effort) if len(signature(rows).parameters) == 2 else rows()
         tables.append(judged(frame.assign(set=frame.get("set", name))))
     table = pd.concat(tables, ignore_index=True)
     shown = table[table["gpu"] != ALL]
