@@ -68,7 +68,13 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     for name in effort.only or tuple(SETS):
         module, function = SETS[name].split(":")
         rows: Callable[..., pd.DataFrame] = getattr(import_module(module), function)
-        frame = rows(sources, effort) if len(signature(rows).parameters) == 2 else rows()
+        try:
+            frame = rows(sources, effort) if len(signature(rows).parameters) == 2 else rows()
+        except ModuleNotFoundError as error:
+            if effort.only:
+                raise InputError(f"{name} needs {error.name}, which is not installed") from None
+            effort.tick(f"without {name}: {error.name} is not installed")
+            continue
         tables.append(judged(frame.assign(set=frame.get("set", name))))
     table = pd.concat(tables, ignore_index=True)
     shown = table[table["gpu"] != ALL]
