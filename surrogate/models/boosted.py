@@ -50,6 +50,7 @@ class _Boosted(TimeModel):
         reg_lambda: float = 1.0,
         max_bin: int = 128,
         best_weight: float = 0.5,
+        objective: str = "reg:squarederror",
         random_state: int = 0,
         device: str = "cpu",
     ) -> None:
@@ -63,6 +64,7 @@ class _Boosted(TimeModel):
         self.reg_lambda = reg_lambda
         self.max_bin = max_bin
         self.best_weight = best_weight
+        self.objective = objective
         self.random_state = random_state
         self.device = device
 
@@ -100,7 +102,6 @@ class _Boosted(TimeModel):
         own = self.get_params(deep=False)
         not_xgboost = ("rounds", "random_state", "best_weight")
         return {name: own[name] for name in own if name not in not_xgboost} | {
-            "objective": "reg:squarederror",
             "tree_method": "hist",
             "grow_policy": "lossguide",
             "seed": self.random_state,
@@ -115,7 +116,7 @@ class _Boosted(TimeModel):
         return model
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """Squared error of the log of the correction."""
+        """The objective of the log of the correction."""
         import xgboost
 
         vars(self).pop("times_", None)

@@ -61,7 +61,7 @@ class InterpolatedTerms(TimeModel):
         self.device = device
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """Squared error of the terms' trees, absolute error of the residual's: spikes of a table shall not lead it."""
+        """Both models' trees by absolute error: spikes of a table shall not lead them."""
         import xgboost
 
         if not rows.family.lines:
@@ -85,14 +85,14 @@ class InterpolatedTerms(TimeModel):
             data = xgboost.QuantileDMatrix(
                 np.concatenate(inputs), label=np.concatenate(labels), max_bin=256, nthread=threads
             )
-            settings = {**self.terms_.settings(), "objective": "reg:absoluteerror", "nthread": threads}
+            settings = {**self.terms_.settings(), "nthread": threads}
             self._set_trees(xgboost.train(settings, data, num_boost_round=self.rounds), data.num_col())
 
     def elsewhere(self) -> BoostedTerms:
         """The terms alone."""
         own = self.get_params(deep=False)
         del own["most_rows"]
-        return BoostedTerms(**own, max_depth=0, max_bin=256, best_weight=0.0)
+        return BoostedTerms(**own, max_depth=0, max_bin=256, best_weight=0.0, objective="reg:absoluteerror")
 
     def _set_trees(self, booster: Any, columns: int) -> None:
         self.trees_, self.booster_, self.columns_ = (
