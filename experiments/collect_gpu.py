@@ -1,8 +1,8 @@
 """A GPU's measuring campaign, in slices that end by themselves: ``python -m experiments.collect_gpu``.
 
 Each slice is a run of its own: it stops within its minutes, and the same command goes on with it. Slice 0 tells what
-the GPU can do (PROBE.md); 1 to 5 measure convolutions; 6 other operators. ``--device cpu`` runs every slice on this
-CPU, with few problems, before a GPU is there.
+the GPU can do (PROBE.md); 1 to 5 measure convolutions; 6 other operators. ``--device cpu`` runs all but the last on
+this CPU, with few problems, before a GPU is there.
 """
 
 import json

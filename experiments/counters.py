@@ -14,7 +14,7 @@ import pandas as pd
 from experiments.drawing import dots
 from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import Round, candidate_rows, predict_rounds, rounds_by
-from experiments.networks import other_layers
+from experiments.operator_tables import other_layers
 from experiments.sources import Sources
 from experiments.verdicts import error_record, listing, percent
 from surrogate.dataset.problems import newest_version
@@ -155,13 +155,8 @@ def _row(part: str, source: str, kernels: str, compared: str, note: str = "", **
 def _ratio(source: str, kernels: str, terms: Any, counted: Any, shapes: int, **texts: str) -> Record:
     """A row of the table: the terms' FLOPs over the counted ones, median and 5–95 % range."""
     low, median, high = np.percentile(np.asarray(terms) / np.asarray(counted), [5, 50, 95])
-    figures = {
-        "n": len(counted),
-        "shapes": shapes,
-        "ratio_median": median,
-        "ratio_p5": low,
-        "ratio_p95": high,
-    }
+    figures = {"n": len(counted), "shapes": shapes, "ratio_median": median}
+    figures |= {"ratio_p5": low, "ratio_p95": high}
     return _row("FLOPs", source, kernels, **{"compared": "terms", **texts}, **figures)
 
 

@@ -32,7 +32,7 @@ def _silent(text: str) -> None:
 class Effort:
     """``seed`` decides folds, samples and fits; ``models`` limits the registry (None: all of it).
 
-    ``tick`` is called with a text before every fit.
+    ``tick`` is called with a text before every fit; ``only`` names the parts of an experiment that are run (none: all).
     """
 
     quick: bool = False
@@ -40,6 +40,7 @@ class Effort:
     models: tuple[str, ...] | None = None
     tick: Callable[[str], None] = _silent
     quick_shapes: int = 900
+    only: tuple[str, ...] = ()
 
     @property
     def folds(self) -> int:
@@ -191,15 +192,22 @@ def shared_options(command: Any) -> Any:
     return command
 
 
-def run_script(experiment: Experiment, arguments: list[str] | None = None) -> None:
-    """``main`` of one experiment: the answer on standard output, progress on standard error.
+def run_script(
+    experiment: Experiment, arguments: list[str] | None = None, choices: tuple[str, ...] = ()
+) -> None:
+    """``main`` of one experiment: the answer on standard output, progress on standard error; ``choices`` are its parts.
 
     Exit status 0, `SKIPPED` where a file is missing, 2 for a user's error.
     """
 
     @click.command(help=experiment.question, context_settings={"help_option_names": ["-h", "--help"]})
     @shared_options
-    def command(quick: bool, data: Path, use: tuple[str, ...], seed: int, out: Path) -> None:
+    @click.option(
+        "--only", type=click.Choice(choices), multiple=True, hidden=not choices, help="These alone."
+    )
+    def command(
+        quick: bool, data: Path, use: tuple[str, ...], seed: int, out: Path, only: tuple[str, ...]
+    ) -> None:
         from tqdm import tqdm
 
         with told(experiment.name):
@@ -214,7 +222,7 @@ def run_script(experiment: Experiment, arguments: list[str] | None = None) -> No
                     bar.set_postfix_str(text, refresh=False)
                     bar.update()
 
-                outcome = experiment.run(sources, Effort(quick, seed, tick=tick))
+                outcome = experiment.run(sources, Effort(quick, seed, tick=tick, only=only))
             write_outcome(experiment.name, outcome, out)
         click.echo(outcome.answer)
 

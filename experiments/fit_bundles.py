@@ -57,7 +57,7 @@ DLPERF = "Fitted on measurements of rai-project/dlperf (University of Illinois/N
 SCOPE = "Fitted on measurements of c3sr/scope (Apache License 2.0)."
 NEUSIGHT = "Fitted on measurements of sitar-lab/NeuSight (MIT License)."
 DEEPBENCH = "Fitted on measurements of baidu-research/DeepBench (Apache License 2.0)."
-FEWER = {"rounds": 150, "most_rows": 150_000}
+FEWER, MORE = {"rounds": 150, "most_rows": 150_000}, {"rounds": 350, "median_rounds": 100}
 ALIKE = "rows of collectives in fp16 stand for bf16, too: both move as many bytes"
 SMALL = {"rounds": 100, "max_leaves": 64}
 LANGUAGE = {"attention": {}, "gemm": {}, "mla": FEWER, "moe": FEWER, "transfer": SMALL, "quantise": SMALL}
@@ -68,10 +68,11 @@ PLANS = {
         where=("layout=NCHW", "dtype=fp32,fp16,bf16"),
         shapes=3000,
     ),
-    "mi300x": Plan((FILES["mi300x_2024"][0], FILES["mi300x"][0]), candidate="solver"),
+    "mi300x": Plan((FILES["mi300x_2024"][0], FILES["mi300x"][0]), candidate="solver", params=MORE),
     "operators": Plan(
         tuple(FILES[name][0] for name in ("other_ops", "scope_ops", "dense", "deepbench")),
         (DLPERF, SCOPE, NEUSIGHT, DEEPBENCH),
+        params={"rounds": 150, "learning_rate": 0.14},
     ),
     **{f"language_{name}": Plan(family=name, params=params) for name, params in LANGUAGE.items()},
 }

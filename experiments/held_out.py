@@ -1,7 +1,7 @@
 """Predictions of rows that training did not hold, by any models, under any split."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -36,14 +36,9 @@ class Predictions:
 
     def take(self, index: np.ndarray) -> "Predictions":
         """The predictions of some rows (positions)."""
-        return Predictions(
-            self.rows.take(index),
-            self.candidates,
-            {name: values[index] for name, values in self.time_us.items()},
-            self.allowed[index],
-            self.tested[index],
-            self.reasons,
-        )
+        times = {name: values[index] for name, values in self.time_us.items()}
+        rows, allowed, tested = self.rows.take(index), self.allowed[index], self.tested[index]
+        return replace(self, rows=rows, time_us=times, allowed=allowed, tested=tested)
 
 
 def candidate_rows(parts: Sequence[Dataset], candidate: str = "algorithm") -> Rows:
@@ -72,13 +67,6 @@ def fit_predict(
         except InputError as error:
             reasons[label] = str(error)
     return predicted, reasons
-
-
-def least_us(problem: np.ndarray, time_us: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """(problems,) the least finite time among the rows that are ``allowed``; infinite where there is none."""
-    least = np.full(int(problem.max()) + 1, np.inf)
-    np.minimum.at(least, problem, np.where(allowed & np.isfinite(time_us), time_us, np.inf))
-    return least
 
 
 def predict_rounds(

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import read_table
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
@@ -53,7 +54,9 @@ def _measured(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, tuple[str, 
     reader, origin = source
     dropped = Counter[str]()
     parts = [_known_devices(part, dropped) for part in reader(frame, dropped)]
-    notes = tuple(f"{name}: {plural(count, 'row')} left out: {why}" for why, count in dropped.items())
+    notes = tuple(
+        f"{name}: {plural(count, 'row')} left out: {why}" for why, count in dropped.items() if count
+    )
     if not sum(map(len, parts)):
         raise InputError("; ".join(notes) or f"{name}: holds no row")
     return pd.concat(parts, ignore_index=True).assign(origin=origin), notes
@@ -92,8 +95,16 @@ _DENSE_KINDS = {
 }  # fmt: skip
 
 
+# On the P4 the linear layers of the table's training part ran at a fifth of the peak, those of its test part, by other
+# kernels, at three quarters: the first are left out, since models would carry them to other GPUs.
+
+
 def _dense(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
     parts = []
+    if "split" in frame:
+        slow = (frame["gpu"] == "Tesla P4") & (frame["op"] == "linear") & (frame["split"] == "train")
+        dropped["a P4's linear layers by slow kernels"] += int(slow.sum())
+        frame = frame[~slow]
     for op, part in frame.groupby(frame["op"].astype(str)):
         kind = _DENSE_KINDS.get(str(op))
         if kind is None:
@@ -104,15 +115,9 @@ def _dense(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
         else:
             sizes = {"n": part["B"], "c": part["H"], "h": 1, "w": 1}
         version = part["Torch Version"].str.removeprefix("p") if "Torch Version" in part else None
-        parts.append(
-            part[["gpu", "time_us"]].assign(
-                operator=kind,
-                library="torch",
-                library_version=version,
-                math=np.where(_is_amd(part["gpu"]), "default", "fma"),
-                **sizes,
-            )
-        )
+        named = {"operator": kind, "library": "torch", "library_version": version}
+        math = np.where(_is_amd(part["gpu"]), "default", "fma")
+        parts.append(part[["gpu", "time_us"]].assign(**named, math=math, **sizes))
     return parts
 
 
@@ -189,6 +194,41 @@ KINDS: dict[tuple[str, str], tuple[str, str]] = {
     ("CUBLAS_GEMV_FWD", ""): ("gemm", "GEMV"),
 }
 """(op, variant) of a file → operator and variant of a dataset."""
+
+SEQUENCE_POOL = {
+    "window": "r", "window_w": "s", "pad": "pad_h", "pad_w": "pad_w", "stride": "stride_h", "stride_w": "stride_w",
+}  # fmt: skip
+"""Size of a pool → its column in the table of sequences."""
+
+
+def other_layers(frame: pd.DataFrame) -> pd.DataFrame:
+    """The layers that `KINDS` knows as dataset rows of their operators, with ``network`` and ``network_batch``.
+
+    A matrix product's sizes stand as n, c, h = M, N, K (GEMV: M, K); −1 is a size that a tensor does not have.
+    """
+    pairs = zip(frame["op"], frame["variant"].fillna("").astype(str), strict=True)
+    known = pd.Series([KINDS.get(pair) for pair in pairs], index=frame.index)
+    kept = known.notna() & (frame["time_us"] > 0)
+    rows, known = frame[kept], known[kept]
+    facts = {"network_batch": rows["batch"], "status": "ok", "algorithm": "default"}
+    layers = rows[["network", "gpu", "library_version", "time_us"]].assign(**facts)
+    layers = layers.assign(operator=known.str[0], variant=known.str[1])
+    sizes = rows[[*"nchw", *SEQUENCE_POOL.values()]].astype("float64").fillna(0).astype("int64")
+    product, vector = layers["operator"] == "gemm", layers["variant"] == "GEMV"
+    images = sizes[[*"nchw"]].clip(lower=1)
+    pool = layers["operator"].str.contains("pool")
+    for size, column in SEQUENCE_POOL.items():
+        images[size] = sizes[column].where(pool, 0)
+    products = pd.DataFrame({"batch": 1, "m": sizes["n"], "n": sizes["c"].where(~vector, 1)})
+    products["k"] = sizes["h"].where(~vector, sizes["c"])
+    parts = [
+        layers[~product].assign(library="cudnn").join(images[~product]),
+        layers[product].assign(library="cublas").join(products[product]),
+    ]
+    return normalise(
+        pd.concat(parts).sort_index().fillna(dict.fromkeys([*images, *products], 0)), "sequences"
+    )
+
 
 # cudnn_other_ops: sizes are packed into a text, `key=value;key=value;…`. This grammar was inferred from the rows. Keys
 # are `name` or `name[i]`, values whole numbers.
@@ -271,24 +311,15 @@ def _of_convolutions(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
         w = output_size(part["w"], part["s"], part["pad_w"], part["stride_w"], 1)
         if variant.endswith(_INSTANCE):
             c, h, w = c * h * w, 1, 1
-        rows = part[["gpu", "dtype", "time_us"]].assign(
-            operator=kind,
-            variant=mode,
-            library="cudnn",
-            library_version=_SCOPE_VERSION,
-            n=part["n"],
-            c=c,
-            h=h,
-            w=w,
-        )
+        named = {"operator": kind, "variant": mode, "library": "cudnn", "library_version": _SCOPE_VERSION}
+        rows = part[["gpu", "dtype", "time_us"]].assign(**named, n=part["n"], c=c, h=h, w=w)
         if "pool" in kind:
             rows = rows.assign(
                 window=part["r"], window_w=part["s"], stride=part["stride_h"], stride_w=part["stride_w"],
                 pad=part["pad_h"], pad_w=part["pad_w"],
             )  # fmt: skip
-            fits = (rows["window"] <= rows["h"] + 2 * rows["pad"]) & (
-                rows["window_w"] <= rows["w"] + 2 * rows["pad_w"]
-            )
+            fits = rows["window"] <= rows["h"] + 2 * rows["pad"]
+            fits &= rows["window_w"] <= rows["w"] + 2 * rows["pad_w"]
             if not fits.all():
                 dropped[f"{op}: window exceeds the image"] += int((~fits).sum())
             rows = rows[fits]

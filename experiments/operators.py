@@ -80,9 +80,8 @@ def _long(part: Predictions) -> pd.DataFrame:
     rows = part.rows.take(counted)
     shape = np.char.add(f"{rows.family.name} ", rows.shape.astype(str))
     times = {name: values[counted] for name, values in part.time_us.items()}
-    return (
-        rows.frame[[*GROUPS, "gpu"]].reset_index(drop=True).assign(time_us=rows.time_us, shape=shape, **times)
-    )
+    named = rows.frame[[*GROUPS, "gpu"]].reset_index(drop=True)
+    return named.assign(time_us=rows.time_us, shape=shape, **times)
 
 
 def answer(overall: pd.DataFrame) -> str:

@@ -28,6 +28,8 @@ FILES: dict[str, tuple[str, str]] = {
     "deepbench": ("deepbench_gemm.parquet", "listed"),
     "sequences": ("network_layer_sequences.parquet", "listed"),
     "end_to_end": ("cnn_benchmarks_end_to_end.csv", "listed"),
+    "transformers": ("networks_transformers.parquet", "listed"),
+    "configs": ("transformer_configs", "listed"),
     "trace_resnet50": ("traces/resnet50_b32_training_v100.json.gz", "all"),
     "trace_vgg13": ("traces/vgg13_b128_training_h100.json.gz", "all"),
     "trace_dlrm": ("traces/dlrm_8_workers_v100.tar.gz", "all"),

@@ -125,10 +125,8 @@ def heuristic(convs: Sequence[Conv]) -> dict[str, Any]:
     except (InputError, OSError) as error:
         return {"note": str(error)}
     try:
-        return {
-            "select": median_us(asked.ranking, convs),
-            "note": f"cuDNN {asked.describe().library_version}",
-        }
+        note = f"cuDNN {asked.describe().library_version}"
+        return {"select": median_us(asked.ranking, convs), "note": note}
     finally:
         asked.close()
 

@@ -34,9 +34,8 @@ def run(sources: Sources, effort: Effort) -> Outcome:
         for label, rounds in ((SEER_SPLIT, seer_rounds(rows)), (SHAPE_SPLIT, by_shape)):
             found = predict_rounds(rows, data.candidates, rounds, effort.timed(), effort.tick)
             parts.append(per_algorithm(found).assign(data=source, population=population, split=label))
-    table = columns_first(
-        pd.concat(parts, ignore_index=True), "data", "population", "algorithm", "model", "split"
-    )
+    table = pd.concat(parts, ignore_index=True)
+    table = columns_first(table, "data", "population", "algorithm", "model", "split")
     return Outcome(table, _figure(table), answer(table))
 
 
@@ -81,18 +80,16 @@ def answer(table: pd.DataFrame) -> str:
         each = []
         for name in named_models(wide.index[0], wide.index):
             seer, shape = float(wide[SEER_SPLIT][name]), float(wide[SHAPE_SPLIT][name])
-            each.append(
-                f"{name} {percent(seer)} by SEER's split, {percent(shape)} by shape ({shape / seer:.1f}×)"
-            )
+            by_shape = f"{percent(shape)} by shape ({shape / seer:.1f}×)"
+            each.append(f"{name} {percent(seer)} by SEER's split, {by_shape}")
         sentences.append(f"{source}, {population}: {'; '.join(each)}")
     return "Median error — " + ". ".join(sentences) + "." + _paper_sentence(table)
 
 
 def _paper_sentence(table: pd.DataFrame) -> str:
     """RMSPE in the paper's domain by the paper's split, beside the figure that the paper reports."""
-    part = table[
-        (table["population"] == DOMAIN) & (table["split"] == SEER_SPLIT) & (table["algorithm"] == "all")
-    ]
+    overall = table[table["algorithm"] == "all"]
+    part = overall[(overall["population"] == DOMAIN) & (overall["split"] == SEER_SPLIT)]
     errors = part[part["n"] > 0].set_index("model")["rmspe_pct"].sort_values()
     if errors.empty:
         return ""
@@ -105,9 +102,8 @@ def _figure(table: pd.DataFrame) -> str | None:
     overall = whole[(whole["algorithm"] == "all") & (whole["split"] == SHAPE_SPLIT)]
     best = overall.sort_values("median_error_pct")["model"].iloc[0]
     shown = whole[whole["model"].isin([best, "seer-time-only"])]
-    shown = shown.assign(
-        series=shown["model"] + shown["split"].map({SEER_SPLIT: ", 7 of 10", SHAPE_SPLIT: ", shape"})
-    )
+    endings = shown["split"].map({SEER_SPLIT: ", 7 of 10", SHAPE_SPLIT: ", shape"})
+    shown = shown.assign(series=shown["model"] + endings)
     xlabel = "median error of the time, %"
     return dots(shown, "algorithm", "series", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
 

@@ -31,9 +31,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     version = rows.frame["library_version"].to_numpy()
     known = sorted(set(version), key=version_number)
     if len(known) < 2:
-        raise InputError(
-            f"{data.name}: one library version on {GPU} ({known[0]}); a change needs at least two"
-        )
+        raise InputError(f"{data.name}: one library version on {GPU} ({known[0]}); a change needs two")
     parts = []
     for older, newer in pairwise(known):
         place = known.index(newer)
@@ -57,9 +55,8 @@ def changes(older: pd.DataFrame, newer: pd.DataFrame) -> pd.DataFrame:
     ``best_changed_pct``: share of problems, measured alike under both, whose fastest algorithm is another one.
     """
     key = [*SIZE_COLUMNS, "math", "algorithm"]
-    both = older[[*key, "status", "time_us"]].merge(
-        newer[[*key, "status", "time_us"]], on=key, suffixes=("_old", "_new")
-    )
+    columns = [*key, "status", "time_us"]
+    both = older[columns].merge(newer[columns], on=key, suffixes=("_old", "_new"))
     was, now = both["status_old"] == "ok", both["status_new"] == "ok"
     moved = _best_changed(both, [*SIZE_COLUMNS, "math"])
     records = []

@@ -41,6 +41,14 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     return f"; did you mean {' or '.join(by_lower[c] for c in close)}?" if close else ""
 
 
+def require_known(what: str, value: object, known: Iterable[str]) -> None:
+    """Raise `InputError` where ``value`` is none of the ``known`` values of ``what``, and name those."""
+    names = list(known)
+    if value not in names:
+        hint = nearest(str(value), names)
+        raise InputError(f"{what} {value!r} is unknown; known: {', '.join(names)}{hint}")
+
+
 STREAM_FOLDERS = (Path("/dev/fd"), Path("/proc/self/fd"))
 STDIN = Path("/dev/stdin")
 _KINDS = (

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ SCHEMA = 1
 BUNDLED = Path(__file__).with_name("gpus.toml")
 COMMON_BOARDS = ("p100-pcie-16gb", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm")
 """What a name means that fits several boards, this one among them."""
+CAPPED = 1.5
+"""Ratio of tensor rates from which on a GPU's is held down; clocks and rounding make up the rest."""
 _BRANDS = {"nvidia", "amd", "tesla", "geforce", "quadro", "grid", "instinct", "radeon"}
 
 
@@ -52,6 +54,23 @@ class Gpu:
     fp8_tensor_tflops: float = 0.0
     fp4_tensor_tflops: float = 0.0
     int8_tensor_tflops: float = 0.0
+    board_watts: float = 0.0
+    fp32_gflops_per_watt: float = 0.0
+    fp32_sustained_share: float = 1.0
+    dram_share: float = 0.9
+    tensor_pj_per_flop: float = 0.0
+    """Energy of a bf16 FLOP in pJ, for boards whose long products were seen to reach the power limit; else 0.0."""
+    link_gbs: float = 0.0
+    """Of the links to other GPUs (NVLink), one direction of all of them; 0.0: PCIe alone, or not known."""
+
+    def sustained_tflops(self, fp32_peak: float) -> float:
+        """What large fp32 matrix products reach of a peak, in TFLOP/s.
+
+        Other instructions take their share of the issue slots, and where the board's power is known, no more
+        multiply-adds run than it feeds: a board of 70 W falls to half its boost clock.
+        """
+        reached = self.fp32_sustained_share * fp32_peak
+        return min(reached, self.board_watts * self.fp32_gflops_per_watt / 1e3 or reached)
 
     @property
     def fp32_tflops(self) -> float:
@@ -157,6 +176,23 @@ def canonical(name: str) -> str:
 def gpus() -> tuple[Gpu, ...]:
     """All known GPUs: the bundled ones, then those of the file named in ``SEER_GPUS``."""
     return registry().gpus
+
+
+def uncapped(one: Gpu) -> Gpu:
+    """The GPU with the tensor rate per SM and clock of its architecture's fastest; itself where it has that.
+
+    For export and for games, makers hold tensor units down. What else limits a product stays as it is.
+    """
+
+    def rate(of: Gpu) -> float:
+        return of.fp16_tensor_tflops / (of.sms * of.boost_mhz)
+
+    fastest = max((rate(other) for other in gpus() if other.architecture == one.architecture), default=0.0)
+    factor = fastest / (rate(one) or 1.0) if one.vendor == "nvidia" and rate(one) else 1.0
+    if factor < CAPPED:
+        return one
+    units = ("fp16_tensor_tflops", "bf16_tensor_tflops", "fp8_tensor_tflops", "tf32_tflops")
+    return replace(one, **{unit: factor * getattr(one, unit) for unit in units})
 
 
 def registry() -> Registry:

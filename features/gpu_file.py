@@ -45,7 +45,10 @@ _SHARED = {
     "tf32_per_tensor": _AMOUNT, "bf16_per_tensor": _AMOUNT, "pcie_gbs": _POSITIVE,
 }  # fmt: skip
 """Keys of an architecture; all are needed."""
-_RATIOS = {f"{unit}_per_tensor": _AMOUNT for unit in ("fp8", "fp4", "int8")}
+_SUSTAINED = ("fp32_sustained_share", "fp32_gflops_per_watt", "dram_share")
+_RATIOS = {f"{unit}_per_tensor": _AMOUNT for unit in ("fp8", "fp4", "int8")} | dict.fromkeys(
+    _SUSTAINED, _POSITIVE
+)
 """Keys that an architecture may have; without one it has no such unit."""
 _OWN = {
     "architecture": _TEXT, "aliases": _TEXTS, "sms": _COUNT, "boost_mhz": _POSITIVE,
@@ -56,7 +59,8 @@ _OWN = {
 _OPTIONAL = {
     "fp64_tflops": _AMOUNT, "fp16_tflops": _AMOUNT, "tf32_tflops": _AMOUNT, "bf16_tensor_tflops": _AMOUNT,
     "fp32_matrix_tflops": _AMOUNT, "fp8_tensor_tflops": _AMOUNT, "fp4_tensor_tflops": _AMOUNT,
-    "int8_tensor_tflops": _AMOUNT, "checked": _FLAG, "measured": _FIGURES,
+    "int8_tensor_tflops": _AMOUNT, "board_watts": _POSITIVE, "tensor_pj_per_flop": _AMOUNT, "link_gbs": _AMOUNT,
+    "checked": _FLAG, "measured": _FIGURES,
 }  # fmt: skip
 
 
@@ -156,9 +160,11 @@ def _fields(name: str, row: dict[str, Any]) -> dict[str, Any]:
             )
             for unit in ("fp8", "fp4", "int8")
         },
+        **{key: float(row[key]) for key in (*_SUSTAINED, "board_watts") if key in row},
         "l2_bytes": round(row["l2_mib"] * MIB),
         "shared_per_sm_bytes": round(row["shared_per_sm_kib"] * KIB),
         "memory_bytes": round(row["memory_gib"] * GIB),
+        **{key: float(row.get(key, 0.0)) for key in ("link_gbs", "tensor_pj_per_flop")},
         "checked": row.get("checked", True),
         "measured_figures": tuple((key, float(value)) for key, value in row.get("measured", {}).items()),
     }

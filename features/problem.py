@@ -14,6 +14,8 @@ SIZE_COLUMNS = (
 DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
 DTYPES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
 """Element type whose values all take the same bytes → bytes per element."""
+HALF = ("fp16", "bf16")
+"""Half precision."""
 
 
 class Element(NamedTuple):

@@ -16,7 +16,6 @@ from surrogate.features import lazy_names
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle, save
     from surrogate.bundle.calibrate import calibrate
-    from surrogate.bundle.evaluate import evaluate
     from surrogate.bundle.train import train
     from surrogate.dataset.store import Dataset, read_dataset, write_dataset
     from surrogate.evaluation.compare import compare
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from surrogate.features.errors import InputError
     from surrogate.features.gpu import Gpu, gpu, gpus
     from surrogate.prediction.autotune import autotune
+    from surrogate.prediction.evaluate import evaluate
     from surrogate.prediction.predictor import Predictor
     from surrogate.prediction.results import Prediction, Predictions, Selection
     from surrogate.prediction.shipped import load, predict, select
@@ -45,7 +45,7 @@ _HOMES = {
     "autotune": "surrogate.prediction.autotune",
     "calibrate": "surrogate.bundle.calibrate",
     "compare": "surrogate.evaluation.compare",
-    "evaluate": "surrogate.bundle.evaluate",
+    "evaluate": "surrogate.prediction.evaluate",
     "gpu": "surrogate.features.gpu",
     "gpus": "surrogate.features.gpu",
     "load": "surrogate.prediction.shipped",

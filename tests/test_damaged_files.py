@@ -296,7 +296,7 @@ READERS = (
     *texts("import cudnn-scope", imported("cudnn-scope"), json.dumps(SCOPE)),
     Reader("import seer-xls", workbook, imported("seer-xls", gpu="v100"), needs="xlwt"),
     Reader("import aiconfigurator", wheel, imported("aiconfigurator", family="gemm")),
-    *texts("settings", called("surrogate.evaluation.tune", "read_settings"), json.dumps(SETTINGS)),
+    *texts("settings", called("surrogate.evaluation.settings", "read_settings"), json.dumps(SETTINGS)),
     *texts("overheads", called("surrogate.trace.iteration.overheads", "load_overheads"), json.dumps(OVERHEADS)),
     *texts("trace", read_trace_page, json.dumps(KINETO)),
     *texts("execution trace", called("surrogate.trace.events.execution", "read_execution_trace"),

@@ -112,6 +112,7 @@ def test_what_is_shipped_is_small_and_names_no_machine() -> None:
         ".md",
         ".css",
         ".typed",
+        ".cu",
         ".html",
         ".j2",
         ".npz",

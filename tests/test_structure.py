@@ -16,8 +16,8 @@ ORDER = (
 )  # fmt: skip
 """A package imports only from packages before it."""
 FAMILIES_ARE_THE_MATTER = (
-    "features/", "formats/", "collect/", "models/seer/", "prediction/export", "network/call", "network/work",
-    "__init__.py",
+    "features/", "formats/", "collect/", "models/seer/", "prediction/export", "network/call", "network/language",
+    "network/work", "__init__.py",
 )  # fmt: skip
 """The places that may name a family; everything else asks it."""
 

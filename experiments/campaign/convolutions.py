@@ -18,7 +18,7 @@ from surrogate.collect.log import RunLog
 from surrogate.collect.merge import DEVICE_COLUMNS, merge_runs
 from surrogate.collect.open_device import open_operators
 from surrogate.collect.operators.collect import collect_operators
-from surrogate.collect.operators.operator import MAX_BYTES, sampled
+from surrogate.collect.operators.operator import sampled
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.run import Outcome, header_for, run
 from surrogate.dataset.columns import SCHEMA_VERSION
@@ -28,8 +28,6 @@ from surrogate.features.errors import InputError
 
 PAIRS_PER_SECOND = 4.0
 """Pairs that a second of counting is given; the child stops by itself where they are too many."""
-CPU_BYTES = 8 << 20
-"""Largest operator on a CPU: a dry run is to end soon."""
 
 
 @dataclass(slots=True)
@@ -47,10 +45,9 @@ class SliceReport:
 
     def line(self) -> str:
         """One line for a person."""
-        counts = (
-            ", ".join(f"{count} {status}" for status, count in sorted(self.measured.items())) or "nothing new"
-        )
-        text = f"slice {self.number} ({self.title}): {self.done} of {self.planned} problems; {counts}"
+        counts = ", ".join(f"{count} {status}" for status, count in sorted(self.measured.items()))
+        done = f"{self.done} of {self.planned} problems; {counts or 'nothing new'}"
+        text = f"slice {self.number} ({self.title}): {done}"
         return f"{text}; stopped: {self.stopped}" if self.stopped else text
 
 
@@ -85,7 +82,7 @@ def _convolutions(one: Slice, context: Context, path: Path, minutes: float) -> O
 
 def _operators(one: Slice, context: Context, path: Path, minutes: float) -> Outcome:
     number = one.problems if context.problems is None else context.problems
-    operators = sampled(number, context.seed, MAX_BYTES if context.device == "cudnn" else CPU_BYTES)
+    operators = sampled(number, context.seed)
     with closing(open_operators(context.device)) as device:
         told = {"progress": context.progress, "clock": context.clock}
         return collect_operators(operators, device, path, minutes=minutes, **told)

@@ -195,9 +195,7 @@ def _support(part: Mapping[str, Any]) -> str:
     tables = []
     for setting, shapes in part.items():
         algorithms = dict.fromkeys(name for statuses in shapes.values() for name in statuses)
-        rows = [
-            (name, *(_mark(statuses.get(name, "")) for statuses in shapes.values())) for name in algorithms
-        ]
+        rows = [(name, *(_mark(each.get(name, "")) for each in shapes.values())) for name in algorithms]
         tables.append(f"### {setting}\n\n" + _table(("algorithm", *shapes), rows))
     return "\n\n".join(tables)
 
@@ -209,6 +207,5 @@ def _mark(status: str) -> str:
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
-    return "\n".join(
-        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
-    )
+    texts = ((str(cell).replace("|", "\\|") for cell in line) for line in lines)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in texts)

@@ -163,6 +163,7 @@ class ConvFamily(Family):
         "is_bwd_filter": 1.0, "is_nhwc": 1.0, "uses_tensor_cores": 1.0,
     }  # fmt: skip
     own_roofline = "log2_algorithm_roofline_ratio"
+    tensor_core_mechanism = "precomp_gemm"
     has_call_cost = False
 
     def problem(self, sizes: Mapping[str, Any], setting: Mapping[str, str]) -> Any:

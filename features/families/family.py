@@ -98,6 +98,8 @@ class Family(ABC):
     """The candidate column that holds log2(candidate's roofline / problem's roofline); empty where there is none."""
     has_call_cost: bool = True
     """True where times hold a call's fixed cost that no term of the family describes."""
+    tensor_core_mechanism: str = ""
+    """The mechanism whose times `TensorCoreLaw` gives from a GPU's specification; empty where it describes none."""
     version: int = 1
     """Raised whenever a column, the order or a formula changes; bundles carry it."""
 

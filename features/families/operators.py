@@ -12,12 +12,14 @@ import numpy as np
 from ..elementwise import Number, ceil_div, log2, maximum, where
 from ..errors import InputError, nearest
 from ..gpu import Gpu
-from ..machine import MACHINE_NAMES, Machine
+from ..machine import MACHINE_NAMES, Machine, machine, machine_features
 from ..operators import OPERATORS, Operator, Pointwise
 from ..operators.gemm import TILES
 from ..problem import ELEMENTS, QUANTISED
 from .family import Family, Formula, ProblemTerms, Size
 
+AMD_GENERATION = 8.0
+"""What AMD's GPUs have as compute capability: 0, below NVIDIA's oldest, made trees take them for a Pascal."""
 CHEAP_FLOPS = 5
 """Operations per element up to which an operator is a pass over memory on every GPU."""
 COMMON_NAMES = (
@@ -182,7 +184,10 @@ class OperatorFamily(Family):
         kind, dtype, math, *_ = setting
         cls = self.kinds[kind]
         tensor_cores = cls.tensor_cores(dtype, math)
-        m, machine_columns = self._machine(gpu, dtype, tensor_cores)
+        m = machine(gpu, dtype, tensor_cores)._replace(peak_tflops=cls.peak_tflops(gpu, dtype, math))
+        if gpu.vendor == "amd":
+            m = m._replace(compute_capability=AMD_GENERATION)
+        machine_columns = tuple(map(float, machine_features(m)))
 
         def problem(op: Any) -> ProblemTerms:
             base_us = op.roofline_us(gpu)
@@ -202,8 +207,9 @@ class OperatorFamily(Family):
         )
 
     def default_math(self, dtype: str, gpu: Gpu) -> str:
-        """As the tables of these operators name it: ``default`` where tensor cores run, and for quantised types."""
-        if dtype in QUANTISED or self.setting_defaults["math"] == "default":
+        """As the tables of these operators name it: ``default`` where matrix units run, and for quantised types."""
+        matrix_units = dtype == "fp32" and gpu.fp32_matrix_tflops
+        if dtype in QUANTISED or matrix_units or self.setting_defaults["math"] == "default":
             return "default"
         return "default" if super().default_math(dtype, gpu) == "tensor_op" else "fma"
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from .. import roofline
 from ..elementwise import Number, ceil_div, where
+from ..gpu import Gpu
 from ..operators.operator import Operator
 from ..problem import ELEMENTS, MATHS, may_use_tensor_cores
 
@@ -39,6 +41,15 @@ class Gemm(Operator):
     def tensor_cores(cls, dtype: str, math: str) -> bool:
         """As in `surrogate.features.conv.Conv`."""
         return may_use_tensor_cores(dtype, math)
+
+    @classmethod
+    def peak_tflops(cls, gpu: Gpu, dtype: str, math: str) -> float:
+        """In fp32 what the board sustains, on AMD's matrix units where they may run."""
+        peak = roofline.peak_tflops(gpu, dtype, cls.tensor_cores(dtype, math))
+        if dtype != "fp32" or (gpu.vendor != "amd" and peak > gpu.fp32_tflops):
+            return peak
+        matrix = gpu.fp32_matrix_tflops if cls.tensor_cores(dtype, math) else 0.0
+        return gpu.sustained_tflops(matrix or gpu.fp32_tflops)
 
     @property
     def flops(self) -> Number:

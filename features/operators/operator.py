@@ -129,9 +129,14 @@ class Operator(ABC):
     def blocks(self) -> Number:
         """Thread blocks that a usual kernel launches."""
 
+    @classmethod
+    def peak_tflops(cls, gpu: Gpu, dtype: str, math: str) -> float:
+        """The peak that its arithmetic can reach, in TFLOP/s."""
+        return roofline.peak_tflops(gpu, dtype, cls.tensor_cores(dtype, math))
+
     def roofline_us(self, gpu: Gpu) -> Number:
         """The larger of compute and memory time in µs (Williams et al., CACM 2009)."""
-        peak = roofline.peak_tflops(gpu, self.dtype, self.uses_tensor_cores)
+        peak = self.peak_tflops(gpu, self.dtype, self.math)
         return roofline.roofline_us(self.flops, self.dram_bytes, peak, gpu.dram_gbs)
 
     def bound(self, gpu: Gpu) -> Any:
@@ -219,3 +224,7 @@ class Image(Operator):
     def dram_bytes(self) -> Number:
         """Elements × accesses × itemsize."""
         return self.ACCESSES * self.itemsize * self.elements
+
+    def roofline_us(self, gpu: Gpu) -> Number:
+        """Memory time at the bandwidth that copies reach: the counted operations of gelu and softmax hide behind it."""
+        return roofline.memory_us(self.dram_bytes, gpu.dram_share * gpu.dram_gbs)

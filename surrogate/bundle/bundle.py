@@ -12,8 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from surrogate.dataset.files import checked_file, write_folder
 from surrogate.features.errors import InputError, read_bounded
 from surrogate.features.families import FAMILIES, Family
@@ -22,9 +20,6 @@ from surrogate.uncertainty.domain import Domain
 from surrogate.uncertainty.intervals import UnseenGpu, Widths
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from surrogate.dataset.rows import Rows
     from surrogate.models import Support, TimeModel
     from surrogate.models.launch import Launch
     from surrogate.models.trees import BoostedTimes
@@ -56,8 +51,11 @@ class StoredModel:
 
     def times(self) -> "BoostedTimes | None":
         """The model as arrays that numpy answers from, None for a model that is not one ensemble of trees."""
+        from surrogate.models.neighbours import LABELS, times_from_files
         from surrogate.models.trees import ARRAYS, BoostedTimes
 
+        if LABELS in self.files:
+            return times_from_files(self.files)[0]
         return BoostedTimes.from_files(self.files) if ARRAYS in self.files else self.load().times()
 
 
@@ -89,15 +87,6 @@ class Part:
         """The fitted model."""
         return self.fitted.load() if isinstance(self.fitted, StoredModel) else self.fitted
 
-    def half_widths(self, rows: "Rows", distance: np.ndarray, predicted_us: np.ndarray) -> np.ndarray:
-        """(rows,) half widths in log time of the 90 % intervals around ``predicted_us``."""
-        from surrogate.dataset.problems import device_names
-
-        fitted = np.isin(device_names(rows.frame).astype(str), self.domain.gpus)
-        widths = self.widths.of(rows, distance, predicted_us)
-        math = rows.frame["math"] if "math" in rows.frame else [""] * len(rows)
-        return widths * np.where(fitted, 1.0, [self.unseen_gpu.factor(name) for name in math])
-
 
 @dataclass(frozen=True)
 class Bundle:
@@ -128,35 +117,6 @@ class Bundle:
             )
         dtype = dict(zip(family.setting_names, values, strict=False)).get("dtype", "")
         return self.parts.get(f"{family.name}|{dtype}|{gpu}") or self.parts[family.name]
-
-    def predict(self, frame: "pd.DataFrame", devices: Mapping[str, Gpu] | None = None) -> "pd.DataFrame":
-        """Predictions for the rows of a normalised frame, in order and with its index.
-
-        ``devices`` are known beside the registry's GPUs and those the bundle was fitted on. Columns: ``predicted_us``,
-        ``lower_us`` and ``upper_us`` (90 % interval, wider on a GPU that training never saw), ``in_domain``,
-        ``supported``. Raises `InputError` for an unknown GPU or family, or where solvers are chosen and none is named.
-        """
-        import pandas as pd
-
-        from surrogate.dataset.rows import rows_by_family
-
-        if self.candidate == "solver" and "solver" not in frame:
-            raise InputError("the bundle chooses among solvers, and the table has no `solver` column; add it")
-        seen = frame if self.candidate == "solver" else frame.drop(columns="solver", errors="ignore")
-        numbers = {name: np.full(len(frame), np.nan) for name in ("predicted_us", "lower_us", "upper_us")}
-        flags = {name: np.zeros(len(frame), dtype=bool) for name in ("in_domain", "supported")}
-        for family, (positions, rows) in rows_by_family(seen, {**self.devices, **(devices or {})}).items():
-            part = self.part(family)
-            predicted = part.model.predict(rows)
-            distance = part.domain.distances(rows)
-            factor = np.exp(part.half_widths(rows, distance, predicted))
-            for name, values in zip(
-                numbers, (predicted, predicted / factor, predicted * factor), strict=True
-            ):
-                numbers[name][positions] = values
-            flags["in_domain"][positions] = part.domain.contains(rows, distance)
-            flags["supported"][positions] = part.support.supported(rows)
-        return pd.DataFrame({**numbers, **flags}, index=frame.index)
 
     def __repr__(self) -> str:
         data = self.card.get("data", {})

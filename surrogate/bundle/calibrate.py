@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.bundle.bundle import Bundle, Part
+from surrogate.bundle.train import least_times
 from surrogate.dataset.problems import device_names, newest_version
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Dataset, as_dataset
@@ -84,6 +85,7 @@ def _calibrate_part(
         support=_support(part.support, Support.fit(rows)),
         widths=_widths(part, rows.take(judged), held_us[judged]),
         domain=_domain(part.domain, Domain.of(rows.take(rows.ok))),
+        least_us={**least_times(rows.take(rows.ok)), **part.least_us},
     )
     told = {}
     for device in names:

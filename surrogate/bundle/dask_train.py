@@ -62,13 +62,8 @@ def train_on_dask(
         sampled = client.gather([client.submit(_sample, *part, share, seed) for part in parts])
         frame = pd.concat(sampled, ignore_index=True)
         step(1, 3, "sample: held-out folds")
-        bundle = train(
-            Dataset(frame, candidates, "+".join(Path(path).name for path in paths)),
-            model=model,
-            params=params,
-            candidate=candidate,
-            seed=seed,
-        )
+        sample = Dataset(frame, candidates, "+".join(Path(path).name for path in paths))
+        bundle = train(sample, model=model, params=params, candidate=candidate, seed=seed)
         step(2, 3, "all rows")
         trained = {}
         for name, part in bundle.parts.items():
@@ -89,11 +84,14 @@ def train_on_dask(
                 table[:, -1],
                 weight=table[:, -2],
                 feature_types=fitted.feature_types(part.family),
+                feature_weights=dask.array.from_array(fitted.column_weights(part.family)),
                 max_bin=fitted.max_bin,
                 enable_categorical=True,
             )
-            result = boosting.train(client, fitted.settings(), matrix, num_boost_round=fitted.rounds)
-            trained[name] = replace(part, fitted=fitted.with_booster(result["booster"]))
+            booster = None
+            for settings, rounds in fitted.stages():
+                booster = boosting.train(client, settings, matrix, rounds, xgb_model=booster)["booster"]
+            trained[name] = replace(part, fitted=fitted.with_booster(booster))
     step(3, 3, "done")
     return replace(bundle, parts=trained)
 
@@ -110,9 +108,8 @@ def _sample(path: str, group: int, share: float, seed: int) -> pd.DataFrame:
     kept = np.zeros(len(frame), dtype=bool)
     for kind in families_of(frame):
         mine = family_rows(frame, kind)
-        hashes = pd.util.hash_pandas_object(
-            frame.loc[mine, list(kind.problem_key)].astype(str).agg("|".join, axis=1)
-        )
+        names = frame.loc[mine, list(kind.problem_key)].astype(str).agg("|".join, axis=1)
+        hashes = pd.util.hash_pandas_object(names)
         kept[mine] = ((hashes.to_numpy() ^ np.uint64(seed)) / 2.0**64) < share
     return frame[kept].reset_index(drop=True)
 

@@ -63,9 +63,7 @@ def train(
         raise InputError(f"{data.name}: no row has status ok; there is nothing to learn from")
     few = [kind.name for kind, rows in tables.items() if len(np.unique(rows.shape[rows.ok])) < LEAST_SHAPES]
     if len(few) == len(tables):
-        raise InputError(
-            f"{data.name}: all rows have one shape; held-out errors and intervals need at least two"
-        )
+        raise InputError(f"{data.name}: all rows have one shape; errors and intervals need at least two")
     parts, cards = {}, {}
     kept = {kind: rows for kind, rows in tables.items() if kind.name not in few}
     total = len(kept) * 100

@@ -37,7 +37,7 @@ COMPLETE = "_SEER_COMPLETE"
     cls=LazyGroup,
     package="surrogate.cli",
     lazy=COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(package_name="seer-surrogate", prog_name="seer")
 def seer() -> None:

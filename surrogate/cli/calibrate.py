@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import (
-    GPU,
-    PATH,
-    bundle_path,
-    candidates_option,
-    output_option,
-    seed_option,
-    where_option,
-)
+from surrogate.cli.options import GPU, PATH, bundle_path, output_option, rows_options, seed_option
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,17 +26,14 @@ if TYPE_CHECKING:
     help="No DATA: choose the N problems to measure on --gpu, for `seer collect --plan`.",
 )
 @click.option("--gpu", metavar="G", type=GPU, help="The GPU that --plan is for.")
-@click.option(
-    "--library", metavar="NAME", default="cudnn", show_default=True, help="The library that --plan is for."
-)
+@click.option("--library", metavar="NAME", default="cudnn", help="The library that --plan is for.")
 @click.option(
     "--problems",
     type=PATH,
     metavar="FILE",
     help="Where --plan chooses: a table or list of problems; by default a sample of all kinds.",
 )
-@candidates_option
-@where_option
+@rows_options
 @seed_option
 @output_option("The bundle, or the plan, to write.")
 def command(

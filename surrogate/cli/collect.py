@@ -46,8 +46,8 @@ DEFAULT_SAMPLE = 1000
     help="About N problems: 45 % drawn over the whole domain, 25 % of the grids, 25 % of the networks,"
     " and anchors that come again and again. [1000, where no plan is named]",
 )
-@click.option("--shard", default="1/1", show_default=True, metavar="I/N", help="Measure the I-th of N parts.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Draws the sample and the order.")
+@click.option("--shard", default="1/1", metavar="I/N", help="Measure the I-th of N parts.")
+@click.option("--seed", type=int, default=0, help="Draws the sample and the order.")
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True),
@@ -151,19 +151,13 @@ def _device_name(options: dict[str, Any]) -> str:
     from surrogate.features.errors import InputError
 
     if str(options["output"]).endswith(".parquet"):
-        raise InputError(
-            "-o is a log of JSON lines; give RUN.jsonl, then `seer data merge RUN.jsonl -o DATA.parquet`"
-        )
+        raise InputError("-o is a log of JSON lines; give RUN.jsonl, which `seer data merge` makes a dataset")
     if options["heuristic_only"]:
         for name in ("recording", "minutes"):
             if options[name]:
-                raise InputError(
-                    f"--{name} goes with measuring, --heuristic-only measures nothing; leave it out"
-                )
+                raise InputError(f"--{name} goes with measuring, not with --heuristic-only; leave it out")
         if options["device"] not in (None, "cudnn"):
-            raise InputError(
-                f"--heuristic-only asks cuDNN, not --device {options['device']}; leave --device out"
-            )
+            raise InputError(f"--heuristic-only asks cuDNN alone; leave --device {options['device']} out")
         if not options["gpu"]:
             raise InputError("--heuristic-only needs --gpu G, the GPU to ask about; `seer gpus` lists them")
         return "cudnn"
@@ -186,9 +180,8 @@ def _source(options: dict[str, Any]) -> "PlanSource":
     recording = options["recording"] if unnamed else None
     sample = DEFAULT_SAMPLE if unnamed and recording is None else options["sample"]
     plan = {name: options[name] for name in ("file", "grid", "networks", "seed")}
-    return PlanSource(
-        **plan, sample=sample, recording=recording, settings=settings, shard=parse_shard(options["shard"])
-    )
+    plan |= {"sample": sample, "recording": recording, "shard": parse_shard(options["shard"])}
+    return PlanSource(**plan, settings=settings)
 
 
 def _heuristic_only(plan: "Plan", options: dict[str, Any]) -> tuple[str, int]:
@@ -201,12 +194,10 @@ def _heuristic_only(plan: "Plan", options: dict[str, Any]) -> tuple[str, int]:
 
 
 def _summary(output: str, outcome: "Outcome") -> str:
-    counts = (
-        ", ".join(f"{count} {status}" for status, count in sorted(outcome.statuses.items())) or "nothing new"
-    )
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(outcome.statuses.items()))
     parts = [
         f"{output}: {outcome.problems_done} of {outcome.problems_total} problems done",
-        f"measured {counts}",
+        f"measured {counts or 'nothing new'}",
         f"no algorithm ran: {outcome.last_reason}" if _nothing_ran(outcome) else "",
         outcome.wrong_timer,
         f"stopped: {outcome.stopped}, the same command goes on" if outcome.stopped else "",

@@ -6,15 +6,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import (
-    PATH,
-    candidate_option,
-    candidates_option,
-    device_option,
-    output_options,
-    show,
-    where_option,
-)
+from surrogate.cli.options import PATH, choice_option, fit_options, output_options, show
 from surrogate.features.errors import InputError
 
 FITS = ".fits"
@@ -24,42 +16,28 @@ FITS = ".fits"
 @click.command()
 @click.argument("data", required=False, type=PATH)
 @click.option("--also-train", multiple=True, type=PATH, help="More rows to train on, never judged.")
-@click.option(
+@choice_option(
     "--by",
-    type=click.Choice(["shape", "network", "gpu", "random"]),
-    default="shape",
-    show_default=True,
-    help="What a fold holds out; random rows flatter, and are there to show by how much.",
+    ("shape", "network", "gpu", "random"),
+    "What a fold holds out; random rows flatter, and are there to show by how much.",
+    "shape",
 )
-@click.option(
-    "--folds",
-    "folds_count",
-    default=10,
-    show_default=True,
-    type=click.IntRange(min=2),
-    help="Folds per seed.",
-)
-@click.option(
-    "--seeds", default=1, show_default=True, type=click.IntRange(min=1), help="Runs, each with its own folds."
-)
+@click.option("--folds", "folds_count", default=10, type=click.IntRange(min=2), help="Folds per seed.")
+@click.option("--seeds", default=1, type=click.IntRange(min=1), help="Runs, each with its own folds.")
 @click.option(
     "--models",
     metavar="A,B",
     multiple=True,
     help="Models to compare, separated by commas or by repeating the option; all by default.",
 )
-@click.option(
+@choice_option(
     "--tune",
-    type=click.Choice(["none", "light", "full"]),
-    default="none",
-    show_default=True,
-    help="Search settings inside the training part of every fold: 0, 12 or 60 trials.",
+    ("none", "light", "full"),
+    "Search settings inside the training part of every fold: 0, 12 or 60 trials.",
+    "none",
 )
-@device_option
-@candidates_option
-@candidate_option
-@where_option
-@click.option("-o", "--output", type=PATH, default="out", show_default=True, help="Folder to write.")
+@fit_options
+@click.option("-o", "--output", type=PATH, default="out", help="Folder to write.")
 @output_options
 def command(
     data: Path | None,

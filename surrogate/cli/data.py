@@ -73,10 +73,9 @@ def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv:
         show(records, as_json=as_json, as_csv=as_csv)
         return
     for path, found in described.items():
-        shared = [
-            name for name in _FACTS if name in found[0] and all(r.get(name) == found[0][name] for r in found)
-        ]
-        facts = ", ".join(f"{name} {plain(found[0][name])}" for name in shared)
+        first = found[0]
+        shared = [name for name in _FACTS if name in first and all(r.get(name) == first[name] for r in found)]
+        facts = ", ".join(f"{name} {plain(first[name])}" for name in shared)
         click.echo(_wrapped(f"{path}: {facts}", ""))
         counts = [{_SHORT.get(k, k): v for k, v in record.items() if k not in shared} for record in found]
         show(counts)

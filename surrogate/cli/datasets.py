@@ -46,13 +46,10 @@ def filtered(frame: pd.DataFrame, where: Sequence[str], name: str) -> pd.DataFra
     for condition in where:
         column, equals, wanted = condition.partition("=")
         if not equals:
-            raise InputError(
-                f"--where {condition!r} is not readable; write COLUMN=VALUE, as in --where dtype=fp32"
-            )
+            raise InputError(f"--where {condition!r} is not readable; write COLUMN=VALUE, as dtype=fp32")
         if column not in frame:
-            raise InputError(
-                f"{name}: no column {column!r} for --where{nearest(column, map(str, frame.columns))}"
-            )
+            hint = nearest(column, map(str, frame.columns))
+            raise InputError(f"{name}: no column {column!r} for --where{hint}")
         values = set(wanted.split(","))
         text = frame[column].map(_as_text)
         held = text.isin(values)

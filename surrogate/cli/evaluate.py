@@ -5,14 +5,13 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import PATH, bundle_path, candidates_option, output_options, show, where_option
+from surrogate.cli.options import PATH, bundle_path, output_options, rows_options, show
 
 
 @click.command()
 @click.argument("bundle")
 @click.argument("data", type=PATH)
-@candidates_option
-@where_option
+@rows_options
 @output_options
 def command(
     bundle: str, data: Path, candidates: str | None, where: tuple[str, ...], as_json: bool, as_csv: bool
@@ -28,8 +27,8 @@ def command(
       seer evaluate bundle run.parquet --where gpu=v100-sxm2-16gb
     """
     from surrogate.bundle.bundle import load
-    from surrogate.bundle.evaluate import evaluate
     from surrogate.cli.datasets import load as load_data
+    from surrogate.prediction.evaluate import evaluate
 
     records = evaluate(load(bundle_path(bundle)), load_data(data, candidates, where))
     if as_json or as_csv:
@@ -41,19 +40,13 @@ def command(
         for record in records
     }
     names = dict.fromkeys(name for figures in flat.values() for name in figures)
-    table = [
-        {"figure": name, **{column: figures.get(name) for column, figures in flat.items()}} for name in names
-    ]
-    show(table)
+    show([{"figure": name} | {part: figures.get(name) for part, figures in flat.items()} for name in names])
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
     """Figures by name, those of the intervals one by one for each GPU."""
-    figures = {
-        name: value
-        for name, value in record.items()
-        if name not in ("family", "part", "stratum", "intervals")
-    }
+    apart = ("family", "part", "stratum", "intervals")
+    figures = {name: value for name, value in record.items() if name not in apart}
     for row in record.get("intervals", []):
         figures[f"interval_coverage {row['gpu']}"] = row["coverage"]
         figures[f"interval_factor {row['gpu']}"] = row["interval_factor"]

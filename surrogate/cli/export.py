@@ -66,9 +66,7 @@ def command(
         library_version=library_version,
     )
     if not picks.feasible:
-        click.echo(
-            f"seer export: none of {len(picks.selections)} problems has a pick within the limits", err=True
-        )
+        click.echo(f"seer export: none of {len(picks.selections)} problems has a pick", err=True)
         sys.exit(1)
     write_text(output, export(picks, form))
     left = len(picks.infeasible)

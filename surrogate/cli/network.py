@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.options import GPU, PATH, output_options, show
-from surrogate.features.problem import DTYPES, LAYOUTS, MATHS
+from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
+from surrogate.network.network import FRAMEWORKS
 from surrogate.network.read import MAX_SIZE
 from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 
 if TYPE_CHECKING:
-    from surrogate.network.result import Baseline, NetworkTime
+    from surrogate.network.result import NetworkTime
 
+SIZE = click.IntRange(1, MAX_SIZE)
 SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
 """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
 
@@ -42,16 +44,27 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option(
     "--sweep-batch", metavar="N,N,…", callback=_sizes, help="Also these batch sizes; the best one is marked."
 )
-@click.option("--compare-gpus", metavar="A,B,…", default="", help="Also on these GPUs.")
+@click.option("--max-batch", is_flag=True, help="The largest batch that fits the GPU's memory.")
+@click.option("--compare-gpus", metavar="A,B,…", default="", show_default=False, help="Also on these GPUs.")
 @click.option(
-    "--dtype", type=click.Choice(list(DTYPES)), help="Element type in the place of the model's own."
+    "--dtype", type=click.Choice(list(ELEMENTS)), help="Element type in the place of the model's own."
 )
 @click.option(
     "--math", type=click.Choice(MATHS), help="Math type of convolutions  [default: by element type]"
 )
 @click.option("--layout", type=click.Choice(LAYOUTS), help="Layout of convolutions  [default: NCHW]")
+@click.option(
+    "--runtime",
+    type=click.Choice(("eager", "compiled")),
+    default="eager",
+    help="A kernel per operator, or chains of element-wise operators fused as torch.compile does.",
+)
 @click.option("--workspace-limit", metavar="SIZE", help="Most workspace of a convolution, as in 64MiB.")
 @click.option("--deterministic", is_flag=True, help="Only algorithms whose results repeat bit by bit.")
+@click.option("--prefill", metavar="TOKENS", type=SIZE, help="Language model: a prompt of so many tokens.")
+@click.option("--decode", metavar="CONTEXT", type=SIZE, help="Language model: a token behind such a context.")
+@click.option("--tensor-parallel", metavar="N", type=SIZE, help="Language model: on one of N GPUs.")
+@click.option("--library", type=click.Choice(FRAMEWORKS), help="Whose kernels  [default: the fastest's]")
 @click.option("--by-type", is_flag=True, help="A row per operator in the place of a row per layer.")
 @click.option("--figures", type=PATH, help="Folder for SVG figures.")
 @output_options
@@ -63,12 +76,18 @@ def command(
     dims: tuple[str, ...],
     training: bool,
     sweep_batch: tuple[int, ...],
+    max_batch: bool,
     compare_gpus: str,
     dtype: str | None,
     math: str | None,
     layout: str | None,
+    runtime: str,
     workspace_limit: str | None,
     deterministic: bool,
+    prefill: int | None,
+    decode: int | None,
+    tensor_parallel: int | None,
+    library: str | None,
     by_type: bool,
     figures: Path | None,
     as_json: bool,
@@ -77,18 +96,21 @@ def command(
     """Predict the time of every layer of a network, without running it.
 
     FILE is an .onnx or .pt2 file (weights are not needed), a table of problems (parquet, CSV, or a text file with a
-    problem per line), or module:callable, which imports your module and runs on fake tensors what callable returns:
-    (module, inputs). Layers are summed as if they ran one after another, as single kernels without fusion or gaps.
-    Operators that this package does not know are named, counted and in no sum. --json and --csv also give every layer's
-    interval, workspace, FLOPs, bytes and source.
+    problem per line), a language model's config.json from Hugging Face (with --prefill or --decode), or
+    module:callable, which imports your module and runs on fake tensors what callable returns: (module, inputs). Layers
+    are summed as if they ran one after another, as single kernels without gaps; --runtime compiled fuses what lies
+    between convolutions and products. Operators that this package does not know are named, counted and in no sum.
+    --json and --csv also give every layer's interval, workspace, FLOPs, bytes and source.
 
     Examples:
       seer network resnet50.onnx --gpu t4 --batch 8 --by-type
       seer network my_module:my_callable --gpu v100 --training
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
+      seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8
     """
+    from surrogate.network.fusion import compiled
     from surrogate.network.network import Network
-    from surrogate.network.predict import load_predictors, sweep_batches
+    from surrogate.network.predict import fastest_framework, largest_batch, load_predictors, sweep_batches
     from surrogate.network.read import read_network
     from surrogate.network.result import gpu_records, sweep_records
     from surrogate.prediction.results import parse_bytes
@@ -100,12 +122,22 @@ def command(
     named = _dims(dims)
 
     def read(size: int | None) -> Network:
-        return read_network(
-            source, batch=size, training=training, dims=named, dtype=dtype, math=math, layout=layout
-        )
+        network = read_network(
+            source, batch=size, training=training, dims=named, dtype=dtype, math=math, layout=layout,
+            prefill=prefill, decode=decode, tensor_parallel=tensor_parallel,
+        )  # fmt: skip
+        return compiled(network) if runtime == "compiled" else network
 
     network = read(batch)
-    predictors = load_predictors(gpu, bundle)
+    steps = bool(prefill or decode)
+    if steps and library is None:
+        library = fastest_framework(network, gpu)
+        click.echo(f"kernels: {library}'s", err=True)
+    predictors = load_predictors(gpu, bundle, library)
+    if max_batch:
+        if batch is not None:
+            raise click.UsageError("--max-batch finds the batch itself; leave out --batch")
+        network = read(largest_batch(read, predictors, **limits))
     time = predictors.time(network, **limits)
     sweep, compared = {}, []
     if sweep_batch:
@@ -121,7 +153,10 @@ def command(
     if compare_gpus and not others:
         raise click.UsageError(f"--compare-gpus {compare_gpus!r} names no GPU; write them as in v100,t4")
     if others:
-        compared = [time, *(load_predictors(name, bundle).time(network, **limits) for name in others)]
+        compared = [
+            time,
+            *(load_predictors(name, bundle, library).time(network, **limits) for name in others),
+        ]
     if figures:
         from surrogate.network.figures import write_figures
 
@@ -137,7 +172,7 @@ def command(
         rows = batches or gpus or (time.by_type() if by_type else [layer.to_dict() for layer in time.layers])
         show(rows, as_json=False, as_csv=True)
     else:
-        _print_report(time, batches, gpus, layers=not by_type)
+        _print_report(time, batches, gpus, layers=not by_type and not steps)
     if not time.layers:
         raise click.exceptions.Exit(1)
 
@@ -166,10 +201,11 @@ def _print_report(
     _section("algorithms", [_type(row) for row in time.by_algorithm()])
     classes = [{"class": name, **_percent(share)} for name, share in time.classes().items()]
     _section("convolutions by what bounds them", classes if time.by_algorithm() else [])
-    for baseline in time.baselines:
-        click.echo("\n" + wrapped(_saved(baseline), terminal_width()))
-    if time.by_algorithm():
-        click.echo(f"peak workspace: {time.peak_workspace_bytes / 2**20:.1f} MiB")
+    if own := time.heuristic:
+        share = 100 * own["saved_us"] / own["time_us"] if own["time_us"] else 0.0
+        saved = f"saved over the library's heuristic: {own['saved_us'] / 1e3:.3f} ms ({share:.1f} %)"
+        click.echo(f"\n{saved} of {own['convs']} convolutions, {own['unknown']} not known")
+    _section("total", [_totals(time)])
     _section("batches", [_sweep(row) for row in batches])
     _section("GPUs", [_sweep(row) for row in gpus])
     counted = {
@@ -194,6 +230,22 @@ def _type(row: dict[str, Any]) -> dict[str, Any]:
     return shown | {"%": round(100 * row["share"], 1), "GFLOP": row["flops"] / 1e9, "MB": row["bytes"] / 1e6}
 
 
+def _totals(time: "NetworkTime") -> dict[str, Any]:
+    """Parameters, multiply-adds, and memory by what holds it beside the GPU's."""
+    parameters = None if time.parameters is None else time.parameters / 1e6
+    shown = {"M parameters": parameters, "G multiply-adds": time.multiply_adds / 1e9}
+    shown |= {f"{name} GiB": size / 2**30 for name, size in time.memory.items()}
+    return shown | {
+        "memory GiB": _gib(time.memory_bytes),
+        "of": _gib(time.gpu_memory_bytes),
+        "fits": time.fits,
+    }
+
+
+def _gib(size: int | None) -> float | None:
+    return None if size is None else round(size / 2**30, 2)
+
+
 def _percent(shares: dict[str, float]) -> dict[str, float]:
     return {f"{name} %": round(100 * share, 1) for name, share in shares.items()}
 
@@ -205,15 +257,10 @@ def _sweep(row: dict[str, Any]) -> dict[str, Any]:
         "90 %": (row["lower_us"], row["upper_us"]),
         "samples_per_s": row["samples_per_s"],
         "coverage %": round(100 * row["coverage"], 1),
-        "MiB": row["peak_workspace_bytes"] / 2**20,
+        "GiB": _gib(row["memory_bytes"]),
+        "fits": row["fits"],
     }
+    if "gpu" in row:
+        shown["measured %"] = round(100 * row["measured_share"], 1)
     shown |= {"speedup": row["speedup"]} if "speedup" in row else {}
     return shown | ({"": "◀ best" if row["best"] else ""} if "best" in row else {})
-
-
-def _saved(baseline: "Baseline") -> str:
-    """One line: what the best algorithms save over others, and over how many convolutions that is known."""
-    share = 100 * baseline.saved_us / baseline.time_us if baseline.time_us else 0.0
-    missing = f", {baseline.unknown} not known" if baseline.unknown else ""
-    saved = f"{baseline.saved_us / 1e3:.3f} ms ({share:.1f} %)"
-    return f"saved over {baseline.name}: {saved} of {baseline.convs} convolutions{missing}"

@@ -12,32 +12,35 @@ from surrogate.report.tables import Table, terminal_width, to_csv, to_json
 
 PATH = click.Path(path_type=Path)
 data_argument = click.argument("data", nargs=-1, required=True, type=PATH)
-seed_option = click.option("--seed", default=0, show_default=True, help="Seed of folds, sampling and search.")
-candidates_option = click.option(
-    "--candidates",
-    type=click.Choice(["all", "listed"]),
-    help="How the table lists candidates, where the file does not say: all were tried, or a censored list.",
-)
-candidate_option = click.option(
-    "--candidate",
-    type=click.Choice(["algorithm", "solver"]),
-    default="algorithm",
-    show_default=True,
-    help="Choose among algorithms (each with its fastest solver) or among solvers.",
-)
-device_option = click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="Where XGBoost grows trees.",
-)
-where_option = click.option(
-    "--where",
-    metavar="COLUMN=VALUE",
-    multiple=True,
-    help="Keep only rows with this value; repeat for more columns, or VALUE,VALUE for either.",
-)
+seed_option = click.option("--seed", default=0, help="Seed of folds, sampling and search.")
+
+
+def choice_option(
+    name: str, choices: Sequence[str], text: str, default: str | None = None
+) -> Callable[..., Any]:
+    """An option that takes one of ``choices``."""
+    return click.option(name, type=click.Choice(choices), default=default, help=text)
+
+
+candidates_option = choice_option(
+    "--candidates", ("all", "listed"),
+    "How the table lists candidates, where the file does not say: all were tried, or a censored list.",
+)  # fmt: skip
+
+
+def rows_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--candidates`` and ``--where``: which rows of the data count, and how."""
+    text = "Keep only rows with this value; repeat for more columns, or VALUE,VALUE for either."
+    where = click.option("--where", metavar="COLUMN=VALUE", multiple=True, help=text)
+    return candidates_option(where(function))
+
+
+def fit_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--candidate``, ``--device`` and `rows_options`: what is fitted, and where."""
+    text = "Choose among algorithms (each with its fastest solver) or among solvers."
+    candidate = choice_option("--candidate", ("algorithm", "solver"), text, "algorithm")
+    device = choice_option("--device", ("cpu", "cuda"), "Where XGBoost grows trees.", "cpu")
+    return device(candidate(rows_options(function)))
 
 
 def output_option(text: str, required: bool = True) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import GPU, PATH, output_options, show
+from surrogate.cli.options import GPU, PATH, choice_option, output_options, show
 from surrogate.features.errors import InputError
 from surrogate.report.tables import Table
 
@@ -112,17 +112,17 @@ def command() -> None:
     """
 
 
-def _choice(name: str, choices: Sequence[str], default: str, text: str) -> Callable[..., Any]:
-    return click.option(name, type=click.Choice(choices), default=default, show_default=True, help=text)
-
-
 @command.command(
     short_help="The whole model: iterations, busy and idle time, layer types, copies; batch sweeps."
 )
 @click.argument("files", nargs=-1, required=True, type=PATH)
 @_part_options
-@_choice("--by", ("model", "layer", "type", "copy"), "model",
-         "The whole model, or a table of its layers, layer types or copies.")  # fmt: skip
+@choice_option(
+    "--by",
+    ("model", "layer", "type", "copy"),
+    "The whole model, or a table of its layers, layer types or copies.",
+    "model",
+)
 @click.option("--batch", type=click.IntRange(min=1), multiple=True,
               help="Batch size of each file, where no shape tells.")  # fmt: skip
 @_gpu
@@ -145,9 +145,7 @@ def summary(
     from surrogate.trace.profiling import profile
 
     if len(files) > 1 and (by != "model" or html):
-        raise InputError(
-            f"{len(files)} files make one table of batch sizes; give one file with --by {by} or --html"
-        )
+        raise InputError(f"{len(files)} files make a table of batch sizes; give one with --by {by} or --html")
     profiles = [profile(_load(file, **part), gpu) for file in files]
     if len(files) > 1:
         sweep = tables.batch_sweep(profiles, batch).top(top)
@@ -175,8 +173,12 @@ def summary(
 @command.command(short_help="Kernels by name, layer or type, with occupancy, roofline and bound.")
 @_file
 @_part_options
-@_choice("--by", ("name", "layer", "type", "model"), "name",
-         "One row per kernel name, layer, layer type, or for the whole model.")  # fmt: skip
+@choice_option(
+    "--by",
+    ("name", "layer", "type", "model"),
+    "One row per kernel name, layer, layer type, or for the whole model.",
+    "name",
+)
 @_gpu
 @_top
 @_html
@@ -206,7 +208,9 @@ def kernels(
 @command.command(short_help="The across-stack profile: model, layers, operators, calls, kernels.")
 @_file
 @_part_options
-@_choice("--level", ("model", "layer", "operator", "call", "kernel"), "layer", "The deepest level to show.")
+@choice_option(
+    "--level", ("model", "layer", "operator", "call", "kernel"), "The deepest level to show.", "layer"
+)
 @_top
 @_html
 @output_options
@@ -277,9 +281,9 @@ def simulate(file: Path, as_json: bool, as_csv: bool, **part: Any) -> None:
 @_part_options
 @click.option("--gpu", metavar="G", type=GPU, help="The GPU asked about (gpu, amp-roofline).")
 @click.option("--own-gpu", metavar="G", help="The GPU of the trace, where it names none or another.")
-@click.option("--workers", type=click.IntRange(min=1), default=8, show_default=True, help="Of data-parallel.")
-@click.option("--bandwidth", type=float, default=10.0, show_default=True, metavar="GB/s", help="Per link.")
-@click.option("--latency", type=float, default=10.0, show_default=True, metavar="US", help="µs per step.")
+@click.option("--workers", type=click.IntRange(min=1), default=8, help="Of data-parallel.")
+@click.option("--bandwidth", type=float, default=10.0, metavar="GB/s", help="Per link.")
+@click.option("--latency", type=float, default=10.0, metavar="US", help="µs per step.")
 @click.option("--bundle", type=PATH, help="A fitted bundle for best-convolution.")
 @click.option("--function", "functions", multiple=True, metavar="MODULE:CALLABLE",
               help="Your own: imported, called with the graph, returns one. Repeatable.")  # fmt: skip

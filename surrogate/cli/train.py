@@ -6,31 +6,19 @@ from typing import Any
 import click
 
 from surrogate.cli.info import held_out_record
-from surrogate.cli.options import (
-    PATH,
-    candidate_option,
-    candidates_option,
-    data_argument,
-    device_option,
-    output_option,
-    seed_option,
-    where_option,
-)
+from surrogate.cli.options import PATH, data_argument, fit_options, output_option, seed_option
 from surrogate.features.errors import InputError
 
 
 @click.command()
 @data_argument
 @click.option(
-    "--model",
-    metavar="NAME",
-    help="The model to fit.  [default: boosted-terms, or what --params is for]",
+    "--model", metavar="NAME", help="The model to fit.  [default: boosted-terms, or what --params is for]"
 )
 @click.option(
     "--tune",
     "trials",
     default=0,
-    show_default=True,
     type=click.IntRange(min=0),
     help="Settings to search first, within the data, held out by shape.",
 )
@@ -43,10 +31,7 @@ from surrogate.features.errors import InputError
     metavar="[ADDRESS]",
     help="For tables beyond one machine's memory: the workers of a Dask cluster at ADDRESS, or of this machine.",
 )
-@device_option
-@candidate_option
-@candidates_option
-@where_option
+@fit_options
 @seed_option
 @output_option("The bundle, a folder.")
 def command(
@@ -85,9 +70,8 @@ def command(
         if cluster is not None:
             from surrogate.bundle.dask_train import train_on_dask
 
-            bundle = train_on_dask(
-                data, cluster or None, candidates=candidates or "all", progress=step, **settings
-            )
+            settings |= {"candidates": candidates or "all", "progress": step}
+            bundle = train_on_dask(data, cluster or None, **settings)
         else:
             bundle = train(load_all(data, candidates, where), trials=trials, progress=step, **settings)
     save(bundle, output)
@@ -106,7 +90,7 @@ def command(
 
 def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple[str, dict[str, Any]]:
     """The model to train and its settings, from the options that name them."""
-    from surrogate.evaluation.tune import read_settings
+    from surrogate.evaluation.settings import read_settings
     from surrogate.models import DEFAULT_MODEL
 
     if params_file is None:

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.options import (
-    candidate_option,
-    candidates_option,
+    choice_option,
     data_argument,
-    device_option,
+    fit_options,
     output_option,
     output_options,
     seed_option,
     show,
-    where_option,
 )
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 @click.option(
     "--storage",
     default="tune.journal",
-    show_default=True,
     metavar="FILE|URL",
     help="Where the study lives: a journal file, journal:///PATH, sqlite:///PATH or postgresql://USER@HOST/DATABASE.",
 )
@@ -36,20 +33,14 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="Trials of the study in all, by all workers and runs together.",
 )
-@click.option(
-    "--model", metavar="NAME", default="boosted-terms", show_default=True, help="The model to tune."
-)
-@click.option(
+@click.option("--model", metavar="NAME", default="boosted-terms", help="The model to tune.")
+@choice_option(
     "--objective",
-    type=click.Choice(["time", "choice", "both"]),
-    default="both",
-    show_default=True,
-    help="Minimise the log error of times, the log slowdown of choices, or the slowdown and half the mean error.",
+    ("time", "choice", "both"),
+    "Minimise the log error of times, the log slowdown of choices, or the slowdown and half the mean error.",
+    "both",
 )
-@candidate_option
-@candidates_option
-@where_option
-@device_option
+@fit_options
 @seed_option
 @click.option(
     "--timeout",
@@ -85,7 +76,9 @@ def command(
       seer tune run.parquet --storage sqlite:///study.db --trials 50
     """
     from surrogate.cli.datasets import load_all, progress_bar
-    from surrogate.evaluation.tune import shown, tune, write_settings
+    from surrogate.evaluation.settings import write_settings
+    from surrogate.evaluation.storage import shown
+    from surrogate.evaluation.tune import tune
     from surrogate.models import model_class
 
     dataset = load_all(data, candidates, where)

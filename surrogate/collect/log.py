@@ -75,9 +75,7 @@ class Header:
     def from_dict(cls, values: Mapping[str, Any], path: Path) -> Self:
         """The inverse of `to_dict`; a foreign file or a newer schema raises `InputError`."""
         if values.get("kind") != HEADER:
-            raise InputError(
-                f"{path}: its first line is no header of a run; a run is what `seer collect -o` writes"
-            )
+            raise InputError(f"{path}: its first line is no header of a run of `seer collect`")
         if values["schema"] > SCHEMA_VERSION:
             raise InputError(
                 f"{path}: written with schema {values['schema']}, this release reads up to {SCHEMA_VERSION};"
@@ -178,9 +176,7 @@ class RunLog:
                 self.header = contents.header
                 conflict = contents.header.conflict(header)
                 if conflict:
-                    raise InputError(
-                        f"{self.path}: {conflict}; give another -o, or repeat the run's own command"
-                    )
+                    raise InputError(f"{self.path}: {conflict}; give another -o, or the run's own command")
                 self._file.truncate(contents.whole_bytes)
                 self._end = contents.whole_bytes
             self.records = contents.records

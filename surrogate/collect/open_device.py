@@ -47,13 +47,11 @@ def open_device(name: str, *, recording: str | Path | None = None, caps: Caps | 
     raise InputError(f"device {name!r} is unknown; known: {', '.join(DEVICES)}")
 
 
-def open_operators(name: str) -> Any:
-    """The operators' device: cuDNN's GPU in a process of its own, or this CPU."""
-    if name == "cudnn":
-        return WorkerOperators(command_for("operators"))
-    from surrogate.collect.operators.cpu import CpuOperators
-
-    return CpuOperators()
+def open_operators(name: str) -> WorkerOperators:
+    """The operators' device: cuDNN's GPU in a process of its own. Raises `InputError` for another."""
+    if name != "cudnn":
+        raise InputError(f"operators are not measured on device {name}; give --device cudnn")
+    return WorkerOperators(command_for("operators"))
 
 
 def command_for(device: str, *words: str) -> list[str]:

@@ -145,9 +145,7 @@ def build(
     chosen = spread(pool, min(MAX_ANCHORS, int(len(kept) / count * ANCHOR_SHARE)))
     mine = _with_anchors(in_hash_order(kept, seed)[index - 1 :: count], chosen)
     if not mine:
-        raise InputError(
-            f"shard {index}/{count} of {len(kept)} problems is empty; use at most {len(kept)} shards"
-        )
+        raise InputError(f"shard {index}/{count} is empty; use at most {len(kept)} shards")
     digest = _digest(kept, chosen, seed, caps)
     return Plan(tuple(mine), description, seed, shard, digest, left_out, caps)
 
@@ -176,9 +174,8 @@ def unique(problems: Iterable[PlannedProblem]) -> list[PlannedProblem]:
         if known is None:
             distinct[problem.conv] = problem
         elif not set(problem.networks) <= set(known.networks):
-            distinct[problem.conv] = replace(
-                known, networks=tuple(dict.fromkeys(known.networks + problem.networks))
-            )
+            networks = tuple(dict.fromkeys(known.networks + problem.networks))
+            distinct[problem.conv] = replace(known, networks=networks)
     return list(distinct.values())
 
 
@@ -200,9 +197,7 @@ def _with_anchors(
 ) -> list[PlannedProblem]:
     """``problems`` with each anchor's visits strewn evenly over the whole length, and nowhere else."""
     anchored = {anchor.conv for anchor in anchors}
-    placed = [
-        (float(index), problem) for index, problem in enumerate(problems) if problem.conv not in anchored
-    ]
+    placed = [(float(i), problem) for i, problem in enumerate(problems) if problem.conv not in anchored]
     for visit in range(ANCHOR_VISITS if anchors else 0):
         for number, anchor in enumerate(anchors):
             fraction = (visit + (number + 0.5) / len(anchors)) / ANCHOR_VISITS

@@ -9,7 +9,7 @@ from typing import Any
 from surrogate.collect.networks import network_problems
 from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, require_known
 
 BATCH = 128
 GEMM_CHANNELS = (3, 16, 64, 128, 512, 1024)
@@ -41,10 +41,8 @@ ALL = "seer"
 
 def grid_problems(name: str) -> list[PlannedProblem]:
     """The problems of one grid, or of all under the name ``seer``; an unknown name raises `InputError`."""
+    require_known("grid", name, (ALL, *GRIDS))
     names = tuple(GRIDS) if name == ALL else (name,)
-    if name != ALL and name not in GRIDS:
-        known = (ALL, *GRIDS)
-        raise InputError(f"grid {name!r} is unknown; known: {', '.join(known)}{nearest(name, known)}")
     problems: list[PlannedProblem] = []
     for member in names:
         channels, sizes, filters, strides, pad = GRIDS[member]
@@ -88,9 +86,7 @@ class PlanSource:
         named += ["networks"] if self.networks else []
         if len(named) != 1:
             came = " and ".join(named) or "none"
-            raise InputError(
-                f"{came} came as the plan; name one of --plan FILE, --grid seer, --networks, --sample N"
-            )
+            raise InputError(f"{came} came as the plan; name one of --plan, --grid, --networks, --sample")
         problems, anchors = self._problems(caps)
         under: Any = {"seed": self.seed, "caps": caps, "settings": self.settings, "shard": self.shard}
         return build(problems, description=named[0], anchors=anchors, **under)

@@ -120,9 +120,8 @@ def run(
     cupti = log.header.device.properties.get("timer") == "cupti"
     timed = state.timers.total() - state.timers[""]
     fallen_back = state.timers["events"] / timed if cupti and timed else 0.0
-    return Outcome(
-        len(state.done & planned), len(plan), state.statuses, stopped, state.last_reason, fallen_back
-    )
+    done = len(state.done & planned)
+    return Outcome(done, len(plan), state.statuses, stopped, state.last_reason, fallen_back)
 
 
 def _problem(

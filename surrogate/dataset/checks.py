@@ -155,9 +155,8 @@ def _number(values: pd.Series, column: str, name: str) -> pd.Series:
     except (TypeError, ValueError):
         numbers = pd.to_numeric(values, errors="coerce")
         row = int(np.flatnonzero((numbers.isna() & values.notna()).to_numpy())[0])
-        raise InputError(
-            f"{name}: row {row}: {column} is {values.tolist()[row]!r}; a number is needed"
-        ) from None
+        value = values.tolist()[row]
+        raise InputError(f"{name}: row {row}: {column} is {value!r}; a number is needed") from None
 
 
 def _whole(values: pd.Series, column: str, name: str) -> pd.Series:

@@ -65,9 +65,8 @@ def read_list(path: str | Path) -> list[Listed]:
 
 def read_convs(path: str | Path) -> list[Conv]:
     """The distinct convolutions of a file, in its order. Raises `InputError` like `read_list`."""
-    return list(
-        dict.fromkeys(listed.problem for listed in read_list(path) if isinstance(listed.problem, Conv))
-    )
+    problems = (listed.problem for listed in read_list(path))
+    return list(dict.fromkeys(problem for problem in problems if isinstance(problem, Conv)))
 
 
 def _listed(path: Path) -> Iterator[Listed]:
@@ -132,9 +131,7 @@ def _csv(path: Path, lines: list[tuple[int, str]]) -> Iterator[tuple[str, dict[s
         _require_sizes(header, f"{path}:{lines[0][0]}")
         for (number, _), values in zip(lines[1:], cells, strict=True):
             if len(values) != len(header):
-                raise InputError(
-                    f"{path}:{number}: {len(values)} values for {len(header)} columns; give one for each"
-                )
+                raise InputError(f"{path}:{number}: {len(values)} values for {len(header)} columns")
             row = {name: text.strip() for name, text in zip(header, values, strict=True) if text.strip()}
             yield f"line {number}", row
     except (csv.Error, ValueError) as error:
@@ -159,9 +156,7 @@ def _json_object(line: str, path: Path, number: int) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}:{number}: not JSON ({error}); each line is one object") from None
     if not isinstance(value, dict):
-        raise InputError(
-            f"{path}:{number}: {type(value).__name__} came; each line is one object with problem columns"
-        )
+        raise InputError(f"{path}:{number}: {type(value).__name__} came; a line is an object of columns")
     return value
 
 
@@ -242,9 +237,7 @@ def numbered_problems(lines: Iterable[tuple[int, str]], path: Path | str) -> lis
     if not problems:
         raise InputError(f"{path}: holds no problem; {_NUMBERS}")
     if declared is not None and declared != len(problems):
-        raise InputError(
-            f"{path}: its first line counts {declared}, but {len(problems)} problems follow; correct it"
-        )
+        raise InputError(f"{path}: counts {declared} in its first line, but {len(problems)} problems follow")
     return problems
 
 

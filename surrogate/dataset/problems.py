@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.store import Dataset
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import Family
 from surrogate.features.gpu import canonical
 from surrogate.features.text import version_number
@@ -57,9 +57,8 @@ def shape_names(frame: pd.DataFrame, kind: Family) -> np.ndarray:
 
 def candidate_names(frame: pd.DataFrame, kind: Family) -> np.ndarray:
     """(rows,) text: library, what the family adds, algorithm (and solver, where the table has them)."""
-    return joined(
-        frame, ("library", *kind.candidate_key, *(("solver",) if "solver" in frame else ()))
-    ).to_numpy()
+    solver = ("solver",) if "solver" in frame else ()
+    return joined(frame, ("library", *kind.candidate_key, *solver)).to_numpy()
 
 
 def strata(frame: pd.DataFrame, kind: Family) -> np.ndarray:
@@ -144,10 +143,9 @@ def candidate_frame(data: Dataset, candidate: str) -> pd.DataFrame:
 
     Raises `InputError` for another ``candidate``, and for solvers that the table does not name.
     """
+    require_known("candidate", candidate, ("algorithm", "solver"))
     if candidate == "algorithm":
         return fastest_solver(data.frame)
-    if candidate != "solver":
-        raise InputError(f"candidate {candidate!r} is unknown; known: algorithm, solver")
     if "solver" not in data.frame:
         raise InputError("candidate solver needs a `solver` column, which this table lacks; use algorithm")
     return data.frame

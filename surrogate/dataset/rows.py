@@ -87,9 +87,8 @@ def rows_of(
     if kind is None:
         kinds = families_of(table)
         if len(kinds) != 1:
-            raise InputError(
-                f"a table of one family is needed; this one has {', '.join(k.name for k in kinds)}"
-            )
+            names = ", ".join(each.name for each in kinds)
+            raise InputError(f"a table of one family is needed; this one has {names}")
         kind = kinds[0]
     frame = table
     width = len(kind.column_names) + len(CONTEXT_NAMES)
@@ -116,9 +115,8 @@ def rows_of(
             workspace[at] = bytes_needed
     versions = {version: version_column(version) for version in frame["library_version"].unique()}
     features[:, -1] = frame["library_version"].map(versions)
-    measured = (
-        frame["time_us"].to_numpy(dtype=np.float64) if "time_us" in frame else np.full(len(frame), np.nan)
-    )
+    times = frame["time_us"] if "time_us" in frame else pd.Series(np.nan, index=frame.index)
+    measured = times.to_numpy(dtype=np.float64)
     status = (frame["status"] == "ok").to_numpy() if "status" in frame else np.isfinite(measured)
     return Rows(
         kind,

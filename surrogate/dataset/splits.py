@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.problems import codes, device_names, joined, shape_names
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import Family
 
 SPLITS = ("shape", "network", "gpu", "random")
@@ -52,14 +52,10 @@ def folds(by: str, kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: 
     shape of the held networks leaves training), ``gpu`` (one GPU each), ``random`` (rows; flatters, for comparison).
     Raises `InputError` for an unknown split, or one that the table cannot carry.
     """
-    makers: dict[str, Callable[..., list[Fold]]] = {
-        "shape": _by_shape,
-        "network": _by_network,
-        "gpu": _by_gpu,
-        "random": _by_row,
-    }
-    if by not in makers:
-        raise InputError(f"split {by!r} is unknown; known: {', '.join(SPLITS)}")
+    makers: dict[str, Callable[..., list[Fold]]] = dict(
+        zip(SPLITS, (_by_shape, _by_network, _by_gpu, _by_row), strict=True)
+    )
+    require_known("split", by, SPLITS)
     if count < 2:
         raise InputError(f"{count} fold{'s' * (count != 1)}: at least 2 are needed")
     return makers[by](kind, main, also, count, seed)
@@ -113,9 +109,8 @@ def _by_network(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int
 def _by_gpu(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
     del kind, count, seed  # one round per GPU, nothing is drawn
     here, everywhere = device_names(main), device_names(pd.concat([main, also]))
-    shown = dict(
-        zip(here[::-1], main["gpu"].astype(str).to_numpy()[::-1], strict=True)
-    )  # as the table first spells it
+    spelt = main["gpu"].astype(str).to_numpy()
+    shown = dict(zip(here[::-1], spelt[::-1], strict=True))  # as the table first spells it
     if len(shown) < 2:
         raise InputError(f"the table has one GPU ({shown[here[0]]}); a split by gpu needs at least 2")
     return [
@@ -129,9 +124,8 @@ def _by_row(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, se
     label = np.random.default_rng(seed).permutation(len(main)) % count
     key = [*kind.row_key, *(["solver"] if "solver" in main and "solver" in also else [])]
     label_of = dict(zip(joined(main, key), label.tolist(), strict=True)) if len(also) else {}
-    extra = np.array(
-        [label_of.get(name, count) for name in joined(also, key)] if len(also) else [], dtype=int
-    )
+    further = joined(also, key) if len(also) else ()
+    extra = np.array([label_of.get(name, count) for name in further], dtype=int)
     everywhere = np.concatenate([label, extra])
     return [Fold(str(f), np.flatnonzero(everywhere != f), np.flatnonzero(label == f)) for f in range(count)]
 

@@ -11,7 +11,7 @@ import pandas as pd
 from surrogate.dataset.checks import Violation, check, normalise
 from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION
 from surrogate.dataset.files import atomic_path
-from surrogate.features.errors import InputError, require_regular
+from surrogate.features.errors import InputError, require_known, require_regular
 from surrogate.features.gpu import Gpu, cpu_device
 
 METADATA_KEY = b"seer_surrogate"
@@ -69,7 +69,7 @@ def read_table(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     if not path.is_file():
         what = "a folder, no file" if path.is_dir() else "no such file"
         raise InputError(
-            f"{path}: {what}; give a parquet dataset, or make one with `seer import` or `seer collect`"
+            f"{path}: {what}; give a parquet dataset; `seer import` and `seer collect` make some"
         )
     frame, stored_metadata = _read_parquet(path)
     if frame.empty:
@@ -88,9 +88,7 @@ def _read_parquet(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
             file = pq.ParquetFile(raw)
             declared = file.metadata.num_rows * file.metadata.num_columns * 8
             if declared > MAX_BYTES:
-                raise InputError(
-                    f"{path}: declares {declared:,} bytes of values; at most {MAX_BYTES:,} are read"
-                )
+                raise InputError(f"{path}: declares {declared:,} bytes; at most {MAX_BYTES:,} are read")
             table = file.read()
         names = [name for name in table.column_names if not name.startswith("__index_level_")]
         if len(set(names)) < len(names):
@@ -106,9 +104,7 @@ def _read_parquet(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
 def _refuse_text(path: Path) -> None:
     """Tell the way from the text files that users have, a run's log or a CSV table, to a dataset."""
     if path.suffix == ".jsonl":
-        raise InputError(
-            f"{path}: a run's log; make a dataset of it: `seer data merge {path} -o DATA.parquet`"
-        )
+        raise InputError(f"{path}: a run's log; make it a dataset: `seer data merge {path} -o DATA.parquet`")
     if path.suffix in (".csv", ".tsv", ".txt", ".json", ".xls", ".xlsx"):
         raise InputError(
             f"{path}: a dataset is parquet; `seer import` reads the formats that it knows, and pandas writes"
@@ -124,9 +120,7 @@ def _metadata(stored: bytes | None, path: Path) -> dict[str, Any]:
         version = int(metadata["schema"])
         devices_in(metadata)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise InputError(
-            f"{path}: its metadata is unreadable; write it again with `seer data merge`"
-        ) from None
+        raise InputError(f"{path}: unreadable metadata; write it again with `seer data merge`") from None
     if version > SCHEMA_VERSION:
         raise InputError(
             f"{path}: written with schema {version}, this release reads up to {SCHEMA_VERSION}; upgrade seer-surrogate"
@@ -144,8 +138,7 @@ def read_dataset(path: str | Path, *, candidates: str | None = None) -> Dataset:
     frame = normalise(frame, str(path))
     _refuse(check(frame), path)
     chosen = candidates or metadata.get("candidates", "all")
-    if chosen not in CANDIDATES:
-        raise InputError(f"{path}: candidates {chosen!r} is unknown; known: {', '.join(CANDIDATES)}")
+    require_known(f"{path}: candidates", chosen, CANDIDATES)
     beside = kernels_path(path)
     kernels = read_table(beside)[0] if beside.is_file() else None
     return Dataset(frame, chosen, Path(path).name, metadata, kernels)

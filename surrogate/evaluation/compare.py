@@ -32,7 +32,7 @@ from surrogate.evaluation.comparison import (
 from surrogate.evaluation.judge import Choice
 from surrogate.evaluation.scorecard import Judged
 from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, tuned
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import Family
 from surrogate.models import MODELS, Support, TimeModel, model_class, model_frame
 
@@ -96,8 +96,7 @@ def compare(
     `InputError` where the data cannot carry the comparison.
     """
     classes = [model_class(name) for name in dict.fromkeys(models)] if models else list(MODELS.values())
-    if tune not in TUNE_TRIALS:
-        raise InputError(f"tune {tune!r} is unknown; known: {', '.join(TUNE_TRIALS)}")
+    require_known("tune", tune, TUNE_TRIALS)
     main, *others = (as_dataset(part) for part in (data, *also_train))
     frames = [model_frame(part, candidate) for part in (main, *others)]
     devices = {name: gpu for part in (*others, main) for name, gpu in part.devices.items()}
@@ -157,9 +156,7 @@ def _run(
     A fit has its share of the cores, because two that want all of them slow each other down. A model that the data
     cannot carry is left out with its reason. Raises `InputError` where none can be fitted.
     """
-    rounds = [
-        (seed, number, fold) for seed, folds in enumerate(part.rounds) for number, fold in enumerate(folds)
-    ]
+    rounds = [(seed, i, fold) for seed, folds in enumerate(part.rounds) for i, fold in enumerate(folds)]
     cores = usable_cores()
     alone = device != "cpu" or tune != "none"  # one GPU; Optuna changes the process's warnings
     workers = 1 if alone else min(cores, len(rounds), MAX_WORKERS)

@@ -114,9 +114,8 @@ def choice_rows(
                 continue
             for model, choices in picks.items():
                 where = {"model": model, "family": kind.name, "stratum": grouping, "gpu": gpu}
-                rows.append(
-                    where | _choice_row(judged, choices, picks, part, weights, reasons.get(model, ""))
-                )
+                reason = reasons.get(model, "")
+                rows.append(where | _choice_row(judged, choices, picks, part, weights, reason))
     return rows
 
 
@@ -196,9 +195,7 @@ def time_rows(
         parts += [(blank | {column: str(value)}, values == value) for value in sorted(set(values))]
     found = []
     for model, runs in predictions.items():
-        known = (
-            np.logical_and.reduce([np.isfinite(run) for run in runs]) if runs else np.zeros(len(rows), bool)
-        )
+        known = np.isfinite(runs).all(axis=0) if runs else np.zeros(len(rows), bool)
         if not known.any():
             missing = {"n": 0, "shapes": 0, "reason": reasons.get(model, "it predicts none of these rows")}
             found.append({"model": model, "population": ALL, **blank, **missing})
@@ -209,9 +206,8 @@ def time_rows(
                 if len(counted):
                     shapes = len(np.unique(rows.shape[counted]))
                     errors = _mean_errors([run[counted] for run in runs], rows.time_us[counted])
-                    found.append(
-                        {"model": model, "population": population, **where, "shapes": shapes, **errors}
-                    )
+                    named = {"model": model, "population": population, **where}
+                    found.append({**named, "shapes": shapes, **errors})
     return found
 
 

@@ -6,10 +6,8 @@ that processes and machines share.
 """
 
 import hashlib
-import json
 import signal
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,130 +19,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.files import write_text
-from surrogate.dataset.problems import judged_rows, shape_names
 from surrogate.dataset.rows import Rows, rows_of
-from surrogate.dataset.splits import fold_labels
 from surrogate.dataset.store import Dataset, as_dataset
-from surrogate.evaluation.judge import Candidates, choose
-from surrogate.features.errors import InputError, nearest, read_bounded
+from surrogate.evaluation.inner_folds import INNER_FOLDS, InnerFolds
+from surrogate.evaluation.settings import Settings
+from surrogate.evaluation.storage import opened, shown
+from surrogate.features.errors import InputError
 from surrogate.models import DEFAULT_MODEL, TimeModel, model_class, model_frame
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.storages import BaseStorage
 
-OBJECTIVES = ("time", "choice", "both")
 DEFAULT_OBJECTIVE = "both"
-INNER_FOLDS = 3
 TUNE_TRIALS = {"none": 0, "light": 12, "full": 60}
 """Trials per fit of ``seer compare --tune``."""
-TIME_WEIGHT = 0.5
-"""Weight of the mean absolute log error in ``both``: the slowdown alone is too noisy to choose by.
-
-Ten random settings of boosted-terms, valued inside 1,506 shapes of MIOpen's find-db (MI210) and judged on 4,257 others:
-the rank correlation with the slowdown outside was 0.30 for the slowdown inside, 0.61 for the root mean square error,
-0.81 for the mean absolute error, 0.82 for ``both``; that with the mean absolute error outside −0.04, 0.37, 0.88, 0.75.
-"""
 LEAST_FOR_IMPORTANCE = 10
 """Completed trials below which shares of the variance are noise."""
 IDENTITY = "seer"
 """User attribute of a study: what it was made for."""
 DEFAULT_STORAGE = "tune.journal"
-SCHEMES = ("journal", "sqlite", "postgresql")
-LOCK_WAIT = {"connect_args": {"timeout": 30}}  # seconds in which SQLite waits for another worker's write
-FORMS = "a file name, journal:///PATH, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
-HEARTBEAT_S = 30
-"""How often a worker on a database says that it lives; after three times as long its trial is tried again."""
-RETRIES = 3
-OPEN_ATTEMPTS = 4
-SETTINGS_SCHEMA = 1
-"""Version of the settings file. History: 1, the first."""
-MAX_SETTINGS_BYTES = 1 << 20
-
 Progress = Callable[[int, int, str], None]
 """Called with (trials finished, trials in all, the best so far)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Losses over held-out rows.
-
-    ``time`` root mean square log error; ``absolute`` mean absolute log error; ``choice`` mean log slowdown, averaged
-    within shapes and then over them as the primary figure of `seer compare` is (NaN where nothing could be chosen).
-    """
-
-    time: float
-    absolute: float
-    choice: float
-
-    def value(self, objective: str) -> float:
-        """The one number to minimise; without a choice ``both`` is its part of the time error alone."""
-        if objective == "both":
-            return TIME_WEIGHT * self.absolute + (0.0 if np.isnan(self.choice) else self.choice)
-        return self.time if objective == "time" else self.choice
-
-
-@dataclass(frozen=True)
-class InnerFolds:
-    """Training rows dealt into folds by shape; ``label`` (rows,) the fold, ``judged`` (rows,) rows of a choice.
-
-    A choice is made among the measured candidates of a problem, if at least two are ok at its newest library version.
-    """
-
-    rows: Rows
-    label: np.ndarray
-    judged: np.ndarray
-
-    @classmethod
-    def of(cls, rows: Rows, seed: int) -> "InnerFolds":
-        """Folds by hashing the shapes with the seed."""
-        label = fold_labels(shape_names(rows.frame, rows.family), INNER_FOLDS, seed)
-        return cls(rows, label, judged_rows(rows.frame, rows.family, "listed") & rows.ok)
-
-    @property
-    def can_hold_out(self) -> bool:
-        """True where the ok rows have two shapes or more."""
-        return len(np.unique(self.label[self.rows.ok])) > 1
-
-    def require(self, objective: str) -> None:
-        """Raise `InputError` where ``objective`` is unknown or these rows cannot give it."""
-        if objective not in OBJECTIVES:
-            raise InputError(f"objective {objective!r} is unknown; known: {', '.join(OBJECTIVES)}")
-        if objective == "choice" and not self.judged.any():
-            raise InputError("no problem has two measured candidates to choose from; use objective time")
-
-    def losses(self, model: TimeModel) -> Iterator[Loss]:
-        """The loss over the folds so far, after each fold in which something could be trained and held out."""
-        errors, slowdowns = [], []
-        for fold in range(INNER_FOLDS):
-            train = self.rows.take(self.label != fold)
-            outside = np.flatnonzero((self.label == fold) & self.rows.ok)
-            held = self.rows.take(outside)
-            if not train.ok.any() or not len(held):
-                continue
-            predicted = model.fit(train).predict(held)
-            applies = np.isfinite(predicted)
-            errors.append(np.log(predicted[applies] / held.time_us[applies]))
-            slowdowns.append(_log_slowdowns(predicted, held, self.judged[outside]))
-            error, slowdown = np.concatenate(errors), np.concatenate(slowdowns)
-            yield Loss(
-                float(np.sqrt(np.mean(error**2))) if len(error) else np.inf,
-                float(np.abs(error).mean()) if len(error) else np.inf,
-                float(slowdown.mean()) if len(slowdown) else np.nan,
-            )
-
-
-def _log_slowdowns(predicted_us: np.ndarray, held: Rows, judged: np.ndarray) -> np.ndarray:
-    """(shapes,) mean log slowdown of the picks over each shape's problems, among the ``judged`` rows."""
-    if not judged.any():
-        return np.empty(0)
-    part = held.take(judged)
-    _, first, problem = np.unique(part.problem, return_index=True, return_inverse=True)
-    candidates = Candidates(problem, part.time_us, part.ok, part.order)
-    slowdown = choose(candidates, predicted_us[judged], part.ok).slowdown
-    shape = np.unique(part.shape[first], return_inverse=True)[1]
-    return np.bincount(shape, weights=np.log(slowdown)) / np.bincount(shape)
 
 
 def configured(cls: type[TimeModel], params: Mapping[str, Any], seed: int, device: str = "cpu") -> TimeModel:
@@ -210,53 +106,41 @@ def _search_method(seed: int | None) -> dict[str, Any]:
     return {"sampler": sampler, "pruner": optuna.pruners.MedianPruner(n_startup_trials=5)}
 
 
-class _HeldSignals:
-    """While entered, Ctrl-C and its like end a search from within the valuing of a trial, and nowhere else.
+@contextmanager
+def _held_signals() -> Iterator[Callable[[bool], None]]:
+    """Keeps Ctrl-C and its like from a search; what it gives is called with True where they may act, else with False.
 
-    Optuna closes a trial properly only if the exception comes from there. Elsewhere it can leave the heartbeat's thread
-    running, for which the interpreter then waits forever, or be raised in a finaliser, where Python drops it. The first
-    signal is kept until a trial's value begins, or the search is over; a second one acts at once.
+    Optuna closes a trial properly only if the exception comes from within its valuing. Elsewhere it can leave the
+    heartbeat's thread running, for which the interpreter then waits forever, or be raised in a finaliser, where Python
+    drops it. The first signal is kept until it may act, or the search is over; a second one acts at once.
     """
+    handlers: dict[int, Any] = {}
+    kept: list[int] = []
+    may_act = False
 
-    def __init__(self) -> None:
-        self._handlers: dict[int, Any] = {}
-        self._kept: int | None = None
-        self._may_raise = False
+    def handle(number: int, frame: FrameType | None) -> None:
+        kept.append(number)
+        if may_act or len(kept) > 1:
+            handlers[number](number, frame)
 
-    def __enter__(self) -> "_HeldSignals":
-        if threading.current_thread() is threading.main_thread():  # only there are handlers set, and run
-            for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-                number = getattr(signal, name, None)
-                if number is not None and callable(handler := signal.getsignal(number)):
-                    self._handlers[number] = handler
-                    signal.signal(number, self._handle)
-        return self
+    def allow(allowed: bool) -> None:
+        nonlocal may_act
+        may_act = allowed
+        if allowed and kept:
+            handlers[kept[0]](kept[0], None)
 
-    def __exit__(self, kind: object, *error: object) -> None:
-        for number, handler in self._handlers.items():
+    if threading.current_thread() is threading.main_thread():  # only there are handlers set, and run
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is not None and callable(handler := signal.getsignal(number)):
+                handlers[number] = handler
+                signal.signal(number, handle)
+    try:
+        yield allow
+    finally:
+        for number, handler in handlers.items():
             signal.signal(number, handler)
-        if kind is None:
-            self._raise_kept()
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        at_once = self._may_raise or self._kept is not None
-        self._kept = number
-        if at_once:
-            self._handlers[number](number, frame)
-
-    def _raise_kept(self) -> None:
-        if self._kept is not None:
-            self._handlers[self._kept](self._kept, None)
-
-    @contextmanager
-    def valuing(self) -> Iterator[None]:
-        """The valuing of one trial."""
-        self._may_raise = True
-        try:
-            self._raise_kept()
-            yield
-        finally:
-            self._may_raise = False
+    allow(True)
 
 
 @dataclass(frozen=True)
@@ -290,11 +174,6 @@ def _optimise(
     import optuna
 
     states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
-    signals = _HeldSignals()
-
-    def value(trial: Any) -> float:
-        with signals.valuing():
-            return valuing(trial)
 
     def show(study: "Study", trial: Any = None) -> None:
         del trial
@@ -306,17 +185,16 @@ def _optimise(
     show(study)
     if len(study.get_trials(deepcopy=False, states=states)) < trials:
         stop = optuna.study.MaxTrialsCallback(trials, states=states)
-        with signals:
+        with _held_signals() as allow:
+
+            def value(trial: Any) -> float:
+                try:
+                    allow(True)
+                    return valuing(trial)
+                finally:
+                    allow(False)
+
             study.optimize(value, timeout=timeout_s, callbacks=[show, stop])
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Hyperparameters of one model and where they come from: ``found`` says by which search, for people to read."""
-
-    model: str
-    params: dict[str, Any]
-    found: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -394,8 +272,8 @@ def tune(
     }
     name = study or f"{model}-{objective}-{identity['data'][:8]}"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with _one_line(storage), _opened(storage) as opened:
-        joined = _join(opened, name, identity, stored, shown(storage), seed)
+    with opened(storage) as held:
+        joined = _join(held, name, identity, stored, shown(storage), seed)
         timeout_s = None if timeout_minutes is None else 60.0 * timeout_minutes
         _optimise(joined, _Valuing(cls, folds, objective, seed, device), trials, timeout_s, progress)
         return _outcome(joined, model, objective, shown(storage), stored)
@@ -415,9 +293,7 @@ def _join(
     # read first: its maker says what it is for, then adds trials
     if IDENTITY not in study.user_attrs:
         if trials:
-            raise InputError(
-                f"study {name!r} in {where} is not one of `seer tune`; give another --study name"
-            )
+            raise InputError(f"study {name!r} in {where} is none of `seer tune`; give another --study name")
         study.set_user_attr(IDENTITY, identity)
     theirs = study.user_attrs[IDENTITY]
     for key, value in identity.items():
@@ -426,9 +302,7 @@ def _join(
                 f"study {name!r} in {where} is for {key} {theirs.get(key)}, this run has {value};"
                 " values would not compare: give another --study name"
             )
-    kept = [
-        trial for trial in study.get_trials(deepcopy=False) if trial.state != optuna.trial.TrialState.FAIL
-    ]
+    kept = [t for t in study.get_trials(deepcopy=False) if t.state != optuna.trial.TrialState.FAIL]
     if stored not in [trial.system_attrs.get("fixed_params", trial.params) for trial in kept]:
         study.enqueue_trial(stored)  # an interrupted trial of theirs is no trial
     return study
@@ -447,9 +321,7 @@ def _outcome(study: "Study", model: str, objective: str, where: str, stored: dic
     trials = study.get_trials(deepcopy=False)
     count = {state.name.lower(): sum(t.state == state for t in trials) for state in optuna.trial.TrialState}
     if not count["complete"]:
-        raise InputError(
-            f"study {study.study_name!r} in {where} has no finished trial yet; allow it more time"
-        )
+        raise InputError(f"study {study.study_name!r} in {where} has no finished trial; allow more time")
     best = study.best_trial
     choice, importance = float(best.user_attrs["choice_loss"]), {}
     if count["complete"] >= LEAST_FOR_IMPORTANCE:
@@ -472,134 +344,3 @@ def _outcome(study: "Study", model: str, objective: str, where: str, stored: dic
         {state: count[state] for state in ("complete", "pruned", "running")},
         {name: float(share) for name, share in importance.items()},
     )
-
-
-def open_storage(where: str) -> "BaseStorage":
-    """The Optuna storage at a file name (a journal, made if missing) or a URL.
-
-    ``journal:///PATH`` is the absolute path /PATH; SQLite's and PostgreSQL's URLs are SQLAlchemy's. A journal serves
-    many processes and, on a shared file system, many machines. Raises `InputError` for an unknown scheme.
-    """
-    import optuna
-    from optuna.storages import JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
-    from optuna.storages.journal import JournalFileBackend
-    from sqlalchemy.exc import DBAPIError
-
-    scheme, separator, rest = where.partition("://")
-    if not separator or (scheme == "journal" and rest.startswith("/") and rest != "/"):
-        path = Path(rest if separator else where)
-        if path.is_dir():
-            raise InputError(f"storage {path} is a folder; name a file in it")
-        if path.is_file() and not _is_journal(path):  # nothing else is ever appended to
-            raise InputError(f"storage {path} is no journal of a search; name a new file")
-        return JournalStorage(JournalFileBackend(str(path)))
-    if scheme.partition("+")[0] not in SCHEMES[1:]:
-        raise InputError(f"storage {shown(where)} is unknown; give {FORMS}{nearest(scheme, SCHEMES)}")
-    for attempt in range(OPEN_ATTEMPTS):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                return RDBStorage(
-                    where,
-                    engine_kwargs=LOCK_WAIT if scheme.startswith("sqlite") else None,
-                    heartbeat_interval=HEARTBEAT_S,
-                    grace_period=3 * HEARTBEAT_S,
-                    heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=RETRIES),
-                )
-        except DBAPIError:  # another worker may be making the tables at this moment
-            if attempt + 1 == OPEN_ATTEMPTS:
-                raise
-            time.sleep(0.5)
-    raise AssertionError("the loop returns or raises")
-
-
-@contextmanager
-def _opened(where: str) -> Iterator["BaseStorage"]:
-    """`open_storage`; a database's connections are closed at the end."""
-    from optuna.storages import RDBStorage
-
-    storage = open_storage(where)
-    try:
-        yield storage
-    finally:
-        if isinstance(storage, RDBStorage):
-            storage.remove_session()
-            storage.engine.dispose()
-
-
-def _is_journal(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(10) in (b"", b'{"op_code"')
-
-
-def shown(where: str) -> str:
-    """The storage as it may be printed: without a password."""
-    scheme, separator, rest = where.partition("://")
-    account, at, host = rest.rpartition("@")
-    return f"{scheme}{separator}{account.partition(':')[0]}{at}{host}"
-
-
-@contextmanager
-def _one_line(where: str) -> Iterator[None]:
-    """Turn a storage that cannot be opened, or fails in the middle of a search, into one line: nothing is lost."""
-    from optuna.exceptions import StorageInternalError
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        yield
-    except ImportError as error:
-        raise InputError(
-            f"storage {shown(where)}: its driver is not installed ({error}); pip install 'psycopg[binary]'"
-        ) from None
-    except (StorageInternalError, SQLAlchemyError, OSError, json.JSONDecodeError) as error:
-        cause = getattr(error, "orig", None) or error.__cause__ or error
-        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
-        raise InputError(
-            f"storage {shown(where)}: cannot be used ({reason}); once it can, the same command goes on"
-        ) from None
-
-
-def write_settings(settings: Settings, path: str | Path) -> None:
-    """Write the file atomically. Raises `InputError` where it cannot be written."""
-    content = {"schema": SETTINGS_SCHEMA, **asdict(settings)}
-    write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
-
-
-def read_settings(path: str | Path) -> Settings:
-    """What `write_settings` wrote, or a hand-written file with at least ``model`` and ``params``.
-
-    Raises `InputError` for a missing, unreadable or newer file, an unknown model, and settings that it does not have.
-    """
-    path, remedy = Path(path), "write one with `seer tune -o`"
-    try:
-        content = json.loads(read_bounded(path, MAX_SETTINGS_BYTES))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: no JSON; {remedy}") from None
-    if not isinstance(content, dict) or not isinstance(content.get("params"), dict) or "model" not in content:
-        raise InputError(f"{path}: a settings file needs `model` and `params`; {remedy}")
-    schema = content.get("schema", SETTINGS_SCHEMA)
-    if not isinstance(schema, int) or schema > SETTINGS_SCHEMA:
-        raise InputError(
-            f"{path}: written with settings schema {schema}, this release reads up to {SETTINGS_SCHEMA};"
-            " upgrade seer-surrogate"
-        )
-    model, params = str(content["model"]), content["params"]
-    stored = model_class(model)().get_params()
-    for name, value in params.items():
-        if name not in stored:
-            raise InputError(
-                f"{path}: {model} has no setting {name!r}; it has {', '.join(stored) or 'none'}{nearest(name, stored)}"
-            )
-        if not _alike(value, stored[name]):
-            raise InputError(f"{path}: {name} is {value!r}; {model} needs a value like {stored[name]!r}")
-    found = content.get("found")
-    return Settings(model, params, found if isinstance(found, dict) else {})
-
-
-def _alike(value: Any, stored: Any) -> bool:
-    if isinstance(stored, bool) or not isinstance(stored, int | float):
-        return isinstance(value, type(stored))
-    whole = isinstance(value, int) or (isinstance(stored, float) and isinstance(value, float))
-    return whole and not isinstance(value, bool)

@@ -133,9 +133,7 @@ def read(
 ) -> Imported:
     """The rows of one family, on all GPUs or on ``gpus``. Raises `InputError` naming what is missing or damaged."""
     if len(paths) > 1:
-        raise InputError(
-            f"{len(paths)} paths given; name one wheel or folder, or none for the installed package"
-        )
+        raise InputError(f"{len(paths)} paths given; name one wheel or folder, or none")
     path = Path(paths[0]) if paths else _installed()
     sources, version = _sources(path)
     kind = family_named(family)
@@ -173,12 +171,8 @@ def read(
         f"tables not imported: {_listed(foreign) or 'none'}",
         f"{plural(found['spikes'], 'spike')}; noise {found['noise']:.1%}",
     )
-    metadata = {
-        **found,
-        "licence_notices": notices,
-        "left_out": dict(+left_out),
-        "not_imported": dict(foreign),
-    }
+    counts = {"left_out": dict(+left_out), "not_imported": dict(foreign)}
+    metadata = {**found, "licence_notices": notices, **counts}
     return Imported(frame, candidates="listed", notes=notes, metadata=metadata)
 
 
@@ -229,9 +223,8 @@ def _sources(path: Path) -> tuple[list[Source], str]:
     try:
         if path.is_file():
             wheel = zipfile.ZipFile(path)
-            sources = [
-                Source(each.filename, each.file_size, partial(wheel.read, each)) for each in wheel.infolist()
-            ]
+            files = wheel.infolist()
+            sources = [Source(file.filename, file.file_size, partial(wheel.read, file)) for file in files]
             infos = [path.name]
         else:
             root = next((path / name for name in FOLDERS if (path / name).is_dir()), path).resolve()
@@ -242,11 +235,7 @@ def _sources(path: Path) -> tuple[list[Source], str]:
     sources = [s for s in sources if s.path.endswith(ENDING) and len(PurePath(s.path).parts) >= 5]
     sources.sort(key=lambda source: PurePath(source.path).parts)
     if not sources:
-        what = (
-            "a wheel or folder without"
-            if path.exists()
-            else "cannot be read; needed is a wheel or folder with"
-        )
+        what = "a wheel or folder without" if path.exists() else "cannot be read; give a wheel or folder with"
         raise InputError(f"{path}: {what} GPU/FAMILY/FRAMEWORK/VERSION/*{ENDING}; {REMEDY}")
     versions = [name.removesuffix(".dist-info").split("-")[1] for name in infos if "-" in name]
     return sources, versions[0] if versions else "of unknown version"
@@ -265,7 +254,7 @@ def _wanted(gpus: Sequence[str], names: Mapping[str, str | None]) -> set[str | N
     for given in gpus:
         if _gpu_name(given) not in here:
             raise InputError(
-                f"--gpu {given}: has no table; those with one: {', '.join(here)}{nearest(given, here)}"
+                f"--gpu {given}: no table; those with one: {', '.join(here)}{nearest(given, here)}"
             )
     return {_gpu_name(given) for given in gpus}
 
@@ -278,11 +267,8 @@ def _table(source: Source, rows_only: bool = False) -> pd.DataFrame:
     try:
         content = io.BytesIO(source.load())
         schema = pq.read_schema(content)
-        texts = [
-            each.name
-            for each in schema
-            if pa.types.is_string(each.type) or pa.types.is_large_string(each.type)
-        ]
+        kinds = (pa.string(), pa.large_string())
+        texts = [column.name for column in schema if column.type in kinds]
         table = pq.read_table(content, columns=[] if rows_only else None, read_dictionary=texts)
         return table.to_pandas(ignore_metadata=True)
     except (pa.ArrowException, zlib.error, *_ZIP_ERRORS) as error:

@@ -14,28 +14,22 @@ the launch order.
 import json
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Unpack
 
 import pandas as pd
 
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress, read_bytes
+from surrogate.formats.foreign_file import Limits, Paths, read_bytes
 from surrogate.formats.imported import KEY_COLUMNS, Imported, conv_sizes, medians, no_rows, plural
 from surrogate.formats.nvprof import metric
 
 
 def read(
-    paths: Sequence[str | Path],
-    *,
-    gpu: str | None = None,
-    library_version: str | None = None,
-    max_bytes: int = DEFAULT_MAX_BYTES,
-    progress: Progress | None = None,
+    paths: Paths, *, gpu: str | None = None, library_version: str | None = None, **limits: Unpack[Limits]
 ) -> Imported:
     """Benchmark files as dataset rows; repetitions of a key become one row: median, least, greatest, count.
 
@@ -43,7 +37,7 @@ def read(
     """
     frames, notes = [], list[str]()
     for path in map(Path, paths):
-        benchmarks, is_cut = _benchmarks(path, read_bytes(path, max_bytes=max_bytes, progress=progress))
+        benchmarks, is_cut = _benchmarks(path, read_bytes(path, **limits))
         parsed = [_row(item, f"{path}, benchmark {number}") for number, item in enumerate(benchmarks, 1)]
         rows = [row for row in parsed if row]
         if not rows:
@@ -85,14 +79,10 @@ def _benchmarks(path: Path, data: bytes) -> tuple[list[Any], bool]:
         try:
             document, is_cut = json.loads(text[: text.rfind("},") + 1] + "]}"), True
         except (ValueError, RecursionError):
-            raise InputError(
-                f"{path}: not JSON ({error}); google-benchmark's --benchmark_out file is needed"
-            ) from None
+            raise InputError(f"{path}: not JSON ({error}); give google-benchmark's --benchmark_out") from None
     benchmarks = document.get("benchmarks") if isinstance(document, dict) else None
     if not isinstance(benchmarks, list):
-        raise InputError(
-            f"{path}: has no list 'benchmarks'; google-benchmark's --benchmark_out file is needed"
-        )
+        raise InputError(f"{path}: no list 'benchmarks'; google-benchmark's --benchmark_out file is needed")
     return benchmarks, is_cut
 
 
@@ -230,9 +220,7 @@ def _conv(
         sizes[name] = 1 if value is None else int(value[:12])
     dtype = _DTYPE.search(layer)
     if dtype is None:
-        raise InputError(
-            f"{where}: {layer[-60:]!r} names no element type; one of {', '.join(_DTYPES)} is needed"
-        )
+        raise InputError(f"{where}: {layer[-60:]!r} names no element type of {', '.join(_DTYPES)}")
     named = any(word in layer.replace("_", "") for word in ("TENSOROP", "TENSORCORE"))
     tensor_op = named or _number(benchmark, "math_type", where, 0.0) == 1
     math_mode, layout = "tensor_op" if tensor_op else "fma", "NHWC" if "NHWC" in layer else "NCHW"

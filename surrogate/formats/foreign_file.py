@@ -5,12 +5,14 @@ import codecs
 import gzip
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from surrogate.features.errors import InputError, require_regular
 
+Paths = Sequence[str | Path]
 Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes in all) of the file at hand."""
 
@@ -18,6 +20,13 @@ DEFAULT_MAX_BYTES = 256 << 20
 """Most bytes that one file may unpack to; a find-db of 500,000 rows has 70 MB."""
 _MAX_LINE_CHARACTERS = 16 << 20
 _PIECE_BYTES = 1 << 20
+
+
+class Limits(TypedDict, total=False):
+    """What every reader hands on to `chunks`."""
+
+    max_bytes: int
+    progress: Progress | None
 
 
 def chunks(
@@ -50,31 +59,25 @@ def chunks(
                 return
             seen += len(piece)
             if seen > max_bytes:
-                raise InputError(
-                    f"{path}: unpacks to more than {max_bytes:,} bytes; raise the limit with --max-bytes"
-                )
+                raise InputError(f"{path}: unpacks to over {max_bytes:,} bytes; raise --max-bytes")
             if progress:
                 progress(raw.tell(), total)
             yield piece
 
 
-def read_bytes(
-    path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None
-) -> bytes:
+def read_bytes(path: str | Path, **limits: Unpack[Limits]) -> bytes:
     """All unpacked bytes of ``path``; errors as in `chunks`."""
-    return b"".join(chunks(path, max_bytes=max_bytes, progress=progress))
+    return b"".join(chunks(path, **limits))
 
 
-def read_lines(
-    path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None
-) -> Iterator[tuple[int, str]]:
+def read_lines(path: str | Path, **limits: Unpack[Limits]) -> Iterator[tuple[int, str]]:
     """(line number from 1, text without its end) of ``path``, never holding more than one line and one piece.
 
     UTF-8, or UTF-16 with its mark (as a Windows shell redirects); what does not decode becomes the replacement
     character, since names of kernels may hold anything.
     """
     number, rest = 0, ""
-    pieces = chunks(path, max_bytes=max_bytes, progress=progress)
+    pieces = chunks(path, **limits)
     first = next(pieces, b"")
     encoding = "utf-16" if first[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
     for text in codecs.iterdecode(chain([first], pieces), encoding, "replace"):

@@ -7,7 +7,7 @@ import pandas as pd
 
 from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import CONV, DEFAULT_ALGORITHM, FAMILIES, FAMILY_OF_KIND
 from surrogate.features.problem import SIZE_COLUMNS
 
@@ -104,8 +104,5 @@ def algorithm_names(numbering: str) -> tuple[str, ...]:
     """Names of algorithms 0 … 7: cuDNN's enum, or as the original repository's README numbers 4 … 7."""
     known = [algorithm.name for algorithm in algorithms("cudnn", "fwd")]
     numberings = {"enum": known, "readme": [*known[:4], *known[6:], *known[4:6]]}
-    if numbering not in numberings:
-        raise InputError(
-            f"numbering {numbering!r} is unknown; known: enum, readme{nearest(numbering, numberings)}"
-        )
+    require_known("numbering", numbering, numberings)
     return tuple(numberings[numbering])

@@ -137,7 +137,7 @@ def attach(
         )
     if main["time_us"].isna().any():
         raise InputError(
-            f"{problems}: its launches have metrics but no times; give the log of a run without metrics too"
+            f"{problems}: launches with metrics, but no times; add the log of a run without metrics"
         )
     gpu = str(main["gpu"].iloc[0])
     if not gpu:
@@ -171,7 +171,7 @@ def _keys(problems: str | Path, numbering: str) -> pd.DataFrame:
     for conv, algorithm in numbered_problems(read_lines(problems), problems):
         if algorithm is None:
             raise InputError(
-                f"{problems}: a line names no algorithm; a ninth number (0–7) on every line is needed here"
+                f"{problems}: a line names no algorithm; give a ninth number (0–7) on every line"
             )
         records.append({**conv_sizes(conv), "algorithm": algorithms[algorithm]})
     return pd.DataFrame(records)

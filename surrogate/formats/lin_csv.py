@@ -5,16 +5,15 @@ batch_size, M, N, K, one row per kernel of a batch of (M × K)·(K × N) product
 are assumed and checked.
 """
 
-from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
 
-from surrogate.features.errors import InputError, nearest
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress, read_lines
+from surrogate.features.errors import InputError, nearest, require_known
+from surrogate.formats.foreign_file import Limits, Paths, read_lines
 from surrogate.formats.imported import Imported, family_rows
 
 _SIZES = {"batch": "batch_size", "m": "M", "n": "N", "k": "K"}
@@ -25,30 +24,20 @@ _LEAST_TFLOPS = 0.02
 _LARGE_FLOPS = 1e10
 
 
-def read(
-    paths: Sequence[str | Path],
-    *,
-    gpu: str,
-    time_unit: str = "us",
-    max_bytes: int = DEFAULT_MAX_BYTES,
-    progress: Progress | None = None,
-) -> Imported:
+def read(paths: Paths, *, gpu: str, time_unit: str = "us", **limits: Unpack[Limits]) -> Imported:
     """Matrix products in fp32: a row per problem, the median of its kernels' times; other columns survive as text.
 
     Raises `InputError` naming file and line, and where the rates that follow from the times are impossible.
     """
-    if time_unit not in _UNITS_US:
-        raise InputError(
-            f"time unit {time_unit!r} is unknown; known: {', '.join(_UNITS_US)}{nearest(time_unit, _UNITS_US)}"
-        )
-    frames = [_frame(Path(path), _UNITS_US[time_unit], max_bytes, progress) for path in paths]
+    require_known("time unit", time_unit, _UNITS_US)
+    frames = [_frame(Path(path), _UNITS_US[time_unit], limits) for path in paths]
     kernels = pd.concat(frames, ignore_index=True)
     rows = family_rows(kernels.assign(operator="gemm", gpu=gpu, library="cublas", origin="lin_csv"))
     return Imported(rows, candidates="listed", notes=(f"kernel_runtime taken as {time_unit}",))
 
 
-def _frame(path: Path, unit_us: float, max_bytes: int, progress: Progress | None) -> pd.DataFrame:
-    text = "\n".join(line for _, line in read_lines(path, max_bytes=max_bytes, progress=progress))
+def _frame(path: Path, unit_us: float, limits: Limits) -> pd.DataFrame:
+    text = "\n".join(line for _, line in read_lines(path, **limits))
     options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "skipinitialspace": True}
     try:
         table = pd.read_csv(StringIO(text or ",".join(_COLUMNS)), skip_blank_lines=False, **options)
@@ -63,9 +52,7 @@ def _frame(path: Path, unit_us: float, max_bytes: int, progress: Progress | None
         )
     table = table[~(table.isna() | (table == "")).all(axis=1)]  # blank lines
     if table.empty:
-        raise InputError(
-            f"{path}: no rows; the columns {', '.join(_COLUMNS)} and a row per kernel are needed"
-        )
+        raise InputError(f"{path}: no rows; {', '.join(_COLUMNS)} and a row per kernel are needed")
     for column in _COLUMNS[1:]:
         values = pd.to_numeric(table[column], errors="coerce")
         is_size = column != "kernel_runtime"
@@ -73,9 +60,7 @@ def _frame(path: Path, unit_us: float, max_bytes: int, progress: Progress | None
         if wrong.any():
             line = int(table.index[wrong][0])  # the header is line 1
             need = "a whole number from 1 to 2147483647" if is_size else "a time above 0"
-            raise InputError(
-                f"{path}, line {line + 2}: {column} is {table[column][line]!r}; {need} is needed"
-            )
+            raise InputError(f"{path}, line {line + 2}: {column} is {table[column][line]!r}; give {need}")
         table[column] = values.astype("int64") if is_size else values * unit_us
     frame = table.rename(columns={"kernel_runtime": "time_us", **{_SIZES[name]: name for name in _SIZES}})
     _check_rates(frame, path)
@@ -90,10 +75,6 @@ def _check_rates(frame: pd.DataFrame, path: Path) -> None:
     flops = 2.0 * frame[list(_SIZES)].astype(float).prod(axis=1)
     fastest = float((flops / frame["time_us"]).max()) / 1e6
     if fastest > _MOST_TFLOPS:
-        raise InputError(
-            f"{path}: its times mean {fastest:,.0f} TFLOP/s; are they in ms? then give --time-unit ms"
-        )
+        raise InputError(f"{path}: its times mean {fastest:,.0f} TFLOP/s; in ms? then --time-unit ms")
     if flops.max() >= _LARGE_FLOPS and fastest < _LEAST_TFLOPS:
-        raise InputError(
-            f"{path}: its times mean {fastest:.2g} TFLOP/s at best; are they in ns? then give --time-unit ns"
-        )
+        raise InputError(f"{path}: its times mean {fastest:.2g} TFLOP/s at best; in ns? then --time-unit ns")

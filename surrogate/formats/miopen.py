@@ -10,9 +10,8 @@ of zero, solvers and algorithms unknown to MIOpen or here, sizes, types and layo
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import pandas as pd
 
@@ -20,7 +19,7 @@ from surrogate.dataset.checks import check, normalise
 from surrogate.features.algorithms import algorithms
 from surrogate.features.errors import InputError
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress, read_lines
+from surrogate.formats.foreign_file import Limits, Paths, read_lines
 from surrogate.formats.imported import KEY_COLUMNS, Imported, plural
 
 _EXAMPLE = "64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F=solver:0.1,0,miopenConvolutionFwdAlgoGEMM"
@@ -28,12 +27,7 @@ _ALGORITHMS = frozenset(each.name for each in algorithms("miopen"))
 
 
 def read(
-    paths: Sequence[str | Path],
-    *,
-    gpu: str | None = None,
-    library_version: str | None = None,
-    max_bytes: int = DEFAULT_MAX_BYTES,
-    progress: Progress | None = None,
+    paths: Paths, *, gpu: str | None = None, library_version: str | None = None, **limits: Unpack[Limits]
 ) -> Imported:
     """Find-db files as dataset rows, one per (problem, solver); only listed solvers are known (``listed``).
 
@@ -44,11 +38,9 @@ def read(
     for path in map(Path, paths):
         named, units = gpu_of_file(path)
         if not (gpu or named):
-            raise InputError(
-                f"{path}: its name tells no GPU (as gfx90a68.HIP.fdb.txt does); name it with --gpu"
-            )
+            raise InputError(f"{path}: its name tells no GPU (as gfx90a68.HIP.fdb.txt does); give --gpu")
         left_out = Counter[str]()
-        frame = _frame(path, left_out, max_bytes, progress).assign(
+        frame = _frame(path, left_out, limits).assign(
             gpu=gpu or named, backend="OpenCL" if "opencl" in path.name.lower() else "HIP"
         )
         if units is not None:
@@ -58,9 +50,7 @@ def read(
         frame = _lawful(frame, left_out)
         if frame.empty:
             reasons = "; ".join(f"{why}: {count}" for why, count in left_out.items()) or "it is empty"
-            raise InputError(
-                f"{path}: no measured 2-D problem ({reasons}); a find-db line looks like {_EXAMPLE}"
-            )
+            raise InputError(f"{path}: no measured 2-D problem ({reasons}); a line looks like {_EXAMPLE}")
         frames.append(frame)
         notes += [f"{path.name}: {count:,} left out: {why}" for why, count in left_out.items()]
     rows = pd.concat(frames, ignore_index=True)
@@ -90,11 +80,11 @@ class _Candidate(NamedTuple):
     workspace_bytes: int
 
 
-def _frame(path: Path, left_out: Counter[str], max_bytes: int, progress: Progress | None) -> pd.DataFrame:
+def _frame(path: Path, left_out: Counter[str], limits: Limits) -> pd.DataFrame:
     """The measured candidates of 2-D problems, in the file's order."""
     keys: list[Key] = []
     candidates: list[_Candidate] = []
-    for _, line in read_lines(path, max_bytes=max_bytes, progress=progress):
+    for _, line in read_lines(path, **limits):
         text, _, values = line.strip().partition("=")
         if not text:
             continue
@@ -136,7 +126,7 @@ def _candidates(problem: int, values: str, left_out: Counter[str]) -> list[_Cand
         algorithm = algorithm.rpartition("Algo")[2]
         if not name or name.startswith(
             "INVALID_SOLVER_ID"
-        ):  # what MIOpen writes for a solver that it does not know
+        ):  # MIOpen's own word for one that it does not know
             left_out["unknown solvers"] += 1
         elif algorithm not in _ALGORITHMS:
             left_out["unknown algorithms"] += 1

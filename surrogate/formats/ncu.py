@@ -114,9 +114,7 @@ class _Export:
                     " NVreg_RestrictProfilingToAdminUsers=0, or give the container CAP_SYS_ADMIN"
                 )
             if "Profiling is not supported on device" in line:
-                raise InputError(
-                    f"{where}: {line.strip('= ')[:120]}; profile on another GPU, or with a newer ncu"
-                )
+                raise InputError(f"{where}: {line.strip('= ')[:120]}; take another GPU, or a newer ncu")
 
     def _launch(self, row: dict[str, str]) -> _Launch:
         key = (self._tables, row.get("Process ID", ""), row["ID"])

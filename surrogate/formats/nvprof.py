@@ -173,9 +173,8 @@ class _Log:
             if name not in _NO_METRICS
         )
         if not row["Kernel"].startswith("["):
-            self.metrics.append(
-                {"kernel_name": kernel_name(row["Kernel"]), "device": row["Device"], **values}
-            )
+            identity = {"kernel_name": kernel_name(row["Kernel"]), "device": row["Device"]}
+            self.metrics.append(identity | values)
 
     def _average(self, table: _Table, row: dict[str, str], where: str) -> None:
         """One metric of one kernel over its invocations; all of a kernel's metrics are gathered in one record."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, require_known
 from surrogate.features.operators import OPERATORS
 from surrogate.features.shape import output_size
 from surrogate.formats.imported import conv_sizes
@@ -35,10 +35,7 @@ def other_ops_rows(path: Path, sheets: tuple[Sheet, ...]) -> list[dict[str, Any]
     `InputError` naming sheet and row.
     """
     name = re.sub(r"^other-ops-?", "", path.stem, flags=re.IGNORECASE).lower()
-    if name not in COLUMNS:
-        raise InputError(
-            f"{path}: operator {name!r} is unknown; known: {', '.join(COLUMNS)}{nearest(name, COLUMNS)}"
-        )
+    require_known(f"{path}: operator", name, COLUMNS)
     dropped = 0 if name == "data_layout" else 1
     needed = COLUMNS[name] + dropped
     rows: list[dict[str, Any]] = []
@@ -60,16 +57,8 @@ def _passes(name: str, cells: list[float]) -> Iterator[dict[str, Any]]:
     n, c, w, k, _, r, stride, pad_total = cells[:_TIME]
     if name in ("maxpool", "avgpool"):
         kind = name.replace("pool", "_pool")
-        sizes = {
-            "n": n,
-            "c": c,
-            "h": w,
-            "w": w,
-            "window": r,
-            "stride": stride,
-            "pad": _pad(w, r, stride, pad_total),
-        }
-        pool = OPERATORS[kind](**sizes).sizes  # type: ignore[arg-type]  # the class checks
+        window = {"window": r, "stride": stride, "pad": _pad(w, r, stride, pad_total)}
+        pool = OPERATORS[kind](n=n, c=c, h=w, w=w, **window).sizes  # type: ignore[arg-type]  # the class checks
         passes = [{"operator": f"{kind}{ending}", **pool} for ending in ("", "_backward")]
         times_ms = cells[_TIME : _TIME + 2]
     elif name in ("layout", "data_layout"):
@@ -100,6 +89,4 @@ def _pad(width: float, window: float, stride: float, total: float) -> float:
     for pad in (-(-total // 2), total // 2):
         if output_size(width, window, pad, stride, 1) == out:
             return pad
-    raise InputError(
-        f"padding {total:g} in all; no equal padding of both sides gives the output width {out:g}"
-    )
+    raise InputError(f"padding {total:g} in all; no equal padding of both sides gives the width {out:g}")

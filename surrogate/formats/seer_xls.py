@@ -9,11 +9,10 @@ time is the sum of both. The ``Other-ops-*`` workbooks go into a table of their 
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pandas as pd
 
@@ -21,7 +20,7 @@ from surrogate.dataset.columns import KERNEL_NUMBERS
 from surrogate.dataset.problem_list import square_conv
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress
+from surrogate.formats.foreign_file import Limits, Paths
 from surrogate.formats.imported import (
     KEY_COLUMNS,
     UNKNOWN_VERSION,
@@ -41,13 +40,7 @@ _ORIGIN = "seer_xls"
 
 
 def read(
-    paths: Sequence[str | Path],
-    *,
-    gpu: str,
-    numbering: str = "enum",
-    library_version: str = "7.x",
-    max_bytes: int = DEFAULT_MAX_BYTES,
-    progress: Progress | None = None,
+    paths: Paths, *, gpu: str, numbering: str = "enum", library_version: str = "7.x", **limits: Unpack[Limits]
 ) -> Imported:
     """All workbooks of one GPU as dataset rows and a kernel table; ``Other-ops-*`` as rows of their families.
 
@@ -57,11 +50,9 @@ def read(
     names = algorithm_names(numbering)
     content = _Content()
     for path in map(Path, paths):
-        sheets = read_sheets(path, max_bytes=max_bytes, progress=progress)
+        sheets = read_sheets(path, **limits)
         if not sheets:
-            raise InputError(
-                f"{path}: every sheet is empty; a SEER workbook has a header row and measurements"
-            )
+            raise InputError(f"{path}: every sheet is empty; a SEER workbook has a header and measurements")
         if is_other_ops(path):
             content.other_ops += other_ops_rows(path, sheets)
         elif _is_pick(sheets):
@@ -76,9 +67,7 @@ def read(
             content.variants += _variant_rows(path, sheets, names)
     if content.other_ops:
         if content.picks or content.kernel_rows:
-            raise InputError(
-                "Other-ops workbooks cannot share a table with algorithms; import them by themselves"
-            )
+            raise InputError("Other-ops workbooks share no table with algorithms; import them apart")
         return _other_ops(content.other_ops, gpu, library_version)
     return _assemble(content, cudnn_settings(gpu, library_version))
 
@@ -132,9 +121,8 @@ def _assemble(content: _Content, settings: dict[str, Any]) -> Imported:
     if len(kept) < len(rows):
         repeated = plural(len(rows) - len(kept), "repeated measurement")
         notes.append(f"{repeated} left out: the first of a key counts")
-    without_pre = {r.algorithm for r in content.variants} & set(_WITH_PRE) - {
-        r.algorithm for r in content.pre
-    }
+    variants, pre = ({row.algorithm for row in rows} for rows in (content.variants, content.pre))
+    without_pre = variants & set(_WITH_PRE) - pre
     notes += [
         f"{name}: no pre/post workbook given, so its times are the main kernel's alone"
         for name in sorted(without_pre)

@@ -6,10 +6,10 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from surrogate.features.errors import InputError
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Progress, read_bytes
+from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Limits, read_bytes
 
 _XLS = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _MAX_ROWS, _MAX_COLUMNS = 1 << 16, 64
@@ -39,16 +39,14 @@ class Sheet:
             yield where, [_number(cell, where, column) for column, cell in enumerate(cells, 1)]
 
 
-def read_sheets(
-    path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None
-) -> tuple[Sheet, ...]:
+def read_sheets(path: str | Path, **limits: Unpack[Limits]) -> tuple[Sheet, ...]:
     """All sheets of a workbook that are not empty. Raises `InputError` for anything that is no readable workbook."""
     path = Path(path)
-    data = read_bytes(path, max_bytes=max_bytes, progress=progress)
+    data = read_bytes(path, **limits)
     if data[:8] != _XLS and data[:2] != b"PK":
         raise InputError(f"{path}: begins with {data[:8]!r}; an Excel workbook (.xls or .xlsx) is needed")
     try:
-        tables = _xls(data) if data[:8] == _XLS else _xlsx(data, max_bytes)
+        tables = _xls(data) if data[:8] == _XLS else _xlsx(data, limits.get("max_bytes", DEFAULT_MAX_BYTES))
     except ImportError as error:
         raise InputError(f"{path}: needs the package {error.name}; pip install {error.name}") from None
     except Exception as error:  # a damaged file makes the parsers raise whatever they trip over

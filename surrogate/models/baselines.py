@@ -96,9 +96,8 @@ class LiEtAl(TimeModel):
         for keys, least in zip(_keys(rows), (self.least_rows, self.least_rows, 1), strict=True):
             for key, index in keys.groupby(keys).indices.items():
                 if len(index) >= least:
-                    self.coefficients_[str(key)] = relative_fit(
-                        columns[index], time_us[index], nonnegative=True
-                    )
+                    fit = relative_fit(columns[index], time_us[index], nonnegative=True)
+                    self.coefficients_[str(key)] = fit
 
     def _predict(self, rows: Rows) -> np.ndarray:
         columns = np.column_stack([peak_times(rows), np.ones(len(rows))])

@@ -9,6 +9,7 @@ sizes, the problem's roofline as the base, no trend.
 import os
 from abc import abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,13 +24,16 @@ from surrogate.models.trees import BoostedTimes, StoredBooster, Trees, call_cost
 from surrogate.models.trend import Trend, trend_names
 
 ROWS_PER_THREAD = 4000
+CANDIDATE_WEIGHT = 10.0
+"""How much more often the candidate's code is among the columns that a split chooses from than another column."""
 
 
 class _Boosted(TimeModel):
-    """One XGBoost booster for all candidates and devices; the candidate's code is a column like any other.
+    """One XGBoost booster for all candidates and devices; the candidate's code is a column, and the likeliest to split.
 
-    Parameters are XGBoost's, but ``rounds`` (trees) and ``best_weight``: a row weighs (best time of its problem / its
-    time)^``best_weight``, because errors near the best times decide about choices.
+    Parameters are XGBoost's, but ``rounds`` (trees), ``median_rounds`` and ``best_weight``: a row weighs (best time of
+    its problem / its time)^``best_weight``, because errors near the best times decide about choices. ``median_rounds``
+    further trees reduce the absolute error instead of the squared one, which takes the lean of a skewed noise out.
     """
 
     storable: ClassVar[bool] = True
@@ -50,7 +54,11 @@ class _Boosted(TimeModel):
         reg_lambda: float = 1.0,
         max_bin: int = 128,
         best_weight: float = 0.5,
+<<<<<<< HEAD
         objective: str = "reg:squarederror",
+=======
+        median_rounds: int = 0,
+>>>>>>> main
         random_state: int = 0,
         device: str = "cpu",
     ) -> None:
@@ -64,7 +72,11 @@ class _Boosted(TimeModel):
         self.reg_lambda = reg_lambda
         self.max_bin = max_bin
         self.best_weight = best_weight
+<<<<<<< HEAD
         self.objective = objective
+=======
+        self.median_rounds = median_rounds
+>>>>>>> main
         self.random_state = random_state
         self.device = device
 
@@ -91,22 +103,31 @@ class _Boosted(TimeModel):
     def design(self, rows: Rows) -> np.ndarray:
         """(rows, columns + 1) float32: `columns` and the candidate's code (NaN, missing to the trees, where new).
 
-        Splits of a plain code serve held-out shapes as well as categorical ones, and every split is a threshold.
+        Codes are in the order of the candidates' median corrections, so that a threshold parts fast from slow ones.
         """
         names, position = np.unique(rows.candidate.astype(str), return_inverse=True)
         codes = np.array([self.candidates_.get(name, np.nan) for name in names], dtype=np.float32)
         return np.column_stack([rows.columns(self.columns(rows.family)), codes[position]])
 
     def settings(self) -> dict[str, Any]:
-        """Parameters for ``xgboost.train``; the number of trees is ``rounds``."""
+        """Parameters for ``xgboost.train``; `stages` tells the numbers of trees."""
         own = self.get_params(deep=False)
-        not_xgboost = ("rounds", "random_state", "best_weight")
+        not_xgboost = ("rounds", "random_state", "best_weight", "median_rounds")
         return {name: own[name] for name in own if name not in not_xgboost} | {
             "tree_method": "hist",
             "grow_policy": "lossguide",
             "seed": self.random_state,
             "verbosity": 0,
         }
+
+    def stages(self) -> list[tuple[dict[str, Any], int]]:
+        """Parameters and numbers of trees for ``xgboost.train``, each of which goes on from the one before."""
+        median = {**self.settings(), "objective": "reg:absoluteerror"}
+        return [(self.settings(), self.rounds), *[(median, self.median_rounds)] * (self.median_rounds > 0)]
+
+    def column_weights(self, family: Family) -> np.ndarray:
+        """(columns + 1,) how often a split may use each column of `design`: the candidate's code more than others."""
+        return np.append(np.ones(len(self.columns(family)), dtype=np.float32), np.float32(CANDIDATE_WEIGHT))
 
     def with_booster(self, booster: Any) -> Self:
         """This fitted model with other trees, trained on its `design` and `target`."""
@@ -121,13 +142,12 @@ class _Boosted(TimeModel):
 
         vars(self).pop("times_", None)
         self.family_ = rows.family
-        self.candidates_ = {
-            str(name): code for code, name in enumerate(np.unique(rows.candidate.astype(str)))
-        }
         self.call_us_: dict[str, float] = {}
         if self.has_physics:
             self.call_us_ = call_costs(*_gpus_and_libraries(rows), time_us)
         target, self.trend_ = self.target(rows, time_us), None
+        middle = pd.Series(target).groupby(rows.candidate.astype(str)).median().sort_values(kind="stable")
+        self.candidates_ = {str(name): code for code, name in enumerate(middle.index)}
         if self.has_physics:
             names = trend_names(rows.family)
             gpus = _gpus_and_libraries(rows)[0]
@@ -137,12 +157,14 @@ class _Boosted(TimeModel):
             self.design(rows),
             label=target,
             weight=self.weights(rows, time_us),
+            feature_weights=self.column_weights(rows.family),
             max_bin=self.max_bin,
             nthread=threads,
         )
-        self.booster_ = xgboost.train(
-            {**self.settings(), "nthread": threads}, data, num_boost_round=self.rounds
-        )
+        booster = None
+        for settings, rounds in self.stages():
+            booster = xgboost.train({**settings, "nthread": threads}, data, rounds, xgb_model=booster)
+        self.booster_ = booster
 
     def _predict(self, rows: Rows) -> np.ndarray:
         self.booster_.set_param({"nthread": threads_for(len(rows))})
@@ -182,8 +204,13 @@ class _Boosted(TimeModel):
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
+        return cls.from_times(BoostedTimes.from_files(files), params)
+
+    @classmethod
+    def from_times(cls, times: BoostedTimes, params: Mapping[str, Any] = MappingProxyType({})) -> Self:
+        """The model of these arrays."""
         model = cls(**params)
-        model.times_ = times = BoostedTimes.from_files(files)
+        model.times_ = times
         model.booster_ = StoredBooster(times.trees, len(times.columns) + 1)
         model.candidates_, model.call_us_, model.trend_ = dict(times.codes), dict(times.call_us), times.trend
         return model

@@ -4,6 +4,7 @@ Source: Zhang et al., "nn-Meter: Towards Accurate Latency Prediction of Deep-Lea
 Devices" (MobiSys 2021): input size, channels, filter size, stride, FLOPs, parameter size; scikit-learn's random forest.
 """
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.models.base import TimeModel, configuration
 
 
+@dataclass(eq=False, repr=False)
 class Forest(TimeModel):
     """One forest per candidate over all GPUs, on log time; NaN for a candidate that training did not hold.
 
@@ -20,20 +22,11 @@ class Forest(TimeModel):
     """
 
     name: ClassVar[str] = "forest"
-
-    def __init__(
-        self,
-        trees: int = 40,
-        min_samples_leaf: int = 2,
-        max_features: float = 0.4,
-        max_depth: int = 24,
-        random_state: int = 0,
-    ) -> None:
-        self.trees = trees
-        self.min_samples_leaf = min_samples_leaf
-        self.max_features = max_features
-        self.max_depth = max_depth
-        self.random_state = random_state
+    trees: int = 40
+    min_samples_leaf: int = 2
+    max_features: float = 0.4
+    max_depth: int = 24
+    random_state: int = 0
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         from sklearn.ensemble import RandomForestRegressor

@@ -1,24 +1,20 @@
-"""`Grid`: measured times as they stand, and what lies between them along lines through the sizes.
+"""`Grid`: measured times as they stand, and where they lie along lines through the sizes.
 
 A line of a family goes through problems whose sizes differ in one way alone: one size grows, or several by one factor
 while their ratios stay. Between two measured problems of a line the log of time over base time is close to linear in
 the log of that factor. Each GPU's rows are packed by themselves, so that a question about one GPU reads no other.
+Questions need NumPy and pyarrow alone; only fitting needs pandas.
 """
 
 import io
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from surrogate.dataset.problems import device_names, joined
-from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
+from surrogate.features.families import Family
 
 STEP = 0.005
 """Log times are kept in steps of half a percent: less than any table's noise."""
@@ -27,15 +23,63 @@ POSITION_BITS, POSITION_SCALE = 16, 1000.0
 END_GAP = 1.0
 """Doublings that a one-sided neighbour counts as farther away than it is."""
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+SIZE_BITS = 44
+MOST_SIZE = (1 << SIZE_BITS) - 1
+"""Bits of a size in `_ticks`; larger sizes count as the largest."""
+CHUNK_ROWS = 65_536
 VALUE, CANDIDATE = "value", "candidate"
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line's measured places in order: ``keys`` (rows,) uint64 and ``values`` (rows,)."""
+class Lines(NamedTuple):
+    """Directions through the sizes: along one they grow as factor^exponent, the others stay.
 
+    ``exponents`` (directions, sizes); ``leading`` (directions,) the size that grows as the factor itself. The first
+    direction is none, so that each problem is a line of its own.
+    """
+
+    exponents: np.ndarray
+    leading: np.ndarray
+
+    @classmethod
+    def of(cls, lines: Sequence[Mapping[str, int]], names: Sequence[str]) -> "Lines":
+        """Of size → exponent for every direction, the leading size first."""
+        exponents = [[line.get(name, 0) for name in names] for line in ({}, *lines)]
+        return cls(np.array(exponents), np.array([0, *(names.index(next(iter(line))) for line in lines)]))
+
+    def keys(self, codes: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """(rows, directions) uint64: a hash of the line in the upper 48 bits, and the place on it in the lower 16.
+
+        Of the codes of candidates (rows,) and ``sizes`` (rows, sizes).
+        """
+        logs = np.log2(np.maximum(sizes, 1))
+        place = logs[:, self.leading]
+        place[:, 0] = 0.0
+        moved = np.round((logs[:, None] - self.exponents * place[:, :, None]) * 4096)
+        fixed = np.where(self.exponents != 0, moved, sizes[:, None]).astype(np.int64).view(np.uint64)
+        line = codes[:, None] * len(self.leading) + np.arange(1, len(self.leading) + 1)
+        key = line.astype(np.uint64) * MULTIPLIER
+        for position in range(sizes.shape[1]):
+            key = (key ^ fixed[:, :, position]) * MULTIPLIER
+            key ^= key >> np.uint64(29)
+        position = np.round(place * POSITION_SCALE).astype(np.uint64)
+        return (key >> np.uint64(POSITION_BITS) << np.uint64(POSITION_BITS)) | position
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured with some candidates on one ``gpu``, found by the keys of `Lines`.
+
+    ``codes`` of the candidates; ``keys`` (places,) ascending and ``values`` (places,) of all directions; ``ticked``
+    positions of the sizes that tables measure at a few values, and those in ``ticks``, ascending (see `_ticks`).
+    """
+
+    gpu: str
+    codes: np.ndarray
+    lines: Lines
     keys: np.ndarray
     values: np.ndarray
+    ticked: list[int]
+    ticks: np.ndarray
 
     def at(self, keys: np.ndarray) -> np.ndarray:
         """(rows,) the value measured there, NaN where none was."""
@@ -43,7 +87,7 @@ class Line:
         return np.where(self.keys[place] == keys, self.values[place], np.nan)
 
     def between(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(rows,) the value between the nearest other places of the line, and how far they are in doublings.
+        """As ``keys``: the value between the nearest other places of the line, and how far they are in doublings.
 
         The gap is the harmonic mean of both distances; NaN where the line has no other place.
         """
@@ -62,47 +106,60 @@ class Line:
         both = has_low & has_high
         return np.where(both, inner, one_sided), np.where(both, gap, np.fmin(down, up) + END_GAP)
 
+    def ends(self, codes: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(rows, ticked) the measured values of sizes next below and next above, outside all the nearest twice."""
+        asked = _ticks(codes, sizes[:, self.ticked])
+        above = np.searchsorted(self.ticks, asked)
+        high = self.ticks[np.minimum(above, len(self.ticks) - 1)]
+        low = np.where(high == asked, high, self.ticks[np.maximum(above - 1, 0)])
+        low, high = (
+            np.where(first >> SIZE_BITS == asked >> SIZE_BITS, first, second)
+            for first, second in ((low, high), (high, low))
+        )
+        return low & MOST_SIZE, high & MOST_SIZE
+
 
 @dataclass(frozen=True)
 class GridPart:
-    """One GPU's rows (rows,): ``codes`` of candidate and setting, ``sizes`` by name, ``values`` log(time / base)."""
+    """One GPU's rows (rows,): ``codes`` of candidate and setting, ``sizes`` (rows, sizes), ``values`` log(time / base).
+
+    Rows stand in the order of codes and sizes.
+    """
 
     codes: np.ndarray
-    sizes: Mapping[str, np.ndarray]
+    sizes: np.ndarray
     values: np.ndarray
 
     @classmethod
-    def of(cls, codes: np.ndarray, sizes: Mapping[str, np.ndarray], values: np.ndarray) -> Self:
+    def of(cls, codes: np.ndarray, sizes: np.ndarray, values: np.ndarray) -> Self:
         """Of rows of any order; of equal rows the median."""
-        frame = pd.DataFrame({CANDIDATE: codes, **sizes, VALUE: np.round(values / STEP)})
-        keys = [CANDIDATE, *sizes]
-        if frame.duplicated(keys).any():
-            frame = frame.groupby(keys, as_index=False)[VALUE].median()
-        frame = frame.iloc[np.lexsort([frame[key] for key in reversed(keys)])]
-        sorted_sizes = {name: frame[name].to_numpy(dtype=np.int64) for name in sizes}
-        return cls(frame[CANDIDATE].to_numpy(), sorted_sizes, frame[VALUE].to_numpy(dtype=np.float32) * STEP)
+        steps = np.round(values / STEP)
+        order = np.lexsort([steps, *sizes.T[::-1], codes])
+        keys, steps = np.column_stack([codes, sizes])[order], steps[order]
+        starts = np.flatnonzero(np.append(True, (keys[1:] != keys[:-1]).any(axis=1)))
+        last = np.append(starts[1:], len(keys)) - 1 - starts
+        median = (steps[starts + last // 2] + steps[starts + (last + 1) // 2]) / 2
+        return cls(keys[starts, 0], keys[starts, 1:], median.astype(np.float32) * STEP)
 
-    def line(self, exponents: Mapping[str, int]) -> Line:
-        """All lines of one direction; see `line_keys`."""
-        keys = line_keys(self.codes, self.sizes, exponents)
+    def measured(self, gpu: str, codes: np.ndarray, lines: Lines, ticked: list[int]) -> Measured:
+        """The rows of these codes on the ``gpu``, along ``lines``; ``ticked`` as in `Measured`."""
+        own = np.flatnonzero(np.isin(self.codes, codes))
+        mine, sizes = self.codes[own], self.sizes[own]
+        starts = range(0, len(own), CHUNK_ROWS)
+        parts = [lines.keys(mine[i : i + CHUNK_ROWS], sizes[i : i + CHUNK_ROWS]) for i in starts]
+        keys = np.concatenate(parts).ravel()
         order = np.argsort(keys, kind="stable")
-        return Line(keys[order], self.values[order])
+        values = self.values[own][order // len(lines.leading)]
+        ticks = np.unique(_ticks(mine, sizes[:, ticked]))
+        return Measured(gpu, np.unique(mine), lines, keys[order], values, ticked, ticks)
 
-    @cached_property
-    def ticks(self) -> dict[tuple[int, str], np.ndarray]:
-        """(code, size) → the values that were measured."""
-        starts = np.flatnonzero(np.diff(self.codes, prepend=-1))
-        parts = np.split(np.arange(len(self.codes)), starts[1:])
-        return {
-            (int(self.codes[part[0]]), name): np.unique(size[part])
-            for part in parts
-            for name, size in self.sizes.items()
-        }
+    def to_bytes(self, names: Sequence[str]) -> bytes:
+        """A parquet file; ``names`` of the sizes."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
-    def to_bytes(self) -> bytes:
-        """A parquet file."""
         columns = {CANDIDATE: self.codes.astype(np.int16)}
-        columns |= {name: size.astype(np.int32) for name, size in self.sizes.items()}
+        columns |= {name: size.astype(np.int32) for name, size in zip(names, self.sizes.T, strict=True)}
         columns[VALUE] = np.round(self.values / STEP).astype(np.int16)
         out = io.BytesIO()
         pq.write_table(pa.table(columns), out, compression="zstd", compression_level=19)
@@ -111,137 +168,62 @@ class GridPart:
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
         """What `to_bytes` wrote."""
-        frame = pq.read_table(io.BytesIO(content)).to_pandas()
-        sizes = {name: frame[name].to_numpy(dtype=np.int64) for name in frame.columns[1:-1]}
-        return cls(
-            frame[CANDIDATE].to_numpy(dtype=np.int64), sizes, frame[VALUE].to_numpy(dtype=np.float32) * STEP
-        )
+        import pyarrow.parquet as pq
+
+        table = pq.ParquetFile(io.BytesIO(content)).read(use_threads=False)
+        # Arrow's own `to_numpy` imports pandas.
+        arrays = [
+            np.concatenate([np.from_dlpack(part) for part in column.chunks]) for column in table.columns
+        ]
+        sizes = np.stack(arrays[1:-1], axis=1).astype(np.int64)
+        return cls(arrays[0].astype(np.int64), sizes, arrays[-1].astype(np.float32) * STEP)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The rows of all GPUs. ``labels``: candidate with its setting → code; ``packed``: GPU → a `GridPart`'s bytes."""
+    """The rows of all GPUs. ``labels``: `label` → code; ``packed``: GPU → a `GridPart`'s bytes; ``lines`` as families
+    have them.
+    """
 
     labels: Mapping[str, int]
     packed: Mapping[str, bytes]
     lines: tuple[Mapping[str, int], ...]
+    _opened: dict[str, GridPart] = field(default_factory=dict, repr=False, compare=False)
 
-    @classmethod
-    def fit(cls, rows: Rows, values: np.ndarray) -> Self:
-        """From log(time / base) (rows,) of ``rows``."""
-        label = _labels(rows)
-        labels = {name: code for code, name in enumerate(np.unique(label).tolist())}
-        codes = pd.Series(label).map(labels).to_numpy()
-        sizes, packed, device = _sizes(rows), {}, device_names(rows.frame)
-        for gpu in np.unique(device).tolist():
-            own = device == gpu
-            part = GridPart.of(codes[own], {name: size[own] for name, size in sizes.items()}, values[own])
-            packed[gpu] = part.to_bytes()
-        return cls(labels, packed, rows.family.lines)
+    def codes(self, values: Sequence[str], candidates: Sequence[str]) -> np.ndarray:
+        """(candidates,) codes in a setting of these values, −1 where a candidate was never measured."""
+        codes = [self.labels.get(label(values, candidate), -1) for candidate in candidates]
+        return np.array(codes, dtype=np.int64)
 
-    @cached_property
-    def _opened(self) -> dict[str, tuple[GridPart, Line, tuple[Line, ...]]]:
-        return {}
+    def measured(self, kind: Family, gpu: str, codes: np.ndarray | None = None) -> Measured | None:
+        """What was measured with candidates ``codes``, by default all, on a GPU; None where nothing was.
 
-    def _open(self, gpu: str) -> tuple[GridPart, Line, tuple[Line, ...]]:
-        """A GPU's rows, with the places of single problems and of every direction of lines."""
+        Raises `InputError` where the stored rows are damaged.
+        """
+        if gpu not in self.packed:
+            return None
         if gpu not in self._opened:
             try:
-                part = GridPart.from_bytes(self.packed[gpu])
-            except (pa.ArrowException, KeyError) as error:
+                self._opened[gpu] = GridPart.from_bytes(self.packed[gpu])
+            except (OSError, ValueError) as error:
                 raise InputError(f"the bundle's measured times of {gpu} are damaged ({error})") from None
-            self._opened[gpu] = part, part.line({}), tuple(part.line(line) for line in self.lines)
-        return self._opened[gpu]
-
-    def asked(self, rows: Rows) -> "list[Asked]":
-        """The rows GPU by GPU, those of GPUs that were measured."""
-        device, label, sizes = device_names(rows.frame), _labels(rows), _sizes(rows)
-        codes = pd.Series(label).map(self.labels).fillna(-1).to_numpy(dtype=np.int64)
-        out = []
-        for gpu in self.packed:
-            if not (device == gpu).any():
-                continue
-            part, exact, lines = self._open(gpu)
-            own = np.flatnonzero((device == gpu) & np.isin(codes, part.codes))
-            if len(own):
-                own_sizes = {name: size[own] for name, size in sizes.items()}
-                out.append(Asked(own, codes[own], own_sizes, part, exact, lines, self.lines))
-        return out
+        part, names = self._opened[gpu], kind.size_names
+        known = np.unique(part.codes) if codes is None else codes[np.isin(codes, part.codes)]
+        ticked = [names.index(name) for name in kind.ticks]
+        return part.measured(gpu, known, Lines.of(self.lines, names), ticked) if len(known) else None
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Rows of one GPU beside what was measured there. ``position`` (rows,) among all rows that were asked about."""
-
-    position: np.ndarray
-    codes: np.ndarray
-    sizes: Mapping[str, np.ndarray]
-    part: GridPart
-    exact: Line
-    lines: tuple[Line, ...]
-    directions: tuple[Mapping[str, int], ...]
-
-    def take(self, index: np.ndarray) -> "Asked":
-        """The rows at these positions."""
-        sizes = {name: size[index] for name, size in self.sizes.items()}
-        return replace(self, position=self.position[index], codes=self.codes[index], sizes=sizes)
-
-    def measured(self) -> np.ndarray:
-        """(rows,) the values of problems that were measured, else NaN."""
-        return self.exact.at(line_keys(self.codes, self.sizes, {}))
-
-    def neighbours(self) -> tuple[np.ndarray, np.ndarray]:
-        """(rows, lines) values between neighbours, and gaps in doublings; NaN where a line has none."""
-        both = [
-            line.between(line_keys(self.codes, self.sizes, direction))
-            for line, direction in zip(self.lines, self.directions, strict=True)
-        ]
-        values, gaps = (np.stack(columns, axis=1) for columns in zip(*both, strict=True))
-        return values, gaps
-
-    def ends(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """(rows,) the measured values of a size next below and next above, the nearest one twice outside the range."""
-        size, low, high = self.sizes[name], *np.empty((2, len(self.codes)), dtype=np.int64)
-        for code in np.unique(self.codes):
-            own = np.flatnonzero(self.codes == code)
-            ticks = self.part.ticks[int(code), name]
-            above = np.searchsorted(ticks, size[own])
-            exact = ticks[np.minimum(above, len(ticks) - 1)] == size[own]
-            low[own] = ticks[np.clip(np.where(exact, above, above - 1), 0, len(ticks) - 1)]
-            high[own] = ticks[np.minimum(above, len(ticks) - 1)]
-        return low, high
-
-
-def line_keys(codes: np.ndarray, sizes: Mapping[str, np.ndarray], exponents: Mapping[str, int]) -> np.ndarray:
-    """(rows,) uint64: a hash of the line in the upper 48 bits, and the place on it in the lower 16.
-
-    Along a line the sizes grow as factor^exponent, the first of them as the factor itself; the others stay. Without
-    exponents each problem is a line of its own.
-    """
-    place = np.zeros(len(codes), dtype=np.float64)
-    if exponents:
-        place = np.log2(np.maximum(sizes[next(iter(exponents))], 1))
-    key = (codes.astype(np.uint64) + np.uint64(1)) * MULTIPLIER
-    for name, size in sizes.items():
-        exponent = exponents.get(name, 0)
-        fixed = np.round((np.log2(np.maximum(size, 1)) - exponent * place) * 4096) if exponent else size
-        key = (key ^ fixed.astype(np.int64).view(np.uint64)) * MULTIPLIER
-        key ^= key >> np.uint64(29)
-    position = np.round(place * POSITION_SCALE).astype(np.uint64)
-    return (key >> np.uint64(POSITION_BITS) << np.uint64(POSITION_BITS)) | position
+def label(values: Sequence[str], candidate: str) -> str:
+    """A candidate with its setting: rows of other labels are no neighbours."""
+    return "|".join((*values, candidate))
 
 
 def _position(keys: np.ndarray) -> np.ndarray:
-    """(rows,) the places of keys on their lines, in doublings."""
+    """The places of keys on their lines, in doublings."""
     return (keys & np.uint64((1 << POSITION_BITS) - 1)).astype(np.float64) / POSITION_SCALE
 
 
-def _labels(rows: Rows) -> np.ndarray:
-    """(rows,) the candidate and its setting: rows of other labels are no neighbours."""
-    settings = joined(rows.frame, rows.family.setting_names)
-    return (settings + "|" + rows.candidate.astype(str)).to_numpy()
-
-
-def _sizes(rows: Rows) -> dict[str, np.ndarray]:
-    """The size columns (rows,)."""
-    return {name: rows.frame[name].to_numpy(dtype=np.int64) for name in rows.family.size_names}
+def _ticks(codes: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """As ``sizes`` (rows, ticked): one number that is in the order of codes, then of columns, then of sizes."""
+    group = codes[:, None] * sizes.shape[1] + np.arange(sizes.shape[1])
+    return (group << SIZE_BITS) | np.minimum(sizes, MOST_SIZE)

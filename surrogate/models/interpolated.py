@@ -1,32 +1,32 @@
 """`interpolated-terms`: measured times, interpolation between them, and `boosted-terms` away from them.
 
-Beside problems that were measured with a candidate on a GPU, times lie near an interpolation along the family's lines
-(`surrogate.models.grid`). Trees correct that interpolation: they see the terms, every line's value and its gap. Their
-training rows are interpolated without the row's own shape, so that they meet new shapes as they learned them. The
-answer is a weighted mean of both models in log time; the farther the neighbours, the less of the interpolation it
-holds, and none is left a few doublings away. At a measured problem the measured time is the answer.
+How the three are put together says `surrogate.models.neighbours`; here both models' trees are fitted. Training rows of
+the trees that correct the interpolation are interpolated without the row's own shape, so that they meet new shapes as
+they learned them.
 """
 
 import json
-from collections.abc import Mapping
-from itertools import product
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import pandas as pd
 
+from surrogate.dataset.problems import device_names, joined
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms, threads_for
-from surrogate.models.grid import Asked, Grid
-from surrogate.models.trees import StoredBooster, Trees
-
-SHARE = 0.7
-"""Of the corrected interpolation in the mean, where neighbours are near."""
-NEAR, FAR = 1.0, 3.0
-"""Gaps in doublings up to which that share is whole, and from which on it is nothing."""
-_TERMS, _TREES, _GRID, _LABELS = "terms.", "residual.npz", "grid.", "labels.json"
+from surrogate.models.grid import Grid, GridPart, Measured
+from surrogate.models.neighbours import (
+    GRID,
+    LABELS,
+    TERMS,
+    TREES,
+    line_columns,
+    log_corrections,
+    times_from_files,
+)
+from surrogate.models.trees import BoostedTimes, StoredBooster, Trees
 
 
 class InterpolatedTerms(TimeModel):
@@ -71,22 +71,23 @@ class InterpolatedTerms(TimeModel):
         drawn = np.random.default_rng(self.random_state).permutation(len(rows))[: self.most_rows]
         sample, sample_us = rows.take(drawn), time_us[drawn]
         self.terms_ = self.elsewhere().fit(sample, sample_us)
-        self.grid_ = Grid.fit(rows, np.log(time_us / self.terms_.base_us(rows)))
-        target = np.log(sample_us / self.terms_.base_us(sample))
-        self.trees_ = None
-        inputs, labels = [], []
-        for asked in self.grid_.asked(sample):
-            design, start, _ = self._design(sample.take(asked.position), asked)
+        self.grid_ = _fitted_grid(rows, np.log(time_us / self.terms_.base_us(rows)))
+        self.trees_, self._measured = None, {}
+        target, inputs, labels = np.log(sample_us / self.terms_.base_us(sample)), [], []
+        for own, codes, measured in self._asked(sample):
+            part = sample.take(own)
+            extra, start, _ = line_columns(measured, measured.lines.keys(codes, _sizes(part))[:, 1:])
             known = np.isfinite(start)
-            inputs.append(design[known])
-            labels.append((target[asked.position] - start)[known])
+            inputs.append(np.hstack([self.terms_.design(part), extra])[known])
+            labels.append((target[own] - start)[known])
         if sum(map(len, inputs)):
             threads = threads_for(len(sample))
             data = xgboost.QuantileDMatrix(
                 np.concatenate(inputs), label=np.concatenate(labels), max_bin=256, nthread=threads
             )
             settings = {**self.terms_.settings(), "nthread": threads}
-            self._set_trees(xgboost.train(settings, data, num_boost_round=self.rounds), data.num_col())
+            self.booster_ = xgboost.train(settings, data, num_boost_round=self.rounds)
+            self.trees_ = Trees.from_booster(self.booster_.save_raw("json"))
 
     def elsewhere(self) -> BoostedTerms:
         """The terms alone."""
@@ -94,128 +95,68 @@ class InterpolatedTerms(TimeModel):
         del own["most_rows"]
         return BoostedTerms(**own, max_depth=0, max_bin=256, best_weight=0.0, objective="reg:absoluteerror")
 
-    def _set_trees(self, booster: Any, columns: int) -> None:
-        self.trees_, self.booster_, self.columns_ = (
-            Trees.from_booster(booster.save_raw("json")),
-            booster,
-            columns,
-        )
-
-    def _design(self, rows: Rows, asked: Asked) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The residual trees' input (rows, columns), the interpolation (rows,), and the nearest line's gap (rows,).
-
-        The columns are those of `BoostedTerms.design`, the interpolation, and of every line its difference from that
-        and its gap. The interpolation is the lines' mean, weighed by 1 / gap²; NaN where no line has a neighbour.
-        """
-        values, gaps = asked.neighbours()
-        weight = np.where(np.isfinite(values), 1.0 / np.maximum(gaps, 1e-3) ** 2, 0.0)
-        with np.errstate(invalid="ignore"):
-            start = (np.nan_to_num(values) * weight).sum(axis=1) / weight.sum(axis=1)
-        extra = np.column_stack([start, values - start[:, None], gaps]).astype(np.float32)
-        return np.hstack([self.terms_.design(rows), extra]), start, np.fmin.reduce(gaps, axis=1)
+    def _asked(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, Measured]]:
+        """GPU by GPU the rows whose candidate was measured there: positions, codes, and what was measured."""
+        device = device_names(rows.frame)
+        names, place = np.unique(_labels(rows), return_inverse=True)
+        codes = np.array([self.grid_.labels.get(name, -1) for name in names])[place]
+        for gpu in self.grid_.packed:
+            if not (device == gpu).any():
+                continue
+            if gpu not in self._measured:
+                self._measured[gpu] = self.grid_.measured(rows.family, gpu)
+            measured = self._measured[gpu]
+            own = np.flatnonzero((device == gpu) & np.isin(codes, measured.codes))
+            if len(own):
+                yield own, codes[own], measured
 
     def _predict(self, rows: Rows) -> np.ndarray:
-        time_us = self.terms_.predict(rows)
-        for asked in self.grid_.asked(rows):
-            own = rows if len(asked.position) == len(rows) else rows.take(asked.position)
-            time_us[asked.position] *= np.exp(self._interpolated(own, asked, time_us[asked.position]))
+        log = np.full(len(rows), np.nan)
+        residual = None if self.trees_ is None else self.booster_.inplace_predict
+        for own, codes, measured in self._asked(rows):
+            part = rows.take(own)
+            sizes, library = _sizes(part), part.frame["library"].to_numpy()
+
+            def terms(
+                same: np.ndarray, owner: np.ndarray, changed: np.ndarray, part: Rows = part
+            ) -> tuple[np.ndarray, np.ndarray]:
+                whole = [part.take(same)]
+                if len(owner):
+                    columns = dict(zip(part.family.size_names, changed.T, strict=True))
+                    frame = part.frame.iloc[owner].assign(**columns).reset_index(drop=True)
+                    whole.append(rows_of(frame, part.family, part.devices))
+                design = [self.terms_.design(one) for one in whole]
+                logs = [np.log(self.terms_.predict(one) / self.terms_.base_us(one)) for one in whole]
+                return np.concatenate(design), np.concatenate(logs)
+
+            log[own] = log_corrections(measured, rows.family, codes, sizes, library, terms, residual)
+        time_us, far = self.terms_.base_us(rows) * np.exp(log), np.flatnonzero(np.isnan(log))
+        time_us[far] = self.terms_.predict(rows.take(far))
         return time_us
 
-    def _interpolated(self, rows: Rows, asked: Asked, terms_us: np.ndarray) -> np.ndarray:
-        """(rows,) what to add to the log of the terms' time (rows,).
-
-        A size between two measured ones takes the mean over both, each weighed by its nearness; outside the range that
-        of the last one counts, and fades.
-        """
-        ends = {name: asked.ends(name) for name in rows.family.ticks}
-        off = {
-            name: (low != asked.sizes[name]) | (high != asked.sizes[name])
-            for name, (low, high) in ends.items()
-        }
-        between = np.logical_or.reduce(list(off.values())) if off else np.zeros(len(rows), dtype=bool)
-        added = np.zeros(len(rows))
-        exact = np.flatnonzero(~between)
-        if len(exact):
-            added[exact] = self._at_ticks(rows.take(exact), terms_us[exact])
-        inner = np.flatnonzero(between)
-        if not len(inner):
-            return added
-        sizes = {name: asked.sizes[name][inner] for name in ends}
-        held = {name: size[inner] for name, size in asked.sizes.items()}
-        library = rows.frame["library"].to_numpy()[inner]
-        names = [name for name in ends if off[name].any()]
-        corners, weights, owners, whole = [], [], [], np.zeros(len(inner))
-        for corner in product((0, 1), repeat=len(names)):
-            weight, places = np.ones(len(inner)), {}
-            for name, side in zip(names, corner, strict=True):
-                low, high = (end[inner] for end in ends[name])
-                places[name] = (low, high)[side]
-                weight *= _nearness(sizes[name], low, high, side)
-            fits = weight > 0
-            for _, misfit, _ in rows.family.geometry({**held, **places}, library):
-                fits &= ~misfit
-            counted = np.flatnonzero(fits)
-            changed = {name: place[counted] for name, place in places.items()}
-            corners.append(rows.frame.iloc[inner[counted]].assign(**changed))
-            weights.append(weight[counted])
-            owners.append(counted)
-            whole += weight
-        owner, weight = np.concatenate(owners), np.concatenate(weights)
-        if not len(owner):
-            return added
-        # All corners of all rows are one table, which is asked about once.
-        at = rows_of(pd.concat(corners, ignore_index=True), rows.family, rows.devices)
-        found = weight * self._at_ticks(at, self.terms_.predict(at))
-        total, used = (np.bincount(owner, weights=values, minlength=len(inner)) for values in (found, weight))
-        # All weights sum to 1, to less outside the range; those of corners that are no problems go to the others.
-        added[inner] = np.divide(total * whole, used, out=np.zeros(len(inner)), where=used > 0)
-        return added
-
-    def _at_ticks(self, rows: Rows, terms_us: np.ndarray) -> np.ndarray:
-        """(rows,) as `_interpolated`, where every size is a measured one: exact there, else from neighbours."""
-        added = np.zeros(len(rows))
-        for asked in self.grid_.asked(rows):
-            own = asked.position
-            log_terms = np.log(terms_us[own] / self.terms_.base_us(rows.take(own)))
-            measured = asked.measured()
-            known = np.isfinite(measured)
-            added[own[known]] = (measured - log_terms)[known]
-            rest = np.flatnonzero(~known)
-            if self.trees_ is None or not len(rest):
-                continue
-            design, start, gap = self._design(rows.take(own[rest]), asked.take(rest))
-            corrected = start + self.booster_.inplace_predict(design)
-            share = SHARE * np.clip((FAR - gap) / (FAR - NEAR), 0.0, 1.0)
-            added[own[rest]] = np.where(share > 0, share * np.nan_to_num(corrected - log_terms[rest]), 0.0)
-        return added
+    def times(self) -> BoostedTimes:
+        """The model as arrays."""
+        return times_from_files(self.to_files())[0]
 
     def to_files(self) -> dict[str, bytes]:
         """The terms' files, the residual's trees, every GPU's measured times."""
-        files = {f"{_TERMS}{name}": content for name, content in self.terms_.to_files().items()}
-        files |= {f"{_GRID}{gpu}.parquet": content for gpu, content in self.grid_.packed.items()}
-        facts = {"labels": self.grid_.labels, "lines": self.grid_.lines}
+        files = {f"{TERMS}{name}": content for name, content in self.terms_.to_files().items()}
+        files |= {f"{GRID}{gpu}.parquet": content for gpu, content in self.grid_.packed.items()}
         if self.trees_ is not None:
-            files[_TREES] = self.trees_.to_bytes()
-            facts["columns"] = self.columns_
-        return {**files, _LABELS: json.dumps(facts).encode()}
+            files[TREES] = self.trees_.to_bytes()
+        facts = {"labels": self.grid_.labels, "lines": self.grid_.lines}
+        return {**files, LABELS: json.dumps(facts).encode()}
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
         model = cls(**params)
-        inner = {name.removeprefix(_TERMS): data for name, data in files.items() if name.startswith(_TERMS)}
-        model.terms_ = BoostedTerms.from_files({}, inner)
-        facts = json.loads(files[_LABELS])
-        packed = {
-            name.removeprefix(_GRID).removesuffix(".parquet"): data
-            for name, data in files.items()
-            if name.startswith(_GRID)
-        }
-        model.grid_ = Grid(facts["labels"], packed, tuple(facts["lines"]))
-        model.trees_ = None
-        if _TREES in files:
-            model.trees_, model.columns_ = Trees.from_bytes(files[_TREES]), facts["columns"]
-            model.booster_ = StoredBooster(model.trees_, model.columns_)
+        times, near = times_from_files(files)
+        model.terms_ = BoostedTerms.from_times(times)
+        model.grid_, model.trees_, model._measured = near.grid, near.trees if near.stored else None, {}
+        if model.trees_ is not None:
+            columns = len(times.columns) + 2 + 2 * len(near.grid.lines)
+            model.booster_ = StoredBooster(model.trees_, columns)
         return model
 
     @staticmethod
@@ -229,14 +170,22 @@ class InterpolatedTerms(TimeModel):
         }
 
 
-def _nearness(size: np.ndarray, low: np.ndarray, high: np.ndarray, side: int) -> np.ndarray:
-    """(rows,) what the lower (side 0) or upper (1) end counts for a size, in its logarithm.
+def _fitted_grid(rows: Rows, values: np.ndarray) -> Grid:
+    """Of log(time / base) (rows,)."""
+    names, codes = np.unique(_labels(rows), return_inverse=True)
+    sizes, device, packed = _sizes(rows), device_names(rows.frame), {}
+    for gpu in np.unique(device).tolist():
+        own = device == gpu
+        packed[gpu] = GridPart.of(codes[own], sizes[own], values[own]).to_bytes(rows.family.size_names)
+    return Grid({name: code for code, name in enumerate(names.tolist())}, packed, rows.family.lines)
 
-    Outside the range both ends are the same one, which counts once, the less the farther away.
-    """
-    inside = low < high
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.log2(size / low) / np.log2(high / low)
-    outside = np.clip(1.0 - np.abs(np.log2(np.maximum(size, 1) / np.maximum(low, 1))) / FAR, 0.0, 1.0)
-    once = outside if side == 0 else np.zeros(len(size))
-    return np.where(inside, np.abs(1.0 - side - np.nan_to_num(share)), once)
+
+def _labels(rows: Rows) -> np.ndarray:
+    """(rows,) as `surrogate.models.grid.label`."""
+    settings = joined(rows.frame, rows.family.setting_names)
+    return (settings + "|" + rows.candidate.astype(str)).to_numpy().astype(str)
+
+
+def _sizes(rows: Rows) -> np.ndarray:
+    """(rows, sizes) int64."""
+    return rows.frame[list(rows.family.size_names)].to_numpy(dtype=np.int64)

@@ -63,9 +63,7 @@ class GemmInterpolation(TimeModel):
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         if rows.family.size_names != SIZES:
-            raise InputError(
-                f"{self.name} predicts matrix products alone, and these rows are {rows.family.name}"
-            )
+            raise InputError(f"{self.name} predicts matrix products, and these rows are {rows.family.name}")
         rates, grid = peak_times(rows) / time_us[:, None], 2.0 ** np.round(np.log2(_points(rows)))
         self.levels_ = {
             setting: levels(grid[positions], rates[positions])

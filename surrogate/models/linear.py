@@ -49,10 +49,8 @@ class _Linear(TimeModel):
         scale[scale < 1e-9] = 1.0
         ridge = Ridge(alpha=self.alpha).fit((x - mean) / scale, y)
         weights = np.asarray(ridge.coef_) / scale
-        return {
-            "weights": weights.tolist(),
-            "intercept": float(np.asarray(ridge.intercept_) - weights @ mean),
-        }
+        intercept = float(np.asarray(ridge.intercept_) - weights @ mean)
+        return {"weights": weights.tolist(), "intercept": intercept}
 
     def to_files(self) -> dict[str, bytes]:
         """Coefficients as JSON."""
@@ -62,13 +60,9 @@ class _Linear(TimeModel):
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """What `to_files` wrote."""
         model = cls(**params)
-        model.fits_ = {
-            name: {
-                "weights": np.array(fit["weights"], dtype=float).tolist(),
-                "intercept": float(fit["intercept"]),
-            }
-            for name, fit in json.loads(files["coefficients.json"]).items()
-        }
+        model.fits_ = json.loads(files["coefficients.json"])
+        for fit in model.fits_.values():
+            fit["weights"], fit["intercept"] = [float(w) for w in fit["weights"]], float(fit["intercept"])
         return model
 
     @staticmethod

@@ -4,6 +4,7 @@ Source: Yu et al., "Habitat: A Runtime-Based Computational Performance Predictor
 2021): per operator 8 layers of 1024, operator parameters plus four GPU features; Lin et al. likewise, smaller.
 """
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ LIMIT = 6.0
 """Standardised inputs are cut here: a size far outside training must not drive the network to absurd times."""
 
 
+@dataclass(eq=False, repr=False)
 class Mlp(TimeModel):
     """One ReLU network for all candidates (a one-hot input), squared error of the standardised log time.
 
@@ -24,26 +26,14 @@ class Mlp(TimeModel):
     """
 
     name: ClassVar[str] = "mlp"
-
-    def __init__(
-        self,
-        width: int = 96,
-        depth: int = 3,
-        epochs: int = 60,
-        max_steps: int = 600,
-        batch: int = 1024,
-        learning_rate: float = 4e-3,
-        weight_decay: float = 1e-3,
-        random_state: int = 0,
-    ) -> None:
-        self.width = width
-        self.depth = depth
-        self.epochs = epochs
-        self.max_steps = max_steps
-        self.batch = batch
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.random_state = random_state
+    width: int = 96
+    depth: int = 3
+    epochs: int = 60
+    max_steps: int = 600
+    batch: int = 1024
+    learning_rate: float = 4e-3
+    weight_decay: float = 1e-3
+    random_state: int = 0
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         from sklearn.neural_network import MLPRegressor
@@ -63,9 +53,7 @@ class Mlp(TimeModel):
         design, target = self._design(rows), ((y - self.target_[0]) / self.target_[1]).astype(np.float32)
         for epoch in range(max(min(self.epochs, self.max_steps // steps_per_epoch), 1)):
             self.network_.partial_fit(design, target)
-            if (
-                len(self.network_.loss_curve_) <= epoch
-            ):  # scikit-learn swallowed the interruption of this epoch
+            if len(self.network_.loss_curve_) <= epoch:  # scikit-learn swallowed this epoch's interruption
                 raise KeyboardInterrupt
 
     def _predict(self, rows: Rows) -> np.ndarray:

@@ -24,9 +24,7 @@ def from_plain(kind: Any, value: Any) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and is_dataclass(kind):
         types = get_type_hints(kind)
-        return kind(
-            **{field.name: from_plain(types[field.name], value[field.name]) for field in fields(kind)}
-        )
+        return kind(**{f.name: from_plain(types[f.name], value[f.name]) for f in fields(kind)})
     if kind is np.ndarray:
         return np.array(value)
     if origin is Mapping:

@@ -4,7 +4,7 @@ import pandas as pd
 
 from surrogate.dataset.problems import candidate_frame
 from surrogate.dataset.store import Dataset
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import require_known
 from surrogate.models.base import TimeModel
 from surrogate.models.baselines import AlwaysBestSingle, LiEtAl, Roofline
 from surrogate.models.boosted import BoostedDims, BoostedTerms
@@ -42,8 +42,7 @@ def model_class(name: str) -> type[TimeModel]:
     """The class of that name, `Calibrated` among them. Raises `InputError` with the nearest names."""
     if name == Calibrated.name:
         return Calibrated
-    if name not in MODELS:
-        raise InputError(f"model {name!r} is unknown; known: {', '.join(MODELS)}{nearest(name, MODELS)}")
+    require_known("model", name, MODELS)
     return MODELS[name]
 
 

@@ -20,6 +20,7 @@ from surrogate.models.trend import Trend
 
 if TYPE_CHECKING:
     from surrogate.models.calibrated import Correction
+    from surrogate.models.neighbours import Neighbours
 
 ARRAYS, FACTS = "trees.npz", "times.json"
 """The files of `BoostedTimes`."""
@@ -224,7 +225,8 @@ class BoostedTimes:
     ``columns`` are the trees' columns by name, behind which comes the candidate's code;
     ``codes`` candidate (as `Rows.candidate` names it) → code; ``call_us`` ``gpu|library``, ``|library`` or "" → a
     call's fixed cost in µs; ``trend`` goes on outside the range that training saw (None: nothing does);
-    ``corrections`` device → what a calibration multiplies its times by.
+    ``corrections`` device → what a calibration multiplies its times by; ``neighbours`` measured times that count beside
+    the trees.
     """
 
     trees: Trees
@@ -234,6 +236,7 @@ class BoostedTimes:
     call_us: Mapping[str, float] = field(default_factory=dict)
     trend: Trend | None = None
     corrections: "Mapping[str, Correction]" = field(default_factory=dict)
+    neighbours: "Neighbours | None" = None
 
     def to_files(self) -> dict[str, bytes]:
         """The arrays, and the rest as JSON."""

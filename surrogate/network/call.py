@@ -35,7 +35,7 @@ class Tensor:
     """``shape`` None: unknown. ``dtype`` of whole numbers: the type of their width, ``floating`` False.
 
     ``constant``: stored in the model or computed from what is. ``trained``: a gradient flows into it. ``parameter``: a
-    weight that training changes.
+    weight that training changes. ``buffer`` names the memory that it lies in, a view's that of its source.
     """
 
     shape: Shape | None = None
@@ -44,6 +44,7 @@ class Tensor:
     constant: bool = False
     trained: bool = False
     parameter: bool = False
+    buffer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ max_pool2d max_pool2d_with_indices avg_pool2d: self kernel_size stride padding
 max_pool2d_with_indices_backward avg_pool2d_backward: grad_output self kernel_size stride padding
 adaptive_avg_pool2d _adaptive_avg_pool2d: self output_size
 _adaptive_avg_pool2d_backward: grad_output self
-softmax _softmax log_softmax _log_softmax: self dim
+softmax _softmax _safe_softmax log_softmax _log_softmax: self dim
 _softmax_backward_data _log_softmax_backward_data: grad_output output dim
 embedding: weight indices
 embedding_bag _embedding_bag _embedding_bag_forward_only: weight indices offsets

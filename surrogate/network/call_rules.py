@@ -348,7 +348,7 @@ def reduction(call: Call) -> Layers:
         result = tuple(length for axis, length in enumerate(size) if axis not in kept) if kept else ()
     reads = [tensor.shape or () for tensor in call.tensors() if tensor.floating] or [size]
     work = -(-prod(size) // max(prod(result), 1))
-    yield call.layer(make.streamed("reduce", reads, [result], call.dtype, work=work))
+    yield call.layer(make.streamed(make.REDUCE, reads, [result], call.dtype, work=work))
 
 
 def lrn(call: Call) -> Layers:
@@ -368,6 +368,10 @@ def concat(call: Call) -> Layers:
 
 def moved(call: Call) -> Layers:
     """Data moved: what is written has been read (a slice leaves the rest unread)."""
+    source, target = call.tensors()[:1], call.outputs[:1]
+    if source and target and source[0].floating and target[0].floating and source[0].dtype != target[0].dtype:
+        yield call.layer(make.cast(prod(call.result()), source[0].dtype, target[0].dtype))
+        return
     if call.outputs:
         shapes = [tensor.shape for tensor in call.outputs]
     elif call.op == "index_select":

@@ -93,8 +93,8 @@ _POOLS = (
     "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool",
 )  # fmt: skip
 _SOFTMAXES = (
-    "softmax", "_softmax", "log_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
-    "Softmax", "LogSoftmax",
+    "softmax", "_softmax", "_safe_softmax", "log_softmax", "_log_softmax", "_softmax_backward_data",
+    "_log_softmax_backward_data", "Softmax", "LogSoftmax",
 )  # fmt: skip
 _EMBEDDINGS = ("embedding", "embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
 _EMBEDDINGS_BACKWARD = (
@@ -110,7 +110,8 @@ _REDUCTIONS = (
 _MOVES = (
     "clone", "copy", "contiguous", "to", "_to_copy", "index", "index_select", "gather", "repeat", "constant_pad_nd",
     "pad", "roll", "flip", "upsample_nearest2d", "upsample_bilinear2d", "upsample_nearest2d_backward",
-    "upsample_bilinear2d_backward", "pixel_shuffle", "tril", "triu", "select_backward", "slice_backward",
+    "upsample_bilinear2d_backward", "upsample_bicubic2d", "upsample_bicubic2d_backward", "_upsample_bicubic2d_aa",
+    "_upsample_bilinear2d_aa", "im2col", "col2im", "pixel_shuffle", "tril", "triu", "select_backward", "slice_backward",
     "slice_scatter", "select_scatter", "scatter", "scatter_add", "index_put", "index_add", "nll_loss_backward",
     "nll_loss2d_backward", "channel_shuffle", "one_hot", "reflection_pad2d", "Transpose", "Slice", "Split", "Pad",
     "Expand", "Tile", "Resize", "Upsample", "DepthToSpace", "SpaceToDepth", "GatherElements", "GatherND",
@@ -150,7 +151,8 @@ RULES: dict[str, Callable[[Call], rules.Layers]] = {
 
 IGNORED = frozenset((
     "view", "_unsafe_view", "view_as", "reshape", "t", "transpose", "permute", "expand", "expand_as", "squeeze",
-    "swapaxes", "unsqueeze", "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "alias", "detach",
+    "swapaxes", "unsqueeze", "slice", "select", "split", "unsafe_split",
+    "split_with_sizes", "chunk", "unbind", "alias", "detach",
     "flatten", "narrow", "as_strided", "lift_fresh", "lift_fresh_copy", "unflatten", "numpy_T", "movedim",
     "diagonal", "unfold", "_reshape_alias", "empty", "empty_like", "empty_strided", "new_empty",
     "new_empty_strided", "sym_size", "sym_numel", "sym_stride", "_local_scalar_dense", "_assert_tensor_metadata",
@@ -164,6 +166,12 @@ IGNORED = frozenset((
 """Views, sizes, constants, allocations and checks: no kernel."""
 IN_INFERENCE = ("dropout", "native_dropout", "Dropout")
 """What a program may still name, and inference passes through."""
+
+
+def is_view(call: Call, *, training: bool) -> bool:
+    """True where the result is the argument's memory, or takes none: views, and dropout that drops nothing."""
+    drops = call.arguments.get("train") is True or (training and call.arguments.get("p") != 0)
+    return call.op in IGNORED or (call.op in IN_INFERENCE and not drops)
 
 
 def layers(call: Call) -> tuple[Layer, ...]:
@@ -229,7 +237,7 @@ def _of_shapes(call: Call) -> tuple[float, float] | None:
 
 def add_call(call: Call, tally: Tally, *, training: bool) -> None:
     """Add a call's layers to a network's, or count it as ignored or unsupported."""
-    if call.op in IN_INFERENCE and not training and call.arguments.get("train") is not True:
+    if is_view(call, training=training):
         tally.ignored[call.op] += 1
         return
     try:

@@ -17,7 +17,8 @@ from typing import Any
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError, nearest
 from surrogate.network.call import Call, Tensor, base_name
-from surrogate.network.calls import add_call
+from surrogate.network.calls import add_call, is_view
+from surrogate.network.memory import held_by
 from surrogate.network.network import Network, Tally
 
 MAX_JSON_BYTES = 256 * 2**20
@@ -63,9 +64,11 @@ def read_exported(
         inputs = _user_inputs(graph, signature)
         known, batch = _symbols(path, graph, inputs, batch, dims or {})
         tensors = _tensors(graph, signature, known, dtype)
-        tally = Tally()
-        for node in graph["nodes"]:
-            add_call(_call(node, tensors), tally, training=training)
+        stored = list(tensors.values())
+        tally, calls = Tally(), [_call(node, tensors, training) for node in graph["nodes"]]
+        memory: dict[str, Any] = held_by(stored, calls, training=training)
+        for call in calls:
+            add_call(call, tally, training=training)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -74,7 +77,7 @@ def read_exported(
         ) from None
     if not tally.layers and not tally.unsupported:
         raise InputError(f"{path}: no node of the exported program costs time (only views)")
-    return tally.network(path.stem, batch)
+    return tally.network(path.stem, batch, **memory)
 
 
 def _graph(path: Path) -> dict[str, Any]:
@@ -153,28 +156,35 @@ def _tensors(
     graph: Mapping[str, Any], signature: Mapping[str, Any], known: Mapping[str, int], dtype: str | None
 ) -> dict[str, Tensor]:
     """Name → tensor, parameters marked."""
-    weights = {spec["parameter"]["arg"]["name"] for spec in signature["input_specs"] if spec.get("parameter")}
+    weights, buffers = (
+        {spec[kind]["arg"]["name"] for spec in signature["input_specs"] if spec.get(kind)}
+        for kind in ("parameter", "buffer")
+    )
     tensors = {}
     for name, meta in graph["tensor_values"].items():
         shape = tuple(_size(size, known) for size in meta["sizes"])
         kind = dtype if dtype and meta["dtype"] in FLOATS else DTYPES.get(meta["dtype"], "fp32")
         weight = name in weights
         floating = meta["dtype"] in FLOATS
-        tensors[name] = Tensor(shape, kind, floating, constant=weight, parameter=weight)
+        tensors[name] = Tensor(
+            shape, kind, floating, constant=weight or name in buffers, parameter=weight, buffer=name
+        )
     return tensors
 
 
-def _call(node: Mapping[str, Any], tensors: dict[str, Tensor]) -> Call:
+def _call(node: Mapping[str, Any], tensors: dict[str, Tensor], training: bool) -> Call:
     """A node with shapes in the place of names; what is trained is passed on to its results."""
     op = base_name(str(node["target"]))
     module = _module(str(node.get("metadata", {}).get("nn_module_stack", "")))
     arguments = {given["name"]: _argument(given["arg"], tensors) for given in node["inputs"] if given["name"]}
     call = Call(op, arguments, name=f"{module}.{op}" if module else op)
     trained = any(tensor.trained or tensor.parameter for tensor in call.tensors())
-    outputs = []
+    given, outputs = call.tensors()[:1], []
+    view = given and is_view(call, training=training)
+    source: dict[str, Any] = {"buffer": given[0].buffer, "constant": given[0].constant} if view else {}
     for result in node["outputs"]:
         for tensor in [result["as_tensor"]] if "as_tensor" in result else result.get("as_tensors") or []:
-            tensors[tensor["name"]] = replace(tensors[tensor["name"]], trained=trained)
+            tensors[tensor["name"]] = replace(tensors[tensor["name"]], trained=trained, **source)
             outputs.append(tensors[tensor["name"]])
     return replace(call, outputs=tuple(outputs))
 

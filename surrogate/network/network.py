@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from surrogate.features.conv import Conv
 from surrogate.features.operators import Operator
@@ -11,6 +12,8 @@ Work = Conv | Operator
 """What a layer computes: a convolution, or any other operator."""
 
 INPUT, WEIGHT = "input", "weight"
+FRAMEWORKS = ("vllm", "sglang", "trtllm")
+"""Servers of language models, each with kernels of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,17 @@ class Network:
     training: bool = False
     ignored: Mapping[str, int] = field(default_factory=dict)
     unsupported: Mapping[str, int] = field(default_factory=dict)
+    gap_us: float = 0.0
+    """Time between a kernel and the next one."""
     own_math: bool = False
     """True where the math type of its convolutions was given; else they run as PyTorch runs them on the GPU."""
+    parameters: int | None = None
+    """Stored weights; None where the source does not say."""
+    weights_bytes: int | None = None
+    activation_bytes: int | None = None
+    """Most bytes that inputs, activations and gradients take at once; None where the source has no tensors."""
+    state_bytes: int = 0
+    """KV cache, or what the optimizer keeps."""
 
     @property
     def convs(self) -> tuple[Conv, ...]:
@@ -69,6 +81,8 @@ class Tally:
             count = self._seen[layer.name]
             self.layers.append(replace(layer, name=f"{layer.name}#{count}") if count > 1 else layer)
 
-    def network(self, name: str, batch: int | None, training: bool = False) -> Network:
-        """Everything collected."""
-        return Network(name, tuple(self.layers), batch, training, dict(self.ignored), dict(self.unsupported))
+    def network(self, name: str, batch: int | None, training: bool = False, **held: Any) -> Network:
+        """Everything collected; ``held`` are the fields on memory."""
+        return Network(
+            name, tuple(self.layers), batch, training, dict(self.ignored), dict(self.unsupported), **held
+        )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.features.errors import InputError, nearest
+from surrogate.network.onnx_folding import elements, fold_shapes
 
 REMEDY = "pip install 'seer-surrogate[onnx]'"
 MAX_FILE_BYTES = 2**31 - 1
@@ -73,7 +74,23 @@ def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, in
     except Exception as error:  # the checker's, the inference's and protobuf's errors have no common base
         raise InputError(f"{path}: ONNX shape inference refuses the graph ({one_line(error)})") from None
     model.CopyFrom(inferred)
+    fold_shapes(model)
+    if old is not None and old != new and _torn(model.graph):
+        raise InputError(
+            f"{path}: exported at a fixed batch of {old}, which its reshapes hold; export it with a dynamic batch"
+        )
     return new
+
+
+def _torn(graph: Any) -> bool:
+    """Whether a Reshape is asked for another number of elements than it is given."""
+    known = {info.name: elements(info.type) for info in (*graph.input, *graph.value_info, *graph.output)}
+    pairs = [
+        (known.get(node.input[0]), known.get(node.output[0]))
+        for node in graph.node
+        if node.op_type == "Reshape"
+    ]
+    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
 def _expand_functions(model: Any, path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from surrogate.features.errors import InputError
 from surrogate.network.call import Call, Tensor, argument_name
-from surrogate.network.calls import RULES, add_call
+from surrogate.network.calls import RULES, add_call, is_view
+from surrogate.network.memory import held_by
 from surrogate.network.network import Network, Tally
 from surrogate.network.onnx_file import load_model, one_line, with_shapes
 
@@ -62,12 +63,15 @@ def _network(
     batch = with_shapes(model, path, batch, dims)
     tensors = _tensors(model.graph, weights, dtype)
     tally = Tally()
-    for call, constant in _nodes(model.graph, tensors):
+    stored = list(tensors.values())
+    calls = list(_nodes(model.graph, tensors, training))
+    memory: dict[str, Any] = held_by(stored, [call for call, _ in calls], training=training)
+    for call, constant in calls:
         if constant and call.op in RULES:
             tally.ignored[CONSTANT_FOLDED] += 1
         else:
             add_call(call, tally, training=training)
-    return tally.network(path.stem, batch)
+    return tally.network(path.stem, batch, **memory)
 
 
 def _tensors(graph: Any, weights: Mapping[str, int], dtype: str | None) -> dict[str, Tensor]:
@@ -84,6 +88,7 @@ def _tensors(graph: Any, weights: Mapping[str, int], dtype: str | None) -> dict[
         tensors[info.name] = Tensor(
             sizes if known else None, _dtype(tensor.elem_type, dtype), floating=tensor.elem_type in FLOATS
         )
+    tensors = {name: replace(tensor, buffer=name) for name, tensor in tensors.items()}
     for name, kind in weights.items():
         known = tensors.get(name, Tensor())
         many = prod(known.shape or (1,)) > 1  # a single number is an attribute in disguise
@@ -95,7 +100,7 @@ def _dtype(kind: int, wanted: str | None) -> str:
     return wanted if wanted and kind in FLOATS else DTYPE_OF.get(kind) or WIDE.get(kind, "fp32")
 
 
-def _nodes(graph: Any, tensors: dict[str, Tensor]) -> Iterator[tuple[Call, bool]]:
+def _nodes(graph: Any, tensors: dict[str, Tensor], training: bool) -> Iterator[tuple[Call, bool]]:
     """Every node as a call, and whether it is computed from constants alone.
 
     What is constant and what is trained is passed on from inputs to outputs.
@@ -105,15 +110,20 @@ def _nodes(graph: Any, tensors: dict[str, Tensor]) -> Iterator[tuple[Call, bool]
         constant = all(t.constant for t, name in zip(inputs, proto.input, strict=True) if name)
         constant = proto.op_type in ("Shape", "Size") or (constant and not _holds_graph(proto))
         trained = any(t.trained or (t.parameter and not constant) for t in inputs)
+        call = _call(proto, inputs, proto.name or f"{proto.op_type}_{number}")
+        view = inputs and is_view(call, training=training)
         for name in proto.output:
             known = tensors.get(name, Tensor())
             parameter = constant and any(t.parameter for t in inputs)
-            tensors[name] = replace(known, constant=constant, trained=trained, parameter=parameter)
+            buffer = inputs[0].buffer if view else name
+            tensors[name] = replace(
+                known, constant=constant, trained=trained, parameter=parameter, buffer=buffer
+            )
         outputs = tuple(tensors[name] for name in proto.output if name)
-        yield _call(proto, inputs, outputs, proto.name or f"{proto.op_type}_{number}"), constant
+        yield replace(call, outputs=outputs), constant
 
 
-def _call(proto: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], name: str) -> Call:
+def _call(proto: Any, inputs: tuple[Tensor, ...], name: str) -> Call:
     """A node as a call: inputs and attributes by the names that rules ask for; other domains stay in the name."""
     op = proto.op_type
     own = proto.domain in ("", "ai.onnx") or (proto.domain == "com.microsoft" and op in RULES)
@@ -130,7 +140,7 @@ def _call(proto: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], n
             arguments[key] = attribute.s.decode("utf-8", "replace")
     if "kernel_size" in arguments:
         arguments.setdefault("stride", [1])  # ATen's pooling takes the window in its place
-    return Call(op if own else f"{proto.domain}.{op}", arguments, outputs, name)
+    return Call(op if own else f"{proto.domain}.{op}", arguments, name=name)
 
 
 def _holds_graph(proto: Any) -> bool:

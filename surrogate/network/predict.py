@@ -10,7 +10,8 @@ from typing import Any
 
 from surrogate.features.algorithms import Mechanism
 from surrogate.features.conv import Conv
-from surrogate.features.families import family_of
+from surrogate.features.errors import InputError
+from surrogate.features.families import FAMILY_OF_KIND, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.machine import b_max
@@ -18,9 +19,16 @@ from surrogate.features.operators import Gemm, Operator
 from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
 from surrogate.features.roofline import compute_us, memory_us, peak_tflops
 from surrogate.features.terms import MECHANISM_TERMS
-from surrogate.network.network import Layer, Network
-from surrogate.network.result import COMPUTE, MEMORY, UNDER_UTILISED, Baseline, LayerTime, NetworkTime
+from surrogate.network.memory import memory
+from surrogate.network.network import FRAMEWORKS, Layer, Network, Work
+from surrogate.network.result import COMPUTE, MEMORY, UNDER_UTILISED, LayerTime, NetworkTime
+from surrogate.prediction.results import ROOFLINE, SPEC
 
+MAX_BATCH = 2**24
+"""Where the search for the largest batch ends."""
+SUSTAINED = 0.94
+"""Share of a tensor peak that long products reach where nothing else limits them. Source: fp8 products on H20, whose
+units are held down, in zksainx/pipeweave's table (median 0.93 of those over 4096 × 4096 × 2048, best 0.95)."""
 MIDDLE = 1
 """Place of the middle tile among a mechanism's launches."""
 
@@ -44,7 +52,19 @@ class Predictors:
 
     def timed(self, problems: Sequence[Operator]) -> dict[Operator, Any]:
         """Operator → its prediction, with ``time_us``, ``lower_us``, ``upper_us`` and ``source``."""
-        return dict(zip(problems, self.operators.kernel_times(problems), strict=True)) if problems else {}
+        answers = self.operators.kernel_times(problems) if problems else ()
+        return {problem: self._possible(problem, one) for problem, one in zip(problems, answers, strict=True)}
+
+    def _possible(self, problem: Operator, answer: Any) -> Any:
+        """The answer, where it goes by a specification no shorter than `SUSTAINED` of the peak and the power allow."""
+        if answer.source != SPEC or not problem.uses_tensor_cores:
+            return answer
+        peak = peak_tflops(self.gpu, problem.dtype, True)
+        at_peak = self.gpu.tensor_pj_per_flop * self.gpu.bf16_tensor_tflops  # watts
+        powered = self.gpu.board_watts / at_peak if at_peak else 1.0
+        longer = max(compute_us(problem.flops, peak) / min(SUSTAINED, powered) / answer.time_us, 1.0)
+        ends = {name: longer * getattr(answer, name) for name in ("time_us", "lower_us", "upper_us")}
+        return replace(answer, **ends)
 
     def time(
         self, network: Network, *, workspace_limit: int | None = None, deterministic: bool = False
@@ -53,19 +73,21 @@ class Predictors:
 
         A convolution that no algorithm can run within the limits is counted as unsupported, by the reason.
         """
-        as_run = {conv: conv if network.own_math else self._as_run(conv) for conv in network.convs}
+        as_run: dict[Any, Any] = {layer.work: layer.work for layer in network.layers}
+        if not network.own_math:
+            as_run = {work: self._as_run(work) for work in as_run}
         ranked = self.ranked(
-            tuple(dict.fromkeys(as_run.values())),
+            tuple(dict.fromkeys(run for run in as_run.values() if isinstance(run, Conv))),
             workspace_limit=workspace_limit,
             deterministic=deterministic,
         )
-        choices = {conv: ranked[run] for conv, run in as_run.items()}
-        others = dict.fromkeys(layer.work for layer in network.layers if not isinstance(layer.work, Conv))
-        predicted = self.timed(tuple(others))
+        choices: dict[Any, Any] = {work: ranked[run] for work, run in as_run.items() if isinstance(run, Conv)}
+        predicted = self.timed(tuple(run for run in as_run.values() if not isinstance(run, Conv)))
         times, unsupported = [], Counter(network.unsupported)
         for layer in network.layers:
             if not isinstance(layer.work, Conv):
-                times.append(_operator_time(layer, layer.work, predicted[layer.work], self.gpu))
+                answer = predicted[as_run[layer.work]]
+                times.append(_operator_time(layer, layer.work, answer, self.gpu, network.gap_us))
             elif choices[layer.work].estimates:
                 times.append(
                     _conv_time(layer, as_run[layer.work], choices[layer.work].estimates[0], self.gpu)
@@ -80,25 +102,41 @@ class Predictors:
             network.training,
             network.ignored,
             dict(unsupported),
-            _baselines(network, choices),
+            _heuristic(network, choices),
             Counter(reason for conv in network.convs if (reason := choices[conv].reason)),
+            network.parameters,
+            sum(
+                int(layer.work.flops) // 2 for layer in network.layers if isinstance(layer.work, Conv | Gemm)
+            ),
+            memory(network, max((layer.workspace_bytes for layer in times), default=0)),
+            self.gpu.memory_bytes,
         )
 
-    def _as_run(self, conv: Conv) -> Conv:
-        """With the math type that PyTorch runs by default on the GPU."""
-        return replace(conv, math=family_of(conv).default_math(conv.dtype, self.gpu))
+    def _as_run(self, work: Work) -> Any:
+        """With the math type that PyTorch runs by default on the GPU; a kind of no family as it is."""
+        if work.kind not in FAMILY_OF_KIND:
+            return work
+        return replace(work, math=family_of(work).default_math(work.dtype, self.gpu))
 
 
-def load_predictors(gpu: str, bundle: str | Path | None = None) -> Predictors:
+def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | None = None) -> Predictors:
     """Predictors for a GPU by name; convolutions by the ``bundle`` in a folder, or by the one shipped for the GPU.
 
-    Raises `InputError` for an unknown GPU or a damaged bundle.
+    ``library`` narrows everything but convolutions to the kernels of one framework. Raises `InputError` for an unknown
+    GPU or library, or a damaged bundle.
     """
     from surrogate.prediction.shipped import load, load_operators
 
     device = gpu_named(gpu)
     convs = load(gpu) if bundle is None else load(Path(bundle), gpu=gpu)
-    return Predictors(device, convs, load_operators(device.name))
+    return Predictors(device, convs, load_operators(device.name, library))
+
+
+def fastest_framework(network: Network, gpu: str) -> str:
+    """The one of `FRAMEWORKS` whose kernels are expected to run the network fastest, of those most of them known."""
+    times = {name: load_predictors(gpu, library=name).time(network) for name in FRAMEWORKS}
+    unknown = {name: sum(layer.source == ROOFLINE for layer in time.layers) for name, time in times.items()}
+    return min(FRAMEWORKS, key=lambda name: (unknown[name], times[name].total_us))
 
 
 def sweep_batches(
@@ -118,6 +156,23 @@ def sweep_batches(
     return times
 
 
+def largest_batch(read: Callable[[int], Network], predictors: Predictors, **limits: Any) -> int:
+    """The largest batch that fits the GPU's memory; ``read`` gives the network at a batch.
+
+    Raises `InputError` where not even one sample fits, or the source's memory does not grow with the batch.
+    """
+    fits, fails = 0, MAX_BATCH
+    while fails - fits > 1:
+        batch = min(2 * fits or 1, (fits + fails) // 2)
+        fits, fails = (batch, fails) if predictors.time(read(batch), **limits).fits else (fits, batch)
+    if fits in (0, MAX_BATCH - 1):
+        wrong = "not even one sample fits" if not fits else "memory does not grow with the batch"
+        raise InputError(
+            f"--max-batch: {wrong} on {predictors.gpu.name}; leave it out to see what holds memory"
+        )
+    return fits
+
+
 def _conv_time(layer: Layer, conv: Conv, best: Any, gpu: Gpu) -> LayerTime:
     problem, flops, moved, bound = _conv_facts(conv, best.candidate.mechanism, gpu)
     factor = exp(best.half_width)
@@ -127,28 +182,27 @@ def _conv_time(layer: Layer, conv: Conv, best: Any, gpu: Gpu) -> LayerTime:
     )  # fmt: skip
 
 
-def _operator_time(layer: Layer, work: Operator, answer: Any, gpu: Gpu) -> LayerTime:
+def _operator_time(layer: Layer, work: Operator, answer: Any, gpu: Gpu, gap_us: float) -> LayerTime:
+    times_us = (answer.time_us + gap_us, answer.lower_us + gap_us, answer.upper_us + gap_us)
     return LayerTime(
-        layer.name, layer.operator, str(work), None, answer.time_us, answer.lower_us, answer.upper_us,
+        layer.name, layer.operator, str(work), None, *times_us,
         0, work.flops, work.dram_bytes, operator_bound(work, gpu), answer.source,
     )  # fmt: skip
 
 
-def _baselines(network: Network, choices: Mapping[Conv, Any]) -> tuple[Baseline, ...]:
+def _heuristic(network: Network, choices: Mapping[Conv, Any]) -> dict[str, float]:
     """The library's own picks, where the file names any; a convolution counts as often as the network has it."""
     picks = [(layer.work, layer.heuristic) for layer in network.layers if isinstance(layer.work, Conv)]
-    pairs = []
-    for conv, pick in picks:
-        estimates = choices[conv].estimates
-        pairs += [
-            (estimate.time_us, estimates[0].time_us)
-            for estimate in estimates
-            if estimate.candidate.name == pick
-        ]
     if not any(pick for _, pick in picks):
-        return ()
-    own, best = (sum(times) for times in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
-    return (Baseline("the library's heuristic", len(pairs), len(picks) - len(pairs), own, best),)
+        return {}
+    times = [
+        (estimate.time_us, choices[conv].estimates[0].time_us)
+        for conv, pick in picks
+        for estimate in choices[conv].estimates
+        if estimate.candidate.name == pick
+    ]
+    own, best = sum(own for own, _ in times), sum(best for _, best in times)
+    return {"convs": len(times), "unknown": len(picks) - len(times), "time_us": own, "saved_us": own - best}
 
 
 @lru_cache(maxsize=65536)
@@ -171,7 +225,7 @@ def operator_bound(work: Operator, gpu: Gpu) -> str:
     if isinstance(work, Gemm):
         waves = work.blocks / b_max(gpu, "gemm")[MIDDLE]
     else:
-        waves = work.dram_bytes / (work.itemsize * ELEMENTS_PER_BLOCK * gpu.sms)
+        waves = work.dram_bytes / (work.element.output_bytes * ELEMENTS_PER_BLOCK * gpu.sms)
     peak = peak_tflops(gpu, work.dtype, work.uses_tensor_cores)
     return _bound(waves, work.flops, work.dram_bytes, peak, gpu)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, require_regular
 from surrogate.features.operators import Gemm
+from surrogate.features.problem import QUANTISED
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network, Tally, Work
 from surrogate.network.work import default_math
 
@@ -28,19 +29,34 @@ def read_network(
     dtype: str | None = None,
     math: str | None = None,
     layout: str | None = None,
+    prefill: int | None = None,
+    decode: int | None = None,
+    tensor_parallel: int | None = None,
 ) -> Network:
     """The network in an ``.onnx`` or ``.pt2`` file, in a table of problems, or built by ``module:callable``.
 
     ``batch`` and ``dims`` replace sizes, ``dtype`` the floating-point type; ``math`` and ``layout`` those of every
     convolution. Under ``training`` a whole iteration: a module's as autograd runs it, a file's derived from its forward
-    pass. Raises `InputError` for what cannot be read.
+    pass. Of a language model's ``config.json`` one step: each of ``batch`` requests has ``prefill`` new tokens, or one
+    behind a context of ``decode``, on one of ``tensor_parallel`` GPUs. Raises `InputError` for what cannot be read.
     """
     text, path = str(source), Path(source)
     require_regular(path)
     kind = path.suffix.lower()
-    for name, size in {"batch": batch, **(dims or {})}.items():
+    language = {"prefill": prefill, "decode": decode, "tensor_parallel": tensor_parallel}
+    for name, size in {"batch": batch, **(dims or {}), **language}.items():
         if size is not None and not 1 <= size <= MAX_SIZE:
             raise InputError(f"{name} is {size}; it must be between 1 and {MAX_SIZE}")
+    if kind == ".json":
+        from surrogate.network.language import read_language
+
+        if training or dims:
+            raise InputError(f"{text}: a language model's step has no {'training' if training else '--dim'}")
+        return read_language(path, **language, batch=batch, dtype=dtype)
+    given = next((name for name, size in language.items() if size is not None), None)
+    if given or dtype in QUANTISED:
+        what = f"--{given.replace('_', '-')}" if given else f"--dtype {dtype}"
+        raise InputError(f"{text}: {what} is for language models; give the model's config.json")
     if dims and kind not in (".onnx", ".pt2"):
         raise InputError(f"{text}: --dim names sizes of .onnx and .pt2 files; this source has its own sizes")
     if kind in (".onnx", ".pt2"):
@@ -61,8 +77,12 @@ def read_network(
         network = read_table_of_problems(path, batch=batch, dtype=dtype, training=training)
     else:
         raise InputError(
-            f"{text}: no such file; give an .onnx or .pt2 file, a table of problems, or module:callable"
+            f"{text}: no such file; give an .onnx or .pt2 file, a table of problems, a language model's config.json,"
+            " or module:callable"
         )
+    from surrogate.network.memory import chained
+
+    network = chained(network, training=training)
     if training:
         from surrogate.network.training import iteration
 
@@ -114,7 +134,7 @@ def _layer(name: str, problem: Work, dtype: str | None, training: bool, inner: b
     elif isinstance(problem, Gemm):
         weights = problem.batch * problem.k * problem.n
     if not training or (isinstance(problem, Conv) and problem.direction != "fwd"):
-        return Layer(name, kind, problem)
+        return Layer(name, kind, problem, parameters=weights)
     gradients = (*((INPUT,) if inner else ()), *((WEIGHT,) if weights else ()))
     return Layer(name, kind, problem, gradients, weights)
 

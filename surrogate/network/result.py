@@ -2,15 +2,19 @@
 side by side."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 BOUNDS = COMPUTE, MEMORY, UNDER_UTILISED = ("compute-bound", "memory-bound", "under-utilised")
 """What limits a kernel: SEER's classes."""
+UNMEASURED = ("spec", "roofline")
+"""Sources of times that no measurement on the GPU stands behind."""
 SHOWN = 12
 """Layers that the short form shows: those that take longest."""
-COMPARED = ("total_us", "lower_us", "upper_us", "samples_per_s", "peak_workspace_bytes", "coverage")
+COMPARED = (
+    "total_us", "lower_us", "upper_us", "samples_per_s", "memory_bytes", "fits", "measured_share", "coverage",
+)  # fmt: skip
 """Figures of a network that batches and GPUs are compared by."""
 
 
@@ -41,35 +45,14 @@ class LayerTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
-    """Another way to choose algorithms: predicted time of ``convs`` convolutions under it and under the best ones.
-
-    ``unknown`` convolutions are in neither sum: its pick is not known, or is no candidate.
-    """
-
-    name: str
-    convs: int
-    unknown: int
-    time_us: float
-    best_us: float
-
-    @property
-    def saved_us(self) -> float:
-        """What the best algorithms save."""
-        return self.time_us - self.best_us
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; ``saved_share`` is None where nothing is known."""
-        share = self.saved_us / self.time_us if self.time_us else None
-        return asdict(self) | {"saved_us": self.saved_us, "saved_share": share}
-
-
-@dataclass(frozen=True, slots=True)
 class NetworkTime:
     """A network on a GPU. Sums hold the layers alone; ``unsupported`` operators are counted, never as zero.
 
-    ``baselines`` are other choices of the convolutions' algorithms; ``outside`` counts convolutions unlike anything in
-    the training data, by what was never seen.
+    ``heuristic`` is what the library's own picks take where the source names them: ``convs`` convolutions (``unknown``
+    others have no known pick), ``time_us`` under its picks, ``saved_us`` by the best ones. ``outside`` counts
+    convolutions unlike anything in the training data, by what was never seen; ``multiply_adds`` are those of
+    convolutions and products; ``memory`` is bytes by what holds them (`surrogate.network.memory.HOLDERS`), empty where
+    not known.
     """
 
     network: str
@@ -79,8 +62,27 @@ class NetworkTime:
     training: bool = False
     ignored: Mapping[str, int] = field(default_factory=dict)
     unsupported: Mapping[str, int] = field(default_factory=dict)
-    baselines: tuple[Baseline, ...] = ()
+    heuristic: Mapping[str, float] = field(default_factory=dict)
     outside: Mapping[str, int] = field(default_factory=dict)
+    parameters: int | None = None
+    multiply_adds: int = 0
+    memory: Mapping[str, int] = field(default_factory=dict)
+    gpu_memory_bytes: int = 0
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Everything that the pass holds on the device at its peak; None where the source does not say."""
+        return sum(self.memory.values()) if self.memory else None
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the GPU's memory holds it."""
+        return None if self.memory_bytes is None else self.memory_bytes <= self.gpu_memory_bytes
+
+    @property
+    def measured_share(self) -> float:
+        """Share of the time that kernels measured on this very GPU stand behind; the rest is from specification."""
+        return _share(sum(x.time_us for x in self.layers if x.source not in UNMEASURED), self.total_us)
 
     @property
     def total_us(self) -> float:
@@ -107,11 +109,6 @@ class NetworkTime:
     def samples_per_s(self) -> float | None:
         """Throughput where the batch is known."""
         return None if self.batch is None or not self.layers else self.batch / self.total_us * 1e6
-
-    @property
-    def peak_workspace_bytes(self) -> int:
-        """The largest workspace of a layer: layers run one after another and may share it."""
-        return max((layer.workspace_bytes for layer in self.layers), default=0)
 
     def classes(self) -> dict[str, dict[str, float]]:
         """Share of each class, as SEER reports it, by number of convolutions and by their time."""
@@ -145,11 +142,16 @@ class NetworkTime:
             "upper_us": self.upper_us,
             "coverage": self.coverage,
             "samples_per_s": self.samples_per_s,
-            "peak_workspace_bytes": self.peak_workspace_bytes,
+            "measured_share": self.measured_share,
+            "parameters": self.parameters,
+            "multiply_adds": self.multiply_adds,
+            "memory_bytes": self.memory_bytes,
+            "fits": self.fits,
+            "memory": dict(self.memory),
             "flops": sum(layer.flops for layer in self.layers),
             "bytes": sum(layer.bytes for layer in self.layers),
             "classes": self.classes(),
-            "savings": [baseline.to_dict() for baseline in self.baselines],
+            "heuristic": dict(self.heuristic),
             "layers": [layer.to_dict() for layer in self.layers],
             "ignored": dict(self.ignored),
             "unsupported": dict(self.unsupported),
@@ -225,8 +227,8 @@ def _text_line(layer: LayerTime) -> str:
 
 
 def best_batch(times: Mapping[int, NetworkTime]) -> int | None:
-    """The batch of highest throughput, the smallest of equals; None where no throughput is known."""
-    rates = {batch: time.samples_per_s or 0.0 for batch, time in times.items()}
+    """The batch of highest throughput among those that fit, the smallest of equals; None where there is none."""
+    rates = {batch: (time.fits is not False and time.samples_per_s) or 0.0 for batch, time in times.items()}
     return max(sorted(rates), key=lambda batch: rates[batch]) if any(rates.values()) else None
 
 

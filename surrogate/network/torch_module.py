@@ -6,19 +6,24 @@
 import importlib
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from surrogate.features.errors import InputError
+from surrogate.features.problem import DTYPES
 from surrogate.network.call import Call, Tensor, base_name
 from surrogate.network.calls import add_call
+from surrogate.network.memory import OPTIMIZER_STATES, tensor_bytes
 from surrogate.network.network import Network, Tally
+from surrogate.network.training import optimizer_step
 
 REMEDY = "pip install 'seer-surrogate[torch]'"
 CONTRACT = "it must return (module, inputs), inputs being a tuple of tensors; a parameter named batch is given --batch"
-DTYPES = {
+KINDS = {
     "torch.float32": "fp32", "torch.float64": "fp64", "torch.float16": "fp16", "torch.bfloat16": "bf16",
     "torch.int64": "fp64", "torch.int32": "fp32", "torch.int16": "fp16", "torch.int8": "int8", "torch.uint8": "int8",
     "torch.bool": "int8", "torch.complex64": "fp64",
@@ -32,12 +37,13 @@ def read_module(
     """The network that ``module:callable`` builds, and what one pass over its inputs calls.
 
     Forward only, or under ``training`` forward and backward as autograd runs them, and the optimizer's step.
-    ``dtype`` replaces the floating-point type. The module is built without memory, too, unless its constructor asks for
-    a value that it computed. Raises `InputError` where torch is missing, or the callable or the module fails.
+    ``dtype`` replaces the floating-point type. The module is built without memory, too; where that fails, since its
+    constructor asks for values that it computed, it is built for real. Raises `InputError` where torch is missing, or
+    the callable or the module fails.
     """
     try:
         import torch
-        from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+        from torch._subclasses.fake_tensor import FakeTensorMode
     except ImportError:
         raise InputError(f"{source}: running a module needs torch; {REMEDY}") from None
     build = imported_callable(source, CONTRACT)
@@ -46,23 +52,32 @@ def read_module(
         try:
             with fake:
                 module, inputs = _built(source, build, batch)
-        except DataDependentOutputException:
+                calls, activation_bytes = _calls(module, inputs, training, dtype)
+        except Exception:
             module, inputs = _built(source, build, batch)
-        with fake:
-            calls = _calls(module, inputs, training, dtype)
+            with fake:
+                module._apply(fake.from_tensor)
+                calls, activation_bytes = _calls(module, inputs, training, dtype)
     tally = Tally()
     for call in calls:
         add_call(call, tally, training=training)
-    if training:
-        from surrogate.network.training import optimizer_step
-
-        tally.add(optimizer_step(sum(p.numel() for p in module.parameters() if p.requires_grad)))
+    weights = [_plain(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
+    trained = [_plain(weight, dtype) for weight in module.parameters() if training and weight.requires_grad]
+    tally.add(optimizer_step(sum(prod(weight.shape) for weight in trained)))
     if not tally.layers and not tally.unsupported:
         raise InputError(
             f"{source}: the module calls no operator that costs time; give one that computes something"
         )
     first = next((given for given in inputs if isinstance(given, torch.Tensor) and given.dim()), None)
-    return tally.network(source.rpartition(":")[2], first.shape[0] if first is not None else batch, training)
+    return tally.network(
+        source.rpartition(":")[2],
+        first.shape[0] if first is not None else batch,
+        training,
+        parameters=sum(weight.numel() for weight in module.parameters()),
+        weights_bytes=sum(map(tensor_bytes, weights)),
+        activation_bytes=activation_bytes,
+        state_bytes=OPTIMIZER_STATES * sum(map(tensor_bytes, trained)),
+    )
 
 
 def _built(source: str, build: Callable[..., Any], batch: int | None) -> tuple[Any, tuple[Any, ...]]:
@@ -85,13 +100,34 @@ def _built(source: str, build: Callable[..., Any], batch: int | None) -> tuple[A
     return module, inputs
 
 
-def _calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: str | None) -> list[Call]:
+def _calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: str | None) -> tuple[list[Call], int]:
     """Every ATen call of one pass: a dispatch mode under autograd sees them, in the backward pass with the module of
-    the forward call."""
+    the forward call. And the most bytes that their results and the inputs took at once."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
     from torch.utils.module_tracker import ModuleTracker
+    from torch.utils.weak import WeakIdKeyDictionary
+
+    storages = WeakIdKeyDictionary()  # storage → its bytes; those of weights are counted elsewhere
+    storages.update({weight.untyped_storage(): 0 for weight in (*module.parameters(), *module.buffers())})
+    taken = peak = 0
+
+    def hold(tensors: Any) -> None:
+        """Count the storages of tensors that are new, until they are freed."""
+        nonlocal taken, peak
+        for tensor in (leaf for leaf in tree_leaves(tensors) if isinstance(leaf, torch.Tensor)):
+            storage = tensor.untyped_storage()
+            if storage not in storages:
+                elements = storage.nbytes() // tensor.element_size()
+                storages[storage] = elements * DTYPES[_plain(tensor, dtype).dtype]
+                taken += storages[storage]
+                weakref.finalize(storage, release, storages[storage])
+        peak = max(peak, taken)
+
+    def release(size: int) -> None:
+        nonlocal taken
+        taken -= size
 
     calls: list[Call] = []
     tracker = ModuleTracker()
@@ -99,6 +135,7 @@ def _calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: str | No
     class Recorder(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
+            hold(result)
             given = {name: _plain(value, dtype) for name, value in _named(func, args, kwargs or {}).items()}
             results = _plain(list(result) if isinstance(result, list | tuple) else [result], dtype)
             outputs = tuple(value for value in results if isinstance(value, Tensor))
@@ -106,7 +143,10 @@ def _calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: str | No
             calls.append(Call(op, given, outputs, f"{path}.{op}" if path else op))
             return result
 
+    hold(inputs)
     module.train(training)
+    if not training:
+        module.requires_grad_(False)  # without gradients the tracker's hooks refuse views of trained weights
     with torch.set_grad_enabled(training), tracker, Recorder():
         result = module(*inputs)
         if training:
@@ -115,7 +155,7 @@ def _calls(module: Any, inputs: tuple[Any, ...], training: bool, dtype: str | No
             if not losses:
                 raise InputError("the module's result needs no gradient; --training needs trained weights")
             torch.stack(losses).sum().backward()
-    return calls
+    return calls, peak
 
 
 def _plain(value: Any, dtype: str | None) -> Any:
@@ -124,7 +164,7 @@ def _plain(value: Any, dtype: str | None) -> Any:
 
     if isinstance(value, torch.Tensor):
         floating = value.dtype.is_floating_point
-        kind = dtype if dtype and floating else DTYPES.get(str(value.dtype), "fp32")
+        kind = dtype if dtype and floating else KINDS.get(str(value.dtype), "fp32")
         shape = tuple(int(size) for size in value.shape)
         return Tensor(shape, kind, floating, parameter=isinstance(value, torch.nn.Parameter))
     return [_plain(inner, dtype) for inner in value] if isinstance(value, list | tuple) else value

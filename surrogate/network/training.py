@@ -21,11 +21,12 @@ from surrogate.features.operators import (
     Pointwise,
 )
 from surrogate.network.call_rules import GRADIENT
+from surrogate.network.memory import OPTIMIZER_STATES
 from surrogate.network.network import INPUT, Layer, Network, Tally, Work
 from surrogate.network.work import Streamed, elementwise, gradient
 
-OPTIMIZER = "sgd with momentum"
-"""Reads weights, gradients and momenta, writes weights and momenta: 4 operations a weight, one fused pass."""
+OPTIMIZER = "adam"
+"""Reads weights, gradients and two moments, writes weights and moments: 12 operations a weight, one fused pass."""
 
 
 def iteration(network: Network) -> Network:
@@ -40,15 +41,16 @@ def iteration(network: Network) -> Network:
     # An embedding's gradient updates the rows it touches; a dense step over the whole table does not happen.
     parameters = sum(layer.parameters for layer in forward if not isinstance(layer.work, EmbeddingBag))
     tally.add(optimizer_step(parameters))
-    whole = tally.network(network.name, network.batch, training=True)
-    return replace(whole, ignored=network.ignored, unsupported=network.unsupported)
+    state = OPTIMIZER_STATES * (network.weights_bytes or 0)
+    return replace(network, layers=tuple(tally.layers), training=True, state_bytes=state)
 
 
 def optimizer_step(parameters: int) -> list[Layer]:
     """One fused step over all weights; none where there are none."""
     if not parameters:
         return []
-    step = Streamed(reads=3 * parameters, writes=2 * parameters, work=2, variant="sgd_momentum")
+    states = OPTIMIZER_STATES * parameters
+    step = Streamed(reads=2 * parameters + states, writes=parameters + states, work=4, variant=OPTIMIZER)
     return [Layer("optimizer", OPTIMIZER, step)]
 
 

@@ -27,8 +27,11 @@ from surrogate.features.operators import (
     Softmax,
 )
 from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
+from surrogate.features.problem import DTYPES
 
 Shape = tuple[int, ...]
+REDUCE, CAST = "reduce", "cast"
+"""Names of `Streamed` work that reduces, or changes the element type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,13 @@ def streamed(
     return Streamed(
         reads=sum(map(prod, reads)), writes=sum(map(prod, writes)), work=work, dtype=dtype, variant=name
     )
+
+
+def cast(elements: int, source: str, target: str) -> Streamed:
+    """Values read in one type and written in another; it counts in the narrower."""
+    narrow = min(source, target, key=lambda dtype: DTYPES[dtype])
+    reads, writes = (elements * DTYPES[dtype] // DTYPES[narrow] for dtype in (source, target))
+    return Streamed(reads=reads, writes=writes, dtype=narrow, variant=CAST)
 
 
 def gradient(work: Operator) -> Operator | None:

@@ -6,8 +6,9 @@ problem changes is worked out once per setting.
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,13 +16,17 @@ import numpy as np
 from surrogate.features.families import Family, Formula, ProblemTerms
 from surrogate.features.gpu import Gpu
 from surrogate.features.text import version_column
+from surrogate.models.neighbours import log_corrections
 from surrogate.models.trees import FEW_ROWS, BoostedTimes, Forest, Trees
 
 if TYPE_CHECKING:
     from surrogate.models.calibrated import Correction
+    from surrogate.models.grid import Measured
 
 BOOSTER_ROWS = 8_192
 """Rows of a setting from which on an XGBoost booster of its trees is worth making."""
+FOREST_ROWS = 64
+"""Rows of a setting from which on a `Forest` of its trees is worth making: that takes as long as so many rows do."""
 VERSION_COLUMN = "library_version"
 
 
@@ -76,10 +81,11 @@ class Engine(ABC):
     least_us: float
     """No time is below it: launch and tail of the shortest kernels."""
 
-    @abstractmethod
     def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
         """Of the candidates at ``wanted``, for one problem."""
-        ...
+        sizes, index = np.array([self.setting.family.sizes_of(problem)]), np.array(wanted, dtype=int)
+        times_us, workspace = self.many(sizes, np.zeros(len(index), dtype=int), index)
+        return times_us.tolist(), workspace.tolist()
 
     @abstractmethod
     def many(
@@ -113,12 +119,6 @@ class TableEngine(Engine):
 
     model: Any
 
-    def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
-        """As `Engine.one`."""
-        sizes = np.array([self.setting.family.sizes_of(problem)])
-        times, workspace = self.many(sizes, np.zeros(len(wanted), dtype=int), np.array(wanted, dtype=int))
-        return times.tolist(), workspace.tolist()
-
     def many(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -147,15 +147,6 @@ class Tf32Engine(Engine):
     tensor: Engine
     able: np.ndarray
 
-    def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
-        """As `Engine.one`."""
-        times_us, workspace = self.plain.one(problem, wanted)
-        places = [place for place, candidate in enumerate(wanted) if self.able[candidate]]
-        tensor_us = self.tensor.one(problem, [wanted[place] for place in places])[0] if places else []
-        for place, time_us in zip(places, tensor_us, strict=True):
-            times_us[place] = min(times_us[place], time_us)
-        return times_us, workspace
-
     def many(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -167,19 +158,53 @@ class Tf32Engine(Engine):
         return times_us, workspace
 
 
+class ReadyTrees:
+    """Trees with everything cut out that a setting decides; each form of them is made when it is first needed."""
+
+    def __init__(
+        self, trees: Callable[[], Trees], varying: Sequence[int], constant: Mapping[int, float]
+    ) -> None:
+        self._stored, self._varying, self._constant = trees, varying, constant
+        self._rows = 0
+
+    @cached_property
+    def _trees(self) -> Trees:
+        return self._stored().specialise(self._varying, self._constant)
+
+    @cached_property
+    def _forest(self) -> Forest:
+        return Forest.of(self._trees, len(self._varying))
+
+    @cached_property
+    def _booster(self) -> Any:
+        return self._trees.booster(len(self._varying))
+
+    def scores(self, x: np.ndarray, shared: int = 0, problem: np.ndarray | None = None) -> np.ndarray:
+        """Sums of the trees (rows,) for ``x`` (rows, columns) of float32: in numpy for few rows, by XGBoost once there
+        were many.
+
+        The first ``shared`` columns of ``x`` are those of each row's ``problem`` (rows,), by default of all rows.
+        """
+        self._rows += len(x)
+        if len(x) >= FEW_ROWS and (self._rows >= BOOSTER_ROWS or "xgboost" in sys.modules):
+            return self._booster.inplace_predict(x)
+        return self._trees.sums(x) if self._rows < FOREST_ROWS else self._forest.predict(x, shared, problem)
+
+
 @dataclass(frozen=True, slots=True)
 class BoosterEngine(Engine):
-    """Boosted trees made ready for one setting.
+    """Boosted trees made ready for one setting, and what was measured in it.
 
     A row of the trees' input holds the problem's columns, the candidate's own, and the candidate's code, which is all
-    of ``template`` (candidates, columns) that is not zero. ``trees`` are cut down to the setting. ``trend_places``
-    (terms,) says where in a row the trend's terms stand, and ``trend_ranges`` (candidates, 2, terms) outside which
-    values it counts on this GPU. ``correction_row`` (columns,) are the columns that a calibration's correction sees,
-    where the setting decides them; the others are at ``correction_places`` of a row (−1: decided).
+    of ``template`` (candidates, columns) that is not zero. ``trend_places`` (terms,) says where in a row the trend's
+    terms stand, and ``trend_ranges`` (candidates, 2, terms) outside which values it counts on this GPU.
+    ``correction_row`` (columns,) are the columns that a calibration's correction sees, where the setting decides them;
+    the others are at ``correction_places`` of a row (−1: decided). ``codes`` (candidates,) are those of ``measured``,
+    −1 where a candidate was not measured; ``residual`` corrects what is interpolated.
     """
 
     times: BoostedTimes
-    trees: Trees
+    trees: ReadyTrees
     template: np.ndarray
     own_column: int
     call_us: float
@@ -188,8 +213,9 @@ class BoosterEngine(Engine):
     correction: "Correction | None"
     correction_places: np.ndarray
     correction_row: np.ndarray
-    _made: dict[str, Any] = field(default_factory=lambda: {"rows": 0}, repr=False, compare=False)
-    """How many rows were asked for; the trees for few rows, and XGBoost's for many, once they are needed."""
+    measured: "Measured | None" = None
+    codes: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    residual: ReadyTrees | None = None
 
     @classmethod
     def of(
@@ -199,17 +225,20 @@ class BoosterEngine(Engine):
         candidates: tuple[Candidate, ...],
         times: BoostedTimes,
         least_us: float,
+        siblings: Sequence[str] = (),
     ) -> "BoosterEngine":
-        """The model's trees with everything cut out that the setting decides."""
+        """The model's trees with everything cut out that the setting decides.
+
+        Where nothing was measured in the setting on the GPU, the first of its ``siblings`` with measurements lends its
+        time / base.
+        """
         kind, formula = setting.family, setting.family.formula(setting.values, device)
         constant = dict(zip(kind.constant_names, map(float, formula.constant), strict=True))
         constant[VERSION_COLUMN] = version_column(setting.library_version)
         column = {name: number for number, name in enumerate(times.columns)}
         varying = (*kind.problem_names, *kind.candidate_names)
-        trees = times.trees.specialise(
-            [*(column.get(name, -1) for name in varying), len(times.columns)],
-            {column[name]: value for name, value in constant.items() if name in column},
-        )
+        places = [*(column.get(name, -1) for name in varying), len(times.columns)]
+        decided = {column[name]: value for name, value in constant.items() if name in column}
         template = np.zeros((len(candidates), len(varying) + 1), dtype=np.float32)
         template[:, -1] = [times.codes.get(candidate.key, np.nan) for candidate in candidates]
         trend_places, trend_ranges = [], np.empty(0)
@@ -221,14 +250,14 @@ class BoosterEngine(Engine):
             from surrogate.models.calibrated import correction_columns  # needs pandas
 
             seen = correction_columns(kind)
-        return cls(
+        engine = cls(
             setting,
             device,
             candidates,
             formula,
             least_us,
             times,
-            trees,
+            ReadyTrees(lambda: times.trees, places, decided),
             template,
             varying.index(kind.own_roofline) if kind.own_roofline else -1,
             times.call_cost_us(setting.gpu, setting.library),
@@ -238,11 +267,23 @@ class BoosterEngine(Engine):
             np.array([varying.index(name) if name in varying else -1 for name in seen], dtype=int),
             np.array([constant.get(name, 0.0) for name in seen]),
         )
+        near = times.neighbours
+        if near is None:
+            return engine
+        codes = near.grid.codes(setting.values, [candidate.key for candidate in candidates])
+        on = (near.grid.measured(kind, name, codes) for name in (setting.gpu, *siblings))
+        measured = next(filter(None, on), None)
+        if measured is None:
+            return engine
+        more = range(places[-1] + 1, places[-1] + 2 + 2 * len(near.grid.lines))
+        residual = ReadyTrees(lambda: near.trees, [*places, *more], decided) if near.stored else None
+        codes = np.where(np.isin(codes, measured.codes), codes, -1)
+        return replace(engine, measured=measured, codes=codes, residual=residual)
 
     def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
         """As `Engine.one`."""
         terms = self.formula.problem(problem)
-        shared = len(terms.values)
+        shared, kind = len(terms.values), self.setting.family
         x = self.template[wanted]
         x[:, :shared] = np.fromiter(terms.values, np.float32, shared)
         own: list[float] = []
@@ -252,8 +293,13 @@ class BoosterEngine(Engine):
             own += columns
             workspace.append(bytes_needed)
         x[:, shared:-1] = np.fromiter(own, np.float32, len(own)).reshape(len(wanted), -1)
-        score = self._forest().predict(x, shared)
-        return self._times(x, wanted, terms.roofline_us, score).tolist(), workspace
+        index = np.array(wanted)
+        if self.measured is None:
+            log_correction = self._log_terms(x, index, self.trees.scores(x, shared))
+        else:
+            sizes = np.array([kind.sizes_of(problem)] * len(wanted))
+            log_correction = self._near(self.measured, sizes, np.zeros(len(wanted), dtype=int), x, index)
+        return self._times(x, index, terms.roofline_us, log_correction).tolist(), workspace
 
     def many(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
@@ -261,6 +307,18 @@ class BoosterEngine(Engine):
         """As `Engine.many`."""
         if not len(index):
             return np.empty(0), np.empty(0)
+        x, roofline_us, workspace = self._inputs(sizes, problem, index)
+        if self.measured is None:
+            score = self.trees.scores(x, len(self.setting.family.problem_names), problem)
+            log_correction = self._log_terms(x, index, score)
+        else:
+            log_correction = self._near(self.measured, sizes[problem], problem, x, index)
+        return self._times(x, index, roofline_us, log_correction), workspace
+
+    def _inputs(
+        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The trees' input (rows, columns), rooflines in µs and workspaces (rows,); arguments as of `Engine.many`."""
         terms = self.formula.problem(self.setting.problems(sizes))
         shared = len(terms.values)
         values = np.empty((len(sizes), shared), dtype=np.float32)
@@ -277,33 +335,56 @@ class BoosterEngine(Engine):
                 for number, column in enumerate(columns, shared):
                     x[rows, number] = column
                 workspace[rows] = bytes_needed
-        return self._times(x, index, terms.roofline_us[problem], self._scores(x, shared, problem)), workspace
+        return x, terms.roofline_us[problem], workspace
 
-    def _forest(self) -> Forest:
-        if "forest" not in self._made:
-            self._made["forest"] = Forest.of(self.trees, self.template.shape[1])
-        return self._made["forest"]
-
-    def _scores(self, x: np.ndarray, shared: int, problem: np.ndarray) -> np.ndarray:
-        """Sums of the trees (rows,): in numpy for few rows, by XGBoost once there were many.
-
-        The first ``shared`` columns of ``x`` are those of each row's ``problem`` (rows,).
-        """
-        self._made["rows"] += len(x)
-        if len(x) < FEW_ROWS or (self._made["rows"] < BOOSTER_ROWS and "xgboost" not in sys.modules):
-            return self._forest().predict(x, shared, problem)
-        if "booster" not in self._made:
-            self._made["booster"] = self.trees.booster(x.shape[1])
-        return self._made["booster"].inplace_predict(x)
-
-    def _times(self, x: np.ndarray, candidate: Any, roofline_us: Any, score: np.ndarray) -> np.ndarray:
-        """Times in µs (rows,) of the sums of the trees (rows,), of rows of the ``candidate`` (rows,) positions."""
-        base_us = roofline_us
-        if self.times.own_weight and self.own_column >= 0:
-            base_us = base_us * np.exp2(self.times.own_weight * x[:, self.own_column].astype(np.float64))
+    def _log_terms(self, x: np.ndarray, candidate: np.ndarray, score: np.ndarray) -> np.ndarray:
+        """(rows,) log(time / base) of the sums of the trees (rows,), of rows of the ``candidate`` (rows,) positions."""
         log_correction = score.astype(np.float64)
         if self.times.trend is not None:
             log_correction += self.times.trend.outside(x[:, self.trend_places], self.trend_ranges[candidate])
+        return log_correction
+
+    def _near(
+        self, measured: "Measured", sizes: np.ndarray, problem: np.ndarray, x: np.ndarray, index: np.ndarray
+    ) -> np.ndarray:
+        """(rows,) log(time / base) at ``sizes`` (rows, sizes): by what was measured, else by the terms alone."""
+        known = np.flatnonzero(self.codes[index] >= 0)
+        own, library = index[known], np.full(len(known), self.setting.library, dtype=object)
+
+        def terms(same: np.ndarray, owner: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            design, candidate, group = (
+                x[known[same]],
+                own[np.concatenate([same, owner])],
+                problem[known[same]],
+            )
+            if len(owner):
+                places, group_of = np.unique(changed, axis=0, return_inverse=True)
+                more, _, _ = self._inputs(places, group_of, own[owner])
+                design = np.concatenate([design, more])
+                group = np.concatenate([group, group_of + group.max() + 1])
+            scores = self.trees.scores(design, x.shape[1] - 1, group)
+            return design, self._log_terms(design, candidate, scores)
+
+        residual = self.residual.scores if self.residual else None
+        codes, kind = self.codes[own], self.setting.family
+        near = log_corrections(measured, kind, codes, sizes[known], library, terms, residual)
+        if len(known) == len(index):
+            return near
+        log_correction = np.empty(len(index))
+        log_correction[known] = near
+        rest = np.flatnonzero(self.codes[index] < 0)
+        log_correction[rest] = self._log_terms(
+            x[rest], index[rest], self.trees.scores(x[rest], x.shape[1] - 1, problem[rest])
+        )
+        return log_correction
+
+    def _times(
+        self, x: np.ndarray, candidate: np.ndarray, roofline_us: Any, log_correction: np.ndarray
+    ) -> np.ndarray:
+        """Times in µs (rows,) of log(time / base) (rows,), of rows of the ``candidate`` (rows,) positions."""
+        base_us = roofline_us
+        if self.times.own_weight and self.own_column >= 0:
+            base_us = base_us * np.exp2(self.times.own_weight * x[:, self.own_column].astype(np.float64))
         time_us = (base_us + self.call_us) * np.exp(log_correction)
         if self.correction is not None:
             seen = np.where(self.correction_places < 0, self.correction_row, x[:, self.correction_places])

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, family_of
 from surrogate.features.operators import Operator, stand_ins
 from surrogate.prediction.prepared import PreparedSetting, Ranking, SettingCache, TargetDevice
-from surrogate.prediction.results import ROOFLINE, KernelTime
+from surrogate.prediction.results import ROOFLINE, SPEC, KernelTime
+from surrogate.prediction.specification import specification_of
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 ROOFLINE_UPPER = 4.3
 """Upper end of the interval around a roofline time: nine of ten of PyTorch's operators over 100 µs stay below it."""
 EARNEST_ROWS = 100
-"""Rows of a kind on a GPU from which its own measurements are preferred to a larger table of other GPUs."""
+"""Rows from which measurements count as earnest: a larger table of a farther stand-in is then no better."""
 REMEMBERED = 100_000
 
 
@@ -41,6 +42,9 @@ class KernelTimes:
             if problem in self._answers:
                 continue
             chosen = self._choice(problem, target)
+            if (answer := self._by_law(problem, chosen, target)) is not None:
+                self._answers[problem] = answer
+                continue
             if chosen is None:
                 self._answers[problem] = self._by_roofline(problem, target)
                 continue
@@ -82,6 +86,24 @@ class KernelTimes:
             inside and like.kind == problem.kind,
         )
 
+    def _by_law(
+        self, problem: AnyProblem, chosen: tuple[int, PreparedSetting] | None, target: TargetDevice
+    ) -> KernelTime | None:
+        """What the law of half-precision kernels says where memory bounds and nobody measured the type on the GPU."""
+        known = specification_of(target.device, problem.dtype)
+        if chosen is None:
+            measured = any(key.startswith(f"{target.name}|") for key in self._bundle.launches)
+        else:
+            measured = f"{target.name}|{chosen[1].reference}" in chosen[1].part.row_counts
+        if known is None or measured or not isinstance(problem, Operator):
+            return None
+        time_us = known.law.streamed_us(problem, target.device)
+        if time_us is None:
+            return None
+        factor = exp(known.half_width)
+        ends = time_us / factor, time_us * factor
+        return KernelTime(problem, target.name, "", "", time_us, *ends, time_us, SPEC, False)
+
     def _by_roofline(self, problem: AnyProblem, target: TargetDevice) -> KernelTime:
         """What streaming operators make of a roofline, where no model knows the problem."""
         from surrogate.models.launch import KERNEL_LEAST_US  # needs pandas
@@ -110,8 +132,8 @@ class KernelTimes:
         return self._chosen[key]
 
     def _most_evidence(self, problem: AnyProblem, target: TargetDevice) -> tuple[int, PreparedSetting] | None:
-        """Measured in earnest on this GPU first, then by the rows of all GPUs; of equals the nearest stand-in."""
-        best: tuple[tuple[bool, int], int, AnyProblem, str] | None = None
+        """The nearest that was measured in earnest on this GPU, else on any, by the library of most rows."""
+        best: tuple[tuple[bool, bool, int, int], int, AnyProblem, str] | None = None
         for place, like in enumerate(stand_ins(problem)):
             kind = family_of(like)
             if kind.name not in self._bundle.parts:
@@ -124,7 +146,7 @@ class KernelTimes:
                 reference = part.domain.reference_key(library, values)
                 overall = part.row_counts.get(reference, 0)
                 here = part.row_counts.get(f"{target.name}|{reference}", 0)
-                evidence = (here >= EARNEST_ROWS, overall)
+                evidence = (here >= EARNEST_ROWS, overall >= EARNEST_ROWS, -place, overall)
                 if overall and (best is None or evidence > best[0]):
                     best = evidence, place, like, library
         if best is None:

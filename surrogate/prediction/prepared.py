@@ -17,6 +17,7 @@ from surrogate.features.gpu import Gpu, canonical, gpu
 from surrogate.features.text import version_number
 from surrogate.prediction.engine import BoosterEngine, Candidate, Engine, Setting, TableEngine, Tf32Engine
 from surrogate.prediction.results import ROOFLINE, Estimate, Excluded
+from surrogate.prediction.specification import TensorCoreEngine, specification_of
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle, Part
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 ROOFLINE_HALF_WIDTH = log(10.0)
 """Half width in log time of a roofline time: nothing is known but that kernels take up to some ten times as long."""
 NEVER_MEASURED = "never measured in the bundle's training data"
+LENT = "{gpu} was never measured so: its choices follow those of {sibling}, which has its architecture"
 ARRAYS_PAY = 12
 """Problems from which on arrays are faster than one problem after another."""
 FIRST_RELEASES = {"cudnn": ((10.0, 9), (8.0, 8)), "cublas": ((10.0, 12), (8.0, 11))}
@@ -332,10 +334,10 @@ class SettingCache:
     def _libraries(self, kind: Family, gpu_name: str, values: tuple[str, ...]) -> tuple[str, ...]:
         """Whose kernels compete on a GPU: those measured on it, else on its vendor's GPUs, else all."""
         pairs = self._measured(kind, gpu_name, values)
-        vendor = self.device(gpu_name).device.vendor
-        here = {library for name, library in pairs if name == gpu_name}
-        like = here or {library for name, library in pairs if self.device(name).device.vendor == vendor}
-        return tuple(sorted(like)) or self.all_libraries(kind, gpu_name, values)
+        for gpus in self._alike(gpu_name, self.bundle.part(kind, gpu_name, values)):
+            if here := {library for name, library in pairs if name in gpus}:
+                return tuple(sorted(here))
+        return ()
 
     def all_libraries(
         self, kind: Family, gpu_name: str = "", values: tuple[str, ...] = ()
@@ -380,20 +382,48 @@ class SettingCache:
 
         least_us = call_cost_us(part.least_us, setting.gpu, setting.library)
         if part.times is not None:
-            return BoosterEngine.of(setting, device, candidates, part.times, least_us)
+            siblings = [name for gpus in self._alike(setting.gpu, part)[1:-2] for name in gpus]
+            return BoosterEngine.of(setting, device, candidates, part.times, least_us, siblings)
         formula = setting.family.formula(setting.values, device)
         return TableEngine(setting, device, candidates, formula, least_us, part.model)
+
+    def _alike(self, gpu_name: str, part: "Part") -> list[frozenset[str]]:
+        """The GPU, each measured one of its architecture (nearest in bandwidth and peak first), its vendor's, all."""
+        own = self.device(gpu_name).device
+        known = {name: self.device(name).device for name in part.domain.gpus if name != gpu_name}
+
+        def distance(name: str) -> float:
+            pairs = ((known[name].dram_gbs, own.dram_gbs), (known[name].fp32_tflops, own.fp32_tflops))
+            return sum(abs(log(theirs / mine)) for theirs, mine in pairs)
+
+        siblings = [name for name, other in known.items() if other.architecture == own.architecture]
+        vendor = frozenset(name for name, other in known.items() if other.vendor == own.vendor)
+        nearest_first = sorted(siblings, key=distance) if len(siblings) > 1 else siblings
+        return [*(frozenset({name}) for name in (gpu_name, *nearest_first)), vendor, frozenset(known)]
 
     def _prepare(self, setting: Setting) -> PreparedSetting:
         target = self.device(setting.gpu)
         part = self.bundle.part(setting.family, setting.gpu, setting.values)
         candidates, measured = self._candidates(setting, part)
-        engine = self._engine(setting, target.device, candidates, part)
         names = setting.columns()
         math, seen = names.get("math", ""), target.name in part.domain.gpus
+        mechanism = "" if seen or math == "fma" else setting.family.tensor_core_mechanism
+        known = specification_of(target.device, names["dtype"]) if mechanism else None
+        if known is None:
+            engine = self._engine(setting, target.device, candidates, part)
+        else:
+            part = known.instead_of(part)
+            candidates = tuple(sorted(candidates, key=lambda one: one.mechanism != mechanism))
+            measured = sum(one.mechanism == mechanism for one in candidates)
+            formula = setting.family.formula(setting.values, target.device)
+            engine = TensorCoreEngine(setting, target.device, candidates, formula, 0.0, known.law)
         notes = () if seen else (part.unseen_gpu.note,)
+        evidence = engine.measured if isinstance(engine, BoosterEngine) else None
+        if evidence and evidence.gpu != setting.gpu:
+            notes += (LENT.format(gpu=setting.gpu, sibling=evidence.gpu),)
         together = "|".join((setting.library, *setting.values))
-        if not any(known.partition("|")[2].startswith(f"{together}|") for known in part.domain.settings):
+        tried = (text.partition("|")[2] for text in part.domain.settings)
+        if known is None and not any(text.startswith(f"{together}|") for text in tried):
             notes += (
                 f"{' '.join(filter(None, together.split('|')))} was never measured on any GPU: peaks stand in",
             )
@@ -428,7 +458,7 @@ class SettingCache:
         names = sorted(key.removeprefix(start) for key in part.candidates if key.startswith(start))
         registry = {known.algorithm: known for known in kind.candidates(setting.library, setting.values)}
         if not registry:
-            names = _measured_in(setting, part, names)
+            names = self._measured_in(setting, part, names)
         order = {name: place for place, name in enumerate(registry)}
         pairs = [(name.partition("|")[0], name.partition("|")[2]) for name in names]
         pairs.sort(key=lambda pair: (order.get(pair[0], len(order)), pair))
@@ -448,21 +478,18 @@ class SettingCache:
             for algorithm, solver in (*pairs, *((name, "") for name in registry if name not in measured))
         ), len(pairs)
 
+    def _measured_in(self, setting: Setting, part: "Part", names: list[str]) -> list[str]:
+        """Those of ``names`` that were measured in the setting on this GPU, else on those alike; where none was, all.
 
-def _measured_in(setting: Setting, part: "Part", names: list[str]) -> list[str]:
-    """Those of ``names`` that were measured in the setting on this GPU; where none was, on any; where none was, all.
-
-    Of a library without a registry nothing else tells what it runs there.
-    """
-    start, here = "|".join((setting.library, *setting.values)) + "|", f"|{setting.gpu}|"
-    exact = {
-        key.removeprefix(start).split("|")[0]
-        for key in part.support.exact
-        if key.startswith(start) and here in key
-    }
-    general = {key.removeprefix(start).split("|")[0] for key in part.support.general if key.startswith(start)}
-    known = exact or general
-    return [name for name in names if name.partition("|")[0] in known] if known else names
+        Of a library without a registry nothing else tells what it runs there.
+        """
+        start = "|".join((setting.library, *setting.values)) + "|"
+        keys = (key.removeprefix(start).split("|") for key in part.support.exact if key.startswith(start))
+        ran = {(key[-2], key[0]) for key in keys}
+        for gpus in self._alike(setting.gpu, part):
+            if known := {algorithm for gpu_name, algorithm in ran if gpu_name in gpus}:
+                return [name for name in names if name.partition("|")[0] in known]
+        return names
 
 
 def unknown_algorithm(prepared: Prepared, algorithm: str) -> InputError:

@@ -13,7 +13,7 @@ from surrogate.bundle.bundle import Bundle, Part
 from surrogate.bundle.bundle import load as load_bundle
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY
-from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu
+from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, uncapped
 from surrogate.models.launch import Launch
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import MODEL, SPEC, Prediction, Predictions
@@ -200,12 +200,17 @@ def _load(folder: Path) -> Bundle:
     return load_bundle(folder)
 
 
-def load_operators(name: str) -> Predictor:
+def load_operators(name: str, library: str | None = None) -> Predictor:
     """A predictor of everything but convolutions on a GPU by name, by what ships; rooflines alone where nothing does.
 
-    Raises `InputError` for an unknown GPU.
+    ``library`` narrows the kernels to one framework's. A GPU that was never measured is taken as if its tensor units
+    were not held down; the caller sees to it that no time is shorter than its own peak allows. Raises `InputError` for
+    an unknown GPU or library.
     """
-    return Predictor(_joined(Bundle({})), gpu=_found(name).name)
+    device = _found(name)
+    seen = any(device.name in known.gpus for known in shipped())
+    devices = {} if seen else {device.name: uncapped(device)}
+    return Predictor(_joined(Bundle({}, devices=devices)), gpu=device.name, library=library)
 
 
 def _found(name: str) -> Gpu:

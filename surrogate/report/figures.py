@@ -116,9 +116,7 @@ def _read(path: Path, columns: tuple[str, ...], models: list[str], family: str) 
         return pd.read_parquet(path, columns=list(columns), filters=filters or None)
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{path} is not readable as parquet ({reason:.80}); write it again with seer compare"
-        ) from None
+        raise InputError(f"{path} is no readable parquet ({reason:.80}); run seer compare again") from None
 
 
 def slowdown_figure(frame: pd.DataFrame, models: list[str]) -> str | None:

@@ -52,9 +52,7 @@ def read_results(directory: Path) -> Results:
             results = json.loads(path.read_text(encoding="utf-8"))
             schema = int(results["schema"])
     except FileNotFoundError:
-        raise InputError(
-            f"no results.json in {directory}; `seer compare -o {directory}` writes one"
-        ) from None
+        raise InputError(f"no results.json in {directory}; `seer compare -o` writes one") from None
     except OSError as error:
         raise InputError(f"{path} is not readable ({type(error).__name__}); {_AGAIN}") from None
     if schema > SCHEMA:

@@ -79,9 +79,8 @@ def terminal_summary(results: Results) -> str:
     `InputError` for what are no results.
     """
     blocks = [tables.wrapped(headline(results), WIDTH, indent=""), Facts(provenance(results)).text(WIDTH)]
-    everything = results | {
-        "time_rows": [row for row in results["time_rows"] if row.get("population", "all") == "all"]
-    }
+    shown = [row for row in results["time_rows"] if row.get("population", "all") == "all"]
+    everything = results | {"time_rows": shown}
     for table in choice_tables(results, strata=False) + time_tables(everything):
         formats = {**table.formats, "model": lambda name: tables.shortened(name, NAME_WIDTH)}
         blocks.append(replace(table, formats=formats).text(WIDTH))
@@ -94,9 +93,8 @@ def terminal_summary(results: Results) -> str:
 
 def headline(results: Results) -> str:
     """The answer for the best model of each family, in plain words; says so where nothing was judged."""
-    return "\n\n".join(
-        (f"{family}: " if family else "") + _headline(part) for family, part in by_family(results).items()
-    )
+    parts = by_family(results).items()
+    return "\n\n".join((f"{family}: " if family else "") + _headline(part) for family, part in parts)
 
 
 def _headline(results: Results) -> str:
@@ -333,10 +331,8 @@ def _sample(rows: list[Row], what: str = "problems") -> str:
 
 def _best(rows: list[Row], key: str) -> str | None:
     """The learned model on top of ranked ``rows``, where it has a figure."""
-    learned = (
-        row["model"] for row in rows if not is_reference(row["model"]) and number(row, key) is not None
-    )
-    return next(learned, None)
+    known = (row["model"] for row in rows if number(row, key) is not None)
+    return next((model for model in known if not is_reference(model)), None)
 
 
 def reasons(results: Results) -> list[dict[str, str]]:

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, require_known
 from surrogate.features.gpu import Gpu
 from surrogate.features.occupancy import LIMITS, WARP_THREADS, occupancy
 from surrogate.features.roofline import bound, compute_us, memory_us, peak_tflops
@@ -33,10 +33,7 @@ def kernel_table(profile: Profile, by: str = "name") -> ResultTable:
 
     Raises `InputError` for another grouping.
     """
-    if by not in GROUPINGS:
-        raise InputError(
-            f"kernels cannot be grouped by {by!r}; known: {', '.join(GROUPINGS)}{nearest(by, GROUPINGS)}"
-        )
+    require_known("grouping of kernels", by, GROUPINGS)
     activities = profile.trace.activities
     kernels = np.flatnonzero(activities.kind == kinds.KERNEL)
     labels, of_kernel = _groups(profile, kernels, by)
@@ -116,9 +113,7 @@ def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, .
     notes = []
     if whole := float(time.sum()):
         covered = float(time[np.isfinite(profile.flops[kernels])].sum()) / whole
-        notes.append(
-            f"work is known for {covered:.0%} of the kernel time; bytes are the least traffic, not measured"
-        )
+        notes.append(f"work is known for {covered:.0%} of the kernel time; bytes are the least traffic")
     if any((row["compute_pct"] or 0) > 100 for row in rows):
         notes.append(
             "FLOPs are the direct convolution's; Winograd and FFT need fewer, so they can pass the peak"

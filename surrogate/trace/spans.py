@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import require_known
 from surrogate.trace.events.build import nest
 from surrogate.trace.events.iterations import iteration_at
 from surrogate.trace.events.tables import Ints, Trace, linked, take
@@ -79,8 +79,7 @@ class Spans:
 
 def level_number(level: str) -> int:
     """The place of ``level`` in `LEVELS`. Raises `InputError` for an unknown one."""
-    if level not in LEVELS:
-        raise InputError(f"level {level!r} is unknown; known: {', '.join(LEVELS)}{nearest(level, LEVELS)}")
+    require_known("level", level, LEVELS)
     return LEVELS.index(level)
 
 

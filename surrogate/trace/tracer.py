@@ -163,9 +163,8 @@ class Leveled:
         level_number(level)
         deepest = next((run for run in self.runs if run.level == level), None)
         if deepest is None:
-            raise InputError(
-                f"level {level!r} was not measured; measured: {', '.join(r.level for r in self.runs)}"
-            )
+            measured = ", ".join(run.level for run in self.runs)
+            raise InputError(f"level {level!r} was not measured; measured: {measured}")
         return deepest.spans
 
     def rows(self) -> ResultTable:

@@ -44,9 +44,8 @@ _CHUNK = 256  # products of this many problems stay in the cache
 
 def weights(kind: Family) -> np.ndarray:
     """(sizes,) the distance per doubling of each of the family's sizes."""
-    return np.array(
-        [BATCH_WEIGHT if name in kind.batch else WEIGHTS.get(name, SIZE_WEIGHT) for name in kind.size_names]
-    )
+    own = [WEIGHTS.get(name, SIZE_WEIGHT) for name in kind.size_names]
+    return np.where(_is_batch(kind), BATCH_WEIGHT, own)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,12 +144,9 @@ class References:
     @classmethod
     def from_dict(cls, kind: Family, content: Mapping[str, Any]) -> Self:
         """What `to_dict` gave."""
-        shapes, least, greatest = (
-            np.array(content[name], dtype=np.int64) for name in ("shapes", "least", "greatest")
-        )
-        return cls(
-            kind, shapes.reshape(-1, len(kind.sizes)), least, greatest, float(content.get("reach", inf))
-        )
+        arrays = [np.array(content[name], dtype=np.int64) for name in ("shapes", "least", "greatest")]
+        arrays[0] = arrays[0].reshape(-1, len(kind.sizes))
+        return cls(kind, *arrays, reach=float(content.get("reach", inf)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,22 +232,6 @@ class Domain:
             )
         return None
 
-    def contains(self, rows: "Rows", distance: np.ndarray | None = None) -> np.ndarray:
-        """(rows,) True where a row is inside; ``distance`` (rows,) where it is known already."""
-        inside = _member(rows, setting_columns(self.family), self.settings)
-        inside &= _member(rows, ("library", "library_version"), self.versions)
-        far = self.distances(rows) if distance is None else distance
-        sizes, beyond = _sizes(rows), np.zeros(len(rows), dtype=bool)
-        for key, positions in _by_reference(rows):
-            known = self.references.get(key)
-            if known is None:
-                inside[positions] = False
-                continue
-            inside[positions] &= known.inside(sizes[positions])
-            beyond[positions] = far[positions] > known.reach
-        beyond[beyond] = ~self.seen(rows.take(beyond))
-        return inside & ~beyond
-
     def seen(self, rows: "Rows") -> np.ndarray:
         """(rows,) True where the row's shape was in training, at whatever batch, on whatever device."""
         return np.isin(shape_hashes(rows), list(self.shapes))
@@ -283,13 +263,9 @@ class Domain:
         """What `to_json` wrote."""
         data = json.loads(content)
         kind = family(data["family"])
-        return cls(
-            kind,
-            frozenset(data["settings"]),
-            frozenset(data["shapes"]),
-            frozenset(data["versions"]),
-            {key: References.from_dict(kind, known) for key, known in data["references"].items()},
-        )
+        seen = (frozenset(data[name]) for name in ("settings", "shapes", "versions"))
+        references = {key: References.from_dict(kind, known) for key, known in data["references"].items()}
+        return cls(kind, *seen, references=references)
 
 
 def setting_columns(kind: Family) -> tuple[str, ...]:
@@ -383,13 +359,3 @@ def _texts(rows: "Rows", columns: tuple[str, ...]) -> list[str]:
     from surrogate.dataset.problems import joined
 
     return joined(rows.frame.drop_duplicates(list(columns)), columns).to_list()
-
-
-def _member(rows: "Rows", columns: tuple[str, ...], known: frozenset[str]) -> np.ndarray:
-    """(rows,) True where the joined values of ``columns`` are among ``known``."""
-    from surrogate.dataset.problems import groups, joined
-
-    inside = np.zeros(len(rows), dtype=bool)
-    for _, positions in groups(rows.frame, columns):
-        inside[positions] = joined(rows.frame.iloc[positions[:1]], columns).iloc[0] in known
-    return inside

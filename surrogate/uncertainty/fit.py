@@ -106,14 +106,9 @@ def fit_widths(
     widths, half_width = _last_fitted(scores)
     counted = np.ones(len(scores.error), dtype=bool) if judged is None else judged[scores.position]
     part = scores.take(counted)
-    own_share = fit_own_share(
-        part.predicted_us,
-        measured_us[part.position],
-        half_width[counted],
-        rows.problem[part.position],
-        part.shape,
-    )
-    return replace(widths, own_share=own_share)
+    measured, problem = measured_us[part.position], rows.problem[part.position]
+    share = fit_own_share(part.predicted_us, measured, half_width[counted], problem, part.shape)
+    return replace(widths, own_share=share)
 
 
 def held_out_half_widths(
@@ -335,18 +330,12 @@ def fit_unseen_gpu(
     }
     unseen = UnseenGpu(factors, gpus=len(np.unique(device[found])))
     half *= [unseen.factor(name) for name in math]
-    known = found[judged[found]]
-    share = fit_own_share(
-        *(values[known] for values in (predicted, rows.time_us, half, rows.problem, rows.shape))
-    )
+    known, arrays = found[judged[found]], (predicted, rows.time_us, half, rows.problem, rows.shape)
+    share = fit_own_share(*(values[known] for values in arrays))
     median = _equal_quantile(np.abs(predicted / rows.time_us - 1)[found], device[found], 0.5)
     ninth = np.exp(_equal_quantile(log_error[found], device[found]))
-    return replace(
-        unseen,
-        own_share=float(f"{share:.4g}"),
-        median_ape=float(f"{median:.4g}"),
-        factor_90=float(f"{ninth:.4g}"),
-    )
+    share, median, ninth = (float(f"{value:.4g}") for value in (share, median, ninth))
+    return replace(unseen, own_share=share, median_ape=median, factor_90=ninth)
 
 
 def _equal_quantile(values: np.ndarray, group: np.ndarray, share: float = COVERAGE) -> float:

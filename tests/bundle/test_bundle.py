@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 
 from surrogate.bundle.bundle import INDEX, Bundle, load, save
-from surrogate.bundle.evaluate import evaluate
 from surrogate.bundle.train import train
 from surrogate.dataset.checks import normalise
 from surrogate.features.errors import InputError
+from surrogate.prediction.evaluate import evaluate
+from tests.prediction.problems import predicted
 
 Table = Callable[..., pd.DataFrame]
 
@@ -54,11 +55,11 @@ def test_one_bundle_holds_several_families(mixed: pd.DataFrame, bundle: Bundle) 
     assert set(bundle.card["held_out"]) == set(bundle.parts)
     assert bundle.card["data"]["families"]["gemm"]["algorithms"] == ["default"]
     frame = normalise(mixed, "test")
-    predicted = bundle.predict(frame)
+    answers = predicted(bundle, frame)
     ok = (frame["status"] == "ok").to_numpy()
-    error = np.abs(np.log(predicted["predicted_us"] / frame["time_us"]))[ok]
-    assert np.median(error) < 0.2 and predicted["in_domain"][ok].all() and predicted["supported"][ok].all()
-    assert (predicted["lower_us"] <= predicted["predicted_us"])[ok].all()
+    error = np.abs(np.log(answers["predicted_us"] / frame["time_us"]))[ok]
+    assert np.median(error) < 0.2 and answers["in_domain"][ok].all() and answers["supported"][ok].all()
+    assert (answers["lower_us"] <= answers["predicted_us"])[ok].all()
     # Two libraries' kernels of one product are candidates of one choice.
     choice = bundle.card["held_out"]["gemm"]["choice"]["all"]
     assert choice["n"] == 3 * 3 * 8 and choice["slowdown_macro"] < 1.05
@@ -68,7 +69,7 @@ def test_the_disk_and_back(mixed: pd.DataFrame, bundle: Bundle, tmp_path: Path) 
     save(bundle, tmp_path / "bündel b")
     again = load(tmp_path / "bündel b")
     frame = normalise(mixed, "test")
-    pd.testing.assert_frame_equal(again.predict(frame), bundle.predict(frame))
+    pd.testing.assert_frame_equal(predicted(again, frame), predicted(bundle, frame))
     assert again.to_dict() == json.loads(json.dumps(bundle.to_dict())) and again.launches == bundle.launches
     kinds = {path.suffix for path in (tmp_path / "bündel b").rglob("*") if path.is_file()}
     assert kinds <= {".json", ".ubj", ".npy", ".npz"}
@@ -97,7 +98,7 @@ def test_what_cannot_be_trained(table: Table, mixed: pd.DataFrame) -> None:
     fitted = train(lone, model="linear-terms")
     assert fitted.card["training"]["left_out"] == ["rowwise"] and "rowwise" not in fitted.parts
     with pytest.raises(InputError, match="knows no rowwise"):
-        fitted.predict(normalise(mixed, "test"))
+        evaluate(fitted, mixed)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.features.errors import InputError
 from surrogate.models import MODELS
 from surrogate.models.calibrated import PRIORS, Correction, Inputs, _dual, covariance
+from tests.prediction.problems import predicted
 
 NEW = "Tesla V100-SXM2-16GB"
 MEDIANS = {name: median for name, (median, _) in PRIORS.items()}
@@ -35,19 +36,19 @@ def bundle(table: Table) -> Bundle:
 def on_new_gpu(table: Table, bundle: Bundle, shapes: int = 16, noise: float = 0.02) -> Dataset:
     """Times on a third GPU: the bundle's own predictions, changed by a factor per algorithm and one per size."""
     frame = normalise(table(shapes, gpus=(NEW,), seed=3), "test")
-    predicted = bundle.parts["conv"].model.predict(rows_of(frame))
+    times_us = bundle.parts["conv"].model.predict(rows_of(frame))
     factor = frame["algorithm"].map(
         {"IMPLICIT_GEMM": 0.5, "IMPLICIT_PRECOMP_GEMM": 0.7, "FFT": 0.6, "WINOGRAD": 0.4}
     )
     trend = (frame["c"].to_numpy() / 32.0) ** 0.2
     random = np.random.default_rng(1).normal(size=len(frame))
-    times = predicted * factor * trend * np.exp(noise * random)
+    times = times_us * factor * trend * np.exp(noise * random)
     return Dataset(frame.assign(time_us=times.where(frame["status"] == "ok")))
 
 
 def median_error(bundle: Bundle, data: Dataset) -> float:
     frame = data.frame[data.frame["status"] == "ok"]
-    return float(np.median(np.abs(bundle.predict(frame)["predicted_us"] / frame["time_us"] - 1)))
+    return float(np.median(np.abs(predicted(bundle, frame)["predicted_us"] / frame["time_us"] - 1)))
 
 
 def split(data: Dataset, share: float = 0.5) -> tuple[Dataset, Dataset]:
@@ -74,7 +75,7 @@ def test_intervals_are_fitted_again_and_hold(table: Table, bundle: Bundle) -> No
     measured, judged = split(on_new_gpu(table, bundle, shapes=24))
     frame = judged.frame[judged.frame["status"] == "ok"]
 
-    before, after = bundle.predict(frame), calibrate(bundle, measured).predict(frame)
+    before, after = predicted(bundle, frame), predicted(calibrate(bundle, measured), frame)
     inside = (after["lower_us"] <= frame["time_us"]) & (frame["time_us"] <= after["upper_us"])
     assert inside.mean() > 0.8
     ratio = np.log(after["upper_us"] / after["lower_us"]) / np.log(before["upper_us"] / before["lower_us"])
@@ -84,11 +85,11 @@ def test_intervals_are_fitted_again_and_hold(table: Table, bundle: Bundle) -> No
 def test_other_gpus_stay_as_they_are_and_the_new_one_is_known(table: Table, bundle: Bundle) -> None:
     calibrated = calibrate(bundle, on_new_gpu(table, bundle))
     old = table(6)
-    pd.testing.assert_frame_equal(calibrated.predict(old), bundle.predict(old))
+    pd.testing.assert_frame_equal(predicted(calibrated, old), predicted(bundle, old))
     new = table(6, gpus=(NEW,))
     ran = (new["status"] == "ok").to_numpy()
-    assert not bundle.predict(new)["in_domain"].any()
-    assert calibrated.predict(new)["in_domain"][ran].mean() > 0.9
+    assert not predicted(bundle, new)["in_domain"].any()
+    assert predicted(calibrated, new)["in_domain"][ran].mean() > 0.9
 
 
 def test_a_calibrated_bundle_survives_the_disk(table: Table, bundle: Bundle, tmp_path) -> None:
@@ -98,7 +99,7 @@ def test_a_calibrated_bundle_survives_the_disk(table: Table, bundle: Bundle, tmp
     assert next(iter(calibrated.card["calibration"].values()))["problems"] >= 100
     save(calibrated, tmp_path / "b")
     again = load(tmp_path / "b")
-    pd.testing.assert_frame_equal(again.predict(data.frame), calibrated.predict(data.frame))
+    pd.testing.assert_frame_equal(predicted(again, data.frame), predicted(calibrated, data.frame))
     assert {p.suffix for p in (tmp_path / "b").rglob("*") if p.is_file()} <= {".json", ".ubj"}
     assert again.card["calibration"] == calibrated.card["calibration"]
 
@@ -108,7 +109,7 @@ def test_a_second_calibration_adds_a_gpu_or_corrects_it_anew(table: Table, bundl
     both = calibrate(first, table(16, gpus=("Tesla P100-SXM2-16GB",), seed=5))
     assert len(both.card["calibration"]) == 2
     new = table(6, gpus=(NEW,))
-    np.testing.assert_array_equal(both.predict(new)["predicted_us"], first.predict(new)["predicted_us"])
+    np.testing.assert_array_equal(predicted(both, new)["predicted_us"], predicted(first, new)["predicted_us"])
     doubled = on_new_gpu(table, bundle)
     doubled = doubled.with_frame(doubled.frame.assign(time_us=doubled.frame["time_us"] * 2))
     assert median_error(calibrate(first, doubled), doubled) < 0.1  # not on top of the first
@@ -117,7 +118,10 @@ def test_a_second_calibration_adds_a_gpu_or_corrects_it_anew(table: Table, bundl
 def test_order_of_rows_does_not_matter(table: Table, bundle: Bundle) -> None:
     data = on_new_gpu(table, bundle, shapes=8)
     shuffled = data.with_frame(data.frame.sample(frac=1, random_state=0))
-    once, twice = calibrate(bundle, data).predict(data.frame), calibrate(bundle, shuffled).predict(data.frame)
+    once, twice = (
+        predicted(calibrate(bundle, data), data.frame),
+        predicted(calibrate(bundle, shuffled), data.frame),
+    )
     np.testing.assert_allclose(once["predicted_us"], twice["predicted_us"], rtol=1e-3)
 
 
@@ -141,9 +145,9 @@ def test_refusals_are_learned(table: Table, bundle: Bundle) -> None:
         status=data.frame["status"].where(~gone, "not_supported"), time_us=data.frame["time_us"].where(~gone)
     )
     calibrated = calibrate(bundle, data.with_frame(frame))
-    assert not calibrated.predict(frame)["supported"][gone].any()
+    assert not predicted(calibrated, frame)["supported"][gone].any()
     old = table(16)
-    assert calibrated.predict(old)["supported"].equals(bundle.predict(old)["supported"])
+    assert predicted(calibrated, old)["supported"].equals(predicted(bundle, old)["supported"])
 
 
 def conditioned(inputs: Inputs, target: np.ndarray, scales: dict[str, float]) -> Correction:
@@ -254,5 +258,5 @@ def test_on_measured_gpus(measurements) -> None:
     judged = data.with_frame(own[~measured])
     calibrated = calibrate(fitted, data.with_frame(own[measured]))
     assert median_error(calibrated, judged) < 0.67 * median_error(fitted, judged)
-    out, times = calibrated.predict(judged.frame), judged.frame["time_us"]
+    out, times = predicted(calibrated, judged.frame), judged.frame["time_us"]
     assert ((out["lower_us"] <= times) & (times <= out["upper_us"])).mean() > 0.8

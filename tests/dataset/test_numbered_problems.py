@@ -53,7 +53,7 @@ def test_algorithms_of_a_prof_ops_file(tmp_path: Path) -> None:
     [
         ("", "holds no problem"),
         ("3\n", "holds no problem"),
-        ("3\n1 2 8 4 0 3 1 1\n", "counts 3, but 1 problems follow"),
+        ("3\n1 2 8 4 0 3 1 1\n", "counts 3 in its first line, but 1 problems follow"),
         ("1 2 8 4 0 3 1\n", "line 1: 7 numbers; a line has 8"),
         ("1 2 8 4 0 3 1 one\n", "line 1: 'one'; a whole number"),
         ("1 2 8 4 5 3 1 1\n", "out width 5; .*gives 8"),

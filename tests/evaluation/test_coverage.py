@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from surrogate.bundle.evaluate import evaluate
 from surrogate.bundle.train import train
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.problems import shape_names
@@ -15,6 +14,7 @@ from surrogate.dataset.splits import fold_of_names
 from surrogate.dataset.store import read_dataset
 from surrogate.evaluation.coverage import coverage_rows
 from surrogate.features.families import CONV
+from surrogate.prediction.evaluate import evaluate
 
 
 def _rows(frame: pd.DataFrame) -> Rows:

@@ -23,20 +23,10 @@ from surrogate.cli.process import ending_signals
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import Dataset, write_dataset
-from surrogate.evaluation import tune as tuning
-from surrogate.evaluation.tune import (
-    INNER_FOLDS,
-    OBJECTIVES,
-    TIME_WEIGHT,
-    TUNE_TRIALS,
-    InnerFolds,
-    fingerprint,
-    open_storage,
-    search,
-    stored_settings,
-    tune,
-    tuned,
-)
+from surrogate.evaluation import storage as storages
+from surrogate.evaluation.inner_folds import INNER_FOLDS, OBJECTIVES, TIME_WEIGHT, InnerFolds
+from surrogate.evaluation.storage import open_storage
+from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, search, stored_settings, tune, tuned
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.models.base import TimeModel
@@ -323,15 +313,15 @@ def test_a_killed_workers_trial_is_tried_again(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its heart has stopped: the next worker marks it as failed and tries its settings again."""
-    monkeypatch.setattr(tuning, "HEARTBEAT_S", 1)
+    monkeypatch.setattr(storages, "HEARTBEAT_S", 1)
     where: dict[str, Any] = {"model": MODEL, "storage": f"sqlite:///{tmp_path}/s.db", "study": "s"}
     tune(data, trials=1, **where)
     script = f"""
 import os
-from surrogate.evaluation import tune as tuning
-tuning.HEARTBEAT_S = 1
+from surrogate.evaluation import storage
+storage.HEARTBEAT_S = 1
 import optuna
-study = optuna.load_study(study_name="s", storage=tuning.open_storage({where["storage"]!r}))
+study = optuna.load_study(study_name="s", storage=storage.open_storage({where["storage"]!r}))
 study.optimize(lambda trial: trial.suggest_float("alpha", 1e-3, 1e3, log=True) and os._exit(9), n_trials=1)
 """
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=False).returncode == 9

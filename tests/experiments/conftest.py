@@ -1,5 +1,6 @@
 """A folder of invented sources (test data, no measurement), and cheap models."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +36,8 @@ def sources(table: Callable[..., pd.DataFrame], tmp_path_factory: pytest.TempPat
     dense_ops().to_parquet(folder / FILES["dense"][0])
     sequences(new).to_parquet(folder / FILES["sequences"][0])
     end_to_end().to_csv(folder / FILES["end_to_end"][0], index=False)
+    deepbench().to_parquet(folder / FILES["deepbench"][0])
+    transformers(folder / FILES["configs"][0]).to_parquet(folder / FILES["transformers"][0])
     return Sources(folder)
 
 
@@ -133,6 +136,35 @@ def end_to_end() -> pd.DataFrame:
                 (("TITAN X", "5105"), ("GeForce GTX 1080", "5005"), ("TITAN X", "none"))
             )
             for model in ("alexnet", "resnet-18")
+        ]
+    )  # fmt: skip
+
+
+def deepbench() -> pd.DataFrame:
+    """Square products of six sizes on a V100."""
+    return pd.DataFrame(
+        [
+            {"device": "NV_V100", "precision": "Float", "ta": "N", "tb": "N", "M": m, "N": m, "K": m,
+             "time_ms": 0.02 + m**3 / 5e9}
+            for m in (64, 128, 256, 512, 1024, 2048)
+        ]
+    )  # fmt: skip
+
+
+def transformers(folder: Path) -> pd.DataFrame:
+    """Passes of a small model of every kind on two GPUs; their configurations go into ``folder``."""
+    folder.mkdir()
+    sizes = {"num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 1000, "hidden_size": 64}
+    for kind in ("bert", "opt", "gpt2"):
+        (folder / f"{kind}_small.json").write_text(json.dumps({"model_type": kind, **sizes}))
+    ways = (("bert", "inf", None), ("bert", "train", None), ("opt", "inf", None), ("gpt2", "inf", "fusion"))
+    return pd.DataFrame(
+        [
+            {"gpu": gpu, "config": f"{kind}-{mode}-{variant}", "model": f"{kind}_small", "mode": mode, "sequence": "32",
+             "batch": "2", "variant": variant, "measured_ms": 1.0 + place, "neusight_ms": 1.5 + place,
+             "habitat_ms": None, "micro_ms": 2.0, "roofline_ms": 0.5}
+            for gpu in ("Tesla T4", "Tesla V100-PCIE-32GB")
+            for place, (kind, mode, variant) in enumerate(ways)
         ]
     )  # fmt: skip
 

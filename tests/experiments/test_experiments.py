@@ -22,10 +22,8 @@ COLUMNS = {
     "small_to_large": "data training flops_over model median_error_pct",
     "versions": "kind older newer algorithm model ratio_median best_changed_pct",
     "ablation": "data variant median_error_pct error_change_pct slowdown_change_high",
-    "networks": "network gpu batch model convs measured_us predicted_us error_pct other_predicted_us kind",
-    "end_to_end": "network gpu pass measured_us predicted_us error_pct with_factor_error_pct",
+    "whole_networks": "set training gpu predictor n mean_error_pct median_error_pct bias_pct coverage_pct",
     "operators": "library operator gpu model n median_error_pct p90_error_pct default_same_rows_pct",
-    "dense_unseen_gpu": "population operator gpu model n median_error_pct",
     "coverage": "data kind of rows shapes coverage half_width",
 }
 """Experiment → columns that its table has among others."""

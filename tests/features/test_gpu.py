@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from surrogate.features.errors import InputError
-from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry
+from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry, uncapped
+from surrogate.features.operators import Gemm
 
 NAMES_IN_MEASURED_DATA = {
     "GRID K520": "k520",
@@ -170,6 +171,27 @@ def test_secondary_peaks() -> None:
     assert a100.fp16_tflops == pytest.approx(78, rel=0.01)
     assert mi100.fp32_matrix_tflops == pytest.approx(46.1, rel=0.01)
     assert mi100.bf16_tensor_tflops == pytest.approx(92.3)
+
+
+def test_products_run_as_fast_as_power_and_issue_slots_let_them() -> None:
+    """A V100 at its peak, a T4 of 70 W at half of it, an H100 below it, an MI100 on its matrix units where they may."""
+    reached = {
+        name: Gemm.peak_tflops(gpu(name), "fp32", "default" if name == "mi100" else "fma")
+        for name in ("v100-pcie-32gb", "t4", "h100-sxm", "mi100")
+    }
+    assert reached["v100-pcie-32gb"] == pytest.approx(14.0, rel=0.01)
+    assert reached["t4"] == pytest.approx(0.07 * 56) and reached["h100-sxm"] == pytest.approx(
+        0.78 * 66.9, rel=0.01
+    )
+    assert gpu("mi100").fp32_tflops < reached["mi100"] < gpu("mi100").fp32_matrix_tflops
+    assert Gemm.peak_tflops(gpu("a100-sxm4-80gb"), "fp32", "default") == 156  # TF32 is another unit
+
+
+def test_tensor_units_that_are_held_down_are_known_by_their_architecture() -> None:
+    assert uncapped(gpu("h20")).bf16_tensor_tflops == pytest.approx(989.4 * 78 / 132, rel=0.02)
+    assert uncapped(gpu("l20")).fp8_tensor_tflops == pytest.approx(733 * 92 / 142, rel=0.02)
+    for name in ("h100-sxm", "h800", "h100-pcie", "rtx-6000-ada", "v100-sxm2-16gb", "mi300x", "p4"):
+        assert uncapped(gpu(name)) is gpu(name)
 
 
 def test_every_row_is_plausible() -> None:

@@ -35,9 +35,9 @@ def test_rows_of_the_gemm_family(tmp_path: Path) -> None:
 
 def test_the_unit_is_checked_against_what_a_gpu_can_do(tmp_path: Path) -> None:
     in_ms, in_ns = ROW.replace("345.5", "0.3455"), "sgemm,345500000,1,2048,2048,2048"
-    with pytest.raises(InputError, match="TFLOP/s; are they in ms"):
+    with pytest.raises(InputError, match="TFLOP/s; in ms"):
         read(tmp_path, HEADER, in_ms)
-    with pytest.raises(InputError, match="are they in ns"):
+    with pytest.raises(InputError, match="in ns"):
         read(tmp_path, HEADER, in_ns)
     assert read(tmp_path, HEADER, in_ms, time_unit="ms").rows["time_us"].tolist() == [pytest.approx(345.5)]
     with pytest.raises(InputError, match="time unit 'min' is unknown"):
@@ -55,7 +55,7 @@ def test_the_unit_is_checked_against_what_a_gpu_can_do(tmp_path: Path) -> None:
         ([HEADER, ROW + ",7"], "line 2: more values"),
         ([HEADER, ROW.replace("345.5", "n/a")], "line 2: kernel_runtime is 'n/a'"),
         ([HEADER, ROW.replace("345.5", "0")], "a time above 0"),
-        ([HEADER, ROW.replace("2048", "2.5")], "K is '2.5'; a whole number"),
+        ([HEADER, ROW.replace("2048", "2.5")], "K is '2.5'; give a whole number"),
         ([HEADER, ROW.replace("2048", "inf")], "K is 'inf'"),
     ],
 )

@@ -146,7 +146,7 @@ def test_packed_file_progress_and_its_bound(tmp_path: Path) -> None:
     rows = FORMATS["miopen"].read([path], progress=lambda done, total: seen.append((done, total))).rows
     assert len(rows) == 2
     assert seen and seen[-1][0] == seen[-1][1] == path.stat().st_size
-    with pytest.raises(InputError, match=r"unpacks to more than 100 bytes.*--max-bytes"):
+    with pytest.raises(InputError, match=r"unpacks to over 100 bytes.*--max-bytes"):
         FORMATS["miopen"].read([path], max_bytes=100)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
-from surrogate.models.grid import Grid, line_keys
+from surrogate.models.grid import GridPart, Lines, Measured
 from surrogate.models.interpolated import InterpolatedTerms
 
 MS, NS, KS = (16, 64, 256, 1024), (256, 512, 1024, 2048), (512, 1024, 2048, 4096)
@@ -30,13 +30,27 @@ def fitted() -> InterpolatedTerms:
     return InterpolatedTerms(rounds=60, max_leaves=16).fit(products())
 
 
-def test_between_two_places_of_a_line_values_are_linear_in_the_logarithm() -> None:
+def measured(values: np.ndarray) -> Measured:
+    """`products` with these values."""
     rows = products()
-    values = np.log2(rows.frame["n"].to_numpy()) * 0.5 - np.log2(rows.frame["k"].to_numpy()) * 0.25
-    (asked,) = Grid.fit(rows, values).asked(products(ns=(700,)))
-    found, gaps = asked.neighbours()
+    part = GridPart.of(np.zeros(len(rows), dtype=int), sizes_of(rows), values)
+    return part.measured("h100-sxm", np.array([0]), Lines.of(rows.family.lines, rows.family.size_names), [1])
+
+
+def sizes_of(rows: Rows) -> np.ndarray:
+    return rows.frame[list(rows.family.size_names)].to_numpy()
+
+
+def keys_of(grid: Measured, rows: Rows) -> np.ndarray:
+    return grid.lines.keys(np.zeros(len(rows), dtype=int), sizes_of(rows))
+
+
+def test_between_two_places_of_a_line_values_are_linear_in_the_logarithm() -> None:
+    rows, asked = products(), products(ns=(700,))
+    grid = measured(np.log2(rows.frame["n"].to_numpy()) * 0.5 - np.log2(rows.frame["k"].to_numpy()) * 0.25)
+    found, gaps = grid.between(keys_of(grid, asked)[:, 1:])
     by_k, by_n = found[:, 0], found[:, 1]
-    expected = np.log2(700) * 0.5 - np.log2(asked.sizes["k"]) * 0.25
+    expected = np.log2(700) * 0.5 - np.log2(asked.frame["k"]) * 0.25
     np.testing.assert_allclose(by_n, expected, atol=0.005)
     assert np.isnan(by_k).all()  # no product with n = 700 was measured, whatever its k
     down, up = np.log2(700 / 512), np.log2(1024 / 700)
@@ -44,25 +58,25 @@ def test_between_two_places_of_a_line_values_are_linear_in_the_logarithm() -> No
 
 
 def test_a_row_is_never_its_own_neighbour() -> None:
-    rows = products()
-    values = np.where(rows.frame["n"] == 512, 1.0, 0.0)
-    (asked,) = Grid.fit(rows, values).asked(rows)
-    by_n = asked.neighbours()[0][:, 1]
-    inner = (rows.frame["n"] == 512).to_numpy()
-    assert (by_n[inner] == 0.0).all() and (asked.measured()[inner] == 1.0).all()
+    inner = (products().frame["n"] == 512).to_numpy()
+    grid = measured(np.where(inner, 1.0, 0.0))
+    keys = keys_of(grid, products())
+    by_n = grid.between(keys[:, 1:])[0][:, 1]
+    assert (by_n[inner] == 0.0).all() and (grid.at(keys[:, 0])[inner] == 1.0).all()
 
 
 def test_several_sizes_may_grow_together() -> None:
-    sizes = {"batch": np.array([1, 2, 4, 4]), "heads": np.array([32, 16, 8, 16])}
-    keys = line_keys(np.zeros(4, dtype=int), sizes, {"batch": 1, "heads": -1})
-    lines = (keys >> np.uint64(16)).tolist()
+    sizes = np.array([[1, 32], [2, 16], [4, 8], [4, 16]])
+    keys = Lines.of([{"batch": 1, "heads": -1}], ["batch", "heads"]).keys(np.zeros(4, dtype=int), sizes)
+    lines = (keys[:, 1] >> np.uint64(16)).tolist()
     assert lines[0] == lines[1] == lines[2] != lines[3]
 
 
 @given(st.sets(st.tuples(*[st.integers(0, 2**17)] * 3), min_size=2, max_size=300))
 def test_no_two_problems_share_a_key(problems: set[tuple[int, ...]]) -> None:
-    code, m, n = np.array(sorted(problems)).T
-    assert len(np.unique(line_keys(code, {"m": m, "n": n}, {}))) == len(problems)
+    code, *sizes = np.array(sorted(problems)).T
+    keys = Lines.of([], ["m", "n"]).keys(code, np.stack(sizes, axis=1))
+    assert len(np.unique(keys)) == len(problems)
 
 
 def test_a_measured_problem_has_its_measured_time(fitted) -> None:
@@ -81,7 +95,7 @@ def test_new_shapes_and_new_batches_lie_near_the_law(fitted) -> None:
     "rows", [products(gpu="b200"), products(ns=(256 * 64,), ks=(8192,)), products(ms=(1 << 20,))]
 )
 def test_far_from_every_measurement_the_terms_alone_answer(fitted, rows: Rows) -> None:
-    np.testing.assert_array_equal(fitted.predict(rows), fitted.terms_.predict(rows))
+    np.testing.assert_allclose(fitted.predict(rows), fitted.terms_.predict(rows), rtol=1e-6)
 
 
 def test_a_candidate_of_another_gpu_is_answered_by_the_terms() -> None:
@@ -90,7 +104,7 @@ def test_a_candidate_of_another_gpu_is_answered_by_the_terms() -> None:
     )
     fitted = InterpolatedTerms(rounds=20, max_leaves=8).fit(rows_of(normalise(both, "test")))
     elsewhere = rows_of(normalise(products().frame.assign(algorithm="cute"), "test"))
-    np.testing.assert_array_equal(fitted.predict(elsewhere), fitted.terms_.predict(elsewhere))
+    np.testing.assert_allclose(fitted.predict(elsewhere), fitted.terms_.predict(elsewhere), rtol=1e-6)
 
 
 def test_files_keep_it(fitted) -> None:

@@ -199,3 +199,32 @@ def test_no_shape_at_all(onnx_file) -> None:
     """One line with the remedy."""
     with pytest.raises(InputError, match="input 'x' has no shape"):
         read_onnx(_conv_graph(onnx_file, None))
+
+
+def test_sizes_that_a_graph_computes(onnx_file) -> None:
+    """Shape, Gather, Div and Concat as PyTorch's older exporter writes a view: heads of an attention."""
+    one = {
+        name: np.array([value]) for name, value in {"i0": 0, "i1": 1, "i2": 2, "four": 4, "rest": -1}.items()
+    }
+    nodes = [node("Shape", ["x"], ["s"])]
+    nodes += [node("Gather", ["s", f"i{axis}"], [f"d{axis}"]) for axis in range(3)]
+    nodes += [
+        node("Div", ["d2", "four"], ["width"]),
+        node("Concat", ["d0", "d1", "four", "width"], ["heads"], axis=0),
+        node("Reshape", ["x", "heads"], ["q"]),
+        node("Transpose", ["q"], ["t"], perm=[0, 2, 1, 3]),
+        node("Transpose", ["q"], ["k"], perm=[0, 2, 3, 1]),
+        node("MatMul", ["t", "k"], ["y"]),
+    ]
+    network = read_onnx(onnx_file(nodes, {"x": ["batch", 10, 64]}, one), batch=3)
+    assert not network.unsupported
+    assert network.layers[-1].work.sizes == {"batch": 12, "m": 10, "n": 10, "k": 16}
+
+
+def test_a_batch_that_a_reshape_holds_is_not_stretched(onnx_file) -> None:
+    """Windows of an image, counted when the graph was exported."""
+    nodes = [node("Relu", ["x"], ["r"]), node("Reshape", ["r", "to"], ["w"]), node("Softmax", ["w"], ["y"])]
+    path = onnx_file(nodes, {"x": [1, 64, 8]}, {"to": np.array([4, 16, 8])})
+    assert not read_onnx(path).unsupported
+    with pytest.raises(InputError, match="fixed batch of 1"):
+        read_onnx(path, batch=2)

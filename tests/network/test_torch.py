@@ -95,7 +95,7 @@ def empty():
 class Drop(nn.Module):
     def __init__(self):
         super().__init__()
-        self.rate = torch.linspace(0, 0.5, 3)[1].item()
+        self.rate = torch.linspace(0, 0.5, 3)[1].item() * len(torch.tensor([1, 1, 2]).unique())
         self.linear = nn.Linear(8, 4)
     def forward(self, x):
         return self.linear(x) * self.rate
@@ -126,10 +126,37 @@ def test_a_users_module(own: None) -> None:
 
 
 def test_a_constructor_that_reads_a_value(own: None) -> None:
-    """As drop-path rates of vision transformers do: the module is built for real."""
+    """As vision transformers do for drop-path rates and RegNet for its widths: the module is built for real."""
     found = read_network("my_own_nets:drop", training=True)
     assert [layer.operator for layer in found.layers[:2]] == ["addmm", "mul"]
     assert not found.unsupported
+
+
+ARCHITECTURES = [
+    "vit_base_patch16_224", "deit3_small_patch16_224", "eva02_tiny_patch14_224", "beit_base_patch16_224",
+    "convnext_tiny", "convnextv2_tiny", "swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256", "regnety_016",
+    "regnetx_032", "resnet50", "resnext50_32x4d", "resnetv2_50", "resnest50d", "seresnet50", "efficientnet_b0",
+    "tf_efficientnetv2_s", "mobilenetv3_large_100", "mobilevit_s", "densenet121", "dla34", "inception_v4",
+    "xception41", "nfnet_f0", "maxvit_tiny_tf_224", "coatnet_0_rw_224", "cait_s24_224", "crossvit_small_240",
+    "xcit_small_12_p16_224", "mixer_b16_224", "poolformer_s12", "pvt_v2_b1", "levit_256", "edgenext_small",
+    "fastvit_t8", "ghostnet_100", "davit_tiny", "volo_d1_224", "vgg16", "tiny_vit_5m_224",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_architectures_of_timm(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty of them, built as a user would."""
+    pytest.importorskip("timm")
+    builder = "import timm, torch\nfrom functools import partial\n"
+    builder += "def build(name, batch=1):\n    model = timm.create_model(name)\n"
+    builder += "    return model, torch.zeros(batch, *model.default_cfg['input_size'])\n"
+    (tmp_path / "timm_builder.py").write_text(f"{builder}net = partial(build, {name!r})\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm_builder", raising=False)
+    network = read_network("timm_builder:net", batch=2)
+    assert network.batch == 2
+    assert len(network.layers) / (len(network.layers) + sum(network.unsupported.values())) >= 0.98
 
 
 def test_no_memory_is_needed(own: None) -> None:

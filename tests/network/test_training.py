@@ -84,7 +84,7 @@ def test_a_whole_iteration() -> None:
     ]  # fmt: skip
     assert made.layers[1].work.kind == "batch_norm"  # type: ignore[union-attr]
     step = made.layers[-1].work
-    assert step.dram_bytes == 4 * 5 * (2304 + 32 + 2304)  # type: ignore[union-attr]
+    assert step.dram_bytes == 4 * 7 * (2304 + 32 + 2304)  # type: ignore[union-attr]
     assert (made.training, made.ignored, made.unsupported) == (True, {"Reshape": 1}, {"LSTM": 2})
     assert iteration(made) is made
     assert Counter(layer.operator for layer in made.layers)["Conv.bwd_filter"] == 2

@@ -3,11 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 from hypothesis import strategies as st
 
+from surrogate.bundle.bundle import Bundle
+from surrogate.dataset.checks import normalise
+from surrogate.dataset.problems import device_names
+from surrogate.dataset.rows import rows_by_family
 from surrogate.features.conv import Conv
 from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.prediction.predictor import Predictor
 
 CONV = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
 STRIDED = replace(CONV, stride_h=2, stride_w=2)
@@ -42,3 +48,21 @@ def frame_of(
         for name in algorithms
     ]
     return pd.DataFrame(rows)
+
+
+def predicted(bundle: Bundle, frame: pd.DataFrame) -> pd.DataFrame:
+    """What a predictor says of the rows of a table, with the table's index."""
+    return Predictor(bundle).predict(normalise(frame, "test")).to_frame().set_index(frame.index)
+
+
+def by_models(bundle: Bundle, frame: pd.DataFrame) -> pd.DataFrame:
+    """What the fitted models themselves say of the rows of a table, without an engine."""
+    out = pd.DataFrame(index=range(len(frame)), columns=["predicted_us", "lower_us", "upper_us", "supported"])
+    for kind, (positions, rows) in rows_by_family(frame, bundle.devices).items():
+        part, times = bundle.parts[kind.name], bundle.parts[kind.name].model.predict(rows)
+        half = part.widths.of(rows, part.domain.distances(rows), times)
+        unseen = [part.unseen_gpu.factor(math) for math in frame["math"].iloc[positions]]
+        factor = np.exp(half * np.where(np.isin(device_names(rows.frame), part.domain.gpus), 1.0, unseen))
+        values = zip(times, times / factor, times * factor, part.support.supported(rows), strict=True)
+        out.iloc[positions] = list(values)
+    return out.infer_objects()

@@ -18,6 +18,7 @@ from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.models import Support
+from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import parse_bytes
 from surrogate.uncertainty.intervals import UnseenGpu
@@ -265,3 +266,39 @@ def test_a_table_gets_one_selection_for_each_distinct_problem(bundle: Bundle, pr
         (problem, gpu) for gpu in ("t4", "v100-sxm2-16gb") for problem in problems
     ]
     assert by_gpu[len(problems) :] == predictor.select(problems)
+
+
+def test_a_gpu_never_measured_follows_one_of_its_architecture() -> None:
+    """Where the best candidate changes with the size on the sibling, it changes alike; others' candidates stay out."""
+    rows = [
+        {
+            "gpu": gpu,
+            "algorithm": name,
+            "m": m,
+            "n": n,
+            "k": k,
+            "time_us": factor * (2 + 1e-7 * m * n * k / 64),
+        }
+        for gpu, names in (("h100-sxm", ("small", "large")), ("b200", ("large", "newer")))
+        for name in names
+        for m in (16, 256, 4096)
+        for n in (512, 1024, 2048)
+        for k in (512, 2048)
+        for factor in [1.3 if (name == "small") == (m > 100) else 1.0]
+    ]
+    setting = {
+        "family": "gemm",
+        "operator": "gemm",
+        "dtype": "bf16",
+        "math": "default",
+        "variant": "",
+        "batch": 1,
+    }
+    frame = pd.DataFrame(rows).assign(library="vllm", library_version="1", status="ok", **setting)
+    model = InterpolatedTerms(rounds=20, max_leaves=8)
+    served = Predictor(bundle_of(frame, model), gpu="h20")
+    for m, best in ((16, "small"), (4096, "large")):
+        selection = served.select(served.read(f"gemm:m{m}n1024k2048", dtype="bf16", math="default"))
+        assert selection.algorithm == best
+        assert {ranked.algorithm for ranked in selection.candidates} == {"small", "large"}
+        assert selection.source == "spec" and any("h100-sxm" in note for note in selection.notes)

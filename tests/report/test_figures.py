@@ -173,7 +173,7 @@ def test_strata_of_choices(tmp_path: Path) -> None:
 def test_damaged_files_and_missing_columns_are_named(tmp_path: Path) -> None:
     path = tmp_path / "predictions.parquet"
     path.write_bytes(b"PAR1 nothing")
-    with pytest.raises(InputError, match="not readable as parquet"):
+    with pytest.raises(InputError, match="no readable parquet"):
         read_predictions(tmp_path, ["m"])
     _predictions().drop(columns=["algorithm", "time_us"]).to_parquet(path)
     with pytest.raises(InputError, match="lacks algorithm, time_us"):
@@ -181,5 +181,5 @@ def test_damaged_files_and_missing_columns_are_named(tmp_path: Path) -> None:
     whole = tmp_path / "choices.parquet"
     _predictions().to_parquet(whole)
     whole.write_bytes(whole.read_bytes()[:-40])
-    with pytest.raises(InputError, match="not readable as parquet"):
+    with pytest.raises(InputError, match="no readable parquet"):
         read_choices(tmp_path, {"choice_rows": []}, ["m"])

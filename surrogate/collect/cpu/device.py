@@ -11,7 +11,7 @@ from surrogate.collect.device import Device, DeviceInfo, Measurement
 from surrogate.collect.plan import CPU_CAPS, tensor_shapes
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import require_known
 
 FLUSH_BYTES = 64 << 20
 """Written between repeats, so that none finds its data in the cache."""
@@ -53,11 +53,7 @@ class CpuDevice(Device):
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """Warm once, then the policy's repeats, the cache flushed before each. An exception is status ``failed``."""
-        if algorithm not in self._algorithms:
-            raise InputError(
-                f"algorithm {algorithm!r} is unknown; known: {', '.join(self._algorithms)}"
-                f"{nearest(algorithm, self._algorithms)}"
-            )
+        require_known("algorithm", algorithm, self._algorithms)
         chosen = self._algorithms[algorithm]
         reason = chosen.unsupported_reason(conv)
         if reason is not None:

@@ -17,7 +17,7 @@ from surrogate.collect.device import Choice, DeviceInfo, Measurement
 from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import require_known
 
 SELF_CHECK = {math: Conv(n=2, c=64, h=14, k=32, r=3, pad_h=1, math=math) for math in ("fma", "default")}
 """Problems whose errors stand in every run's header; forward, fp32, small enough for a CPU's float64."""
@@ -118,10 +118,7 @@ class CudnnDevice(Instruments):
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """Workspace, warm-up, repeats. Raises `DeviceLostError` after a sticky CUDA error, nothing else."""
         known = ALGORITHMS[conv.direction]
-        if algorithm not in known:
-            raise InputError(
-                f"algorithm {algorithm!r} is unknown; known: {', '.join(known)}{nearest(algorithm, known)}"
-            )
+        require_known("algorithm", algorithm, known)
         deterministic = (conv.direction, algorithm) not in convolution.NON_DETERMINISTIC
         workspace_bytes: int | None = None
         try:

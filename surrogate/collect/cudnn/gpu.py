@@ -54,9 +54,7 @@ class Gpu:
             self._workspace = cupy.empty(self.workspace_bytes, cupy.uint8)
             self._flush = cupy.empty(FLUSH_BYTES, cupy.uint8)
         except (self._error, MemoryError) as error:
-            raise InputError(
-                f"no usable GPU: {one_line(error)}; check nvidia-smi and the driver's version"
-            ) from None
+            raise InputError(f"no usable GPU: {one_line(error)}; check nvidia-smi and the driver") from None
         self._random = np.random.Generator(np.random.PCG64(seed))
         self._pools: dict[str, Any] = {}
         self._filled: tuple[str, int] = ("", 0)

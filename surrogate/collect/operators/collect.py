@@ -29,7 +29,7 @@ def collect_operators(
 ) -> Outcome:
     """Measure what the log at ``path`` does not hold yet, within ``minutes``; the same call goes on later.
 
-    ``device`` (`WorkerOperators`, or the CPU's) has ``describe``, ``measure(operator, policy)`` and ``conditions``.
+    ``device`` (as `WorkerOperators`) has ``describe``, ``measure(operator, policy)`` and ``conditions``.
     A device that is lost costs one problem, which is noted as failed: the worker starts a new process. Too many
     losses in a row end the call.
     """

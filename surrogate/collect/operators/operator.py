@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, require_known
 
 IMAGE = ("n", "c", "h", "w")
 POOL = (*IMAGE, "window", "stride")
@@ -44,10 +44,7 @@ class Operator:
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(
-                f"operator {self.kind!r} is unknown; known: {', '.join(KINDS)}{nearest(self.kind, KINDS)}"
-            )
+        require_known("operator", self.kind, KINDS)
         names = KINDS[self.kind]
         if len(self.sizes) != len(names) or min(self.sizes) < 1:
             raise InputError(

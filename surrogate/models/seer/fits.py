@@ -187,9 +187,8 @@ class AlgorithmFit:
     ) -> "AlgorithmFit":
         """From measured rows: ``tiles`` (rows,) names, ``extra_us`` (rows,) time of the other kernels, 0 where none."""
         chooser = Chooser.fit(algorithm, m.sizes, tiles, seed, evaluations)
-        keys = np.array(
-            [_key(algorithm, t, int(k)) for t, k in zip(tiles, m.sizes.filter_width, strict=True)]
-        )
+        widths = m.sizes.filter_width.tolist()
+        keys = np.array([_key(algorithm, tile, k) for tile, k in zip(tiles, widths, strict=True)])
         variants = {}
         for key in np.unique(keys):
             mine = np.flatnonzero(keys == key)

@@ -112,9 +112,8 @@ def _main_kernels(kernels: pd.DataFrame, key: list[str]) -> pd.DataFrame:
         _work=-kernels["fp32_instructions"].fillna(-1), _time=-kernels["time_us"].fillna(-1)
     ).sort_values(["_work", "_time", "kernel_index"], kind="stable")
     main = rank.drop_duplicates(key).copy()
-    whole = kernels.groupby(key, sort=False).agg(
-        total_us=("time_us", "sum"), known_class=("kernel_class", "first")
-    )
+    grouped = kernels.groupby(key, sort=False)
+    whole = grouped.agg(total_us=("time_us", "sum"), known_class=("kernel_class", "first"))
     main = main.merge(whole.reset_index(), on=key, validate="one_to_one")
     main["main_kernel_us"] = main["time_us"]
     main["other_kernels_us"] = main["total_us"] - main["time_us"].fillna(0.0)

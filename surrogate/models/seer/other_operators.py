@@ -42,9 +42,8 @@ def terms(op: Operator) -> tuple[np.ndarray, np.ndarray]:
             columns.append(op.outputs)
     else:
         columns = [getattr(op, "elements", op.dram_bytes)]
-    matrix = np.column_stack(
-        [*(np.asarray(column, dtype=np.float64) for column in columns), np.ones(len(columns[0]))]
-    )
+    columns.append(np.ones(len(columns[0])))
+    matrix = np.column_stack([np.asarray(column, dtype=np.float64) for column in columns])
     return matrix, np.zeros(len(matrix), dtype=int)
 
 
@@ -120,13 +119,9 @@ class GradientRatio(TimeModel):
         pairs, self.trees_ = rows.take(paired), {}
         for key, positions in _by_setting(pairs):
             if len(positions) > 1:
-                x = pairs.take(positions).columns(RATIO_COLUMNS)
+                x, y = pairs.take(positions).columns(RATIO_COLUMNS), ratio[paired[positions]]
                 self.trees_[key] = tuned_tree(
-                    x,
-                    ratio[paired[positions]],
-                    classify=False,
-                    seed=self.random_state,
-                    evaluations=EVALUATIONS,
+                    x, y, classify=False, seed=self.random_state, evaluations=EVALUATIONS
                 )
 
     def _predict(self, rows: Rows) -> np.ndarray:

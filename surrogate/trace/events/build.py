@@ -24,9 +24,7 @@ def build(raw: RawTrace) -> Trace:
         table.start_ns, table.end_ns = table.start_ns - origin, table.end_ns - origin
     notes = [*raw.notes]
     if dropped := sum(table.dropped for table in parts.values()):
-        notes.append(
-            f"{dropped:,} events without a usable time (missing, negative or out of range) are left out"
-        )
+        notes.append(f"{dropped:,} events without a usable time are left out")
     tolerance = _WHOLE_US_NS if all(table.whole_us for table in parts.values()) else 0
     names = raw.names.values
     ranges, frames = (_ranges(parts[name], names, tolerance) for name in ("ranges", "frames"))
@@ -68,10 +66,9 @@ def _calls(table: Columns, names: Sequence[str], ranges: Ranges, tolerance: int)
 
 def _allocations(table: Columns, ranges: Ranges) -> tables.Allocations:
     columns = {name: table[name] for name in COLUMNS["allocations"][2:]}
+    columns["bytes"] = integers(table.values["bytes"], 0)
     around = within(table.start_ns, table.end_ns, columns["thread"], ranges)
-    return tables.Allocations(
-        time_ns=table.start_ns, bytes=integers(table.values["bytes"], 0), **columns, range=around
-    )
+    return tables.Allocations(time_ns=table.start_ns, **columns, range=around)
 
 
 class _DeviceTables:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, require_known
 from surrogate.trace.events.tables import Ints, linked
 from surrogate.trace.graph import tasks as t
 from surrogate.trace.graph.tasks import Floats, Graph, previous_on_resource
@@ -95,15 +95,10 @@ def _keys(graph: Graph, policy: Any) -> list[float]:
     if callable(policy):
         keys = np.asarray(policy(graph), dtype=float)
         if keys.shape != (len(graph),):
-            raise InputError(
-                f"a policy gives one number per task ({len(graph):,}), not an array of shape {keys.shape}"
-            )
+            raise InputError(f"a policy gives a number per task ({len(graph):,}), not shape {keys.shape}")
         return keys.tolist()
     keys = {"arrival": np.zeros(len(graph)), "priority": -graph.priority, "shortest": graph.duration_us}
-    if policy not in keys:
-        raise InputError(
-            f"policy {policy!r} is unknown; known: {', '.join(POLICIES)}{nearest(str(policy), POLICIES)}"
-        )
+    require_known("policy", policy, POLICIES)
     return keys[policy].tolist()
 
 

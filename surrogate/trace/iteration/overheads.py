@@ -102,9 +102,8 @@ def measure_overheads(work: HostWork, source: str = "", keep: Sequence[int] | No
     for kind, names in samples.items():
         # What an annotation without operators took says nothing of operators.
         apart = own if kind == "alone" else ()
-        rest = [
-            v for name, values in names.items() if _LAUNCHES not in name and name not in apart for v in values
-        ]
+        counted = [name for name in names if _LAUNCHES not in name and name not in apart]
+        rest = [value for name in counted for value in names[name]]
         if rest:
             overall[kind] = trimmed_mean(rest)
     return Overheads(overall, by_name, (source,) if source else ())
@@ -193,7 +192,7 @@ def load_overheads(path: str | Path) -> Overheads:
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
         raise InputError(
-            f"{path}: overheads cannot be read ({reason}); write them with --save-overheads"
+            f"{path}: overheads cannot be read ({reason}); --save-overheads writes them"
         ) from None
     try:
         if raw["schema"] != SCHEMA:

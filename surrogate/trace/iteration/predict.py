@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, require_known
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.network.predict import Predictors, load_predictors
@@ -212,9 +212,7 @@ def _overheads(
 ) -> tuple[list[Overheads], Overheads]:
     """Those of every iteration, and those to keep."""
     if given is not None and leave_one_out:
-        raise InputError(
-            "overheads were given, so none can come from the other iterations; leave out one of the two"
-        )
+        raise InputError("overheads were given, so none come from other iterations; leave one out")
     own = measure_overheads(work, source) if given is None else given
     count = len(work.iterations)
     if not leave_one_out:
@@ -229,12 +227,10 @@ def _overheads(
 
 
 def _source(times: str | None, changed: bool) -> str:
-    if times is not None and times not in SOURCES:
-        raise InputError(f"times {times!r} is unknown; known: {', '.join(SOURCES)}")
+    if times is not None:
+        require_known("times", times, SOURCES)
     if times == "measured" and changed:
-        raise InputError(
-            "measured times are those of the trace's GPU and batch; use the surrogate's for another"
-        )
+        raise InputError("measured times are of the trace's own GPU and batch; use the surrogate's")
     return times or ("surrogate" if changed else "measured")
 
 

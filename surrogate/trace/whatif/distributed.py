@@ -61,9 +61,8 @@ def parameter_server(
             for i, size in enumerate(sizes):
                 name = f"push and pull of parameter {number}" + (f" slice {i}" if prioritised else "")
                 time_us = network.transfer_us(2 * size)
-                tasks.append(
-                    NewTask(name, "collective", NETWORK, time_us, after, before, -float(number), iteration)
-                )
+                place = (after, before, -float(number), iteration)
+                tasks.append(NewTask(name, "collective", NETWORK, time_us, *place))
     changed = schedule(insert(graph, tasks), NETWORK, "priority" if prioritised else "arrival")
     alone = "the trace holds one iteration, so no forward pass waits for a weight"
     return Change(changed, notes=(alone,) if len(graph.iterations) < 2 else ())

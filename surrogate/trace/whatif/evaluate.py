@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, require_known
 from surrogate.trace.graph import Graph, Timeline, critical_path, simulate
 from surrogate.trace.graph.tasks import STREAM
 from surrogate.trace.layers import OUTSIDE
@@ -57,8 +57,7 @@ MODELS: dict[str, tuple[Model, str, bool]] = {
 def what_if(text: str) -> WhatIf:
     """``amp`` or ``faster-kernels=4``. Raises `InputError` for an unknown name or a value that is no number."""
     name, equals, number = text.partition("=")
-    if name not in MODELS:
-        raise InputError(f"what-if {name!r} is unknown; known: {', '.join(MODELS)}{nearest(name, MODELS)}")
+    require_known("what-if", name, MODELS)
     model, _, takes_number = MODELS[name]
     if not equals:
         return WhatIf(name, model)

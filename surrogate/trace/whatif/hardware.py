@@ -83,9 +83,7 @@ def fused_adam(graph: Graph, setting: Setting, value: float | None) -> Change:
     inside = select(graph, layer=OPTIMIZER)
     kernels = inside & np.isin(graph.kind, DEVICE_KINDS)
     if not kernels.any():
-        raise InputError(
-            "fused-adam: no kernel belongs to an Optimizer.step range; record one around the optimizer"
-        )
+        raise InputError("fused-adam: no kernel is of an Optimizer.step range; record one")
     host = inside & np.isin(graph.kind, (CALL, WORK))
     keep, factor = np.zeros(len(graph), np.bool_), np.ones(len(graph))
     for iteration in np.unique(graph.iteration[kernels]).tolist():
@@ -205,9 +203,7 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     """
     own = batch_size(setting.profile.trace)
     if not own:
-        raise InputError(
-            "batch: no shape in this trace tells its batch size; record shapes with the profiler"
-        )
+        raise InputError("batch: no shape in this trace tells its batch size; record shapes")
     ratio = _positive("batch", value, 2.0 * own) / own
     rows = _device_tasks(graph)
     blocks = setting.profile.trace.activities.grid[graph.row[rows]].prod(axis=1).astype(float)
@@ -312,9 +308,7 @@ def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Ch
     middle, low, high = (scale(graph, tasks, factor) for factor in of_task)
     notes = [f"{swapped:,} of {len(runs):,} convolutions get another algorithm"]
     if unknown or lost:
-        notes.append(
-            f"{unknown + lost:,} stay: their problem or algorithm is unknown to the trace or the surrogate"
-        )
+        notes.append(f"{unknown + lost:,} stay: their problem or algorithm is not known")
     return Change(middle, low, high, tuple(notes))
 
 

@@ -90,9 +90,7 @@ def write_figures(answers: Sequence[Answer], folder: str | Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            f"{folder}: no folder can be made there ({error.strerror}); name another one"
-        ) from None
+        raise InputError(f"{folder}: cannot be made a folder ({error.strerror}); name another") from None
     drawn = {"times.svg": times_svg(answers), "critical_path.svg": critical_path_svg(answers)}
     for name, text in drawn.items():
         write_text(folder / name, text)
@@ -136,9 +134,8 @@ def _ms(times_us: Iterable[float]) -> list[float]:
 
 def _lines(answers: Sequence[Answer], more_inches: float = 0.0) -> "tuple[Figure, Axes]":
     """A figure with a line for the baseline and one per answer."""
-    names = [
-        "\n".join(wrap(name, NAME_WIDTH)) for name in ("as measured", *(answer.name for answer in answers))
-    ]
+    names = ["as measured", *(answer.name for answer in answers)]
+    names = ["\n".join(wrap(name, NAME_WIDTH)) for name in names]
     rows = len(names) + sum(name.count("\n") for name in names) / 2
     figure, (axis,) = blank(0.7 + 0.28 * rows + more_inches)
     axis.set_yticks(range(len(names)), names)

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.features.errors import InputError, nearest
+from surrogate.features.errors import InputError, require_known
 from surrogate.trace.graph import tasks as t
 from surrogate.trace.graph.simulate import POLICIES
 from surrogate.trace.graph.tasks import TASK_KINDS, Graph, Mask
@@ -114,9 +114,7 @@ def scale(graph: Graph, tasks: Mask, factor: Any) -> Graph:
     """Durations of the tasks times ``factor`` (a number, or one per task of the graph). Raises `InputError` below 0."""
     factors = np.broadcast_to(np.asarray(factor, dtype=float), (len(graph),))
     if not (np.isfinite(factors[tasks]) & (factors[tasks] >= 0)).all():
-        raise InputError(
-            "a task's time cannot be scaled by a negative or unknown factor; give one of 0 or more"
-        )
+        raise InputError("a task's time is scaled by a factor of 0 or more; a negative or unknown one came")
     return replace(graph, duration_us=np.where(tasks, graph.duration_us * factors, graph.duration_us))
 
 
@@ -208,15 +206,12 @@ def _matches(expression: str, texts: Sequence[str]) -> Mask:
     try:
         pattern = re.compile(expression)
     except re.error as error:
-        raise InputError(
-            f"{expression!r} is no regular expression ({error}); escape its special signs"
-        ) from None
+        raise InputError(f"{expression!r} is no regular expression ({error}); escape it") from None
     return np.array([bool(pattern.search(text)) for text in texts] or [False])
 
 
 def _code(word: str, known: Sequence[str], what: str) -> int:
-    if word not in known:
-        raise InputError(f"{what} {word!r} is unknown; known: {', '.join(known)}{nearest(word, known)}")
+    require_known(what, word, known)
     return known.index(word)
 
 

@@ -108,11 +108,9 @@ def test_a_step_of_the_probe_that_fails_leaves_the_others(context, gpu, monkeypa
     assert "failed: ncu is not on the PATH" in (context.out / "PROBE.md").read_text()
 
 
-def test_the_operators_slice_on_this_cpu(context, monkeypatch):
-    monkeypatch.setattr("surrogate.collect.cpu.spec.measure_spec", lambda: {"name": "C"})
-    report = run_slice(SLICES[6], replace(context, device="cpu"))
-    assert report.files == ["slice-6.parquet", "slice-6.jsonl.gz"] and report.measured == {"ok": 8}
-    assert pd.read_parquet(context.out / "slice-6.parquet")["gpu"].eq("C").all()
+def test_operators_are_measured_on_a_gpu_alone(context):
+    with pytest.raises(InputError, match="--device cudnn"):
+        run_slice(SLICES[6], replace(context, device="cpu"))
 
 
 def test_the_command_runs_slices_and_writes_their_summaries(tmp_path, gpu):

@@ -14,15 +14,6 @@ from surrogate.collect.cudnn.library import Library
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.operators.collect import collect_operators
-from surrogate.collect.operators.cpu import (
-    LEARNING_RATE,
-    CpuOperators,
-    batch_norm,
-    embedding_bag,
-    embedding_bag_backward,
-    max_pool,
-    max_pool_backward,
-)
 from surrogate.collect.operators.gpu import (
     CUDNN_KINDS,
     SOURCE,
@@ -69,67 +60,6 @@ def test_bytes_hold_every_tensor_once():
     assert Operator("embedding_bag", (8, 10, 3, 4, 16, 4)).bytes == 4 * 3 * (160 + 32 + 128)
 
 
-def test_batch_norm_by_its_definition():
-    x = np.random.default_rng(0).standard_normal((4, 3, 5, 6)).astype(np.float32)
-    normal = batch_norm(x)
-    np.testing.assert_allclose(normal.mean((0, 2, 3)), 0, atol=1e-5)
-    np.testing.assert_allclose(normal.var((0, 2, 3)), 1, atol=1e-3)
-
-
-@given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 9))
-def test_pooling_and_its_gradient_by_loops(window, stride, seed):
-    random = np.random.default_rng(seed)
-    x = random.permutation(2 * 36).reshape(1, 2, 6, 6).astype(np.float32)
-    y = max_pool(x, window, stride)
-    assert y.shape[2:] == Operator("max_pool", (1, 2, 6, 6, window, stride)).pooled
-    gradient = random.standard_normal(y.shape).astype(np.float32)
-    expected = np.zeros_like(x)
-    for c, p, q in np.ndindex(*y.shape[1:]):
-        part = x[0, c, p * stride : p * stride + window, q * stride : q * stride + window]
-        assert y[0, c, p, q] == part.max()
-        row, column = np.unravel_index(part.argmax(), part.shape)
-        expected[0, c, p * stride + row, q * stride + column] += gradient[0, c, p, q]
-    # Up to nine gradients below 5 meet in one place, in any order: 9·2⁻²⁴·45 < 3e-5.
-    np.testing.assert_allclose(max_pool_backward(x, gradient, window, stride), expected, rtol=0, atol=3e-5)
-
-
-def test_the_embedding_bag_and_its_gradient_by_loops():
-    random = np.random.default_rng(0)
-    tables = random.standard_normal((2, 7, 5)).astype(np.float32)
-    indices = random.integers(0, 7, (2, 3, 4), dtype=np.int32)
-    sums, slopes = embedding_bag(tables, indices), random.standard_normal((2, 3, 5)).astype(np.float32)
-    expected = tables.copy()
-    for t, b in np.ndindex(2, 3):  # four rows of values below 4, in any order: 4·2⁻²⁴·16 < 4e-6
-        np.testing.assert_allclose(sums[t, b], sum(tables[t, i] for i in indices[t, b]), rtol=0, atol=4e-6)
-        for i in indices[t, b]:
-            expected[t, i] -= LEARNING_RATE * slopes[t, b]
-    embedding_bag_backward(tables, indices, slopes)
-    np.testing.assert_allclose(tables, expected, rtol=0, atol=4e-6)
-
-
-def test_this_cpu_runs_every_kind_and_the_table_tells(tmp_path):
-    operators = sampled(len(KINDS), 1, SMALL)
-    path = tmp_path / "run.jsonl"
-    outcome = collect_operators(operators, CpuOperators({"name": "Fake CPU"}), path)
-    assert outcome.finished and outcome.statuses == {"ok": len(KINDS)}
-    table = merge_runs([path]).frame
-    assert set(table["operator"]) == set(KINDS) and (table["time_us"] > 0).all()
-    assert dict(zip(table["operator"], table["family"], strict=True)) == {
-        kind: FAMILY_OF_KIND[kind] for kind in KINDS
-    }
-    for name, value in {
-        "gpu": "Fake CPU", "library": "reference", "dtype": "fp32", "math": "fma", "algorithm": "default",
-        "status": "ok", "timer": "wall",
-    }.items():  # fmt: skip
-        assert set(table[name]) == {value}, name
-    rows = table.set_index("operator")
-    assert rows.loc["gemm", ["batch", "m", "n", "k"]].notna().all() and np.isnan(rows.loc["gemm", "h"])
-    assert (
-        rows.loc["max_pool", "window_w"] == rows.loc["max_pool", "window"]
-        and rows.loc["max_pool", "pad"] == 0
-    )
-
-
 class Fake:
     """A device with a clock; it is lost at some problems."""
 
@@ -160,6 +90,19 @@ def test_the_loop_keeps_to_its_time_and_goes_on(tmp_path):
     again = Fake()
     assert collect_operators(operators, again, path).finished and again.seen == operators[4:]
     assert merge_runs([path]).frame["time_us"].tolist() == [2.0] * 8
+
+
+def test_every_kind_becomes_a_row_of_its_family(tmp_path):
+    path = tmp_path / "run.jsonl"
+    assert collect_operators(sampled(len(KINDS), 1, SMALL), Fake(), path).statuses == {"ok": len(KINDS)}
+    rows = merge_runs([path]).frame.set_index("operator")
+    assert rows["family"].to_dict() == {kind: FAMILY_OF_KIND[kind] for kind in KINDS}
+    for name, value in {"gpu": "Fake GPU", "library": "cuda", "dtype": "fp32", "math": "fma",
+                        "algorithm": "default", "status": "ok", "timer": "cupti"}.items():  # fmt: skip
+        assert set(rows[name]) == {value}, name
+    assert rows.loc["gemm", ["batch", "m", "n", "k"]].notna().all() and np.isnan(rows.loc["gemm", "h"])
+    pool = rows.loc["max_pool"]
+    assert pool["window_w"] == pool["window"] and pool["pad"] == 0
 
 
 def test_a_lost_device_costs_one_problem_and_one_lost_for_good_ends_the_call(tmp_path):

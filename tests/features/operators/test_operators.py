@@ -111,6 +111,10 @@ def test_collective_law_has_three_parts() -> None:
 
 def test_collective_factors() -> None:
     assert AllReduce(elements=8, ranks=4).factor == pytest.approx(2 * 3 / 4)
+    linked, alone = (
+        AllReduce(elements=10**9, ranks=2).roofline_us(gpu(name)) for name in ("h100-sxm", "l40s")
+    )
+    assert (linked, alone) == pytest.approx((4e6 / 450 + 4, 4e6 / 31.5 + 4))
     for share in (AllToAll, AllGather, ReduceScatter):
         assert share(elements=8, ranks=4).factor == pytest.approx(3 / 4)
     assert (ReduceScatter(elements=8, ranks=4).flops, AllGather(elements=8, ranks=4).flops) == (6, 0)

@@ -75,7 +75,7 @@ def test_a_policy_of_the_users():
     one = make([(2, 10, 0), (2, 10, 0), (2, 10, 0)])
     one = replace(one, policies={2: lambda graph: -np.arange(len(graph))})
     assert simulate(one).start_us.tolist() == [20, 10, 0]
-    with pytest.raises(InputError, match="one number per task"):
+    with pytest.raises(InputError, match="a number per task"):
         simulate(replace(one, policies={2: lambda graph: [1.0]}))
     with pytest.raises(InputError, match="did you mean shortest"):
         simulate(replace(one, policies={2: "shortes"}))

@@ -143,7 +143,7 @@ def test_errors(trace, read, make_trace):
         iteration_times(trace, times="measured", batch=16)
     with pytest.raises(InputError, match="one iteration"):
         iteration_times(read(make_trace(steps=1), "one.json"), leave_one_out=True)
-    with pytest.raises(InputError, match="leave out one"):
+    with pytest.raises(InputError, match="leave one out"):
         iteration_times(trace, overheads=iteration_times(trace).overheads, leave_one_out=True)
     with pytest.raises(InputError, match="no operators or launches"):
         iteration_times(read({"traceEvents": [KERNEL]}, "kernel.json"))

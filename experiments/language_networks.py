@@ -1,0 +1,93 @@
+"""Steps of language models, measured whole on eleven GPUs (PIPEWEAVE's runs), beside what published predictors say.
+
+The runs are SGLang's one-batch benchmark: all prompts of a workload in one prefill, then one token for each at a time
+by CUDA graphs; its figures are the prefill's time and the median of the decoded tokens'. So the kernels are SGLang's,
+and a decoded token is taken half-way through the output. Measured is the median of five runs; the table that PIPEWEAVE
+publishes takes, for each predictor, the run that suits it best.
+
+Two constants of the product come from these runs: a FLOP's energy at a board's power limit, from prefills, and the gap
+between kernels, from decoded tokens (`tensor_pj_per_flop` of `surrogate.features.gpu`, `GAP_US` of
+`surrogate.network.language`). Here each GPU is predicted with those of the others. Nothing else was fitted on any run.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import pandas as pd
+
+from experiments.sources import DEFAULT_FOLDER
+from surrogate.features.gpu import Gpu, gpu
+from surrogate.network.language import language_network, read_decoder
+from surrogate.network.network import Network
+from surrogate.network.predict import load_predictors
+
+PHASES = {"prefill": "prefill_latency", "decode": "median_decode_latency"}
+"""Phase → the field of a run that has its time in seconds."""
+ENDS = ["predicted_ms", "lower_ms", "upper_ms"]
+PREDICTED = ("predicted", "pipeweave", "neusight", "habitat", "linear", "roofline")
+
+
+def language_networks(folder: Path = DEFAULT_FOLDER) -> pd.DataFrame:
+    """A row per run and phase: ``network gpu tensor_parallel phase measured_ms predicted_ms lower_ms upper_ms``.
+
+    Beside them a column in ms for each published predictor, as in ``pipeweave_ms``.
+    """
+    steps, rows = list(_steps(folder)), []
+    energies: dict[str, list[float]] = {}
+    for row, board, network in steps:
+        if board.tensor_pj_per_flop and row["phase"] == "prefill" and row["tensor_parallel"] == 1:
+            flops = sum(layer.work.flops for layer in network.layers)
+            energies.setdefault(row["gpu"], []).append(1e9 * board.board_watts * row["measured_ms"] / flops)
+    for row, board, network in steps:
+        others = [fmean(values) for name, values in energies.items() if name != row["gpu"]]
+        by = load_predictors(board.name, library="sglang")
+        if board.tensor_pj_per_flop:
+            by = replace(by, gpu=replace(board, tensor_pj_per_flop=fmean(others)))
+        time = by.time(network)
+        ends = (time.total_us / 1e3, time.lower_us / 1e3, time.upper_us / 1e3)
+        rows.append(row | dict(zip(ENDS, ends, strict=True)) | {"kernels": len(network.layers)})
+    table = pd.DataFrame(rows)
+    left = ((table["measured_ms"] - table["predicted_ms"]) / table["kernels"])[table["phase"] == "decode"]
+    for name, part in table.groupby("gpu"):
+        gap_ms = max(left[table["gpu"] != name].median(), 0.0) * part["kernels"]
+        table.loc[part.index, ENDS] = part[ENDS].add(gap_ms, axis=0)
+    return table.drop(columns="kernels")
+
+
+def _steps(folder: Path) -> Iterator[tuple[dict[str, Any], Gpu, Network]]:
+    """What is known of each run and phase, its GPU, and what is computed."""
+    lengths: Any = pd.read_csv(folder / "pipeweave_lengths.csv", index_col="workload")
+    table: Any = pd.read_csv(folder / "pipeweave_end_to_end.csv", dtype=str)
+    for (name, ranks, model, workload), said in table.groupby(["Hardware", "TP", "Model", "Workload"]):
+        path = folder / "pipeweave_runs" / f"e2e_{f'tp{ranks}_' if ranks != '1' else ''}{name}.jsonl"
+        repeats = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        own = [one for one in repeats if one["run_name"] == f"{model}-{workload}"]
+        decoder = read_decoder(folder / "transformer_configs" / f"{model}.json")
+        prompts, half = lengths.loc[workload, "prompt_tokens"].tolist(), own[0]["output_len"] // 2
+        for phase, field in PHASES.items():
+            requests = [(n, n) if phase == "prefill" else (1, n + half) for n in prompts]
+            network = language_network(decoder, requests, tensor_parallel=int(ranks))
+            row = {
+                "network": f"{model}, {workload}", "gpu": name, "tensor_parallel": int(ranks), "phase": phase,
+                "measured_ms": 1e3 * median(one[field] for one in own),
+            }  # fmt: skip
+            published = zip(said["predictor"], said[f"pred_{phase}_ms"], strict=True)
+            row |= {f"{predictor}_ms": float(time_ms) for predictor, time_ms in published}
+            yield row, gpu(name.removesuffix("_S")), replace(network, gap_us=0.0)
+
+
+def errors(table: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Mean and median |predicted / measured − 1| in percent of ours and of every published predictor, per group."""
+    off = {name: 100 * (table[f"{name}_ms"] / table["measured_ms"] - 1).abs() for name in PREDICTED}
+    return pd.DataFrame(off).groupby([table[name] for name in by]).agg(["mean", "median"]).round(1)
+
+
+if __name__ == "__main__":
+    found = language_networks()
+    found["GPUs"] = found["tensor_parallel"].gt(1).map({False: "one", True: "several"})
+    print(errors(found, ["GPUs", "phase"]).T.to_string())
+    print(errors(found, ["GPUs", "phase", "gpu"])[["predicted", "pipeweave"]].to_string())

@@ -1,0 +1,223 @@
+"""How far off are predicted times of whole networks, on GPUs measured and on GPUs left out of all training?
+
+Measured passes of whole networks beside what this package and published predictors say of them. No pass trained or
+tuned any model: models see isolated operators alone. The transformers' GPUs are left out of the operators' training one
+after another, too, and the operators over 100 µs that were measured there are judged beside the passes.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib import import_module
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.drawing import dots
+from experiments.experiment import Effort, Experiment, Outcome, run_script
+from experiments.operator_tables import read_operator_tables
+from experiments.sources import Sources
+from experiments.transformers import transformer
+from experiments.verdicts import percent
+from surrogate.bundle.bundle import Bundle, StoredModel, load
+from surrogate.bundled import FOLDER
+from surrogate.dataset.problems import device_names
+from surrogate.dataset.rows import Rows, rows_by_family, rows_of
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu, gpu
+from surrogate.models import model_class
+from surrogate.network.architectures.onnx_graphs import onnx_model
+from surrogate.network.network import Network
+from surrogate.network.onnx_reader import read_onnx
+from surrogate.network.predict import Predictors, load_predictors
+from surrogate.network.result import NetworkTime
+from surrogate.network.training import OPTIMIZER, iteration
+from surrogate.prediction.predictor import Predictor
+
+SETS = {
+    "transformers": "experiments.whole_networks:transformer_passes",
+    "torch7": "experiments.whole_networks:torch7_passes",
+}
+"""Set of measured networks → ``module:function`` that gives a row for each pass: ``network gpu phase measured_ms
+predicted_ms lower_ms upper_ms``, published predictors' times as further columns in ms, and, where the set holds several
+answers, ``training``. The function takes nothing, or the sources and the effort."""
+KEYS = ("set", "training", "gpu")
+OWN, OURS, ALL = "predicted_ms", "ours", "all"
+OWN_COLUMNS = (OWN, "measured_ms", "lower_ms", "upper_ms")
+PUBLISHED = ("neusight_ms", "habitat_ms", "micro_ms", "roofline_ms")
+SEEN, LEFT_OUT, SHIPPED = "GPU measured", "GPU left out", "as shipped"
+OPERATORS = ("other_ops", "scope_ops", "dense", "deepbench")
+LONG_US = 100.0
+TORCH7 = {
+    "alexnet": "alexnet", "vgg16": "vgg16", "vgg19": "vgg19", "googlenet-v1": "inception_v1",
+    "resnet-18": "resnet18", "resnet-34": "resnet34", "resnet-50": "resnet50", "resnet-101": "resnet101",
+    "resnet-152": "resnet152", "resnet-200": "resnet200",
+}  # fmt: skip
+"""The benchmark's name → ours. Its AlexNet and GoogLeNet differ in details (groups, classifiers)."""
+FIRST_CUDNN = 5000
+
+
+def run(sources: Sources, effort: Effort) -> Outcome:
+    """Per set, GPU and predictor: errors over its passes, and how often the intervals hold them."""
+    tables = []
+    for name in effort.only or tuple(SETS):
+        module, function = SETS[name].split(":")
+        rows: Callable[..., pd.DataFrame] = getattr(import_module(module), function)
+        frame = rows(sources, effort) if signature(rows).parameters else rows()
+        tables.append(judged(frame.assign(set=frame.get("set", name))))
+    table = pd.concat(tables, ignore_index=True)
+    shown = table[table["gpu"] != ALL]
+    shown = shown.assign(name=shown["set"] + ", " + shown["training"] + ": " + shown["gpu"])
+    figure = dots(shown, "name", "predictor", "mean_error_pct", "mean error of whole passes, %", log=True)
+    return Outcome(table, figure, answer(table))
+
+
+def judged(frame: pd.DataFrame) -> pd.DataFrame:
+    """Errors and coverage of every predictor per set, training and GPU, and over all GPUs; of each its own rows."""
+    frame = frame.assign(training=frame.get("training", SHIPPED))
+    others = [name for name in frame if str(name).endswith("_ms") and name not in OWN_COLUMNS]
+    records = []
+    for each in (frame, frame.assign(gpu=ALL)):
+        for key, part in each.groupby(list(KEYS), sort=True):
+            for column in (OWN, *map(str, others)):
+                error = 100 * (part[column].astype(float) / part["measured_ms"] - 1).dropna()
+                if error.empty:
+                    continue
+                size = error.abs()
+                record = dict(zip(KEYS, key, strict=True)) | {
+                    "predictor": OURS if column == OWN else column[:-3]
+                }
+                record |= {"n": len(error), "mean_error_pct": size.mean(), "median_error_pct": size.median()}
+                record |= {"bias_pct": error.mean(), "coverage_pct": np.nan}
+                if column == OWN and part["lower_ms"].notna().all():
+                    inside = part["measured_ms"].between(part["lower_ms"], part["upper_ms"])
+                    record["coverage_pct"] = 100 * inside.mean()
+                records.append(record)
+    return pd.DataFrame(records)
+
+
+def transformer_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
+    """NeuSight's transformers whose configurations are known, on one GPU each: by the bundle that ships, and by its
+    models fitted without the GPU; and the left-out GPU's own operators.
+
+    The intervals of a GPU left out are wide by the shipped factor, in whose calibration the GPU was one of several.
+    """
+    shipped = load(FOLDER / "operators")
+    operators = rows_by_family(read_operator_tables([sources.path(name) for name in OPERATORS]))
+    tables = {
+        kind.name: rows_of(effort.sampled(rows.frame, kind), kind) for kind, (_, rows) in operators.items()
+    }
+    frame, folder = pd.read_parquet(sources.path("transformers")), sources.path("configs")
+    known = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    one_gpu = frame["variant"].isna() | (frame["variant"] == "fusion")
+    frame = frame[frame["model"].isin(list(known)) & one_gpu]
+    networks = {
+        row["config"]: transformer(
+            row["config"], known[row["model"]], int(row["sequence"]), int(row["batch"]),
+            training=row["mode"] == "train", fused=row["variant"] == "fusion",
+        )
+        for row in frame.to_dict("records")
+    }  # fmt: skip
+    records, isolated = [], []
+    for name, part in frame.groupby("gpu"):
+        device = gpu(str(name))
+        effort.tick(f"without {device.name}")
+        other, errors = without(shipped, tables, device)
+        isolated += errors
+        for training, bundle in ((SEEN, shipped), (LEFT_OUT, other)):
+            predictors = Predictors(device, None, Predictor(bundle, gpu=device.name))
+            for row in part.to_dict("records"):
+                facts = {"network": row["config"], "phase": row["mode"], "training": training}
+                facts |= {column: row[column] for column in ("measured_ms", *PUBLISHED)}
+                times = _milliseconds(predictors.time(networks[row["config"]]))
+                records.append({"set": "transformers", "gpu": device.name} | facts | times)
+    return pd.concat([pd.DataFrame(records), *isolated], ignore_index=True)
+
+
+def without(bundle: Bundle, tables: Mapping[str, Rows], device: Gpu) -> tuple[Bundle, list[pd.DataFrame]]:
+    """The bundle as if no row of the GPU had been there, and its times of that GPU's operators over `LONG_US`."""
+    parts, errors = {}, []
+    for name, rows in tables.items():
+        part, own = bundle.parts[name], device_names(rows.frame) == device.name
+        assert isinstance(part.fitted, StoredModel)
+        model = model_class(part.fitted.name)(**part.fitted.params).fit(rows.take(~own))
+        settings = frozenset(text for text in part.domain.settings if not text.startswith(f"{device.name}|"))
+        domain = replace(part.domain, settings=settings)
+        counts, least_us = (_others(known, device.name) for known in (part.row_counts, part.least_us))
+        parts[name] = replace(part, fitted=model, domain=domain, row_counts=counts, least_us=least_us)
+        long = rows.take(own & rows.ok & (rows.time_us > LONG_US))
+        if len(long):
+            times = {"measured_ms": long.time_us / 1e3, OWN: model.predict(long) / 1e3}
+            facts = {"gpu": device.name, "training": LEFT_OUT, "set": f"{name} over 100 µs"}
+            errors.append(pd.DataFrame(times).assign(**facts))
+    return replace(bundle, parts=parts, launches=_others(bundle.launches, device.name)), errors
+
+
+def _others(known: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What is not of that GPU, by keys that begin with one."""
+    return {key: value for key, value in known.items() if not key.startswith(f"{name}|")}
+
+
+def _milliseconds(time: NetworkTime) -> dict[str, float]:
+    return {OWN: time.total_us / 1e3, "lower_ms": time.lower_us / 1e3, "upper_ms": time.upper_us / 1e3}
+
+
+def torch7_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
+    """Torch7 with cuDNN 5 or later, forward and backward, by what ships: fitted on cuDNN 7."""
+    frame = pd.read_csv(sources.path("end_to_end"))
+    version = pd.to_numeric(frame["cudnn"], errors="coerce")
+    frame = frame[(frame["use_cudnn"] == 1) & frame["model"].isin(list(TORCH7)) & (version >= FIRST_CUDNN)]
+    if frame.empty:
+        raise InputError("the end-to-end table has no row with cuDNN 5 or later; give one that has")
+    predictors = {name: load_predictors(name) for name in sorted(set(frame["gpu"]))}
+    records = []
+    for (model, batch), part in frame.groupby(["model", "batch"]):
+        effort.tick(str(model))
+        graph = onnx_model(TORCH7[str(model)])
+        passes = _passes(read_onnx(str(model), batch=int(str(batch)), model=graph))
+        for row in part.to_dict("records"):
+            for phase, column in (("forward", "fwd_ms"), ("backward", "bwd_ms")):
+                facts = {
+                    "network": model,
+                    "gpu": gpu(row["gpu"]).name,
+                    "phase": phase,
+                    "measured_ms": row[column],
+                }
+                records.append(facts | _milliseconds(predictors[row["gpu"]].time(passes[phase])))
+    return pd.DataFrame(records)
+
+
+def _passes(forward: Network) -> dict[str, Network]:
+    """The forward and the backward pass of an iteration, without the optimizer's step."""
+    layers = tuple(layer for layer in iteration(forward).layers if layer.operator != OPTIMIZER)
+    split, whole = len(forward.layers), replace(forward, training=True)
+    return {
+        "forward": replace(whole, layers=layers[:split]),
+        "backward": replace(whole, layers=layers[split:]),
+    }
+
+
+def answer(table: pd.DataFrame) -> str:
+    """Per set and training the mean errors of all predictors, our worst GPU's, and how often the intervals hold."""
+    texts = []
+    for key, part in table.groupby(["set", "training"], sort=False):
+        whole = part[part["gpu"] == ALL].set_index("predictor")
+        own = part[(part["gpu"] != ALL) & (part["predictor"] == OURS)].set_index("gpu")["mean_error_pct"]
+        ours = whole.loc[OURS]
+        text = (
+            f"{', '.join(map(str, key))} ({ours['n']:.0f} times on {len(own)} GPUs): mean error"
+            f" {percent(ours['mean_error_pct'])}, at most {percent(own.max())} ({own.idxmax()})"
+        )
+        if np.isfinite(ours["coverage_pct"]):
+            text += f", intervals hold {percent(ours['coverage_pct'])}"
+        rest = whole.drop(OURS)["mean_error_pct"]
+        texts.append("; ".join([text, *(f"{name} {percent(error)}" for name, error in rest.items())]))
+    return ". ".join(texts) + "."
+
+
+EXPERIMENT = Experiment.of(run, ("transformers", "configs", "end_to_end", *OPERATORS))
+
+if __name__ == "__main__":
+    run_script(EXPERIMENT, choices=tuple(SETS))

@@ -1,0 +1,91 @@
+"""Times of half-precision kernels from a GPU's specification: for GPUs whose convolutions nobody has published.
+
+An implicit GEMM on tensor cores takes the p-norm of its arithmetic's time and its traffic's, so that the longer one
+rules and the shorter one still counts where both are near. The shares are fitted to whole networks
+(`experiments/image_networks.py`).
+"""
+
+from dataclasses import dataclass
+
+from ..elementwise import Number, round_up, where
+from ..gpu import Gpu
+from ..operators import POINTWISE_CLASSES, Operator
+from ..roofline import compute_us, memory_us, peak_tflops
+from .kernel import Sized
+
+CHANNEL_STEP = 8
+"""Channels of a group are padded to it: 16 bytes in half precision. Source: NVIDIA, cuDNN Developer Guide, Tensor Core
+Operations."""
+NARROW_PIPE = 512.0
+"""Operations of one SM's tensor cores a clock on the GPUs that the law is fitted on (GeForce, fp32 sums)."""
+WIDE_PIPE_EXPONENT = 0.25
+"""A share of the peak falls with this power of a wider pipe: large bf16 GEMM of cuBLAS reaches 0.8 of RTX PRO 6000's
+and A100's peaks, 0.73 of H100's, 0.7 of B200's (aiconfigurator's tables)."""
+LAUNCH_US = 2.0
+"""From one kernel's last block to the next one's first in a busy stream."""
+STREAMING = {
+    **dict.fromkeys((*POINTWISE_CLASSES, "streamed", "concat"), "streaming_bandwidth"),
+    **dict.fromkeys(("batch_norm_inference", "layer_norm", "softmax"), "norm_bandwidth"),
+    **dict.fromkeys(("max_pool", "avg_pool"), "pool_bandwidth"),
+}
+"""Kind of an operator that memory bounds → the share of the bandwidth that it reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCoreLaw:
+    """Shares of a specification's peaks that kernels reach.
+
+    ``peak_share`` of the tensor peak for many channels and a long sum, half of it at ``half_width`` channels and at
+    ``half_depth`` products a sum; ``grouped_share`` the same for grouped filters. ``blend`` is p. ``transform`` and
+    ``transform_1x1`` are passes over input and output that NCHW adds, for filters of several taps and of one. Depthwise
+    filters run on the vector units. All ``…bandwidth`` are shares of the DRAM bandwidth.
+    """
+
+    peak_share: float
+    half_width: float
+    half_depth: float
+    grouped_share: float
+    blend: float
+    bandwidth: float
+    transform: float
+    transform_1x1: float
+    depthwise_share: float
+    depthwise_bandwidth: float
+    depthwise_nhwc_bandwidth: float
+    streaming_bandwidth: float
+    norm_bandwidth: float
+    pool_bandwidth: float
+
+    def convolution_us(self, z: Sized, gpu: Gpu, dtype: str) -> Number:
+        """Time in µs of one convolution of half-precision values; numbers or arrays."""
+        traffic_us = memory_us(1.0 * z.tensor_bytes, gpu.dram_gbs)
+        # 1. Dense and grouped: arithmetic on padded channels, the peak's share by the width and the depth of a product.
+        peak = peak_tflops(gpu, dtype, uses_tensor_cores=True)
+        pipe = peak * 1e6 / (gpu.sms * gpu.boost_mhz) / NARROW_PIPE
+        share = (
+            where(z.groups > 1, self.grouped_share, self.peak_share) / max(pipe, 1.0) ** WIDE_PIPE_EXPONENT
+        )
+        wide, deep = round_up(z.channels_out, CHANNEL_STEP), round_up(z.channels_in, CHANNEL_STEP)
+        padded = 1.0 * z.flops * wide / z.channels_out * deep / z.channels_in
+        depth = 1.0 * deep * z.r * z.s
+        share = share * wide / (wide + self.half_width) * depth / (depth + self.half_depth)
+        dense_us = self._blended(compute_us(padded, peak * share), traffic_us / self.bandwidth)
+        # 2. NCHW: kernels read and write NHWC, so that tensors are transformed before and after.
+        passes = where(z.r * z.s > 1, self.transform, self.transform_1x1)
+        weights = z.k * z.c_per_group * z.r * z.s * z.itemsize
+        images_us = memory_us(z.tensor_bytes - weights, gpu.dram_gbs)
+        dense_us = dense_us + where(z.is_nhwc, 0.0, 2.0 * passes) * images_us
+        # 3. Depthwise.
+        vector_us = compute_us(1.0 * z.flops, peak_tflops(gpu, "fp32") * self.depthwise_share)
+        bandwidth = where(z.is_nhwc, self.depthwise_nhwc_bandwidth, self.depthwise_bandwidth)
+        depthwise_us = self._blended(vector_us, traffic_us / bandwidth)
+        return where((z.groups > 1) & (z.c_per_group == 1), depthwise_us, dense_us) + LAUNCH_US
+
+    def streamed_us(self, work: Operator, gpu: Gpu) -> Number | None:
+        """Time in µs of an operator that memory bounds; None for one that the law does not describe."""
+        share = STREAMING.get(work.kind)
+        return share and memory_us(1.0 * work.dram_bytes, gpu.dram_gbs) / getattr(self, share) + LAUNCH_US
+
+    def _blended(self, compute: Number, memory: Number) -> Number:
+        """(cᵖ + mᵖ)^(1/p)."""
+        return (compute**self.blend + memory**self.blend) ** (1.0 / self.blend)

@@ -1,0 +1,99 @@
+"""A network as a compiler runs it: chains of element-wise operators become one pass over memory.
+
+``torch.compile`` leaves convolutions and products to their libraries, keeps half-precision convolutions in NHWC, and
+fuses what lies between: biases, batch norm by stored statistics, activations, sums with a residual, casts, norms and
+the reduction at a chain's end. Source: PyTorch, TorchInductor's scheduler and its layout optimisation.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from surrogate.features.errors import InputError
+from surrogate.features.operators import POINTWISE_CLASSES, Operator
+from surrogate.features.problem import DTYPES, HALF
+from surrogate.features.terms.tensor_core import STREAMING
+from surrogate.network.network import Layer, Network
+from surrogate.network.work import CAST, REDUCE, Streamed
+
+WINDOWS = {kind for kind, share in STREAMING.items() if share == "pool_bandwidth"}
+FUSED = set(STREAMING) - WINDOWS - {"layout_transform", "concat"}
+
+
+class _Kernel(NamedTuple):
+    """An element-wise kernel: elements of the tensor that a chain may hand on to it and its bytes ``main``, bytes of
+    all that it reads and writes, elements of its result."""
+
+    elements: int
+    main: int
+    reads: int
+    writes: int
+    result: int
+
+
+def compiled(network: Network) -> Network:
+    """The network's layers after fusion. Raises `InputError` for a training iteration, which keeps intermediates.
+
+    A layer joins the open chain if it reads what the chain hands on. A smaller one (the cast of a weight) stands apart
+    without ending the chain; what is neither element-wise nor a reduction ends it.
+    """
+    if network.training:
+        raise InputError(
+            "a compiled training iteration is not modelled; drop --training or --runtime compiled"
+        )
+    layers: list[Layer] = []
+    chain: _Kernel | None = None
+    place = 0
+    for layer in network.layers:
+        work = layer.work
+        if isinstance(work, Operator) and work.kind in FUSED:
+            own = _kernel(work)
+            reduces = isinstance(work, Streamed) and work.variant == REDUCE
+            if chain is not None and own.elements == chain.result and own.reads >= own.main:
+                kept = chain.writes if reduces else 0  # others still read what is reduced
+                reads = chain.reads + own.reads - own.main
+                chain = _Kernel(chain.elements, chain.main, reads, kept + own.writes, own.result)
+                layers[place] = _joined(layers[place], layer, work, chain)
+            else:
+                layers.append(layer)
+                if chain is None or own.elements > chain.result:
+                    chain, place = own, len(layers) - 1
+            chain = None if reduces else chain
+            continue
+        chain = None
+        if not isinstance(work, Operator):
+            layer = replace(layer, work=replace(work, layout="NHWC")) if work.dtype in HALF else layer
+        elif work.kind in WINDOWS:
+            moved = work.dram_bytes // work.itemsize
+            layer = replace(
+                layer, work=Streamed(reads=moved - 1, writes=1, dtype=work.dtype, variant="window")
+            )
+        layers.append(layer)
+    return replace(network, layers=tuple(layers))
+
+
+def _kernel(work: Operator) -> _Kernel:
+    """What an element-wise operator moves."""
+    if not isinstance(work, Streamed):
+        tensors = POINTWISE_CLASSES[work.kind].ACCESSES if work.kind in POINTWISE_CLASSES else 2
+        size = work.dram_bytes // tensors
+        return _Kernel(size // work.itemsize, size, work.dram_bytes - size, size, size // work.itemsize)
+    reads, writes = work.reads * work.itemsize, work.writes * work.itemsize
+    if work.variant == CAST:
+        elements = min(work.reads, work.writes)
+        return _Kernel(elements, reads, reads, writes, elements)
+    elements = work.reads if work.variant == REDUCE else work.writes
+    return _Kernel(elements, elements * work.itemsize, reads, writes, work.writes)
+
+
+def _joined(first: Layer, last: Layer, work: Operator, chain: _Kernel) -> Layer:
+    """One layer of both, counted in the narrower type; it keeps the first one's name."""
+    dtype = min(first.work.dtype, work.dtype, key=DTYPES.__getitem__)
+    size = DTYPES[dtype]
+    flops = (first.work.flops + work.flops) * size // chain.writes
+    return Layer(
+        first.name,
+        f"{first.operator}+{last.operator.rpartition('.')[2]}",
+        Streamed(
+            reads=chain.reads // size, writes=chain.writes // size, work=flops, dtype=dtype, variant="fused"
+        ),
+    )

@@ -1,0 +1,345 @@
+"""A language model's step from its Hugging Face ``config.json``: the kernels of a prefill, or of one decoded token.
+
+Read are decoders by their ``model_type`` (`FAMILIES`): dense ones, mixtures of experts, and those with DeepSeek's
+multi-head latent attention (MLA). Sources: the configurations' fields as ``transformers`` documents them; the kernels
+as vLLM and SGLang launch them (query, key and value in one product, gate and up in one, residual and norm fused);
+Shoeybi et al., "Megatron-LM" (2019), for tensor parallelism with an all-reduce behind either half of a layer.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from surrogate.features.elementwise import ceil_div
+from surrogate.features.errors import InputError, nearest, read_bounded
+from surrogate.features.operators import AllReduce, Attention, Bmm, Gemm, Mla, Moe, Operator, Quantise
+from surrogate.features.operators.attention import LATENT, NOPE, ROPE, VALUE
+from surrogate.features.problem import QUANTISED
+from surrogate.network.network import Layer, Network, Tally
+from surrogate.network.work import streamed
+
+MAX_BYTES = 1 << 20
+MAX_LAYERS, MAX_REQUESTS = 1000, 1 << 20
+DENSE = ("llama", "mistral", "qwen2", "qwen3")
+EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss")
+LATENT_EXPERTS = ("deepseek_v2", "deepseek_v3", "kimi_k2")
+FAMILIES = (*DENSE, *EXPERTS, *LATENT_EXPERTS)
+"""The ``model_type`` of every decoder that is read."""
+GAP_US = 2.8
+"""Time in µs from one kernel of a CUDA graph to the next, a step's sampling and small kernels that are not listed
+included. Source: decoded tokens of zksainx/pipeweave's runs, median over eleven GPUs of what kernels leave open."""
+LATENT_SIZES = {
+    "kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE, "qk_nope_head_dim": NOPE, "v_head_dim": VALUE,
+}  # fmt: skip
+"""The only sizes of latent attention that were measured."""
+TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+METHODS = {"awq": "int4_wo", "gptq": "int4_wo", "mxfp4": "w4a16_mxfp4"}
+"""``quant_method`` → the arithmetic of the quantised products: ``mxfp4`` that of experts alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """Sizes of a decoder. ``windows`` has each layer's attention window (0: none), ``sparse`` whether it routes.
+
+    ``products`` is the arithmetic of the matrix products inside layers, ``routed`` that of experts, ``dtype`` that of
+    everything else. Of a decoder without experts ``experts`` is 0; ``latent`` says whether attention is MLA, whose
+    queries have rank ``query_rank`` (0: full).
+    """
+
+    name: str
+    hidden: int
+    vocabulary: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inter: int
+    windows: tuple[int, ...]
+    sparse: tuple[bool, ...]
+    dtype: str
+    products: str
+    routed: str
+    tied: bool
+    experts: int = 0
+    topk: int = 0
+    expert_inter: int = 0
+    shared_inter: int = 0
+    latent: bool = False
+    query_rank: int = 0
+
+
+def read_decoder(path: Path) -> Decoder:
+    """The decoder that a ``config.json`` describes.
+
+    Raises `InputError` for what is no such file, an unknown ``model_type``, and sizes that are missing or wrong.
+    """
+    try:
+        config = json.loads(read_bounded(path, MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        raise InputError(f"{path}: cannot be read as JSON; give a Hugging Face config.json") from None
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind not in FAMILIES:
+        raise InputError(
+            f"{path}: model_type {kind!r} is not known; known: {', '.join(FAMILIES)}{nearest(str(kind), FAMILIES)}"
+        )
+    sizes = _Sizes(path, config)
+    hidden, heads = sizes.of("hidden_size"), sizes.of("num_attention_heads")
+    layers = sizes.of("num_hidden_layers", most=MAX_LAYERS)
+    latent = kind in LATENT_EXPERTS
+    for name, size in LATENT_SIZES.items() if latent else ():
+        if sizes.of(name) != size:
+            raise InputError(
+                f"{path}: {name} is {sizes.of(name)}; latent attention is known for {size} alone"
+            )
+    experts = sizes.of("num_local_experts", "num_experts", "n_routed_experts") if kind not in DENSE else 0
+    own_inter = sizes.of("moe_intermediate_size", "intermediate_size") if experts else 0
+    shared = config.get("shared_expert_intermediate_size") or own_inter * sizes.maybe("n_shared_experts")
+    dtype = TYPES.get(str(config.get("torch_dtype", config.get("dtype"))), "bf16")
+    quantised = _quantised(config, dtype)
+    return Decoder(
+        name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
+        hidden=hidden,
+        vocabulary=sizes.of("vocab_size"),
+        heads=heads,
+        kv_heads=sizes.maybe("num_key_value_heads") or heads,
+        head_dim=sizes.maybe("head_dim") or hidden // heads,
+        inter=sizes.of("intermediate_size"),
+        windows=_windows(sizes, kind, layers),
+        sparse=tuple(experts > 0 and _routes(sizes, layer) for layer in range(layers)),
+        dtype=dtype,
+        products=dtype if quantised == METHODS["mxfp4"] else quantised,
+        routed=quantised,
+        tied=bool(config.get("tie_word_embeddings", False)),
+        experts=experts,
+        topk=sizes.of("num_experts_per_tok", "experts_per_token") if experts else 0,
+        expert_inter=own_inter,
+        shared_inter=shared,
+        latent=latent,
+        query_rank=sizes.maybe("q_lora_rank") if latent else 0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    path: Path
+    config: Mapping[str, Any]
+
+    def of(self, *names: str, most: int = 2**31) -> int:
+        """The first of these fields that is there, a whole number above 0."""
+        name = next((name for name in names if self.config.get(name) is not None), names[0])
+        value = self.config.get(name)
+        if type(value) is not int or not 0 < value <= most:
+            raise InputError(f"{self.path}: {name} is {value!r}; a whole number from 1 to {most} is needed")
+        return value
+
+    def maybe(self, name: str) -> int:
+        """The same; 0 where the field is missing, null or 0."""
+        return self.of(name) if self.config.get(name) else 0
+
+
+def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:
+    """By ``layer_types`` where there are any; else all layers have the window, in Qwen's only if it is switched on."""
+    config, window = sizes.config, sizes.maybe("sliding_window")
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and len(kinds) == layers:
+        return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    used = config.get("use_sliding_window", not kind.startswith("qwen"))
+    first = sizes.maybe("max_window_layers") if used else layers
+    return tuple(window if layer >= first else 0 for layer in range(layers))
+
+
+def _routes(sizes: _Sizes, layer: int) -> bool:
+    """Whether a layer of a mixture of experts routes; DeepSeek's first ones and those that Qwen lists do not."""
+    listed = layer in (sizes.config.get("mlp_only_layers") or ())
+    every = sizes.maybe("decoder_sparse_step") or 1
+    return layer >= sizes.maybe("first_k_dense_replace") and (layer + 1) % every == 0 and not listed
+
+
+def _quantised(config: Mapping[str, Any], dtype: str) -> str:
+    """The arithmetic that ``quantization_config`` says; ``dtype`` where there is none."""
+    given = config.get("quantization_config")
+    method = str(given.get("quant_method", "")) if isinstance(given, dict) else ""
+    if method == "fp8":
+        return "fp8_block" if given and given.get("weight_block_size") else "fp8"
+    return METHODS.get(method, dtype)
+
+
+def language_network(
+    decoder: Decoder,
+    requests: Sequence[tuple[int, int]],
+    *,
+    dtype: str | None = None,
+    tensor_parallel: int = 1,
+) -> Network:
+    """One step on one of ``tensor_parallel`` GPUs: each request is (new tokens, positions with them).
+
+    Requests of several lengths attend as equally many that need the same work together. ``dtype`` replaces the
+    arithmetic: a quantised one that of the products inside layers alone. Raises `InputError` where the heads or widths
+    cannot be divided among the GPUs.
+    """
+    if decoder.heads % tensor_parallel or decoder.vocabulary < tensor_parallel:
+        raise InputError(
+            f"{decoder.name}: {decoder.heads} heads cannot be divided among {tensor_parallel} GPUs;"
+            " --tensor-parallel takes a divisor of them"
+        )
+    plain = dtype if dtype and dtype not in QUANTISED else decoder.dtype
+    products = dtype or decoder.products, dtype or decoder.routed
+    step = _Step(decoder, requests, plain, *products, tensor_parallel)
+    tally = Tally()
+    for place, (word, work, weights) in step.kernels():
+        tally.add([Layer(f"{place}{word}", word, work, parameters=weights)])
+    return replace(tally.network(decoder.name, len(requests)), gap_us=GAP_US)
+
+
+def read_language(
+    path: Path,
+    *,
+    prefill: int | None = None,
+    decode: int | None = None,
+    tensor_parallel: int | None = None,
+    batch: int | None = None,
+    dtype: str | None = None,
+) -> Network:
+    """`language_network` of a ``config.json`` for ``batch`` equal requests (default: one).
+
+    Raises `InputError` for a bad file, and unless one of ``prefill`` and ``decode`` is given.
+    """
+    decoder = read_decoder(path)
+    if (prefill is None) == (decode is None):
+        raise InputError(f"{path}: a step is --prefill TOKENS or --decode CONTEXT; give one of them")
+    if (batch or 1) > MAX_REQUESTS:
+        raise InputError(f"{path}: a batch of {batch}; steps of up to {MAX_REQUESTS} requests are known")
+    request = (prefill, prefill) if prefill else (1, decode or 1)
+    step = f"prefill {prefill}" if prefill else f"decode at {decode}"
+    requests = [request] * (batch or 1)
+    network = language_network(decoder, requests, dtype=dtype, tensor_parallel=tensor_parallel or 1)
+    return replace(network, name=f"{decoder.name}, {step}")
+
+
+_Kernel = tuple[str, Operator, int]
+"""Its word, what it computes, and the weights that it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    decoder: Decoder
+    requests: Sequence[tuple[int, int]]
+    dtype: str
+    products: str
+    routing: str
+    ranks: int
+
+    @property
+    def tokens(self) -> int:
+        return sum(new for new, _ in self.requests)
+
+    def kernels(self) -> Iterator[tuple[str, _Kernel]]:
+        """Where it stands, and what, of every kernel of the step, in order."""
+        d, own_vocabulary = self.decoder, ceil_div(self.decoder.vocabulary, self.ranks)
+        norm = ("norm", self.moved("norm", 2 * d.hidden, 2 * d.hidden), d.hidden)
+        table = 0 if d.tied else own_vocabulary * d.hidden
+        yield "", ("embedding", self.moved("embedding", d.hidden, d.hidden), table)
+        for place, (window, routes) in enumerate(zip(d.windows, d.sparse, strict=True)):
+            mixing = self.mla() if d.latent else self.attention(window)
+            feeding = self.routed() if routes else self.dense("", d.inter)
+            for part in (mixing, feeding):
+                for kernel in (norm, *part, *self.reduced()):
+                    yield f"layers.{place}.", kernel
+        batch = len(self.requests)
+        head = self.product("lm_head", d.hidden, own_vocabulary, rows=batch, dtype=self.dtype)
+        logits = streamed("sampling", [(batch, d.vocabulary)], [(batch, 1)], "fp32")
+        for kernel in (norm, *head, ("sampling", logits, 0)):
+            yield "", kernel
+
+    def product(
+        self, word: str, inputs: int, outputs: int, *, rows: int = 0, dtype: str = ""
+    ) -> Iterator[_Kernel]:
+        """rows × inputs · inputs × outputs; activations that are quantised cost a pass of their own."""
+        dtype, rows = dtype or self.products, rows or self.tokens
+        if dtype in QUANTISED and QUANTISED[dtype].activation_bytes < 2:
+            yield f"{word}.quantise", Quantise(n=rows, c=inputs, dtype=self.dtype), 0
+        yield word, Gemm(m=rows, n=outputs, k=inputs, dtype=dtype, math="default"), inputs * outputs
+
+    def moved(self, word: str, reads: int, writes: int) -> Operator:
+        """A kernel that reads and writes so many values a token."""
+        return streamed(word, [(self.tokens, reads)], [(self.tokens, writes)], self.dtype)
+
+    def attended(self) -> dict[str, Any]:
+        """Batch, query and context of requests as equal ones: causal pairs grow with the square of a prompt."""
+        batch = len(self.requests)
+        query = round((sum(new**2 for new, _ in self.requests) / batch) ** 0.5)
+        before = round(sum(context - new for new, context in self.requests) / batch)
+        return {"batch": batch, "query_length": query, "context_length": query + before, "dtype": self.dtype}
+
+    def attention(self, window: int) -> Iterator[_Kernel]:
+        d, heads = self.decoder, self.decoder.heads // self.ranks
+        kv_heads = ceil_div(d.kv_heads, self.ranks)
+        queries, keys = heads * d.head_dim, kv_heads * d.head_dim
+        yield from self.product("qkv_proj", d.hidden, queries + 2 * keys)
+        yield "rope", self.moved("rope", queries + 2 * keys, queries + 2 * keys), 0
+        shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": d.head_dim, "window": window}
+        yield "attention", Attention(**shape, **self.attended()), 0
+        yield from self.product("o_proj", queries, d.hidden)
+
+    def mla(self) -> Iterator[_Kernel]:
+        """In decoding the key and value expansions are absorbed: products per head before and behind attention."""
+        d, heads = self.decoder, self.decoder.heads // self.ranks
+        queries = heads * (NOPE + ROPE)
+        if d.query_rank:
+            yield from self.product("qkv_a_proj", d.hidden, d.query_rank + LATENT + ROPE)
+            yield from self.product("q_b_proj", d.query_rank, queries)
+        else:
+            yield from self.product("q_proj", d.hidden, queries)
+            yield from self.product("kv_a_proj", d.hidden, LATENT + ROPE)
+        yield "rope", self.moved("rope", queries + LATENT + ROPE, queries + LATENT + ROPE), 0
+        work = Mla(heads=heads, **self.attended())
+        keys, values = self.product("kv_b_proj", LATENT, heads * (NOPE + VALUE)), ()
+        if work.phase == "generation":
+            keys = (self.per_head("absorbed_keys", heads, LATENT, NOPE),)
+            values = (self.per_head("absorbed_values", heads, VALUE, LATENT),)
+        yield from (*keys, ("attention", work, 0), *values)
+        yield from self.product("o_proj", heads * VALUE, d.hidden)
+
+    def per_head(self, word: str, heads: int, outputs: int, inputs: int) -> _Kernel:
+        work = Bmm(batch=heads, m=self.tokens, n=outputs, k=inputs, dtype=self.dtype, math="default")
+        return word, work, heads * outputs * inputs
+
+    def dense(self, prefix: str, inter: int) -> Iterator[_Kernel]:
+        own = ceil_div(inter, self.ranks)
+        yield from self.product(f"{prefix}gate_up_proj", self.decoder.hidden, 2 * own)
+        yield f"{prefix}activation", self.moved("activation", 2 * own, own), 0
+        yield from self.product(f"{prefix}down_proj", own, self.decoder.hidden)
+
+    def routed(self) -> Iterator[_Kernel]:
+        d = self.decoder
+        yield from self.product("router", d.hidden, d.experts, dtype=self.dtype)
+        work = Moe(
+            tokens=self.tokens, hidden=d.hidden, inter=d.expert_inter, topk=d.topk, experts=d.experts,
+            tensor_parallel=self.ranks, dtype=self.routing,
+        )  # fmt: skip
+        yield "experts", work, d.experts * work.matrices * d.hidden * work.width
+        if d.shared_inter:
+            yield from self.dense("shared.", d.shared_inter)
+
+    def reduced(self) -> Iterator[_Kernel]:
+        """The sum over the GPUs behind either half of a layer."""
+        work = AllReduce(elements=self.tokens * self.decoder.hidden, ranks=self.ranks, dtype=self.dtype)
+        yield from [("all_reduce", work, 0)] * (self.ranks > 1)
+
+
+def weights_bytes(network: Network) -> int:
+    """Bytes of the weights that one GPU holds."""
+    return round(sum(layer.parameters * layer.work.element.weight_bytes for layer in network.layers))  # pyright: ignore
+
+
+def kv_cache_bytes(network: Network) -> int:
+    """Bytes of keys and values that one GPU holds once the step is done; a window bounds a layer's."""
+    total = 0.0
+    for work in (layer.work for layer in network.layers):
+        if isinstance(work, Attention):
+            kept = min(work.context_length, work.window or work.context_length)
+            total += 2 * work.batch * work.kv_heads * work.head_dim * kept * work.kv_itemsize
+        elif isinstance(work, Mla):
+            total += work.batch * (LATENT + ROPE) * work.context_length * work.kv_itemsize
+    return round(total)

@@ -1,0 +1,79 @@
+"""Half-precision times from a GPU's specification alone, where neither its convolutions nor its sweeps were measured.
+
+One law, fitted to whole networks, stands in for the trees: those saw cuDNN 7's kernels on Volta and Turing, and today's
+are up to twice as fast.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import exp
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from surrogate import bundled
+from surrogate.features.gpu import Gpu
+from surrogate.features.problem import HALF
+from surrogate.features.terms.tensor_core import TensorCoreLaw
+from surrogate.models.plain import from_plain
+from surrogate.prediction.engine import Engine
+from surrogate.uncertainty.intervals import ALL, UnseenGpu, Widths
+
+if TYPE_CHECKING:
+    from surrogate.bundle.bundle import Part
+
+FILE = "tensor_cores.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Specification:
+    """The law, the GPUs that it was fitted on, and how far off whole networks were on one of them left out, of families
+    that it was not fitted to: the median error, and the half width in log time that nine in ten keep within."""
+
+    law: TensorCoreLaw
+    gpus: int
+    median_ape: float
+    half_width: float
+
+    def instead_of(self, part: "Part") -> "Part":
+        """The part without what its training data says of support and widths."""
+        support = replace(part.support, exact={}, general={})
+        widths = Widths({ALL: self.half_width})
+        unseen = UnseenGpu({ALL: 1.0}, 1.0, self.gpus, self.median_ape, exp(self.half_width))
+        return replace(part, support=support, widths=widths, unseen_gpu=unseen)
+
+
+@cache
+def shipped_specification() -> Specification:
+    """What ships with the package."""
+    return from_plain(Specification, json.loads((bundled.FOLDER / FILE).read_bytes()))
+
+
+def specification_of(gpu: Gpu, dtype: str) -> Specification | None:
+    """The law for kernels of a type on a GPU; None but for half precision on NVIDIA's GPUs since Ampere."""
+    fits = dtype in HALF and gpu.vendor == "nvidia" and gpu.bf16_tensor_tflops > 0
+    return shipped_specification() if fits else None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCoreEngine(Engine):
+    """Times of the law, alike for all candidates; none needs a workspace."""
+
+    law: TensorCoreLaw
+
+    def one(self, problem: object, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
+        """As `Engine.one`."""
+        sized, dtype = self.formula.problem(problem).sized, self.setting.columns()["dtype"]
+        return [self.law.convolution_us(sized, self.device, dtype)] * len(wanted), [0.0] * len(wanted)
+
+    def many(
+        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `Engine.many`."""
+        sized, dtype = (
+            self.formula.problem(self.setting.problems(sizes)).sized,
+            self.setting.columns()["dtype"],
+        )
+        return self.law.convolution_us(sized, self.device, dtype)[problem], np.zeros(len(index))

@@ -1,0 +1,65 @@
+"""Chains of element-wise operators as one pass over memory."""
+
+import pytest
+
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.operators import Operator
+from surrogate.network import work as make
+from surrogate.network.fusion import compiled
+from surrogate.network.network import Layer, Network, Work
+
+SHAPE = (8, 64, 56, 56)
+BYTES = 2 * 8 * 64 * 56 * 56
+CONV = Conv(n=8, c=64, h=56, k=64, r=3, pad_h=1, dtype="fp16", math="tensor_op")
+
+
+def fused(*works: Work) -> list[Work]:
+    layers = tuple(Layer(f"layer{number}", "op", work) for number, work in enumerate(works))
+    return [layer.work for layer in compiled(Network("net", layers)).layers]
+
+
+def moved(work: Work) -> int:
+    assert isinstance(work, Operator)
+    return int(work.dram_bytes)
+
+
+def test_norm_activation_and_residual_become_one_pass() -> None:
+    norm, relu = make.batch_norm(SHAPE, "fp16"), make.elementwise("relu", SHAPE, "fp16")
+    add = make.pointwise("add", [SHAPE, SHAPE], SHAPE, "fp16")
+    conv, chain, last = fused(CONV, norm, add, relu, CONV)
+    assert isinstance(conv, Conv) and isinstance(last, Conv)
+    assert moved(chain) == 3 * BYTES  # the convolution's result, the residual, one result
+    assert moved(chain) < sum(map(moved, (norm, add, relu)))
+
+
+def test_the_cast_of_a_weight_stands_apart_without_ending_the_chain() -> None:
+    norm, relu = make.batch_norm(SHAPE, "fp16"), make.elementwise("relu", SHAPE, "fp16")
+    weight = make.cast(64 * 64 * 9, "fp32", "fp16")
+    chain, cast = fused(norm, weight, relu)
+    assert (moved(chain), moved(cast)) == (2 * BYTES, 64 * 64 * 9 * 6)
+
+
+def test_a_cast_within_a_chain_moves_nothing_of_its_own() -> None:
+    relu = make.elementwise("relu", SHAPE, "fp32")
+    (chain,) = fused(relu, make.cast(BYTES // 2, "fp32", "fp16"))
+    assert moved(chain) == 2 * BYTES + BYTES  # fp32 in, fp16 out
+
+
+def test_what_a_reduction_ends_is_still_written() -> None:
+    silu = make.elementwise("silu", SHAPE, "fp16")
+    mean = make.streamed("reduce", [SHAPE], [SHAPE[:2]], "fp16", work=56 * 56)
+    (chain,) = fused(silu, mean)
+    assert moved(chain) == 2 * BYTES + 2 * 8 * 64
+
+
+def test_half_precision_convolutions_run_in_nhwc() -> None:
+    single = Conv(n=8, c=64, h=56, k=64, r=3)
+    half, plain = fused(CONV, single)
+    assert isinstance(half, Conv) and isinstance(plain, Conv)
+    assert (half.layout, plain.layout) == ("NHWC", "NCHW")
+
+
+def test_a_training_iteration_is_refused() -> None:
+    with pytest.raises(InputError, match="training"):
+        compiled(Network("net", (Layer("conv", "conv", CONV),), training=True))

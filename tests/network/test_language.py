@@ -1,0 +1,195 @@
+"""Steps of language models from their configurations: what is computed, on how many GPUs, and what is held."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
+from surrogate.features.operators import AllReduce, Attention, Gemm, Mla, Moe
+from surrogate.network.language import (
+    GAP_US,
+    kv_cache_bytes,
+    language_network,
+    read_decoder,
+    read_language,
+    weights_bytes,
+)
+from surrogate.network.network import Network
+from surrogate.network.predict import SUSTAINED, fastest_framework, load_predictors
+
+QWEN: dict[str, Any] = {
+    "model_type": "qwen2", "hidden_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 40,
+    "num_key_value_heads": 8, "intermediate_size": 13824, "vocab_size": 152064, "torch_dtype": "bfloat16",
+    "use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 48,
+}  # fmt: skip
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+GPT_OSS: dict[str, Any] = {
+    "model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 36, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 2880, "vocab_size": 201088,
+    "num_local_experts": 128, "num_experts_per_tok": 4, "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 18, "quantization_config": {"quant_method": "mxfp4"},
+}  # fmt: skip
+DEEPSEEK: dict[str, Any] = {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128,
+    "intermediate_size": 18432, "moe_intermediate_size": 2048, "vocab_size": 129280, "n_routed_experts": 256,
+    "num_experts_per_tok": 8, "n_shared_experts": 1, "first_k_dense_replace": 3, "moe_layer_freq": 1,
+    "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Callable[..., Network]:
+    def read(config: dict[str, Any], **sizes: Any) -> Network:
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(config), encoding="utf-8")
+        return read_language(path, **sizes)
+
+    return read
+
+
+def _works(network: Network, kind: type) -> list[Any]:
+    return [layer.work for layer in network.layers if isinstance(layer.work, kind)]
+
+
+@pytest.mark.parametrize(
+    ("config", "billions"), [(QWEN, 14.77), (LLAMA, 1.236), (GPT_OSS, 116.8), (DEEPSEEK, 671.0)],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_a_model_has_the_parameters_that_its_makers_state(
+    step: Callable[..., Network], config: dict[str, Any], billions: float
+) -> None:
+    parameters = sum(layer.parameters for layer in step(config, decode=100).layers)
+    assert parameters / 1e9 == pytest.approx(billions, rel=2e-3)
+
+
+def test_prefill_computes_every_token_but_the_head_the_last_alone(step: Callable[..., Network]) -> None:
+    network = step(QWEN, prefill=1000, batch=4)
+    assert {(work.n, work.m) for work in _works(network, Gemm)} == {
+        (7168, 4000), (5120, 4000), (27648, 4000), (152064, 4)
+    }  # fmt: skip
+    (attention,) = set(_works(network, Attention))
+    assert (attention.phase, attention.batch, attention.query_length, attention.context_length) == (
+        "context", 4, 1000, 1000
+    )  # fmt: skip
+    flops = sum(layer.work.flops for layer in network.layers)
+    assert flops == pytest.approx(2 * 4000 * 13.2e9 + attention.flops * 48, rel=0.02)
+
+
+def test_decoding_computes_one_token_behind_its_context(step: Callable[..., Network]) -> None:
+    network = step(QWEN, decode=4096, batch=8)
+    (attention,) = set(_works(network, Attention))
+    assert (attention.phase, attention.query_length, attention.context_length) == ("generation", 1, 4096)
+    assert {work.m for work in _works(network, Gemm)} == {8}
+    assert weights_bytes(network) == pytest.approx(2 * 14.77e9, rel=1e-3)
+    assert kv_cache_bytes(network) == 2 * 2 * 48 * 8 * 8 * 128 * 4096
+
+
+def test_tensor_parallelism_divides_a_layer_and_sums_behind_both_halves(step: Callable[..., Network]) -> None:
+    whole, half = step(QWEN, decode=4096), step(QWEN, decode=4096, tensor_parallel=2)
+    assert weights_bytes(half) == pytest.approx(weights_bytes(whole) / 2, rel=1e-3)
+    assert kv_cache_bytes(half) == kv_cache_bytes(whole) / 2
+    assert not _works(whole, AllReduce)
+    assert Counter(_works(half, AllReduce)) == {AllReduce(elements=5120, ranks=2, dtype="bf16"): 96}
+    assert {work.kv_heads for work in _works(step(QWEN, decode=9, tensor_parallel=20), Attention)} == {1}
+
+
+def test_equal_layers_are_equal_problems(step: Callable[..., Network]) -> None:
+    network = step(DEEPSEEK, prefill=512)
+    assert len(network.layers) > 1000
+    assert len({layer.work for layer in network.layers}) < 40
+
+
+def test_experts_route_and_windows_alternate_in_gpt_oss(step: Callable[..., Network]) -> None:
+    network = step(GPT_OSS, decode=4096)
+    assert Counter(work.window for work in _works(network, Attention)) == {128: 18, 0: 18}
+    assert {(work.experts, work.topk, work.dtype) for work in _works(network, Moe)} == {
+        (128, 4, "w4a16_mxfp4")
+    }
+    assert {work.dtype for work in _works(network, Gemm)} == {"bf16"}
+    assert kv_cache_bytes(network) == 2 * 2 * 8 * 64 * 18 * (128 + 4096)
+
+
+def test_deepseek_attends_through_its_latent_cache(step: Callable[..., Network]) -> None:
+    network = step(DEEPSEEK, decode=4096, batch=2, tensor_parallel=8)
+    assert {(work.heads, work.context_length) for work in _works(network, Mla)} == {(16, 4096)}
+    assert len(_works(network, Moe)) == 58
+    assert {work.dtype for work in _works(network, Moe)} == {"fp8_block"}
+    assert kv_cache_bytes(network) == 2 * 61 * 2 * 576 * 4096  # every GPU holds the whole of it
+
+
+def test_quantised_products_leave_attention_and_the_head_as_they_are(step: Callable[..., Network]) -> None:
+    network = step(QWEN, prefill=64, dtype="fp8")
+    kinds = Counter((layer.operator, layer.work.dtype) for layer in network.layers)
+    assert kinds["down_proj", "fp8"] == kinds["down_proj.quantise", "bf16"] == 48
+    assert kinds["attention", "bf16"] == 48
+    assert kinds["lm_head", "bf16"] == 1
+
+
+def test_requests_of_several_lengths_need_the_work_of_all(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(QWEN), encoding="utf-8")
+    network = language_network(read_decoder(path), [(100, 100), (2000, 2000)])
+    (attention,) = set(_works(network, Attention))
+    exact = 4 * 40 * 128 * (100 * 101 + 2000 * 2001) // 2
+    assert attention.flops == pytest.approx(exact, rel=2e-3)
+    assert {work.m for work in _works(network, Gemm)} == {2100, 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes", "said"),
+    [
+        ({**QWEN, "model_type": "qwen7"}, {"decode": 1}, "did you mean qwen"),
+        ({**QWEN, "hidden_size": None}, {"decode": 1}, "hidden_size is None; a whole number from 1"),
+        ({**DEEPSEEK, "kv_lora_rank": 256}, {"decode": 1}, "latent attention is known for 512"),
+        ({**QWEN, "num_hidden_layers": 10**8}, {"decode": 1}, "a whole number from 1 to 1000"),
+        (QWEN, {}, "--prefill TOKENS or --decode CONTEXT"),
+        (QWEN, {"prefill": 1, "decode": 1}, "give one of them"),
+        (QWEN, {"decode": 1, "tensor_parallel": 3}, "cannot be divided among 3 GPUs"),
+    ],
+)
+def test_a_step_that_makes_no_sense_is_refused_in_one_line(
+    step: Callable[..., Network], config: dict[str, Any], sizes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        step(config, **sizes)
+    assert "\n" not in str(error.value)
+
+
+def test_the_command_reads_a_configuration_and_nothing_else_has_steps(seer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA), encoding="utf-8")
+    run = seer(
+        "network", path, "--gpu", "h100-sxm", "--decode", 2048, "--batch", 4, "--library", "vllm", "--json"
+    )
+    assert run.code == 0, run.err
+    least_us = 2 * 1.236e9 / 3.35e6
+    assert least_us < run.json["total_us"] < 3 * least_us
+    refused = seer("network", tmp_path / "net.onnx", "--gpu", "h100-sxm", "--decode", 8)
+    assert refused.code == 2
+    assert "--decode is for language models" in refused.err
+
+
+@pytest.mark.parametrize("name", ["h20", "rtx-6000-ada"])
+def test_no_product_beats_its_gpu_s_own_peak_or_power(step: Callable[..., Network], name: str) -> None:
+    """The first has tensor units held down to a quarter, the second 300 W for all it has."""
+    device, network = gpu(name), step(LLAMA, prefill=4096, batch=4)
+    ceiling = SUSTAINED if name == "h20" else device.board_watts / (3.0 * device.bf16_tensor_tflops)
+    for layer in load_predictors(name, library="sglang").time(network).layers:
+        if layer.operator == "gate_up_proj":
+            least_us = layer.flops / (device.bf16_tensor_tflops * 1e6)
+            assert layer.time_us == pytest.approx(least_us / ceiling + GAP_US, rel=1e-6)
+
+
+def test_the_framework_whose_kernels_are_known_is_chosen(step: Callable[..., Network]) -> None:
+    """vLLM's latent attention was never measured."""
+    assert fastest_framework(step(DEEPSEEK, decode=4096, tensor_parallel=8), "h200-sxm") != "vllm"

@@ -1,0 +1,53 @@
+"""Half-precision kernels on GPUs whose convolutions nobody published."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from surrogate.features.conv import Conv
+from surrogate.features.problem import DTYPES
+from surrogate.network import work as make
+from surrogate.network.predict import load_predictors
+from surrogate.prediction.shipped import load
+
+CONV = Conv(n=64, c=128, h=28, k=128, r=3, pad_h=1, dtype="fp16", math="tensor_op", layout="NHWC")
+
+
+@pytest.mark.parametrize("gpu", ["rtx-3090", "rtx-4090", "rtx-5090", "h100-sxm"])
+def test_a_convolution_keeps_its_order_of_sizes_and_its_roofline(gpu: str) -> None:
+    predictor = load(gpu)
+    times = [predictor.predict(CONV.with_batch(n)).time_us for n in (32, 64, 128)]
+    assert times[0] < times[1] < times[2]
+    device = predictor.target.device
+    assert times[2] > CONV.with_batch(128).flops / (2 * device.fp16_tensor_tflops * 1e6)
+    assert predictor.predict(CONV).source == "spec"
+
+
+def test_nchw_pays_for_its_transforms_and_bf16_takes_as_long_as_fp16() -> None:
+    predictor = load("rtx-4090")
+    nhwc = predictor.predict(CONV).time_us
+    assert predictor.predict(replace(CONV, layout="NCHW")).time_us > nhwc
+    assert predictor.predict(replace(CONV, dtype="bf16")).time_us == pytest.approx(nhwc)
+
+
+def test_one_by_one_and_together_alike() -> None:
+    predictor = load("rtx-3090")
+    problems = [replace(CONV, n=n, groups=groups) for n in range(1, 9) for groups in (1, 32, 128)]
+    single = [predictor.predict(problem).time_us for problem in problems]
+    together = [answer.estimates[0].time_us for answer in load("rtx-3090").select_many(problems)]
+    assert np.allclose(single, together)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_a_pass_over_memory_takes_what_its_bytes_take(dtype: str) -> None:
+    predictors = load_predictors("rtx-4090")
+    norm = make.batch_norm((256, 64, 56, 56), dtype)
+    least_us = 2 * 256 * 64 * 56 * 56 * DTYPES[dtype] / (predictors.gpu.dram_gbs * 1e3)
+    answer = predictors.timed((norm,))[norm]
+    assert least_us < answer.time_us < 1.4 * least_us
+    assert answer.lower_us < answer.time_us < answer.upper_us
+
+
+def test_a_gpu_that_was_measured_keeps_its_measurements() -> None:
+    assert load("v100-sxm2-16gb").predict(replace(CONV, layout="NCHW")).source == "model"
