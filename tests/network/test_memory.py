@@ -87,7 +87,7 @@ resnet = torch_modules.resnet50
 def test_torch_counts_the_same(
     name: str, training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch's memory tracker on fake tensors, Adam fused: a recorded module and its export, 10 % forward, 15 % trained."""
+    """By its memory tracker on fake tensors, Adam fused: a module and its export, 10 % forward, 15 % trained."""
     torch = pytest.importorskip("torch")
     if name == "vit":
         pytest.importorskip("timm")
