@@ -54,11 +54,7 @@ class _Boosted(TimeModel):
         reg_lambda: float = 1.0,
         max_bin: int = 128,
         best_weight: float = 0.5,
-<<<<<<< HEAD
-        objective: str = "reg:squarederror",
-=======
         median_rounds: int = 0,
->>>>>>> main
         random_state: int = 0,
         device: str = "cpu",
     ) -> None:
@@ -72,11 +68,7 @@ class _Boosted(TimeModel):
         self.reg_lambda = reg_lambda
         self.max_bin = max_bin
         self.best_weight = best_weight
-<<<<<<< HEAD
-        self.objective = objective
-=======
         self.median_rounds = median_rounds
->>>>>>> main
         self.random_state = random_state
         self.device = device
 
@@ -123,7 +115,7 @@ class _Boosted(TimeModel):
     def stages(self) -> list[tuple[dict[str, Any], int]]:
         """Parameters and numbers of trees for ``xgboost.train``, each of which goes on from the one before."""
         median = {**self.settings(), "objective": "reg:absoluteerror"}
-        return [(self.settings(), self.rounds), *[(median, self.median_rounds)] * (self.median_rounds > 0)]
+        return [stage for stage in ((self.settings(), self.rounds), (median, self.median_rounds)) if stage[1]]
 
     def column_weights(self, family: Family) -> np.ndarray:
         """(columns + 1,) how often a split may use each column of `design`: the candidate's code more than others."""

@@ -85,7 +85,7 @@ class InterpolatedTerms(TimeModel):
             data = xgboost.QuantileDMatrix(
                 np.concatenate(inputs), label=np.concatenate(labels), max_bin=256, nthread=threads
             )
-            settings = {**self.terms_.settings(), "nthread": threads}
+            settings = {**self.terms_.settings(), "objective": "reg:absoluteerror", "nthread": threads}
             self.booster_ = xgboost.train(settings, data, num_boost_round=self.rounds)
             self.trees_ = Trees.from_booster(self.booster_.save_raw("json"))
 
@@ -93,7 +93,8 @@ class InterpolatedTerms(TimeModel):
         """The terms alone."""
         own = self.get_params(deep=False)
         del own["most_rows"]
-        return BoostedTerms(**own, max_depth=0, max_bin=256, best_weight=0.0, objective="reg:absoluteerror")
+        own |= {"rounds": 0, "median_rounds": self.rounds}
+        return BoostedTerms(**own, max_depth=0, max_bin=256, best_weight=0.0)
 
     def _asked(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, Measured]]:
         """GPU by GPU the rows whose candidate was measured there: positions, codes, and what was measured."""
