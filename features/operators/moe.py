@@ -1,12 +1,14 @@
 """A mixture of experts: every token's products with the few experts that a router chose for it, on one GPU."""
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
-from ..elementwise import Number, ceil_div, log2, maximum, minimum, where
+import numpy as np
+
+from ..elementwise import Number, ceil_div, maximum, minimum
 from ..errors import InputError
 from ..operators.operator import Operator
 from ..problem import ELEMENTS, MATHS, may_use_tensor_cores
@@ -17,6 +19,27 @@ NONGATED = "nongated"
 """The variant with two products an expert (up, down) in place of three (gate, up, down)."""
 TILE = 128
 """Rows and columns of a grouped product's tile."""
+DRAWS = 32
+"""Routings whose mean load counts."""
+
+
+@lru_cache(maxsize=65_536)
+def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) -> tuple[float, ...]:
+    """`Moe.load` under a power law, the mean of draws."""
+    pairs, a = tokens * topk, 1.0 - exponent
+    low, high = (1.0, max(0.8 * tokens, 1.01)) if pairs > experts else (0.01, 2.0)
+    even = np.random.default_rng(0).random((DRAWS, experts))
+    share = (low**a + even * (high**a - low**a)) ** (1.0 / a)
+    loads = np.rint(share * (pairs / share.sum(axis=1, keepdims=True)))
+    # What rounding lost goes to the largest loads, one each; what it made comes off the largest one.
+    place = np.argsort(np.argsort(-loads, axis=1, kind="stable"), axis=1)
+    left = pairs - loads.sum(axis=1, keepdims=True)
+    loads += (place < left) + (place == 0) * np.minimum(left, 0.0)
+    parts = loads.reshape(DRAWS, ranks, -1)
+    busiest = parts[np.arange(DRAWS), parts.sum(axis=2).argmax(axis=1)]
+    tiles = np.ceil(busiest / TILE)
+    measures = busiest.sum(axis=1), (busiest > 0).sum(axis=1), busiest.max(axis=1), tiles.sum(axis=1)
+    return tuple(float(values.mean()) for values in measures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +52,7 @@ class Moe(Operator):
     - ``balanced``: every expert gets equally many tokens; fewer tokens than experts meet different ones.
     - ``power_law_A``: loads of the experts are drawn with a density x^−A between 1 and 0.8·tokens (0.01 and 2 where
       there are fewer pairs than experts), scaled to the sum tokens·topk and rounded, as the collectors of
-      ai-dynamo/aiconfigurator draw them; the formulas give expectations.
+      ai-dynamo/aiconfigurator draw them; the mean of draws that are always the same counts.
     """
 
     kind: ClassVar[str] = "moe"
@@ -100,51 +123,26 @@ class Moe(Operator):
         return ceil_div(self.inter, self.tensor_parallel)
 
     @property
-    def load(self) -> tuple[Number, Number, Number]:
-        """On the busiest rank: (token, expert) pairs, experts with any token, and tokens of the busiest expert."""
+    def load(self) -> tuple[Number, Number, Number, Number]:
+        """On the busiest rank: (token, expert) pairs, experts with any, pairs of its busiest one, tiles of 128 rows."""
         load = self._load
         if load is None:
             load = self._expected_load()
             object.__setattr__(self, "_load", load)
         return load
 
-    def _expected_load(self) -> tuple[Number, Number, Number]:
+    def _expected_load(self) -> tuple[Number, Number, Number, Number]:
         pairs, share = 1.0 * self.tokens * self.topk, 1.0 / self.expert_parallel
-        distinct = minimum(pairs, self.experts)
         if not self.exponent:
-            mine, touched = maximum(pairs * share, 1.0), maximum(distinct * share, 1.0)
-            return mine, touched, mine / touched
-        many = pairs > self.experts
-        low, high = where(many, 1.0, 0.01), where(many, maximum(0.8 * self.tokens, 1.01), 2.0)
-        a = 1.0 - self.exponent - 1e-6  # the integrals below have no closed form where a is 0, −1 or −2
-        floor, reach = low**a, high**a - low**a
-        # Mean and variance of the density, then what one unit of it is in tokens.
-        mean = (high ** (a + 1) - low ** (a + 1)) * a / ((a + 1) * reach)
-        spread = maximum((high ** (a + 2) - low ** (a + 2)) * a / ((a + 2) * reach) - mean * mean, 0.0) ** 0.5
-        unit = pairs / self.experts / mean
-        # A load below half a token is rounded to none; few pairs meet experts as if they were drawn uniformly.
-        rounded = minimum(maximum(((0.5 / unit) ** a - floor) / reach, 0.0), 1.0)
-        silent = where(many, rounded, math.e ** (-pairs / self.experts))
-        touched = minimum(maximum((1.0 - silent) * self.experts, self.topk), distinct)
-        largest = minimum((floor + reach * self.experts / (self.experts + 1)) ** (1 / a) * unit, self.tokens)
-        # The busiest of p ranks: p sums of many loads (their expected largest lies z(p) deviations above the mean), or
-        # the largest expert among average ones, whichever is more.
-        doublings = log2(self.expert_parallel)
-        z = 0.617 * doublings / (1 + 0.0937 * doublings)
-        local = self.local_experts
-        summed = pairs * share + z * unit * spread * (1.0 * local) ** 0.5
-        single = largest + (local - 1) * pairs / self.experts
-        most = minimum(pairs, 1.0 * self.tokens * minimum(self.topk, local))
-        mine = minimum(maximum(maximum(summed, single), 1.0), most)
-        return mine, minimum(maximum(touched * share, 1.0), mine), minimum(largest, mine)
-
-    @property
-    def tiles(self) -> Number:
-        """Tiles of 128 rows over the busiest rank's experts: ⌈load/128⌉ summed, loads that vary half a tile more."""
-        mine, touched, _ = self.load
-        if not self.exponent:
-            return touched * ceil_div(mine / touched, TILE)
-        return maximum(touched, mine / TILE + touched / 2)
+            mine = maximum(pairs * share, 1.0)
+            touched = maximum(minimum(pairs, self.experts) * share, 1.0)
+            return mine, touched, mine / touched, touched * ceil_div(mine / touched, TILE)
+        sizes = np.broadcast_arrays(self.tokens, self.topk, self.experts, self.expert_parallel)
+        if not sizes[0].ndim:
+            return _drawn(self.exponent, *map(int, sizes))
+        distinct, place = np.unique(np.stack(sizes), axis=1, return_inverse=True)
+        drawn = np.array([_drawn(self.exponent, *each) for each in distinct.T.tolist()])
+        return tuple(drawn[place.ravel()].T)
 
     @property
     def flops(self) -> Number:
@@ -171,4 +169,4 @@ class Moe(Operator):
     @property
     def blocks(self) -> Number:
         """A block per 128 × 128 tile of the first product."""
-        return self.tiles * ceil_div((self.matrices - 1) * self.width, TILE)
+        return self.load[3] * ceil_div((self.matrices - 1) * self.width, TILE)

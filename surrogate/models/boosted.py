@@ -106,7 +106,6 @@ class _Boosted(TimeModel):
         own = self.get_params(deep=False)
         not_xgboost = ("rounds", "random_state", "best_weight", "median_rounds")
         return {name: own[name] for name in own if name not in not_xgboost} | {
-            "objective": "reg:squarederror",
             "tree_method": "hist",
             "grow_policy": "lossguide",
             "seed": self.random_state,
@@ -116,7 +115,7 @@ class _Boosted(TimeModel):
     def stages(self) -> list[tuple[dict[str, Any], int]]:
         """Parameters and numbers of trees for ``xgboost.train``, each of which goes on from the one before."""
         median = {**self.settings(), "objective": "reg:absoluteerror"}
-        return [(self.settings(), self.rounds), *[(median, self.median_rounds)] * (self.median_rounds > 0)]
+        return [stage for stage in ((self.settings(), self.rounds), (median, self.median_rounds)) if stage[1]]
 
     def column_weights(self, family: Family) -> np.ndarray:
         """(columns + 1,) how often a split may use each column of `design`: the candidate's code more than others."""
@@ -130,7 +129,7 @@ class _Boosted(TimeModel):
         return model
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """Squared error of the log of the correction."""
+        """The objective of the log of the correction."""
         import xgboost
 
         vars(self).pop("times_", None)

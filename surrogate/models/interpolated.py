@@ -61,7 +61,7 @@ class InterpolatedTerms(TimeModel):
         self.device = device
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """Squared error of the terms' trees, absolute error of the residual's: spikes of a table shall not lead it."""
+        """Both models' trees by absolute error: spikes of a table shall not lead them."""
         import xgboost
 
         if not rows.family.lines:
@@ -93,6 +93,7 @@ class InterpolatedTerms(TimeModel):
         """The terms alone."""
         own = self.get_params(deep=False)
         del own["most_rows"]
+        own |= {"rounds": 0, "median_rounds": self.rounds}
         return BoostedTerms(**own, max_depth=0, max_bin=256, best_weight=0.0)
 
     def _asked(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, Measured]]:
