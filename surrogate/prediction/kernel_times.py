@@ -64,7 +64,8 @@ class KernelTimes:
         self, prepared: PreparedSetting, problem: AnyProblem, like: AnyProblem, ranking: Ranking
     ) -> KernelTime:
         """The best candidate's time without its launch; the interval keeps its width, but holds the time."""
-        gpu, library, best = prepared.setting.gpu, prepared.setting.library, ranking.estimates[0]
+        gpu, best = prepared.setting.gpu, ranking.estimates[0]
+        library = best.candidate.library
         call_us, factor, own_us = best.time_us, exp(best.half_width), best.time_us
         if prepared.setting.family.has_call_cost and self._bundle.launches:
             from surrogate.models.launch import launch_of  # needs pandas
@@ -72,7 +73,7 @@ class KernelTimes:
             roofline_us = float(prepared.engine.formula.problem(like).roofline_us)
             streaming = prepared.setting.family.is_streaming(prepared.setting.values)
             own_us = launch_of(self._bundle.launches, gpu, library).kernel_us(call_us, roofline_us, streaming)
-        inside = prepared.reason(like, best.candidate.algorithm, ranking.distance) is None
+        inside = prepared.reason(like, best.candidate, ranking.distances) is None
         return KernelTime(
             problem,
             gpu,
@@ -94,7 +95,8 @@ class KernelTimes:
         if chosen is None:
             measured = any(key.startswith(f"{target.name}|") for key in self._bundle.launches)
         else:
-            measured = f"{target.name}|{chosen[1].reference}" in chosen[1].part.row_counts
+            (reference,) = chosen[1].references.values()
+            measured = f"{target.name}|{reference}" in chosen[1].part.row_counts
         if known is None or measured or not isinstance(problem, Operator):
             return None
         time_us = known.law.streamed_us(problem, target.device)
@@ -153,7 +155,7 @@ class KernelTimes:
             return None
         _, place, like, library = best
         kind = family_of(like)
-        return place, self._settings.competing(kind, target.name, kind.setting_of(like), library, None)[0]
+        return place, self._settings.prepared(kind, target.name, kind.setting_of(like), library)
 
 
 def _batched(problem: AnyProblem) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import DEFAULT_FAMILY, FAMILY_OF_KIND, AnyProblem, Family, family
 from surrogate.features.gpu import canonical
-from surrogate.prediction.prepared import SettingCache, unknown_algorithm
+from surrogate.prediction.prepared import SettingCache
 from surrogate.prediction.results import Predictions
 
 CHUNK_ROWS = 65_536
@@ -141,40 +141,34 @@ def _predict_setting(
     """The columns of rows of one setting: the named algorithm or the fastest, of the fastest library."""
     values = tuple(setting[name] for name in kind.setting_names)
     where = (settings.device(setting["gpu"]).name, values, setting["library"] or None)
-    prepared = settings.competing(kind, *where, setting["library_version"] or None)
+    prepared = settings.prepared(kind, *where, setting["library_version"] or None)
     # Neighbouring rows of one problem are one problem.
     new = np.append(True, (sizes[1:] != sizes[:-1]).any(axis=1))
     problem, distinct = np.cumsum(new) - 1, sizes[new]
-    names, place = named or ([], None)
-    number = np.zeros(len(members), dtype=np.int64) if place is None else place[members]
-    out, found = _empty(len(members) if named else len(distinct)), np.zeros(len(members), dtype=bool)
-    for own in prepared:
-        allowed = own.rules.allowed(distinct)
-        if named:
-            index = np.array([own.index_of(name) for name in names])[number]
-            rows = np.flatnonzero(index >= 0)
-            at, index = problem[rows], index[rows]
-            found[rows] = True
-        else:
-            at, index = np.nonzero(allowed[:, : own.measured])
-            rows = at
-        if len(rows):
-            columns = own.many(distinct, at, index) | {"supported": allowed[at, index]}
-            columns["algorithm"] = np.array([one.name for one in own.candidates], dtype=object)[index]
-            columns["library"] = np.full(len(index), own.setting.library, dtype=object)
-            _keep_fastest(out, columns, rows)
-    if named and not found.all():
-        raise unknown_algorithm(prepared, names[int(number[np.flatnonzero(~found)[0]])])
-    return out if named else {name: column[problem] for name, column in out.items()}
-
-
-def _keep_fastest(out: Columns, columns: Columns, rows: np.ndarray) -> None:
-    """Write ``columns`` into ``out`` at ``rows``, repeats allowed, where they are the fastest; of equals the first."""
-    time_us, standing = columns["predicted_us"], out["predicted_us"][rows]
-    faster = np.flatnonzero(np.isnan(standing) | (time_us < standing))
-    order = faster[np.argsort(time_us[faster], kind="stable")[::-1]]  # of repeats the last one stays
+    allowed, candidates = prepared.rules.allowed(distinct), prepared.candidates
+    if named:
+        names, place = named
+        number = np.zeros(len(members), dtype=np.int64) if place is None else place[members]
+        asked = np.zeros((len(names), len(candidates)), dtype=bool)
+        for row in map(int, np.unique(number)):
+            asked[row, prepared.named(names[row])] = True
+        rows, index = np.nonzero(asked[number])
+        at = problem[rows]
+    else:
+        at, index = np.nonzero(allowed & np.isin(np.arange(len(candidates)), prepared.ranked))
+        rows = at
+    columns = prepared.many(distinct, at, index) | {"supported": allowed[at, index]}
+    for column, texts in (
+        ("algorithm", [one.name for one in candidates]),
+        ("library", [one.library for one in candidates]),
+    ):
+        columns[column] = np.array(texts, dtype=object)[index]
+    out = _empty(len(members) if named else len(distinct))
+    # Of a row's candidates the fastest stays, of equals the first: what is written last.
+    order = np.argsort(columns["predicted_us"], kind="stable")[::-1]
     for name, values in columns.items():
         out[name][rows[order]] = values[order]
+    return out if named else {name: column[problem] for name, column in out.items()}
 
 
 def _empty(length: int) -> Columns:
