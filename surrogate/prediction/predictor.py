@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, family_of, parse_problem
+from surrogate.features.gpu import Gpu
 from surrogate.prediction.kernel_times import KernelTimes
-from surrogate.prediction.prepared import PreparedSetting, Ranking, SettingCache, TargetDevice
+from surrogate.prediction.prepared import PreparedSetting, Ranking, SettingCache
 from surrogate.prediction.results import (
     Estimate,
     Excluded,
@@ -37,7 +38,7 @@ class Predictor:
         self.bundle = bundle
         self._settings = SettingCache(bundle)
         named = gpu or (next(iter(bundle.fitted_gpus)) if len(bundle.fitted_gpus) == 1 else None)
-        self._target: TargetDevice | None = self._settings.device(named) if named else None
+        self._target: Gpu | None = self._settings.device(named) if named else None
         self._library = library
         if library is not None:
             self._settings.check_library(library)
@@ -55,7 +56,7 @@ class Predictor:
         return self._target.name if self._target else None
 
     @property
-    def target(self) -> TargetDevice:
+    def target(self) -> Gpu:
         """The GPU asked about. Raises `InputError` where none is named."""
         if self._target is None:
             raise InputError(
@@ -71,7 +72,7 @@ class Predictor:
         known = parse_problem(problem, **settings)
         if "math" in settings:
             return known
-        return replace(known, math=family_of(known).default_math(known.dtype, self.target.device))
+        return replace(known, math=family_of(known).default_math(known.dtype, self.target))
 
     @overload
     def predict(  # pyright: ignore[reportOverlappingOverload]

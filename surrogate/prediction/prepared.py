@@ -5,7 +5,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, log
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import Family
-from surrogate.features.gpu import Gpu, canonical, gpu
+from surrogate.features.gpu import Gpu, canonical, gpu, gpus
 from surrogate.features.text import version_number
 from surrogate.prediction.engine import BoosterEngine, Candidate, Engine, Setting, TableEngine, Tf32Engine
 from surrogate.prediction.results import ROOFLINE, Estimate, Excluded
@@ -21,6 +21,7 @@ from surrogate.prediction.specification import TensorCoreEngine, specification_o
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle, Part
+    from surrogate.models.support import Support
 
 ROOFLINE_HALF_WIDTH = log(10.0)
 """Half width in log time of a roofline time: nothing is known but that kernels take up to some ten times as long."""
@@ -35,22 +36,6 @@ MAX_TRAITS = 65_536
 """Distinct traits whose reasons are kept."""
 
 Reasons = tuple[str | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TargetDevice:
-    """A device and its registry name."""
-
-    device: Gpu
-    name: str
-
-    @property
-    def in_registry(self) -> bool:
-        """True where documented rules may ask the registry about it."""
-        try:
-            return gpu(self.name).name == self.name
-        except InputError:
-            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +56,7 @@ class SupportRules:
 
     setting: Setting
     candidates: tuple[Candidate, ...]
-    exact: Mapping[str, float]
-    general: Mapping[str, float]
+    support: "Support"
     rules_gpu: str
     _kept: dict[tuple[int, ...], Reasons] = field(default_factory=dict, repr=False, compare=False)
 
@@ -112,9 +96,9 @@ class SupportRules:
         """Statuses of this GPU and version decide, then those of any, then the library's documentation."""
         s, version = self.setting, dict(self.setting.versions)[library]
         signature = "|".join((library, *s.values, algorithm, *(str(int(trait)) for trait in traits)))
-        share = self.exact.get(f"{signature}|{s.gpu}|{version}")
+        share = self.support.exact.get(f"{signature}|{s.gpu}|{version}")
         where = "" if share is None else f" by {library} {version} on {s.gpu}"
-        overall = self.general.get(signature)
+        overall = self.support.general.get(signature)
         rule = s.family.refusal(library, s.values, algorithm, problem, self.rules_gpu)
         if rule and not where and not s.family.refusal(library, s.values, algorithm, problem, ""):
             return rule  # this GPU's own, of which statuses of other GPUs say nothing
@@ -289,14 +273,15 @@ class SettingCache:
     """The prepared settings of one bundle, each made when it is first asked for."""
 
     bundle: "Bundle"
-    _asked: dict[tuple[Any, ...], PreparedSetting] = field(default_factory=dict, repr=False, compare=False)
-    _prepared: dict[Setting, PreparedSetting] = field(default_factory=dict, repr=False, compare=False)
+    _prepared: dict[tuple[Any, ...], PreparedSetting] = field(default_factory=dict, repr=False, compare=False)
 
-    def device(self, name: str) -> TargetDevice:
-        """A device by any name. Raises `InputError` for one that neither the bundle nor the registry knows."""
+    def device(self, name: str) -> Gpu:
+        """A device by any name, under its registry name where it has one.
+
+        Raises `InputError` for one that neither the bundle nor the registry knows.
+        """
         key = canonical(name)
-        device = self.bundle.devices.get(name) or self.bundle.devices.get(key) or gpu(name)
-        return TargetDevice(device, key)
+        return replace(self.bundle.devices.get(name) or self.bundle.devices.get(key) or gpu(name), name=key)
 
     def prepared(
         self,
@@ -311,23 +296,12 @@ class SettingCache:
         Raises `InputError` for an unknown library, and where none has a candidate.
         """
         asked = (kind, gpu_name, values, library, library_version)
-        if asked not in self._asked:
-            self._asked[asked] = self._competing(*asked)
-        return self._asked[asked]
-
-    def _competing(
-        self,
-        kind: Family,
-        gpu_name: str,
-        values: tuple[str, ...],
-        library: str | None,
-        library_version: str | None,
-    ) -> PreparedSetting:
+        if asked in self._prepared:
+            return self._prepared[asked]
         if library is not None:
             self.check_library(library)
-        names = self._libraries(kind, gpu_name, values) if library is None else (library,)
-        candidates, versions, failure = {}, [], None
-        for name in names:
+        candidates, versions, failures = {}, [], []
+        for name in self._libraries(kind, gpu_name, values) if library is None else (library,):
             version = library_version or self.newest_version(kind, gpu_name, name, values)
             least = self._least_major(gpu_name, name)
             if version_number(version)[0] < least:
@@ -340,21 +314,19 @@ class SettingCache:
                 candidates |= self._candidates(kind, gpu_name, name, values)
                 versions.append((name, version))
             except InputError as error:
-                failure = failure or error
-        if not candidates and failure is not None:
-            raise failure
-        setting = Setting(kind, gpu_name, tuple(versions), values)
-        if setting not in self._prepared:
-            self._prepared[setting] = self._prepare(setting, candidates)
-        return self._prepared[setting]
+                failures.append(error)
+        if not candidates:
+            raise failures[0]
+        prepared = self._prepare(Setting(kind, gpu_name, tuple(versions), values), candidates)
+        self._prepared[asked] = prepared
+        return prepared
 
     def _libraries(self, kind: Family, gpu_name: str, values: tuple[str, ...]) -> tuple[str, ...]:
         """Whose kernels compete on a GPU: those measured on it, else on its vendor's GPUs, else all."""
         pairs = self._measured(kind, gpu_name, values)
-        for gpus in self._alike(gpu_name, self.bundle.part(kind, gpu_name, values)):
-            if here := {library for name, library in pairs if name in gpus}:
-                return tuple(sorted(here))
-        return ()
+        alike = self._alike(gpu_name, self.bundle.part(kind, gpu_name, values))
+        ran = ({library for name, library in pairs if name in gpus} for gpus in alike)
+        return tuple(sorted(next(filter(None, ran), ())))
 
     def all_libraries(
         self, kind: Family, gpu_name: str = "", values: tuple[str, ...] = ()
@@ -388,7 +360,7 @@ class SettingCache:
 
     def _least_major(self, gpu_name: str, library: str) -> int:
         """The library's first major release that runs on the GPU; 0 where any may."""
-        capability = self.device(gpu_name).device.compute_capability
+        capability = self.device(gpu_name).compute_capability
         rows = FIRST_RELEASES.get(library, ())
         return next((major for least, major in rows if capability >= least), 0)
 
@@ -406,8 +378,8 @@ class SettingCache:
 
     def _alike(self, gpu_name: str, part: "Part") -> list[frozenset[str]]:
         """The GPU, each measured one of its architecture (nearest in bandwidth and peak first), its vendor's, all."""
-        own = self.device(gpu_name).device
-        known = {name: self.device(name).device for name in part.domain.gpus if name != gpu_name}
+        own = self.device(gpu_name)
+        known = {name: self.device(name) for name in part.domain.gpus if name != gpu_name}
 
         def distance(name: str) -> float:
             pairs = ((known[name].dram_gbs, own.dram_gbs), (known[name].fp32_tflops, own.fp32_tflops))
@@ -420,21 +392,21 @@ class SettingCache:
 
     def _prepare(self, setting: Setting, known: Mapping[Candidate, bool]) -> PreparedSetting:
         """``known``: the setting's candidates → whether they can be chosen."""
-        kind, target, names = setting.family, self.device(setting.gpu), setting.named
+        kind, device, names = setting.family, self.device(setting.gpu), setting.named
         part = self.bundle.part(kind, setting.gpu, setting.values)
-        math, seen = names.get("math", ""), target.name in part.domain.gpus
+        math, seen = names.get("math", ""), setting.gpu in part.domain.gpus
         mechanism = "" if seen or math == "fma" else kind.tensor_core_mechanism
-        law = specification_of(target.device, names["dtype"]) if mechanism else None
+        law = specification_of(device, names["dtype"]) if mechanism else None
         candidates, able = tuple(known), known.values()
         if law is None:
-            engine = self._engine(setting, target.device, candidates, part)
+            engine = self._engine(setting, device, candidates, part)
         else:
             part = law.instead_of(part)
             candidates = tuple(sorted(known, key=lambda one: one.mechanism != mechanism))
             able = [one.mechanism == mechanism for one in candidates]
-            formula = kind.formula(setting.values, target.device)
+            formula = kind.formula(setting.values, device)
             least_us = np.zeros(len(candidates))
-            engine = TensorCoreEngine(setting, target.device, candidates, formula, least_us, law.law)
+            engine = TensorCoreEngine(setting, device, candidates, formula, least_us, law.law)
         lenders = engine.lenders if isinstance(engine, BoosterEngine) else {}
         tried = {tuple(text.split("|")[1 : len(setting.values) + 2]) for text in part.domain.settings}
         never = {library for library, _ in setting.versions if (library, *setting.values) not in tried}
@@ -446,33 +418,28 @@ class SettingCache:
             if law is None and library in never:
                 own.append(NO_EVIDENCE.format(" ".join(filter(None, (library, *setting.values)))))
             notes[library] = tuple(own)
-        if (
-            law is None
-            and never
-            and target.device.tf32_tflops
-            and (names.get("dtype"), math) == ("fp32", "default")
-        ):
+        if law is None and never and device.tf32_tflops and (names.get("dtype"), math) == ("fp32", "default"):
             plain = setting._replace(
                 values=tuple({**names, "math": "fma"}[name] for name in kind.setting_names)
             )
             engine = Tf32Engine(
                 setting,
-                target.device,
+                device,
                 candidates,
                 engine.formula,
                 engine.least_us,
-                self._engine(plain, target.device, candidates, part),
+                self._engine(plain, device, candidates, part),
                 engine,
                 np.array([kind.has_tensor_kernels(one.mechanism) for one in candidates]),
                 np.array([one.library in never for one in candidates]),
             )
-        rules_gpu = target.name if target.in_registry else ""
+        rules_gpu = setting.gpu if any(one.name == setting.gpu for one in gpus()) else ""
         return PreparedSetting(
             setting,
             candidates,
             tuple(i for i, choosable in enumerate(able) if choosable),
             engine,
-            SupportRules(setting, candidates, part.support.exact, part.support.general, rules_gpu),
+            SupportRules(setting, candidates, part.support, rules_gpu),
             part,
             "model" if seen else "spec",
             1.0 if seen else part.unseen_gpu.factor(math),
@@ -524,10 +491,11 @@ class SettingCache:
         """
         keys = (key.removeprefix(start).split("|") for key in part.support.exact if key.startswith(start))
         ran = {(key[-2], key[0]) for key in keys}
-        for gpus in self._alike(gpu_name, part):
-            if known := {algorithm for name, algorithm in ran if name in gpus}:
-                return [name for name in names if name.partition("|")[0] in known]
-        return names
+        alike = (
+            {algorithm for name, algorithm in ran if name in gpus} for gpus in self._alike(gpu_name, part)
+        )
+        known = next(filter(None, alike), None)
+        return names if known is None else [name for name in names if name.partition("|")[0] in known]
 
 
 def newest(versions: Iterable[str]) -> str:
