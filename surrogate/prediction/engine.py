@@ -6,7 +6,7 @@ problem changes is worked out once per setting.
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,10 +46,9 @@ class Setting(NamedTuple):
         """Name → value of the family's settings."""
         return dict(zip(self.family.setting_names, self.values, strict=True))
 
-    def problems(self, sizes: np.ndarray) -> Any:
-        """The problems of sizes (rows, sizes) as one problem of arrays."""
-        columns = dict(zip(self.family.size_names, sizes.T, strict=True))
-        return self.family.problem(columns, self.named)
+    def problem(self, sizes: Iterable[Any]) -> Any:
+        """The problem of these sizes, each a number; of arrays (rows,) several problems as one."""
+        return self.family.problem(dict(zip(self.family.size_names, sizes, strict=True)), self.named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class Engine(ABC):
 
     def roofline_us(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> np.ndarray:
         """(rows,) the candidate's own roofline time, which stands in where the model says nothing."""
-        terms = self.formula.problem(self.setting.problems(sizes[problem]))
+        terms = self.formula.problem(self.setting.problem(sizes[problem].T))
         kind, out = self.setting.family, np.array(terms.roofline_us, dtype=np.float64)
         if kind.own_roofline:
             place = kind.candidate_names.index(kind.own_roofline)
@@ -334,7 +333,7 @@ class BoosterEngine(Engine):
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The trees' input (rows, columns), rooflines in µs and workspaces (rows,); arguments as of `Engine.many`."""
-        terms = self.formula.problem(self.setting.problems(sizes))
+        terms = self.formula.problem(self.setting.problem(sizes.T))
         shared = len(terms.values)
         values = np.empty((len(sizes), shared), dtype=np.float32)
         for number, column in enumerate(terms.values):

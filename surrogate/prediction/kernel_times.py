@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import exp
 from typing import TYPE_CHECKING, Any
 
-from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, family_of
+from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, Family, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.operators import Operator, stand_ins
 from surrogate.prediction.prepared import PreparedSetting, Ranking, SettingCache
@@ -118,36 +118,30 @@ class KernelTimes:
         if problem.kind not in FAMILY_OF_KIND:  # a layer of which only the traffic is known
             return None
         kind = family_of(problem)
-        key = (kind, kind.setting_of(problem), _batched(problem))
+        # What decides which kinds stand in: the setting, and whether there is a batch.
+        key = (kind, kind.setting_of(problem), getattr(problem, "batch", 1) > 1)
         if key not in self._chosen:
             self._chosen[key] = self._most_evidence(problem, target)
         return self._chosen[key]
 
     def _most_evidence(self, problem: AnyProblem, target: Gpu) -> tuple[int, PreparedSetting] | None:
         """The nearest that was measured in earnest on this GPU, else on any, by the library of most rows."""
-        best: tuple[tuple[bool, bool, int, int], int, AnyProblem, str] | None = None
+        known: list[tuple[tuple[bool, bool, int, int], tuple[Family, tuple[str, ...], str]]] = []
         for place, like in enumerate(stand_ins(problem)):
             kind = family_of(like)
             if kind.name not in self._bundle.parts:
                 continue
             values = kind.setting_of(like)
             part = self._bundle.part(kind, target.name, values)
-            for library in self._settings.all_libraries(kind, target.name, values):
-                if library != (self._library or library):
-                    continue
+            libraries = self._settings.all_libraries(kind, target.name, values)
+            for library in libraries if self._library is None else {self._library} & {*libraries}:
                 reference = part.domain.reference_key(library, values)
                 overall = part.row_counts.get(reference, 0)
                 here = part.row_counts.get(f"{target.name}|{reference}", 0)
-                evidence = (here >= EARNEST_ROWS, overall >= EARNEST_ROWS, -place, overall)
-                if overall and (best is None or evidence > best[0]):
-                    best = evidence, place, like, library
-        if best is None:
+                if overall:
+                    evidence = (here >= EARNEST_ROWS, overall >= EARNEST_ROWS, -place, overall)
+                    known.append((evidence, (kind, values, library)))
+        if not known:
             return None
-        _, place, like, library = best
-        kind = family_of(like)
-        return place, self._settings.prepared(kind, target.name, kind.setting_of(like), library)
-
-
-def _batched(problem: AnyProblem) -> bool:
-    """What of the sizes decides which kinds stand in."""
-    return getattr(problem, "batch", 1) > 1
+        evidence, (kind, values, library) = max(known, key=lambda entry: entry[0])
+        return -evidence[2], self._settings.prepared(kind, target.name, values, library)

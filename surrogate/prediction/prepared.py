@@ -67,7 +67,7 @@ class SupportRules:
 
     def allowed(self, sizes: np.ndarray) -> np.ndarray:
         """(problems, candidates) True where the library is expected to run it; ``sizes`` (problems, sizes)."""
-        traits = self.setting.family.traits(self.setting.problems(sizes)) if len(sizes) else ()
+        traits = self.setting.family.traits(self.setting.problem(sizes.T)) if len(sizes) else ()
         # Problems of equal traits get one code: columns are joined one by one, so that codes stay small.
         code = np.zeros(len(sizes), dtype=np.int64)
         for column in traits:
@@ -76,13 +76,9 @@ class SupportRules:
             if code.max() > 2**30:
                 code = np.unique(code, return_inverse=True)[1]
         _, first, code = np.unique(code, return_index=True, return_inverse=True)
-        known = [self.of(self._problem(row)) for row in sizes[first].tolist()]
+        known = [self.of(self.setting.problem(row)) for row in sizes[first].tolist()]
         table = np.array([[reason is None for reason in reasons] for reasons in known], dtype=bool)
         return table.reshape(len(first), len(self.candidates))[code]
-
-    def _problem(self, sizes: Sequence[int]) -> Any:
-        kind = self.setting.family
-        return kind.problem(dict(zip(kind.size_names, sizes, strict=True)), self.setting.named)
 
     def _decide(self, traits: tuple[Any, ...], problem: Any) -> Reasons:
         names = [(candidate.library, candidate.algorithm) for candidate in self.candidates]
@@ -397,13 +393,13 @@ class SettingCache:
         math, seen = names.get("math", ""), setting.gpu in part.domain.gpus
         mechanism = "" if seen or math == "fma" else kind.tensor_core_mechanism
         law = specification_of(device, names["dtype"]) if mechanism else None
-        candidates, able = tuple(known), known.values()
+        candidates, choosable = tuple(known), known.values()
         if law is None:
             engine = self._engine(setting, device, candidates, part)
         else:
             part = law.instead_of(part)
             candidates = tuple(sorted(known, key=lambda one: one.mechanism != mechanism))
-            able = [one.mechanism == mechanism for one in candidates]
+            choosable = [one.mechanism == mechanism for one in candidates]
             formula = kind.formula(setting.values, device)
             least_us = np.zeros(len(candidates))
             engine = TensorCoreEngine(setting, device, candidates, formula, least_us, law.law)
@@ -418,26 +414,19 @@ class SettingCache:
             if law is None and library in never:
                 own.append(NO_EVIDENCE.format(" ".join(filter(None, (library, *setting.values)))))
             notes[library] = tuple(own)
-        if law is None and never and device.tf32_tflops and (names.get("dtype"), math) == ("fp32", "default"):
-            plain = setting._replace(
-                values=tuple({**names, "math": "fma"}[name] for name in kind.setting_names)
-            )
-            engine = Tf32Engine(
-                setting,
-                device,
-                candidates,
-                engine.formula,
-                engine.least_us,
-                self._engine(plain, device, candidates, part),
-                engine,
-                np.array([kind.has_tensor_kernels(one.mechanism) for one in candidates]),
-                np.array([one.library in never for one in candidates]),
-            )
+        tf32 = device.tf32_tflops and (names.get("dtype"), math) == ("fp32", "default")
+        if law is None and never and tf32:
+            values = tuple({**names, "math": "fma"}[name] for name in kind.setting_names)
+            plain = self._engine(setting._replace(values=values), device, candidates, part)
+            able = np.array([kind.has_tensor_kernels(one.mechanism) for one in candidates])
+            unseen = np.array([one.library in never for one in candidates])
+            shared = (setting, device, candidates, engine.formula, engine.least_us)
+            engine = Tf32Engine(*shared, plain, engine, able, unseen)
         rules_gpu = setting.gpu if any(one.name == setting.gpu for one in gpus()) else ""
         return PreparedSetting(
             setting,
             candidates,
-            tuple(i for i, choosable in enumerate(able) if choosable),
+            tuple(np.flatnonzero([*choosable]).tolist()),
             engine,
             SupportRules(setting, candidates, part.support, rules_gpu),
             part,

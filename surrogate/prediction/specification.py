@@ -66,6 +66,6 @@ class TensorCoreEngine(Engine):
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """As `Engine.many`."""
-        sized = self.formula.problem(self.setting.problems(sizes)).sized
+        sized = self.formula.problem(self.setting.problem(sizes.T)).sized
         time_us = self.law.convolution_us(sized, self.device, self.setting.named["dtype"])
         return time_us[problem], np.zeros(len(index))
