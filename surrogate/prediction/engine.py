@@ -309,7 +309,7 @@ class BoosterEngine(Engine):
         x[:, shared:-2] = np.fromiter(own, np.float32, len(own)).reshape(len(wanted), -1)
         index = np.array(wanted)
         if self.measured is None:
-            log_correction = self._log_terms(x, index, self.trees.scores(x, shared))
+            log_correction = self._log_terms(x, index)
         else:
             sizes = np.array([kind.sizes_of(problem)] * len(wanted))
             log_correction = self._near(self.measured, sizes, np.zeros(len(wanted), dtype=int), x, index)
@@ -323,8 +323,7 @@ class BoosterEngine(Engine):
             return np.empty(0), np.empty(0)
         x, roofline_us, workspace = self._inputs(sizes, problem, index)
         if self.measured is None:
-            score = self.trees.scores(x, len(self.setting.family.problem_names), problem)
-            log_correction = self._log_terms(x, index, score)
+            log_correction = self._log_terms(x, index, problem)
         else:
             log_correction = self._near(self.measured, sizes[problem], problem, x, index)
         return self._times(x, index, roofline_us, log_correction), workspace
@@ -351,9 +350,13 @@ class BoosterEngine(Engine):
                 workspace[rows] = bytes_needed
         return x, terms.roofline_us[problem], workspace
 
-    def _log_terms(self, x: np.ndarray, candidate: np.ndarray, score: np.ndarray) -> np.ndarray:
-        """(rows,) log(time / base) of the sums of the trees (rows,), of rows of the ``candidate`` (rows,) positions."""
-        log_correction = score.astype(np.float64)
+    def _log_terms(
+        self, x: np.ndarray, candidate: np.ndarray, problem: np.ndarray | None = None
+    ) -> np.ndarray:
+        """(rows,) log(time / base) by the terms, of rows of the ``candidate`` (rows,) positions; ``problem`` (rows,) as
+        of `ReadyTrees.scores`."""
+        shared = len(self.setting.family.problem_names)
+        log_correction = self.trees.scores(x, shared, problem).astype(np.float64)
         if self.times.trend is not None:
             log_correction += self.times.trend.outside(x[:, self.trend_places], self.trend_ranges[candidate])
         return log_correction
@@ -362,7 +365,7 @@ class BoosterEngine(Engine):
         self, measured: "Measured", sizes: np.ndarray, problem: np.ndarray, x: np.ndarray, index: np.ndarray
     ) -> np.ndarray:
         """(rows,) log(time / base) at ``sizes`` (rows, sizes): by what was measured, else by the terms alone."""
-        known, shared = np.flatnonzero(self.codes[index] >= 0), len(self.setting.family.problem_names)
+        known = np.flatnonzero(self.codes[index] >= 0)
         own = index[known]
         library = np.array([self.candidates[i].library for i in own.tolist()], dtype=object)
 
@@ -377,8 +380,7 @@ class BoosterEngine(Engine):
                 more, _, _ = self._inputs(places, group_of, own[owner])
                 design = np.concatenate([design, more])
                 group = np.concatenate([group, group_of + group.max() + 1])
-            scores = self.trees.scores(design, shared, group)
-            return design, self._log_terms(design, candidate, scores)
+            return design, self._log_terms(design, candidate, group)
 
         residual = self.residual.scores if self.residual else None
         codes, kind = self.codes[own], self.setting.family
@@ -388,9 +390,7 @@ class BoosterEngine(Engine):
         log_correction = np.empty(len(index))
         log_correction[known] = near
         rest = np.flatnonzero(self.codes[index] < 0)
-        log_correction[rest] = self._log_terms(
-            x[rest], index[rest], self.trees.scores(x[rest], shared, problem[rest])
-        )
+        log_correction[rest] = self._log_terms(x[rest], index[rest], problem[rest])
         return log_correction
 
     def _times(

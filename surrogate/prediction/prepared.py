@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, log
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -180,7 +181,7 @@ class PreparedSetting:
             if not 0.0 < time_us < inf:
                 time_us, half, source = self._stand_in(problem, i, time_us), ROOFLINE_HALF_WIDTH, ROOFLINE
             estimates.append(Estimate(self.candidates[i], time_us, half, int(workspace), source))
-        estimates.sort(key=_by_time)
+        estimates.sort(key=attrgetter("time_us"))
         return Ranking(tuple(estimates), self._refused(reasons), distances)
 
     def _refused(self, reasons: Reasons) -> tuple[Excluded, ...]:
@@ -200,13 +201,14 @@ class PreparedSetting:
         return float(self.engine.roofline_us(sizes, np.zeros(1, dtype=int), np.array([candidate]))[0])
 
     def named(self, name: str) -> list[int]:
-        """Where candidates of this name stand, one at most for each library.
+        """Where candidates of this name stand: the first of each library.
 
         Raises `InputError`, with the nearest names, where none does.
         """
         names = [candidate.name for candidate in self.candidates]
         if name in names:
-            return [i for i, known in enumerate(names) if known == name]
+            places = [i for i, known in enumerate(names) if known == name]
+            return sorted({self.candidates[i].library: i for i in reversed(places)}.values())
         told = " ".join(filter(None, (self.setting.versions[0][0], self.setting.values[0])))
         raise InputError(
             f"algorithm {name!r} is none of {told}; known: {', '.join(names)}{nearest(name, names)}"
@@ -490,10 +492,6 @@ class SettingCache:
 def newest(versions: Iterable[str]) -> str:
     """The newest of some versions, "" of none."""
     return max(versions, key=lambda version: (version_number(version), version), default="")
-
-
-def _by_time(estimate: Estimate) -> float:
-    return estimate.time_us
 
 
 def _check_unknown(time_us: np.ndarray) -> None:

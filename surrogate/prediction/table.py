@@ -139,11 +139,8 @@ def _predict_setting(
         at, index = np.nonzero(allowed & np.isin(np.arange(len(candidates)), prepared.ranked))
         rows = at
     columns = prepared.many(distinct, at, index) | {"supported": allowed[at, index]}
-    for column, texts in (
-        ("algorithm", [one.name for one in candidates]),
-        ("library", [one.library for one in candidates]),
-    ):
-        columns[column] = np.array(texts, dtype=object)[index]
+    columns["algorithm"] = np.array([one.name for one in candidates], dtype=object)[index]
+    columns["library"] = np.array([one.library for one in candidates], dtype=object)[index]
     out = _empty(len(members) if named else len(distinct))
     # Of a row's candidates the fastest stays, of equals the first: what is written last.
     order = np.argsort(columns["predicted_us"], kind="stable")[::-1]
