@@ -67,13 +67,12 @@ class Lines(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured with some candidates on one ``gpu``, found by the keys of `Lines`.
+    """What was measured with some candidates, each on one GPU, found by the keys of `Lines`.
 
     ``codes`` of the candidates; ``keys`` (places,) ascending and ``values`` (places,) of all directions; ``ticked``
     positions of the sizes that tables measure at a few values, and those in ``ticks``, ascending (see `_ticks`).
     """
 
-    gpu: str
     codes: np.ndarray
     lines: Lines
     keys: np.ndarray
@@ -141,17 +140,15 @@ class GridPart:
         median = (steps[starts + last // 2] + steps[starts + (last + 1) // 2]) / 2
         return cls(keys[starts, 0], keys[starts, 1:], median.astype(np.float32) * STEP)
 
-    def measured(self, gpu: str, codes: np.ndarray, lines: Lines, ticked: list[int]) -> Measured:
-        """The rows of these codes on the ``gpu``, along ``lines``; ``ticked`` as in `Measured`."""
-        own = np.flatnonzero(np.isin(self.codes, codes))
-        mine, sizes = self.codes[own], self.sizes[own]
-        starts = range(0, len(own), CHUNK_ROWS)
-        parts = [lines.keys(mine[i : i + CHUNK_ROWS], sizes[i : i + CHUNK_ROWS]) for i in starts]
+    def measured(self, lines: Lines, ticked: list[int]) -> Measured:
+        """The rows along ``lines``; ``ticked`` as in `Measured`."""
+        starts = range(0, len(self.codes), CHUNK_ROWS)
+        parts = [lines.keys(self.codes[i : i + CHUNK_ROWS], self.sizes[i : i + CHUNK_ROWS]) for i in starts]
         keys = np.concatenate(parts).ravel()
         order = np.argsort(keys, kind="stable")
-        values = self.values[own][order // len(lines.leading)]
-        ticks = np.unique(_ticks(mine, sizes[:, ticked]))
-        return Measured(gpu, np.unique(mine), lines, keys[order], values, ticked, ticks)
+        values = self.values[order // len(lines.leading)]
+        ticks = np.unique(_ticks(self.codes, self.sizes[:, ticked]))
+        return Measured(np.unique(self.codes), lines, keys[order], values, ticked, ticks)
 
     def to_bytes(self, names: Sequence[str]) -> bytes:
         """A parquet file; ``names`` of the sizes."""
@@ -195,22 +192,30 @@ class Grid:
         codes = [self.labels.get(label(values, candidate), -1) for candidate in candidates]
         return np.array(codes, dtype=np.int64)
 
-    def measured(self, kind: Family, gpu: str, codes: np.ndarray | None = None) -> Measured | None:
-        """What was measured with candidates ``codes``, by default all, on a GPU; None where nothing was.
-
-        Raises `InputError` where the stored rows are damaged.
-        """
-        if gpu not in self.packed:
-            return None
+    def rows(self, gpu: str) -> GridPart:
+        """All that was measured on a GPU of ``packed``. Raises `InputError` where the stored rows are damaged."""
         if gpu not in self._opened:
             try:
                 self._opened[gpu] = GridPart.from_bytes(self.packed[gpu])
             except (OSError, ValueError) as error:
                 raise InputError(f"the bundle's measured times of {gpu} are damaged ({error})") from None
-        part, names = self._opened[gpu], kind.size_names
-        known = np.unique(part.codes) if codes is None else codes[np.isin(codes, part.codes)]
-        ticked = [names.index(name) for name in kind.ticks]
-        return part.measured(gpu, known, Lines.of(self.lines, names), ticked) if len(known) else None
+        return self._opened[gpu]
+
+    def lender(self, gpus: Sequence[str], codes: np.ndarray) -> str | None:
+        """The first of the GPUs on which any of the candidates ``codes`` was measured."""
+        known = (gpu for gpu in gpus if gpu in self.packed)
+        return next((gpu for gpu in known if np.isin(codes, self.rows(gpu).codes).any()), None)
+
+    def measured(self, kind: Family, lent: Mapping[str, np.ndarray | None]) -> Measured:
+        """What was measured on each of ``packed``'s GPUs with candidates of these codes (None: with all)."""
+        parts = []
+        for gpu, codes in lent.items():
+            part = self.rows(gpu)
+            own = slice(None) if codes is None else np.flatnonzero(np.isin(part.codes, codes))
+            parts.append((part.codes[own], part.sizes[own], part.values[own]))
+        ticked = [kind.size_names.index(name) for name in kind.ticks]
+        joined = GridPart(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return joined.measured(Lines.of(self.lines, kind.size_names), ticked)
 
 
 def label(values: Sequence[str], candidate: str) -> str:

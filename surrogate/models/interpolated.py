@@ -105,7 +105,7 @@ class InterpolatedTerms(TimeModel):
             if not (device == gpu).any():
                 continue
             if gpu not in self._measured:
-                self._measured[gpu] = self.grid_.measured(rows.family, gpu)
+                self._measured[gpu] = self.grid_.measured(rows.family, {gpu: None})
             measured = self._measured[gpu]
             own = np.flatnonzero((device == gpu) & np.isin(codes, measured.codes))
             if len(own):

@@ -6,7 +6,7 @@ problem changes is worked out once per setting.
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,23 +31,24 @@ VERSION_COLUMN = "library_version"
 
 
 class Setting(NamedTuple):
-    """Everything about a question but the sizes. ``gpu`` by its registry name; ``values`` of `Family.setting_names`."""
+    """Everything about a question but the sizes. ``gpu`` by its registry name; ``values`` of `Family.setting_names`.
+
+    ``versions`` are the libraries whose kernels compete, each with its version.
+    """
 
     family: Family
     gpu: str
-    library: str
-    library_version: str
+    versions: tuple[tuple[str, str], ...]
     values: tuple[str, ...]
 
-    def columns(self) -> dict[str, str]:
-        """A dataset's columns of the setting."""
-        named = dict(zip(self.family.setting_names, self.values, strict=True))
-        return {"gpu": self.gpu, "library": self.library, "library_version": self.library_version, **named}
+    @property
+    def named(self) -> dict[str, str]:
+        """Name → value of the family's settings."""
+        return dict(zip(self.family.setting_names, self.values, strict=True))
 
-    def problems(self, sizes: np.ndarray) -> Any:
-        """The problems of sizes (rows, sizes) as one problem of arrays."""
-        columns = dict(zip(self.family.size_names, sizes.T, strict=True))
-        return self.family.problem(columns, dict(zip(self.family.setting_names, self.values, strict=True)))
+    def problem(self, sizes: Iterable[Any]) -> Any:
+        """The problem of these sizes, each a number; of arrays (rows,) several problems as one."""
+        return self.family.problem(dict(zip(self.family.size_names, sizes, strict=True)), self.named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,8 @@ class Engine(ABC):
     device: Gpu
     candidates: tuple[Candidate, ...]
     formula: Formula
-    least_us: float
-    """No time is below it: launch and tail of the shortest kernels."""
+    least_us: np.ndarray
+    """(candidates,) No time is below it: launch and tail of the shortest kernels."""
 
     def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
         """Of the candidates at ``wanted``, for one problem."""
@@ -102,7 +103,7 @@ class Engine(ABC):
 
     def roofline_us(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> np.ndarray:
         """(rows,) the candidate's own roofline time, which stands in where the model says nothing."""
-        terms = self.formula.problem(self.setting.problems(sizes[problem]))
+        terms = self.formula.problem(self.setting.problem(sizes[problem].T))
         kind, out = self.setting.family, np.array(terms.roofline_us, dtype=np.float64)
         if kind.own_roofline:
             place = kind.candidate_names.index(kind.own_roofline)
@@ -110,7 +111,7 @@ class Engine(ABC):
                 rows = np.flatnonzero(index == candidate)
                 columns, _ = self.own(_taken(terms, rows), candidate)
                 out[rows] *= np.exp2(columns[place])
-        return np.maximum(out, self.least_us)
+        return np.maximum(out, self.least_us[index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,34 +129,38 @@ class TableEngine(Engine):
         from surrogate.dataset.rows import rows_of
 
         kind = self.setting.family
-        frame = pd.DataFrame(sizes[problem], columns=list(kind.size_names)).assign(**self.setting.columns())
-        frame["algorithm"] = [self.candidates[i].algorithm for i in index]
-        if any(candidate.solver for candidate in self.candidates):
-            frame["solver"] = [self.candidates[i].solver for i in index]
+        frame = pd.DataFrame(sizes[problem], columns=list(kind.size_names))
+        frame = frame.assign(gpu=self.setting.gpu, **self.setting.named)
+        for name in ("library", "algorithm", "solver"):
+            frame[name] = [getattr(self.candidates[i], name) for i in index]
+        frame["library_version"] = frame["library"].map(dict(self.setting.versions))
+        if not any(candidate.solver for candidate in self.candidates):
+            del frame["solver"]
         rows = rows_of(frame, kind, {self.setting.gpu: self.device})
-        return np.maximum(self.model.predict(rows), self.least_us), rows.workspace_bytes
+        return np.maximum(self.model.predict(rows), self.least_us[index]), rows.workspace_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Tf32Engine(Engine):
     """fp32 where TF32 is allowed and was never measured: candidates with tensor-core kernels take the shorter time.
 
-    ``plain`` gives times by multiply-adds, ``tensor`` times at TF32's peak; ``able`` (candidates,) says who has both.
+    ``plain`` gives times by multiply-adds, ``tensor`` times at TF32's peak; ``able`` (candidates,) says who has both,
+    ``unseen`` (candidates,) whose library was never measured so.
     """
 
     plain: Engine
     tensor: Engine
     able: np.ndarray
+    unseen: np.ndarray
 
     def many(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """As `Engine.many`."""
-        times_us, workspace = self.plain.many(sizes, problem, index)
-        rows = np.flatnonzero(self.able[index])
-        tensor_us = self.tensor.many(sizes, problem[rows], index[rows])[0]
-        times_us[rows] = np.minimum(times_us[rows], tensor_us)
-        return times_us, workspace
+        plain_us, workspace = self.plain.many(sizes, problem, index)
+        tensor_us = self.tensor.many(sizes, problem, index)[0]
+        faster_us = np.where(self.able[index], np.minimum(plain_us, tensor_us), plain_us)
+        return np.where(self.unseen[index], faster_us, tensor_us), workspace
 
 
 class ReadyTrees:
@@ -195,19 +200,20 @@ class ReadyTrees:
 class BoosterEngine(Engine):
     """Boosted trees made ready for one setting, and what was measured in it.
 
-    A row of the trees' input holds the problem's columns, the candidate's own, and the candidate's code, which is all
-    of ``template`` (candidates, columns) that is not zero. ``trend_places`` (terms,) says where in a row the trend's
-    terms stand, and ``trend_ranges`` (candidates, 2, terms) outside which values it counts on this GPU.
-    ``correction_row`` (columns,) are the columns that a calibration's correction sees, where the setting decides them;
-    the others are at ``correction_places`` of a row (−1: decided). ``codes`` (candidates,) are those of ``measured``,
-    −1 where a candidate was not measured; ``residual`` corrects what is interpolated.
+    A row of the trees' input holds the problem's columns, the candidate's own, its library's version and its code;
+    these two are all of ``template`` (candidates, columns) that is not zero. ``call_us`` (candidates,).
+    ``trend_places`` (terms,) says where in a row the trend's terms stand, and ``trend_ranges`` (candidates, 2, terms)
+    outside which values it counts on this GPU. ``correction_row`` (columns,) are the columns that a calibration's
+    correction sees, where the setting decides them; the others are at ``correction_places`` of a row (−1: decided).
+    ``codes`` (candidates,) are those of ``measured``, −1 where a candidate was not measured; ``residual`` corrects what
+    is interpolated. ``lenders``: library → the GPU on which what counts as measured was.
     """
 
     times: BoostedTimes
     trees: ReadyTrees
     template: np.ndarray
     own_column: int
-    call_us: float
+    call_us: np.ndarray
     trend_places: list[int]
     trend_ranges: np.ndarray
     correction: "Correction | None"
@@ -216,6 +222,7 @@ class BoosterEngine(Engine):
     measured: "Measured | None" = None
     codes: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     residual: ReadyTrees | None = None
+    lenders: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -224,22 +231,25 @@ class BoosterEngine(Engine):
         device: Gpu,
         candidates: tuple[Candidate, ...],
         times: BoostedTimes,
-        least_us: float,
+        least_us: np.ndarray,
         siblings: Sequence[str] = (),
     ) -> "BoosterEngine":
         """The model's trees with everything cut out that the setting decides.
 
-        Where nothing was measured in the setting on the GPU, the first of its ``siblings`` with measurements lends its
-        time / base.
+        Where nothing was measured in the setting with a library on the GPU, the first of its ``siblings`` with
+        measurements lends its time / base.
         """
         kind, formula = setting.family, setting.family.formula(setting.values, device)
         constant = dict(zip(kind.constant_names, map(float, formula.constant), strict=True))
-        constant[VERSION_COLUMN] = version_column(setting.library_version)
+        versions = {library: version_column(version) for library, version in setting.versions}
         column = {name: number for number, name in enumerate(times.columns)}
-        varying = (*kind.problem_names, *kind.candidate_names)
+        varying = (*kind.problem_names, *kind.candidate_names, VERSION_COLUMN)
         places = [*(column.get(name, -1) for name in varying), len(times.columns)]
+        if len(versions) == 1:
+            constant[VERSION_COLUMN], places[-2] = versions[setting.versions[0][0]], -1
         decided = {column[name]: value for name, value in constant.items() if name in column}
         template = np.zeros((len(candidates), len(varying) + 1), dtype=np.float32)
+        template[:, -2] = [versions[candidate.library] for candidate in candidates]
         template[:, -1] = [times.codes.get(candidate.key, np.nan) for candidate in candidates]
         trend_places, trend_ranges = [], np.empty(0)
         if times.trend:
@@ -260,7 +270,7 @@ class BoosterEngine(Engine):
             ReadyTrees(lambda: times.trees, places, decided),
             template,
             varying.index(kind.own_roofline) if kind.own_roofline else -1,
-            times.call_cost_us(setting.gpu, setting.library),
+            np.array([times.call_cost_us(setting.gpu, c.library) for c in candidates]),
             trend_places,
             trend_ranges,
             correction,
@@ -271,14 +281,18 @@ class BoosterEngine(Engine):
         if near is None:
             return engine
         codes = near.grid.codes(setting.values, [candidate.key for candidate in candidates])
-        on = (near.grid.measured(kind, name, codes) for name in (setting.gpu, *siblings))
-        measured = next(filter(None, on), None)
-        if measured is None:
+        owner, lenders, lent = np.array([candidate.library for candidate in candidates]), {}, {}
+        for library in versions:
+            own = codes[owner == library]
+            if name := near.grid.lender((setting.gpu, *siblings), own):
+                lenders[library], lent[name] = name, np.append(lent.get(name, own[:0]), own)
+        if not lent:
             return engine
+        measured = near.grid.measured(kind, lent)
         more = range(places[-1] + 1, places[-1] + 2 + 2 * len(near.grid.lines))
         residual = ReadyTrees(lambda: near.trees, [*places, *more], decided) if near.stored else None
         codes = np.where(np.isin(codes, measured.codes), codes, -1)
-        return replace(engine, measured=measured, codes=codes, residual=residual)
+        return replace(engine, measured=measured, codes=codes, residual=residual, lenders=lenders)
 
     def one(self, problem: Any, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
         """As `Engine.one`."""
@@ -292,10 +306,10 @@ class BoosterEngine(Engine):
             columns, bytes_needed = self.own(terms, candidate)
             own += columns
             workspace.append(bytes_needed)
-        x[:, shared:-1] = np.fromiter(own, np.float32, len(own)).reshape(len(wanted), -1)
+        x[:, shared:-2] = np.fromiter(own, np.float32, len(own)).reshape(len(wanted), -1)
         index = np.array(wanted)
         if self.measured is None:
-            log_correction = self._log_terms(x, index, self.trees.scores(x, shared))
+            log_correction = self._log_terms(x, index)
         else:
             sizes = np.array([kind.sizes_of(problem)] * len(wanted))
             log_correction = self._near(self.measured, sizes, np.zeros(len(wanted), dtype=int), x, index)
@@ -309,8 +323,7 @@ class BoosterEngine(Engine):
             return np.empty(0), np.empty(0)
         x, roofline_us, workspace = self._inputs(sizes, problem, index)
         if self.measured is None:
-            score = self.trees.scores(x, len(self.setting.family.problem_names), problem)
-            log_correction = self._log_terms(x, index, score)
+            log_correction = self._log_terms(x, index, problem)
         else:
             log_correction = self._near(self.measured, sizes[problem], problem, x, index)
         return self._times(x, index, roofline_us, log_correction), workspace
@@ -319,14 +332,14 @@ class BoosterEngine(Engine):
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The trees' input (rows, columns), rooflines in µs and workspaces (rows,); arguments as of `Engine.many`."""
-        terms = self.formula.problem(self.setting.problems(sizes))
+        terms = self.formula.problem(self.setting.problem(sizes.T))
         shared = len(terms.values)
         values = np.empty((len(sizes), shared), dtype=np.float32)
         for number, column in enumerate(terms.values):
             values[:, number] = column
         x = np.empty((len(index), self.template.shape[1]), dtype=np.float32)
         x[:, :shared] = values[problem]
-        x[:, -1] = self.template[index, -1]
+        x[:, -2:] = self.template[index, -2:]
         workspace = np.zeros(len(index))
         if self.setting.family.candidate_names:
             for candidate in np.unique(index).tolist():
@@ -337,9 +350,13 @@ class BoosterEngine(Engine):
                 workspace[rows] = bytes_needed
         return x, terms.roofline_us[problem], workspace
 
-    def _log_terms(self, x: np.ndarray, candidate: np.ndarray, score: np.ndarray) -> np.ndarray:
-        """(rows,) log(time / base) of the sums of the trees (rows,), of rows of the ``candidate`` (rows,) positions."""
-        log_correction = score.astype(np.float64)
+    def _log_terms(
+        self, x: np.ndarray, candidate: np.ndarray, problem: np.ndarray | None = None
+    ) -> np.ndarray:
+        """(rows,) log(time / base) by the terms, of rows of the ``candidate`` (rows,) positions; ``problem`` (rows,) as
+        of `ReadyTrees.scores`."""
+        shared = len(self.setting.family.problem_names)
+        log_correction = self.trees.scores(x, shared, problem).astype(np.float64)
         if self.times.trend is not None:
             log_correction += self.times.trend.outside(x[:, self.trend_places], self.trend_ranges[candidate])
         return log_correction
@@ -349,7 +366,8 @@ class BoosterEngine(Engine):
     ) -> np.ndarray:
         """(rows,) log(time / base) at ``sizes`` (rows, sizes): by what was measured, else by the terms alone."""
         known = np.flatnonzero(self.codes[index] >= 0)
-        own, library = index[known], np.full(len(known), self.setting.library, dtype=object)
+        own = index[known]
+        library = np.array([self.candidates[i].library for i in own.tolist()], dtype=object)
 
         def terms(same: np.ndarray, owner: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             design, candidate, group = (
@@ -362,8 +380,7 @@ class BoosterEngine(Engine):
                 more, _, _ = self._inputs(places, group_of, own[owner])
                 design = np.concatenate([design, more])
                 group = np.concatenate([group, group_of + group.max() + 1])
-            scores = self.trees.scores(design, x.shape[1] - 1, group)
-            return design, self._log_terms(design, candidate, scores)
+            return design, self._log_terms(design, candidate, group)
 
         residual = self.residual.scores if self.residual else None
         codes, kind = self.codes[own], self.setting.family
@@ -373,9 +390,7 @@ class BoosterEngine(Engine):
         log_correction = np.empty(len(index))
         log_correction[known] = near
         rest = np.flatnonzero(self.codes[index] < 0)
-        log_correction[rest] = self._log_terms(
-            x[rest], index[rest], self.trees.scores(x[rest], x.shape[1] - 1, problem[rest])
-        )
+        log_correction[rest] = self._log_terms(x[rest], index[rest], problem[rest])
         return log_correction
 
     def _times(
@@ -385,12 +400,12 @@ class BoosterEngine(Engine):
         base_us = roofline_us
         if self.times.own_weight and self.own_column >= 0:
             base_us = base_us * np.exp2(self.times.own_weight * x[:, self.own_column].astype(np.float64))
-        time_us = (base_us + self.call_us) * np.exp(log_correction)
+        time_us = (base_us + self.call_us[candidate]) * np.exp(log_correction)
         if self.correction is not None:
             seen = np.where(self.correction_places < 0, self.correction_row, x[:, self.correction_places])
             keys = np.array([self.candidates[i].key for i in candidate])
             time_us *= np.exp(self.correction.log_factor(seen, keys, time_us))
-        return np.maximum(time_us, self.least_us)
+        return np.maximum(time_us, self.least_us[candidate])
 
 
 def _taken(terms: ProblemTerms, rows: np.ndarray) -> ProblemTerms:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from math import exp
 from typing import TYPE_CHECKING, Any
 
-from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, family_of
+from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, Family, family_of
+from surrogate.features.gpu import Gpu
 from surrogate.features.operators import Operator, stand_ins
-from surrogate.prediction.prepared import PreparedSetting, Ranking, SettingCache, TargetDevice
+from surrogate.prediction.prepared import PreparedSetting, Ranking, SettingCache
 from surrogate.prediction.results import ROOFLINE, SPEC, KernelTime
 from surrogate.prediction.specification import specification_of
 
@@ -33,38 +34,37 @@ class KernelTimes:
         self._answers: dict[AnyProblem, KernelTime] = {}
         self._chosen: dict[tuple[Any, ...], tuple[int, PreparedSetting] | None] = {}
 
-    def of(self, problems: Sequence[AnyProblem], target: TargetDevice) -> list[KernelTime]:
+    def of(self, problems: Sequence[AnyProblem], target: Gpu) -> list[KernelTime]:
         """One answer for each problem, in order; equal ones are computed once, those of a setting together."""
         if len(self._answers) > REMEMBERED:
             self._answers.clear()
-        by_setting: dict[int, tuple[PreparedSetting, list[tuple[AnyProblem, AnyProblem]]]] = {}
+        by_setting: dict[PreparedSetting, list[tuple[AnyProblem, AnyProblem]]] = {}
         for problem in dict.fromkeys(problems):
             if problem in self._answers:
                 continue
             chosen = self._choice(problem, target)
             if (answer := self._by_law(problem, chosen, target)) is not None:
                 self._answers[problem] = answer
-                continue
-            if chosen is None:
+            elif chosen is None:
                 self._answers[problem] = self._by_roofline(problem, target)
-                continue
-            place, prepared = chosen
-            pairs = by_setting.setdefault(id(prepared), (prepared, []))[1]
-            pairs.append((problem, stand_ins(problem)[place]))
-        for prepared, pairs in by_setting.values():
+            else:
+                place, prepared = chosen
+                by_setting.setdefault(prepared, []).append((problem, stand_ins(problem)[place]))
+        for prepared, pairs in by_setting.items():
             rankings = prepared.rank_many([like for _, like in pairs])
             for (problem, like), ranking in zip(pairs, rankings, strict=True):
-                answer = self._by_roofline(problem, target)
                 if ranking.estimates and ranking.estimates[0].source != ROOFLINE:
-                    answer = self._kernel(prepared, problem, like, ranking)
-                self._answers[problem] = answer
+                    self._answers[problem] = self._kernel(prepared, problem, like, ranking)
+                else:
+                    self._answers[problem] = self._by_roofline(problem, target)
         return [self._answers[problem] for problem in problems]
 
     def _kernel(
         self, prepared: PreparedSetting, problem: AnyProblem, like: AnyProblem, ranking: Ranking
     ) -> KernelTime:
         """The best candidate's time without its launch; the interval keeps its width, but holds the time."""
-        gpu, library, best = prepared.setting.gpu, prepared.setting.library, ranking.estimates[0]
+        gpu, best = prepared.setting.gpu, ranking.estimates[0]
+        library = best.candidate.library
         call_us, factor, own_us = best.time_us, exp(best.half_width), best.time_us
         if prepared.setting.family.has_call_cost and self._bundle.launches:
             from surrogate.models.launch import launch_of  # needs pandas
@@ -72,47 +72,39 @@ class KernelTimes:
             roofline_us = float(prepared.engine.formula.problem(like).roofline_us)
             streaming = prepared.setting.family.is_streaming(prepared.setting.values)
             own_us = launch_of(self._bundle.launches, gpu, library).kernel_us(call_us, roofline_us, streaming)
-        inside = prepared.reason(like, best.candidate.algorithm, ranking.distance) is None
-        return KernelTime(
-            problem,
-            gpu,
-            library,
-            best.candidate.name,
-            own_us,
-            own_us / factor,
-            own_us * factor,
-            call_us,
-            best.source,
-            inside and like.kind == problem.kind,
-        )
+        known = like.kind == problem.kind and not prepared.reason(like, best.candidate, ranking.distances)
+        ends = own_us / factor, own_us * factor
+        name = best.candidate.name
+        return KernelTime(problem, gpu, library, name, own_us, *ends, call_us, best.source, known)
 
     def _by_law(
-        self, problem: AnyProblem, chosen: tuple[int, PreparedSetting] | None, target: TargetDevice
+        self, problem: AnyProblem, chosen: tuple[int, PreparedSetting] | None, target: Gpu
     ) -> KernelTime | None:
         """What the law of half-precision kernels says where memory bounds and nobody measured the type on the GPU."""
-        known = specification_of(target.device, problem.dtype)
+        known = specification_of(target, problem.dtype)
         if chosen is None:
             measured = any(key.startswith(f"{target.name}|") for key in self._bundle.launches)
         else:
-            measured = f"{target.name}|{chosen[1].reference}" in chosen[1].part.row_counts
+            (reference,) = chosen[1].references.values()
+            measured = f"{target.name}|{reference}" in chosen[1].part.row_counts
         if known is None or measured or not isinstance(problem, Operator):
             return None
-        time_us = known.law.streamed_us(problem, target.device)
+        time_us = known.law.streamed_us(problem, target)
         if time_us is None:
             return None
         factor = exp(known.half_width)
         ends = time_us / factor, time_us * factor
         return KernelTime(problem, target.name, "", "", time_us, *ends, time_us, SPEC, False)
 
-    def _by_roofline(self, problem: AnyProblem, target: TargetDevice) -> KernelTime:
+    def _by_roofline(self, problem: AnyProblem, target: Gpu) -> KernelTime:
         """What streaming operators make of a roofline, where no model knows the problem."""
         from surrogate.models.launch import KERNEL_LEAST_US  # needs pandas
 
         if isinstance(problem, Operator):
-            least_us = float(problem.roofline_us(target.device))
+            least_us = float(problem.roofline_us(target))
         else:
             kind = family_of(problem)
-            formula = kind.formula(kind.setting_of(problem), target.device)
+            formula = kind.formula(kind.setting_of(problem), target)
             least_us = float(formula.problem(problem).roofline_us)
         slopes = [(key.split("|")[0], launch.slope) for key, launch in self._bundle.launches.items()]
         own = [slope for name, slope in slopes if name == target.name]
@@ -121,41 +113,35 @@ class KernelTimes:
         time_us = slope * least_us + KERNEL_LEAST_US
         return KernelTime(problem, target.name, "", "", time_us, *ends, time_us, ROOFLINE, False)
 
-    def _choice(self, problem: AnyProblem, target: TargetDevice) -> tuple[int, PreparedSetting] | None:
+    def _choice(self, problem: AnyProblem, target: Gpu) -> tuple[int, PreparedSetting] | None:
         """Which of `stand_ins` the bundle knows, and the setting of the library with the most evidence for it."""
         if problem.kind not in FAMILY_OF_KIND:  # a layer of which only the traffic is known
             return None
         kind = family_of(problem)
-        key = (kind, kind.setting_of(problem), _batched(problem))
+        # What decides which kinds stand in: the setting, and whether there is a batch.
+        key = (kind, kind.setting_of(problem), getattr(problem, "batch", 1) > 1)
         if key not in self._chosen:
             self._chosen[key] = self._most_evidence(problem, target)
         return self._chosen[key]
 
-    def _most_evidence(self, problem: AnyProblem, target: TargetDevice) -> tuple[int, PreparedSetting] | None:
+    def _most_evidence(self, problem: AnyProblem, target: Gpu) -> tuple[int, PreparedSetting] | None:
         """The nearest that was measured in earnest on this GPU, else on any, by the library of most rows."""
-        best: tuple[tuple[bool, bool, int, int], int, AnyProblem, str] | None = None
+        known: list[tuple[tuple[bool, bool, int, int], tuple[Family, tuple[str, ...], str]]] = []
         for place, like in enumerate(stand_ins(problem)):
             kind = family_of(like)
             if kind.name not in self._bundle.parts:
                 continue
             values = kind.setting_of(like)
             part = self._bundle.part(kind, target.name, values)
-            for library in self._settings.all_libraries(kind, target.name, values):
-                if library != (self._library or library):
-                    continue
+            libraries = self._settings.all_libraries(kind, target.name, values)
+            for library in libraries if self._library is None else {self._library} & {*libraries}:
                 reference = part.domain.reference_key(library, values)
                 overall = part.row_counts.get(reference, 0)
                 here = part.row_counts.get(f"{target.name}|{reference}", 0)
-                evidence = (here >= EARNEST_ROWS, overall >= EARNEST_ROWS, -place, overall)
-                if overall and (best is None or evidence > best[0]):
-                    best = evidence, place, like, library
-        if best is None:
+                if overall:
+                    evidence = (here >= EARNEST_ROWS, overall >= EARNEST_ROWS, -place, overall)
+                    known.append((evidence, (kind, values, library)))
+        if not known:
             return None
-        _, place, like, library = best
-        kind = family_of(like)
-        return place, self._settings.competing(kind, target.name, kind.setting_of(like), library, None)[0]
-
-
-def _batched(problem: AnyProblem) -> bool:
-    """What of the sizes decides which kinds stand in."""
-    return getattr(problem, "batch", 1) > 1
+        evidence, (kind, values, library) = max(known, key=lambda entry: entry[0])
+        return -evidence[2], self._settings.prepared(kind, target.name, values, library)

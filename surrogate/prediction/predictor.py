@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, family_of, parse_problem
+from surrogate.features.gpu import Gpu
 from surrogate.prediction.kernel_times import KernelTimes
-from surrogate.prediction.prepared import (
-    Prepared,
-    PreparedSetting,
-    Ranking,
-    SettingCache,
-    TargetDevice,
-    unknown_algorithm,
-)
+from surrogate.prediction.prepared import PreparedSetting, Ranking, SettingCache
 from surrogate.prediction.results import (
     Estimate,
     Excluded,
@@ -44,11 +38,10 @@ class Predictor:
         self.bundle = bundle
         self._settings = SettingCache(bundle)
         named = gpu or (next(iter(bundle.fitted_gpus)) if len(bundle.fitted_gpus) == 1 else None)
-        self._target: TargetDevice | None = self._settings.device(named) if named else None
+        self._target: Gpu | None = self._settings.device(named) if named else None
         self._library = library
         if library is not None:
             self._settings.check_library(library)
-        self._near: dict[tuple[Any, ...], Prepared] = {}
         self._kernels = KernelTimes(bundle, self._settings, library)
         self.forget()
 
@@ -63,7 +56,7 @@ class Predictor:
         return self._target.name if self._target else None
 
     @property
-    def target(self) -> TargetDevice:
+    def target(self) -> Gpu:
         """The GPU asked about. Raises `InputError` where none is named."""
         if self._target is None:
             raise InputError(
@@ -79,7 +72,7 @@ class Predictor:
         known = parse_problem(problem, **settings)
         if "math" in settings:
             return known
-        return replace(known, math=family_of(known).default_math(known.dtype, self.target.device))
+        return replace(known, math=family_of(known).default_math(known.dtype, self.target))
 
     @overload
     def predict(  # pyright: ignore[reportOverlappingOverload]
@@ -165,16 +158,15 @@ class Predictor:
         asked = (workspace_limit, deterministic, top, library_version, library)
         known = [self.read(problem) for problem in problems]
         answers: dict[Any, Selection] = {}
-        new: dict[Prepared, list[Any]] = {}
+        new: dict[PreparedSetting, list[Any]] = {}
         for problem in dict.fromkeys(known):
             if (answer := self._answers.get((problem, *asked))) is not None:
                 answers[problem] = answer
             else:
                 new.setdefault(self._prepared(problem, library_version, library), []).append(problem)
         for prepared, group in new.items():
-            by_library = [one.rank_many(group) for one in prepared]
-            for problem, *rankings in zip(group, *by_library, strict=True):
-                answers[problem] = _selection(prepared, problem, rankings, limits)
+            for problem, ranking in zip(group, prepared.rank_many(group), strict=True):
+                answers[problem] = _selection(prepared, problem, ranking, limits)
                 self._remember((problem, *asked), answers[problem])
         return [answers[problem] for problem in known]
 
@@ -213,16 +205,12 @@ class Predictor:
             self._answers.clear()
         self._answers[key] = answer
 
-    def _prepared(self, problem: AnyProblem, library_version: str | None, library: str | None) -> Prepared:
+    def _prepared(
+        self, problem: AnyProblem, library_version: str | None, library: str | None
+    ) -> PreparedSetting:
         kind = family_of(problem)
-        values = kind.setting_of(problem)
-        key = (kind, values, library_version, library)
-        prepared = self._near.get(key)
-        if prepared is None:
-            prepared = self._near[key] = self._settings.competing(
-                kind, self.target.name, values, library or self._library, library_version
-            )
-        return prepared
+        values, wanted = kind.setting_of(problem), library or self._library
+        return self._settings.prepared(kind, self.target.name, values, wanted, library_version)
 
     def _predict_one(
         self, problem: AnyProblem, algorithm: str | None, library_version: str | None
@@ -239,35 +227,22 @@ class Predictor:
         return answer
 
 
-def _selection(
-    prepared: Prepared, problem: AnyProblem, rankings: Sequence[Ranking], limits: Limits
-) -> Selection:
-    """One selection of what every library offers."""
-    estimates = rankings[0].estimates
-    excluded = rankings[0].excluded
-    if len(rankings) > 1:
-        every = [estimate for ranking in rankings for estimate in ranking.estimates]
-        estimates = tuple(sorted(every, key=lambda estimate: estimate.time_us))
-        excluded = tuple(candidate for ranking in rankings for candidate in ranking.excluded)
-    pick = estimates[0].candidate if estimates else prepared[0].candidates[0]
-    if limits.workspace_bytes is not None or limits.deterministic:
-        estimates, refused = within(estimates, limits)
-        excluded += refused
-        pick = estimates[0].candidate if estimates else pick
-    place = next(i for i, one in enumerate(prepared) if one.setting.library == pick.library)
-    own = prepared[place]
+def _selection(prepared: PreparedSetting, problem: AnyProblem, ranking: Ranking, limits: Limits) -> Selection:
+    """What the limits leave of a ranking."""
+    estimates, refused = within(ranking.estimates, limits)
+    pick = (estimates or ranking.estimates)[0].candidate if ranking.estimates else prepared.candidates[0]
     return Selection(
         problem,
-        own.setting.gpu,
-        ", ".join(one.setting.library for one in prepared),
-        ", ".join(one.setting.library_version for one in prepared),
+        prepared.setting.gpu,
+        ", ".join(library for library, _ in prepared.setting.versions),
+        ", ".join(version for _, version in prepared.setting.versions),
         estimates[: limits.top],
-        excluded,
-        own.reason(problem, pick.algorithm, rankings[place].distance),
-        own.own_share,
+        ranking.excluded + refused,
+        prepared.reason(problem, pick, ranking.distances),
+        prepared.own_share,
         () if limits.top is None else estimates[limits.top :],
-        own.source,
-        own.notes,
+        prepared.source,
+        prepared.notes[pick.library],
     )
 
 
@@ -287,37 +262,37 @@ def limited(selection: Selection, limits: Limits) -> Selection:
     return replace(selection, estimates=kept[: limits.top], excluded=selection.excluded + refused, cut=cut)
 
 
-def _best(prepared: Prepared, selection: Selection) -> Prediction:
+def _best(prepared: PreparedSetting, selection: Selection) -> Prediction:
     """The fastest candidate. Raises `InputError` where nothing is feasible."""
     problem = selection.problem
     if not selection.estimates:
         told = "; ".join(f"{name}: {reason}" for name, reason in selection.excluded)
-        raise InputError(f"no algorithm runs {problem} {' '.join(prepared[0].setting.values)}: {told}")
-    best = selection.estimates[0]
-    own = next(one for one in prepared if one.setting.library == best.candidate.library)
-    return _prediction(own, problem, best, selection.reason, None)
+        raise InputError(f"no algorithm runs {problem} {' '.join(prepared.setting.values)}: {told}")
+    return _prediction(prepared, problem, selection.estimates[0], selection.reason, None)
 
 
-def _named(prepared: Prepared, problem: AnyProblem, algorithm: str) -> Prediction:
+def _named(prepared: PreparedSetting, problem: AnyProblem, algorithm: str) -> Prediction:
     """The candidate of that name, in the first library that has it. Raises `InputError` with the nearest names."""
-    for own in prepared:
-        if (index := own.index_of(algorithm)) >= 0:
-            ranking = own.rank(problem, [index])
-            estimate = ranking.estimates[0]
-            reason = own.reason(problem, estimate.candidate.algorithm, ranking.distance)
-            return _prediction(own, problem, estimate, reason, own.rules.of(problem)[index])
-    raise unknown_algorithm(prepared, algorithm)
+    index = prepared.named(algorithm)[0]
+    ranking = prepared.rank(problem, [index])
+    reason = prepared.reason(problem, prepared.candidates[index], ranking.distances)
+    refusal = prepared.rules.of(problem)[index]
+    return _prediction(prepared, problem, ranking.estimates[0], reason, refusal)
 
 
 def _prediction(
-    own: PreparedSetting, problem: AnyProblem, estimate: Estimate, reason: str | None, refusal: str | None
+    prepared: PreparedSetting,
+    problem: AnyProblem,
+    estimate: Estimate,
+    reason: str | None,
+    refusal: str | None,
 ) -> Prediction:
-    factor, time_us = exp(estimate.half_width), estimate.time_us
+    factor, time_us, library = exp(estimate.half_width), estimate.time_us, estimate.candidate.library
     return Prediction(
         problem,
-        own.setting.gpu,
-        own.setting.library,
-        own.setting.library_version,
+        prepared.setting.gpu,
+        library,
+        dict(prepared.setting.versions)[library],
         estimate.candidate.algorithm,
         time_us,
         time_us / factor,
@@ -327,5 +302,5 @@ def _prediction(
         reason is None,
         refusal or reason,
         refusal is None,
-        own.notes,
+        prepared.notes[library],
     )

@@ -5,15 +5,16 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, log
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import Family
-from surrogate.features.gpu import Gpu, canonical, gpu
+from surrogate.features.gpu import Gpu, canonical, gpu, gpus
 from surrogate.features.text import version_number
 from surrogate.prediction.engine import BoosterEngine, Candidate, Engine, Setting, TableEngine, Tf32Engine
 from surrogate.prediction.results import ROOFLINE, Estimate, Excluded
@@ -21,11 +22,13 @@ from surrogate.prediction.specification import TensorCoreEngine, specification_o
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle, Part
+    from surrogate.models.support import Support
 
 ROOFLINE_HALF_WIDTH = log(10.0)
 """Half width in log time of a roofline time: nothing is known but that kernels take up to some ten times as long."""
 NEVER_MEASURED = "never measured in the bundle's training data"
 LENT = "{gpu} was never measured so: its choices follow those of {sibling}, which has its architecture"
+NO_EVIDENCE = "{} was never measured on any GPU: peaks stand in"
 ARRAYS_PAY = 12
 """Problems from which on arrays are faster than one problem after another."""
 FIRST_RELEASES = {"cudnn": ((10.0, 9), (8.0, 8)), "cublas": ((10.0, 12), (8.0, 11))}
@@ -37,28 +40,12 @@ Reasons = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TargetDevice:
-    """A device and its registry name."""
-
-    device: Gpu
-    name: str
-
-    @property
-    def in_registry(self) -> bool:
-        """True where documented rules may ask the registry about it."""
-        try:
-            return gpu(self.name).name == self.name
-        except InputError:
-            return False
-
-
-@dataclass(frozen=True, slots=True)
 class Ranking:
-    """What a library offers for a problem: estimates, the fastest first; what it refuses; why it is out of domain."""
+    """Of a problem: estimates, the fastest first; what is refused; library → distance to its training data."""
 
     estimates: tuple[Estimate, ...]
     excluded: tuple[Excluded, ...]
-    distance: float
+    distances: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +57,7 @@ class SupportRules:
 
     setting: Setting
     candidates: tuple[Candidate, ...]
-    exact: Mapping[str, float]
-    general: Mapping[str, float]
+    support: "Support"
     rules_gpu: str
     _kept: dict[tuple[int, ...], Reasons] = field(default_factory=dict, repr=False, compare=False)
 
@@ -82,7 +68,7 @@ class SupportRules:
 
     def allowed(self, sizes: np.ndarray) -> np.ndarray:
         """(problems, candidates) True where the library is expected to run it; ``sizes`` (problems, sizes)."""
-        traits = self.setting.family.traits(self.setting.problems(sizes)) if len(sizes) else ()
+        traits = self.setting.family.traits(self.setting.problem(sizes.T)) if len(sizes) else ()
         # Problems of equal traits get one code: columns are joined one by one, so that codes stay small.
         code = np.zeros(len(sizes), dtype=np.int64)
         for column in traits:
@@ -91,40 +77,33 @@ class SupportRules:
             if code.max() > 2**30:
                 code = np.unique(code, return_inverse=True)[1]
         _, first, code = np.unique(code, return_index=True, return_inverse=True)
-        known = [self.of(self._problem(row)) for row in sizes[first].tolist()]
+        known = [self.of(self.setting.problem(row)) for row in sizes[first].tolist()]
         table = np.array([[reason is None for reason in reasons] for reasons in known], dtype=bool)
         return table.reshape(len(first), len(self.candidates))[code]
 
-    def _problem(self, sizes: Sequence[int]) -> Any:
-        kind = self.setting.family
-        return kind.problem(
-            dict(zip(kind.size_names, sizes, strict=True)),
-            dict(zip(kind.setting_names, self.setting.values, strict=True)),
-        )
-
     def _decide(self, traits: tuple[Any, ...], problem: Any) -> Reasons:
-        names = dict.fromkeys(candidate.algorithm for candidate in self.candidates)
-        by_name = {name: self._reason(name, problem, traits) for name in names}
-        reasons = tuple(by_name[candidate.algorithm] for candidate in self.candidates)
+        names = [(candidate.library, candidate.algorithm) for candidate in self.candidates]
+        by_name = {name: self._reason(*name, problem, traits) for name in dict.fromkeys(names)}
+        reasons = tuple(by_name[name] for name in names)
         if len(self._kept) < MAX_TRAITS:
             self._kept[traits] = reasons
         return reasons
 
-    def _reason(self, algorithm: str, problem: Any, traits: tuple[Any, ...]) -> str | None:
+    def _reason(self, library: str, algorithm: str, problem: Any, traits: tuple[Any, ...]) -> str | None:
         """Statuses of this GPU and version decide, then those of any, then the library's documentation."""
-        s = self.setting
-        signature = "|".join((s.library, *s.values, algorithm, *(str(int(trait)) for trait in traits)))
-        share = self.exact.get(f"{signature}|{s.gpu}|{s.library_version}")
-        where = "" if share is None else f" by {s.library} {s.library_version} on {s.gpu}"
-        overall = self.general.get(signature)
-        rule = s.family.refusal(s.library, s.values, algorithm, problem, self.rules_gpu)
-        if rule and not where and not s.family.refusal(s.library, s.values, algorithm, problem, ""):
+        s, version = self.setting, dict(self.setting.versions)[library]
+        signature = "|".join((library, *s.values, algorithm, *(str(int(trait)) for trait in traits)))
+        share = self.support.exact.get(f"{signature}|{s.gpu}|{version}")
+        where = "" if share is None else f" by {library} {version} on {s.gpu}"
+        overall = self.support.general.get(signature)
+        rule = s.family.refusal(library, s.values, algorithm, problem, self.rules_gpu)
+        if rule and not where and not s.family.refusal(library, s.values, algorithm, problem, ""):
             return rule  # this GPU's own, of which statuses of other GPUs say nothing
         share = overall if share is None else share
         if share is not None and share >= 0.5:
             return None
         if where and overall is not None and overall >= 0.5:
-            return f"{s.library} {s.library_version} refused problems of this kind on {s.gpu}, where others ran it"
+            return f"{library} {version} refused problems of this kind on {s.gpu}, where others ran it"
         if share is None:
             return rule
         return rule or f"problems of this kind never ran in the training data (refused{where})"
@@ -132,15 +111,16 @@ class SupportRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedSetting:
-    """The first ``measured`` of ``candidates`` can be ranked; the library has the others, but training never saw them.
+    """The ``candidates`` of all libraries, of which those at ``ranked`` can be chosen; training never saw the others.
 
     ``bases`` are their half widths before distance and time count, ``widening`` multiplies all: 1 for a GPU that
-    training saw. ``reference`` is the domain's key of the setting, ``notes`` what a reader must know of all answers.
+    training saw. ``references``: library → the domain's key of the setting; ``notes``: library → what a reader must
+    know of all its answers.
     """
 
     setting: Setting
     candidates: tuple[Candidate, ...]
-    measured: int
+    ranked: tuple[int, ...]
     engine: Engine
     rules: SupportRules
     part: "Part"
@@ -148,8 +128,8 @@ class PreparedSetting:
     widening: float
     own_share: float
     bases: tuple[float, ...]
-    reference: str
-    notes: tuple[str, ...] = ()
+    references: Mapping[str, str]
+    notes: Mapping[str, tuple[str, ...]]
     _setting_reasons: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
     _refusals: dict[Reasons, tuple[Excluded, ...]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -176,7 +156,7 @@ class PreparedSetting:
         ]
 
     def _accepted(self, reasons: Reasons) -> list[int]:
-        return [i for i in range(self.measured) if reasons[i] is None]
+        return [i for i in self.ranked if reasons[i] is None]
 
     def _ranking(
         self,
@@ -187,18 +167,22 @@ class PreparedSetting:
         workspaces: Iterable[float],
     ) -> Ranking:
         """The candidates at ``wanted`` with their intervals; times and workspaces begin with theirs."""
-        distance = self.part.domain.distance(self.reference, self.setting.family.sizes_of(problem))
+        sizes, distance = self.setting.family.sizes_of(problem), self.part.domain.distance
+        distances = {library: distance(key, sizes) for library, key in self.references.items()}
         near, by_time = self.part.widths.distance, self.part.widths.time_us
-        factor = near.values[bisect_right(near.edges, distance)] * self.widening
+        factors = {
+            library: near.values[bisect_right(near.edges, far)] * self.widening
+            for library, far in distances.items()
+        }
         estimates = []
         for i, time_us, workspace in zip(wanted, times_us, workspaces, strict=False):
-            half, source = self.bases[i] * factor, self.source
+            half, source = self.bases[i] * factors[self.candidates[i].library], self.source
             half *= by_time.values[bisect_right(by_time.edges, time_us)]
             if not 0.0 < time_us < inf:
                 time_us, half, source = self._stand_in(problem, i, time_us), ROOFLINE_HALF_WIDTH, ROOFLINE
             estimates.append(Estimate(self.candidates[i], time_us, half, int(workspace), source))
-        estimates.sort(key=_by_time)
-        return Ranking(tuple(estimates), self._refused(reasons), distance)
+        estimates.sort(key=attrgetter("time_us"))
+        return Ranking(tuple(estimates), self._refused(reasons), distances)
 
     def _refused(self, reasons: Reasons) -> tuple[Excluded, ...]:
         """What the library refuses, and what training never saw."""
@@ -206,7 +190,7 @@ class PreparedSetting:
             self._refusals[reasons] = tuple(
                 Excluded(self.candidates[i].name, reason or NEVER_MEASURED)
                 for i, reason in enumerate(reasons)
-                if reason is not None or i >= self.measured
+                if reason is not None or i not in self.ranked
             )
         return self._refusals[reasons]
 
@@ -216,66 +200,70 @@ class PreparedSetting:
         sizes = np.array([self.setting.family.sizes_of(problem)])
         return float(self.engine.roofline_us(sizes, np.zeros(1, dtype=int), np.array([candidate]))[0])
 
-    def index_of(self, algorithm: str) -> int:
-        """Where an algorithm (among solvers: a solver) stands, −1 where it is none of them."""
+    def named(self, name: str) -> list[int]:
+        """Where candidates of this name stand: the first of each library.
+
+        Raises `InputError`, with the nearest names, where none does.
+        """
         names = [candidate.name for candidate in self.candidates]
-        return names.index(algorithm) if algorithm in names else -1
+        if name in names:
+            places = [i for i, known in enumerate(names) if known == name]
+            return sorted({self.candidates[i].library: i for i in reversed(places)}.values())
+        told = " ".join(filter(None, (self.setting.versions[0][0], self.setting.values[0])))
+        raise InputError(
+            f"algorithm {name!r} is none of {told}; known: {', '.join(names)}{nearest(name, names)}"
+        )
 
-    def reason(self, problem: Any, algorithm: str, distance: float) -> str | None:
-        """What of the question training did not see, or None."""
-        sizes = self.setting.family.sizes_of(problem)
-        return self.setting_reason(algorithm) or self.part.domain.size_reason(self.reference, sizes, distance)
+    def reason(self, problem: Any, candidate: Candidate, distances: Mapping[str, float]) -> str | None:
+        """What of the question training did not see, or None; ``distances`` as in `Ranking`."""
+        sizes, library = self.setting.family.sizes_of(problem), candidate.library
+        return self._setting_reason(candidate) or self.part.domain.size_reason(
+            self.references[library], sizes, distances[library]
+        )
 
-    def setting_reason(self, algorithm: str) -> str | None:
-        """What of the setting training did not see with this algorithm, or None."""
-        if algorithm not in self._setting_reasons:
-            s = self.setting
-            self._setting_reasons[algorithm] = self.part.domain.setting_reason(
-                s.gpu, s.library, s.values, algorithm, s.library_version
+    def _setting_reason(self, candidate: Candidate) -> str | None:
+        """What of the setting training did not see with this candidate, or None."""
+        if candidate.key not in self._setting_reasons:
+            s, library = self.setting, candidate.library
+            self._setting_reasons[candidate.key] = self.part.domain.setting_reason(
+                s.gpu, library, s.values, candidate.algorithm, dict(s.versions)[library]
             )
-        return self._setting_reasons[algorithm]
+        return self._setting_reasons[candidate.key]
 
     def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> dict[str, np.ndarray]:
         """Columns (rows,) of `Predictions`, for candidate ``index[i]`` on problem ``problem[i]`` of ``sizes``."""
         time_us, workspace = self.engine.many(sizes, problem, index)
-        references = self.part.domain.references.get(self.reference)
-        if references is None:
-            distance, inside = np.full(len(sizes), inf), np.zeros(len(sizes), dtype=bool)
-        else:
-            distance = references.distances(sizes)
-            inside = references.inside(sizes) & self._near(sizes, distance, references.reach)
-        widths = self.part.widths
-        half = np.array(self.bases)[index] * widths.distance.at(distance)[problem]
+        distance, inside = np.stack([self._near(sizes, key) for key in self.references.values()], axis=1)
+        libraries, widths = list(self.references), self.part.widths
+        library = np.array([libraries.index(candidate.library) for candidate in self.candidates])[index]
+        half = np.array(self.bases)[index] * widths.distance.at(distance)[library, problem]
         half *= widths.time_us.at(time_us) * self.widening
         unknown = np.flatnonzero(~((time_us > 0) & (time_us < inf)))
         if len(unknown):
             _check_unknown(time_us[unknown])
             time_us[unknown] = self.engine.roofline_us(sizes, problem[unknown], index[unknown])
             half[unknown] = ROOFLINE_HALF_WIDTH
-        unseen = np.array(
-            [self.setting_reason(candidate.algorithm) is not None for candidate in self.candidates]
-        )
+        unseen = np.array([self._setting_reason(candidate) is not None for candidate in self.candidates])
         factor = np.exp(half)
         return {
             "predicted_us": time_us,
             "lower_us": time_us / factor,
             "upper_us": time_us * factor,
-            "in_domain": inside[problem] & ~unseen[index],
+            "in_domain": (inside[library, problem] > 0) & ~unseen[index],
             "workspace_bytes": workspace,
         }
 
-    def _near(self, sizes: np.ndarray, distance: np.ndarray, reach: float) -> np.ndarray:
-        """(problems,) True within reach, or where the shape itself was measured."""
-        near = distance <= reach
+    def _near(self, sizes: np.ndarray, reference: str) -> tuple[np.ndarray, np.ndarray]:
+        """(problems,) distances to a library's training shapes; 1.0 where in range, within reach or itself measured."""
+        domain = self.part.domain
+        references = domain.references.get(reference)
+        if references is None:
+            return np.full(len(sizes), inf), np.zeros(len(sizes))
+        distance = references.distances(sizes)
+        near = distance <= references.reach
         for row in np.flatnonzero(~near).tolist():
-            near[row] = (
-                self.part.domain.size_reason(self.reference, sizes[row].tolist(), distance[row]) is None
-            )
-        return near
-
-
-Prepared = tuple[PreparedSetting, ...]
-"""One problem's setting, with each library whose kernels compete."""
+            near[row] = domain.size_reason(reference, sizes[row].tolist(), distance[row]) is None
+        return distance, (near & references.inside(sizes)).astype(float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,38 +271,35 @@ class SettingCache:
     """The prepared settings of one bundle, each made when it is first asked for."""
 
     bundle: "Bundle"
-    _prepared: dict[Setting, PreparedSetting] = field(default_factory=dict, repr=False, compare=False)
+    _prepared: dict[tuple[Any, ...], PreparedSetting] = field(default_factory=dict, repr=False, compare=False)
 
-    def prepared(self, setting: Setting) -> PreparedSetting:
-        """A setting made ready. Raises `InputError` where the bundle has no candidate for it."""
-        known = self._prepared.get(setting)
-        if known is None:
-            known = self._prepared[setting] = self._prepare(setting)
-        return known
+    def device(self, name: str) -> Gpu:
+        """A device by any name, under its registry name where it has one.
 
-    def device(self, name: str) -> TargetDevice:
-        """A device by any name. Raises `InputError` for one that neither the bundle nor the registry knows."""
+        Raises `InputError` for one that neither the bundle nor the registry knows.
+        """
         key = canonical(name)
-        device = self.bundle.devices.get(name) or self.bundle.devices.get(key) or gpu(name)
-        return TargetDevice(device, key)
+        return replace(self.bundle.devices.get(name) or self.bundle.devices.get(key) or gpu(name), name=key)
 
-    def competing(
+    def prepared(
         self,
         kind: Family,
         gpu_name: str,
         values: tuple[str, ...],
         library: str | None = None,
         library_version: str | None = None,
-    ) -> Prepared:
+    ) -> PreparedSetting:
         """A setting on a GPU with every library that has candidates for it, or with ``library`` alone.
 
         Raises `InputError` for an unknown library, and where none has a candidate.
         """
+        asked = (kind, gpu_name, values, library, library_version)
+        if asked in self._prepared:
+            return self._prepared[asked]
         if library is not None:
             self.check_library(library)
-        names = self._libraries(kind, gpu_name, values) if library is None else (library,)
-        prepared, failure = [], None
-        for name in names:
+        candidates, versions, failures = {}, [], []
+        for name in self._libraries(kind, gpu_name, values) if library is None else (library,):
             version = library_version or self.newest_version(kind, gpu_name, name, values)
             least = self._least_major(gpu_name, name)
             if version_number(version)[0] < least:
@@ -324,20 +309,22 @@ class SettingCache:
                     )
                 version = f"{least}+"
             try:
-                prepared.append(self.prepared(Setting(kind, gpu_name, name, version, values)))
+                candidates |= self._candidates(kind, gpu_name, name, values)
+                versions.append((name, version))
             except InputError as error:
-                failure = failure or error
-        if not prepared and failure is not None:
-            raise failure
-        return tuple(prepared)
+                failures.append(error)
+        if not candidates:
+            raise failures[0]
+        prepared = self._prepare(Setting(kind, gpu_name, tuple(versions), values), candidates)
+        self._prepared[asked] = prepared
+        return prepared
 
     def _libraries(self, kind: Family, gpu_name: str, values: tuple[str, ...]) -> tuple[str, ...]:
         """Whose kernels compete on a GPU: those measured on it, else on its vendor's GPUs, else all."""
         pairs = self._measured(kind, gpu_name, values)
-        for gpus in self._alike(gpu_name, self.bundle.part(kind, gpu_name, values)):
-            if here := {library for name, library in pairs if name in gpus}:
-                return tuple(sorted(here))
-        return ()
+        alike = self._alike(gpu_name, self.bundle.part(kind, gpu_name, values))
+        ran = ({library for name, library in pairs if name in gpus} for gpus in alike)
+        return tuple(sorted(next(filter(None, ran), ())))
 
     def all_libraries(
         self, kind: Family, gpu_name: str = "", values: tuple[str, ...] = ()
@@ -371,7 +358,7 @@ class SettingCache:
 
     def _least_major(self, gpu_name: str, library: str) -> int:
         """The library's first major release that runs on the GPU; 0 where any may."""
-        capability = self.device(gpu_name).device.compute_capability
+        capability = self.device(gpu_name).compute_capability
         rows = FIRST_RELEASES.get(library, ())
         return next((major for least, major in rows if capability >= least), 0)
 
@@ -380,7 +367,7 @@ class SettingCache:
     ) -> Engine:
         from surrogate.models.trees import call_cost_us
 
-        least_us = call_cost_us(part.least_us, setting.gpu, setting.library)
+        least_us = np.array([call_cost_us(part.least_us, setting.gpu, one.library) for one in candidates])
         if part.times is not None:
             siblings = [name for gpus in self._alike(setting.gpu, part)[1:-2] for name in gpus]
             return BoosterEngine.of(setting, device, candidates, part.times, least_us, siblings)
@@ -389,8 +376,8 @@ class SettingCache:
 
     def _alike(self, gpu_name: str, part: "Part") -> list[frozenset[str]]:
         """The GPU, each measured one of its architecture (nearest in bandwidth and peak first), its vendor's, all."""
-        own = self.device(gpu_name).device
-        known = {name: self.device(name).device for name in part.domain.gpus if name != gpu_name}
+        own = self.device(gpu_name)
+        known = {name: self.device(name) for name in part.domain.gpus if name != gpu_name}
 
         def distance(name: str) -> float:
             pairs = ((known[name].dram_gbs, own.dram_gbs), (known[name].fp32_tflops, own.fp32_tflops))
@@ -401,114 +388,110 @@ class SettingCache:
         nearest_first = sorted(siblings, key=distance) if len(siblings) > 1 else siblings
         return [*(frozenset({name}) for name in (gpu_name, *nearest_first)), vendor, frozenset(known)]
 
-    def _prepare(self, setting: Setting) -> PreparedSetting:
-        target = self.device(setting.gpu)
-        part = self.bundle.part(setting.family, setting.gpu, setting.values)
-        candidates, measured = self._candidates(setting, part)
-        names = setting.columns()
-        math, seen = names.get("math", ""), target.name in part.domain.gpus
-        mechanism = "" if seen or math == "fma" else setting.family.tensor_core_mechanism
-        known = specification_of(target.device, names["dtype"]) if mechanism else None
-        if known is None:
-            engine = self._engine(setting, target.device, candidates, part)
+    def _prepare(self, setting: Setting, known: Mapping[Candidate, bool]) -> PreparedSetting:
+        """``known``: the setting's candidates → whether they can be chosen."""
+        kind, device, names = setting.family, self.device(setting.gpu), setting.named
+        part = self.bundle.part(kind, setting.gpu, setting.values)
+        math, seen = names.get("math", ""), setting.gpu in part.domain.gpus
+        mechanism = "" if seen or math == "fma" else kind.tensor_core_mechanism
+        law = specification_of(device, names["dtype"]) if mechanism else None
+        candidates, choosable = tuple(known), known.values()
+        if law is None:
+            engine = self._engine(setting, device, candidates, part)
         else:
-            part = known.instead_of(part)
-            candidates = tuple(sorted(candidates, key=lambda one: one.mechanism != mechanism))
-            measured = sum(one.mechanism == mechanism for one in candidates)
-            formula = setting.family.formula(setting.values, target.device)
-            engine = TensorCoreEngine(setting, target.device, candidates, formula, 0.0, known.law)
-        notes = () if seen else (part.unseen_gpu.note,)
-        evidence = engine.measured if isinstance(engine, BoosterEngine) else None
-        if evidence and evidence.gpu != setting.gpu:
-            notes += (LENT.format(gpu=setting.gpu, sibling=evidence.gpu),)
-        together = "|".join((setting.library, *setting.values))
-        tried = (text.partition("|")[2] for text in part.domain.settings)
-        if known is None and not any(text.startswith(f"{together}|") for text in tried):
-            notes += (
-                f"{' '.join(filter(None, together.split('|')))} was never measured on any GPU: peaks stand in",
-            )
-            if target.device.tf32_tflops and (names.get("dtype"), math) == ("fp32", "default"):
-                plain = tuple({**names, "math": "fma"}[name] for name in setting.family.setting_names)
-                other = self._engine(setting._replace(values=plain), target.device, candidates, part)
-                shared = (setting, target.device, candidates, engine.formula, engine.least_us)
-                able = [setting.family.has_tensor_kernels(candidate.mechanism) for candidate in candidates]
-                engine = Tf32Engine(*shared, other, engine, np.array(able))
-        rules_gpu = target.name if target.in_registry else ""
+            part = law.instead_of(part)
+            candidates = tuple(sorted(known, key=lambda one: one.mechanism != mechanism))
+            choosable = [one.mechanism == mechanism for one in candidates]
+            formula = kind.formula(setting.values, device)
+            least_us = np.zeros(len(candidates))
+            engine = TensorCoreEngine(setting, device, candidates, formula, least_us, law.law)
+        lenders = engine.lenders if isinstance(engine, BoosterEngine) else {}
+        tried = {tuple(text.split("|")[1 : len(setting.values) + 2]) for text in part.domain.settings}
+        never = {library for library, _ in setting.versions if (library, *setting.values) not in tried}
+        notes = {}
+        for library, _ in setting.versions:
+            lender, own = lenders.get(library, setting.gpu), [] if seen else [part.unseen_gpu.note]
+            if lender != setting.gpu:
+                own.append(LENT.format(gpu=setting.gpu, sibling=lender))
+            if law is None and library in never:
+                own.append(NO_EVIDENCE.format(" ".join(filter(None, (library, *setting.values)))))
+            notes[library] = tuple(own)
+        tf32 = device.tf32_tflops and (names.get("dtype"), math) == ("fp32", "default")
+        if law is None and never and tf32:
+            values = tuple({**names, "math": "fma"}[name] for name in kind.setting_names)
+            plain = self._engine(setting._replace(values=values), device, candidates, part)
+            able = np.array([kind.has_tensor_kernels(one.mechanism) for one in candidates])
+            unseen = np.array([one.library in never for one in candidates])
+            shared = (setting, device, candidates, engine.formula, engine.least_us)
+            engine = Tf32Engine(*shared, plain, engine, able, unseen)
+        rules_gpu = setting.gpu if any(one.name == setting.gpu for one in gpus()) else ""
         return PreparedSetting(
             setting,
             candidates,
-            measured,
+            tuple(np.flatnonzero([*choosable]).tolist()),
             engine,
-            SupportRules(setting, candidates, part.support.exact, part.support.general, rules_gpu),
+            SupportRules(setting, candidates, part.support, rules_gpu),
             part,
             "model" if seen else "spec",
             1.0 if seen else part.unseen_gpu.factor(math),
             part.widths.own_share if seen else part.unseen_gpu.own_share,
             tuple(part.widths.base(setting.gpu, candidate.key) for candidate in candidates),
-            part.domain.reference_key(setting.library, setting.values),
+            {library: part.domain.reference_key(library, setting.values) for library, _ in setting.versions},
             notes,
         )
 
-    def _candidates(self, setting: Setting, part: "Part") -> tuple[tuple[Candidate, ...], int]:
-        """Those that can be chosen, in the registry's order, then the registry's that were never measured; how many
-        can be chosen.
+    def _candidates(
+        self, kind: Family, gpu_name: str, library: str, values: tuple[str, ...]
+    ) -> dict[Candidate, bool]:
+        """A library's candidates → whether they can be chosen: those that can, in the registry's order, then the
+        registry's that were never measured. Raises `InputError` where none can.
         """
-        kind, values = setting.family, dict(zip(setting.family.setting_names, setting.values, strict=True))
-        start = "|".join((setting.library, *(values[name] for name in kind.candidate_key[:-1]))) + "|"
+        part, named = (
+            self.bundle.part(kind, gpu_name, values),
+            dict(zip(kind.setting_names, values, strict=True)),
+        )
+        start = "|".join((library, *(named[name] for name in kind.candidate_key[:-1]))) + "|"
         names = sorted(key.removeprefix(start) for key in part.candidates if key.startswith(start))
-        registry = {known.algorithm: known for known in kind.candidates(setting.library, setting.values)}
+        registry = {known.algorithm: known for known in kind.candidates(library, values)}
         if not registry:
-            names = self._measured_in(setting, part, names)
+            names = self._measured_in(gpu_name, "|".join((library, *values)) + "|", part, names)
         order = {name: place for place, name in enumerate(registry)}
         pairs = [(name.partition("|")[0], name.partition("|")[2]) for name in names]
         pairs.sort(key=lambda pair: (order.get(pair[0], len(order)), pair))
         if not pairs:
-            told = " ".join(filter(None, (setting.library, *start.split("|")[1:])))
+            told = " ".join(filter(None, (library, *start.split("|")[1:])))
             raise InputError(f"the bundle holds no {told} algorithm; train one that does")
         measured = {algorithm for algorithm, _ in pairs}
-        return tuple(
+        others = ((name, "") for name in registry if name not in measured)
+        return {
             Candidate(
                 start + "|".join(filter(None, (algorithm, solver))),
-                setting.library,
+                library,
                 algorithm,
                 solver,
-                kind.mechanism(setting.library, setting.values, algorithm),
+                kind.mechanism(library, values, algorithm),
                 registry[algorithm].deterministic if algorithm in registry else True,
-            )
-            for algorithm, solver in (*pairs, *((name, "") for name in registry if name not in measured))
-        ), len(pairs)
+            ): algorithm in measured
+            for algorithm, solver in (*pairs, *others)
+        }
 
-    def _measured_in(self, setting: Setting, part: "Part", names: list[str]) -> list[str]:
+    def _measured_in(self, gpu_name: str, start: str, part: "Part", names: list[str]) -> list[str]:
         """Those of ``names`` that were measured in the setting on this GPU, else on those alike; where none was, all.
 
-        Of a library without a registry nothing else tells what it runs there.
+        Of a library without a registry nothing else tells what it runs there. ``start`` of the setting's keys.
         """
-        start = "|".join((setting.library, *setting.values)) + "|"
         keys = (key.removeprefix(start).split("|") for key in part.support.exact if key.startswith(start))
         ran = {(key[-2], key[0]) for key in keys}
-        for gpus in self._alike(setting.gpu, part):
-            if known := {algorithm for gpu_name, algorithm in ran if gpu_name in gpus}:
-                return [name for name in names if name.partition("|")[0] in known]
-        return names
-
-
-def unknown_algorithm(prepared: Prepared, algorithm: str) -> InputError:
-    """The one line for a name that no library of the setting has."""
-    names = [candidate.name for one in prepared for candidate in one.candidates]
-    setting = prepared[0].setting
-    told = " ".join(filter(None, (setting.library, setting.values[0])))
-    return InputError(
-        f"algorithm {algorithm!r} is none of {told}; known: {', '.join(names)}{nearest(algorithm, names)}"
-    )
+        alike = (
+            {algorithm for name, algorithm in ran if name in gpus} for gpus in self._alike(gpu_name, part)
+        )
+        known = next(filter(None, alike), None)
+        return names if known is None else [name for name in names if name.partition("|")[0] in known]
 
 
 def newest(versions: Iterable[str]) -> str:
     """The newest of some versions, "" of none."""
     return max(versions, key=lambda version: (version_number(version), version), default="")
-
-
-def _by_time(estimate: Estimate) -> float:
-    return estimate.time_us
 
 
 def _check_unknown(time_us: np.ndarray) -> None:

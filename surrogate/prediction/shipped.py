@@ -226,10 +226,6 @@ def _loaded(name: str, library: str | None, user_gpus: str) -> Predictor:
     return load(name, library=library)
 
 
-def _predictor(name: str, library: str | None) -> Predictor:
-    return _loaded(name, library, environ.get(ENVIRONMENT_VARIABLE, ""))
-
-
 def predict(
     problem: Any,
     *,
@@ -239,9 +235,11 @@ def predict(
     library_version: str | None = None,
 ) -> Prediction | list[Prediction] | Predictions:
     """`Predictor.predict` of the bundle that ships for ``gpu`` (or lies at that path), loaded once."""
-    return _predictor(gpu, library).predict(problem, algorithm, library_version=library_version)
+    return _loaded(gpu, library, environ.get(ENVIRONMENT_VARIABLE, "")).predict(
+        problem, algorithm, library_version=library_version
+    )
 
 
 def select(problem: Any, *, gpu: str, library: str | None = None, **limits: Any) -> Any:
     """`Predictor.select` of the bundle that ships for ``gpu`` (or lies at that path), loaded once."""
-    return _predictor(gpu, library).select(problem, **limits)
+    return _loaded(gpu, library, environ.get(ENVIRONMENT_VARIABLE, "")).select(problem, **limits)

@@ -5,7 +5,6 @@ are up to twice as fast.
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp
@@ -63,17 +62,10 @@ class TensorCoreEngine(Engine):
 
     law: TensorCoreLaw
 
-    def one(self, problem: object, wanted: Sequence[int]) -> tuple[list[float], list[float]]:
-        """As `Engine.one`."""
-        sized, dtype = self.formula.problem(problem).sized, self.setting.columns()["dtype"]
-        return [self.law.convolution_us(sized, self.device, dtype)] * len(wanted), [0.0] * len(wanted)
-
     def many(
         self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """As `Engine.many`."""
-        sized, dtype = (
-            self.formula.problem(self.setting.problems(sizes)).sized,
-            self.setting.columns()["dtype"],
-        )
-        return self.law.convolution_us(sized, self.device, dtype)[problem], np.zeros(len(index))
+        sized = self.formula.problem(self.setting.problem(sizes.T)).sized
+        time_us = self.law.convolution_us(sized, self.device, self.setting.named["dtype"])
+        return time_us[problem], np.zeros(len(index))

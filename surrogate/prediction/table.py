@@ -1,6 +1,6 @@
 """Tables of problems: columns in, columns out, in chunks of bounded memory, every distinct problem worked out once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import DEFAULT_FAMILY, FAMILY_OF_KIND, AnyProblem, Family, family
 from surrogate.features.gpu import canonical
-from surrogate.prediction.prepared import SettingCache, unknown_algorithm
+from surrogate.prediction.prepared import SettingCache
 from surrogate.prediction.results import Predictions
 
 CHUNK_ROWS = 65_536
@@ -33,47 +33,37 @@ def predict_table(
     """
     columns = _columns(table)
     rows = len(next(iter(columns.values()), ()))
-    _check_gpu(columns, given["gpu"])
+    column = "solver" if settings.bundle.candidate == "solver" else "algorithm"
+    named: Column | None = None
+    if algorithm is not None or column in columns:
+        named = _text(columns, column, "") if algorithm is None else ([algorithm], None)
     out = _empty(rows)
-    for kind, positions in _families(columns, rows):
-        part = (
-            columns if len(positions) == rows else {n: np.asarray(v)[positions] for n, v in columns.items()}
-        )
-        for name, values in _predict_family(settings, kind, part, len(positions), given, algorithm).items():
-            out[name][positions] = values
+    for kind, setting, sizes, positions in _groups(settings, columns, rows, given):
+        for start in range(0, len(sizes), CHUNK_ROWS):
+            chunk = slice(start, start + CHUNK_ROWS)
+            found = _predict_setting(settings, kind, setting, sizes[chunk], named, positions[chunk])
+            for name, values in found.items():
+                out[name][positions[chunk]] = values
     return Predictions(**out)
 
 
-def _predict_family(
-    settings: SettingCache,
-    kind: Family,
-    columns: Mapping[str, Any],
-    rows: int,
-    given: Mapping[str, str | None],
-    algorithm: str | None,
-) -> Columns:
-    """The columns of rows of one family."""
-    sizes, texts = _read(kind, columns, rows, given)
-    named: Column | None = ([algorithm], None) if algorithm is not None else None
-    column = "solver" if settings.bundle.candidate == "solver" else "algorithm"
-    if named is None and column in columns:
-        named = _text(columns, column, "")
-    out = _empty(rows)
-    for start in range(0, rows, CHUNK_ROWS):
-        chunk = slice(start, start + CHUNK_ROWS)
-        code = np.zeros(len(sizes[chunk]), dtype=np.int64)
+def _groups(
+    settings: SettingCache, columns: Mapping[str, Any], rows: int, given: Mapping[str, str | None]
+) -> Iterator[tuple[Family, dict[str, str], np.ndarray, np.ndarray]]:
+    """The rows of each family and setting: both, the sizes (rows, sizes) and where in the table they stand (rows,)."""
+    _check_gpu(columns, given["gpu"])
+    for kind, positions in _families(columns, rows):
+        whole = len(positions) == rows
+        part = columns if whole else {name: np.asarray(v)[positions] for name, v in columns.items()}
+        sizes, texts = _read(kind, part, len(positions), given)
+        code = np.zeros(len(sizes), dtype=np.int64)
         for values, place in texts.values():
             if place is not None:
-                code = code * len(values) + place[chunk]
+                code = code * len(values) + place
         for group in np.unique(code):
-            members = start + np.flatnonzero(code == group)
-            setting = {n: v[0 if p is None else int(p[members[0]])] for n, (v, p) in texts.items()}
-            setting = _with_math(settings, kind, setting)
-            for name, values in _predict_setting(
-                settings, kind, setting, sizes[members], named, members
-            ).items():
-                out[name][members] = values
-    return out
+            own = np.flatnonzero(code == group)
+            setting = {n: v[0 if p is None else int(p[own[0]])] for n, (v, p) in texts.items()}
+            yield kind, _with_math(settings, kind, setting), sizes[own], positions[own]
 
 
 def _with_math(settings: SettingCache, kind: Family, setting: dict[str, str]) -> dict[str, str]:
@@ -82,7 +72,7 @@ def _with_math(settings: SettingCache, kind: Family, setting: dict[str, str]) ->
         raise InputError("the table has no column `gpu`; add it, or say which one, as in load(path, gpu=…)")
     if setting.get("math", "fma"):
         return setting
-    device = settings.device(setting["gpu"]).device
+    device = settings.device(setting["gpu"])
     return {**setting, "math": kind.default_math(setting["dtype"], device)}
 
 
@@ -95,18 +85,9 @@ def asked_problems(
     """
     columns = _columns(table)
     rows = len(next(iter(columns.values()), ()))
-    _check_gpu(columns, given["gpu"])
     asked: list[tuple[int, AnyProblem, tuple[str, ...]]] = []
-    for kind, positions in _families(columns, rows):
-        part = {name: np.asarray(values)[positions] for name, values in columns.items()}
-        sizes, texts = _read(kind, part, len(positions), given)
-        codes = [np.zeros(len(sizes), int) if code is None else code for _, code in texts.values()]
-        _, first = np.unique(np.column_stack([sizes, *codes]), axis=0, return_index=True)
-        for row in first.tolist():
-            setting = {
-                n: values[int(code[row])] for (n, (values, _)), code in zip(texts.items(), codes, strict=True)
-            }
-            setting = _with_math(settings, kind, setting)
+    for kind, setting, sizes, positions in _groups(settings, columns, rows, given):
+        for row in np.unique(sizes, axis=0, return_index=True)[1]:
             problem = kind.problem(dict(zip(kind.size_names, sizes[row].tolist(), strict=True)), setting)
             asked.append((int(positions[row]), problem, tuple(setting[name] for name in PLACE)))
     asked.sort(key=lambda entry: entry[0])
@@ -141,40 +122,31 @@ def _predict_setting(
     """The columns of rows of one setting: the named algorithm or the fastest, of the fastest library."""
     values = tuple(setting[name] for name in kind.setting_names)
     where = (settings.device(setting["gpu"]).name, values, setting["library"] or None)
-    prepared = settings.competing(kind, *where, setting["library_version"] or None)
+    prepared = settings.prepared(kind, *where, setting["library_version"] or None)
     # Neighbouring rows of one problem are one problem.
     new = np.append(True, (sizes[1:] != sizes[:-1]).any(axis=1))
     problem, distinct = np.cumsum(new) - 1, sizes[new]
-    names, place = named or ([], None)
-    number = np.zeros(len(members), dtype=np.int64) if place is None else place[members]
-    out, found = _empty(len(members) if named else len(distinct)), np.zeros(len(members), dtype=bool)
-    for own in prepared:
-        allowed = own.rules.allowed(distinct)
-        if named:
-            index = np.array([own.index_of(name) for name in names])[number]
-            rows = np.flatnonzero(index >= 0)
-            at, index = problem[rows], index[rows]
-            found[rows] = True
-        else:
-            at, index = np.nonzero(allowed[:, : own.measured])
-            rows = at
-        if len(rows):
-            columns = own.many(distinct, at, index) | {"supported": allowed[at, index]}
-            columns["algorithm"] = np.array([one.name for one in own.candidates], dtype=object)[index]
-            columns["library"] = np.full(len(index), own.setting.library, dtype=object)
-            _keep_fastest(out, columns, rows)
-    if named and not found.all():
-        raise unknown_algorithm(prepared, names[int(number[np.flatnonzero(~found)[0]])])
-    return out if named else {name: column[problem] for name, column in out.items()}
-
-
-def _keep_fastest(out: Columns, columns: Columns, rows: np.ndarray) -> None:
-    """Write ``columns`` into ``out`` at ``rows``, repeats allowed, where they are the fastest; of equals the first."""
-    time_us, standing = columns["predicted_us"], out["predicted_us"][rows]
-    faster = np.flatnonzero(np.isnan(standing) | (time_us < standing))
-    order = faster[np.argsort(time_us[faster], kind="stable")[::-1]]  # of repeats the last one stays
+    allowed, candidates = prepared.rules.allowed(distinct), prepared.candidates
+    if named:
+        names, place = named
+        number = np.zeros(len(members), dtype=np.int64) if place is None else place[members]
+        asked = np.zeros((len(names), len(candidates)), dtype=bool)
+        for row in map(int, np.unique(number)):
+            asked[row, prepared.named(names[row])] = True
+        rows, index = np.nonzero(asked[number])
+        at = problem[rows]
+    else:
+        at, index = np.nonzero(allowed & np.isin(np.arange(len(candidates)), prepared.ranked))
+        rows = at
+    columns = prepared.many(distinct, at, index) | {"supported": allowed[at, index]}
+    columns["algorithm"] = np.array([one.name for one in candidates], dtype=object)[index]
+    columns["library"] = np.array([one.library for one in candidates], dtype=object)[index]
+    out = _empty(len(members) if named else len(distinct))
+    # Of a row's candidates the fastest stays, of equals the first: what is written last.
+    order = np.argsort(columns["predicted_us"], kind="stable")[::-1]
     for name, values in columns.items():
         out[name][rows[order]] = values[order]
+    return out if named else {name: column[problem] for name, column in out.items()}
 
 
 def _empty(length: int) -> Columns:

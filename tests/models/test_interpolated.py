@@ -34,7 +34,7 @@ def measured(values: np.ndarray) -> Measured:
     """`products` with these values."""
     rows = products()
     part = GridPart.of(np.zeros(len(rows), dtype=int), sizes_of(rows), values)
-    return part.measured("h100-sxm", np.array([0]), Lines.of(rows.family.lines, rows.family.size_names), [1])
+    return part.measured(Lines.of(rows.family.lines, rows.family.size_names), [1])
 
 
 def sizes_of(rows: Rows) -> np.ndarray:

@@ -19,7 +19,7 @@ def test_a_convolution_keeps_its_order_of_sizes_and_its_roofline(gpu: str) -> No
     predictor = load(gpu)
     times = [predictor.predict(CONV.with_batch(n)).time_us for n in (32, 64, 128)]
     assert times[0] < times[1] < times[2]
-    device = predictor.target.device
+    device = predictor.target
     assert times[2] > CONV.with_batch(128).flops / (2 * device.fp16_tensor_tflops * 1e6)
     assert predictor.predict(CONV).source == "spec"
 
