@@ -77,9 +77,23 @@ class SupportRules:
             if code.max() > 2**30:
                 code = np.unique(code, return_inverse=True)[1]
         _, first, code = np.unique(code, return_index=True, return_inverse=True)
-        known = [self.of(self.setting.problem(row)) for row in sizes[first].tolist()]
+        # Libraries also time problems that are none (a filter larger than its input): nothing is known against those.
+        unknown = (None,) * len(self.candidates)
+        known = [
+            self._of_any(sizes[start : start + 1]) or self._of_any(sizes[code == i]) or unknown
+            for i, start in enumerate(first)
+        ]
         table = np.array([[reason is None for reason in reasons] for reasons in known], dtype=bool)
         return table.reshape(len(first), len(self.candidates))[code]
+
+    def _of_any(self, sizes: np.ndarray) -> Reasons | None:
+        """`of` the first of these sizes that make a problem; None where none does."""
+        for row in sizes.tolist():
+            try:
+                return self.of(self.setting.problem(row))
+            except InputError:
+                continue
+        return None
 
     def _decide(self, traits: tuple[Any, ...], problem: Any) -> Reasons:
         names = [(candidate.library, candidate.algorithm) for candidate in self.candidates]

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from surrogate import bundled
@@ -14,6 +15,7 @@ from surrogate.prediction import shipped as shipped_module
 from surrogate.prediction.shipped import bundle_for, load, predict, select, shipped
 
 PROBLEM = "n8c16h14k16r3p1"
+DATA = Path(__file__).parents[2] / "experiments" / "data"
 
 
 @pytest.fixture
@@ -60,3 +62,10 @@ def test_names_load_what_ships(shelf: Path) -> None:
         PROBLEM, gpu="t4", algorithm="FFT"
     )  # loaded once
     assert len(predict({"n": [1, 2], "c": [8, 8], "h": [7, 7], "k": [8, 8], "r": [1, 1]}, gpu="t4")) == 2
+
+
+def test_filters_larger_than_their_input_are_timed_as_miopen_timed_them() -> None:
+    """Its tables hold such problems: 7 × 7 on one pixel, without padding."""
+    table = pd.read_parquet(DATA / "miopen_conv_mi300x_2024.parquet").query("r == 7 and h == 1 and pad_h == 0")
+    answers = load("mi300x").predict(table.head(20)).to_frame()
+    assert answers["supported"].all() and answers["predicted_us"].between(1, 1e6).all()
