@@ -33,15 +33,11 @@ def systems_folder(python: str) -> Path:
     try:
         found = subprocess.run([python, "-c", FIND], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        raise InputError(
-            f"{python} has no aiconfigurator-core; name one that has by --aiconfigurator-python"
-        ) from None
+        raise InputError(f"{python} has no aiconfigurator-core; name one that has by --aiconfigurator-python") from None
     return Path(found.stdout.strip()) / "systems"
 
 
-def reduced_tables(
-    systems: Path, to: Path, kind: Family, folders: Collection[str], held: Collection[str]
-) -> int:
+def reduced_tables(systems: Path, to: Path, kind: Family, folders: Collection[str], held: Collection[str]) -> int:
     """Copies the family's tables of these GPUs without the rows of the shapes ``held``; the number of rows left out."""
     to.mkdir(parents=True)
     for path in systems.glob("*.yaml"):
@@ -76,9 +72,7 @@ def queries(frame: pd.DataFrame, kind: Family) -> pd.DataFrame:
     )
 
 
-def answers(
-    python: str, trained: pd.DataFrame, asked: pd.DataFrame, kind: Family
-) -> tuple[pd.DataFrame, str]:
+def answers(python: str, trained: pd.DataFrame, asked: pd.DataFrame, kind: Family) -> tuple[pd.DataFrame, str]:
     """(rows of ``asked``) `time_us`, `mode` and `heuristics_us`, and what the script complained of.
 
     No shape of ``asked`` is left in the tables; ``trained`` are rows that stay there. Raises `InputError` where the
@@ -91,9 +85,7 @@ def answers(
     both = queries(pd.concat([asked, known], ignore_index=True), kind)
     distinct = both.drop_duplicates().reset_index(drop=True)
     with TemporaryDirectory() as folder:
-        tree, question, answer = (
-            Path(folder) / name for name in ("systems", "asked.parquet", "answers.parquet")
-        )
+        tree, question, answer = (Path(folder) / name for name in ("systems", "asked.parquet", "answers.parquet"))
         reduced_tables(systems, tree, kind, set(both["system"]), set(shape_names(asked, kind)))
         distinct.to_parquet(question)
         command = [python, str(SCRIPT), str(tree), str(question), str(answer)]

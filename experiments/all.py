@@ -30,9 +30,7 @@ class Finished:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @shared_options
 @click.option("--only", default="", metavar="A,B", help="These experiments alone.")
-@click.option(
-    "--list", "listed", is_flag=True, help="Name the experiments and their questions, and run none."
-)
+@click.option("--list", "listed", is_flag=True, help="Name the experiments and their questions, and run none.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Processes at a time.")
 def main(
     quick: bool, data: Path, use: tuple[str, ...], only: str, listed: bool, seed: int, jobs: int, out: Path
@@ -75,9 +73,7 @@ def chosen(only: str) -> list[str]:
     wanted = [name.strip() for name in only.split(",") if name.strip()]
     for name in wanted:
         if name not in NAMES:
-            raise InputError(
-                f"experiment {name!r} is unknown; known: {', '.join(NAMES)}{nearest(name, NAMES)}"
-            )
+            raise InputError(f"experiment {name!r} is unknown; known: {', '.join(NAMES)}{nearest(name, NAMES)}")
     return [name for name in NAMES if not wanted or name in wanted]
 
 

@@ -110,9 +110,7 @@ def _orders(new: NewGpu, inside: np.ndarray, seed: int) -> dict[str, Sequence[in
     """Problems (codes) in the order planned and in a random one; both choose from those that something ran."""
     pool = np.unique(new.rows.problem[inside & new.rows.ok])
     mixed = np.random.default_rng(seed).permutation(pool)
-    kept = np.flatnonzero(
-        np.isin(new.rows.problem, mixed[: max(POOL, 2 * max(COUNTS))]) & new.allowed & inside
-    )
+    kept = np.flatnonzero(np.isin(new.rows.problem, mixed[: max(POOL, 2 * max(COUNTS))]) & new.allowed & inside)
     planned = choose_problems(
         new.rows.take(kept), new.rows.problem[kept], new.predicted_us[kept], min(max(COUNTS), len(pool))
     )

@@ -65,15 +65,8 @@ def updated(text: str, rows: Mapping[str, str]) -> str:
     """
     begin, end = text.find(BEGIN), text.find(END)
     if begin < 0 or end < begin:
-        raise InputError(
-            f"README.md lacks the markers {BEGIN} … {END}; put them where the results table belongs"
-        )
-    lines = {
-        name: line
-        for line in text[begin:end].splitlines()
-        for name in NAMES
-        if f"(tables/{name}.csv)" in line
-    }
+        raise InputError(f"README.md lacks the markers {BEGIN} … {END}; put them where the results table belongs")
+    lines = {name: line for line in text[begin:end].splitlines() for name in NAMES if f"(tables/{name}.csv)" in line}
     lines |= rows
     table = "\n".join([BEGIN, "", HEADER, RULE, *(lines[name] for name in NAMES if name in lines), "", ""])
     return text[:begin] + table + text[end:]

@@ -26,9 +26,7 @@ LISTED = "\b\n" + "\n".join(f"{one.number}  {one.title}" for one in SLICES.value
 
 
 @click.command(help=f"{__doc__}\n\nSlices:\n\n{LISTED}")
-@click.option(
-    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where to write."
-)
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where to write.")
 @click.option("--slices", default="0", show_default=True, metavar="LIST", help="As in 0,1 or 1-5.")
 @click.option(
     "--minutes", default=7.5, show_default=True, type=click.FloatRange(min=0, min_open=True),

@@ -58,9 +58,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     return Outcome(table, _figure(table), answer(table))
 
 
-def nested(
-    rows: Rows, rounds: Sequence[Round], judged: np.ndarray, model: TimeModel, effort: Effort
-) -> Nested:
+def nested(rows: Rows, rounds: Sequence[Round], judged: np.ndarray, model: TimeModel, effort: Effort) -> Nested:
     """Every test row's prediction, distance and half width, from its round's training rows alone."""
     predicted, distance, half_width, share = (np.full(len(rows), np.nan) for _ in range(4))
     for inside, outside in rounds:

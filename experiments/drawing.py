@@ -46,24 +46,17 @@ def dots(
         handles = []
         for place, name in enumerate(names):
             rows = frame[frame[series] == name]
-            heights = [
-                categories.index(c) + (place - (len(names) - 1) / 2) * 0.7 / len(names)
-                for c in rows[category]
-            ]
+            heights = [categories.index(c) + (place - (len(names) - 1) / 2) * 0.7 / len(names) for c in rows[category]]
             x = rows[value].to_numpy(dtype=float)
             if arms:
                 ends = np.abs(np.nan_to_num(rows[list(arms)].to_numpy(dtype=float).T - x))
-                axis.errorbar(
-                    x, heights, xerr=ends, fmt="none", ecolor=look[name].colour, elinewidth=1, capsize=1.6
-                )
+                axis.errorbar(x, heights, xerr=ends, fmt="none", ecolor=look[name].colour, elinewidth=1, capsize=1.6)
             handles += axis.plot(x, heights, look[name].marker, color=look[name].colour, fillstyle="none")
         labels = ["\n".join(wrap(str(c), NAME_WIDTH)) for c in categories]
         axis.set_yticks(range(len(categories)), labels)
         axis.set_ylim(len(categories) - 0.5, -0.5)
         _scale(axis, "x", log)
-        axis.set_xlabel(
-            _wrapped(xlabel, log, max(len(line) for label in labels for line in label.split("\n")))
-        )
+        axis.set_xlabel(_wrapped(xlabel, log, max(len(line) for label in labels for line in label.split("\n"))))
         if len(names) > 1:
             legend(figure, handles, [str(name) for name in names])
         return svg(figure)
@@ -122,9 +115,7 @@ def spreads(table: pd.DataFrame, category: str, series: str, value: str, xlabel:
 
 def _wrapped(label: str, log: bool, beside: int = 8) -> str:
     """An axis label on as many lines as names of ``beside`` letters leave the width for; none begins with %."""
-    return "\n".join(
-        wrap((label + (", log scale" if log else "")).replace(" %", "\u00a0%"), LABEL_WIDTH - beside)
-    )
+    return "\n".join(wrap((label + (", log scale" if log else "")).replace(" %", "\u00a0%"), LABEL_WIDTH - beside))
 
 
 def _scale(axis: "Axes", side: str, log: bool) -> None:

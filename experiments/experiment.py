@@ -169,9 +169,7 @@ def read_sources(folder: Path, use: tuple[str, ...]) -> Sources:
     for text in use:
         name, equals, path = text.partition("=")
         if not equals or not path:
-            raise InputError(
-                f"--use {text!r} is not readable; write NAME=FILE, with NAME one of {', '.join(FILES)}"
-            )
+            raise InputError(f"--use {text!r} is not readable; write NAME=FILE, with NAME one of {', '.join(FILES)}")
         others[name] = Path(path)
     return Sources(folder, others)
 
@@ -182,9 +180,7 @@ def shared_options(command: Any) -> Any:
     for option in (
         click.option("--out", type=path, default=HOME, help="Where README.md, tables/ and figures/ lie."),
         click.option("--seed", default=0, show_default=True, help="Of folds, samples and fits."),
-        click.option(
-            "--use", multiple=True, metavar="NAME=FILE", help="Another dataset in the place of a source."
-        ),
+        click.option("--use", multiple=True, metavar="NAME=FILE", help="Another dataset in the place of a source."),
         click.option("--data", type=path, default=DEFAULT_FOLDER, help="Folder of the files."),
         click.option("--quick", is_flag=True, help="Fewer folds, sampled shapes."),
     ):
@@ -192,9 +188,7 @@ def shared_options(command: Any) -> Any:
     return command
 
 
-def run_script(
-    experiment: Experiment, arguments: list[str] | None = None, choices: tuple[str, ...] = ()
-) -> None:
+def run_script(experiment: Experiment, arguments: list[str] | None = None, choices: tuple[str, ...] = ()) -> None:
     """``main`` of one experiment: the answer on standard output, progress on standard error; ``choices`` are its parts.
 
     Exit status 0, `SKIPPED` where a file is missing, 2 for a user's error.
@@ -202,12 +196,8 @@ def run_script(
 
     @click.command(help=experiment.question, context_settings={"help_option_names": ["-h", "--help"]})
     @shared_options
-    @click.option(
-        "--only", type=click.Choice(choices), multiple=True, hidden=not choices, help="These alone."
-    )
-    def command(
-        quick: bool, data: Path, use: tuple[str, ...], seed: int, out: Path, only: tuple[str, ...]
-    ) -> None:
+    @click.option("--only", type=click.Choice(choices), multiple=True, hidden=not choices, help="These alone.")
+    def command(quick: bool, data: Path, use: tuple[str, ...], seed: int, out: Path, only: tuple[str, ...]) -> None:
         from tqdm import tqdm
 
         with told(experiment.name):

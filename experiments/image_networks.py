@@ -55,11 +55,7 @@ def measured(training: bool) -> pd.DataFrame:
     kept = table["torch"].isin(["pt240", "pt291"]) & ~(table["compiled"] & (table["torch"] == "pt240"))
     kept &= family.notna() & ((family.map(_hash) % 2 == 0) == training)
     size = table.groupby("network")["infer_img_size"].transform("max")
-    table = (
-        table[kept & (table["infer_img_size"] == size)]
-        .dropna(subset="infer_batch_size")
-        .assign(family=family)
-    )
+    table = table[kept & (table["infer_img_size"] == size)].dropna(subset="infer_batch_size").assign(family=family)
     drawn = table.drop_duplicates("network").sort_values("network", key=lambda names: names.map(_hash))
     table = table[table["network"].isin(drawn.groupby("family").head(PER_FAMILY)["network"])]
     table["measured_ms"] = 1e3 * table["infer_batch_size"] / table["infer_samples_per_sec"]
@@ -183,10 +179,7 @@ def main() -> None:
     write_text(bundled.FOLDER / FILE, json.dumps(known, indent=1) + "\n")
     groups = table.groupby(["fitted_on", *RUN, "torch"])["error"]
     print(
-        np.expm1(groups.describe(percentiles=[0.5, 0.9])[["50%", "90%"]])
-        .assign(n=groups.size())
-        .round(3)
-        .to_string()
+        np.expm1(groups.describe(percentiles=[0.5, 0.9])[["50%", "90%"]]).assign(n=groups.size()).round(3).to_string()
     )
 
 

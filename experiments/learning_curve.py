@@ -58,9 +58,7 @@ def answer(table: pd.DataFrame) -> str:
     sentences = []
     for label, part in table.groupby("data", sort=False):
         last = part[part["share"] == 1.0].sort_values("median_error_pct")
-        shapes = " → ".join(
-            f"{int(part.loc[part['share'] == share, 'training_shapes'].iloc[0]):,}" for share in STEPS
-        )
+        shapes = " → ".join(f"{int(part.loc[part['share'] == share, 'training_shapes'].iloc[0]):,}" for share in STEPS)
         each = []
         for name in named_models(last["model"].iloc[0], last["model"]):
             mine = part[part["model"] == name].set_index("share")

@@ -45,9 +45,7 @@ def answer(table: pd.DataFrame) -> str:
     times = [f"{name} {percent(error[name])}" for name in named_models(timed, learned.index)]
     each = table[(table["model"] == timed) & (table["gpu"] != EVERY)].dropna(subset=["median_error_pct"])
     each = each.sort_values("median_error_pct")
-    worst = [
-        f"{row['gpu']} {percent(row['median_error_pct'])}" for _, row in each.iloc[::-1].head(2).iterrows()
-    ]
+    worst = [f"{row['gpu']} {percent(row['median_error_pct'])}" for _, row in each.iloc[::-1].head(2).iterrows()]
     return (
         f"On GPUs never measured, slowdown: {', '.join(picks)}; median error of the time: {', '.join(times)}."
         f" {timed} goes from {each.iloc[0]['gpu']} {percent(each.iloc[0]['median_error_pct'])} to {listing(worst)}."

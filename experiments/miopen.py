@@ -94,8 +94,7 @@ def _figure(table: pd.DataFrame) -> str | None:
     shown = table[(table["candidate"] == "algorithm") & (table["model"] != "always-best-single")]
     own = shown["split"] == BY_SHAPE
     shown = shown.assign(
-        place=shown["gpu"]
-        + np.where(own, "", np.where(shown["split"] == KNOWN, ",\nGPU unseen", ",\nboth unseen")),
+        place=shown["gpu"] + np.where(own, "", np.where(shown["split"] == KNOWN, ",\nGPU unseen", ",\nboth unseen")),
         loss=np.maximum(100 * (shown["slowdown_macro"] - 1), 0.01),
         low=np.maximum(100 * (shown["ci_low"] - 1), 0.01),
         high=np.maximum(100 * (shown["ci_high"] - 1), 0.01),

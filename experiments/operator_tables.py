@@ -54,9 +54,7 @@ def _measured(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, tuple[str, 
     reader, origin = source
     dropped = Counter[str]()
     parts = [_known_devices(part, dropped) for part in reader(frame, dropped)]
-    notes = tuple(
-        f"{name}: {plural(count, 'row')} left out: {why}" for why, count in dropped.items() if count
-    )
+    notes = tuple(f"{name}: {plural(count, 'row')} left out: {why}" for why, count in dropped.items() if count)
     if not sum(map(len, parts)):
         raise InputError("; ".join(notes) or f"{name}: holds no row")
     return pd.concat(parts, ignore_index=True).assign(origin=origin), notes
@@ -225,9 +223,7 @@ def other_layers(frame: pd.DataFrame) -> pd.DataFrame:
         layers[~product].assign(library="cudnn").join(images[~product]),
         layers[product].assign(library="cublas").join(products[product]),
     ]
-    return normalise(
-        pd.concat(parts).sort_index().fillna(dict.fromkeys([*images, *products], 0)), "sequences"
-    )
+    return normalise(pd.concat(parts).sort_index().fillna(dict.fromkeys([*images, *products], 0)), "sequences")
 
 
 # cudnn_other_ops: sizes are packed into a text, `key=value;key=value;…`. This grammar was inferred from the rows. Keys

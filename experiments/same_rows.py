@@ -35,9 +35,7 @@ def run(sources: Sources, effort: Effort) -> Outcome:
     parts = []
     for label, data, also in _tables(sources, effort):
         count = effort.folds if label.startswith(LABELS["cudnn"]) else min(effort.folds, MI210_FOLDS)
-        found = cross_validate(
-            data, effort.named(), count=count, seed=effort.seed, also=also, tick=effort.tick
-        )
+        found = cross_validate(data, effort.named(), count=count, seed=effort.seed, also=also, tick=effort.tick)
         both = picks_and_times(found, COLUMNS[3:])
         absent = pd.DataFrame(refused(found.reasons))
         parts.append(pd.concat([both, absent], ignore_index=True).assign(data=label))

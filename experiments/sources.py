@@ -69,9 +69,7 @@ class Sources:
     def __post_init__(self) -> None:
         for name in self.others:
             if name not in FILES:
-                raise InputError(
-                    f"source {name!r} is unknown; known: {', '.join(FILES)}{nearest(name, FILES)}"
-                )
+                raise InputError(f"source {name!r} is unknown; known: {', '.join(FILES)}{nearest(name, FILES)}")
 
     def path(self, name: str) -> Path:
         """The file of a source."""

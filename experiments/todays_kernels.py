@@ -179,16 +179,10 @@ def answer(table: pd.DataFrame, reasons: list[str]) -> str:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--family", type=click.Choice(list(PUBLISHED)), required=True)
-@click.option(
-    "--table", type=click.Path(path_type=Path), help="Imported table; made where it is missing, in out/."
-)
-@click.option(
-    "--folds", type=click.IntRange(1, FOLDS), help=f"How many of {FOLDS} are judged: 1, of moe all."
-)
+@click.option("--table", type=click.Path(path_type=Path), help="Imported table; made where it is missing, in out/.")
+@click.option("--folds", type=click.IntRange(1, FOLDS), help=f"How many of {FOLDS} are judged: 1, of moe all.")
 @click.option("--gpus", default="", metavar="A,B", help="GPUs that train; all of the table by default.")
-@click.option(
-    "--judge", default="h100-sxm,b200", metavar="A,B", help="GPUs that are judged; these by default."
-)
+@click.option("--judge", default="h100-sxm,b200", metavar="A,B", help="GPUs that are judged; these by default.")
 @click.option("--leave-out", default="none", type=click.Choice(["none", "siblings"]), show_default=True)
 @click.option("--most-rows", default=InterpolatedTerms().most_rows, help="Rows that fit trees.")
 @click.option("--aiconfigurator-python", "python", default=sys.executable, help="Interpreter with its SDK.")

@@ -133,9 +133,7 @@ def times_and_picks(predictions: Predictions, *columns: str, stratum: str = "ung
     return time_verdicts(predictions).merge(picks, on="model", how="left")
 
 
-def picks_and_times(
-    predictions: Predictions, columns: Sequence[str], part: np.ndarray | None = None
-) -> pd.DataFrame:
+def picks_and_times(predictions: Predictions, columns: Sequence[str], part: np.ndarray | None = None) -> pd.DataFrame:
     """These columns of `choice_verdicts`, and beside them `time_verdicts`; models that have either."""
     names = {"n": "problems", "shapes": "problem_shapes"}
     picks = choice_verdicts(predictions, part)[["model", *columns]].rename(columns=names)

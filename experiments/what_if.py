@@ -67,9 +67,7 @@ def answer(table: pd.DataFrame) -> str:
     for trace, rows in done.groupby("trace", sort=False):
         gains = rows.set_index("what_if")
         listed = ", ".join(f"{name} {gains.loc[name, 'speedup']:.2f}×" for name in gains.index)
-        parts.append(
-            f"{trace} (host on {gains['host_share_pct'].iloc[0]:.0f} % of the critical path): {listed}"
-        )
+        parts.append(f"{trace} (host on {gains['host_share_pct'].iloc[0]:.0f} % of the critical path): {listed}")
     amp = done[done["what_if"] == "amp"].set_index("trace")["device_speedup"]
     device = ", ".join(f"{value:.2f}× ({trace})" for trace, value in amp.items())
     return (

@@ -95,9 +95,7 @@ def judged(frame: pd.DataFrame) -> pd.DataFrame:
                 if error.empty:
                     continue
                 size = error.abs()
-                record = dict(zip(KEYS, key, strict=True)) | {
-                    "predictor": OURS if column == OWN else column[:-3]
-                }
+                record = dict(zip(KEYS, key, strict=True)) | {"predictor": OURS if column == OWN else column[:-3]}
                 record |= {"n": len(error), "mean_error_pct": size.mean(), "median_error_pct": size.median()}
                 record |= {"bias_pct": error.mean(), "coverage_pct": np.nan}
                 if column == OWN and part["lower_ms"].notna().all():
@@ -115,9 +113,7 @@ def transformer_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
     """
     shipped = load(FOLDER / "operators")
     operators = rows_by_family(read_operator_tables([sources.path(name) for name in OPERATORS]))
-    tables = {
-        kind.name: rows_of(effort.sampled(rows.frame, kind), kind) for kind, (_, rows) in operators.items()
-    }
+    tables = {kind.name: rows_of(effort.sampled(rows.frame, kind), kind) for kind, (_, rows) in operators.items()}
     frame, folder = pd.read_parquet(sources.path("transformers")), sources.path("configs")
     known = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
     one_gpu = frame["variant"].isna() | (frame["variant"] == "fusion")

@@ -5,9 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def lazy_names(
-    package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The package's ``__getattr__`` and ``__dir__`` (PEP 562); ``homes``: public name → the module that defines it."""
 
     def get(name: str) -> Any:

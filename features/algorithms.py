@@ -140,9 +140,7 @@ def algorithms(library: str, direction: str = "fwd") -> tuple[Algorithm, ...]:
             " ask about library cudnn: a table without the columns library, library_version and algorithm does"
         )
     if library not in LIBRARIES:
-        raise InputError(
-            f"library {library!r} is unknown; known: {', '.join(LIBRARIES)}{nearest(library, LIBRARIES)}"
-        )
+        raise InputError(f"library {library!r} is unknown; known: {', '.join(LIBRARIES)}{nearest(library, LIBRARIES)}")
     return tuple(a for a in ALGORITHMS if a.library == library and a.direction == direction)
 
 

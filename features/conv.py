@@ -58,9 +58,7 @@ class Conv:
         for name, known in _CHOICES.items():
             value = getattr(self, name)
             if value not in known:
-                raise InputError(
-                    f"{name} {value!r} is unknown; known: {', '.join(known)}{nearest(str(value), known)}"
-                )
+                raise InputError(f"{name} {value!r} is unknown; known: {', '.join(known)}{nearest(str(value), known)}")
         if self.c % self.groups or self.k % self.groups:
             raise InputError(
                 f"groups {self.groups} does not divide c {self.c} and k {self.k}; both must be multiples of groups"

@@ -88,6 +88,4 @@ def read_bounded(path: str | Path, max_bytes: int, *, streams: bool = False) -> 
             content = file.read(max_bytes + 1)  # a file can grow, and a stream tells no size
             if len(content) <= max_bytes:
                 return content
-    raise InputError(
-        f"{path}: larger than {max_bytes:,} bytes, the most that such a file may have; check the path"
-    )
+    raise InputError(f"{path}: larger than {max_bytes:,} bytes, the most that such a file may have; check the path")

@@ -129,9 +129,7 @@ class Registry:
         if len(common) == 1 or len(fitting) == 1:
             return (common or fitting)[0]
         if fitting:
-            raise InputError(
-                f"GPU {name!r} fits several; give one of: {', '.join(one.name for one in fitting)}"
-            )
+            raise InputError(f"GPU {name!r} fits several; give one of: {', '.join(one.name for one in fitting)}")
         labels = [label for one in self.gpus for label in (one.name, *one.aliases)]
         raise InputError(
             f"GPU {name!r} is unknown{nearest(name, labels)}; `seer gpus` lists the known ones,"
@@ -250,13 +248,9 @@ def cpu_device(name: str, properties: Mapping[str, Any]) -> Gpu:
         gflops, copy_gbs = float(properties["gemm_gflops"]), float(properties["copy_gbs"])
         cache = int(properties["last_level_cache_bytes"])
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"device {name!r}: its properties lack {error}; collect again with `seer collect`"
-        ) from None
+        raise InputError(f"device {name!r}: its properties lack {error}; collect again with `seer collect`") from None
     if min(cores, gflops, copy_gbs) <= 0:
-        raise InputError(
-            f"device {name!r}: a measured figure is not positive; collect again with `seer collect`"
-        )
+        raise InputError(f"device {name!r}: a measured figure is not positive; collect again with `seer collect`")
     return Gpu(
         name=name,
         aliases=(),

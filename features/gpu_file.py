@@ -46,9 +46,7 @@ _SHARED = {
 }  # fmt: skip
 """Keys of an architecture; all are needed."""
 _SUSTAINED = ("fp32_sustained_share", "fp32_gflops_per_watt", "dram_share")
-_RATIOS = {f"{unit}_per_tensor": _AMOUNT for unit in ("fp8", "fp4", "int8")} | dict.fromkeys(
-    _SUSTAINED, _POSITIVE
-)
+_RATIOS = {f"{unit}_per_tensor": _AMOUNT for unit in ("fp8", "fp4", "int8")} | dict.fromkeys(_SUSTAINED, _POSITIVE)
 """Keys that an architecture may have; without one it has no such unit."""
 _OWN = {
     "architecture": _TEXT, "aliases": _TEXTS, "sms": _COUNT, "boost_mhz": _POSITIVE,
@@ -74,9 +72,7 @@ def read_gpu_file(
     content = _parse(path)
     found = content.get("schema", schema)
     if found != schema:
-        raise InputError(
-            f"{path}: schema is {found!r}; this version reads schema {schema}; update the program or file"
-        )
+        raise InputError(f"{path}: schema is {found!r}; this version reads schema {schema}; update the program or file")
     stray = sorted(set(content) - {"schema", "architecture", "gpu"})
     if stray:
         raise InputError(f"{path}: unknown section {', '.join(stray)}; known: schema, architecture, gpu")
@@ -88,9 +84,7 @@ def read_gpu_file(
     for name, row in _section(path, content, "gpu").items():
         where = f"{path}: gpu.{name}"
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-            raise InputError(
-                f"{where}: a GPU's name is lower-case letters and digits joined by '-', as in my-gpu-16gb"
-            )
+            raise InputError(f"{where}: a GPU's name is lower-case letters and digits joined by '-', as in my-gpu-16gb")
         inherited = architectures.get(row.get("architecture", "")) if isinstance(row, dict) else None
         if isinstance(row, dict) and _is_text(row.get("architecture")) and inherited is None:
             wrong = row["architecture"]

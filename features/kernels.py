@@ -63,9 +63,7 @@ class KernelLaunch:
 
 def launches(algorithm: str | None = None) -> tuple[KernelLaunch, ...]:
     """The known launches, all or those of one cuDNN algorithm. The file is read once."""
-    return (
-        _launches() if algorithm is None else tuple(one for one in _launches() if one.algorithm == algorithm)
-    )
+    return _launches() if algorithm is None else tuple(one for one in _launches() if one.algorithm == algorithm)
 
 
 def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float:
@@ -78,9 +76,7 @@ def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float
 
 
 @lru_cache(maxsize=4096)
-def _resident(
-    architecture: str, compute_capability: float, algorithm: str, tile_m: int, tile_n: int
-) -> float:
+def _resident(architecture: str, compute_capability: float, algorithm: str, tile_m: int, tile_n: int) -> float:
     if compute_capability in LIMITS:
         known = [
             one
@@ -120,6 +116,4 @@ def _launches() -> tuple[KernelLaunch, ...]:
 
 
 def _launch(row: dict[str, Any], sources: dict[str, str]) -> KernelLaunch:
-    return KernelLaunch(
-        **{**row, "architectures": tuple(row["architectures"]), "source": sources[row["source"]]}
-    )
+    return KernelLaunch(**{**row, "architectures": tuple(row["architectures"]), "source": sources[row["source"]]})

@@ -34,9 +34,7 @@ class SmLimits(NamedTuple):
     header_partitions: Number
 
 
-def _limits(
-    warps: int, blocks: int, sm_kib: int, optin_kib: int, reserved: int, unit: int, parts: int
-) -> SmLimits:
+def _limits(warps: int, blocks: int, sm_kib: int, optin_kib: int, reserved: int, unit: int, parts: int) -> SmLimits:
     return SmLimits(warps, blocks, sm_kib * 1024, optin_kib * 1024, reserved, unit, parts, parts)
 
 
@@ -81,9 +79,7 @@ class Occupancy:
             "blocks": self.limit_blocks,
         }
         if isinstance(self.blocks_per_sm, np.ndarray):
-            rows = zip(
-                *(np.broadcast_to(limit, self.blocks_per_sm.shape) for limit in limits.values()), strict=True
-            )
+            rows = zip(*(np.broadcast_to(limit, self.blocks_per_sm.shape) for limit in limits.values()), strict=True)
             return [
                 tuple(name for name, limit in zip(limits, row, strict=True) if limit == blocks)
                 for row, blocks in zip(rows, self.blocks_per_sm, strict=True)
@@ -100,9 +96,7 @@ def resident(
     # The register file is split among partitions, and each holds the registers of its own share of the warps.
     per_block = maximum(round_up(warps, sm.partitions), round_up(warps, sm.header_partitions)) * per_warp
     by_registers = REGISTERS_PER_SM // sm.partitions // maximum(per_warp, 1) * sm.partitions // warps
-    limit_registers = where(
-        registers_per_thread == 0, NO_LIMIT, where(per_block > REGISTERS_PER_SM, 0, by_registers)
-    )
+    limit_registers = where(registers_per_thread == 0, NO_LIMIT, where(per_block > REGISTERS_PER_SM, 0, by_registers))
     shared = round_up(shared_bytes + dynamic_bytes + sm.reserved_bytes, sm.shared_unit_bytes)
     limit_shared = where(
         shared == 0,
@@ -159,17 +153,13 @@ def b_max(
     dynamic_shared_bytes: Number = 0,
 ) -> Number:
     """Blocks that the whole GPU holds at once: resident blocks per SM x SMs (SEER's B_max)."""
-    found = occupancy(
-        gpu.compute_capability, threads, registers_per_thread, shared_bytes, dynamic_shared_bytes
-    )
+    found = occupancy(gpu.compute_capability, threads, registers_per_thread, shared_bytes, dynamic_shared_bytes)
     return found.blocks_per_sm * gpu.sms
 
 
 def _unknown(compute_capability: Any) -> str:
     known = ", ".join(map(str, LIMITS))
-    return (
-        f"compute capability {compute_capability!r} has no occupancy rules here; known (NVIDIA only): {known}"
-    )
+    return f"compute capability {compute_capability!r} has no occupancy rules here; known (NVIDIA only): {known}"
 
 
 def _check(name: str, value: Number, least: int, most: int | None) -> None:

@@ -34,8 +34,7 @@ FILTER_32 = Rule("the filter must be at most 32", lambda p, cc: (p.r <= 32) & (p
 TILED_STRIDE = Rule(
     "stride must be 1, or 2 with a filter above 1×1",
     lambda p, cc: (
-        ((p.stride_h == 1) & (p.stride_w == 1))
-        | ((p.stride_h <= 2) & (p.stride_w <= 2) & (p.r > 1) & (p.s > 1))
+        ((p.stride_h == 1) & (p.stride_w == 1)) | ((p.stride_h <= 2) & (p.stride_w <= 2) & (p.r > 1) & (p.s > 1))
     ),
 )
 THREE = Rule("the filter must be 3×3", lambda p, cc: (p.r == 3) & (p.s == 3))
@@ -43,9 +42,7 @@ THREE_OR_FIVE = Rule("the filter must be 3×3 or 5×5", lambda p, cc: (p.r == p.
 THREE_ONLY_HALF = Rule("half precision needs a 3×3 filter", lambda p, cc: (p.itemsize != 2) | (p.r == 3))
 FULL_PRECISION = Rule("the element type must be fp32", lambda p, cc: p.itemsize == 4)
 AT_LEAST_SINGLE = Rule("the element type must be fp32 or fp64", lambda p, cc: p.itemsize >= 4)
-HALF_OR_SINGLE = Rule(
-    "the element type must be fp32 or fp16", lambda p, cc: (p.itemsize == 4) | (p.itemsize == 2)
-)
+HALF_OR_SINGLE = Rule("the element type must be fp32 or fp16", lambda p, cc: (p.itemsize == 4) | (p.itemsize == 2))
 CHANNELS_FIRST = Rule("the layout must be NCHW", lambda p, cc: p.is_nhwc == 0)
 BEFORE_HOPPER = Rule("not on compute capability 9.0 or newer", lambda p, cc: (cc < 9.0) & (p.n > 0))
 UNGROUPED = Rule("groups must be 1", lambda p, cc: p.groups == 1)

@@ -107,9 +107,7 @@ DRIVER_IGNORED = frozenset(
 
 def is_driver_line(words: Sequence[str]) -> bool:
     """True where a name of the driver stands before the flags."""
-    return any(word in DRIVER_DTYPES for word in words[:2]) or (
-        bool(words) and words[0].endswith("MIOpenDriver")
-    )
+    return any(word in DRIVER_DTYPES for word in words[:2]) or (bool(words) and words[0].endswith("MIOpenDriver"))
 
 
 def read_driver_line(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -276,9 +276,7 @@ def texts(name: str, read: Callable[[Path], object], sample: str) -> Iterator[Re
     suffix = Path(sample).suffix if sample in TEXTS else ".json"
     yield Reader(name, lambda folder: {f"file{suffix}": content}, read)
     if name.startswith(("import", "trace")):
-        yield Reader(
-            f"{name}, gz", lambda folder: {f"file{suffix}.gz": gzip.compress(content, mtime=0)}, read
-        )
+        yield Reader(f"{name}, gz", lambda folder: {f"file{suffix}.gz": gzip.compress(content, mtime=0)}, read)
 
 
 _problems = called("surrogate.dataset.problem_list", "read_list")
@@ -413,11 +411,7 @@ def damaged(data: bytes, random: Random) -> bytes:
         return odd_column(data, random)
     if inside and data.lstrip().startswith((b"{", b"[")):
         return odd_json(data, random)
-    return (
-        random.choice((flipped, truncated, without_a_piece, with_a_piece, reencoded))(data, random)
-        if data
-        else data
-    )
+    return random.choice((flipped, truncated, without_a_piece, with_a_piece, reencoded))(data, random) if data else data
 
 
 def write(files: Files, folder: Path) -> Path:

@@ -21,9 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PAGES = [
     README,
-    *sorted(
-        path for room in ("features", "surrogate", "experiments") for path in (ROOT / room).rglob("README.md")
-    ),
+    *sorted(path for room in ("features", "surrogate", "experiments") for path in (ROOT / room).rglob("README.md")),
 ]
 SET_UP = (
     "python3 -m pip install . && seer compare",
@@ -138,9 +136,7 @@ def test_no_page_names_a_place_of_this_machine(page: Path) -> None:
 def test_the_two_set_up_lines_stand_alone() -> None:
     lines = [line.strip() for line in README.read_text(encoding="utf-8").splitlines()]
     assert [line for line in lines if line in SET_UP] == list(SET_UP)
-    assert not [
-        line for line in lines if line.startswith(("pip install", "python3 -m pip")) and line not in SET_UP
-    ]
+    assert not [line for line in lines if line.startswith(("pip install", "python3 -m pip")) and line not in SET_UP]
 
 
 def test_readme_names_every_command() -> None:
@@ -156,9 +152,7 @@ def test_python_of_readme_runs(block: Block, tmp_path: Path, monkeypatch: pytest
     assert out.getvalue()
 
 
-@pytest.mark.parametrize(
-    "words", [words for words in commands(README) if words[:3] == ["seer", "select", "--gpu"]]
-)
+@pytest.mark.parametrize("words", [words for words in commands(README) if words[:3] == ["seer", "select", "--gpu"]])
 def test_picks_of_readme_come_out(words: list[str], seer: Callable[..., Any]) -> None:
     result = seer(*words[1:])
     assert result.code == 0 and "algorithm" in result.out, result.err

@@ -72,9 +72,7 @@ def test_every_dependency_is_imported() -> None:
 
 
 def test_packages_import_neither_experiments_nor_tests() -> None:
-    assert not [
-        path for room in PACKAGES for name, path in _imports(room) if name in ("experiments", "tests")
-    ]
+    assert not [path for room in PACKAGES for name, path in _imports(room) if name in ("experiments", "tests")]
 
 
 def test_every_extra_named_is_one() -> None:
@@ -82,17 +80,13 @@ def test_every_extra_named_is_one() -> None:
     known = set(PROJECT["optional-dependencies"])
     files = [*ROOT.glob("*.md"), *(path for room in PACKAGES for path in (ROOT / room).rglob("*.[pm][yd]"))]
     for path in files:
-        for found in re.findall(
-            r"(?:seer-surrogate|['\" `]\.)\[([a-z][\w-]*)\]", path.read_text(encoding="utf-8")
-        ):
+        for found in re.findall(r"(?:seer-surrogate|['\" `]\.)\[([a-z][\w-]*)\]", path.read_text(encoding="utf-8")):
             assert found in known, f"{path}: [{found}]"
 
 
 def test_one_version() -> None:
     assert surrogate.__version__ == version("seer-surrogate")
-    first = re.search(
-        r"^## (\S+) — \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
-    )
+    first = re.search(r"^## (\S+) — \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert first is not None, "CHANGELOG.md starts with `## VERSION — DATE`"
     assert first[1] == PROJECT["version"]
 
@@ -208,9 +202,7 @@ def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
     assert str(place) in where and PROJECT["version"] in where
     assert PROJECT["version"] in _run(seer, "--version", cwd=empty)
     assert "WINOGRAD" in _run(seer, "select", "--gpu", "v100", "n32c256h14w14k256r3s3p1", cwd=empty)
-    (empty / "net.csv").write_text(
-        "n,c,h,w,k,r,s,pad_h,pad_w,stride_h,stride_w\n32,64,56,56,64,3,3,1,1,1,1\n"
-    )
+    (empty / "net.csv").write_text("n,c,h,w,k,r,s,pad_h,pad_w,stride_h,stride_w\n32,64,56,56,64,3,3,1,1,1,1\n")
     assert "total_us" in _run(seer, "network", "net.csv", "--gpu", "t4", "--json", cwd=empty)
     told = _run(seer, "compare", "--models", "roofline,linear-terms", "--folds", "3", "-o", "out", cwd=empty)
     assert "linear-terms" in told and (empty / "out" / "report.html").is_file()

@@ -97,14 +97,8 @@ def test_a_package_imports_only_from_packages_above_it(package: str) -> None:
 
 OTHER_MEANINGS = {"linear", "memcpy", "concat"}
 """Kinds whose name is also a model's, an event's of a trace, or a function's; so are those of the pointwise family."""
-KINDS = {kind for kind, family in FAMILY_OF_KIND.items() if family != "pointwise"}.union(
-    FAMILIES
-) - OTHER_MEANINGS
-OWN_NAMES = (
-    {cls.__name__ for cls in OPERATORS.values()}
-    | {name.upper() for name in FAMILIES}
-    | {"Conv", "ConvFamily"}
-)
+KINDS = {kind for kind, family in FAMILY_OF_KIND.items() if family != "pointwise"}.union(FAMILIES) - OTHER_MEANINGS
+OWN_NAMES = {cls.__name__ for cls in OPERATORS.values()} | {name.upper() for name in FAMILIES} | {"Conv", "ConvFamily"}
 
 
 def _families_named(name: str) -> Iterator[str]:

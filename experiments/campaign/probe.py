@@ -86,9 +86,7 @@ def support(device: Device) -> dict[str, dict[str, dict[str, str]]]:
     """Setting and direction → shape → algorithm → status (with the time where it ran)."""
     return {
         f"{dtype} {math} {layout} {direction}": {
-            name: _statuses(
-                device, replace(shape, dtype=dtype, math=math, layout=layout, direction=direction)
-            )
+            name: _statuses(device, replace(shape, dtype=dtype, math=math, layout=layout, direction=direction))
             for name, shape in SHAPES.items()
         }
         for dtype, math, layout in SETTINGS
@@ -183,8 +181,7 @@ def _errors(part: Mapping[str, Mapping[str, float | None]]) -> str:
     beyond = [
         f"{name} ({error})"
         for math, name, error in rows
-        if math == "fma"
-        and not (error or 1.0) < (WINOGRAD_ERROR if name.startswith("WINOGRAD") else FMA_ERROR)
+        if math == "fma" and not (error or 1.0) < (WINOGRAD_ERROR if name.startswith("WINOGRAD") else FMA_ERROR)
     ]
     verdict = f"FMA errs more than FMA can: {', '.join(beyond)}" if beyond else "FMA is FMA."
     return f"{verdict}\n\n{_table(('math', 'algorithm', 'error'), rows)}"

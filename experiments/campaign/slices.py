@@ -43,9 +43,7 @@ _ALL = (
     Slice(1, "fp32 FMA NCHW forward", problems=8000),
     Slice(2, "SEER's grids, with counters", source="grid", counters_share=0.45),
     Slice(3, "TF32 NCHW, fp16 and bf16 NHWC forward", settings=(TF32, HALVES), problems=4000),
-    Slice(
-        4, "gradients, fp32 FMA NCHW and fp16 NHWC", settings=(BACKWARD_FP32, BACKWARD_FP16), problems=3000
-    ),
+    Slice(4, "gradients, fp32 FMA NCHW and fp16 NHWC", settings=(BACKWARD_FP32, BACKWARD_FP16), problems=3000),
     Slice(5, "layers of real networks, batch 1 to 256", source="networks", settings=(FP32, FP16)),
     Slice(6, "other operators", "operators", problems=6000),
 )

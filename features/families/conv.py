@@ -274,9 +274,7 @@ class ConvFamily(Family):
         except InputError:  # an algorithm that the registry lacks has no rules
             return None
 
-    def geometry(
-        self, sizes: Mapping[str, np.ndarray], library: np.ndarray
-    ) -> list[tuple[str, np.ndarray, str]]:
+    def geometry(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
         """Groups divide the channels; the filter fits the padded input, but in MIOpen's tables, which time others."""
         p = ConvColumns.of([sizes[name] for name in SIZE_COLUMNS])
         strict = library != "miopen"

@@ -216,9 +216,7 @@ class Family(ABC):
         del library, setting, algorithm, problem, gpu_name
         return None
 
-    def geometry(
-        self, sizes: Mapping[str, np.ndarray], library: np.ndarray
-    ) -> list[tuple[str, np.ndarray, str]]:
+    def geometry(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
         """(column, rows that break the rule, the rule): sizes that do not fit one another. Rows (rows,) in range."""
         del sizes, library
         return []

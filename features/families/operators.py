@@ -134,8 +134,7 @@ class OperatorFamily(Family):
         }
         defaults = {field.name: str(field.default) for field in fields(first)}
         self.setting_defaults = {  # an operator's own default may depend on its sizes
-            setting: defaults.get(setting) or next(iter(known), "")
-            for setting, known in self.settings.items()
+            setting: defaults.get(setting) or next(iter(known), "") for setting, known in self.settings.items()
         }
         self.batch = batch
         self.strata = strata or (kinds if len(kinds) > 1 else ())
@@ -152,9 +151,7 @@ class OperatorFamily(Family):
         """Those that the family names, else all."""
         return self._counted or super().counted_names
 
-    def geometry(
-        self, sizes: Mapping[str, np.ndarray], library: np.ndarray
-    ) -> list[tuple[str, np.ndarray, str]]:
+    def geometry(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
         """What the operator says, where the family has one."""
         del library
         return next(iter(self.kinds.values())).misfits(sizes) if len(self.kinds) == 1 else []
@@ -202,9 +199,7 @@ class OperatorFamily(Family):
             del mechanism
             return (), where(terms.roofline_us >= 0, 0, 0)
 
-        return Formula(
-            (float(ELEMENTS[dtype].weight_bytes), float(tensor_cores), *machine_columns), problem, candidate
-        )
+        return Formula((float(ELEMENTS[dtype].weight_bytes), float(tensor_cores), *machine_columns), problem, candidate)
 
     def default_math(self, dtype: str, gpu: Gpu) -> str:
         """As the tables of these operators name it: ``default`` where matrix units run, and for quantised types."""
@@ -251,9 +246,7 @@ _ROWWISE = (
     "bias_backward",
 )  # fmt: skip
 _POINTWISE = tuple(
-    kind
-    for kind in OPERATORS
-    if kind not in (*_MATRIX, *_POOLS, *_EMBEDDINGS, *_TRANSFERS, *_ROWWISE, *_LANGUAGE)
+    kind for kind in OPERATORS if kind not in (*_MATRIX, *_POOLS, *_EMBEDDINGS, *_TRANSFERS, *_ROWWISE, *_LANGUAGE)
 )
 _IMAGE_SIZES = ("log2_n", "log2_c", "log2_h", "log2_w")
 
@@ -270,9 +263,7 @@ GEMM = OperatorFamily(
 )  # fmt: skip
 POINTWISE = _memory("pointwise", _POINTWISE, (*_IMAGE_SIZES, "log2_elements"), ("n",))
 ROWWISE = _memory("rowwise", _ROWWISE, _IMAGE_SIZES, ("n",))
-QUANTISE = _memory(
-    "quantise", ("quantise",), _IMAGE_SIZES, ("n",), lines=({"n": 1}, {"c": 1}), ticks=("n", "c")
-)
+QUANTISE = _memory("quantise", ("quantise",), _IMAGE_SIZES, ("n",), lines=({"n": 1}, {"c": 1}), ticks=("n", "c"))
 POOL = _memory("pool", _POOLS, (*_IMAGE_SIZES, "log2_window", "log2_window_w", "log2_stride", "pad"), ("n",))
 EMBEDDING = _memory(
     "embedding", _EMBEDDINGS, ("log2_elements", "log2_c", "log2_tables", "log2_bag", "log2_rows"), ("batch",)

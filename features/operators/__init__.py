@@ -53,9 +53,7 @@ OPERATORS: dict[str, type[Operator]] = {
 def operator_class(kind: str) -> type[Operator]:
     """The class of that kind. Raises `InputError` with the nearest kinds."""
     if kind not in OPERATORS:
-        raise InputError(
-            f"operator {kind!r} is unknown; known: {', '.join(OPERATORS)}{nearest(kind, OPERATORS)}"
-        )
+        raise InputError(f"operator {kind!r} is unknown; known: {', '.join(OPERATORS)}{nearest(kind, OPERATORS)}")
     return OPERATORS[kind]
 
 

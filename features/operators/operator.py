@@ -49,8 +49,7 @@ class Operator(ABC):
             value = getattr(self, name)
             if value not in known:
                 raise InputError(
-                    f"{self.kind}: {name} {value!r} is unknown; known: {', '.join(known)}"
-                    f"{nearest(str(value), known)}"
+                    f"{self.kind}: {name} {value!r} is unknown; known: {', '.join(known)}{nearest(str(value), known)}"
                 )
         if self.dtype in QUANTISED:  # there is no arithmetic on them outside matrix units
             object.__setattr__(self, "math", "default")
@@ -155,9 +154,7 @@ class Operator(ABC):
     def __str__(self) -> str:
         """One word, as in ``softmax:n32c1000h1w1``."""
         short = {name: letter for letter, name in self.LETTERS.items()}
-        return f"{self.kind}:" + "".join(
-            f"{short.get(name, name)}{size}" for name, size in self.sizes.items()
-        )
+        return f"{self.kind}:" + "".join(f"{short.get(name, name)}{size}" for name, size in self.sizes.items())
 
 
 @lru_cache(maxsize=256)
@@ -176,9 +173,7 @@ def whole(kind: str, name: str, value: Any, least: int = 1, most: int = MAX_SIZE
     except (TypeError, ValueError, OverflowError):
         number = None
     if number is None or isinstance(value, bool) or number != value or not least <= number <= most:
-        raise InputError(
-            f"{kind}: {name} is {repr(value)[:40]}; a whole number from {least} to {most} is needed"
-        )
+        raise InputError(f"{kind}: {name} is {repr(value)[:40]}; a whole number from {least} to {most} is needed")
     return number
 
 

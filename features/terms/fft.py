@@ -18,9 +18,7 @@ COMPLEX_ITEMS = 2
 def transform_size(p: Problem) -> Number:
     """The side F of the whole-image transform: the least of 16, 32 … 256 that covers the padded input (SEER §2)."""
     extent = maximum(p.h + 2 * p.pad_h, p.w + 2 * p.pad_w)
-    size = where(
-        extent <= 16, 16, where(extent <= 32, 32, where(extent <= 64, 64, where(extent <= 128, 128, 256)))
-    )
+    size = where(extent <= 16, 16, where(extent <= 32, 32, where(extent <= 64, 64, where(extent <= 128, 128, 256))))
     return where(extent > 256, extent, size)
 
 

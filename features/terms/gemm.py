@@ -54,9 +54,7 @@ def explicit_gemm(p: Problem, b_max: Any) -> KernelTerms:
     launches = _launches(z, TILES["gemm"], b_max)
     operands = _operand_bytes(z, TILES["gemm"][1], launches[1].blocks)
     columns = z.n * z.c * z.r * z.s * z.out_h * z.out_w * z.itemsize
-    return KernelTerms(
-        z.flops, z.tensor_bytes + 2 * columns, operands, im2col_bytes(z), 2 * z.groups, launches
-    )
+    return KernelTerms(z.flops, z.tensor_bytes + 2 * columns, operands, im2col_bytes(z), 2 * z.groups, launches)
 
 
 def direct(p: Problem, b_max: Any) -> KernelTerms:
@@ -70,7 +68,5 @@ def direct(p: Problem, b_max: Any) -> KernelTerms:
         launches.append(launch(rows * columns * count, slots, useful))
     small, middle, large = launches
     tile_h, tile_w = TILES["direct"][1]
-    operands = (
-        middle.blocks * z.channels_in * ((tile_h + z.r - 1) * (tile_w + z.s - 1) + z.r * z.s) * z.itemsize
-    )
+    operands = middle.blocks * z.channels_in * ((tile_h + z.r - 1) * (tile_w + z.s - 1) + z.r * z.s) * z.itemsize
     return KernelTerms(z.flops, z.tensor_bytes, operands, 0 * z.n, 1 + 0 * z.n, (small, middle, large))

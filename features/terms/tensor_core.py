@@ -62,9 +62,7 @@ class TensorCoreLaw:
         # 1. Dense and grouped: arithmetic on padded channels, the peak's share by the width and the depth of a product.
         peak = peak_tflops(gpu, dtype, uses_tensor_cores=True)
         pipe = peak * 1e6 / (gpu.sms * gpu.boost_mhz) / NARROW_PIPE
-        share = (
-            where(z.groups > 1, self.grouped_share, self.peak_share) / max(pipe, 1.0) ** WIDE_PIPE_EXPONENT
-        )
+        share = where(z.groups > 1, self.grouped_share, self.peak_share) / max(pipe, 1.0) ** WIDE_PIPE_EXPONENT
         wide, deep = round_up(z.channels_out, CHANNEL_STEP), round_up(z.channels_in, CHANNEL_STEP)
         padded = 1.0 * z.flops * wide / z.channels_out * deep / z.channels_in
         depth = 1.0 * deep * z.r * z.s

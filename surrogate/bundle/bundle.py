@@ -198,9 +198,7 @@ def read_index(path: Path) -> dict[str, Any]:
         for name in ("sha256", "card", "devices"):
             index[name].items()
     except OSError:
-        raise InputError(
-            f"{path}: no bundle there (no {INDEX}); make one with `seer train DATA -o {path}`"
-        ) from None
+        raise InputError(f"{path}: no bundle there (no {INDEX}); make one with `seer train DATA -o {path}`") from None
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
         raise InputError(f"{path}: {INDEX} is damaged or incomplete; {REMEDY}") from None
     if schema != BUNDLE_SCHEMA:
@@ -213,9 +211,7 @@ def _parsed(index: Mapping[str, Any], files: Mapping[str, bytes]) -> Bundle:
     from surrogate.models.launch import Launch
 
     parts = {name: _part(name, row, files) for name, row in index["parts"].items()}
-    devices = {
-        name: Gpu(**{**row, "aliases": (), "measured_figures": ()}) for name, row in index["devices"].items()
-    }
+    devices = {name: Gpu(**{**row, "aliases": (), "measured_figures": ()}) for name, row in index["devices"].items()}
     launches = {key: Launch(**values) for key, values in index["launches"].items()}
     return Bundle(parts, index["candidate"], launches, devices, index["card"])
 
@@ -226,13 +222,9 @@ def _part(name: str, row: Mapping[str, Any], files: Mapping[str, bytes]) -> Part
 
     family = FAMILIES[name]
     if row["features"] != family.version:
-        raise InputError(
-            f"fitted on version {row['features']} of {name}'s columns, not {family.version}; {REMEDY}"
-        )
+        raise InputError(f"fitted on version {row['features']} of {name}'s columns, not {family.version}; {REMEDY}")
     folder = f"{name}/model/"
-    model_files = {
-        file.removeprefix(folder): content for file, content in files.items() if file.startswith(folder)
-    }
+    model_files = {file.removeprefix(folder): content for file, content in files.items() if file.startswith(folder)}
     part = Part(
         family,
         StoredModel(row["model"], row["params"], model_files),

@@ -152,9 +152,7 @@ def _train_family(
         least_times(rows.take(rows.ok)),
     )
     card = held_out_card(rows, held, measured, distance, widths.own_share, support, data.candidates)
-    card["split"] = f"{count} folds by shape, batch left out" + (
-        f", {fits} of them run" if fits < count else ""
-    )
+    card["split"] = f"{count} folds by shape, batch left out" + (f", {fits} of them run" if fits < count else "")
     card["params"] = model.get_params(deep=False)
     return part, card
 
@@ -175,9 +173,7 @@ def least_times(rows: Rows) -> dict[str, float]:
     Launch and tail of a kernel alone take that long, so that nothing is predicted to be faster.
     """
     least: dict[str, float] = {}
-    for (gpu, library), positions in groups(
-        rows.frame.assign(gpu=device_names(rows.frame)), ("gpu", "library")
-    ):
+    for (gpu, library), positions in groups(rows.frame.assign(gpu=device_names(rows.frame)), ("gpu", "library")):
         time_us = float(f"{np.quantile(rows.time_us[positions], LEAST_TIME):.4g}")
         for name in (f"|{library}", ""):
             least[name] = min(least.get(name, time_us), time_us)
@@ -196,9 +192,7 @@ def data_card(data: Dataset, tables: Sequence[Rows]) -> dict[str, Any]:
             "shapes": len(np.unique(rows.shape)),
             **{name: sorted(map(str, frame[name].unique())) for name in rows.family.setting_names},
             "algorithms": sorted(frame["algorithm"].unique()),
-            "ranges": {
-                name: [int(frame[name].min()), int(frame[name].max())] for name in rows.family.size_names
-            },
+            "ranges": {name: [int(frame[name].min()), int(frame[name].max())] for name in rows.family.size_names},
         }
     frame = pd.concat([rows.frame[["gpu", "library", "library_version"]] for rows in tables])
     releases = (frame["library"] + " " + frame["library_version"]).str.strip()

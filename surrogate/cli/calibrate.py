@@ -96,15 +96,11 @@ def _change(row: Mapping[str, Any]) -> str:
     """The median time error before and after, where the model had not been trained on all of the rows."""
     before, after = row["median_ape_before"], row["median_ape_held_out"]
     if before is None:
-        return (
-            "all of them were in the bundle's training, so nothing tells what it gained; its intervals stay"
-        )
+        return "all of them were in the bundle's training, so nothing tells what it gained; its intervals stay"
     return f"median time error {before:.1%} before, {after:.1%} after, held out by shape"
 
 
-def _plan(
-    fitted: "Bundle", gpu: str, library: str, count: int, problems: Path | None, seed: int, output: Path
-) -> None:
+def _plan(fitted: "Bundle", gpu: str, library: str, count: int, problems: Path | None, seed: int, output: Path) -> None:
     from surrogate.bundle.plan import plan_calibration, write_plan
     from surrogate.cli.datasets import progress_bar
     from surrogate.collect.plan_source import file_problems

@@ -60,15 +60,11 @@ DEFAULT_SAMPLE = 1000
     type=click.Choice(CHOICES["math"][0]),
     help="Math type; repeat for several. [fma]",
 )
-@click.option(
-    "--dtype", multiple=True, type=click.Choice(DTYPES), help="Element type; repeat for several. [fp32]"
-)
+@click.option("--dtype", multiple=True, type=click.Choice(DTYPES), help="Element type; repeat for several. [fp32]")
 @click.option(
     "--direction", multiple=True, type=click.Choice(CHOICES["direction"][0]), help="Repeat for several. [fwd]"
 )
-@click.option(
-    "--layout", multiple=True, type=click.Choice(CHOICES["layout"][0]), help="Repeat for several. [NCHW]"
-)
+@click.option("--layout", multiple=True, type=click.Choice(CHOICES["layout"][0]), help="Repeat for several. [NCHW]")
 @click.option(
     "--recording",
     metavar="RUN.jsonl",

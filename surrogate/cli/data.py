@@ -45,8 +45,7 @@ def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
         if not found:
             warn(path, frame, devices_in(metadata))
         records += [
-            {"file": str(path), "row": v.row, "column": v.column, "value": v.value, "rule": v.rule}
-            for v in found
+            {"file": str(path), "row": v.row, "column": v.column, "value": v.value, "rule": v.rule} for v in found
         ]
         if not found and not (as_json or as_csv):
             click.echo(f"{path}: {len(frame)} rows, no violations")

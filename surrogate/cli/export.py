@@ -25,13 +25,9 @@ from surrogate.cli.options import GPU, PATH, bundle_path, named_gpu, output_opti
     help="JSON; a C99 header with a lookup; MIOpen's user find-db (bundles of MIOpen solvers).",
 )
 @click.option("--gpu", metavar="G", type=GPU, help="The GPU to pick for, where the bundle knows several.")
-@click.option(
-    "--library-version", metavar="V", help="Of the library; by default the newest that the bundle knows."
-)
+@click.option("--library-version", metavar="V", help="Of the library; by default the newest that the bundle knows.")
 @click.option("--workspace-limit", metavar="SIZE", help="Largest workspace, as in 64MiB.")
-@click.option(
-    "--deterministic", is_flag=True, help="Only algorithms whose result is the same bits every time."
-)
+@click.option("--deterministic", is_flag=True, help="Only algorithms whose result is the same bits every time.")
 @output_option("The file to write.")
 def command(
     bundle: str,

@@ -65,9 +65,7 @@ class LazyGroup(CommandGroup):
     module's ``command`` is the command.
     """
 
-    def __init__(
-        self, *args: Any, package: str, lazy: Mapping[str, tuple[str, str]], **settings: Any
-    ) -> None:
+    def __init__(self, *args: Any, package: str, lazy: Mapping[str, tuple[str, str]], **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._package, self._lazy = package, lazy
 

@@ -26,9 +26,7 @@ Examples:
   seer import nvprof --how
 """
 _NUMBERING = "How SEER's files number algorithms 4–7: cuDNN's enum (default) or the README's."
-_PROBLEMS = (
-    "For profiler logs: SEER's text list of the problems that were run, with the algorithm as ninth number."
-)
+_PROBLEMS = "For profiler logs: SEER's text list of the problems that were run, with the algorithm as ninth number."
 
 
 @click.command(name="import", help=_HELP)
@@ -46,9 +44,7 @@ _PROBLEMS = (
 @click.option("--numbering", type=click.Choice(["enum", "readme"]), help=_NUMBERING)
 @click.option("--library-version", metavar="V", help="The library's version, where the files do not say it.")
 @click.option("--problems", type=PATH, help=_PROBLEMS)
-@click.option(
-    "--kernel", metavar="PATTERN", help="With --problems: names of the main kernels, a regular expression."
-)
+@click.option("--kernel", metavar="PATTERN", help="With --problems: names of the main kernels, a regular expression.")
 @click.option(
     "--time-unit",
     type=click.Choice(["us", "ms", "ns"]),
@@ -100,9 +96,7 @@ def _write(imported: Imported, output: Path) -> list[str]:
             raise InputError("the files hold neither a problem nor a launch; nothing to write")
         write_parquet(kernels, output, {"schema": 1, "table": imported.table})
         return [f"{output}: {plural(len(kernels), 'launch')} without problems; no dataset"]
-    write_dataset(
-        imported.rows, output, candidates=imported.candidates, kernels=kernels, metadata=imported.metadata
-    )
+    write_dataset(imported.rows, output, candidates=imported.candidates, kernels=kernels, metadata=imported.metadata)
     lines = [f"{output}: {plural(len(imported.rows), 'row')}, candidates {imported.candidates}"]
     if kernels is not None and len(kernels):
         lines.append(f"{kernels_path(output)}: {plural(len(kernels), 'kernel')}")

@@ -37,22 +37,16 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--gpu", metavar="G", required=True, type=GPU, help="The GPU, by registry name or alias.")
 @click.option("--bundle", type=PATH, help="Fitted model, a folder; else the one shipped.")
 @click.option("--batch", type=click.IntRange(1, MAX_SIZE), help="Batch size in the place of the model's own.")
-@click.option(
-    "--dim", "dims", multiple=True, metavar="NAME=SIZE", help="A symbolic size of an .onnx or .pt2 input."
-)
+@click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="A symbolic size of an .onnx or .pt2 input.")
 @click.option("--training", is_flag=True, help="A training iteration: forward, backward, optimizer.")
-@click.option(
-    "--sweep-batch", metavar="N,N,…", callback=_sizes, help="Also these batch sizes; the best one is marked."
-)
+@click.option("--sweep-batch", metavar="N,N,…", callback=_sizes, help="Also these batch sizes; the best one is marked.")
 @click.option("--max-batch", is_flag=True, help="The largest batch that fits the GPU's memory.")
 @click.option("--compare-gpus", metavar="A,B,…", default="", show_default=False, help="Also on these GPUs.")
 @click.option(
     "--dtype", metavar="TYPE", type=click.Choice(list(ELEMENTS)),
     help="Element type in the place of the model's own; of a language model's products also fp8, nvfp4, …",
 )  # fmt: skip
-@click.option(
-    "--math", type=click.Choice(MATHS), help="Math type of convolutions  [default: by element type]"
-)
+@click.option("--math", type=click.Choice(MATHS), help="Math type of convolutions  [default: by element type]")
 @click.option("--layout", type=click.Choice(LAYOUTS), help="Layout of convolutions  [default: NCHW]")
 @click.option(
     "--runtime",
@@ -150,9 +144,7 @@ def command(
         with progress_bar("network", "batch size") as step:
             sweep = sweep_batches(read, sweep_batch, predictors, progress=step, **limits)
     others = [
-        GPU.convert(name.strip(), None, click.get_current_context())
-        for name in compare_gpus.split(",")
-        if name.strip()
+        GPU.convert(name.strip(), None, click.get_current_context()) for name in compare_gpus.split(",") if name.strip()
     ]
     if compare_gpus and not others:
         raise click.UsageError(f"--compare-gpus {compare_gpus!r} names no GPU; write them as in v100,t4")

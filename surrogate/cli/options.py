@@ -15,9 +15,7 @@ data_argument = click.argument("data", nargs=-1, required=True, type=PATH)
 seed_option = click.option("--seed", default=0, help="Seed of folds, sampling and search.")
 
 
-def choice_option(
-    name: str, choices: Sequence[str], text: str, default: str | None = None
-) -> Callable[..., Any]:
+def choice_option(name: str, choices: Sequence[str], text: str, default: str | None = None) -> Callable[..., Any]:
     """An option that takes one of ``choices``."""
     return click.option(name, type=click.Choice(choices), default=default, help=text)
 
@@ -91,9 +89,7 @@ class GpuName(click.ParamType):
             ctx.call_on_close(tell)
         return value
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Registry names that begin with ``incomplete``, else such aliases; none where SEER_GPUS cannot be read."""
         from surrogate.features.errors import InputError
         from surrogate.features.gpu import gpus

@@ -23,12 +23,8 @@ ADDED = ("predicted_us", "lower_us", "upper_us", "in_domain", "supported")
 @problem_argument
 @problem_options
 @click.option("--algorithm", metavar="NAME", help="The algorithm to predict. [the fastest]")
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Parquet or CSV table of problems and algorithms."
-)
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="The parquet file to write, with --data."
-)
+@click.option("--data", type=click.Path(path_type=Path), help="Parquet or CSV table of problems and algorithms.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The parquet file to write, with --data.")
 @output_options
 def command(
     problem: tuple[str, ...],
@@ -87,9 +83,7 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: dic
         raise InputError(f"{data}: the table names its algorithms itself; leave --algorithm out")
     given = {name: value for name, value in settings_of(options).items() if name not in original}
     try:
-        predicted = predictor.predict(
-            original.assign(**given), algorithm, library_version=options["library_version"]
-        )
+        predicted = predictor.predict(original.assign(**given), algorithm, library_version=options["library_version"])
     except InputError as error:
         raise InputError(f"{data}: {error}") from None
     added = [*ADDED, *(["algorithm"] if "algorithm" not in original else [])]

@@ -23,13 +23,9 @@ MEASURED_TOP = 2
 @problem_options
 @click.option("--workspace-limit", metavar="SIZE", help="As in 64MiB, 1GB or 1048576.")
 @click.option("--deterministic", is_flag=True, help="Only algorithms whose two runs give the same bits.")
-@click.option(
-    "--top", type=click.IntRange(min=1), metavar="K", help="Show the first K; with --measure, time them."
-)
+@click.option("--top", type=click.IntRange(min=1), metavar="K", help="Show the first K; with --measure, time them.")
 @click.option("--measure", is_flag=True, help="Time the most promising on --device, and rank by that.")
-@click.option(
-    "--device", type=click.Choice(["cudnn", "cpu", "replay", "reference"]), help="What --measure times on."
-)
+@click.option("--device", type=click.Choice(["cudnn", "cpu", "replay", "reference"]), help="What --measure times on.")
 @click.option("--recording", metavar="RUN.jsonl", help="The run that --device replay serves.")
 @click.option("--no-cache", is_flag=True, help="Neither use measurements of earlier runs nor keep new ones.")
 @output_options
@@ -64,9 +60,7 @@ def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: An
     sys.exit(0 if selection.estimates else 1)
 
 
-def _recalled(
-    problem: "AnyProblem", predictor: "Predictor", limits: "Limits", options: dict[str, Any]
-) -> "Selection":
+def _recalled(problem: "AnyProblem", predictor: "Predictor", limits: "Limits", options: dict[str, Any]) -> "Selection":
     """The ranking, with the measured times of earlier runs where there are any."""
     from surrogate.prediction.autotune import recalled
     from surrogate.prediction.cache import TuningCache, default_path
@@ -76,9 +70,7 @@ def _recalled(
     return recalled(predictor, problem, limits, cache=known, library_version=options["library_version"])
 
 
-def _measured(
-    problem: "AnyProblem", predictor: "Predictor", limits: "Limits", options: dict[str, Any]
-) -> "Selection":
+def _measured(problem: "AnyProblem", predictor: "Predictor", limits: "Limits", options: dict[str, Any]) -> "Selection":
     """The ranking with its first few timed on the device."""
     from surrogate.collect.open_device import open_device
     from surrogate.features.errors import InputError

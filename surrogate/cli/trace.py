@@ -112,9 +112,7 @@ def command() -> None:
     """
 
 
-@command.command(
-    short_help="The whole model: iterations, busy and idle time, layer types, copies; batch sweeps."
-)
+@command.command(short_help="The whole model: iterations, busy and idle time, layer types, copies; batch sweeps.")
 @click.argument("files", nargs=-1, required=True, type=PATH)
 @_part_options
 @choice_option(
@@ -208,15 +206,11 @@ def kernels(
 @command.command(short_help="The across-stack profile: model, layers, operators, calls, kernels.")
 @_file
 @_part_options
-@choice_option(
-    "--level", ("model", "layer", "operator", "call", "kernel"), "The deepest level to show.", "layer"
-)
+@choice_option("--level", ("model", "layer", "operator", "call", "kernel"), "The deepest level to show.", "layer")
 @_top
 @_html
 @output_options
-def spans(
-    file: Path, level: str, top: int | None, html: Path | None, as_json: bool, as_csv: bool, **part: Any
-) -> None:
+def spans(file: Path, level: str, top: int | None, html: Path | None, as_json: bool, as_csv: bool, **part: Any) -> None:
     """Spans of FILE from the iteration down to the kernel, each below its parent, in time order.
 
     A kernel's span is its time on the stream; its parent is the call that launched it.

@@ -12,9 +12,7 @@ from surrogate.features.errors import InputError
 
 @click.command()
 @data_argument
-@click.option(
-    "--model", metavar="NAME", help="The model to fit.  [default: boosted-terms, or what --params is for]"
-)
+@click.option("--model", metavar="NAME", help="The model to fit.  [default: boosted-terms, or what --params is for]")
 @click.option(
     "--tune",
     "trials",

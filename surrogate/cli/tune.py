@@ -49,9 +49,7 @@ if TYPE_CHECKING:
     metavar="MINUTES",
     help="Begin no trial after this time.",
 )
-@click.option(
-    "--study", metavar="NAME", help="The study's name; by default made of model, objective and data."
-)
+@click.option("--study", metavar="NAME", help="The study's name; by default made of model, objective and data.")
 @output_option("Write the best settings for `seer train --params`.", required=False)
 @output_options
 def command(

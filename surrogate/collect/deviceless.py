@@ -90,9 +90,7 @@ class Deviceless:
             self._scope.finalize(self._target)
         except CudnnError as error:
             self.close()
-            raise InputError(
-                f"cuDNN {self._library.version} cannot describe {gpu.name} ({error}); {REMEDY}"
-            ) from None
+            raise InputError(f"cuDNN {self._library.version} cannot describe {gpu.name} ({error}); {REMEDY}") from None
 
     def describe(self) -> DeviceInfo:
         """For a run's header: no time was taken, and by which mode was ranked."""

@@ -143,8 +143,7 @@ def read(path: str | Path) -> Contents:
             _check_record(record, first=number == 1)
         except (ValueError, RecursionError) as error:
             raise InputError(
-                f"{path}:{number}: not a record of a run ({error});"
-                " only the last line of a killed run may be torn"
+                f"{path}:{number}: not a record of a run ({error}); only the last line of a killed run may be torn"
             ) from None
         records.append(record)
     if not records:

@@ -116,9 +116,7 @@ def _clocks(gathered: Gathered) -> dict[tuple[Run, str], Clock]:
     clocks = {}
     for run, visits in gathered.conditions.items():
         known_mhz = [conditions.get("sm_clock_mhz") for conditions in visits.values()]
-        for (visit, conditions), mhz, slow in zip(
-            visits.items(), known_mhz, slow_clocks(known_mhz), strict=True
-        ):
+        for (visit, conditions), mhz, slow in zip(visits.items(), known_mhz, slow_clocks(known_mhz), strict=True):
             clocks[run, visit] = Clock(mhz, slow, throttled(conditions.get("throttle_reasons")))
     return clocks
 
@@ -250,9 +248,7 @@ def _kernels(gathered: Gathered) -> list[dict[str, Any]]:
             "blocks": kernel.grid_x * kernel.grid_y * kernel.grid_z,
         }
         for key, visits in gathered.visits.items()
-        for index, kernel in enumerate(
-            next((v.result.kernels for v in visits.values() if v.result.kernels), ())
-        )
+        for index, kernel in enumerate(next((v.result.kernels for v in visits.values() if v.result.kernels), ()))
     ]
 
 

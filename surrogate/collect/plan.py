@@ -192,9 +192,7 @@ def within(problems: Iterable[PlannedProblem], caps: Caps) -> tuple[list[Planned
     return kept, dict(reasons)
 
 
-def _with_anchors(
-    problems: Sequence[PlannedProblem], anchors: Sequence[PlannedProblem]
-) -> list[PlannedProblem]:
+def _with_anchors(problems: Sequence[PlannedProblem], anchors: Sequence[PlannedProblem]) -> list[PlannedProblem]:
     """``problems`` with each anchor's visits strewn evenly over the whole length, and nowhere else."""
     anchored = {anchor.conv for anchor in anchors}
     placed = [(float(i), problem) for i, problem in enumerate(problems) if problem.conv not in anchored]
@@ -205,9 +203,7 @@ def _with_anchors(
     return [problem for _, problem in sorted(placed, key=lambda pair: pair[0])]
 
 
-def _digest(
-    problems: Sequence[PlannedProblem], anchors: Sequence[PlannedProblem], seed: int, caps: Caps
-) -> str:
+def _digest(problems: Sequence[PlannedProblem], anchors: Sequence[PlannedProblem], seed: int, caps: Caps) -> str:
     lines = [f"seed {seed} workspace {caps.max_workspace_bytes} visits {ANCHOR_VISITS}"]
     lines += sorted(problem.key for problem in problems)
     lines += [f"anchor {anchor.key}" for anchor in anchors]

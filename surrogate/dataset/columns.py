@@ -52,9 +52,7 @@ def _declared(table: str, section: str = "") -> Iterator[Column]:
             yield Column(table, name, kind, unit, need == "required", meaning)
 
 
-def _taken(
-    table: str, source: Sequence[Column], wanted: Sequence[str], optional: str = ""
-) -> Iterator[Column]:
+def _taken(table: str, source: Sequence[Column], wanted: Sequence[str], optional: str = "") -> Iterator[Column]:
     """Columns of another table under the same name; ``optional``: the one that need not be there."""
     by_name = {column.name: column for column in source}
     for name in wanted:

@@ -68,9 +68,7 @@ def read_table(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     require_regular(path)
     if not path.is_file():
         what = "a folder, no file" if path.is_dir() else "no such file"
-        raise InputError(
-            f"{path}: {what}; give a parquet dataset; `seer import` and `seer collect` make some"
-        )
+        raise InputError(f"{path}: {what}; give a parquet dataset; `seer import` and `seer collect` make some")
     frame, stored_metadata = _read_parquet(path)
     if frame.empty:
         raise InputError(f"{path}: the table has no rows; nothing to work on")

@@ -286,10 +286,7 @@ def _noise(data: Dataset) -> float:
 
 def _unjudged(kind: Family, models: Sequence[str], reason: str) -> list[dict[str, Any]]:
     blank = dict.fromkeys(("stratum", "gpu", "direction", "dtype", "math"), scorecard.ALL)
-    return [
-        {"model": name, "family": kind.name, **blank, "n": 0, "shapes": 0, "reason": reason}
-        for name in models
-    ]
+    return [{"model": name, "family": kind.name, **blank, "n": 0, "shapes": 0, "reason": reason} for name in models]
 
 
 def _picks(judged: Judged, part: FamilyRuns, positions: np.ndarray) -> dict[str, list[Choice]]:
@@ -317,10 +314,7 @@ def _time_rows(part: FamilyRuns, tested: np.ndarray) -> list[dict[str, Any]]:
         for name in part.predicted
         if name in part.reasons or not model_class(name).predicts_time
     }
-    times = {
-        name: [] if name in reasons else [run[measured] for run in runs]
-        for name, runs in part.predicted.items()
-    }
+    times = {name: [] if name in reasons else [run[measured] for run in runs] for name, runs in part.predicted.items()}
     return scorecard.time_rows(rows, rows.time_us / best, times, reasons)
 
 

@@ -90,9 +90,7 @@ def _named(table: pd.DataFrame, model: str, seed: int) -> pd.DataFrame:
 def _mechanisms(rows: Rows) -> np.ndarray:
     """(rows,) how each row's candidate works, as its family tells."""
     kind, out = rows.family, np.full(len(rows), "", dtype=object)
-    for (library, *setting, algorithm), positions in groups(
-        rows.frame, ("library", *kind.setting_names, "algorithm")
-    ):
+    for (library, *setting, algorithm), positions in groups(rows.frame, ("library", *kind.setting_names, "algorithm")):
         out[positions] = kind.mechanism(library, tuple(setting), algorithm)
     return out
 

@@ -96,9 +96,7 @@ def pick_oracle(judged: Judged) -> Choice:
     return choose(judged.candidates, judged.candidates.time_us, judged.candidates.ok)
 
 
-def choice_rows(
-    judged: Judged, picks: Mapping[str, list[Choice]], reasons: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def choice_rows(judged: Judged, picks: Mapping[str, list[Choice]], reasons: Mapping[str, str]) -> list[dict[str, Any]]:
     """One row per model × GPU × grouping. A model's choices (one per seed) are averaged problem by problem, in logs.
 
     ``picks`` holds the library's own picker under ``judged.heuristic``, which the others are paired with.

@@ -34,8 +34,7 @@ class Format:
         for name in sorted(given - self.options):
             known = sorted(self.options - {"progress"})
             raise InputError(
-                f"{self.name} takes no {_flag(name)}; known:"
-                f" {', '.join(map(_flag, known))}{nearest(name, known)}"
+                f"{self.name} takes no {_flag(name)}; known: {', '.join(map(_flag, known))}{nearest(name, known)}"
             )
         for name in sorted(self.required - given):
             raise InputError(f"its files do not tell the {name}; give {_flag(name)}")

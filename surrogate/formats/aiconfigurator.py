@@ -176,9 +176,7 @@ def read(
     return Imported(frame, candidates="listed", notes=notes, metadata=metadata)
 
 
-def _cleaned(
-    frame: pd.DataFrame, kind: Family, left_out: Counter[str]
-) -> tuple[pd.DataFrame, dict[str, Any]]:
+def _cleaned(frame: pd.DataFrame, kind: Family, left_out: Counter[str]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The rows of a dataset, and what the metadata says of them; ``left_out`` counts the others by reason."""
     times = frame["time_us"].to_numpy()
     usable = np.isfinite(times) & (times > 0)
@@ -253,9 +251,7 @@ def _wanted(gpus: Sequence[str], names: Mapping[str, str | None]) -> set[str | N
     here = sorted(name for name in names.values() if name)
     for given in gpus:
         if _gpu_name(given) not in here:
-            raise InputError(
-                f"--gpu {given}: no table; those with one: {', '.join(here)}{nearest(given, here)}"
-            )
+            raise InputError(f"--gpu {given}: no table; those with one: {', '.join(here)}{nearest(given, here)}")
     return {_gpu_name(given) for given in gpus}
 
 
@@ -303,17 +299,13 @@ def _rows(table: pd.DataFrame, source: Source, name: str, kind: Family) -> pd.Da
 
 def _special(table: pd.DataFrame, name: str, version: str) -> dict[str, Any]:
     """Columns of a table that are more than a name."""
-    if (
-        name == "mla_bmm"
-    ):  # projections that decoding absorbs, a product per head: to 512 latent columns, or back
+    if name == "mla_bmm":  # projections that decoding absorbs, a product per head: to 512 latent columns, or back
         before = (table["op_name"] == "mla_gen_pre").to_numpy()
         n, k = np.where(before, 512, 128), np.where(before, 128, 512)
         return {"batch": table["num_heads"], "m": table["num_tokens"], "n": n, "k": k}
     if name == "moe" and version not in ALWAYS_GATED:
         plain = pd.MultiIndex.from_frame(table[["hidden_size", "inter_size"]]).isin(NONGATED_LAYERS)
-        return {
-            "variant": pd.Series(pd.Categorical.from_codes(plain.astype(np.int8), pd.Index(["", NONGATED])))
-        }
+        return {"variant": pd.Series(pd.Categorical.from_codes(plain.astype(np.int8), pd.Index(["", NONGATED])))}
     if name in ("nccl", "oneccl"):
         return {"operator": table["op_name"]}
     if name == "custom_allreduce":  # a copy of another framework's table may lie in a folder

@@ -63,9 +63,7 @@ def read(
     if not counted.any():
         return Imported(_aggregate(timed), notes=tuple(notes))
     untimed = plural(int(counted.sum()), "benchmark")
-    notes.append(
-        f"{untimed} counted metrics, which stretches the time: the kernels are kept, the times are not"
-    )
+    notes.append(f"{untimed} counted metrics, which stretches the time: the kernels are kept, the times are not")
     rows = _aggregate(timed) if len(timed) else no_rows()
     return Imported(rows, _kernel_table(raw[counted]), notes=tuple(notes))
 
@@ -202,14 +200,10 @@ def _kernels(benchmark: dict[str, Any], where: str) -> dict[str, dict[str, float
             text = f"({number:.0f})" if match["metric"].endswith("_utilization") else repr(number)
             column, value = metric(match["metric"], text)
             values.setdefault(match["kernel"], {}).setdefault(column, []).append(value)
-    return {
-        kernel: {name: float(median(v)) for name, v in columns.items()} for kernel, columns in values.items()
-    }
+    return {kernel: {name: float(median(v)) for name, v in columns.items()} for kernel, columns in values.items()}
 
 
-def _conv(
-    arguments: dict[str, str], layer: str, benchmark: dict[str, Any], direction: str, where: str
-) -> Conv:
+def _conv(arguments: dict[str, str], layer: str, benchmark: dict[str, Any], direction: str, where: str) -> Conv:
     sizes: dict[str, int] = {}
     for name, labels in _SIZES.items():
         value = next((arguments[label] for label in labels if label in arguments), None)

@@ -59,9 +59,7 @@ def family_rows(measured: pd.DataFrame) -> pd.DataFrame:
     ``time_us``; ``library_version`` and the family's settings where they are not the default. Other columns keep the
     first repeat's value. A size that a family lacks is 0, a setting empty.
     """
-    filled = measured.assign(
-        family=measured["operator"].map(FAMILY_OF_KIND), algorithm=DEFAULT_ALGORITHM, status="ok"
-    )
+    filled = measured.assign(family=measured["operator"].map(FAMILY_OF_KIND), algorithm=DEFAULT_ALGORITHM, status="ok")
     families = [FAMILIES[name] for name in filled["family"].unique()]
     sizes = dict.fromkeys(size for family in families for size in family.size_names)
     settings = dict.fromkeys(["operator", *(name for family in families for name in family.setting_names)])

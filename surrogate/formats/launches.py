@@ -136,9 +136,7 @@ def attach(
             f" {plural(int(count), 'matching launch')}; pick each problem's main kernel with --kernel PATTERN"
         )
     if main["time_us"].isna().any():
-        raise InputError(
-            f"{problems}: launches with metrics, but no times; add the log of a run without metrics"
-        )
+        raise InputError(f"{problems}: launches with metrics, but no times; add the log of a run without metrics")
     gpu = str(main["gpu"].iloc[0])
     if not gpu:
         raise InputError("the launches name no GPU; name it with --gpu")
@@ -170,9 +168,7 @@ def _keys(problems: str | Path, numbering: str) -> pd.DataFrame:
     records = []
     for conv, algorithm in numbered_problems(read_lines(problems), problems):
         if algorithm is None:
-            raise InputError(
-                f"{problems}: a line names no algorithm; give a ninth number (0–7) on every line"
-            )
+            raise InputError(f"{problems}: a line names no algorithm; give a ninth number (0–7) on every line")
         records.append({**conv_sizes(conv), "algorithm": algorithms[algorithm]})
     return pd.DataFrame(records)
 

@@ -124,9 +124,7 @@ def _candidates(problem: int, values: str, left_out: Counter[str]) -> list[_Cand
             left_out["entries other than solver:ms,bytes,algorithm"] += 1
             continue
         algorithm = algorithm.rpartition("Algo")[2]
-        if not name or name.startswith(
-            "INVALID_SOLVER_ID"
-        ):  # MIOpen's own word for one that it does not know
+        if not name or name.startswith("INVALID_SOLVER_ID"):  # MIOpen's own word for one that it does not know
             left_out["unknown solvers"] += 1
         elif algorithm not in _ALGORITHMS:
             left_out["unknown algorithms"] += 1
@@ -194,9 +192,7 @@ def parse_key(text: str) -> Key | None:
     )
 
 
-_GPU_NAME = re.compile(
-    r"gfx([89][0-9a-f]{2}|1[0-9][0-9a-f]{2})(?:_(\d+)|([0-9a-f]{2,3}))?(?![0-9a-f])", re.IGNORECASE
-)
+_GPU_NAME = re.compile(r"gfx([89][0-9a-f]{2}|1[0-9][0-9a-f]{2})(?:_(\d+)|([0-9a-f]{2,3}))?(?![0-9a-f])", re.IGNORECASE)
 _GPUS = {
     ("gfx900", 56): "Vega 56", ("gfx900", 64): "MI25", ("gfx906", 60): "MI50", ("gfx906", 64): "MI60",
     ("gfx908", 120): "MI100", ("gfx90a", 104): "MI210", ("gfx90a", 110): "MI250", ("gfx942", 304): "MI300X",

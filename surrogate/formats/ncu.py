@@ -133,9 +133,7 @@ class _Export:
         """Rows of rules have no metric's name. A label that two sections share counts where it is first."""
         launch = self._launch(row)
         if row["Metric Name"]:
-            launch.texts.setdefault(
-                row["Metric Name"], (row.get("Metric Unit", ""), row.get("Metric Value", ""))
-            )
+            launch.texts.setdefault(row["Metric Name"], (row.get("Metric Unit", ""), row.get("Metric Value", "")))
 
     def _add_launch(self, row: dict[str, str], units: dict[str, str]) -> None:
         launch = self._launch(row)

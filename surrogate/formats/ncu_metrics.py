@@ -59,9 +59,7 @@ METRICS = frozenset(
 """Every name that `kernel_numbers` looks at."""
 
 
-def kernel_numbers(
-    metrics: Metrics, grid: tuple[int, ...] | None, block: tuple[int, ...] | None
-) -> dict[str, Any]:
+def kernel_numbers(metrics: Metrics, grid: tuple[int, ...] | None, block: tuple[int, ...] | None) -> dict[str, Any]:
     """The kernel table's numbers that ``metrics`` hold; what they lack is left out.
 
     Sectors follow from bytes (32 B each) where only those were counted. Blocks per launch come from ``grid``

@@ -168,9 +168,7 @@ class _Log:
 
     def _metrics(self, table: _Table, row: dict[str, str]) -> None:
         values = dict(
-            metric(name, text, table.units.get(name, ""))
-            for name, text in row.items()
-            if name not in _NO_METRICS
+            metric(name, text, table.units.get(name, "")) for name, text in row.items() if name not in _NO_METRICS
         )
         if not row["Kernel"].startswith("["):
             identity = {"kernel_name": kernel_name(row["Kernel"]), "device": row["Device"]}
@@ -208,9 +206,7 @@ def _header(text: str) -> _Table | None:
     if "Name" not in text and "Kernel" not in text:
         return None  # most lines: every header has one of these
     is_csv = "," in text and ("Duration" in text or "Kernel" in text or "Time(%)" in text)
-    header = [
-        _TEXT_NAMES.get(name.strip(), name.strip()) for name in (_cells(text) if is_csv else _GAP.split(text))
-    ]
+    header = [_TEXT_NAMES.get(name.strip(), name.strip()) for name in (_cells(text) if is_csv else _GAP.split(text))]
     known = set(header)
     if {"Start", "Duration", "Name"} <= known:
         return _Table("trace", header, is_csv)

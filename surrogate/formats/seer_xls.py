@@ -124,8 +124,7 @@ def _assemble(content: _Content, settings: dict[str, Any]) -> Imported:
     variants, pre = ({row.algorithm for row in rows} for rows in (content.variants, content.pre))
     without_pre = variants & set(_WITH_PRE) - pre
     notes += [
-        f"{name}: no pre/post workbook given, so its times are the main kernel's alone"
-        for name in sorted(without_pre)
+        f"{name}: no pre/post workbook given, so its times are the main kernel's alone" for name in sorted(without_pre)
     ]
     first = [*KEY_COLUMNS, "status", "time_us"]
     return Imported(kept[[*first, *(c for c in kept if c not in first)]], kernels, notes=tuple(notes))
@@ -248,9 +247,7 @@ def _pick_rows(sheet: Sheet, names: tuple[str, ...]) -> tuple[list[dict[str, Any
     A time ≤ 0 is a failed algorithm. Column 18 is cuDNN's pick (−1: none). Times have a resolution of 0.01 ms.
     """
     if sheet.width not in (16, 18):
-        raise InputError(
-            f"{sheet.path}, sheet {sheet.name!r}: {sheet.width} columns; a pick workbook has 16 or 18"
-        )
+        raise InputError(f"{sheet.path}, sheet {sheet.name!r}: {sheet.width} columns; a pick workbook has 16 or 18")
     rows: list[dict[str, Any]] = []
     disagreeing = 0
     for where, cells in sheet.numbers(sheet.width):

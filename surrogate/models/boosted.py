@@ -153,10 +153,9 @@ class _Boosted(TimeModel):
             max_bin=self.max_bin,
             nthread=threads,
         )
-        booster = None
+        self.booster_: Any = None
         for settings, rounds in self.stages():
-            booster = xgboost.train({**settings, "nthread": threads}, data, rounds, xgb_model=booster)
-        self.booster_ = booster
+            self.booster_ = xgboost.train({**settings, "nthread": threads}, data, rounds, xgb_model=self.booster_)
 
     def _predict(self, rows: Rows) -> np.ndarray:
         self.booster_.set_param({"nthread": threads_for(len(rows))})
@@ -184,9 +183,7 @@ class _Boosted(TimeModel):
         if not hasattr(self, "times_"):
             trees = Trees.from_booster(self.booster_.save_raw("json"))
             columns = self.columns(self.family_)
-            self.times_ = BoostedTimes(
-                trees, columns, self.candidates_, self.own_weight, self.call_us_, self.trend_
-            )
+            self.times_ = BoostedTimes(trees, columns, self.candidates_, self.own_weight, self.call_us_, self.trend_)
         return self.times_
 
     def to_files(self) -> dict[str, bytes]:
@@ -224,9 +221,7 @@ class _Boosted(TimeModel):
 
 def _gpus_and_libraries(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """(rows,) names of GPUs, as the registry has them, and of libraries."""
-    return device_names(rows.frame).astype(str).astype(object), rows.frame["library"].astype(str).to_numpy(
-        dtype=object
-    )
+    return device_names(rows.frame).astype(str).astype(object), rows.frame["library"].astype(str).to_numpy(dtype=object)
 
 
 def threads_for(rows: int) -> int:

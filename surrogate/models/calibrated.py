@@ -100,9 +100,7 @@ def inputs_of(
     codes: Mapping[str, int],
 ) -> Inputs:
     """The rows as the process sees them; a candidate that was not measured shares nothing with the others (code −1)."""
-    terms = np.column_stack(
-        [x[:, : len(units)].astype(np.float64) / units, np.log2(predicted_us) / PREDICTED_UNIT]
-    )
+    terms = np.column_stack([x[:, : len(units)].astype(np.float64) / units, np.log2(predicted_us) / PREDICTED_UNIT])
     mechanism = x[:, -1] if x.shape[1] > len(units) else np.zeros(len(x))
     candidate = np.array([codes.get(str(name), -1) for name in names], dtype=np.int64)
     return Inputs(terms, mechanism.astype(np.int64), candidate)
@@ -113,11 +111,7 @@ def covariance(scales: Mapping[str, float], a: Inputs, b: Inputs) -> np.ndarray:
     cross = a.terms @ b.terms.T
     squares = (a.terms**2).sum(1)[:, None] + (b.terms**2).sum(1)[None, :] - 2 * cross
     near = np.exp(-0.5 * np.maximum(squares, 0.0) / scales["length"] ** 2)
-    total = (
-        scales["common"] ** 2
-        + scales["linear"] ** 2 / a.terms.shape[1] * cross
-        + scales["smooth"] ** 2 * near
-    )
+    total = scales["common"] ** 2 + scales["linear"] ** 2 / a.terms.shape[1] * cross + scales["smooth"] ** 2 * near
     for name in ("mechanism", "candidate"):
         same = getattr(a, name)[:, None] == getattr(b, name)[None, :]
         total += same * (scales[name] ** 2 + scales[f"{name}_smooth"] ** 2 * near)
@@ -209,9 +203,7 @@ class Calibrated(TimeModel):
         self.is_fitted_ = True
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        raise InputError(
-            "a calibrated model is made by `seer calibrate BUNDLE DATA`; train another, then calibrate it"
-        )
+        raise InputError("a calibrated model is made by `seer calibrate BUNDLE DATA`; train another, then calibrate it")
 
     def _predict(self, rows: Rows) -> np.ndarray:
         times, devices = self.base.predict(rows), device_names(rows.frame)

@@ -169,9 +169,7 @@ class GridPart:
 
         table = pq.ParquetFile(io.BytesIO(content)).read(use_threads=False)
         # Arrow's own `to_numpy` imports pandas.
-        arrays = [
-            np.concatenate([np.from_dlpack(part) for part in column.chunks]) for column in table.columns
-        ]
+        arrays = [np.concatenate([np.from_dlpack(part) for part in column.chunks]) for column in table.columns]
         sizes = np.stack(arrays[1:-1], axis=1).astype(np.int64)
         return cls(arrays[0].astype(np.int64), sizes, arrays[-1].astype(np.float32) * STEP)
 

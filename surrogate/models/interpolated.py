@@ -65,9 +65,7 @@ class InterpolatedTerms(TimeModel):
         import xgboost
 
         if not rows.family.lines:
-            raise InputError(
-                f"{self.name} has no lines to interpolate {rows.family.name} along; use boosted-terms"
-            )
+            raise InputError(f"{self.name} has no lines to interpolate {rows.family.name} along; use boosted-terms")
         drawn = np.random.default_rng(self.random_state).permutation(len(rows))[: self.most_rows]
         sample, sample_us = rows.take(drawn), time_us[drawn]
         self.terms_ = self.elsewhere().fit(sample, sample_us)

@@ -25,10 +25,7 @@ def levels(points: np.ndarray, rates: np.ndarray) -> Level:
     if not points.shape[1]:
         return rates.mean(axis=0)
     first = points[:, 0]
-    return {
-        value: levels(points[first == value, 1:], rates[first == value])
-        for value in np.unique(first).tolist()
-    }
+    return {value: levels(points[first == value, 1:], rates[first == value]) for value in np.unique(first).tolist()}
 
 
 def interpolated(level: Level, point: Sequence[float]) -> np.ndarray:

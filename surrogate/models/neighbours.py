@@ -47,9 +47,7 @@ class Neighbours:
 def times_from_files(files: Mapping[str, bytes]) -> tuple[BoostedTimes, Neighbours]:
     """The terms' times, of the files of an interpolated model, and the same neighbours that these hold."""
     own = {
-        start: {
-            name.removeprefix(start): content for name, content in files.items() if name.startswith(start)
-        }
+        start: {name.removeprefix(start): content for name, content in files.items() if name.startswith(start)}
         for start in (TERMS, GRID)
     }
     packed = {name.removesuffix(".parquet"): content for name, content in own[GRID].items()}

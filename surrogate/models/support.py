@@ -25,20 +25,14 @@ def signatures(frame: "pd.DataFrame", kind: Family) -> tuple[np.ndarray, np.ndar
     from surrogate.dataset.problems import device_names, groups, problems_of
 
     general = np.full(len(frame), "", dtype=object)
-    for (library, *setting, algorithm), positions in groups(
-        frame, ("library", *kind.setting_names, "algorithm")
-    ):
+    for (library, *setting, algorithm), positions in groups(frame, ("library", *kind.setting_names, "algorithm")):
         traits = kind.traits(problems_of(frame.iloc[positions], kind, tuple(setting)))
         start = "|".join((library, *setting, algorithm))
         columns = [np.broadcast_to(np.asarray(trait), len(positions)).tolist() for trait in traits]
         general[positions] = (
-            ["|".join((start, *map(str, map(int, row)))) for row in zip(*columns, strict=True)]
-            if columns
-            else start
+            ["|".join((start, *map(str, map(int, row)))) for row in zip(*columns, strict=True)] if columns else start
         )
-    where = (
-        "|" + device_names(frame).astype(object) + "|" + frame["library_version"].astype(str).to_numpy(object)
-    )
+    where = "|" + device_names(frame).astype(object) + "|" + frame["library_version"].astype(str).to_numpy(object)
     return general + where, general
 
 

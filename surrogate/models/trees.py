@@ -88,11 +88,7 @@ class Trees:
         inner = np.flatnonzero(trees.left >= 0)
         left = trees.left[inner]
         forward = (left > inner).all() and (left + 1 < len(trees.left)).all()
-        if (
-            not forward
-            or trees.feature.min(initial=0) < 0
-            or not np.isfinite(trees.value[trees.left < 0]).all()
-        ):
+        if not forward or trees.feature.min(initial=0) < 0 or not np.isfinite(trees.value[trees.left < 0]).all():
             raise InputError("the trees' nodes do not fit one another; the file is damaged")
         return trees
 
@@ -130,9 +126,7 @@ class Trees:
                     "default_left": self.missing_left[start:end].astype(np.int64).tolist(),
                     **{name: [] for name in categories},
                     **dict.fromkeys(statistics, [0.0] * count),
-                    "tree_param": _texts(
-                        num_deleted=0, num_feature=columns, num_nodes=count, size_leaf_vector=1
-                    ),
+                    "tree_param": _texts(num_deleted=0, num_feature=columns, num_nodes=count, size_leaf_vector=1),
                 }
             )
         model = {
@@ -240,9 +234,7 @@ class BoostedTimes:
 
     def to_files(self) -> dict[str, bytes]:
         """The arrays, and the rest as JSON."""
-        facts: dict[str, Any] = {
-            name: getattr(self, name) for name in ("columns", "codes", "own_weight", "call_us")
-        }
+        facts: dict[str, Any] = {name: getattr(self, name) for name in ("columns", "codes", "own_weight", "call_us")}
         facts["trend"] = to_plain(self.trend)
         return {ARRAYS: self.trees.to_bytes(), FACTS: json.dumps(facts, sort_keys=True).encode()}
 
@@ -252,9 +244,7 @@ class BoostedTimes:
         facts = json.loads(files[FACTS])
         trees = Trees.from_bytes(files[ARRAYS])
         trend = from_plain(Trend | None, facts["trend"])
-        return cls(
-            trees, tuple(facts["columns"]), facts["codes"], facts["own_weight"], facts["call_us"], trend
-        )
+        return cls(trees, tuple(facts["columns"]), facts["codes"], facts["own_weight"], facts["call_us"], trend)
 
     def call_cost_us(self, gpu: str, library: str) -> float:
         """The fixed cost of a call on a GPU, else of the library, else of any."""
@@ -382,9 +372,7 @@ def _keys(column: np.ndarray, value: np.ndarray) -> np.ndarray:
     return (column.astype(np.int64) << 32) + ordered
 
 
-def _rule_out(
-    remaining: np.ndarray, row: np.ndarray, node: np.ndarray, first: np.ndarray, count: np.ndarray
-) -> None:
+def _rule_out(remaining: np.ndarray, row: np.ndarray, node: np.ndarray, first: np.ndarray, count: np.ndarray) -> None:
     """Clear in ``remaining`` (rows, words) at each ``row`` the bits of the leaves below each ``node``."""
     start, end = first[node], first[node] + count[node]
     word = start // WORD_BITS

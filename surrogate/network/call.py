@@ -144,9 +144,7 @@ class Call:
         """
         tensors = self.tensors()
         source = (
-            self.arguments.get(data)
-            if data
-            else next((tensor for tensor in tensors if not tensor.parameter), None)
+            self.arguments.get(data) if data else next((tensor for tensor in tensors if not tensor.parameter), None)
         )
         trained = self.arguments.get(weights[0]) if weights else None
         gradients = (INPUT,) if isinstance(source, Tensor) and source.trained else ()

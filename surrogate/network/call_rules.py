@@ -54,9 +54,7 @@ def solved(
         if span < 0:
             continue
         # ⌊span / stride⌋ + 1 = output
-        strides = (
-            range(span // output + 1, span // (output - 1) + 1) if output > 1 else range(span + 1, span + 2)
-        )
+        strides = range(span // output + 1, span // (output - 1) + 1) if output > 1 else range(span + 1, span + 2)
         if stride is not None:
             strides = range(stride, stride + 1) if span // stride + 1 == output else range(0)
         if strides:
@@ -178,9 +176,7 @@ def product(call: Call) -> Layers:
     batch = max(prod(left[:-2]), prod(right[:-2])) if prod(right[:-2]) > 1 else 1
     m = left[-2] if batch > 1 else prod(left[:-1])
     work = make.gemm(m, right[-1], left[-1], batch=batch, dtype=call.dtype, bias=bias)
-    yield call.layer(
-        work, data=data, weights=(weight, "bias", "self") if call.op == "addmm" else (weight, "bias")
-    )
+    yield call.layer(work, data=data, weights=(weight, "bias", "self") if call.op == "addmm" else (weight, "bias"))
 
 
 def attention(call: Call) -> Layers:
@@ -283,9 +279,7 @@ def pool(call: Call) -> Layers:
         kernel = call.numbers("kernel_size", rank, 1)
         if not call.knows("stride", "padding"):
             raise UnsupportedError("window, stride and padding")
-        given = (
-            call if call.value("stride") else replace(call, arguments={**call.arguments, "stride": kernel})
-        )
+        given = call if call.value("stride") else replace(call, arguments={**call.arguments, "stride": kernel})
         begin, end, stride, _ = _window(given, size[2:], kernel, None)
         pad = tuple(map(min, begin, end))
     kind = "max" if "max" in call.op.lower() else "average"
@@ -338,9 +332,7 @@ def embedding_backward(call: Call) -> Layers:
     dim = (grad or (1,))[-1]
     bag = max(1, lookups * dim // max(1, prod(grad)))
     rows = call.number("num_weights", 1)
-    yield call.layer(
-        EmbeddingBagBackward(batch=max(1, lookups // bag), rows=rows, bag=bag, dim=dim, dtype=call.dtype)
-    )
+    yield call.layer(EmbeddingBagBackward(batch=max(1, lookups // bag), rows=rows, bag=bag, dim=dim, dtype=call.dtype))
 
 
 def gather(call: Call) -> Layers:
@@ -396,16 +388,12 @@ def moved(call: Call) -> Layers:
     sizes = [shape for shape in shapes if shape is not None]
     if len(sizes) < len(shapes):
         raise UnsupportedError("shape unknown")
-    yield call.layer(
-        make.elementwise("copy", sizes[0] if len(sizes) == 1 else (sum(map(prod, sizes)),), call.dtype)
-    )
+    yield call.layer(make.elementwise("copy", sizes[0] if len(sizes) == 1 else (sum(map(prod, sizes)),), call.dtype))
 
 
 def fill(call: Call) -> Layers:
     """A tensor of one value."""
-    yield call.layer(
-        make.elementwise("fill", call.shape() if call.output is None else call.output, call.dtype)
-    )
+    yield call.layer(make.elementwise("fill", call.shape() if call.output is None else call.output, call.dtype))
 
 
 def elementwise(call: Call, kind: str) -> Layers:

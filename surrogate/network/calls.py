@@ -125,9 +125,7 @@ _FILLS = (
 RULES: dict[str, Callable[[Call], rules.Layers]] = {
     **dict.fromkeys(_CONVS, rules.conv),
     "convolution_backward": rules.conv_backward,
-    **dict.fromkeys(
-        ("cudnn_convolution_backward_input", "cudnn_convolution_backward_weight"), rules.conv_half
-    ),
+    **dict.fromkeys(("cudnn_convolution_backward_input", "cudnn_convolution_backward_weight"), rules.conv_half),
     **dict.fromkeys(_PRODUCTS, rules.product),
     **dict.fromkeys(_ATTENTIONS, rules.attention),
     **{f"{name}_backward": rules.attention_backward for name in _ATTENTIONS},

@@ -86,9 +86,7 @@ def _graph(path: Path) -> dict[str, Any]:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(GRAPHS)]
             if not names:
-                raise InputError(
-                    f"{path}: no exported program in the archive; write it with torch.export.save"
-                )
+                raise InputError(f"{path}: no exported program in the archive; write it with torch.export.save")
             with archive.open(names[0]) as member:
                 content = member.read(MAX_JSON_BYTES + 1)
         if len(content) > MAX_JSON_BYTES:
@@ -166,9 +164,7 @@ def _tensors(
         kind = dtype if dtype and meta["dtype"] in FLOATS else DTYPES.get(meta["dtype"], "fp32")
         weight = name in weights
         floating = meta["dtype"] in FLOATS
-        tensors[name] = Tensor(
-            shape, kind, floating, constant=weight or name in buffers, parameter=weight, buffer=name
-        )
+        tensors[name] = Tensor(shape, kind, floating, constant=weight or name in buffers, parameter=weight, buffer=name)
     return tensors
 
 
@@ -245,6 +241,4 @@ def _value(node: ast.expr, known: Mapping[str, int], text: str) -> int:
 
 
 def _unreadable(text: str) -> InputError:
-    return InputError(
-        f"size {text[:80]!r} is not whole-number arithmetic on known symbols; export with fixed sizes"
-    )
+    return InputError(f"size {text[:80]!r} is not whole-number arithmetic on known symbols; export with fixed sizes")

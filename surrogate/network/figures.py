@@ -57,17 +57,13 @@ def layers_figure(time: NetworkTime) -> str | None:
                 continue
             style = look[name]
             widths = [kept[i].time_us / 1e3 for i in places]
-            handles.append(
-                axis.barh(places, widths, 0.8, color=style.colour, hatch=style.hatch, edgecolor=PAPER)
-            )
+            handles.append(axis.barh(places, widths, 0.8, color=style.colour, hatch=style.hatch, edgecolor=PAPER))
             names.append(name)
             ends = [
                 [(kept[i].time_us - kept[i].lower_us) / 1e3 for i in places],
                 [(kept[i].upper_us - kept[i].time_us) / 1e3 for i in places],
             ]
-            axis.errorbar(
-                widths, places, xerr=ends, fmt="none", ecolor="#1c1d1f", elinewidth=0.8, capsize=1.4
-            )
+            axis.errorbar(widths, places, xerr=ends, fmt="none", ecolor="#1c1d1f", elinewidth=0.8, capsize=1.4)
         _label_bars(axis, [layer.name for layer in kept], "predicted time, ms (90 % interval)")
         legend(figure, handles, names)
         return svg(figure)

@@ -37,9 +37,7 @@ def compiled(network: Network) -> Network:
     without ending the chain; what is neither element-wise nor a reduction ends it.
     """
     if network.training:
-        raise InputError(
-            "a compiled training iteration is not modelled; drop --training or --runtime compiled"
-        )
+        raise InputError("a compiled training iteration is not modelled; drop --training or --runtime compiled")
     layers: list[Layer] = []
     chain: _Kernel | None = None
     place = 0
@@ -64,9 +62,7 @@ def compiled(network: Network) -> Network:
             layer = replace(layer, work=replace(work, layout="NHWC")) if work.dtype in HALF else layer
         elif work.kind in WINDOWS:
             moved = work.dram_bytes // work.itemsize
-            layer = replace(
-                layer, work=Streamed(reads=moved - 1, writes=1, dtype=work.dtype, variant="window")
-            )
+            layer = replace(layer, work=Streamed(reads=moved - 1, writes=1, dtype=work.dtype, variant="window"))
         layers.append(layer)
     return replace(network, layers=tuple(layers))
 
@@ -93,7 +89,5 @@ def _joined(first: Layer, last: Layer, work: Operator, chain: _Kernel) -> Layer:
     return Layer(
         first.name,
         f"{first.operator}+{last.operator.rpartition('.')[2]}",
-        Streamed(
-            reads=chain.reads // size, writes=chain.writes // size, work=flops, dtype=dtype, variant="fused"
-        ),
+        Streamed(reads=chain.reads // size, writes=chain.writes // size, work=flops, dtype=dtype, variant="fused"),
     )

@@ -88,9 +88,7 @@ def read_decoder(path: Path) -> Decoder:
     latent = kind in LATENT_EXPERTS
     for name, size in LATENT_SIZES.items() if latent else ():
         if sizes.of(name) != size:
-            raise InputError(
-                f"{path}: {name} is {sizes.of(name)}; latent attention is known for {size} alone"
-            )
+            raise InputError(f"{path}: {name} is {sizes.of(name)}; latent attention is known for {size} alone")
     experts = sizes.of("num_local_experts", "num_experts", "n_routed_experts") if kind not in DENSE else 0
     own_inter = sizes.of("moe_intermediate_size", "intermediate_size") if experts else 0
     shared = config.get("shared_expert_intermediate_size") or own_inter * sizes.maybe("n_shared_experts")
@@ -150,9 +148,7 @@ def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:
 
 def _routes(sizes: _Sizes, layer: int) -> bool:
     """Whether a layer of a mixture of experts routes; DeepSeek's first ones and those that Qwen lists do not."""
-    dense = layer < sizes.maybe("first_k_dense_replace") or layer in (
-        sizes.config.get("mlp_only_layers") or ()
-    )
+    dense = layer < sizes.maybe("first_k_dense_replace") or layer in (sizes.config.get("mlp_only_layers") or ())
     return not dense and (layer + 1) % (sizes.maybe("decoder_sparse_step") or 1) == 0
 
 
@@ -253,9 +249,7 @@ class _Step:
         for kernel in (norm, *head, ("sampling", logits, 0)):
             yield "", kernel
 
-    def product(
-        self, word: str, inputs: int, outputs: int, *, rows: int = 0, dtype: str = ""
-    ) -> Iterator[_Kernel]:
+    def product(self, word: str, inputs: int, outputs: int, *, rows: int = 0, dtype: str = "") -> Iterator[_Kernel]:
         """rows × inputs · inputs × outputs; activations that are quantised cost a pass of their own."""
         dtype, rows = dtype or self.products, rows or self.tokens
         if dtype in QUANTISED and QUANTISED[dtype].activation_bytes < 2:

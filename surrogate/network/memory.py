@@ -31,8 +31,7 @@ def chained(network: Network, *, training: bool = False) -> Network:
     tensors): forward a layer's own tensors are held, in training those of all, each shared by two neighbours."""
     weights = [round(layer.parameters * ELEMENTS[layer.work.dtype].weight_bytes) for layer in network.layers]
     moved = [
-        max(0, compulsory_bytes(layer.work) - stored)
-        for layer, stored in zip(network.layers, weights, strict=True)
+        max(0, compulsory_bytes(layer.work) - stored) for layer, stored in zip(network.layers, weights, strict=True)
     ]
     chain = {
         "parameters": sum(layer.parameters for layer in network.layers),

@@ -83,6 +83,4 @@ class Tally:
 
     def network(self, name: str, batch: int | None, training: bool = False, **held: Any) -> Network:
         """Everything collected; ``held`` are the fields on memory."""
-        return Network(
-            name, tuple(self.layers), batch, training, dict(self.ignored), dict(self.unsupported), **held
-        )
+        return Network(name, tuple(self.layers), batch, training, dict(self.ignored), dict(self.unsupported), **held)

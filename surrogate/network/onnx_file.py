@@ -68,9 +68,7 @@ def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, in
         _rebatch_reshapes(model.graph, old, new)
     _drop_stale_shapes(model.graph, keep=old == new)
     try:
-        inferred = onnx.shape_inference.infer_shapes(
-            model, check_type=False, strict_mode=False, data_prop=True
-        )
+        inferred = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=True)
     except Exception as error:  # the checker's, the inference's and protobuf's errors have no common base
         raise InputError(f"{path}: ONNX shape inference refuses the graph ({one_line(error)})") from None
     model.CopyFrom(inferred)
@@ -85,11 +83,7 @@ def with_shapes(model: Any, path: Path, batch: int | None, dims: Mapping[str, in
 def _torn(graph: Any) -> bool:
     """Whether a Reshape is asked for another number of elements than it is given."""
     known = {info.name: elements(info.type) for info in (*graph.input, *graph.value_info, *graph.output)}
-    pairs = [
-        (known.get(node.input[0]), known.get(node.output[0]))
-        for node in graph.node
-        if node.op_type == "Reshape"
-    ]
+    pairs = [(known.get(node.input[0]), known.get(node.output[0])) for node in graph.node if node.op_type == "Reshape"]
     return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
@@ -101,9 +95,7 @@ def _expand_functions(model: Any, path: Path) -> None:
     """
     from onnx.inliner import inline_local_functions
 
-    bodies = {
-        (function.domain, function.name, function.overload): function.node for function in model.functions
-    }
+    bodies = {(function.domain, function.name, function.overload): function.node for function in model.functions}
 
     @cache
     def expanded(key: tuple[str, str, str]) -> int:
@@ -116,22 +108,16 @@ def _expand_functions(model: Any, path: Path) -> None:
             key = (node.domain, node.op_type, node.overload)
             total += expanded(key) if key in bodies else 1
             total += sum(
-                count(graph.node)
-                for attribute in node.attribute
-                for graph in (attribute.g, *attribute.graphs)
+                count(graph.node) for attribute in node.attribute for graph in (attribute.g, *attribute.graphs)
             )
         return total
 
     try:
         size = count(model.graph.node)
     except RecursionError:
-        raise InputError(
-            f"{path}: its local functions call themselves or nest too deep; export it inlined"
-        ) from None
+        raise InputError(f"{path}: its local functions call themselves or nest too deep; export it inlined") from None
     if size > MAX_NODES:
-        raise InputError(
-            f"{path}: its local functions expand to more than {MAX_NODES} nodes; export it inlined"
-        )
+        raise InputError(f"{path}: its local functions expand to more than {MAX_NODES} nodes; export it inlined")
     try:
         model.CopyFrom(inline_local_functions(model))
     except Exception as error:  # onnx raises errors without a common base
@@ -155,9 +141,7 @@ def _set_weights_aside(graph: Any) -> set[str]:
     """Names of all initializers; large ones become inputs of their shape, so that their bytes travel nowhere."""
     import onnx
 
-    names = {weight.name for weight in graph.initializer} | {
-        weight.values.name for weight in graph.sparse_initializer
-    }
+    names = {weight.name for weight in graph.initializer} | {weight.values.name for weight in graph.sparse_initializer}
     inputs = {given.name for given in graph.input}
     kept = []
     for weight in graph.initializer:
@@ -169,9 +153,7 @@ def _set_weights_aside(graph: Any) -> set[str]:
     copies = [onnx.TensorProto.FromString(weight.SerializeToString()) for weight in kept]
     for weight in graph.sparse_initializer:
         if weight.values.name not in inputs:
-            info = onnx.helper.make_tensor_value_info(
-                weight.values.name, weight.values.data_type, list(weight.dims)
-            )
+            info = onnx.helper.make_tensor_value_info(weight.values.name, weight.values.data_type, list(weight.dims))
             graph.input.append(info)
     del graph.initializer[:], graph.sparse_initializer[:]
     graph.initializer.extend(copies)
@@ -239,9 +221,7 @@ def _rebatch_reshapes(graph: Any, old: int, new: int) -> None:
     targets = {
         node.input[1]
         for node in graph.node
-        if node.op_type == "Reshape"
-        and len(node.input) > 1
-        and node.input[0] not in constants | stored.keys()
+        if node.op_type == "Reshape" and len(node.input) > 1 and node.input[0] not in constants | stored.keys()
     }
     values = [weight for weight in graph.initializer if weight.name in targets]
     holders = [stored[name] for name in targets & stored.keys()]
@@ -265,9 +245,7 @@ def _drop_stale_shapes(graph: Any, *, keep: bool) -> None:
         for info in graph.value_info
         if keep
         and all(dim.dim_value > 0 for dim in info.type.tensor_type.shape.dim)
-        and not _endless(
-            info.type.tensor_type.elem_type, (d.dim_value for d in info.type.tensor_type.shape.dim)
-        )
+        and not _endless(info.type.tensor_type.elem_type, (d.dim_value for d in info.type.tensor_type.shape.dim))
     ]
     copies = [type(info).FromString(info.SerializeToString()) for info in fixed]
     del graph.value_info[:]

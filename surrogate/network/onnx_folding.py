@@ -26,8 +26,7 @@ def fold_shapes(model: Any) -> None:
     values = {weight.name: weight for weight in graph.initializer if prod(weight.dims) <= MAX_VALUES}
     infos = {info.name: info for info in (*graph.input, *graph.value_info, *graph.output)}
     types = {name: info.type for name, info in infos.items()} | {
-        name: onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
-        for name, tensor in values.items()
+        name: onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims)) for name, tensor in values.items()
     }
     versions = {opset.domain: opset.version for opset in model.opset_import}
     for node in graph.node:

@@ -116,9 +116,7 @@ def _nodes(graph: Any, tensors: dict[str, Tensor], training: bool) -> Iterator[t
             known = tensors.get(name, Tensor())
             parameter = constant and any(t.parameter for t in inputs)
             buffer = inputs[0].buffer if view else name
-            tensors[name] = replace(
-                known, constant=constant, trained=trained, parameter=parameter, buffer=buffer
-            )
+            tensors[name] = replace(known, constant=constant, trained=trained, parameter=parameter, buffer=buffer)
         outputs = tuple(tensors[name] for name in proto.output if name)
         yield replace(call, outputs=outputs), constant
 

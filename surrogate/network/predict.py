@@ -46,9 +46,7 @@ class Predictors:
 
     def ranked(self, problems: Sequence[Conv], **limits: Any) -> dict[Conv, Any]:
         """Convolution → its selection: ``estimates``, ranked and within the limits, and why it is out of domain."""
-        return (
-            dict(zip(problems, self.convs.select_many(problems, **limits), strict=True)) if problems else {}
-        )
+        return dict(zip(problems, self.convs.select_many(problems, **limits), strict=True)) if problems else {}
 
     def timed(self, problems: Sequence[Operator]) -> dict[Operator, Any]:
         """Operator → its prediction, with ``time_us``, ``lower_us``, ``upper_us`` and ``source``."""
@@ -66,9 +64,7 @@ class Predictors:
         ends = {name: longer * getattr(answer, name) for name in ("time_us", "lower_us", "upper_us")}
         return replace(answer, **ends)
 
-    def time(
-        self, network: Network, *, workspace_limit: int | None = None, deterministic: bool = False
-    ) -> NetworkTime:
+    def time(self, network: Network, *, workspace_limit: int | None = None, deterministic: bool = False) -> NetworkTime:
         """Predicted times of the network's layers.
 
         A convolution that no algorithm can run within the limits is counted as unsupported, by the reason.
@@ -89,9 +85,7 @@ class Predictors:
                 answer = predicted[as_run[layer.work]]
                 times.append(_operator_time(layer, layer.work, answer, self.gpu, network.gap_us))
             elif choices[layer.work].estimates:
-                times.append(
-                    _conv_time(layer, as_run[layer.work], choices[layer.work].estimates[0], self.gpu)
-                )
+                times.append(_conv_time(layer, as_run[layer.work], choices[layer.work].estimates[0], self.gpu))
             else:
                 unsupported[f"{layer.operator} (no algorithm within the limits)"] += 1
         return NetworkTime(
@@ -105,9 +99,7 @@ class Predictors:
             _heuristic(network, choices),
             Counter(reason for conv in network.convs if (reason := choices[conv].reason)),
             network.parameters,
-            sum(
-                int(layer.work.flops) // 2 for layer in network.layers if isinstance(layer.work, Conv | Gemm)
-            ),
+            sum(int(layer.work.flops) // 2 for layer in network.layers if isinstance(layer.work, Conv | Gemm)),
             memory(network, max((layer.workspace_bytes for layer in times), default=0)),
             self.gpu.memory_bytes,
         )
@@ -167,9 +159,7 @@ def largest_batch(read: Callable[[int], Network], predictors: Predictors, **limi
         fits, fails = (batch, fails) if predictors.time(read(batch), **limits).fits else (fits, batch)
     if fits in (0, MAX_BATCH - 1):
         wrong = "not even one sample fits" if not fits else "memory does not grow with the batch"
-        raise InputError(
-            f"--max-batch: {wrong} on {predictors.gpu.name}; leave it out to see what holds memory"
-        )
+        raise InputError(f"--max-batch: {wrong} on {predictors.gpu.name}; leave it out to see what holds memory")
     return fits
 
 

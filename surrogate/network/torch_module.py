@@ -31,9 +31,7 @@ KINDS = {
 """torch's element types → ours; other integers stand as the type of their width."""
 
 
-def read_module(
-    source: str, *, batch: int | None = None, training: bool = False, dtype: str | None = None
-) -> Network:
+def read_module(source: str, *, batch: int | None = None, training: bool = False, dtype: str | None = None) -> Network:
     """The network that ``module:callable`` builds, and what one pass over its inputs calls.
 
     Forward only, or under ``training`` forward and backward as autograd runs them, and the optimizer's step.
@@ -65,9 +63,7 @@ def read_module(
     trained = [_plain(weight, dtype) for weight in module.parameters() if training and weight.requires_grad]
     tally.add(optimizer_step(sum(prod(weight.shape) for weight in trained)))
     if not tally.layers and not tally.unsupported:
-        raise InputError(
-            f"{source}: the module calls no operator that costs time; give one that computes something"
-        )
+        raise InputError(f"{source}: the module calls no operator that costs time; give one that computes something")
     first = next((given for given in inputs if isinstance(given, torch.Tensor) and given.dim()), None)
     return tally.network(
         source.rpartition(":")[2],
@@ -92,9 +88,7 @@ def _built(source: str, build: Callable[..., Any], batch: int | None) -> tuple[A
     inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     if batch is not None and not takes:
         inputs = tuple(
-            given.new_empty((batch, *given.shape[1:]))
-            if isinstance(given, torch.Tensor) and given.dim()
-            else given
+            given.new_empty((batch, *given.shape[1:])) if isinstance(given, torch.Tensor) and given.dim() else given
             for given in inputs
         )
     return module, inputs

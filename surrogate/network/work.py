@@ -76,13 +76,9 @@ def compulsory_bytes(work: Conv | Operator) -> int:
     return int(work.tensor_bytes if isinstance(work, Conv) else work.dram_bytes)
 
 
-def streamed(
-    name: str, reads: Sequence[Shape], writes: Sequence[Shape], dtype: str, *, work: int = 1
-) -> Streamed:
+def streamed(name: str, reads: Sequence[Shape], writes: Sequence[Shape], dtype: str, *, work: int = 1) -> Streamed:
     """`Streamed` from the shapes of its tensors."""
-    return Streamed(
-        reads=sum(map(prod, reads)), writes=sum(map(prod, writes)), work=work, dtype=dtype, variant=name
-    )
+    return Streamed(reads=sum(map(prod, reads)), writes=sum(map(prod, writes)), work=work, dtype=dtype, variant=name)
 
 
 def cast(elements: int, source: str, target: str) -> Streamed:
@@ -141,9 +137,7 @@ def elementwise(kind: str, shape: Shape, dtype: str) -> Pointwise:
     return POINTWISE_CLASSES[kind](n=n, c=c, h=h, w=w, dtype=dtype)
 
 
-def pool(
-    kind: str, size: Shape, result: Shape | None, window: Shape, stride: Shape, pad: Shape, dtype: str
-) -> MaxPool:
+def pool(kind: str, size: Shape, result: Shape | None, window: Shape, stride: Shape, pad: Shape, dtype: str) -> MaxPool:
     """Pooling (``max`` or ``average``) of an (n, c, h, w) or (n, c, w) image.
 
     Where the result is larger than the windows that fit (ceil mode), the image counts as large as they reach.

@@ -86,9 +86,7 @@ class Tuned:
 
     def __repr__(self) -> str:
         best = "nothing ran" if self.time_us is None else f"{self.algorithm} {self.time_us:.1f} µs"
-        lines = [
-            f"{self.problem} on {self.gpu}: {best} ({self.source}), measuring took {self.cost_ms:.0f} ms"
-        ]
+        lines = [f"{self.problem} on {self.gpu}: {best} ({self.source}), measuring took {self.cost_ms:.0f} ms"]
         for attempt in self.tried:
             predicted = "–" if attempt.predicted_us is None else f"{attempt.predicted_us:.1f}"
             outcome = attempt.reason if attempt.measured_us is None else f"{attempt.measured_us:.1f} µs"
@@ -303,9 +301,7 @@ def _check_device(ranking: Any, info: "DeviceInfo") -> None:
 
 
 def _lost(error: Exception) -> InputError:
-    return InputError(
-        f"the device was lost ({error}); what was measured before is kept, try again in a new process"
-    )
+    return InputError(f"the device was lost ({error}); what was measured before is kept, try again in a new process")
 
 
 def _shipped(info: "DeviceInfo") -> "Predictor":
@@ -315,6 +311,4 @@ def _shipped(info: "DeviceInfo") -> "Predictor":
     try:
         return load(info.gpu, library=info.library)
     except InputError as error:
-        raise InputError(
-            f"no bundle ranks algorithms for {info.gpu}: {error}; give predictor=load(BUNDLE)"
-        ) from None
+        raise InputError(f"no bundle ranks algorithms for {info.gpu}: {error}; give predictor=load(BUNDLE)") from None

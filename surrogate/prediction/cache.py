@@ -47,9 +47,7 @@ class Tuning:
         from surrogate.collect.protocol import summarise
 
         time_us = summarise(measured.times_us).median_us if measured.times_us else None
-        return cls(
-            measured.status, time_us, measured.workspace_bytes, measured.deterministic, measured.reason
-        )
+        return cls(measured.status, time_us, measured.workspace_bytes, measured.deterministic, measured.reason)
 
 
 class TuningCache:
@@ -68,9 +66,7 @@ class TuningCache:
             self._give_up(error)
 
     def _open(self, place: str | Path) -> None:
-        self._connection = sqlite3.connect(
-            place, timeout=TIMEOUT_S, isolation_level=None, check_same_thread=False
-        )
+        self._connection = sqlite3.connect(place, timeout=TIMEOUT_S, isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=NORMAL")
         self._connection.execute(_CREATE)
@@ -94,9 +90,7 @@ class TuningCache:
             rows = self._connection.execute(_SELECT, (canonical(gpu), library, setting_line(problem)))
             for version, algorithm, status, time_us, workspace, deterministic, reason in rows:
                 same_bits = None if deterministic is None else bool(deterministic)
-                known.setdefault(version, {})[algorithm] = Tuning(
-                    status, time_us, workspace, same_bits, reason
-                )
+                known.setdefault(version, {})[algorithm] = Tuning(status, time_us, workspace, same_bits, reason)
         except sqlite3.Error as error:
             self._give_up(error)
         return known

@@ -89,9 +89,7 @@ class Engine(ABC):
         return times_us.tolist(), workspace.tolist()
 
     @abstractmethod
-    def many(
-        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(rows,) each, of candidate ``index[i]`` for problem ``problem[i]`` of ``sizes`` (problems, sizes)."""
         ...
 
@@ -120,9 +118,7 @@ class TableEngine(Engine):
 
     model: Any
 
-    def many(
-        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As `Engine.many`."""
         import pandas as pd
 
@@ -153,9 +149,7 @@ class Tf32Engine(Engine):
     able: np.ndarray
     unseen: np.ndarray
 
-    def many(
-        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As `Engine.many`."""
         plain_us, workspace = self.plain.many(sizes, problem, index)
         tensor_us = self.tensor.many(sizes, problem, index)[0]
@@ -166,9 +160,7 @@ class Tf32Engine(Engine):
 class ReadyTrees:
     """Trees with everything cut out that a setting decides; each form of them is made when it is first needed."""
 
-    def __init__(
-        self, trees: Callable[[], Trees], varying: Sequence[int], constant: Mapping[int, float]
-    ) -> None:
+    def __init__(self, trees: Callable[[], Trees], varying: Sequence[int], constant: Mapping[int, float]) -> None:
         self._stored, self._varying, self._constant = trees, varying, constant
         self._rows = 0
 
@@ -315,9 +307,7 @@ class BoosterEngine(Engine):
             log_correction = self._near(self.measured, sizes, np.zeros(len(wanted), dtype=int), x, index)
         return self._times(x, index, terms.roofline_us, log_correction).tolist(), workspace
 
-    def many(
-        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As `Engine.many`."""
         if not len(index):
             return np.empty(0), np.empty(0)
@@ -350,9 +340,7 @@ class BoosterEngine(Engine):
                 workspace[rows] = bytes_needed
         return x, terms.roofline_us[problem], workspace
 
-    def _log_terms(
-        self, x: np.ndarray, candidate: np.ndarray, problem: np.ndarray | None = None
-    ) -> np.ndarray:
+    def _log_terms(self, x: np.ndarray, candidate: np.ndarray, problem: np.ndarray | None = None) -> np.ndarray:
         """(rows,) log(time / base) by the terms, of rows of the ``candidate`` (rows,) positions; ``problem`` (rows,) as
         of `ReadyTrees.scores`."""
         shared = len(self.setting.family.problem_names)
@@ -393,9 +381,7 @@ class BoosterEngine(Engine):
         log_correction[rest] = self._log_terms(x[rest], index[rest], problem[rest])
         return log_correction
 
-    def _times(
-        self, x: np.ndarray, candidate: np.ndarray, roofline_us: Any, log_correction: np.ndarray
-    ) -> np.ndarray:
+    def _times(self, x: np.ndarray, candidate: np.ndarray, roofline_us: Any, log_correction: np.ndarray) -> np.ndarray:
         """Times in µs (rows,) of log(time / base) (rows,), of rows of the ``candidate`` (rows,) positions."""
         base_us = roofline_us
         if self.times.own_weight and self.own_column >= 0:

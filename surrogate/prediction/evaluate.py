@@ -90,12 +90,8 @@ def _interval_figures(rows: Rows, predicted: pd.DataFrame, counted: np.ndarray) 
     }
 
 
-def _pick_figures(
-    rows: Rows, predicted: pd.DataFrame, counted: np.ndarray, own_share: float
-) -> dict[str, Any]:
+def _pick_figures(rows: Rows, predicted: pd.DataFrame, counted: np.ndarray, own_share: float) -> dict[str, Any]:
     """How likely the picks among supported ok candidates were held to be the best, and how many were."""
     times, upper = predicted["predicted_us"].to_numpy()[counted], predicted["upper_us"].to_numpy()[counted]
-    stated, best = picks(
-        times, rows.time_us[counted], np.log(upper / times), rows.problem[counted], own_share
-    )
+    stated, best = picks(times, rows.time_us[counted], np.log(upper / times), rows.problem[counted], own_share)
     return {"pick_probability": stated.mean(), "pick_was_best": best.mean()} if len(stated) else {}

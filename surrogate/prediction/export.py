@@ -139,9 +139,7 @@ def json_table(picks: Picks) -> str:
     lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
     chosen = [json.dumps(_pick(selection)) for selection in picks.feasible]
     refused = [json.dumps(_refused(selection)) for selection in picks.infeasible]
-    return "\n".join(
-        ["{", *lines, f' "picks": {_array(chosen)},', f' "infeasible": {_array(refused)}', "}", ""]
-    )
+    return "\n".join(["{", *lines, f' "picks": {_array(chosen)},', f' "infeasible": {_array(refused)}', "}", ""])
 
 
 def _array(lines: list[str]) -> str:
@@ -192,8 +190,7 @@ def c_header(picks: Picks) -> str:
     rows = sorted(((_key(conv), conv, ranking) for conv, ranking in _convs(picks)), key=lambda row: row[0])
     name = f"seer_{_identifier(picks.selections[0].gpu)}"
     enums = (
-        f"enum {{ {', '.join(f'SEER_{value.upper()} = {i}' for i, value in enumerate(values))} }};"
-        f" /* {field} */"
+        f"enum {{ {', '.join(f'SEER_{value.upper()} = {i}' for i, value in enumerate(values))} }}; /* {field} */"
         for field, values in CHOICES.items()
     )
     return Template(HEADER.read_text()).substitute(
@@ -243,9 +240,7 @@ def miopen_user_db(picks: Picks) -> str:
     """
     library = picks.selections[0].library
     if library != "miopen":
-        raise InputError(
-            f"these picks are {library}'s; a MIOpen user find-db needs a bundle fitted on MIOpen's data"
-        )
+        raise InputError(f"these picks are {library}'s; a MIOpen user find-db needs a bundle fitted on MIOpen's data")
     if picks.candidate != "solver":
         raise InputError(
             "the bundle chooses among algorithms, a find-db names solvers; fit one with"

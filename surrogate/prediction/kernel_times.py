@@ -59,9 +59,7 @@ class KernelTimes:
                     self._answers[problem] = self._by_roofline(problem, target)
         return [self._answers[problem] for problem in problems]
 
-    def _kernel(
-        self, prepared: PreparedSetting, problem: AnyProblem, like: AnyProblem, ranking: Ranking
-    ) -> KernelTime:
+    def _kernel(self, prepared: PreparedSetting, problem: AnyProblem, like: AnyProblem, ranking: Ranking) -> KernelTime:
         """The best candidate's time without its launch; the interval keeps its width, but holds the time."""
         gpu, best = prepared.setting.gpu, ranking.estimates[0]
         library = best.candidate.library

@@ -170,9 +170,7 @@ class Predictor:
                 self._remember((problem, *asked), answers[problem])
         return [answers[problem] for problem in known]
 
-    def _select_table(
-        self, table: Any, given: Mapping[str, str | None], asked: Mapping[str, Any]
-    ) -> list[Selection]:
+    def _select_table(self, table: Any, given: Mapping[str, str | None], asked: Mapping[str, Any]) -> list[Selection]:
         """`select_many` of the distinct problems of a table, by the GPU, library and version that each names."""
         from surrogate.prediction.table import asked_problems
 
@@ -205,16 +203,12 @@ class Predictor:
             self._answers.clear()
         self._answers[key] = answer
 
-    def _prepared(
-        self, problem: AnyProblem, library_version: str | None, library: str | None
-    ) -> PreparedSetting:
+    def _prepared(self, problem: AnyProblem, library_version: str | None, library: str | None) -> PreparedSetting:
         kind = family_of(problem)
         values, wanted = kind.setting_of(problem), library or self._library
         return self._settings.prepared(kind, self.target.name, values, wanted, library_version)
 
-    def _predict_one(
-        self, problem: AnyProblem, algorithm: str | None, library_version: str | None
-    ) -> Prediction:
+    def _predict_one(self, problem: AnyProblem, algorithm: str | None, library_version: str | None) -> Prediction:
         key = (problem, algorithm, library_version)
         answer = self._answers.get(key)
         if answer is None:
@@ -246,9 +240,7 @@ def _selection(prepared: PreparedSetting, problem: AnyProblem, ranking: Ranking,
     )
 
 
-def within(
-    estimates: Iterable[Estimate], limits: Limits
-) -> tuple[tuple[Estimate, ...], tuple[Excluded, ...]]:
+def within(estimates: Iterable[Estimate], limits: Limits) -> tuple[tuple[Estimate, ...], tuple[Excluded, ...]]:
     """The estimates that the limits allow, in order, and the others with the reason."""
     judged = [(one, limits.refusal(one.workspace_bytes, one.candidate.deterministic)) for one in estimates]
     refused = tuple(Excluded(one.candidate.name, reason) for one, reason in judged if reason)

@@ -165,9 +165,7 @@ class PreparedSetting:
         index = np.array([i for wanted in accepted for i in wanted], dtype=int)
         time_us, workspace = self.engine.many(sizes, np.repeat(np.arange(len(problems)), counts), index)
         times_us, workspaces = iter(time_us.tolist()), iter(workspace.tolist())
-        return [
-            self._ranking(*row, times_us, workspaces) for row in zip(problems, reasons, accepted, strict=True)
-        ]
+        return [self._ranking(*row, times_us, workspaces) for row in zip(problems, reasons, accepted, strict=True)]
 
     def _accepted(self, reasons: Reasons) -> list[int]:
         return [i for i in self.ranked if reasons[i] is None]
@@ -185,8 +183,7 @@ class PreparedSetting:
         distances = {library: distance(key, sizes) for library, key in self.references.items()}
         near, by_time = self.part.widths.distance, self.part.widths.time_us
         factors = {
-            library: near.values[bisect_right(near.edges, far)] * self.widening
-            for library, far in distances.items()
+            library: near.values[bisect_right(near.edges, far)] * self.widening for library, far in distances.items()
         }
         estimates = []
         for i, time_us, workspace in zip(wanted, times_us, workspaces, strict=False):
@@ -224,9 +221,7 @@ class PreparedSetting:
             places = [i for i, known in enumerate(names) if known == name]
             return sorted({self.candidates[i].library: i for i in reversed(places)}.values())
         told = " ".join(filter(None, (self.setting.versions[0][0], self.setting.values[0])))
-        raise InputError(
-            f"algorithm {name!r} is none of {told}; known: {', '.join(names)}{nearest(name, names)}"
-        )
+        raise InputError(f"algorithm {name!r} is none of {told}; known: {', '.join(names)}{nearest(name, names)}")
 
     def reason(self, problem: Any, candidate: Candidate, distances: Mapping[str, float]) -> str | None:
         """What of the question training did not see, or None; ``distances`` as in `Ranking`."""
@@ -318,9 +313,7 @@ class SettingCache:
             least = self._least_major(gpu_name, name)
             if version_number(version)[0] < least:
                 if library_version:
-                    raise InputError(
-                        f"{name} {version} does not run on {gpu_name}; it needs {least} or newer"
-                    )
+                    raise InputError(f"{name} {version} does not run on {gpu_name}; it needs {least} or newer")
                 version = f"{least}+"
             try:
                 candidates |= self._candidates(kind, gpu_name, name, values)
@@ -340,17 +333,13 @@ class SettingCache:
         ran = ({library for name, library in pairs if name in gpus} for gpus in alike)
         return tuple(sorted(next(filter(None, ran), ())))
 
-    def all_libraries(
-        self, kind: Family, gpu_name: str = "", values: tuple[str, ...] = ()
-    ) -> tuple[str, ...]:
+    def all_libraries(self, kind: Family, gpu_name: str = "", values: tuple[str, ...] = ()) -> tuple[str, ...]:
         """The libraries of a family's training data."""
         return tuple(sorted({library for _, library in self._measured(kind, gpu_name, values)}))
 
     def check_library(self, wanted: str) -> None:
         """Raises `InputError`, with the nearest names, for a library that no part of the bundle knows."""
-        known = sorted(
-            {name for part in self.bundle.parts.values() for name in self.all_libraries(part.family)}
-        )
+        known = sorted({name for part in self.bundle.parts.values() for name in self.all_libraries(part.family)})
         if wanted not in known:
             raise InputError(
                 f"library {wanted!r} is not in the bundle; known: {', '.join(known)}{nearest(wanted, known)}"
@@ -366,9 +355,7 @@ class SettingCache:
         part = self.bundle.part(kind, gpu_name, values)
         parts = (key.rsplit("|", 2) for key in part.support.exact if key.startswith(f"{library}|"))
         here = {version for _, name, version in parts if name == gpu_name}
-        return newest(
-            here or {v.partition("|")[2] for v in part.domain.versions if v.startswith(f"{library}|")}
-        )
+        return newest(here or {v.partition("|")[2] for v in part.domain.versions if v.startswith(f"{library}|")})
 
     def _least_major(self, gpu_name: str, library: str) -> int:
         """The library's first major release that runs on the GPU; 0 where any may."""
@@ -376,9 +363,7 @@ class SettingCache:
         rows = FIRST_RELEASES.get(library, ())
         return next((major for least, major in rows if capability >= least), 0)
 
-    def _engine(
-        self, setting: Setting, device: Gpu, candidates: tuple[Candidate, ...], part: "Part"
-    ) -> Engine:
+    def _engine(self, setting: Setting, device: Gpu, candidates: tuple[Candidate, ...], part: "Part") -> Engine:
         from surrogate.models.trees import call_cost_us
 
         least_us = np.array([call_cost_us(part.least_us, setting.gpu, one.library) for one in candidates])
@@ -454,9 +439,7 @@ class SettingCache:
             notes,
         )
 
-    def _candidates(
-        self, kind: Family, gpu_name: str, library: str, values: tuple[str, ...]
-    ) -> dict[Candidate, bool]:
+    def _candidates(self, kind: Family, gpu_name: str, library: str, values: tuple[str, ...]) -> dict[Candidate, bool]:
         """A library's candidates → whether they can be chosen: those that can, in the registry's order, then the
         registry's that were never measured. Raises `InputError` where none can.
         """
@@ -496,9 +479,7 @@ class SettingCache:
         """
         keys = (key.removeprefix(start).split("|") for key in part.support.exact if key.startswith(start))
         ran = {(key[-2], key[0]) for key in keys}
-        alike = (
-            {algorithm for name, algorithm in ran if name in gpus} for gpus in self._alike(gpu_name, part)
-        )
+        alike = ({algorithm for name, algorithm in ran if name in gpus} for gpus in self._alike(gpu_name, part))
         known = next(filter(None, alike), None)
         return names if known is None else [name for name in names if name.partition("|")[0] in known]
 

@@ -350,9 +350,7 @@ def parse_bytes(text: str) -> int:
     """Bytes from ``64MiB``, ``1GB``, ``1.5 GiB`` or ``1048576``. Raises `InputError` for anything else."""
     parts = re.fullmatch(r"\s*(\d{1,20}(?:\.\d{1,9})?)\s*([A-Za-z]*)\s*", text)
     if not parts or parts[2].lower() not in UNITS:
-        raise InputError(
-            f"size {text!r} is not readable; write bytes, or a unit, as in 1048576, 64MiB or 1GB"
-        )
+        raise InputError(f"size {text!r} is not readable; write bytes, or a unit, as in 1048576, 64MiB or 1GB")
     whole, _, decimals = parts[1].partition(".")
     factor = UNITS[parts[2].lower()]
     return int(whole) * factor + (int(decimals) * factor // 10 ** len(decimals) if decimals else 0)

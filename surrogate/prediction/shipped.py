@@ -77,10 +77,7 @@ def _described(file: Path) -> Shipped:
             continue
     return Shipped(
         file.parent,
-        {
-            name: frozenset(data.get("families", {}).get(name, {}).get("dtype", ()))
-            for name in index.get("parts", ())
-        },
+        {name: frozenset(data.get("families", {}).get(name, {}).get("dtype", ())) for name in index.get("parts", ())},
         frozenset(canonical(name) for name in data["gpus"]),
         frozenset(vendors),
         frozenset(text.partition(" ")[0] for text in data["libraries"]),
@@ -171,9 +168,7 @@ class ShippedParts(Mapping[str, Part]):
     def __init__(self, own: Mapping[str, Part]) -> None:
         self._own = own
         others = (name for bundle in shipped() for name in bundle.families if name != DEFAULT_FAMILY)
-        self._names = dict.fromkeys(
-            [*own, *others]
-        )  # convolutions are answered for the bundle's own GPUs alone
+        self._names = dict.fromkeys([*own, *others])  # convolutions are answered for the bundle's own GPUs alone
 
     def __getitem__(self, name: str) -> Part:
         family, _, rest = name.partition("|")

@@ -62,9 +62,7 @@ class TensorCoreEngine(Engine):
 
     law: TensorCoreLaw
 
-    def many(
-        self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def many(self, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As `Engine.many`."""
         sized = self.formula.problem(self.setting.problem(sizes.T)).sized
         time_us = self.law.convolution_us(sized, self.device, self.setting.named["dtype"])

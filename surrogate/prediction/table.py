@@ -104,9 +104,7 @@ def _read(
         texts[name] = _text(columns, name, "" if name == "math" else kind.setting_defaults[name])
         wrong = [value for value in texts[name][0] if known and value and value not in known]
         if wrong:
-            raise InputError(
-                f"column {name} holds {wrong[0]!r}; known: {', '.join(known)}{nearest(wrong[0], known)}"
-            )
+            raise InputError(f"column {name} holds {wrong[0]!r}; known: {', '.join(known)}{nearest(wrong[0], known)}")
     _check_geometry(kind, sizes, texts["library"])
     return sizes, texts
 

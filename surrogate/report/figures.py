@@ -72,9 +72,7 @@ def read_predictions(directory: Path, models: list[str], family: str = "") -> pd
     frame = _read(directory / "predictions.parquet", _PREDICTED, models, family)
     seed = frame["seed"]
     frame = frame.assign(algorithm=frame["algorithm"].fillna("unnamed").astype(str))
-    measured, predicted = (
-        frame[name].to_numpy(dtype=float, na_value=np.nan) for name in ("time_us", "predicted_us")
-    )
+    measured, predicted = (frame[name].to_numpy(dtype=float, na_value=np.nan) for name in ("time_us", "predicted_us"))
     # A row of the reader's own may lack the flag; only a plain "no" takes a row out.
     usable = (frame["status"] == "ok") & frame["supported"].ne(False) & (seed.isna() | (seed == seed.min()))
     with np.errstate(invalid="ignore"):
@@ -164,9 +162,7 @@ def gpu_figure(results: Results, models: list[str]) -> str | None:
     logarithmic = max(middles) > 20 * min(middles)
     step, looks = 0.7 / len(models), style.looks(models)
     with style.theme():
-        figure, (axis,) = style.blank(
-            0.9 + len(excess) * max(0.34, 0.16 + 0.09 * len(models)) + 0.11 * len(models)
-        )
+        figure, (axis,) = style.blank(0.9 + len(excess) * max(0.34, 0.16 + 0.09 * len(models)) + 0.11 * len(models))
         handles = []
         for index, model in enumerate(models):
             lines = [line for line, rows in enumerate(excess.values()) if model in rows]
@@ -174,18 +170,14 @@ def gpu_figure(results: Results, models: list[str]) -> str | None:
             low, middle, high = np.maximum(spans.T, 100 * FLOOR if logarithmic else -np.inf)
             heights = np.array(lines) + (index - (len(models) - 1) / 2) * step
             arms, look = np.maximum([middle - low, high - middle], 0), looks[model]
-            axis.errorbar(
-                middle, heights, xerr=arms, fmt="none", ecolor=look.colour, elinewidth=1, capsize=1.6
-            )
+            axis.errorbar(middle, heights, xerr=arms, fmt="none", ecolor=look.colour, elinewidth=1, capsize=1.6)
             handles += axis.plot(
                 middle, heights, look.marker, color=look.colour, markerfacecolor=style.PAPER, clip_on=False
             )
         for edge in range(1, len(excess)):
             axis.axhline(edge - 0.5, color=style.RULE, linewidth=0.6)
         # A name on two lines, maker's family and model, leaves the dots their width.
-        names = [
-            [part if len(part) <= 22 else f"{part[:21]}…" for part in gpu.split(" ", 1)] for gpu in excess
-        ]
+        names = [[part if len(part) <= 22 else f"{part[:21]}…" for part in gpu.split(" ", 1)] for gpu in excess]
         axis.set_yticks(range(len(excess)), ["\n".join(parts) for parts in names])
         axis.set_ylim(len(excess) - 0.5, -0.5)
         axis.tick_params(axis="y", length=0)

@@ -56,9 +56,7 @@ def read_results(directory: Path) -> Results:
     except OSError as error:
         raise InputError(f"{path} is not readable ({type(error).__name__}); {_AGAIN}") from None
     if schema > SCHEMA:
-        raise InputError(
-            f"{path} has schema {schema}, this version reads up to {SCHEMA}; update seer-surrogate"
-        )
+        raise InputError(f"{path} has schema {schema}, this version reads up to {SCHEMA}; update seer-surrogate")
     return results
 
 
@@ -110,8 +108,7 @@ def by_family(results: Results) -> dict[str, Results]:
         return {"": results}
     kinds = ("choice_rows", "time_rows")
     return {
-        family: results
-        | {kind: [row for row in results[kind] if label(row, "family") == family] for kind in kinds}
+        family: results | {kind: [row for row in results[kind] if label(row, "family") == family] for kind in kinds}
         for family in families
     }
 

@@ -192,9 +192,7 @@ class Table:
         if width is not None:
             columns, tables = _fitted(columns, left, width)
         rule = len(self.records) - self.references if 0 < self.references < len(self.records) else None
-        return "\n\n".join(
-            _aligned([columns[i] for i in table], [left[i] for i in table], rule) for table in tables
-        )
+        return "\n\n".join(_aligned([columns[i] for i in table], [left[i] for i in table], rule) for table in tables)
 
     def _side(self, column: str, texts: list[str]) -> str:
         """Of a column's cells on a page: "" to the right, else ``left``, or ``text`` where lines are broken."""
@@ -306,9 +304,7 @@ def _field(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
 
 
-def _fitted(
-    columns: list[list[str]], left: list[bool], width: int
-) -> tuple[list[list[str]], list[list[int]]]:
+def _fitted(columns: list[list[str]], left: list[bool], width: int) -> tuple[list[list[str]], list[list[int]]]:
     """The columns with texts cut so that they fit ``width``, and the indices of the columns of each table."""
     widths = [max(map(len, column)) for column in columns]
     others = [i for i, is_text in enumerate(left) if is_text and i > 0]
@@ -349,8 +345,7 @@ def _aligned(columns: list[list[str]], left: list[bool], rule: int | None) -> st
     widths = [max(map(len, column)) for column in columns]
     lines = [
         GAP.join(
-            cell.ljust(w) if is_text else cell.rjust(w)
-            for cell, w, is_text in zip(row, widths, left, strict=True)
+            cell.ljust(w) if is_text else cell.rjust(w) for cell, w, is_text in zip(row, widths, left, strict=True)
         ).rstrip()
         for row in zip(*columns, strict=True)
     ]

@@ -115,11 +115,7 @@ class CallReader:
             return None
 
         def fits(shape: Any) -> bool:
-            return (
-                is_shape(shape)
-                and len(shape) == len(image)
-                and (shape[:1], shape[1:2]) == (image[:1], weight[:1])
-            )
+            return is_shape(shape) and len(shape) == len(image) and (shape[:1], shape[1:2]) == (image[:1], weight[:1])
 
         around = row
         while around >= 0:

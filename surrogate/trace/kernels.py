@@ -74,9 +74,7 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
         "block": "x".join(map(str, block.tolist())) if block.all() else None,
         "registers": registers if registers >= 0 else None,
         "shared_bytes": shared if shared >= 0 else None,
-        **launch_use(
-            profile.compute_capability, profile.sms, int(grid.prod()), int(block.prod()), registers, shared
-        ),
+        **launch_use(profile.compute_capability, profile.sms, int(grid.prod()), int(block.prod()), registers, shared),
     }
 
 
@@ -115,9 +113,7 @@ def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, .
         covered = float(time[np.isfinite(profile.flops[kernels])].sum()) / whole
         notes.append(f"work is known for {covered:.0%} of the kernel time; bytes are the least traffic")
     if any((row["compute_pct"] or 0) > 100 for row in rows):
-        notes.append(
-            "FLOPs are the direct convolution's; Winograd and FFT need fewer, so they can pass the peak"
-        )
+        notes.append("FLOPs are the direct convolution's; Winograd and FFT need fewer, so they can pass the peak")
     if profile.gpu is None:
         notes.append("no peaks: the device is not in the registry; name it with --gpu")
     return tuple(notes)

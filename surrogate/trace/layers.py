@@ -147,10 +147,7 @@ def _instances(trace: Trace, anchor: Ints, module: Ints, modules: Ints, phases: 
     around = trace.activities.range
     every = iterations(trace)
     iteration = iteration_at(every, starts)
-    texts = [
-        trace.name_of(frames if is_frame else ranges, at)
-        for at, is_frame in zip(row, from_frame, strict=True)
-    ]
+    texts = [trace.name_of(frames if is_frame else ranges, at) for at, is_frame in zip(row, from_frame, strict=True)]
     names, types = _labels(texts, iteration)
     return Layers(
         names, types, row, from_frame, starts, ends, iteration, of_range, linked(of_range, around),

@@ -27,9 +27,7 @@ class ResultTable(Shown):
         """The table to print or show; of more than ``most`` rows the first ones, which its note says."""
         more = f"first {most} of {len(self):,}" if most is not None and len(self) > most else ""
         formats = {key: _with_thousands for row in self.rows[:1] for key in row}
-        return Table(
-            self.rows[:most], formats, self.title, note=more, notes=self.notes, empty="None in this trace."
-        )
+        return Table(self.rows[:most], formats, self.title, note=more, notes=self.notes, empty="None in this trace.")
 
     def to_dict(self) -> dict[str, Any]:
         """Title, rows and notes as plain JSON values."""

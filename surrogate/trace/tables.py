@@ -46,8 +46,7 @@ def type_table(profile: Profile) -> ResultTable:
     """Layer types, the longest first: how many layers, time, share, memory; sums as in `layer_table`."""
     counts = Counter(dict(zip(profile.layers.name, profile.layers.type, strict=True)).values())
     rows: list[Row] = [
-        {"type": label, "layers": counts[label] or None, **figures}
-        for label, figures in _figures(profile, "type")
+        {"type": label, "layers": counts[label] or None, **figures} for label, figures in _figures(profile, "type")
     ]
     rows.sort(key=lambda row: (-row["total_us"], -row["host_us"]))
     return ResultTable(f"Layer types: {len(rows)}", tuple(rows), _notes(profile))

@@ -204,9 +204,7 @@ def leveled(
     """
     numbers = [level_number(level) for level in levels]
     if not levels or numbers != sorted(set(numbers)):
-        raise InputError(
-            f"levels {', '.join(levels) or '(none)'} must go from the outside in: {', '.join(LEVELS)}"
-        )
+        raise InputError(f"levels {', '.join(levels) or '(none)'} must go from the outside in: {', '.join(LEVELS)}")
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; at least 1 run per level is needed")
     for _ in range(warmup):

@@ -279,9 +279,7 @@ def held_out_by_shape(
     return predicted, distance
 
 
-def fit_unseen_gpu(
-    rows: Rows, widths: Widths, model: "TimeModel", judged: np.ndarray, *, seed: int = 0
-) -> UnseenGpu:
+def fit_unseen_gpu(rows: Rows, widths: Widths, model: "TimeModel", judged: np.ndarray, *, seed: int = 0) -> UnseenGpu:
     """How far off times are on a GPU that was never measured, and what ``widths`` are multiplied by there.
 
     Each of up to `MOST_GPUS` GPUs is left out, with all others of its architecture and with a part of the shapes, and

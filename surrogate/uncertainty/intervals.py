@@ -68,9 +68,7 @@ class Widths:
 
         return self.at(device_names(rows.frame), rows.candidate, distance, predicted_us)
 
-    def at(
-        self, gpu: np.ndarray, candidate: np.ndarray, distance: np.ndarray, predicted_us: np.ndarray
-    ) -> np.ndarray:
+    def at(self, gpu: np.ndarray, candidate: np.ndarray, distance: np.ndarray, predicted_us: np.ndarray) -> np.ndarray:
         """(rows,) half widths of rows on the GPUs of these registry names."""
         keys = list(zip(gpu, candidate, strict=True))
         bases = {key: self.base(*key) for key in set(keys)}

@@ -40,9 +40,7 @@ def mixed(table: Table) -> pd.DataFrame:
         for n in (32, 256, 2048)
         for c in range(64, 4096, 256)
     ]  # fmt: skip
-    return pd.concat(
-        [table(12, noise=0.02), pd.DataFrame(products), pd.DataFrame(softmax)], ignore_index=True
-    )
+    return pd.concat([table(12, noise=0.02), pd.DataFrame(products), pd.DataFrame(softmax)], ignore_index=True)
 
 
 @pytest.fixture(scope="module")

@@ -37,9 +37,7 @@ def on_new_gpu(table: Table, bundle: Bundle, shapes: int = 16, noise: float = 0.
     """Times on a third GPU: the bundle's own predictions, changed by a factor per algorithm and one per size."""
     frame = normalise(table(shapes, gpus=(NEW,), seed=3), "test")
     times_us = bundle.parts["conv"].model.predict(rows_of(frame))
-    factor = frame["algorithm"].map(
-        {"IMPLICIT_GEMM": 0.5, "IMPLICIT_PRECOMP_GEMM": 0.7, "FFT": 0.6, "WINOGRAD": 0.4}
-    )
+    factor = frame["algorithm"].map({"IMPLICIT_GEMM": 0.5, "IMPLICIT_PRECOMP_GEMM": 0.7, "FFT": 0.6, "WINOGRAD": 0.4})
     trend = (frame["c"].to_numpy() / 32.0) ** 0.2
     random = np.random.default_rng(1).normal(size=len(frame))
     times = times_us * factor * trend * np.exp(noise * random)
@@ -66,9 +64,7 @@ def test_a_known_correction_is_found_on_held_out_shapes(table: Table, bundle: Bu
     assert median_error(calibrated, judged) < 0.07
     card = next(iter(calibrated.card["calibration"].values()))
     assert card["median_ape_before"] > 0.3 > 0.1 > card["median_ape_held_out"]
-    assert card["problems"] == len(
-        measured.frame.drop_duplicates(["n", "c", "h", "k", "r", "groups", "stride_h"])
-    )
+    assert card["problems"] == len(measured.frame.drop_duplicates(["n", "c", "h", "k", "r", "groups", "stride_h"]))
 
 
 def test_intervals_are_fitted_again_and_hold(table: Table, bundle: Bundle) -> None:
@@ -176,9 +172,7 @@ def test_a_process_agrees_with_an_independent_one() -> None:
     scales = {**dict.fromkeys(PRIORS, 0.0), "common": 0.3, "smooth": 0.5, "length": 1.2, "noise": 0.2}
     kernel = ConstantKernel(0.09) + ConstantKernel(0.25) * RBF(1.2)
     theirs = GaussianProcessRegressor(kernel, alpha=0.04 + 1e-10, optimizer=None).fit(x, y)
-    np.testing.assert_allclose(
-        said(conditioned(same(x), y, scales), same(new)), theirs.predict(new), rtol=1e-6
-    )
+    np.testing.assert_allclose(said(conditioned(same(x), y, scales), same(new)), theirs.predict(new), rtol=1e-6)
 
 
 def test_far_from_every_measurement_little_is_said() -> None:

@@ -27,16 +27,12 @@ def test_a_cluster_trains_what_one_machine_trains(
         done = seer("train", path, *words, "-o", tmp_path / ("cluster" if words else "alone"))
         assert done.code == 0, done.err
     rows = rows_of(frame)
-    alone, cluster = (
-        load(tmp_path / name).parts["conv"].model.predict(rows) for name in ("alone", "cluster")
-    )
+    alone, cluster = (load(tmp_path / name).parts["conv"].model.predict(rows) for name in ("alone", "cluster"))
     # Quantile sketches of partitions place a few cuts elsewhere; the trees are otherwise the same.
     assert np.median(np.abs(cluster / alone - 1)) < 0.02
 
 
 def test_other_models_are_refused(seer: Callable, table: Callable[..., pd.DataFrame], tmp_path: Path) -> None:
     table(4).to_parquet(tmp_path / "data.parquet")
-    done = seer(
-        "train", tmp_path / "data.parquet", "--model", "linear-terms", "--dask", "", "-o", tmp_path / "b"
-    )
+    done = seer("train", tmp_path / "data.parquet", "--model", "linear-terms", "--dask", "", "-o", tmp_path / "b")
     assert done.code == 2 and "not trained on a cluster" in done.err

@@ -24,9 +24,7 @@ def table() -> pd.DataFrame:
                     for n in (1, 8):
                         for name, factor in speed.items():
                             ok = name != "WINOGRAD" or r == 3
-                            time_us = 5 + factor * n * c * c * r * r * h * h / 2e5 * (
-                                1 if c > 32 else 1.6 / factor
-                            )
+                            time_us = 5 + factor * n * c * c * r * r * h * h / 2e5 * (1 if c > 32 else 1.6 / factor)
                             rows.append(
                                 {
                                     "gpu": gpu, "library": "cudnn", "library_version": "7.6.3", "direction": "fwd",

@@ -24,9 +24,7 @@ def test_predict_keeps_rows_columns_and_order_and_adds_five(seer, bundle, table,
     problems = table.drop(columns=["status", "time_us"]).sample(frac=1, random_state=0)
     problems["note"] = np.arange(len(problems))
     problems.to_parquet(tmp_path / "p.parquet")
-    result = seer(
-        "predict", "--bundle", bundle, "--data", tmp_path / "p.parquet", "-o", tmp_path / "q.parquet"
-    )
+    result = seer("predict", "--bundle", bundle, "--data", tmp_path / "p.parquet", "-o", tmp_path / "q.parquet")
     assert result.code == 0, result.err
     out = pd.read_parquet(tmp_path / "q.parquet")
     added = ["predicted_us", "lower_us", "upper_us", "in_domain", "supported"]

@@ -39,9 +39,7 @@ def test_a_plan_is_one_that_collect_reads(seer, trained, dataset, tmp_path):
     assert result.code == 0, result.err
     assert "seer collect --plan" in result.out
     assert len({p.conv for p in file_problems(out)}) == 12
-    run = seer(
-        "collect", "--device", "reference", "--plan", out, "--minutes", "0.0001", "-o", tmp_path / "r.jsonl"
-    )
+    run = seer("collect", "--device", "reference", "--plan", out, "--minutes", "0.0001", "-o", tmp_path / "r.jsonl")
     assert run.code == 0, run.err
 
 

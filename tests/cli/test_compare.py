@@ -64,9 +64,7 @@ def test_every_split_runs(seer, dataset, tmp_path, by):
 
 @pytest.mark.usefixtures("undrawn")
 def test_json_and_csv_are_whole(seer, dataset, tmp_path):
-    as_json = seer(
-        "compare", dataset, "--models", "roofline", "--folds", 2, "--json", "-o", tmp_path / "a"
-    ).json
+    as_json = seer("compare", dataset, "--models", "roofline", "--folds", 2, "--json", "-o", tmp_path / "a").json
     assert as_json["schema"] == 1 and as_json["dataset"]["candidates"] == "all"
     as_csv = seer("compare", dataset, "--models", "roofline", "--folds", 2, "--csv", "-o", tmp_path / "b").out
     assert as_csv.splitlines()[0].startswith("model,stratum,gpu") or "model" in as_csv.splitlines()[0]
@@ -149,9 +147,7 @@ def test_models_add_up_and_count_once(seer, dataset, tmp_path):
 
 def test_a_place_that_cannot_be_written_is_said_before_the_work(seer, dataset, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
-    monkeypatch.setattr(
-        "surrogate.evaluation.compare.compare", lambda *parts, **options: pytest.fail("it began")
-    )
+    monkeypatch.setattr("surrogate.evaluation.compare.compare", lambda *parts, **options: pytest.fail("it began"))
     result = seer("compare", dataset, "--models", "roofline", "-o", tmp_path / "file")
     assert result.code == 2 and "is a file; a folder is needed" in result.err and result.err.count("\n") == 1
     assert (tmp_path / "file").read_text() == "mine"

@@ -15,9 +15,7 @@ def test_gpus_lists_all_and_names_the_nearest(seer):
     measured, unseen = answers["t4"]["conv"], answers["h100-sxm"]["conv"]
     assert measured["bundle"] == unseen["bundle"] == "cudnn7"
     assert (
-        measured["rows"] > 1000
-        and unseen["rows"] == 0
-        and (measured["source"], unseen["source"]) == ("model", "spec")
+        measured["rows"] > 1000 and unseen["rows"] == 0 and (measured["source"], unseen["source"]) == ("model", "spec")
     )
     assert 1 < measured["factor_90"] < unseen["factor_90"] and measured["median_ape"] < unseen["median_ape"]
     assert all({"gemm", "pointwise"} <= set(row) for row in answers.values())
@@ -47,12 +45,7 @@ def test_data_info_counts(seer, dataset):
 def test_data_merge_keeps_every_row_once(seer, table, tmp_path):
     table.iloc[:100].to_parquet(tmp_path / "a.parquet")
     table.iloc[60:].to_parquet(tmp_path / "b.parquet")
-    assert (
-        seer(
-            "data", "merge", tmp_path / "a.parquet", tmp_path / "b.parquet", "-o", tmp_path / "m.parquet"
-        ).code
-        == 0
-    )
+    assert seer("data", "merge", tmp_path / "a.parquet", tmp_path / "b.parquet", "-o", tmp_path / "m.parquet").code == 0
     assert len(pd.read_parquet(tmp_path / "m.parquet")) == len(table)
     mixed = seer("data", "merge", tmp_path / "a.parquet", "run.jsonl", "-o", tmp_path / "n.parquet")
     assert mixed.code == 2 and not (tmp_path / "n.parquet").exists()

@@ -49,8 +49,7 @@ def test_wrong_problems_are_one_line(seer, words, said) -> None:
 def test_capitals_do_not_matter(seer, trained) -> None:
     ask = ("select", "--bundle", trained, "--gpu", "T4", PROBLEM, "--json")
     assert (
-        seer(*ask, "--layout", "nhwc", "--dtype", "FP16").json
-        == seer(*ask, "--layout", "NHWC", "--dtype", "fp16").json
+        seer(*ask, "--layout", "nhwc", "--dtype", "FP16").json == seer(*ask, "--layout", "NHWC", "--dtype", "fp16").json
     )
 
 
@@ -63,9 +62,7 @@ def test_a_gpu_s_name_stands_for_the_bundle_that_ships(seer, tmp_path) -> None:
     assert "Tesla T4" in seer("info", "t4", "--json").json["card"]["data"]["gpus"]
     unknown = seer("info", "t5")
     assert unknown.code == 2 and "no bundle there" in unknown.err and "unknown" in unknown.err
-    empty = seer(
-        "export", "t4", "--problems", tmp_path / "p.txt", "--as", "json", "--workspace-limit", "", "-o", out
-    )
+    empty = seer("export", "t4", "--problems", tmp_path / "p.txt", "--as", "json", "--workspace-limit", "", "-o", out)
     assert empty.code == 2 and "not readable" in empty.err
 
 
@@ -79,9 +76,7 @@ def predicted(seer, tmp_path, trained, frame: pd.DataFrame, *words: str) -> pd.D
 
 def test_a_table_of_sizes_alone(seer, trained, tmp_path) -> None:
     """The options and a problem's defaults stand in; the fastest algorithm is added, as one problem's is."""
-    frame = pd.DataFrame(
-        {"c": [64, 16], "n": [8, 1], "h": [28, 14], "k": [64, 16], "r": [3, 1], "pad_h": [1, 0]}
-    )
+    frame = pd.DataFrame({"c": [64, 16], "n": [8, 1], "h": [28, 14], "k": [64, 16], "r": [3, 1], "pad_h": [1, 0]})
     out = predicted(seer, tmp_path, trained, frame, "--gpu", "t4")
     added = ["algorithm", "predicted_us", "lower_us", "upper_us", "in_domain", "supported"]
     assert list(out.columns) == [*frame.columns, *added]
@@ -109,9 +104,7 @@ def test_what_a_table_cannot_be(seer, trained, tmp_path, change, words, said) ->
     frame = frame.assign(**{k: v for k, v in change.items() if v is not None})
     frame = frame.drop(columns=[k for k, v in change.items() if v is None])
     frame.to_parquet(tmp_path / "in.parquet")
-    result = seer(
-        "predict", "--bundle", trained, *words, "--data", tmp_path / "in.parquet", "-o", tmp_path / "o"
-    )
+    result = seer("predict", "--bundle", trained, *words, "--data", tmp_path / "in.parquet", "-o", tmp_path / "o")
     assert result.code == 2 and said in result.err and result.err.count("\n") == 1
     assert not (tmp_path / "o").exists()
 

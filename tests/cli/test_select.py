@@ -96,9 +96,7 @@ def test_what_the_device_refused_is_out_and_what_it_ran_is_in(select, cache) -> 
 
 def test_the_newest_measured_version_is_taken(select, cache) -> None:
     for version, time_us in (("9.10.0", 3.0), ("9.2.0", 2.0)):
-        TuningCache(cache).put(
-            DeviceInfo("t4", "cudnn", version), CONV, "GEMM", Tuning("ok", time_us, 0, True)
-        )
+        TuningCache(cache).put(DeviceInfo("t4", "cudnn", version), CONV, "GEMM", Tuning("ok", time_us, 0, True))
     TuningCache(cache).put(DeviceInfo("TITAN V", "cudnn", "9.11.0"), CONV, "GEMM", Tuning("ok", 1.0, 0, True))
     found = select("--json").json
     assert found["library_version"] == "9.10.0"

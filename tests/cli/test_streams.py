@@ -58,9 +58,7 @@ def test_an_encoding_that_lacks_our_signs(words: list[str]) -> None:
     assert {(done.returncode, done.stderr) for done in (whole, latin, ascii_)} == {(0, "")}
 
 
-@pytest.mark.parametrize(
-    "terminal", [{"TERM": "dumb"}, {"COLUMNS": "abc"}, {"COLUMNS": "20"}, {"NO_COLOR": "1"}]
-)
+@pytest.mark.parametrize("terminal", [{"TERM": "dumb"}, {"COLUMNS": "abc"}, {"COLUMNS": "20"}, {"NO_COLOR": "1"}])
 def test_a_pipe_gets_whole_lines_without_colours(terminal: dict[str, str]) -> None:
     plain = _seer("gpus").stdout
     assert _seer("gpus", env={**os.environ, **terminal}).stdout == plain and "\x1b" not in plain
@@ -87,9 +85,7 @@ def test_a_working_folder_that_is_gone(tmp_path: Path) -> None:
         ("SIGHUP", 129, "stopped by SIGHUP"),
     ],
 )
-def test_a_signal_is_one_line_its_status_and_no_file(
-    name: str, status: int, told: str, tmp_path: Path
-) -> None:
+def test_a_signal_is_one_line_its_status_and_no_file(name: str, status: int, told: str, tmp_path: Path) -> None:
     code = f"""
 import os, sys
 from surrogate.dataset import files

@@ -70,9 +70,7 @@ def make_plan() -> Callable[..., Plan]:
 
     def make(count: int, **options: Any) -> Plan:
         problems = [
-            PlannedProblem(
-                Conv(n=1 + i % 8, c=16 + i, h=28, k=32, r=1 if i % 3 else 3, pad_h=0), "test", ("Net",)
-            )
+            PlannedProblem(Conv(n=1 + i % 8, c=16 + i, h=28, k=32, r=1 if i % 3 else 3, pad_h=0), "test", ("Net",))
             for i in range(count)
         ]
         return build(problems, description="test", **options)

@@ -112,9 +112,7 @@ def test_a_run_in_which_nothing_is_supported_exits_1(seer, recording, tmp_path):
     barren = {line.split('"')[7] for line in only_fft if '"kind":"measure"' in line}
     chosen = [line for line in only_fft[1:] if line.split('"')[7] in barren]
     (tmp_path / "barren.jsonl").write_text("\n".join([text[0], *chosen]) + "\n")
-    result = seer(
-        "--device", "replay", "--recording", tmp_path / "barren.jsonl", "-o", tmp_path / "run.jsonl"
-    )
+    result = seer("--device", "replay", "--recording", tmp_path / "barren.jsonl", "-o", tmp_path / "run.jsonl")
     assert result.code == 1
     assert "not_supported" in result.out
 
@@ -167,9 +165,7 @@ def test_an_ended_run_goes_on_and_has_the_table_of_a_whole_one(seer, recording, 
         command = [sys.executable, "-c", SLOW, "collect", *words, str(output)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
             deadline = time.monotonic() + 120
-            while time.monotonic() < deadline and not (
-                output.exists() and output.read_bytes().count(b"\n") > lines
-            ):
+            while time.monotonic() < deadline and not (output.exists() and output.read_bytes().count(b"\n") > lines):
                 time.sleep(0.02)
             child.send_signal(ending)
             try:

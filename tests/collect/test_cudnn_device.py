@@ -47,9 +47,7 @@ class FakeLibrary:
             at = 6 if name.endswith("_v7") else 9
             arguments[at]._obj.value = len(self.ranking)
             for entry, values in zip(arguments[at + 1], self.ranking, strict=False):
-                entry.algo, entry.status, entry.time, entry.memory, entry.determinism, entry.math_type = (
-                    values
-                )
+                entry.algo, entry.status, entry.time, entry.memory, entry.determinism, entry.math_type = values
         return self.status.get((name, algorithm), 0)
 
     def check(self, name, *arguments):
@@ -132,9 +130,7 @@ def parts():
 
 def device(parts, activity=None):
     library, gpu = parts
-    clocks = type(
-        "NoClocks", (), {"sample": lambda _: {"sm_clock_mhz": 1}, "driver_version": lambda _: "570"}
-    )()
+    clocks = type("NoClocks", (), {"sample": lambda _: {"sm_clock_mhz": 1}, "driver_version": lambda _: "570"})()
     return CudnnDevice(library=library, gpu=gpu, activity=(activity, "not installed"), clocks=clocks)
 
 

@@ -128,9 +128,7 @@ def test_operands_and_result_are_aligned_and_apart(cupy):
     assert result + sizes[2] <= base + gpu._tensors.size
 
 
-@pytest.mark.parametrize(
-    ("dtype", "numpy_dtype"), [("fp32", np.float32), ("fp64", np.float64), ("fp16", np.float16)]
-)
+@pytest.mark.parametrize(("dtype", "numpy_dtype"), [("fp32", np.float32), ("fp64", np.float64), ("fp16", np.float16)])
 def test_operands_are_random_normal(cupy, dtype, numpy_dtype):
     gpu = Gpu(1 << 20, 1 << 20)
     first, second, _ = gpu.place((400_000, 400_000, 16), dtype)
@@ -192,9 +190,7 @@ def test_what_is_missing_is_told(monkeypatch):
         Gpu(1, 1)
     cupy = fake_cupy()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    with pytest.raises(
-        InputError, match="too few to measure with"
-    ):  # the real pools exceed the fake's memory
+    with pytest.raises(InputError, match="too few to measure with"):  # the real pools exceed the fake's memory
         Gpu(1, 1)
 
     def no_driver(_):

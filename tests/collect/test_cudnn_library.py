@@ -131,9 +131,7 @@ def c_type(declared):
 @needs_header
 def test_prototypes_agree_with_the_header():
     for name, argument_types in {**abi.PROTOTYPES, **operators.PROTOTYPES, **backend.PROTOTYPES}.items():
-        declared = re.search(
-            rf"\n(?:CUDNN_DEPRECATED )?cudnnStatus_t CUDNNWINAPI\s+{name}\(([^)]*)\);", HEADER
-        )
+        declared = re.search(rf"\n(?:CUDNN_DEPRECATED )?cudnnStatus_t CUDNNWINAPI\s+{name}\(([^)]*)\);", HEADER)
         assert declared, name
         assert argument_types == tuple(c_type(parameter) for parameter in declared[1].split(",")), name
 
@@ -144,9 +142,7 @@ def test_enumerations_agree_with_the_header():
     stems = {"fwd": "FWD", "bwd_data": "BWD_DATA", "bwd_filter": "BWD_FILTER"}
     for direction, algorithms in enums.ALGORITHMS.items():
         prefix = f"CUDNN_CONVOLUTION_{stems[direction]}_ALGO_"
-        theirs = {
-            name: int(v) for name, v in values.items() if name.startswith(prefix) and "COUNT" not in name
-        }
+        theirs = {name: int(v) for name, v in values.items() if name.startswith(prefix) and "COUNT" not in name}
         assert sorted(theirs.values()) == list(range(len(algorithms)))
         for number, name in enumerate(algorithms):
             suffixes = (name, name.removeprefix("ALGO_"))

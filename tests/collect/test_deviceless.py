@@ -130,9 +130,7 @@ def test_the_operation_is_the_directions_own(cudnn, direction, descriptor, first
     assert x[Attribute.TENSOR_DIMENSIONS] == [8, 64, 14, 20]
     assert w[Attribute.TENSOR_DIMENSIONS] == [32, 16, 3, 1]  # a group's channels
     assert y[Attribute.TENSOR_DIMENSIONS] == [8, 32, conv.out_h, conv.out_w]
-    assert x[Attribute.TENSOR_STRIDES] == [64 * 14 * 20, 1, 20 * 64, 64] and w[
-        Attribute.TENSOR_DATA_TYPE
-    ] == [2]
+    assert x[Attribute.TENSOR_STRIDES] == [64 * 14 * 20, 1, 20 * 64, 64] and w[Attribute.TENSOR_DATA_TYPE] == [2]
     assert convolution[Attribute.CONVOLUTION_STRIDES] == [2, 1]
     assert convolution[Attribute.CONVOLUTION_PRE_PADDINGS] == [1, 0]
     assert convolution[Attribute.CONVOLUTION_COMPUTE_TYPE] == [0]  # fp16 adds in fp32

@@ -71,9 +71,7 @@ def test_shards_make_the_whole(make_plan, record):
     whole = merge_runs([record(make_plan(40), name="whole")]).frame
     paths = [record(make_plan(40, shard=(i, 3)), name=f"shard{i}") for i in (1, 2, 3)]
     parts = merge_runs(paths).frame
-    pd.testing.assert_frame_equal(
-        parts.sort_values(KEY, ignore_index=True), whole.sort_values(KEY, ignore_index=True)
-    )
+    pd.testing.assert_frame_equal(parts.sort_values(KEY, ignore_index=True), whole.sort_values(KEY, ignore_index=True))
 
 
 def test_the_same_run_twice_counts_once_but_another_run_counts_too(make_plan, record, tmp_path):
@@ -154,15 +152,9 @@ def _changed(path, change):
 @pytest.mark.parametrize("time_us", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_time_that_is_none_is_a_failure(make_plan, record, time_us):
     path = record(make_plan(3))
-    _changed(
-        path, lambda r: {**r, "result": {"status": "ok", "times_us": [5.0, time_us], "spans_us": [5.0, 6.0]}}
-    )
+    _changed(path, lambda r: {**r, "result": {"status": "ok", "times_us": [5.0, time_us], "spans_us": [5.0, 6.0]}})
     row = merge_runs([path]).frame.iloc[0]
-    assert (
-        row["status"] == "failed"
-        and row["reason"].startswith("a repeat of")
-        and row["time_us"] != row["time_us"]
-    )
+    assert row["status"] == "failed" and row["reason"].startswith("a repeat of") and row["time_us"] != row["time_us"]
 
 
 def test_a_shorter_copy_of_a_log_changes_nothing(make_plan, record, tmp_path):
@@ -183,9 +175,7 @@ def entry(algorithm, status="ok", **more):
 
 
 def ranked(path, *rankings, version="9.19.0", gpu="h200-sxm"):
-    header = Header(
-        DeviceInfo(gpu, "cudnn-graph", version), "a" * 64, (1, 1), protocol={"heuristic_only": True}
-    )
+    header = Header(DeviceInfo(gpu, "cudnn-graph", version), "a" * 64, (1, 1), protocol={"heuristic_only": True})
     with RunLog(path, header) as log:
         for n, entries in enumerate(rankings, 1):
             log.append({

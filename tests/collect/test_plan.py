@@ -114,9 +114,7 @@ def test_an_empty_plan_or_shard_is_refused():
     st.integers(0, 3),
 )
 def test_a_key_names_its_problem(dtype, direction, visit):
-    conv = Conv(
-        n=2, c=32, h=17, w=9, k=64, r=3, s=1, pad_h=1, pad_w=0, groups=32, dtype=dtype, direction=direction
-    )
+    conv = Conv(n=2, c=32, h=17, w=9, k=64, r=3, s=1, pad_h=1, pad_w=0, groups=32, dtype=dtype, direction=direction)
     problem = replace(PlannedProblem(conv, "t"), visit=visit)
     assert conv_of(problem.key) == conv
     assert problem.key == f"{problem_key(conv)} #{visit}"

@@ -27,9 +27,7 @@ def kinds(path):
 def test_a_run_measures_every_algorithm_of_every_problem(make_plan, record, fake_device):
     plan, device, seen = make_plan(6), fake_device(), []
     path = record(plan, device, progress=lambda *call: seen.append(call))
-    expected = [
-        (kind, problem.key) for problem in plan.problems for kind in ("problem", *["measure"] * 4, "done")
-    ]
+    expected = [(kind, problem.key) for problem in plan.problems for kind in ("problem", *["measure"] * 4, "done")]
     assert kinds(path) == expected
     assert seen == [(i + 1, 6, problem.key) for i, problem in enumerate(plan.problems)]
 
@@ -101,9 +99,7 @@ def test_a_lost_device_costs_one_measurement(make_plan, record, fake_device):
         return measure(*arguments)
 
     device.measure = fragile
-    device.find = device.conditions = device.heuristic = lambda *_: (_ for _ in ()).throw(
-        DeviceLostError("gone")
-    )
+    device.find = device.conditions = device.heuristic = lambda *_: (_ for _ in ()).throw(DeviceLostError("gone"))
     path = record(plan, device)
     results = [r["result"] for r in log.read(path).records if r["kind"] == "measure"]
     assert len(results) == 12
@@ -175,9 +171,7 @@ def test_replay_serves_what_was_recorded(make_plan, record):
     one_rows, two_rows = (merge_runs([p]).frame for p in (path, again))
     unvisited = ~one_rows.repeats.gt(5)
     clocks = ["sm_clock_mhz", "slow_clock", "throttled"]  # of the recorded day only
-    pd.testing.assert_frame_equal(
-        one_rows[unvisited].drop(columns=clocks), two_rows[unvisited].drop(columns=clocks)
-    )
+    pd.testing.assert_frame_equal(one_rows[unvisited].drop(columns=clocks), two_rows[unvisited].drop(columns=clocks))
 
 
 def test_replay_names_a_miss(make_plan, record, tmp_path):

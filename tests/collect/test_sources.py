@@ -54,9 +54,7 @@ def test_networks_have_the_published_layers_and_arithmetic(name, count, gmacs):
 def test_network_problems_are_distinct_and_carry_names():
     found = network_problems()
     assert len({problem.conv for problem in found}) == len(found) == 247 * len(BATCHES)
-    stem = [
-        problem for problem in found if problem.conv.n == 1 and problem.conv.c == 3 and problem.conv.r == 7
-    ]
+    stem = [problem for problem in found if problem.conv.n == 1 and problem.conv.c == 3 and problem.conv.r == 7]
     assert [problem.networks for problem in stem] == [
         ("Inception-V1", "ResNet-18", "ResNet-34", "ResNet-50", "ResNeXt-50-32x4d", "DenseNet-121")
     ]
@@ -86,10 +84,7 @@ def test_samples_cover_the_domain():
         assert min(values) < 1.5 * low
         assert max(values) > 0.8 * high
     share = np.array(
-        [
-            [c.groups > 1, c.groups == c.c > 1, c.h != c.w, c.r != c.s, c.pad_h == 0 and c.r > 1, c.c == 3]
-            for c in convs
-        ]
+        [[c.groups > 1, c.groups == c.c > 1, c.h != c.w, c.r != c.s, c.pad_h == 0 and c.r > 1, c.c == 3] for c in convs]
     ).mean(axis=0)
     assert (share > [0.08, 0.05, 0.02, 0.005, 0.08, 0.02]).all()
     assert (share < [0.22, 0.16, 0.10, 0.05, 0.25, 0.08]).all()

@@ -121,7 +121,5 @@ def test_devices_by_name():
         open_device("replay")
     with pytest.raises(InputError, match="known: cudnn, cpu, replay"):
         open_device("tpu")
-    assert (
-        caps_for("reference") == caps_for("cpu") and caps_for("cpu").max_flops < caps_for("cudnn").max_flops
-    )
+    assert caps_for("reference") == caps_for("cpu") and caps_for("cpu").max_flops < caps_for("cudnn").max_flops
     assert not caps_for("replay").reason(Conv(n=1, c=1, h=1, k=1, r=1))

@@ -76,9 +76,7 @@ def test_an_unknown_family_is_named(table: Table) -> None:
 def test_every_broken_rule_is_named_with_its_row(table: Table, column: str, value: Any, rule: str) -> None:
     frame = table(1)
     frame = frame.assign(time_us_min=frame["time_us"], time_us_max=frame["time_us"], workspace_bytes=0.0)
-    frame = normalise(frame[frame["status"] == "ok"], "test").astype(
-        {column: object} if value is None else {}
-    )
+    frame = normalise(frame[frame["status"] == "ok"], "test").astype({column: object} if value is None else {})
     frame.loc[3, column] = value
     violations = check(frame)
     assert [(v.row, v.column) for v in violations if rule in v.rule] == [(3, column)], violations

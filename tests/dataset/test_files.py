@@ -109,9 +109,7 @@ def test_a_disk_that_fills_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def _folder(path: Path) -> dict[str, bytes]:
-    return {
-        file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()
-    }
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 OLD, NEW = {"a": b"old", "below/b": b"old"}, {"a": b"new", "c": b"new"}
@@ -152,9 +150,7 @@ for _ in range(int(sys.argv[3])):
 
 
 def _writer(path: Path, mark: str, times: int) -> subprocess.Popen[bytes]:
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), mark, str(times)], stdout=subprocess.PIPE
-    )
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path), mark, str(times)], stdout=subprocess.PIPE)
     assert writer.stdout and writer.stdout.readline()
     return writer
 

@@ -69,9 +69,7 @@ def test_a_full_table_needs_every_algorithm(table: Table) -> None:
 
 
 def test_another_device_or_setting_may_have_other_algorithms(table: Table) -> None:
-    frame = pd.concat(
-        [table(2, gpus=("Tesla T4",)), table(2, gpus=("TITAN V",), algorithms=("IMPLICIT_GEMM", "FFT"))]
-    )
+    frame = pd.concat([table(2, gpus=("Tesla T4",)), table(2, gpus=("TITAN V",), algorithms=("IMPLICIT_GEMM", "FFT"))])
     assert fully_measured(frame.reset_index(drop=True), CONV).all()
 
 
@@ -104,9 +102,7 @@ def test_fastest_solver_per_algorithm(table: Table) -> None:
 
 def test_candidates_of_a_problem_may_come_from_several_libraries(table: Table) -> None:
     """Versions are compared within a library; a library that measured a problem in part leaves it unjudged."""
-    both = pd.concat(
-        [table(2, batches=(1,)), table(2, batches=(1,)).assign(library="other")], ignore_index=True
-    )
+    both = pd.concat([table(2, batches=(1,)), table(2, batches=(1,)).assign(library="other")], ignore_index=True)
     assert len(set(problem_codes(both, CONV))) == len(both) // 8
     assert newest_version(both.assign(library_version="1"), CONV).all()
     assert judged_rows(both, CONV, "all").all()

@@ -77,9 +77,7 @@ def test_several_families_are_taken_apart(table: Table) -> None:
         "n": 8,
         "c": 64,
     }
-    frame = pd.concat(
-        [table(1), pd.DataFrame([{**softmax, "status": "ok", "time_us": 9.0}])], ignore_index=True
-    )
+    frame = pd.concat([table(1), pd.DataFrame([{**softmax, "status": "ok", "time_us": 9.0}])], ignore_index=True)
     frame = normalise(
         frame.fillna(dict.fromkeys(SIZE_COLUMNS, 0)).assign(family=["conv"] * (len(frame) - 1) + ["rowwise"]),
         "test",

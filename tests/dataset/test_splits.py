@@ -46,9 +46,7 @@ def test_every_row_is_tested_once_and_never_trained_on_in_its_fold(table: Table,
 
 @pytest.mark.parametrize("by", ["shape", "network"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_no_held_shape_is_in_training_whatever_its_batch_gpu_or_table(
-    table: Table, by: str, seed: int
-) -> None:
+def test_no_held_shape_is_in_training_whatever_its_batch_gpu_or_table(table: Table, by: str, seed: int) -> None:
     main, also = table(12), table(16, batches=(4, 32), gpus=("TITAN V",))
     names = np.concatenate([shape_names(main, CONV), shape_names(also, CONV)])
     for fold in folds(by, CONV, main, also, 4, seed):
@@ -122,9 +120,7 @@ def test_folds_do_not_depend_on_the_order_of_rows(table: Table, seed: int) -> No
 
 def test_random_rows_differ_by_seed_and_repeat_with_it(table: Table) -> None:
     main = table(6)
-    first, again, other = (
-        folds("random", CONV, main, main.iloc[:0], 4, seed)[0].test.tolist() for seed in (0, 0, 1)
-    )
+    first, again, other = (folds("random", CONV, main, main.iloc[:0], 4, seed)[0].test.tolist() for seed in (0, 0, 1))
     assert first == again != other
 
 
@@ -153,9 +149,7 @@ def test_seers_split_by_hand() -> None:
     # FFT keeps its order and drops none: of 9 rows the first 7 train. A failed row is not counted.
     times = [*range(12, 0, -1), *range(9, 0, -1), 1.0]
     names = ["GEMM"] * 12 + ["FFT"] * 9 + ["FFT"]
-    frame = pd.DataFrame(
-        {"algorithm": names, "time_us": np.array(times, float), "status": ["ok"] * 21 + ["failed"]}
-    )
+    frame = pd.DataFrame({"algorithm": names, "time_us": np.array(times, float), "status": ["ok"] * 21 + ["failed"]})
     train, test = seer_split(frame)
     assert train.tolist() == [10, 9, 8, 7, 6, 5, 4, 0, 12, 13, 14, 15, 16, 17, 18]
     assert test.tolist() == [3, 2, 1, 19, 20]

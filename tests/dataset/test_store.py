@@ -108,18 +108,12 @@ def _with_metadata(path: Path, frame: pd.DataFrame, content: bytes) -> Path:
 def test_a_newer_schema_is_refused_politely(tmp_path: Path, table: Table) -> None:
     newer = json.dumps({"schema": SCHEMA_VERSION + 1}).encode()
     message = _refused(_with_metadata(tmp_path / "a.parquet", table(1), newer))
-    assert (
-        f"schema {SCHEMA_VERSION + 1}" in message
-        and f"up to {SCHEMA_VERSION}" in message
-        and "upgrade" in message
-    )
+    assert f"schema {SCHEMA_VERSION + 1}" in message and f"up to {SCHEMA_VERSION}" in message and "upgrade" in message
 
 
 def test_unknown_candidates(tmp_path: Path, table: Table) -> None:
     write_dataset(table(1), tmp_path / "a.parquet")
-    assert "candidates 'some' is unknown; known: all, listed" in _refused(
-        tmp_path / "a.parquet", candidates="some"
-    )
+    assert "candidates 'some' is unknown; known: all, listed" in _refused(tmp_path / "a.parquet", candidates="some")
 
 
 def test_violations_are_counted_and_the_first_is_named(tmp_path: Path, table: Table) -> None:
@@ -146,9 +140,7 @@ def test_narrow_columns_are_widened(tmp_path: Path, table: Table, kind: type) ->
         ("miopen_conv_mi300x", "listed"),
     ],
 )
-def test_measured_tables_are_accepted_as_they_are(
-    measurements: Path, name: str, candidates: str | None
-) -> None:
+def test_measured_tables_are_accepted_as_they_are(measurements: Path, name: str, candidates: str | None) -> None:
     data = read_dataset(measurements / f"{name}.parquet", candidates=candidates)
     assert len(data) > 9000
 

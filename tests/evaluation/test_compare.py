@@ -179,13 +179,9 @@ def test_a_comparison_repeats_exactly(table: Table) -> None:
 
 
 def test_terms_beat_the_constant_choice_on_a_table_that_follows_them(table: Table) -> None:
-    result = compare(
-        _data(table(24, noise=0.02)), folds_count=4, models=["boosted-terms", "always-best-single"]
-    )
+    result = compare(_data(table(24, noise=0.02)), folds_count=4, models=["boosted-terms", "always-best-single"])
     rows = result.results["choice_rows"]
-    learned, constant = (
-        _row(rows, model=name)["slowdown_macro"] for name in ("boosted-terms", "always-best-single")
-    )
+    learned, constant = (_row(rows, model=name)["slowdown_macro"] for name in ("boosted-terms", "always-best-single"))
     assert learned < constant
     assert _row(rows, model="boosted-terms")["infeasible_picks"] == 0
     assert result.results["settings"]["boosted-terms"]["rounds"] == BoostedTerms().rounds
@@ -213,9 +209,7 @@ def test_solvers_as_candidates(table: Table) -> None:
     by_solver = compare(_data(frame), folds_count=2, models=["roofline"], candidate="solver")
     by_algorithm = compare(_data(frame), folds_count=2, models=["roofline"])
     assert set(by_solver.choices["best"].str[-2:]) == {"-a", "-b"}
-    assert "solver" not in by_algorithm.predictions and set(by_algorithm.choices["best"]) <= set(
-        frame["algorithm"]
-    )
+    assert "solver" not in by_algorithm.predictions and set(by_algorithm.choices["best"]) <= set(frame["algorithm"])
     assert len(by_algorithm.predictions) == len(frame) / 2
 
 
@@ -251,9 +245,7 @@ def test_bad_options_are_one_clear_line(table: Table, options: dict[str, Any], w
 
 
 def test_one_candidate_a_problem_is_judged_by_its_times(table: Table) -> None:
-    one = compare(
-        _data(table(8, algorithms=("IMPLICIT_GEMM",))), folds_count=2, models=["roofline", "linear-terms"]
-    )
+    one = compare(_data(table(8, algorithms=("IMPLICIT_GEMM",))), folds_count=2, models=["roofline", "linear-terms"])
     for row in one.results["choice_rows"]:
         assert row["n"] == 0 and "one candidate" in row["reason"]
     assert _row(one.results["time_rows"], model="linear-terms", population="all", algorithm="all")["n"] == 32
@@ -261,9 +253,7 @@ def test_one_candidate_a_problem_is_judged_by_its_times(table: Table) -> None:
 
 def test_tables_that_cannot_be_judged(table: Table) -> None:
     censored = table(4)
-    censored = censored[
-        ~((censored["algorithm"] == "GEMM") | (censored["algorithm"] == "FFT") & (censored["r"] == 3))
-    ]
+    censored = censored[~((censored["algorithm"] == "GEMM") | (censored["algorithm"] == "FFT") & (censored["r"] == 3))]
     censored = censored[~((censored["algorithm"] == "WINOGRAD") & (censored["r"] == 1))]
     with pytest.raises(InputError, match="--candidates listed"):
         compare(_data(censored), models=["roofline"])

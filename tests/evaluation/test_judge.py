@@ -34,15 +34,11 @@ def test_time_errors_by_hand() -> None:
 
 def test_spearman_by_hand() -> None:
     # Ranks 1 2 3 4 5 and 2 1 4 3 5: 1 − 6·4/(5·24) = 0.8.
-    assert time_errors(np.array([2.0, 1, 4, 3, 5]), np.array([1.0, 2, 3, 4, 5])).spearman == pytest.approx(
-        0.8
-    )
+    assert time_errors(np.array([2.0, 1, 4, 3, 5]), np.array([1.0, 2, 3, 4, 5])).spearman == pytest.approx(0.8)
     assert time_errors(np.array([1.0, 10, 100]), np.array([3.0, 4, 5])).spearman == pytest.approx(1)
     assert time_errors(np.array([3.0, 2, 1]), np.array([3.0, 4, 5])).spearman == pytest.approx(-1)
     # Ties share their mean rank: 1.5 1.5 3 against 1 2 3 is √3/2.
-    assert time_errors(np.array([1.0, 1, 2]), np.array([1.0, 2, 3])).spearman == pytest.approx(
-        math.sqrt(3) / 2
-    )
+    assert time_errors(np.array([1.0, 1, 2]), np.array([1.0, 2, 3])).spearman == pytest.approx(math.sqrt(3) / 2)
 
 
 def test_an_exact_prediction_does_not_make_the_geometric_mean_zero() -> None:
@@ -123,9 +119,7 @@ def test_choices_against_a_plain_loop(made: tuple[Candidates, np.ndarray, np.nda
     choice = choose(c, score, allowed)
     for problem in range(c.count):
         rows = np.flatnonzero(c.problem == problem)
-        ranked = sorted(
-            (i for i in rows if allowed[i] and np.isfinite(score[i])), key=lambda i: (score[i], c.order[i])
-        )
+        ranked = sorted((i for i in rows if allowed[i] and np.isfinite(score[i])), key=lambda i: (score[i], c.order[i]))
         times = [c.time_us[i] for i in rows if c.ok[i]]
         costs = [c.time_us[i] if c.ok[i] else max(times) for i in ranked[:2]] or [max(times)]
         assert choice.row[problem] == (ranked[0] if ranked else -1)

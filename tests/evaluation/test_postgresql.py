@@ -21,9 +21,7 @@ INITDB, SERVER = (shutil.which(name, path=FOLDERS) for name in ("initdb", "postg
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of an empty database, on a server that listens on a socket in a folder of its own."""
     if not INITDB or not SERVER:
-        pytest.skip(
-            "no PostgreSQL server is installed here: initdb and postgres are neither on PATH nor Debian's"
-        )
+        pytest.skip("no PostgreSQL server is installed here: initdb and postgres are neither on PATH nor Debian's")
     home = Path(os.path.realpath(INITDB)).parent
     folder = Path("/tmp") / f"seer-postgresql-{os.getpid()}"  # a socket's path may have 107 bytes at most
     folder.mkdir(mode=0o777)
@@ -41,9 +39,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         yield f"postgresql://seer@/postgres?host={folder}"
     finally:
-        subprocess.run(
-            [*server, "-m", "immediate", "stop"], check=True, stdout=subprocess.DEVNULL, cwd=folder, **user
-        )
+        subprocess.run([*server, "-m", "immediate", "stop"], check=True, stdout=subprocess.DEVNULL, cwd=folder, **user)
         shutil.rmtree(folder)
 
 

@@ -82,9 +82,7 @@ def test_choices_by_hand(frame: pd.DataFrame) -> None:
     assert row["slowdown_macro"] == pytest.approx(2.0)  # shapes: 4 and 1, geometric mean
     assert row["slowdown_geomean"] == pytest.approx(16 ** (1 / 3))
     assert (
-        row["slowdown_max"] == 4
-        and row["top1"] == pytest.approx(1 / 3)
-        and row["within_10pct"] == pytest.approx(1 / 3)
+        row["slowdown_max"] == 4 and row["top1"] == pytest.approx(1 / 3) and row["within_10pct"] == pytest.approx(1 / 3)
     )
     # Two measured: FFT beside Winograd gives 2, 1 and (it did not run) 1.
     assert row["top2_slowdown"] == pytest.approx(2 ** (1 / 3))
@@ -195,9 +193,7 @@ def test_within_ten_percent_counts_picks_up_to_that_factor(frame: pd.DataFrame) 
     rows = choice_rows(judged, {"m": [gemm], HEURISTIC: [pick_by_heuristic(judged)]}, {})
     row = _row(rows, model="m", stratum="all", gpu="all")
     assert row["within_10pct"] == pytest.approx(2 / 3) and row["top1"] == pytest.approx(1 / 3)
-    assert row["slowdown_p95"] == pytest.approx(1.05 + 0.9 * 0.15) and row["slowdown_max"] == pytest.approx(
-        1.2
-    )
+    assert row["slowdown_p95"] == pytest.approx(1.05 + 0.9 * 0.15) and row["slowdown_max"] == pytest.approx(1.2)
 
 
 def test_rows_without_a_prediction_count_neither_as_rows_nor_as_shapes(frame: pd.DataFrame) -> None:

@@ -130,9 +130,7 @@ def test_what_cannot_be_searched_keeps_the_stored_settings(rows: Rows) -> None:
 def test_choice_loss_is_the_mean_over_shapes_of_log_slowdown(table: Table) -> None:
     """By hand: one shape has two problems where GEMM takes 2 and 8 times the best, the other one where it is best."""
     frame = table(2, batches=(1, 8), gpus=("Tesla T4",), algorithms=("IMPLICIT_GEMM", "GEMM"))
-    frame = frame[(frame["n"] == 1) | (frame["c"] == frame["c"].iloc[0])].assign(
-        status="ok", heuristic_algorithm=None
-    )
+    frame = frame[(frame["n"] == 1) | (frame["c"] == frame["c"].iloc[0])].assign(status="ok", heuristic_algorithm=None)
     shape, n, name = (frame[column].to_numpy() for column in ("r", "n", "algorithm"))
     frame["time_us"] = np.select(
         [name == "IMPLICIT_GEMM", shape == shape[0]], [10.0, np.where(n == 1, 20.0, 80.0)], default=10.0
@@ -229,9 +227,7 @@ def file(data: Dataset, tmp_path: Path) -> Path:
     return tmp_path / "six.parquet"
 
 
-@pytest.mark.parametrize(
-    "form", ["{}/study.journal", pytest.param("sqlite:///{}/study.db", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("form", ["{}/study.journal", pytest.param("sqlite:///{}/study.db", marks=pytest.mark.slow)])
 def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> None:
     """Two at once do the work together: each at most one trial too many, the stored settings once."""
     storage = form.format(tmp_path)
@@ -309,9 +305,7 @@ def test_a_signal_while_a_heartbeat_starts_ends_the_search_and_its_threads(
     assert tune(data, trials=1, **where).stored_value is not None  # theirs was the interrupted trial
 
 
-def test_a_killed_workers_trial_is_tried_again(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_workers_trial_is_tried_again(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its heart has stopped: the next worker marks it as failed and tries its settings again."""
     monkeypatch.setattr(storages, "HEARTBEAT_S", 1)
     where: dict[str, Any] = {"model": MODEL, "storage": f"sqlite:///{tmp_path}/s.db", "study": "s"}

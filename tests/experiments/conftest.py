@@ -49,9 +49,7 @@ def amd_table(table: Callable[..., pd.DataFrame], gpu: str, shapes: int) -> pd.D
     frame["algorithm"] = [names[a][0] for a in frame["algorithm"]]
     second = frame[frame["algorithm"] == "Direct"].assign(solver="SolverB")
     second["time_us"] *= 1.3
-    frame = pd.concat([frame, second], ignore_index=True).assign(
-        library="miopen", library_version="find-db v2"
-    )
+    frame = pd.concat([frame, second], ignore_index=True).assign(library="miopen", library_version="find-db v2")
     return frame.drop(columns=["heuristic_algorithm", "networks"])
 
 

@@ -71,6 +71,4 @@ def test_seeds_and_the_worst_shapes_by_hand() -> None:
         {**rows[0], "model": "slow", "slowdown": 9.0},
     ]
     found = spread(pd.DataFrame(rows + aside), "quick")
-    assert found == (
-        "quick: single seeds from 1.0000 to 1.0192; the 6 worst of 10 shapes carry 100% of the loss"
-    )
+    assert found == ("quick: single seeds from 1.0000 to 1.0192; the 6 worst of 10 shapes carry 100% of the loss")

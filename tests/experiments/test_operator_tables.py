@@ -58,9 +58,7 @@ def rows_of(*rows: dict[str, Any]) -> tuple[pd.DataFrame, list[str]]:
         ("max_pool", "", "input[0]=4;input[1]=64", None),
     ],
 )
-def test_sizes_of_packed_arguments(
-    kind: str, variant: str, text: str, expected: dict[str, int] | None
-) -> None:
+def test_sizes_of_packed_arguments(kind: str, variant: str, text: str, expected: dict[str, int] | None) -> None:
     args = parse_args(text)
     assert args is not None and sizes_of(kind, variant, args) == expected
 
@@ -188,10 +186,7 @@ def test_real_files(measurements: Path, name: str, rows: int, dropped: int) -> N
     imported = operator_rows(raw, name)
     assert len(imported.rows) == rows
     assert imported.rows["repeats"].sum() + dropped == len(raw)
-    assert (
-        not any("unreadable" in note or "unknown" in note for note in imported.notes)
-        or name == "deepbench_gemm"
-    )
+    assert not any("unreadable" in note or "unknown" in note for note in imported.notes) or name == "deepbench_gemm"
     assert (imported.rows["time_us"] > 0).all()
     for (family, kind), part in imported.rows.groupby(["family", "operator"]):
         sizes = {size: part[size].to_numpy() for size in FAMILIES[str(family)].size_names}

@@ -18,9 +18,7 @@ from surrogate.bundle.bundle import load
 def test_a_script_says_that_a_file_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line on standard error, exit status 1, nothing written."""
     with pytest.raises(SystemExit) as ended:
-        run_script(
-            experiment("versions"), ["--quick", "--data", str(tmp_path / "none"), "--out", str(tmp_path)]
-        )
+        run_script(experiment("versions"), ["--quick", "--data", str(tmp_path / "none"), "--out", str(tmp_path)])
     assert ended.value.code == 1
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -52,9 +50,7 @@ def test_all_runs_processes_and_writes_the_page(sources: Sources, home: Path) ->
 
 def test_all_goes_on_where_files_are_missing(tmp_path: Path) -> None:
     """Exit status 1 and the reason; the page is left alone."""
-    done = CliRunner().invoke(
-        everything.main, ["--only", "versions", "--data", str(tmp_path), "--out", str(tmp_path)]
-    )
+    done = CliRunner().invoke(everything.main, ["--only", "versions", "--data", str(tmp_path), "--out", str(tmp_path)])
     assert done.exit_code == 1
     assert "versions: skipped" in done.output
 

@@ -16,13 +16,9 @@ SLOW = {"vllm": 1.0, "trtllm": 1.2, "sglang": 1.5}
 
 
 @pytest.mark.parametrize("leave_out", ["none", "siblings"])
-def test_a_head_to_head_without_the_sdk(
-    leave_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_to_head_without_the_sdk(leave_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("experiments.todays_verdicts.DRAWS", 20)
-    sizes = product(
-        ("h100-sxm", "h200-sxm", "b200"), SLOW, (1, 64, 4096), (512, 1024, 2048, 4096), (512, 1024, 2048)
-    )
+    sizes = product(("h100-sxm", "h200-sxm", "b200"), SLOW, (1, 64, 4096), (512, 1024, 2048, 4096), (512, 1024, 2048))
     frame = pd.DataFrame(list(sizes), columns=["gpu", "library", "m", "n", "k"])
     time_us = (5.0 + frame["m"] * frame["n"] * frame["k"] / 1e8) * frame["library"].map(SLOW)
     frame = frame.assign(

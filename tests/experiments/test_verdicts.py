@@ -70,9 +70,7 @@ def test_an_oracle_s_times_give_no_slowdown(table) -> None:
     picks = problem_picks(held)
     assert set(picks["model"]) == {"roofline", HEURISTIC}
     best = pd.Series(held.rows.time_us).groupby(held.rows.problem).min()
-    np.testing.assert_allclose(
-        picks["best_us"], best.reindex(held.rows.problem[picks["row"].to_numpy(dtype=int)])
-    )
+    np.testing.assert_allclose(picks["best_us"], best.reindex(held.rows.problem[picks["row"].to_numpy(dtype=int)]))
     totals = by_network(held)
     exact = totals[(totals["model"] == "roofline") & totals["total_error_pct"].notna()]
     assert len(exact) > 1 and EVERY in set(totals["network"])

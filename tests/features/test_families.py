@@ -32,9 +32,7 @@ def _columns(problem: Any, device: Any, mechanism: str = "") -> tuple[dict[str, 
     terms = formula.problem(problem)
     own, workspace = formula.candidate(terms, mechanism)
     assert np.all(np.asarray(workspace) >= 0)
-    return dict(
-        zip(kind.column_names, (*terms.values, *own, *formula.constant), strict=True)
-    ), terms.roofline_us
+    return dict(zip(kind.column_names, (*terms.values, *own, *formula.constant), strict=True)), terms.roofline_us
 
 
 def test_every_operator_has_one_family_and_every_family_its_own_columns() -> None:
@@ -93,9 +91,7 @@ def test_known_answers_of_attention_and_experts() -> None:
     """8 · 32 heads · 2 tiles of 128 queries on 132 SMs: 3.88 waves, so 4; 64 tokens an expert: half a tile is used."""
     h100 = gpu("h100-sxm")
     row, _ = _columns(parse_problem("attention:b8h32g8d128q200"), h100)
-    assert row["log2_waves"] == pytest.approx(math.log2(512 / 132)) and row["wave_use"] == pytest.approx(
-        512 / 132 / 4
-    )
+    assert row["log2_waves"] == pytest.approx(math.log2(512 / 132)) and row["wave_use"] == pytest.approx(512 / 132 / 4)
     assert (row["log2_group"], row["query_tile_use"], row["is_context"], row["is_windowed"]) == (
         2,
         200 / 256,
@@ -103,9 +99,7 @@ def test_known_answers_of_attention_and_experts() -> None:
         0,
     )
     flops = 4 * 8 * 32 * 128 * 200 * 201 // 2
-    assert row["log2_quantised_us"] == pytest.approx(
-        math.log2(flops * 4 * 132 / 512 / (h100.bf16_tensor_tflops * 1e6))
-    )
+    assert row["log2_quantised_us"] == pytest.approx(math.log2(flops * 4 * 132 / 512 / (h100.bf16_tensor_tflops * 1e6)))
     row, _ = _columns(parse_problem("moe:t256h1024i512k2e8", dtype="fp8"), h100)
     assert (row["log2_pairs"], row["log2_touched"], row["row_use"], row["log2_skew"]) == (9, 3, 0.5, 0)
     assert row["log2_up_waves"] == pytest.approx(math.log2(8 * 8 / 132))
@@ -154,12 +148,8 @@ def test_known_answers_of_a_product() -> None:
 
 
 @settings(max_examples=40)
-@given(
-    st.lists(st.from_type(Conv), min_size=1, max_size=4), st.sampled_from(GPUS), st.sampled_from(MECHANISMS)
-)
-def test_a_table_of_convolutions_holds_the_single_columns(
-    convs: list[Conv], device: Any, mechanism: str
-) -> None:
+@given(st.lists(st.from_type(Conv), min_size=1, max_size=4), st.sampled_from(GPUS), st.sampled_from(MECHANISMS))
+def test_a_table_of_convolutions_holds_the_single_columns(convs: list[Conv], device: Any, mechanism: str) -> None:
     setting = CONV.setting_of(convs[0])
     named = dict(zip(CONV.setting_names, setting, strict=True))
     problems = [CONV.problem(dict(zip(CONV.size_names, conv.sizes, strict=True)), named) for conv in convs]
@@ -187,10 +177,7 @@ def test_a_table_of_operators_holds_the_single_columns(text: str, device: Any) -
     kind = family_of(problem)
     single, roofline_us = _columns(problem, device)
     named = dict(zip(kind.setting_names, kind.setting_of(problem), strict=True))
-    sizes = {
-        name: np.array([size, size])
-        for name, size in zip(kind.size_names, kind.sizes_of(problem), strict=True)
-    }
+    sizes = {name: np.array([size, size]) for name, size in zip(kind.size_names, kind.sizes_of(problem), strict=True)}
     table, rooflines = _columns(kind.problem(sizes, named), device)
     assert np.broadcast_to(rooflines, (2,))[1] == pytest.approx(roofline_us)
     for name, value in single.items():
@@ -206,8 +193,7 @@ def test_traits_alone_decide_what_the_rules_say(conv: Conv) -> None:
         setting = CONV.setting_of(conv)
         for candidate in CONV.candidates("cudnn", setting):
             first, second = (
-                CONV.refusal("cudnn", setting, candidate.algorithm, problem, "v100")
-                for problem in (conv, other)
+                CONV.refusal("cudnn", setting, candidate.algorithm, problem, "v100") for problem in (conv, other)
             )
             assert first == second
 
@@ -222,8 +208,7 @@ def test_traits_alone_decide_what_the_rules_say(conv: Conv) -> None:
 )  # fmt: skip
 def test_strata_of_convolutions(text: str, stratum: str) -> None:
     sizes = {
-        name: np.array([size])
-        for name, size in zip(CONV.size_names, CONV.sizes_of(parse_problem(text)), strict=True)
+        name: np.array([size]) for name, size in zip(CONV.size_names, CONV.sizes_of(parse_problem(text)), strict=True)
     }
     found = CONV.stratum(CONV.problem(sizes, CONV.setting_defaults))
     assert found.tolist() == [stratum]

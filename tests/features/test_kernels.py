@@ -73,9 +73,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("name", "algorithm", "tile_m", "tile_n", "family", "architecture"), NAMES)
-def test_names(
-    name: str, algorithm: str | None, tile_m: int, tile_n: int, family: str, architecture: str
-) -> None:
+def test_names(name: str, algorithm: str | None, tile_m: int, tile_n: int, family: str, architecture: str) -> None:
     found = identify(name)
     assert found is not None
     assert (found.algorithm, found.tile_m, found.tile_n) == (algorithm, tile_m, tile_n)
@@ -178,16 +176,12 @@ def test_occupancy_agrees_with_the_profilers_estimate(measurements: Path, trace:
     for event in _kernel_events(measurements / "traces" / trace):
         args = event["args"]
         threads = args["block"][0] * args["block"][1] * args["block"][2]
-        blocks = occupancy(
-            TRACES[trace], threads, args["registers per thread"], 0, args["shared memory"]
-        ).blocks_per_sm
+        blocks = occupancy(TRACES[trace], threads, args["registers per thread"], 0, args["shared memory"]).blocks_per_sm
         warps = -(-threads // 32)
         resident = min(blocks * warps, args["blocks per SM"] * warps)
         if args["shared memory"] > 48 * 1024:  # the profiler prints 0: it does not know of opting in to more
             resident = 0
-        assert args["est. achieved occupancy %"] == pytest.approx(100 * resident / sm_warps, abs=1.01), event[
-            "name"
-        ]
+        assert args["est. achieved occupancy %"] == pytest.approx(100 * resident / sm_warps, abs=1.01), event["name"]
         checked += 1
     assert checked > 250
 
@@ -224,7 +218,7 @@ def test_launch_figures_are_those_of_the_trace(measurements: Path) -> None:
         shared_bytes = one.static_shared_bytes + one.dynamic_shared_bytes
         matched += bool(hits)
         if hits and not one.source.startswith("PyTorch profiler, DLRM"):
-            assert any(
-                (one.registers_per_thread, shared_bytes, one.threads) in figures for figures in hits
-            ), one.pattern
+            assert any((one.registers_per_thread, shared_bytes, one.threads) in figures for figures in hits), (
+                one.pattern
+            )
     assert matched >= 35

@@ -35,6 +35,4 @@ def test_every_gpu_and_family_has_positive_numbers() -> None:
             slots = b_max(one, mechanism)
             assert len(slots) == 3 and min(slots) >= one.sms, (one.name, mechanism)
         numbers = machine(one)
-        assert (
-            min(numbers.sms, numbers.peak_tflops, numbers.fp32_tflops, numbers.dram_gbs, numbers.l2_bytes) > 0
-        )
+        assert min(numbers.sms, numbers.peak_tflops, numbers.fp32_tflops, numbers.dram_gbs, numbers.l2_bytes) > 0

@@ -117,10 +117,7 @@ def test_nvidias_header_on_all_vectors(measurements: Path) -> None:
 
     known = pd.read_parquet(measurements / "occupancy_known_answers.parquet")
     found = occupancy(
-        *(
-            known[name].to_numpy()
-            for name in ("cc", "block_threads", "regs_per_thread", "static_smem", "dynamic_smem")
-        )
+        *(known[name].to_numpy() for name in ("cc", "block_threads", "regs_per_thread", "static_smem", "dynamic_smem"))
     )
     assert len(known) == 115_920
     np.testing.assert_array_equal(found.blocks_per_sm, known["max_blocks_per_sm"])

@@ -34,9 +34,7 @@ def test_names_of_the_two_sides() -> None:
 
 
 @given(AMOUNTS, AMOUNTS, PEAKS, PEAKS)
-def test_never_faster_than_either_and_equal_for_arrays(
-    flops: float, size: float, peak: float, gbs: float
-) -> None:
+def test_never_faster_than_either_and_equal_for_arrays(flops: float, size: float, peak: float, gbs: float) -> None:
     time_us = roofline_us(flops, size, peak, gbs)
     assert time_us >= flops / (peak * 1e6)
     assert time_us >= size / (gbs * 1e3)

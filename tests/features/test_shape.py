@@ -109,9 +109,7 @@ def test_flops_agree_with_torch(conv: Conv) -> None:
 @given(CONVS)
 def test_gemm_sizes_multiply_to_the_flops_of_forward_and_filter_gradient(conv: Conv) -> None:
     product = 2 * gemm_m(conv) * gemm_n(conv) * gemm_k(conv) * conv.groups
-    if (
-        conv.direction == "bwd_data"
-    ):  # its GEMM visits every input pixel, of which strides leave some untouched
+    if conv.direction == "bwd_data":  # its GEMM visits every input pixel, of which strides leave some untouched
         assert product == 2 * conv.n * conv.h * conv.w * (conv.c // conv.groups) * conv.k * conv.r * conv.s
     else:
         assert product == conv.flops
@@ -136,9 +134,7 @@ def test_bytes_are_elements_times_width(conv: Conv) -> None:
 
 @settings(max_examples=30)
 @given(st.lists(CONVS, min_size=1, max_size=6))
-def test_arrays_equal_scalars_exactly(
-    columns_of: Callable[[Sequence[Conv]], ConvColumns], convs: list[Conv]
-) -> None:
+def test_arrays_equal_scalars_exactly(columns_of: Callable[[Sequence[Conv]], ConvColumns], convs: list[Conv]) -> None:
     columns = columns_of(convs)
     for function in FUNCTIONS:
         assert np.asarray(function(columns)).tolist() == [function(conv) for conv in convs], function.__name__

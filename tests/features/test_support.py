@@ -95,12 +95,7 @@ def agreement(measurements: Path) -> pd.DataFrame:
 
 def _odd_tiling(frame: pd.DataFrame) -> np.ndarray:
     """FFT_TILING of 1×1 at stride 2: taken by some releases and devices, refused by others."""
-    odd = (
-        (frame["algorithm"] == "FFT_TILING")
-        & (frame["r"] == 1)
-        & (frame["s"] == 1)
-        & (frame["stride_h"] == 2)
-    )
+    odd = (frame["algorithm"] == "FFT_TILING") & (frame["r"] == 1) & (frame["s"] == 1) & (frame["stride_h"] == 2)
     return odd.to_numpy()
 
 
@@ -115,17 +110,13 @@ def test_rules_agree_with_measured_forward_statuses(agreement: pd.DataFrame) -> 
 
 
 def test_the_named_exception_does_vary(agreement: pd.DataFrame) -> None:
-    part = agreement[
-        _odd_tiling(agreement) & (agreement["dtype"] == "fp32") & (agreement["direction"] == "fwd")
-    ]
+    part = agreement[_odd_tiling(agreement) & (agreement["dtype"] == "fp32") & (agreement["direction"] == "fwd")]
     assert part["actual"].any() and not part["actual"].all()
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd_data", "bwd_filter"])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "fp64"])
-def test_rules_agree_with_measured_statuses_elsewhere(
-    agreement: pd.DataFrame, direction: str, dtype: str
-) -> None:
+def test_rules_agree_with_measured_statuses_elsewhere(agreement: pd.DataFrame, direction: str, dtype: str) -> None:
     """Exceptions of the releases of 2018, named: FFT_TILING runs in fp64, not in the filter gradient."""
     part = agreement[(agreement["direction"] == direction) & (agreement["dtype"] == dtype)]
     part = part[~_odd_tiling(part)]

@@ -51,9 +51,7 @@ def test_gemm_launch_by_hand() -> None:
     assert one.tile_utilisation == pytest.approx(7000 / 12288)
 
 
-@given(
-    st.integers(1, 5000), st.integers(1, 5000), st.sampled_from([32, 64, 128]), st.sampled_from([32, 64, 128])
-)
+@given(st.integers(1, 5000), st.integers(1, 5000), st.sampled_from([32, 64, 128]), st.sampled_from([32, 64, 128]))
 def test_tiles_cover_and_waste_less_than_one_row_and_column(m: int, n: int, tile_m: int, tile_n: int) -> None:
     one = gemm_launch(m, n, tile_m, tile_n, 1, 1.0)
     computed = one.blocks * tile_m * tile_n
@@ -97,9 +95,7 @@ def test_arrays_equal_scalars(
 ) -> None:
     columns = columns_of(convs)
     slots = [np.full(len(convs), value) for value in SLOTS]
-    array = np.array(
-        [np.broadcast_to(v, len(convs)) for v in _flat(MECHANISM_TERMS[mechanism](columns, slots))]
-    )
+    array = np.array([np.broadcast_to(v, len(convs)) for v in _flat(MECHANISM_TERMS[mechanism](columns, slots))])
     single = np.array([_flat(MECHANISM_TERMS[mechanism](conv, SLOTS)) for conv in convs]).T
     np.testing.assert_allclose(array, single, rtol=1e-12, atol=0)
 
@@ -107,9 +103,7 @@ def test_arrays_equal_scalars(
 @pytest.mark.parametrize("mechanism", MECHANISM_TERMS)
 @given(conv=CONVS, factor=st.integers(2, 8))
 def test_more_images_never_mean_less_of_anything(mechanism: str, conv: Conv, factor: int) -> None:
-    small, large = (
-        MECHANISM_TERMS[mechanism](one, SLOTS) for one in (conv, conv.with_batch(conv.n * factor))
-    )
+    small, large = (MECHANISM_TERMS[mechanism](one, SLOTS) for one in (conv, conv.with_batch(conv.n * factor)))
     for name in ("arithmetic_flops", "dram_bytes", "workspace_bytes", "kernels"):
         assert getattr(large, name) >= getattr(small, name), name
     for one, other in zip(small.launches, large.launches, strict=True):

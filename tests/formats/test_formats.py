@@ -97,9 +97,7 @@ def test_rows_of_several_families_share_a_table() -> None:
         "stride_h": 1,
     }
     rows = family_rows(
-        pd.DataFrame(
-            [{**gemm, "time_us": 3.0}, {**gemm, "time_us": 5.0}, {**conv, "time_us": 7.0, "run": "a"}]
-        )
+        pd.DataFrame([{**gemm, "time_us": 3.0}, {**gemm, "time_us": 5.0}, {**conv, "time_us": 7.0, "run": "a"}])
     )
     columns = ["family", "operator", "dtype", "variant", "direction", "m", "k", "r", "algorithm", "status"]
     assert rows[columns].to_numpy().tolist() == [

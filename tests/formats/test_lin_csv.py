@@ -24,9 +24,7 @@ def test_rows_of_the_gemm_family(tmp_path: Path) -> None:
     assert "us" in imported.notes[0] and imported.candidates == "listed"
     kind = imported.rows[["family", "operator", "library", "dtype"]].drop_duplicates()
     assert kind.to_numpy().tolist() == [["gemm", "gemm", "cublas", "fp32"]]
-    assert imported.rows[
-        ["batch", "m", "n", "k", "time_us", "repeats", "gpu", "run"]
-    ].to_numpy().tolist() == [
+    assert imported.rows[["batch", "m", "n", "k", "time_us", "repeats", "gpu", "run"]].to_numpy().tolist() == [
         [1, 1024, 1024, 2048, 355.5, 2, "v100", "3"],
         [8, 64, 32, 16, 2.0, 1, "v100", "4"],
     ]

@@ -113,9 +113,7 @@ VALUES = "=ConvA:0.5,1024,miopenConvolutionFwdAlgoDirect"
         (FORWARD.split("=")[0].replace("64-56", "9" * 5000 + "-56", 1) + VALUES, "another notation"),
     ],
 )
-def test_odd_records_are_counted_and_refused_only_where_none_is_good(
-    tmp_path: Path, line: str, why: str
-) -> None:
+def test_odd_records_are_counted_and_refused_only_where_none_is_good(tmp_path: Path, line: str, why: str) -> None:
     imported = FORMATS["miopen"].read([save(tmp_path, line, FORWARD, line)])
     assert len(imported.rows) == 2 and check(imported.rows) == []
     (note,) = imported.notes

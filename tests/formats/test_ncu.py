@@ -82,9 +82,7 @@ def test_problems_make_dataset_rows_with_all_counters(tmp_path: Path) -> None:
     )
     listed = tmp_path / "ops.txt"
     listed.write_text("1\n8 64 56 128 0 3 1 1 1\n")
-    imported = read(
-        tmp_path, details(*counted), problems=listed, kernel="sgemm", gpu="v100", library_version="9.1"
-    )
+    imported = read(tmp_path, details(*counted), problems=listed, kernel="sgemm", gpu="v100", library_version="9.1")
     columns = ["n", "algorithm", "time_us", "gpu", "library_version"]
     assert imported.rows[columns].to_numpy().tolist() == [[8, "IMPLICIT_PRECOMP_GEMM", 5.5, "v100", "9.1"]]
     assert imported.table == "problems" and imported.kernels is not None

@@ -223,9 +223,7 @@ def test_wrong_workbooks_are_refused_in_one_line(
 
 def test_unknown_numbering_mixed_kinds_and_no_workbook(tmp_path: Path) -> None:
     main = variant(tmp_path, "algo0_32x32", [*A, 0, 5.5, *A_COUNTS])
-    other = save(
-        tmp_path / "Other-ops-conv_1x1.xls", less128=[OTHER[:10], [0, *A, 1.5]], larger128=[OTHER[:10]]
-    )
+    other = save(tmp_path / "Other-ops-conv_1x1.xls", less128=[OTHER[:10], [0, *A, 1.5]], larger128=[OTHER[:10]])
     text = tmp_path / "a.xls"
     text.write_text("batch,C,W\n")
     assert len(read(other).rows) == 1

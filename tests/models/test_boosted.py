@@ -119,13 +119,9 @@ def test_errors_near_the_best_time_count_more(table: Table) -> None:
     """Two candidates whose times one stump cannot tell apart: the leaf lies nearer to the weightier, the best one."""
     rows = _rows(table(6, algorithms=("IMPLICIT_GEMM", "FFT"), noise=0.0))
     stump = {"rounds": 1, "learning_rate": 1.0, "max_depth": 1, "max_leaves": 2, "subsample": 1.0}
-    best = rows.ok & (
-        rows.time_us == pd.Series(rows.time_us).groupby(rows.problem).transform("min").to_numpy()
-    )
+    best = rows.ok & (rows.time_us == pd.Series(rows.time_us).groupby(rows.problem).transform("min").to_numpy())
     errors = [
-        np.abs(np.log(BoostedTerms(**stump, best_weight=power).fit(rows).predict(rows) / rows.time_us))[
-            best
-        ].mean()
+        np.abs(np.log(BoostedTerms(**stump, best_weight=power).fit(rows).predict(rows) / rows.time_us))[best].mean()
         for power in (0.0, 4.0)
     ]
     assert errors[1] < errors[0]

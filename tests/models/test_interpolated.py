@@ -89,17 +89,13 @@ def test_new_shapes_and_new_batches_lie_near_the_law(fitted) -> None:
         assert np.median(np.abs(fitted.predict(rows) / rows.time_us - 1)) < 0.15
 
 
-@pytest.mark.parametrize(
-    "rows", [products(gpu="b200"), products(ns=(256 * 64,), ks=(8192,)), products(ms=(1 << 20,))]
-)
+@pytest.mark.parametrize("rows", [products(gpu="b200"), products(ns=(256 * 64,), ks=(8192,)), products(ms=(1 << 20,))])
 def test_far_from_every_measurement_the_terms_alone_answer(fitted, rows: Rows) -> None:
     np.testing.assert_allclose(fitted.predict(rows), fitted.terms_.predict(rows), rtol=1e-6)
 
 
 def test_a_candidate_of_another_gpu_is_answered_by_the_terms() -> None:
-    both = pd.concat(
-        [products().frame, products(gpu="b200").frame.assign(algorithm="cute")], ignore_index=True
-    )
+    both = pd.concat([products().frame, products(gpu="b200").frame.assign(algorithm="cute")], ignore_index=True)
     fitted = InterpolatedTerms(rounds=20, max_leaves=8).fit(rows_of(normalise(both, "test")))
     elsewhere = rows_of(normalise(products().frame.assign(algorithm="cute"), "test"))
     np.testing.assert_allclose(fitted.predict(elsewhere), fitted.terms_.predict(elsewhere), rtol=1e-6)

@@ -71,9 +71,7 @@ def test_it_learns_and_says_the_same_again(rows: Rows, name: str) -> None:
     features, frame = rows.features.copy(), rows.frame.copy(deep=True)
     model = _model(name)
     first = clone(model).fit(rows).predict(rows)
-    assert np.median(np.abs(np.log(first[rows.ok] / rows.time_us[rows.ok]))) < (
-        0.8 if "linear" in name else 0.4
-    )
+    assert np.median(np.abs(np.log(first[rows.ok] / rows.time_us[rows.ok]))) < (0.8 if "linear" in name else 0.4)
     np.testing.assert_array_equal(rows.features, features)
     pd.testing.assert_frame_equal(rows.frame, frame)
     np.testing.assert_array_equal(clone(model).fit(rows).predict(rows), first)
@@ -183,9 +181,7 @@ def test_each_gpu_has_its_own_habit_and_a_new_one_the_overall(table: Table) -> N
 def power_law(table: Table) -> Rows:
     """Times that are a power law of the sizes, another one for each algorithm: linear in the logarithms."""
     frame = table(16, batches=(1, 2, 8, 32))
-    power = frame["algorithm"].map(
-        {"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "FFT": 0.5, "WINOGRAD": 0.9}
-    )
+    power = frame["algorithm"].map({"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "FFT": 0.5, "WINOGRAD": 0.9})
     time_us = 3.0 * frame["n"] ** power * frame["c"] ** 0.7 * np.where(frame["gpu"] == "Tesla T4", 2.0, 1.0)
     return _rows(frame.assign(time_us=time_us.where(frame["status"] == "ok")))
 

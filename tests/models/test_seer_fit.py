@@ -16,9 +16,7 @@ TERMS = np.column_stack([np.geomspace(1e3, 1e12, 40), np.tile([1.0, 5.0, 30.0, 2
 def test_predictions_come_back_over_nine_decades(raw: list[float], nonnegative: bool) -> None:
     truth = np.array(raw) * [1e-9, 1.0, 1.0]
     target = TERMS @ truth
-    np.testing.assert_allclose(
-        TERMS @ relative_fit(TERMS, target, nonnegative=nonnegative), target, rtol=1e-7
-    )
+    np.testing.assert_allclose(TERMS @ relative_fit(TERMS, target, nonnegative=nonnegative), target, rtol=1e-7)
 
 
 def test_the_relative_residual_is_what_counts() -> None:

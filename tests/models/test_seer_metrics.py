@@ -63,9 +63,7 @@ def test_the_class_is_the_tables_or_that_of_the_utilisations() -> None:
 
 def test_a_missing_b_max_comes_from_the_launch() -> None:
     """TITAN V has 80 SMs; 256 threads with 122 registers: 65536 // (8 warps × 4096) = 2 blocks on each."""
-    kernels = pd.DataFrame(
-        [kernel("GEMM", 0, "a", **LAUNCH), kernel("WINOGRAD", 0, "b", **LAUNCH, b_max=77.0)]
-    )
+    kernels = pd.DataFrame([kernel("GEMM", 0, "a", **LAUNCH), kernel("WINOGRAD", 0, "b", **LAUNCH, b_max=77.0)])
     assert with_kernel_metrics(problems("GEMM", "WINOGRAD"), kernels)["b_max"].tolist() == [160, 77]
 
 

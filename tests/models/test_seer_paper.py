@@ -66,12 +66,7 @@ def tile_of(algorithm: str, s: Sizes) -> np.ndarray:
 
 def factor(algorithm: str, tile: str, filter_width: int) -> float:
     """Makes every variant's coefficients its own (non-fused Winograd's: per filter width too)."""
-    return (
-        1
-        + COUNTED.index(algorithm)
-        + len(tile) / 7
-        + (filter_width if algorithm == "WINOGRAD_NONFUSED" else 0)
-    )
+    return 1 + COUNTED.index(algorithm) + len(tile) / 7 + (filter_width if algorithm == "WINOGRAD_NONFUSED" else 0)
 
 
 def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.ndarray]:
@@ -141,12 +136,7 @@ def fft_us(algorithm: str, s: Sizes) -> np.ndarray:
         terms = formulas.fft_tiling_terms(s.channels, s.outputs, s.out_width, s.filter_width)
         return weighted_sum((0.5, 0.02, 0.3, 40.0), terms) * s.batch / 128
     bucket = np.select([s.width <= 16, s.width <= 32, s.width <= 64], [1.0, 2.0, 4.0], 8.0)
-    return (
-        weighted_sum((0.5, 0.02, 0.3, 40.0), formulas.fft_terms(s.channels, s.outputs))
-        * bucket
-        * s.batch
-        / 128
-    )
+    return weighted_sum((0.5, 0.02, 0.3, 40.0), formulas.fft_terms(s.channels, s.outputs)) * bucket * s.batch / 128
 
 
 @pytest.fixture(scope="module")
@@ -224,9 +214,7 @@ def test_outside_its_domain_it_says_nothing(fitted: SeerPaper, rows: Rows, chang
     ("WINOGRAD", {"stride_h": 2, "stride_w": 2}),
     ("FFT", {"h": 300, "w": 300}), ("FFT_TILING", {"stride_h": 2, "stride_w": 2}), ("DIRECT", {}),
 ])  # fmt: skip
-def test_infeasible_rows_get_no_time(
-    fitted: SeerPaper, rows: Rows, algorithm: str, changes: dict[str, Any]
-) -> None:
+def test_infeasible_rows_get_no_time(fitted: SeerPaper, rows: Rows, algorithm: str, changes: dict[str, Any]) -> None:
     frame = rows.frame.iloc[:3].assign(algorithm=algorithm, **changes).reset_index(drop=True)
     assert np.isnan(fitted.predict(rows_of(frame))).all()
 

@@ -21,9 +21,7 @@ Table = Callable[..., pd.DataFrame]
 def _rows(frame: pd.DataFrame) -> Rows:
     if "status" in frame:
         return rows_of(normalise(frame, "test"))
-    return rows_of(
-        normalise(frame.assign(status="ok", time_us=1.0), "test").drop(columns=["status", "time_us"])
-    )
+    return rows_of(normalise(frame.assign(status="ok", time_us=1.0), "test").drop(columns=["status", "time_us"]))
 
 
 def test_without_any_status_the_rules_decide(table: Table) -> None:
@@ -88,9 +86,7 @@ def test_held_out_shapes_of_measured_data_are_foretold(measurements: Path) -> No
     right = []
     for fold in folds("shape", CONV, frame, frame.iloc[:0], 5, 0)[:2]:
         held = rows.take(fold.test)
-        right.append(
-            Support.fit(rows.take(fold.train)).supported(held) == (held.frame["status"] == "ok").to_numpy()
-        )
+        right.append(Support.fit(rows.take(fold.train)).supported(held) == (held.frame["status"] == "ok").to_numpy())
     assert np.concatenate(right).mean() >= 0.99
 
 

@@ -95,9 +95,7 @@ def test_element_types() -> None:
     half = recorded("aten::mm", [(4, 5), (5, 6)], ["c10::Half", "c10::Half"])
     assert (problems(half)[0].dtype, problems(half)[0].math) == ("fp16", "tensor_op")
     for types in (["bool", "float", "float"], ["float", "double", "long int"]):
-        assert (
-            recorded("aten::where", [(4,), () if types[1] == "double" else (4,), (4,)], types).dtype == "fp32"
-        )
+        assert recorded("aten::where", [(4,), () if types[1] == "double" else (4,), (4,)], types).dtype == "fp32"
     with pytest.raises(UnsupportedError, match="complex"):
         recorded("aten::mm", [(4, 5), (5, 6)], ["c10::complex<float>"] * 2)
 
@@ -145,8 +143,7 @@ def test_convolutions_by_recorded_values(conv: Conv) -> None:
     conv = Conv(**{**conv.to_dict(), "direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW"})
     image, weight = _image_and_filter(conv)
     pad, stride, dilation = (
-        f"[{getattr(conv, f'{name}_h')}, {getattr(conv, f'{name}_w')}]"
-        for name in ("pad", "stride", "dilation")
+        f"[{getattr(conv, f'{name}_h')}, {getattr(conv, f'{name}_w')}]" for name in ("pad", "stride", "dilation")
     )
     groups = str(conv.groups)
     for name, values in {
@@ -278,9 +275,7 @@ def test_flops_and_bytes(name: str, shapes: list[tuple[int, ...]], expected: tup
     st.lists(st.sampled_from(["", "[1, 1]", "[]", "[0, 0]", "[a]", "True", "null", "-7", "[[["]), max_size=8),
     st.none() | st.lists(st.integers(0, 9), max_size=4).map(tuple),
 )
-def test_no_record_breaks_a_rule(
-    op: str, shapes: list, values: list[str], output: tuple[int, ...] | None
-) -> None:
+def test_no_record_breaks_a_rule(op: str, shapes: list, values: list[str], output: tuple[int, ...] | None) -> None:
     """Problems, or a reason."""
     call = recorded(f"aten::{op}", shapes, values=values, output=output)
     found = flops_and_bytes(call)

@@ -78,9 +78,7 @@ def test_training_and_figures(seer: Seer, graph: Path, bundle: Path, tmp_path: P
         (("--compare-gpus", ",,"), "names no GPU"),
     ],
 )
-def test_errors_are_one_line(
-    seer: Seer, graph: Path, bundle: Path, words: tuple[str, ...], said: str
-) -> None:
+def test_errors_are_one_line(seer: Seer, graph: Path, bundle: Path, words: tuple[str, ...], said: str) -> None:
     """On standard error, exit status 2."""
     done = seer("network", graph, "--gpu", "t4", "--bundle", bundle, *words)
     assert (done.code, done.out) == (2, "")

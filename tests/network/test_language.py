@@ -66,9 +66,7 @@ def _works(network: Network, kind: type) -> list[Any]:
     ("config", "billions"), [(QWEN, 14.77), (LLAMA, 1.236), (GPT_OSS, 116.8), (DEEPSEEK, 671.0)],
     ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
 )  # fmt: skip
-def test_a_model_has_the_parameters_that_its_makers_state(
-    step: Step, config: dict[str, Any], billions: float
-) -> None:
+def test_a_model_has_the_parameters_that_its_makers_state(step: Step, config: dict[str, Any], billions: float) -> None:
     parameters = sum(layer.parameters for layer in step(config, decode=100).layers)
     assert parameters / 1e9 == pytest.approx(billions, rel=2e-3)
 

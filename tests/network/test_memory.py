@@ -20,9 +20,7 @@ GIB = 2**30
 def _of_batch(batch: int) -> Network:
     """1 GiB of weights, half a GiB a sample."""
     layers = (Layer("fc", "Gemm", gemm(batch, 1000, 1000)),)
-    return Network(
-        "net", layers, batch, parameters=GIB // 4, weights_bytes=GIB, activation_bytes=batch * GIB // 2
-    )
+    return Network("net", layers, batch, parameters=GIB // 4, weights_bytes=GIB, activation_bytes=batch * GIB // 2)
 
 
 def test_a_batch_that_does_not_fit_is_not_best(predictors: Callable[..., Predictors]) -> None:
@@ -84,9 +82,7 @@ resnet = torch_modules.resnet50
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", ["resnet", "vit", "transformer"])
-def test_torch_counts_the_same(
-    name: str, training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torch_counts_the_same(name: str, training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's memory tracker on fake tensors, Adam fused: module and export within 10 % forward, 15 % trained."""
     torch = pytest.importorskip("torch")
     if name == "vit":

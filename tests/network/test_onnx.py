@@ -203,9 +203,7 @@ def test_no_shape_at_all(onnx_file) -> None:
 
 def test_sizes_that_a_graph_computes(onnx_file) -> None:
     """Shape, Gather, Div and Concat as PyTorch's older exporter writes a view: heads of an attention."""
-    one = {
-        name: np.array([value]) for name, value in {"i0": 0, "i1": 1, "i2": 2, "four": 4, "rest": -1}.items()
-    }
+    one = {name: np.array([value]) for name, value in {"i0": 0, "i1": 1, "i2": 2, "four": 4, "rest": -1}.items()}
     nodes = [node("Shape", ["x"], ["s"])]
     nodes += [node("Gather", ["s", f"i{axis}"], [f"d{axis}"]) for axis in range(3)]
     nodes += [

@@ -42,9 +42,7 @@ def _write(path: Path, nodes, *, inputs=(("x", 1, [1, 3]),), weights=None, funct
 
 def test_functions_that_explode_are_refused_before_they_do(tmp_path: Path) -> None:
     """Forty functions that each call the next one twice: 2⁴⁰ nodes."""
-    twice = [
-        _function(f"F{i}", _call(f"F{i + 1}", "a", "c"), _call(f"F{i + 1}", "c", "b")) for i in range(40)
-    ]
+    twice = [_function(f"F{i}", _call(f"F{i + 1}", "a", "c"), _call(f"F{i + 1}", "c", "b")) for i in range(40)]
     last = _function("F40", helper.make_node("Relu", ["a"], ["b"]))
     path = _write(tmp_path / "bomb.onnx", [_call("F0", "x", "y")], functions=[*twice, last])
     with pytest.raises(InputError, match=f"more than {MAX_NODES} nodes"):
@@ -62,9 +60,7 @@ def test_functions_that_do_not_explode_are_expanded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("chain", [["F"], ["F", "G"], [f"F{i}" for i in range(150)]])
 def test_functions_that_call_themselves_or_nest_too_deep(tmp_path: Path, chain: list[str]) -> None:
     """One, two in a circle, a long chain that ends in its own beginning."""
-    functions = [
-        _function(one, _call(then, "a", "b")) for one, then in zip(chain, [*chain[1:], chain[0]], strict=True)
-    ]
+    functions = [_function(one, _call(then, "a", "b")) for one, then in zip(chain, [*chain[1:], chain[0]], strict=True)]
     path = _write(tmp_path / "loop.onnx", [_call(chain[0], "x", "y")], functions=functions)
     with pytest.raises(InputError, match="call themselves"):
         read_network(path)
@@ -127,9 +123,7 @@ def test_damaged_structure_never_ends_in_a_traceback(tmp_path: Path, data: st.Da
         elif how == 3 and one.attribute:
             one.attribute[0].ints[:] = data.draw(st.lists(SIZES, max_size=3))
         elif how == 4:
-            model.graph.input[0].type.tensor_type.shape.dim[
-                data.draw(st.integers(0, 3))
-            ].dim_value = data.draw(SIZES)
+            model.graph.input[0].type.tensor_type.shape.dim[data.draw(st.integers(0, 3))].dim_value = data.draw(SIZES)
         elif how == 5:
             model.graph.initializer[0].dims[0] = data.draw(SIZES)
         else:

@@ -150,9 +150,7 @@ def test_bounds_known_answers() -> None:
     t4 = gpu("t4")
     assert conv_bound(Conv(n=64, c=256, h=56, k=256, r=3, pad_h=1), "precomp_gemm", t4) == "compute-bound"
     assert conv_bound(Conv(n=1, c=16, h=4, k=16, r=1), "precomp_gemm", t4) == "under-utilised"
-    assert (
-        operator_bound(pointwise("relu", [(64, 64, 80, 80)], (64, 64, 80, 80), "fp32"), t4) == "memory-bound"
-    )
+    assert operator_bound(pointwise("relu", [(64, 64, 80, 80)], (64, 64, 80, 80), "fp32"), t4) == "memory-bound"
     assert operator_bound(pointwise("relu", [(1, 64)], (1, 64), "fp32"), t4) == "under-utilised"
     assert operator_bound(gemm(4096, 4096, 4096), t4) == "compute-bound"
 

@@ -67,15 +67,11 @@ def test_many_writers_lose_nothing(path: Path) -> None:
     cache = TuningCache(path)
     for i in range(1, count + 1):
         known = cache.get(T4, Conv(n=i, c=8, h=8, k=8, r=3))
-        assert {name: tuning.time_us for name, tuning in known.items()} == {
-            f"A{w}": i for w in range(writers)
-        }
+        assert {name: tuning.time_us for name, tuning in known.items()} == {f"A{w}": i for w in range(writers)}
 
 
 @pytest.mark.parametrize("damage", ["text", "folder"])
-def test_a_file_that_cannot_be_used_is_one_warning(
-    path: Path, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_cannot_be_used_is_one_warning(path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     path.parent.mkdir(parents=True)
     if damage == "text":
         path.write_text("no database at all, but long enough to be taken for one" * 100)

@@ -67,9 +67,7 @@ def test_nothing_feasible_is_status_1(seer: Callable[..., Any], bundle: Bundle, 
         (["--bundle", "FOLDER", PROBLEM], "fitted on several GPUs"),
     ],
 )
-def test_select_tells_errors_in_one_line(
-    seer: Callable[..., Any], folder: Path, words: list[str], told: str
-) -> None:
+def test_select_tells_errors_in_one_line(seer: Callable[..., Any], folder: Path, words: list[str], told: str) -> None:
     result = seer("select", *(str(folder) if word == "FOLDER" else word for word in words))
     assert result.code == 2 and told in result.err and result.out == ""
     assert result.err.count("\n") == 1 and "Traceback" not in result.err
@@ -82,11 +80,7 @@ def test_predict_one_problem(seer: Callable[..., Any], folder: Path) -> None:
     assert best == wanted.predict(PROBLEM).to_dict() and fft["algorithm"] == "FFT"
     assert best["time_us"] <= fft["time_us"]
     assert best["algorithm"] in seer(*ask).out
-    assert (
-        seer(*ask, "--csv")
-        .out.splitlines()[0]
-        .startswith("problem,gpu,library,library_version,algorithm,time_us")
-    )
+    assert seer(*ask, "--csv").out.splitlines()[0].startswith("problem,gpu,library,library_version,algorithm,time_us")
 
 
 @pytest.mark.parametrize(

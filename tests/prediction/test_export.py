@@ -207,12 +207,7 @@ def test_keys_as_miopen_writes_them(measurements: Path) -> None:
     written = 0
     for line in lines:
         key = parse_key(line.partition("=")[0])
-        if (
-            key is None
-            or key.casts
-            or key.dtype not in ("fp32", "fp16", "bf16")
-            or key.layout not in ("NCHW", "NHWC")
-        ):
+        if key is None or key.casts or key.dtype not in ("fp32", "fp16", "bf16") or key.layout not in ("NCHW", "NHWC"):
             continue
         values = dict(zip(SIZE_COLUMNS, key.sizes, strict=True))
         try:

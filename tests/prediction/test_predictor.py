@@ -163,9 +163,7 @@ def test_the_best_of_a_table_is_the_selection(predictor: Predictor) -> None:
 
 def test_rows_keep_their_order_across_chunks(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = Predictor(bundle)
-    frame = pd.concat(
-        [frame_of([CONV, STRIDED], ["FFT", "IMPLICIT_GEMM"], gpu=g) for g in ("t4", "v100", "t4")]
-    )
+    frame = pd.concat([frame_of([CONV, STRIDED], ["FFT", "IMPLICIT_GEMM"], gpu=g) for g in ("t4", "v100", "t4")])
     whole = predictor.predict(frame)
     monkeypatch.setattr("surrogate.prediction.table.CHUNK_ROWS", 5)
     np.testing.assert_array_equal(predictor.predict(frame).upper_us, whole.upper_us)

@@ -29,14 +29,8 @@ from tests.prediction.problems import CONV, CONVS, STRIDED, frame_of
 def test_selection_ranks_and_says_what_is_excluded(predictor: Predictor) -> None:
     found = predictor.select(CONV)
     times = [one.time_us for one in found.candidates]
-    assert (
-        times == sorted(times)
-        and found.time_us == times[0]
-        and found.algorithm == found.candidates[0].algorithm
-    )
-    assert all(
-        one.lower_us < one.time_us < one.upper_us and one.source == "model" for one in found.candidates
-    )
+    assert times == sorted(times) and found.time_us == times[0] and found.algorithm == found.candidates[0].algorithm
+    assert all(one.lower_us < one.time_us < one.upper_us and one.source == "model" for one in found.candidates)
     assert sum(one.probability_best for one in found.candidates) == pytest.approx(1.0)
     reasons = {one.algorithm: one.reason for one in found.excluded}
     assert reasons["DIRECT"] == "no release implements it"
@@ -54,9 +48,7 @@ def test_the_library_refuses(predictor: Predictor) -> None:
     assert "3×3" in str(predictor.predict(pointwise, "WINOGRAD").reason)
 
 
-def test_what_never_ran_is_told_apart_from_a_version_that_refuses(
-    bundle: Bundle, frame: pd.DataFrame
-) -> None:
+def test_what_never_ran_is_told_apart_from_a_version_that_refuses(bundle: Bundle, frame: pd.DataFrame) -> None:
     def refused(mask: pd.Series) -> dict[str, str]:
         changed = frame.copy()
         changed.loc[mask & (changed.algorithm == "IMPLICIT_GEMM"), "status"] = "not_supported"
@@ -157,16 +149,12 @@ TEXT = "n8c16h14k16r3p1"
 
 @pytest.mark.parametrize(("gpu", "version", "math"), [("titan-xp", "7.6.3", "fma"), ("a100-sxm4-80gb", "8+", "default"),
                                                       ("b200", "9+", "default")])  # fmt: skip
-def test_no_release_answers_on_a_gpu_that_it_does_not_run_on(
-    bundle: Bundle, gpu: str, version: str, math: str
-) -> None:
+def test_no_release_answers_on_a_gpu_that_it_does_not_run_on(bundle: Bundle, gpu: str, version: str, math: str) -> None:
     """And a text's math is PyTorch's default there: TF32 for fp32 convolutions where there is any."""
     asked = Predictor(bundle, gpu=gpu)
     found = asked.select(TEXT)
     assert (found.library_version, found.problem.math) == (version, math)
-    assert asked.predict({"n": [8], "c": [16], "h": [14], "k": [16], "r": [3], "pad_h": [1]}).time_us == [
-        found.time_us
-    ]
+    assert asked.predict({"n": [8], "c": [16], "h": [14], "k": [16], "r": [3], "pad_h": [1]}).time_us == [found.time_us]
     if version != "7.6.3":
         with pytest.raises(InputError, match="does not run on"):
             asked.select(TEXT, library_version="7.6.3")
@@ -175,10 +163,7 @@ def test_no_release_answers_on_a_gpu_that_it_does_not_run_on(
 def test_tf32_speeds_up_only_what_has_tensor_kernels(bundle: Bundle) -> None:
     asked = Predictor(bundle, gpu="a100-sxm4-80gb")
     plain, tf32 = (
-        {
-            one.algorithm: one.time_us
-            for one in asked.select(Conv(n=8, c=16, h=14, k=16, r=3, math=math)).candidates
-        }
+        {one.algorithm: one.time_us for one in asked.select(Conv(n=8, c=16, h=14, k=16, r=3, math=math)).candidates}
         for math in ("fma", "default")
     )
     assert plain.keys() == tf32.keys() and tf32["IMPLICIT_PRECOMP_GEMM"] <= plain["IMPLICIT_PRECOMP_GEMM"]
@@ -239,9 +224,7 @@ def test_sizes_in_bytes(text: str, count: int) -> None:
     assert parse_bytes(text) == count
 
 
-@pytest.mark.parametrize(
-    "text", ["", "-1", "1e9", "64 miles", "MiB", "1,5GB", "0x10", "1 2", "9" * 30, "inf"]
-)
+@pytest.mark.parametrize("text", ["", "-1", "1e9", "64 miles", "MiB", "1,5GB", "0x10", "1 2", "9" * 30, "inf"])
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="64MiB"):
         parse_bytes(text)
@@ -249,9 +232,7 @@ def test_other_sizes_are_refused(text: str) -> None:
 
 def test_a_table_gets_one_selection_for_each_distinct_problem(bundle: Bundle, predictor: Predictor) -> None:
     """Whatever holds the columns; rows of several GPUs are answered each by its own."""
-    problems = list(
-        dict.fromkeys(Conv(n=n, c=c, h=14, k=32, r=3, pad_h=1) for n in (8, 1) for c in (64, 16, 32))
-    )
+    problems = list(dict.fromkeys(Conv(n=n, c=c, h=14, k=32, r=3, pad_h=1) for n in (8, 1) for c in (64, 16, 32)))
     table = pd.DataFrame([problem.to_dict() for problem in [*problems, *problems[::-1]]])
     wanted = predictor.select(problems, workspace_limit="1MiB")
     for form in (

@@ -58,9 +58,7 @@ def test_names_load_what_ships(shelf: Path) -> None:
     far = load("h200").select(PROBLEM)
     assert far.best is not None and far.best.source == "spec"
     assert select(PROBLEM, gpu="t4").estimates == load("t4").select(PROBLEM).estimates
-    assert predict(PROBLEM, gpu="t4", algorithm="FFT") is predict(
-        PROBLEM, gpu="t4", algorithm="FFT"
-    )  # loaded once
+    assert predict(PROBLEM, gpu="t4", algorithm="FFT") is predict(PROBLEM, gpu="t4", algorithm="FFT")  # loaded once
     assert len(predict({"n": [1, 2], "c": [8, 8], "h": [7, 7], "k": [8, 8], "r": [1, 1]}, gpu="t4")) == 2
 
 

@@ -16,8 +16,7 @@ from surrogate.report.tables import Cell, Facts, Table, to_csv, to_json, wrapped
 
 NAME = "void cudnn::detail::implicit_convolve_sgemm<float, {}>"
 RECORDS = [
-    {"kernel": NAME.format(i), "total_us": 12345.6 * i, "calls": i, "bound": "latency-bound"}
-    for i in range(1, 4)
+    {"kernel": NAME.format(i), "total_us": 12345.6 * i, "calls": i, "bound": "latency-bound"} for i in range(1, 4)
 ]
 WORDS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=60)
 

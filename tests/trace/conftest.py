@@ -15,9 +15,7 @@ CONV, GRADIENT = [[8, 3, 32, 32], [16, 3, 3, 3], [16]], [[8, 16, 30, 30], [8, 3,
 MAIN, ENGINE = 100, 200
 
 
-def _operator(
-    name: str, start: float, length: float, thread: int, number: int, **arguments: Any
-) -> dict[str, Any]:
+def _operator(name: str, start: float, length: float, thread: int, number: int, **arguments: Any) -> dict[str, Any]:
     return {
         "ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": thread, "ts": start, "dur": length,
         "args": {"External id": number, **arguments}
@@ -113,9 +111,7 @@ def aged(trace: dict[str, Any]) -> dict[str, Any]:
             event |= {"cat": "async"}
         elif category in older:
             event["cat"] = older[category]
-            event["tid"] = (
-                f"stream {event['tid']}" if older[category] in ("Kernel", "Memcpy") else str(event["tid"])
-            )
+            event["tid"] = f"stream {event['tid']}" if older[category] in ("Kernel", "Memcpy") else str(event["tid"])
             if event["cat"] != "Operator":
                 event["args"]["external id"] = event["args"].pop("External id", -1)
         events.append(event)

@@ -74,9 +74,7 @@ def test_another_batch():
     assert rebatched(operator("relu", n=9), 32, 1) == operator("relu", n=9)
 
 
-@pytest.mark.parametrize(
-    "problem", [Gemm(m=32, k=32, n=8), operator("relu", n=64), Conv(n=33, c=3, h=8, k=4, r=3)]
-)
+@pytest.mark.parametrize("problem", [Gemm(m=32, k=32, n=8), operator("relu", n=64), Conv(n=33, c=3, h=8, k=4, r=3)])
 def test_ambiguous_batches_are_reported(problem):
     with pytest.raises(UnsupportedError, match="batch dimension"):
         rebatched(problem, 32, 64)

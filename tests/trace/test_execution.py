@@ -73,9 +73,7 @@ def test_what_the_profiler_recorded_is_kept(make_trace, read, tmp_path):
 
 @pytest.mark.slow
 def test_another_programs_execution_trace_is_refused(real, measurements):
-    trace = real(
-        "resnet_training_2080ti_no_dims.json.gz"
-    )  # a ResNet-18; the execution trace is a ResNet-50's
+    trace = real("resnet_training_2080ti_no_dims.json.gz")  # a ResNet-18; the execution trace is a ResNet-50's
     path = measurements / "traces" / "resnet_training_2080ti_execution_trace.json.gz"
     with pytest.raises(InputError, match="same program"):
         with_execution_trace(trace, path)

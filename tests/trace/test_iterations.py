@@ -45,9 +45,7 @@ def test_nothing_repeats(make_trace, read):
     assert [(one.label, one.by) for one in found] == [("whole trace", "whole")]
 
 
-@given(
-    st.lists(st.integers(0, 50), min_size=2, max_size=12, unique=True), st.integers(3, 6), st.integers(0, 2)
-)
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=12, unique=True), st.integers(3, 6), st.integers(0, 2))
 def test_a_repeated_block_is_found_after_a_prologue(block, times, prologue):
     sequence = np.array([*range(100, 100 + prologue), *block * times])
     assert period(sequence) == (prologue, len(block))

@@ -83,9 +83,7 @@ def test_fractions_of_a_microsecond_survive(read):
     assert trace.ranges.start_ns.tolist() == [0, 655] and trace.ranges.end_ns.tolist() == [125, 1655]
 
 
-@pytest.mark.parametrize(
-    "bad", [{"dur": -5}, {"dur": None}, {"ts": "soon"}, {"ts": 1e300}, {"ts": float("nan")}]
-)
+@pytest.mark.parametrize("bad", [{"dur": -5}, {"dur": None}, {"ts": "soon"}, {"ts": 1e300}, {"ts": float("nan")}])
 def test_events_without_a_usable_time_are_left_out_and_said(make_trace, read, bad):
     trace = make_trace(steps=1)
     trace["traceEvents"][1] |= bad

@@ -165,9 +165,7 @@ def test_levels_are_measured_one_deeper_at_a_time():
         found.of("kernel")
 
 
-@pytest.mark.parametrize(
-    ("levels", "repeats"), [(("layer", "model"), 1), ((), 1), (("model",), 0), (("all",), 1)]
-)
+@pytest.mark.parametrize(("levels", "repeats"), [(("layer", "model"), 1), ((), 1), (("model",), 0), (("all",), 1)])
 def test_experiments_that_make_no_sense_are_refused(levels, repeats):
     with pytest.raises(InputError):
         leveled(lambda tracer: None, levels, repeats=repeats)

@@ -52,9 +52,7 @@ def held_out(shapes: int, batches: int = 6, seed: int = 0) -> tuple[Rows, np.nda
     error = scale * (0.7 * common + 0.7 * random.normal(size=len(frame)))
     measured = np.exp(random.uniform(2, 8, len(frame)))
     return (
-        rows_of(
-            normalise(frame.assign(status="ok", time_us=1.0), "test").drop(columns=["status", "time_us"])
-        ),
+        rows_of(normalise(frame.assign(status="ok", time_us=1.0), "test").drop(columns=["status", "time_us"])),
         measured * np.exp(error),
         measured,
         distance,
@@ -118,9 +116,7 @@ def widths() -> Widths:
     return fitted(*held_out(60))
 
 
-def half_width(
-    widths: Widths, gpu: str, candidate: str, distance: float, predicted_us: float = 100.0
-) -> float:
+def half_width(widths: Widths, gpu: str, candidate: str, distance: float, predicted_us: float = 100.0) -> float:
     """Of one row."""
     columns = (np.array([value]) for value in (gpu, candidate, distance, predicted_us))
     return float(widths.at(*columns)[0])
@@ -247,9 +243,7 @@ def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
     assert (found.gpus, found.factor_90) == (3, pytest.approx(3.0)) and 0 < found.own_share <= 2
     assert fit_unseen_gpu(rows, Widths({ALL: 100.0}), model, judged).factor("fma") == 1.0  # it never narrows
     two = rows.take((rows.frame["gpu"] != "TITAN V").to_numpy())
-    assert (
-        fit_unseen_gpu(two, Widths({ALL: 0.1}), model, judged[: len(two)]) == UnseenGpu()
-    )  # says nothing of a third
+    assert fit_unseen_gpu(two, Widths({ALL: 0.1}), model, judged[: len(two)]) == UnseenGpu()  # says nothing of a third
 
 
 def products(gpus: tuple[str, ...]) -> pd.DataFrame:

@@ -32,9 +32,7 @@ def test_they_are_probabilities(candidates: list[tuple[float, float]], share: fl
 
 
 @given(CANDIDATES, st.floats(0.1, 1.5))
-def test_faster_by_more_than_everyones_interval_is_certain(
-    candidates: list[tuple[float, float]], share: float
-) -> None:
+def test_faster_by_more_than_everyones_interval_is_certain(candidates: list[tuple[float, float]], share: float) -> None:
     mean, width = np.array(candidates).T
     first = mean.min() - 4 * (width.max() + 0.1)
     found = probability_best(np.append(mean, first), np.append(width, 0.1), share)

@@ -220,9 +220,7 @@ def count(
     return Counted(notes=tuple(notes), seconds=time.monotonic() - began_s)
 
 
-def _attributed(
-    name: str, read: Callable[[], Imported], pairs: Sequence[Pair], notes: list[str]
-) -> list[pd.DataFrame]:
+def _attributed(name: str, read: Callable[[], Imported], pairs: Sequence[Pair], notes: list[str]) -> list[pd.DataFrame]:
     """The kernels of one reading (none where it cannot be read); what was wrong goes to ``notes``."""
     try:
         table, said = attribute(read(), pairs)

@@ -131,9 +131,7 @@ class _Tiles:
     def join(self, parts: np.ndarray, conv: Conv) -> np.ndarray:
         """y from the tiles' outputs (n, k, rows, columns, step_h, step_w), less what lies beyond its edge."""
         n, k = parts.shape[:2]
-        y = parts.transpose(0, 1, 2, 4, 3, 5).reshape(
-            n, k, self.rows * self.step_h, self.columns * self.step_w
-        )
+        y = parts.transpose(0, 1, 2, 4, 3, 5).reshape(n, k, self.rows * self.step_h, self.columns * self.step_w)
         return np.ascontiguousarray(y[:, :, : conv.out_h, : conv.out_w])
 
 

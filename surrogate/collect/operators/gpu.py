@@ -53,9 +53,7 @@ class CudnnCalls:
         library.declare(PROTOTYPES)
         with ExitStack() as owned:
             self._x, self._y, self._statistics = (library.create("Tensor", owned) for _ in range(3))
-            self._pooling, self._activation = (
-                library.create(kind, owned) for kind in ("Pooling", "Activation")
-            )
+            self._pooling, self._activation = (library.create(kind, owned) for kind in ("Pooling", "Activation"))
             self._check("cudnnSetActivationDescriptor", self._activation, _RELU, _NO_NAN, 0.0)
             self.close = owned.pop_all().close
         self._one, self._zero = (ctypes.byref(ctypes.c_float(value)) for value in (1.0, 0.0))
@@ -109,9 +107,7 @@ class CudnnCalls:
 
         return backward
 
-    def _batch_norm(
-        self, x: Any, y: Any, shape: tuple[int, ...], empty: Callable[..., Any]
-    ) -> Callable[[], None]:
+    def _batch_norm(self, x: Any, y: Any, shape: tuple[int, ...], empty: Callable[..., Any]) -> Callable[[], None]:
         per_channel = (1, shape[1], 1, 1)
         self._describe(self._statistics, per_channel)
         scale, bias, mean, variance, saved_mean, saved_inverse = (empty(per_channel) for _ in range(6))

@@ -48,8 +48,7 @@ class Operator:
         names = KINDS[self.kind]
         if len(self.sizes) != len(names) or min(self.sizes) < 1:
             raise InputError(
-                f"{self.kind} with sizes {self.sizes}; whole numbers of at least 1 are needed for"
-                f" {', '.join(names)}"
+                f"{self.kind} with sizes {self.sizes}; whole numbers of at least 1 are needed for {', '.join(names)}"
             )
         if "window" in names and self["window"] > min(self["h"], self["w"]):
             raise InputError(f"{self.kind}: window {self['window']} exceeds the image; give a smaller one")

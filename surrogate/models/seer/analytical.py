@@ -68,14 +68,10 @@ def analytical(rows: Rows, mechanism_code: int) -> Analytical:
         [frame[name] for name in SIZE_COLUMNS],
         **{name: frame[name] for name in ("dtype", "math", "layout", "direction")},
     )
-    peak, bandwidth = (
-        np.exp2(rows.column(f"log2_{n}").astype(np.float64)) for n in ("peak_tflops", "dram_gbs")
-    )
+    peak, bandwidth = (np.exp2(rows.column(f"log2_{n}").astype(np.float64)) for n in ("peak_tflops", "dram_gbs"))
     names, index = np.unique(frame["gpu"].astype(str).to_numpy(), return_inverse=True)
     # (3, rows) blocks that each row's GPU holds of the small, the middle and the large tile.
-    slots = np.array([b_max(rows.devices.get(name) or gpu(name), mechanism) for name in map(str, names)])[
-        index
-    ].T
+    slots = np.array([b_max(rows.devices.get(name) or gpu(name), mechanism) for name in map(str, names)])[index].T
     kernel = MECHANISM_TERMS[mechanism](p, slots)
     span = np.searchsorted(OUTPUT_EDGES, roles(p).channels_out)
     if mechanism in FFT_MECHANISMS:
@@ -84,9 +80,7 @@ def analytical(rows: Rows, mechanism_code: int) -> Analytical:
     own = compute_us(kernel.arithmetic_flops, peak), memory_us(kernel.dram_bytes, bandwidth)
     bound = roofline_class(*own, kernel.launches[1].waves)
     tile = gemm_p_tile(roles(p).channels_out) if mechanism == "precomp_gemm" else np.full(len(rows), -1)
-    terms = tuple(
-        _forms(p, mechanism, kernel, t, slots[t], peak, bandwidth) for t in range(len(TILES[mechanism]))
-    )
+    terms = tuple(_forms(p, mechanism, kernel, t, slots[t], peak, bandwidth) for t in range(len(TILES[mechanism])))
     return Analytical(mechanism, bound, span, tile, terms)
 
 

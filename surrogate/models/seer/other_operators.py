@@ -120,9 +120,7 @@ class GradientRatio(TimeModel):
         for key, positions in _by_setting(pairs):
             if len(positions) > 1:
                 x, y = pairs.take(positions).columns(RATIO_COLUMNS), ratio[paired[positions]]
-                self.trees_[key] = tuned_tree(
-                    x, y, classify=False, seed=self.random_state, evaluations=EVALUATIONS
-                )
+                self.trees_[key] = tuned_tree(x, y, classify=False, seed=self.random_state, evaluations=EVALUATIONS)
 
     def _predict(self, rows: Rows) -> np.ndarray:
         out = np.full(len(rows), np.nan)

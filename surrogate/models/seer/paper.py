@@ -61,9 +61,7 @@ class SeerPaper(TimeModel):
                     self.evaluations,
                 )
         if not self.counted_:
-            raise InputError(
-                f"{self.name}: no ok row has {', '.join(_NEEDED)} of its main kernel together; {_SOURCE}"
-            )
+            raise InputError(f"{self.name}: no ok row has {', '.join(_NEEDED)} of its main kernel together; {_SOURCE}")
 
     def _predict(self, rows: Rows) -> np.ndarray:
         """NaN outside SEER's domain, and for a device or variant that training did not hold."""

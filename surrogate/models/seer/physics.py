@@ -164,9 +164,7 @@ def memory_terms(w: Waves, b_max: Number, reads: Number, writes: Number) -> Term
     return (w.count - 1 + w.last_share) * b_max * (reads + writes), 1.0
 
 
-def under_utilised_terms(
-    w: Waves, b_max: Number, instructions: Number, reads: Number, writes: Number
-) -> Terms:
+def under_utilised_terms(w: Waves, b_max: Number, instructions: Number, reads: Number, writes: Number) -> Terms:
     """Under-utilised time, coefficients a, b, c, d: (n − 1 + ε)·(a·B_max·R + d·B_max·Wr) + b·n·B_max·I + c."""
     filled = (w.count - 1 + w.last_share) * b_max
     return filled * reads, w.count * b_max * instructions, 1.0, filled * writes
@@ -182,9 +180,7 @@ def winograd_instruction_terms(channels: Number) -> Terms:
     return ceil_div(channels, 8), 1.0
 
 
-def im2col_terms(
-    batch: Number, channels: Number, outputs: Number, out_width: Number, filter_width: Number
-) -> Terms:
+def im2col_terms(batch: Number, channels: Number, outputs: Number, out_width: Number, filter_width: Number) -> Terms:
     """Time of GEMM's im2col: a·N·O²·k²·C + b·K·k²·C + c."""
     depth = filter_width * filter_width * channels
     return batch * out_width * out_width * depth, outputs * depth, 1.0

@@ -64,9 +64,7 @@ EVALUATIONS = 30
 FOLDS = 5
 
 
-def tuned_tree(
-    x: np.ndarray, y: np.ndarray, *, classify: bool, seed: int = 0, evaluations: int = EVALUATIONS
-) -> Tree:
+def tuned_tree(x: np.ndarray, y: np.ndarray, *, classify: bool, seed: int = 0, evaluations: int = EVALUATIONS) -> Tree:
     """A tree of ``y`` (rows,) on ``x`` (rows, features); ``classify`` predicts classes (whole numbers), else means.
 
     The minimum leaf size is the one of `leaf_sizes` with the least cross-validated loss (share of wrong classes, or

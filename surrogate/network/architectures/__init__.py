@@ -28,9 +28,7 @@ def _image(b: Builder, n: int) -> Value:
     return b.image("image", (n, 3, 224, 224))
 
 
-def _unit(
-    b: Builder, x: Value, k: int, r: int, *, stride: int = 1, groups: int = 1, act: str = "relu"
-) -> Value:
+def _unit(b: Builder, x: Value, k: int, r: int, *, stride: int = 1, groups: int = 1, act: str = "relu") -> Value:
     """Convolution, batch norm, and an activation (none where ``act`` is empty)."""
     x = b.batch_norm(b.conv(x, k, r, stride=stride, groups=groups))
     return b.activate(act, x) if act else x

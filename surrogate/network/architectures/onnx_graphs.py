@@ -155,9 +155,7 @@ class OnnxBuilder:
         made = self._node("Gather", [self._weight((rows, dim)), indices], (*size, dim), axis=0)
         if not summed:
             return made
-        return self._node(
-            "ReduceSum", [made, self._integers((len(size) - 1,))], (*size[:-1], dim), keepdims=0
-        )
+        return self._node("ReduceSum", [made, self._integers((len(size) - 1,))], (*size[:-1], dim), keepdims=0)
 
     def _input(self, name: str, shape: tuple[int, ...], kind: int) -> str:
         from onnx import helper

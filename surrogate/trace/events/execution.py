@@ -113,8 +113,7 @@ def _scalars(values: Any, types: Sequence[str]) -> tuple[str, ...]:
     """Values of what is no tensor, as text; "" for a tensor, as the profiler writes it."""
     padded = [*types, *[""] * (len(values) - len(types))]
     return tuple(
-        "" if "Tensor" in kind else clean_name(json.dumps(value))
-        for value, kind in zip(values, padded, strict=False)
+        "" if "Tensor" in kind else clean_name(json.dumps(value)) for value, kind in zip(values, padded, strict=False)
     )
 
 

@@ -51,9 +51,7 @@ def iterations(trace: Trace) -> tuple[Iteration, ...]:
     steps = np.flatnonzero(ranges.kind == kinds.STEP)
     if len(steps):
         return tuple(
-            Iteration(
-                i, trace.name_of(ranges, row), int(ranges.start_ns[row]), int(ranges.end_ns[row]), "step"
-            )
+            Iteration(i, trace.name_of(ranges, row), int(ranges.start_ns[row]), int(ranges.end_ns[row]), "step")
             for i, row in enumerate(steps.tolist())
         )
     first, last = trace.span_ns
@@ -140,9 +138,7 @@ def _repeats(trace: Trace) -> list[int]:
     by_user = own & np.isin(ranges.kind, (kinds.NVTX, kinds.ANNOTATION))
     # Names that differ only in numbers, such as "Step 10 to 20", count as one.
     numbers: dict[str, int] = {}
-    labels = np.array(
-        [numbers.setdefault(_NUMBER.sub("#", name), len(numbers)) for name in trace.names] or [0]
-    )
+    labels = np.array([numbers.setdefault(_NUMBER.sub("#", name), len(numbers)) for name in trace.names] or [0])
     for depth in range(_MAX_DEPTH):
         rows = np.flatnonzero((own if depth == 0 else by_user) & (ranges.depth == depth))
         start, length = period(labels[ranges.name[rows]]) if len(rows) else (0, 0)
@@ -195,9 +191,7 @@ def _by_iteration(trace: Trace, wanted: Sequence[int]) -> Trace:
     for index in wanted:
         if not 0 <= index <= last:
             listed = f"0 to {last}" if last else "only 0"
-            raise InputError(
-                f"iteration {index} is not in {trace.source}; it has {listed} (by {every[0].by})"
-            )
+            raise InputError(f"iteration {index} is not in {trace.source}; it has {listed} (by {every[0].by})")
     kept = tuple(every[index] for index in dict.fromkeys(wanted))
     return _subset(trace, lambda times: iteration_at(kept, times) >= 0, iteration_of(kept, trace)[2] >= 0)
 

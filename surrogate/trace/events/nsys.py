@@ -23,9 +23,7 @@ _COPY_WORDS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "copy")
 _SYNCS = {1: kinds.SYNC_EVENT, 2: kinds.SYNC_STREAM_WAIT, 3: kinds.SYNC_STREAM, 4: kinds.SYNC_CONTEXT}
 _NVTX_RANGES = (59, 60)  # push/pop and start/end ranges
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
-_READ = {
-    _PREFIX + kind for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE")
-}
+_READ = {_PREFIX + kind for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE")}
 _LIBRARIES = ("CUDNN_EVENTS", "CUBLAS_EVENTS")
 _DEVICE = ("start", "end", "deviceId", "streamId", "globalPid", "correlationId")
 

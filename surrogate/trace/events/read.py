@@ -38,9 +38,7 @@ _IGNORED = {
 _TAIL = 12  # characters; a number or a literal cut by the end of the file fails this close to it
 
 
-def read_trace(
-    path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: "Progress | None" = None
-) -> Trace:
+def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: "Progress | None" = None) -> Trace:
     """The trace in ``path``: a PyTorch profiler's JSON (plain, .gz, .bz2) or an Nsight Systems sqlite export.
 
     ``max_bytes`` is the most that a JSON file may unpack to, ``progress`` is called with (bytes of the file read, its

@@ -171,9 +171,7 @@ class _Assembly:
         inner = (self.trace.calls.start_ns[call] - self.host.start_ns[src]) / 1e3
         return _Edges(t.LAUNCH, src, rows + len(self.host), delays.launch_us[rows] + inner, True)
 
-    def edges_between_activities(
-        self, kind: int, pairs: list[tuple[int, int]], delays: device.Delays
-    ) -> _Edges:
+    def edges_between_activities(self, kind: int, pairs: list[tuple[int, int]], delays: device.Delays) -> _Edges:
         before, after = np.array(pairs, np.int64).reshape(-1, 2).T
         return _Edges(kind, before + len(self.host), after + len(self.host), delays.event_us[after])
 

@@ -38,9 +38,7 @@ class Timeline:
     def marks_us(self) -> Floats:
         """Start and end of every iteration by its marks on the main thread, shape (iterations, 2); none without one."""
         marks = np.flatnonzero(self.graph.kind == t.MARK)
-        order = np.lexsort(
-            (self.graph.name[marks], self.graph.iteration[marks])
-        )  # a start's name is before an end's
+        order = np.lexsort((self.graph.name[marks], self.graph.iteration[marks]))  # a start's name is before an end's
         return self.start_us[marks[order]].reshape(-1, 2)
 
     def iteration_us(self) -> list[float]:
@@ -57,9 +55,7 @@ def simulate(graph: Graph) -> Timeline:
     With a policy on some resource (`Graph.policies`) tasks there run in the order in which the policy picks them among
     those that are ready; without one a single sweep in the graph's order. Raises `InputError` for an unknown policy.
     """
-    keys = {
-        resource: _keys(graph, policy) for resource, policy in graph.policies.items() if policy != "recorded"
-    }
+    keys = {resource: _keys(graph, policy) for resource, policy in graph.policies.items() if policy != "recorded"}
     times = _dispatch(graph, keys) if keys else _sweep(graph)
     start, end = (np.array(column, dtype=float) for column in times)
     return Timeline(graph, start, end)

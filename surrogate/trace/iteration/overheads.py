@@ -93,9 +93,7 @@ def measure_overheads(work: HostWork, source: str = "", keep: Sequence[int] | No
                 _inside(unit, segments(unit), samples)
         last[unit.thread] = unit
     by_name = {
-        kind: {name: trimmed_mean(values) for name, values in names.items()}
-        for kind, names in samples.items()
-        if names
+        kind: {name: trimmed_mean(values) for name, values in names.items()} for kind, names in samples.items() if names
     }
     own = {unit.name for unit in work.units if not unit.is_operator}
     overall = {}
@@ -191,9 +189,7 @@ def load_overheads(path: str | Path) -> Overheads:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
-        raise InputError(
-            f"{path}: overheads cannot be read ({reason}); --save-overheads writes them"
-        ) from None
+        raise InputError(f"{path}: overheads cannot be read ({reason}); --save-overheads writes them") from None
     try:
         if raw["schema"] != SCHEMA:
             raise InputError(f"{path}: schema {raw['schema']!r} of overheads is unknown; known: {SCHEMA}")

@@ -210,9 +210,7 @@ def segments(unit: Unit) -> Segments:
     first = _part(unit, unit.start_ns, launches[0].start_ns)
     last = _part(unit, launches[-1].end_ns, unit.end_ns)
     between = tuple(_part(unit, before.end_ns, after.start_ns) for before, after in pairwise(launches))
-    calls = tuple(
-        (call, max((call.end_ns - call.start_ns) / 1e3 - call.blocked_us, 0.0)) for call in launches
-    )
+    calls = tuple((call, max((call.end_ns - call.start_ns) / 1e3 - call.blocked_us, 0.0)) for call in launches)
     return Segments(first, between, last, calls)
 
 

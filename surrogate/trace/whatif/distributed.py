@@ -40,9 +40,7 @@ def data_parallel(graph: Graph, setting: Setting, value: float | None) -> Change
     return Change(insert(graph, tasks))
 
 
-def parameter_server(
-    graph: Graph, setting: Setting, value: float | None, *, prioritised: bool = False
-) -> Change:
+def parameter_server(graph: Graph, setting: Setting, value: float | None, *, prioritised: bool = False) -> Change:
     """Each gradient is pushed when ready and its weight pulled back, first come first served; the next iteration's
     first use of the weight waits for it. ``value``: GB/s.
 

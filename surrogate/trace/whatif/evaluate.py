@@ -132,9 +132,7 @@ class Answer:
         return f"{self.name}: {self.baseline_us:,.0f} → {self.predicted_us:,.0f} µs ({self.speedup:.3f}×)"
 
 
-def evaluate(
-    graph: Graph, what_ifs: Sequence[WhatIf], setting: Setting, *, together: bool = False
-) -> list[Answer]:
+def evaluate(graph: Graph, what_ifs: Sequence[WhatIf], setting: Setting, *, together: bool = False) -> list[Answer]:
     """One answer per what-if, and with ``together`` a last one for all of them in the given order.
 
     Raises `InputError` where one does not apply to this trace.

@@ -182,8 +182,7 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     flops, moved = profile.flops[activity], profile.dram_bytes[activity]
     dtype = [profile.dtype[row] or "fp32" for row in activity.tolist()]
     before, after = (
-        roofline_us(flops, moved, np.array([peak_tflops(gpu, d) for d in dtype]), gpu.dram_gbs)
-        for gpu in (own, target)
+        roofline_us(flops, moved, np.array([peak_tflops(gpu, d) for d in dtype]), gpu.dram_gbs) for gpu in (own, target)
     )
     known = moved > 0
     factor = _ratios(graph, rows, known, after, before, own.dram_gbs / target.dram_gbs)

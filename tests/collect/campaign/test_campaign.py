@@ -127,9 +127,7 @@ def test_a_slice_that_fails_does_not_stop_the_next(tmp_path, gpu, monkeypatch):
         raise InputError("no usable GPU")
 
     monkeypatch.setattr(collect_gpu, "run_probe", broken)
-    result = CliRunner().invoke(
-        collect_gpu.main, ["--out", str(tmp_path), "--slices", "0,1", "--problems", "4"]
-    )
+    result = CliRunner().invoke(collect_gpu.main, ["--out", str(tmp_path), "--slices", "0,1", "--problems", "4"])
     assert result.exit_code == 1
     assert "collect_gpu: slice 0: no usable GPU" in result.stderr and "slice 1 (" in result.stdout
 

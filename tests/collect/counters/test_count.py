@@ -44,9 +44,7 @@ def counted(tool, pairs, tmp_path, **options):
 
 def test_ncu_counts_every_kernel_of_every_pair(profiler, pairs, tmp_path):
     result = counted(Tool("ncu", profiler("ncu")), pairs, tmp_path)
-    assert result.permitted and result.notes == tuple(
-        f"pass {group}: 1 launch of no pair left out" for group in "ABC"
-    )
+    assert result.permitted and result.notes == tuple(f"pass {group}: 1 launch of no pair left out" for group in "ABC")
     kernels = result.kernels
     assert len(kernels) == 12 and set(KEY) <= set(kernels)
     assert kernels.groupby("n")["algorithm"].apply(list).iloc[0] == ["GEMM", "GEMM", "WINOGRAD", "WINOGRAD"]

@@ -17,9 +17,7 @@ def test_measures_this_machine() -> None:
 
 def test_cpu_name(tmp_path: Path) -> None:
     file = tmp_path / "cpuinfo"
-    file.write_text(
-        "processor\t: 0\nmodel\t\t: 2\nmodel name\t: Some CPU @ 2.00GHz\nprocessor : 1\nmodel name : x\n"
-    )
+    file.write_text("processor\t: 0\nmodel\t\t: 2\nmodel name\t: Some CPU @ 2.00GHz\nprocessor : 1\nmodel name : x\n")
     assert spec.cpu_name(file) == "Some CPU @ 2.00GHz"
     assert spec.cpu_name(tmp_path / "missing")
 

@@ -60,9 +60,7 @@ def test_tensor_cores_raise_the_peak() -> None:
 
 def test_pooling_by_hand() -> None:
     """112 × 112, window 3, stride 2, padding 1: 56 × 56."""
-    forward, backward = (
-        cls(n=2, c=64, h=112, w=112, window=3, stride=2, pad=1) for cls in (MaxPool, MaxPoolBackward)
-    )
+    forward, backward = (cls(n=2, c=64, h=112, w=112, window=3, stride=2, pad=1) for cls in (MaxPool, MaxPoolBackward))
     assert (forward.out_h, forward.out_w) == (56, 56)
     assert forward.flops == 2 * 64 * 56 * 56 * 9
     assert forward.dram_bytes == 4 * 2 * 64 * (112 * 112 + 56 * 56)
@@ -111,9 +109,7 @@ def test_collective_law_has_three_parts() -> None:
 
 def test_collective_factors() -> None:
     assert AllReduce(elements=8, ranks=4).factor == pytest.approx(2 * 3 / 4)
-    linked, alone = (
-        AllReduce(elements=10**9, ranks=2).roofline_us(gpu(name)) for name in ("h100-sxm", "l40s")
-    )
+    linked, alone = (AllReduce(elements=10**9, ranks=2).roofline_us(gpu(name)) for name in ("h100-sxm", "l40s"))
     assert (linked, alone) == pytest.approx((4e6 / 450 + 4, 4e6 / 31.5 + 4))
     for share in (AllToAll, AllGather, ReduceScatter):
         assert share(elements=8, ranks=4).factor == pytest.approx(3 / 4)
@@ -146,9 +142,7 @@ def test_attention_by_hand() -> None:
     assert Attention(**sizes | {"context_length": 9}, window=4, kv_dtype="fp8").kv_bytes == 2 * 2 * 2 * 7 * 16
     encoder = Attention(heads=8, head_dim=16, query_length=4, phase="encoder")
     assert encoder.flops == 4 * 8 * 16 * 16 and encoder.kv_heads == 8
-    token = Attention(
-        batch=3, heads=8, kv_heads=2, head_dim=16, query_length=1, context_length=100, window=64
-    )
+    token = Attention(batch=3, heads=8, kv_heads=2, head_dim=16, query_length=1, context_length=100, window=64)
     assert (token.phase, token.flops, token.blocks) == ("generation", 4 * 3 * 8 * 16 * 64, 6)
     assert token.kv_bytes == 2 * 3 * 2 * 64 * 16 * 2
 

@@ -30,9 +30,7 @@ def call(name: str, start: float, length: float, number: int, thread: int = MAIN
     return host(name, start, length, thread, "cuda_runtime", correlation=number)
 
 
-def device(
-    name: str, start: float, length: float, number: int, stream: int = 7, cat: str = "kernel", **args: Any
-):
+def device(name: str, start: float, length: float, number: int, stream: int = 7, cat: str = "kernel", **args: Any):
     where = {"device": 0, "stream": stream, "correlation": number}
     return host(name, start, length, stream, cat, 0, **where, **args)
 

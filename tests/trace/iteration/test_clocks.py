@@ -42,9 +42,7 @@ def test_copy_to_the_host_joins(unit, action, clocks):
     assert one.host_now_us == pytest.approx(585.0 + 30.0)
 
 
-@pytest.mark.parametrize(
-    ("name", "end"), [("cudaStreamSynchronize", 143.0), ("cudaDeviceSynchronize", 1039.0)]
-)
+@pytest.mark.parametrize(("name", "end"), [("cudaStreamSynchronize", 143.0), ("cudaDeviceSynchronize", 1039.0)])
 def test_synchronise_one_stream_or_all(unit, action, clocks, name, end):
     """Stream 1 until 34 + 1005, stream 0, on which the thread launched last, until 43 + 100."""
     one = clocks([1000.0, 95.0], [1, 0])

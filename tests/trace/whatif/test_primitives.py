@@ -23,9 +23,7 @@ def test_select(made):
     assert set(names(made, select(made, kind="kernel", phase="backward"))) == {
         "relu_backward_kernel", "cudnn_wgrad_kernel"
     }  # fmt: skip
-    long = select(
-        made, kind=("kernel", "copy"), where=lambda task: task.duration_us > 90 and task.iteration == 0
-    )
+    long = select(made, kind=("kernel", "copy"), where=lambda task: task.duration_us > 90 and task.iteration == 0)
     assert names(made, long) == ["volta_scudnn_128x64_relu_interior_nn_v1", "cudnn_wgrad_kernel"]
     assert select(made, resource="GPU 0 stream 7").sum() == 18
 
@@ -107,9 +105,7 @@ def test_insert_says_what_is_wrong(made, task, message):
 def test_schedule_by_priority(made):
     """Three transfers are ready together while one runs; the most urgent goes first."""
     first = int(np.flatnonzero(select(made, kind="kernel"))[0])
-    tasks = [
-        NewTask(f"push {i}", "collective", "network", 50.0, (first,), priority=float(i)) for i in range(4)
-    ]
+    tasks = [NewTask(f"push {i}", "collective", "network", 50.0, (first,), priority=float(i)) for i in range(4)]
     more = schedule(insert(made, tasks), "network", "priority")
     found = simulate(more)
     order = sorted(np.flatnonzero(select(more, name="push")).tolist(), key=lambda i: found.start_us[i])
