@@ -118,8 +118,9 @@ class _Boosted(TimeModel):
         return [stage for stage in ((self.settings(), self.rounds), (median, self.median_rounds)) if stage[1]]
 
     def column_weights(self, family: Family) -> np.ndarray:
-        """(columns + 1,) how often a split may use each column of `design`: the candidate's code more than others."""
-        return np.append(np.ones(len(self.columns(family)), dtype=np.float32), np.float32(CANDIDATE_WEIGHT))
+        """(columns + 1,) how often a split may use each column of `design`: the candidate's code more than others
+        where several compete for a problem."""
+        return np.append(np.ones(len(self.columns(family))), self.candidate_weight_).astype(np.float32)
 
     def with_booster(self, booster: Any) -> Self:
         """This fitted model with other trees, trained on its `design` and `target`."""
@@ -140,6 +141,7 @@ class _Boosted(TimeModel):
         target, self.trend_ = self.target(rows, time_us), None
         middle = pd.Series(target).groupby(rows.candidate.astype(str)).median().sort_values(kind="stable")
         self.candidates_ = {str(name): code for code, name in enumerate(middle.index)}
+        self.candidate_weight_ = CANDIDATE_WEIGHT if 2 * len(np.unique(rows.problem)) <= len(rows) else 1.0
         if self.has_physics:
             names = trend_names(rows.family)
             gpus = _gpus_and_libraries(rows)[0]
