@@ -83,7 +83,8 @@ resnet = torch_modules.resnet50
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", ["resnet", "vit", "transformer"])
 def test_torch_counts_the_same(name: str, training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's memory tracker on fake tensors, Adam fused: module and export within 10 % forward, 15 % trained."""
+    """torch's memory tracker on fake tensors, Adam fused: a module within 10 % forward, 15 % trained; an export, in which
+    no Python name holds a tensor longer than its last reader, within 20 %."""
     torch = pytest.importorskip("torch")
     if name == "vit":
         pytest.importorskip("timm")
@@ -114,6 +115,6 @@ def test_torch_counts_the_same(name: str, training: bool, tmp_path: Path, monkey
                     optimizer[0].zero_grad()
                     tracker.reset_mod_stats()
     counted = next(iter(tracker.get_tracker_snapshot("peak").values()))["Total"]
-    for read in (network, exported):
+    for read, tolerance in ((network, 0.15 if training else 0.1), (exported, 0.2)):
         held = (read.weights_bytes or 0) + (read.activation_bytes or 0) + read.state_bytes
-        assert held == pytest.approx(counted, rel=0.15 if training else 0.1)
+        assert held == pytest.approx(counted, rel=tolerance)
