@@ -83,8 +83,8 @@ resnet = torch_modules.resnet50
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", ["resnet", "vit", "transformer"])
 def test_torch_counts_the_same(name: str, training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's memory tracker on fake tensors, Adam fused: a module within 10 % forward, 15 % trained; an export, in which
-    no Python name holds a tensor longer than its last reader, within 20 %."""
+    """torch's memory tracker on fake tensors, Adam fused: a module within 10 % forward, 15 % trained; an export,
+    in which no Python name holds a tensor longer than its last reader, within 20 %."""
     torch = pytest.importorskip("torch")
     if name == "vit":
         pytest.importorskip("timm")
