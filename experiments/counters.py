@@ -20,7 +20,8 @@ from experiments.verdicts import error_record, listing, percent
 from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
-from surrogate.dataset.store import Dataset, read_table
+from surrogate.dataset.store import Dataset
+from surrogate.dataset.tables import read_table
 from surrogate.features.algorithms import MECHANISM_CODE
 from surrogate.features.elementwise import ceil_div, round_up
 from surrogate.features.families import CONV

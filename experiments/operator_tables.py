@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.checks import normalise
-from surrogate.dataset.store import read_table
+from surrogate.dataset.tables import read_table
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import DTYPES

@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from surrogate.dataset.checks import normalise
-from surrogate.dataset.store import Dataset, read_dataset, read_table
+from surrogate.dataset.store import Dataset, read_dataset
+from surrogate.dataset.tables import read_table
 from surrogate.features.errors import InputError, nearest
 
 DEFAULT_FOLDER = Path(__file__).resolve().parent / "data"

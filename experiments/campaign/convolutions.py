@@ -23,7 +23,8 @@ from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.run import Outcome, header_for, run
 from surrogate.dataset.columns import SCHEMA_VERSION
 from surrogate.dataset.files import atomic_path
-from surrogate.dataset.store import kernels_path, write_parquet
+from surrogate.dataset.store import kernels_path
+from surrogate.dataset.tables import write_table
 from surrogate.features.errors import InputError
 
 PAIRS_PER_SECOND = 4.0
@@ -134,7 +135,7 @@ def _write_tables(path: Path, counted: Counted | None, report: SliceReport) -> N
     if kernels is not None and len(kernels):
         tables[kernels_path(target)] = kernels
     for file, table in tables.items():
-        write_parquet(table, file, metadata)
+        write_table(table, file, metadata)
         report.files.append(file.name)
 
 

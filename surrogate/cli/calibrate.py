@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import GPU, PATH, bundle_path, output_option, rows_options, seed_option
+from surrogate.cli.options import GPU, PATH, bundle_path, output_option, rows_options, said, seed_option
+from surrogate.dataset.files import STDOUT
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def command(
     if count is None:
         if gpu or problems:
             raise InputError("--gpu and --problems go with --plan N; DATA names its GPUs itself")
+        if output == STDOUT:
+            raise InputError("a bundle is a folder; name one with -o")
         if not data:
             raise InputError("no DATA; give measurements, or --plan N --gpu G to choose what to measure")
         _calibrate(load(path), load_all(data, candidates, where), seed, output)
@@ -101,6 +104,7 @@ def _change(row: Mapping[str, Any]) -> str:
 
 
 def _plan(fitted: "Bundle", gpu: str, library: str, count: int, problems: Path | None, seed: int, output: Path) -> None:
+    from surrogate.bundle.calibrate import LEAST_PROBLEMS
     from surrogate.bundle.plan import plan_calibration, write_plan
     from surrogate.cli.datasets import progress_bar
     from surrogate.collect.plan_source import file_problems
@@ -109,7 +113,9 @@ def _plan(fitted: "Bundle", gpu: str, library: str, count: int, problems: Path |
     with progress_bar("plan", "problem") as step:
         chosen = plan_calibration(fitted, gpu, count, given, library=library, seed=seed, progress=step)
     write_plan(chosen, output)
-    click.echo(
+    need = f"; `seer calibrate` needs {LEAST_PROBLEMS} measured ones" if len(chosen) < LEAST_PROBLEMS else ""
+    said(
+        output,
         f"{output}: {len(chosen)} problems; measure them with"
-        f" `seer collect --plan {quote(str(output))} --device cudnn -o run.jsonl`"
+        f" `seer collect --plan {quote(str(output))} --device cudnn -o run.jsonl`{need}",
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import PATH, choice_option, fit_options, output_options, show
+from surrogate.cli.options import FOLDER, PATH, choice_option, fit_options, output_options, show
 from surrogate.features.errors import InputError
 
 FITS = ".fits"
@@ -37,7 +37,7 @@ FITS = ".fits"
     "none",
 )
 @fit_options
-@click.option("-o", "--output", type=PATH, default="out", help="Folder to write.")
+@click.option("-o", "--output", type=FOLDER, default="out", help="Folder to write.")
 @output_options
 def command(
     data: Path | None,
@@ -52,10 +52,10 @@ def command(
 ) -> None:
     """Fit every model on the training rows of every fold of DATA, predict the held-out rows, judge times and choices.
 
-    DATA is a parquet dataset; without it, the public cuDNN 7 measurements that ship with the package (forward, fp32,
-    nine GPUs; under two minutes on 2 cores). Writes results.json, CSV tables, figures and report.html into a folder,
-    and prints the summary. An interrupted comparison goes on with the same command. `--where` filters DATA and the
-    further training tables alike.
+    DATA is a dataset (parquet, CSV or JSON; - for standard input); without it, the public cuDNN 7 measurements that
+    ship with the package (forward, fp32, nine GPUs; under two minutes on 2 cores). Writes results.json, CSV tables,
+    figures and report.html into a folder, and prints the summary. An interrupted comparison goes on with the same
+    command. `--where` filters DATA and the further training tables alike.
 
     Examples:
       seer compare

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import PATH, candidates_option, output_option, output_options, show
+from surrogate.cli.options import PATH, candidates_option, output_option, output_options, said, show
 from surrogate.report.tables import plain
 
 _PATHS = click.argument("paths", nargs=-1, required=True, type=PATH)
@@ -35,7 +35,7 @@ def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
     from surrogate.cli.datasets import warn
     from surrogate.dataset.checks import check as violations_of
     from surrogate.dataset.checks import normalise
-    from surrogate.dataset.store import devices_in, read_table
+    from surrogate.dataset.tables import devices_in, read_table
 
     records = []
     for path in paths:
@@ -90,10 +90,10 @@ _FACTS = (
 
 @command.command()
 @_PATHS
-@output_option("The parquet file to write.")
+@output_option("The dataset to write: parquet, CSV or JSON by its name; - for CSV on standard output.")
 @candidates_option
 def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None:
-    """Merge datasets (parquet) or collected runs (JSONL) in PATHS into one dataset; a later file's row wins.
+    """Merge datasets or collected runs (JSONL) in PATHS into one dataset; a later file's row wins.
 
     Examples:
       seer data merge run.jsonl -o run.parquet
@@ -102,11 +102,12 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None
     from surrogate.cli.datasets import warn
     from surrogate.dataset.store import merge as merged
     from surrogate.dataset.store import read_dataset, write_dataset
+    from surrogate.dataset.tables import is_log
     from surrogate.features.errors import InputError
 
-    runs = [path for path in paths if path.name.endswith((".jsonl", ".jsonl.gz"))]
+    runs = [path for path in paths if is_log(path)]
     if runs and len(runs) < len(paths):
-        raise InputError("PATHS mix runs (.jsonl) and datasets; merge the runs first, then the datasets")
+        raise InputError("PATHS mix runs and datasets; merge the runs first, then the datasets")
     if runs:
         from surrogate.collect.merge import merge_runs
 
@@ -118,7 +119,7 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None
         result = merged(parts)
     described = {"candidates": result.candidates, "kernels": result.kernels, "metadata": result.metadata}
     write_dataset(result.frame, output, **described)
-    click.echo(f"{output}: {len(result)} rows")
+    said(output, f"{output}: {len(result)} rows")
 
 
 @command.command()

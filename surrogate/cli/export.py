@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from surrogate.cli.options import GPU, PATH, bundle_path, named_gpu, output_option
+from surrogate.cli.options import GPU, PATH, bundle_path, named_gpu, output_option, said
 
 
 @click.command()
@@ -68,4 +68,4 @@ def command(
     left = len(picks.infeasible)
     count = len(picks.feasible)
     none = f"; {left} {'has' if left == 1 else 'have'} none" if left else ""
-    click.echo(f"{output}: picks of {count} problem{'s' * (count != 1)}{none}")
+    said(output, f"{output}: picks of {count} problem{'s' * (count != 1)}{none}")

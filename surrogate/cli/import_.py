@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import PATH
+from surrogate.cli.options import PATH, output_option, said
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported, plural
@@ -32,7 +32,7 @@ _PROBLEMS = "For profiler logs: SEER's text list of the problems that were run, 
 @click.command(name="import", help=_HELP)
 @click.argument("format_name", metavar="FORMAT", type=click.Choice(list(FORMATS)))
 @click.argument("paths", nargs=-1, type=PATH)
-@click.option("-o", "--output", type=PATH, help="The parquet file to write.")
+@output_option("The dataset to write: parquet, CSV or JSON by its name; - for CSV on standard output.", required=False)
 @click.option("--how", is_flag=True, help="Say how to get files of this format, and stop.")
 @click.option(
     "--gpu",
@@ -73,7 +73,7 @@ def command(
         click.echo(chosen.how_to_get())
         return
     if output is None:
-        raise InputError("no output given; name the parquet file to write with -o DATA.parquet")
+        raise InputError("no output given; name the dataset to write with -o DATA.parquet")
     if gpu:
         options |= {"gpus": gpu} if "gpus" in chosen.options else {"gpu": gpu[-1]}
     with progress_bar(chosen.name, "byte", unit_scale=True, disable=quiet or None) as step:
@@ -83,18 +83,19 @@ def command(
         for note in imported.notes:
             click.echo(f"note: {note}", err=True)
     for line in written:
-        click.echo(line)
+        said(output, line)
 
 
 def _write(imported: Imported, output: Path) -> list[str]:
     """Write the dataset and its kernels, or the kernel table alone; what was written, a line per file."""
-    from surrogate.dataset.store import kernels_path, write_dataset, write_parquet
+    from surrogate.dataset.store import kernels_path, write_dataset
+    from surrogate.dataset.tables import write_table
 
     kernels = imported.kernels
     if imported.table == "launches":
         if kernels is None or kernels.empty:
             raise InputError("the files hold neither a problem nor a launch; nothing to write")
-        write_parquet(kernels, output, {"schema": 1, "table": imported.table})
+        write_table(kernels, output, {"schema": 1, "table": imported.table})
         return [f"{output}: {plural(len(kernels), 'launch')} without problems; no dataset"]
     write_dataset(imported.rows, output, candidates=imported.candidates, kernels=kernels, metadata=imported.metadata)
     lines = [f"{output}: {plural(len(imported.rows), 'row')}, candidates {imported.candidates}"]

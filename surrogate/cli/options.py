@@ -1,5 +1,6 @@
 """Options that several commands share, and what --json and --csv print; nothing heavy is imported for their help."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,9 +9,31 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from surrogate.dataset.files import STDOUT
+from surrogate.features.errors import STDIN
 from surrogate.report.tables import Table, terminal_width, to_csv, to_json
 
-PATH = click.Path(path_type=Path)
+
+class DataPath(click.Path):
+    """A file, or ``-`` for ``stream``; without a stream a folder, which must be writable before long work begins."""
+
+    def __init__(self, stream: Path | None) -> None:
+        super().__init__(path_type=Path)
+        self.stream = stream
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, or the stream's where ``-`` came; a usage error for a folder that cannot be written."""
+        if value == "-" and self.stream:
+            return self.stream
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if self.stream is None:
+            existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+            if value == "-" or not os.access(existing, os.W_OK):
+                self.fail(f"{value}: a folder is written; name one in a place that you may write to", param, ctx)
+        return path
+
+
+PATH, OUT, FOLDER = DataPath(STDIN), DataPath(STDOUT), DataPath(None)
 data_argument = click.argument("data", nargs=-1, required=True, type=PATH)
 seed_option = click.option("--seed", default=0, help="Seed of folds, sampling and search.")
 
@@ -41,9 +64,14 @@ def fit_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return device(candidate(rows_options(function)))
 
 
-def output_option(text: str, required: bool = True) -> Callable[..., Any]:
-    """``-o``: what a command writes, which ``text`` explains."""
-    return click.option("-o", "--output", required=required, type=PATH, help=text)
+def output_option(text: str, required: bool = True, kind: DataPath = OUT) -> Callable[..., Any]:
+    """``-o``: what a command writes, which ``text`` explains: a file, or with `FOLDER` a folder."""
+    return click.option("-o", "--output", required=required, type=kind, help=text)
+
+
+def said(output: Path, text: str) -> None:
+    """Print a line about what was written; on standard error where standard output is what was written."""
+    click.echo(text, err=output == STDOUT)
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:

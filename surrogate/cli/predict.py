@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import board_notes, output_options, show
+from surrogate.cli.options import PATH, board_notes, output_option, output_options, said, show
 from surrogate.cli.problem import (
     FLAGS,
     open_predictor,
@@ -23,8 +23,8 @@ ADDED = ("predicted_us", "lower_us", "upper_us", "in_domain", "supported")
 @problem_argument
 @problem_options
 @click.option("--algorithm", metavar="NAME", help="The algorithm to predict. [the fastest]")
-@click.option("--data", type=click.Path(path_type=Path), help="Parquet or CSV table of problems and algorithms.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The parquet file to write, with --data.")
+@click.option("--data", type=PATH, help="A table of problems and algorithms: parquet, CSV or JSON.")
+@output_option("The table to write, with --data; - for CSV on standard output.", required=False)
 @output_options
 def command(
     problem: tuple[str, ...],
@@ -42,9 +42,6 @@ def command(
     algorithm is expected to run). Columns n, c, h, k and r must be there; the options and a problem's defaults stand in
     for others, and without a column algorithm the fastest is added.
 
-    Examples: seer predict --gpu v100 n32c256h14k256r3p1;
-    seer predict --bundle BUNDLE --data TABLE.parquet -o OUT.parquet
-
     Examples:
       seer predict --gpu v100 n32c256h14k256r3p1
       seer predict --gpu t4 --data table.parquet -o predicted.parquet
@@ -61,12 +58,10 @@ def command(
         show([whole], as_json=as_json, as_csv=as_csv, whole=whole, table=predicted.table())
         return
     if problem or output is None:
-        raise InputError("--data TABLE needs -o OUT.parquet, and no PROBLEM beside it")
+        raise InputError("--data TABLE needs -o OUT (.parquet, .csv, .json; - prints CSV), and no PROBLEM beside it")
     if as_json or as_csv:
-        raise InputError("--json and --csv go with one PROBLEM; of a table OUT.parquet holds all")
-    if output.suffix.lower() in (".csv", ".tsv", ".json", ".jsonl"):
-        raise InputError(f"{output}: what is written is parquet; name it OUT.parquet")
-    click.echo(_predict_table(data, output, algorithm, options))
+        raise InputError("--json and --csv go with one PROBLEM; a table is written as -o OUT.json or -o OUT.csv")
+    said(output, _predict_table(data, output, algorithm, options))
 
 
 def _predict_table(data: Path, output: Path, algorithm: str | None, options: dict[str, Any]) -> str:
@@ -74,11 +69,11 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: dic
 
     Raises `InputError` where the table lacks sizes or holds a violation, or the options contradict it.
     """
-    from surrogate.dataset.store import read_table, write_parquet
+    from surrogate.dataset.tables import read_table, write_table
     from surrogate.features.errors import InputError
 
     predictor = open_predictor(options)
-    original, metadata = _read_csv(data) if data.suffix.lower() in (".csv", ".tsv") else read_table(data)
+    original, metadata = read_table(data)
     if algorithm is not None and "algorithm" in original:
         raise InputError(f"{data}: the table names its algorithms itself; leave --algorithm out")
     given = {name: value for name, value in settings_of(options).items() if name not in original}
@@ -90,16 +85,5 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: dic
     columns = predicted.to_frame()[sorted(added, key=lambda name: name != "algorithm")]
     columns.index = original.index
     out = original.drop(columns=added, errors="ignore").join(columns)
-    write_parquet(out, output, {"schema": 1, **metadata})
+    write_table(out, output, {"schema": 1, **metadata})
     return f"{output}: {len(out)} rows, {int(columns['in_domain'].sum())} in domain"
-
-
-def _read_csv(path: Path) -> tuple[Any, dict[str, Any]]:
-    import pandas as pd
-
-    from surrogate.features.errors import InputError
-
-    try:
-        return pd.read_csv(path, sep="," if path.suffix.lower() == ".csv" else "\t"), {}
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None

@@ -39,8 +39,6 @@ def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: An
     What --measure found is kept (in the file SEER_CACHE names, else in the user's cache folder) and takes the place
     of predictions from then on, for the same GPU, library version and problem.
 
-    Example: seer select --gpu v100 --workspace-limit 64MiB n32c256h14w14k256r3s3p1u1
-
     Examples:
       seer select --gpu v100 --workspace-limit 64MiB n32c256h14w14k256r3s3p1
       seer select --gpu t4 -- -n 32 -c 256 -H 14 -W 14 -k 256 -y 3 -x 3 -p 1 -q 1

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from surrogate.cli.info import held_out_record
-from surrogate.cli.options import PATH, data_argument, fit_options, output_option, seed_option
+from surrogate.cli.options import FOLDER, PATH, data_argument, fit_options, output_option, seed_option
 from surrogate.features.errors import InputError
 
 
@@ -31,7 +31,7 @@ from surrogate.features.errors import InputError
 )
 @fit_options
 @seed_option
-@output_option("The bundle, a folder.")
+@output_option("The bundle, a folder.", kind=FOLDER)
 def command(
     data: tuple[Path, ...],
     model: str | None,

@@ -7,11 +7,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from surrogate.features.errors import InputError
 
+STDOUT = Path("/dev/stdout")
 TRIES = 100
 """Times that a folder is put in place while other processes replace it, too."""
 
@@ -41,7 +42,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         if is_stream:  # behind what the stream holds already: the shell may have opened a file for appending
             if sys.stdout:
                 sys.stdout.flush()
-            with temporary.open("rb") as content, Path(path).open("ab") as stream:
+            own = nullcontext(sys.stdout.buffer) if path == STDOUT and sys.stdout else Path(path).open("ab")
+            with temporary.open("rb") as content, own as stream:
                 shutil.copyfileobj(content, stream)
         else:
             _keep_mode(temporary)

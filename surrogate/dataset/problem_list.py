@@ -71,7 +71,7 @@ def read_convs(path: str | Path) -> list[Conv]:
 
 def _listed(path: Path) -> Iterator[Listed]:
     if _is_parquet(path):
-        from surrogate.dataset.store import read_table
+        from surrogate.dataset.tables import read_table
 
         frame = read_table(path)[0]
         _require_sizes(frame.columns, str(path))

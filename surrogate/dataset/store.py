@@ -1,7 +1,5 @@
-"""Datasets on disk: parquet with the schema's version and the kind of candidate list in its metadata."""
+"""Datasets: a checked table with its candidate lists, metadata and kernels; reading, writing, merging, describing."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +8,10 @@ import pandas as pd
 
 from surrogate.dataset.checks import Violation, check, normalise
 from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION
-from surrogate.dataset.files import atomic_path
-from surrogate.features.errors import InputError, require_known, require_regular
-from surrogate.features.gpu import Gpu, cpu_device
-
-METADATA_KEY = b"seer_surrogate"
-MAX_BYTES = 64 << 30
-"""Values that a table may declare: beyond it the file is damaged, or too large for one process."""
+from surrogate.dataset.files import STDOUT, atomic_path
+from surrogate.dataset.tables import devices_in, read_table, write_form, write_table
+from surrogate.features.errors import InputError, require_known
+from surrogate.features.gpu import Gpu
 
 
 @dataclass(frozen=True)
@@ -44,86 +39,6 @@ class Dataset:
     def with_frame(self, frame: pd.DataFrame) -> "Dataset":
         """The same dataset over other rows."""
         return replace(self, frame=frame.reset_index(drop=True))
-
-
-def devices_in(metadata: Mapping[str, Any]) -> dict[str, Gpu]:
-    """Devices described in a dataset's metadata, also in that of the parts it was merged from."""
-    found: dict[str, Gpu] = {}
-    for part in metadata.get("parts", []):
-        found |= devices_in(part)
-    for run in metadata.get("runs", []):
-        device = run["device"]
-        if device["library"] == "reference":
-            found[device["gpu"]] = cpu_device(device["gpu"], device["properties"])
-    return found
-
-
-def read_table(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The raw frame of a parquet file and our metadata in it (empty for a foreign file).
-
-    Raises `InputError` for a missing, unreadable, empty or too new file.
-    """
-    path = Path(path)
-    _refuse_text(path)
-    require_regular(path)
-    if not path.is_file():
-        what = "a folder, no file" if path.is_dir() else "no such file"
-        raise InputError(f"{path}: {what}; give a parquet dataset; `seer import` and `seer collect` make some")
-    frame, stored_metadata = _read_parquet(path)
-    if frame.empty:
-        raise InputError(f"{path}: the table has no rows; nothing to work on")
-    stored = stored_metadata.get(METADATA_KEY)
-    return frame, _metadata(stored, path)
-
-
-def _read_parquet(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
-    """The columns and the schema's metadata. Raises `InputError` for a damaged file or one that is no parquet."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with path.open("rb") as raw:  # Arrow refuses names that are no UTF-8
-            file = pq.ParquetFile(raw)
-            declared = file.metadata.num_rows * file.metadata.num_columns * 8
-            if declared > MAX_BYTES:
-                raise InputError(f"{path}: declares {declared:,} bytes; at most {MAX_BYTES:,} are read")
-            table = file.read()
-        names = [name for name in table.column_names if not name.startswith("__index_level_")]
-        if len(set(names)) < len(names):
-            raise InputError(f"{path}: two columns have one name; give each another")
-        return table.select(names).to_pandas(ignore_metadata=True), dict(table.schema.metadata or {})
-    except InputError:
-        raise
-    except (pa.ArrowException, MemoryError, OSError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
-        raise InputError(f"{path}: cannot be read as parquet ({reason}); fetch or write it again") from None
-
-
-def _refuse_text(path: Path) -> None:
-    """Tell the way from the text files that users have, a run's log or a CSV table, to a dataset."""
-    if path.suffix == ".jsonl":
-        raise InputError(f"{path}: a run's log; make it a dataset: `seer data merge {path} -o DATA.parquet`")
-    if path.suffix in (".csv", ".tsv", ".txt", ".json", ".xls", ".xlsx"):
-        raise InputError(
-            f"{path}: a dataset is parquet; `seer import` reads the formats that it knows, and pandas writes"
-            f" any other table: pandas.read_csv('{path.name}').to_parquet('{path.stem}.parquet')"
-        )
-
-
-def _metadata(stored: bytes | None, path: Path) -> dict[str, Any]:
-    if stored is None:
-        return {}
-    try:
-        metadata = json.loads(stored)
-        version = int(metadata["schema"])
-        devices_in(metadata)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise InputError(f"{path}: unreadable metadata; write it again with `seer data merge`") from None
-    if version > SCHEMA_VERSION:
-        raise InputError(
-            f"{path}: written with schema {version}, this release reads up to {SCHEMA_VERSION}; upgrade seer-surrogate"
-        )
-    return metadata
 
 
 def read_dataset(path: str | Path, *, candidates: str | None = None) -> Dataset:
@@ -169,41 +84,26 @@ def write_dataset(
 ) -> None:
     """Write a dataset (and ``NAME.kernels.parquet`` beside it) atomically: whole, or not at all.
 
-    ``metadata`` must be JSON; the schema version and ``candidates`` join it.
+    ``metadata`` must be JSON; the schema version and ``candidates`` join it. What is written as text (see
+    `surrogate.dataset.tables`) keeps the rows and no metadata.
     """
     path = Path(path)
     described = {**(metadata or {}), "schema": SCHEMA_VERSION, "candidates": candidates}
-    if kernels is None or kernels.empty:
-        write_parquet(frame, path, described)
+    if path == STDOUT or kernels is None or kernels.empty:
+        write_table(frame, path, described)
         other = path.with_suffix(".parquet")
         if path == other or not other.exists():  # an older dataset's kernels are not this one's
             kernels_path(path).unlink(missing_ok=True)
         return
     with atomic_path(kernels_path(path)) as beside:
-        _write(kernels, beside, described)
-        write_parquet(frame, path, described)
+        write_form(kernels, beside, described)
+        write_table(frame, path, described)
 
 
 def kernels_path(path: str | Path) -> Path:
     """Where a dataset's kernel table lies: ``NAME.parquet`` → ``NAME.kernels.parquet``."""
     path = Path(path)
     return path.with_name(f"{path.stem}.kernels.parquet")
-
-
-def write_parquet(frame: pd.DataFrame, path: Path, metadata: dict[str, Any]) -> None:
-    """One parquet file with our metadata, by a temporary name in the same folder and a rename."""
-    with atomic_path(path) as temporary:
-        _write(frame, temporary, metadata)
-
-
-def _write(frame: pd.DataFrame, path: Path, metadata: dict[str, Any]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    merged = {**(table.schema.metadata or {}), METADATA_KEY: json.dumps(metadata, sort_keys=True).encode()}
-    with path.open("wb") as file:  # Arrow refuses names that are no UTF-8
-        pq.write_table(table.replace_schema_metadata(merged), file, compression="zstd")
 
 
 def merge(parts: list[Dataset]) -> Dataset:

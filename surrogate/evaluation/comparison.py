@@ -13,7 +13,7 @@ from surrogate.dataset.columns import SETTING_COLUMNS, SIZE_COLUMNS
 from surrogate.dataset.files import staged, write_text
 from surrogate.dataset.problems import groups
 from surrogate.dataset.rows import Rows
-from surrogate.dataset.store import write_parquet
+from surrogate.dataset.tables import write_table
 from surrogate.evaluation.judge import Choice
 from surrogate.evaluation.scorecard import ORACLE, Judged
 from surrogate.models import model_class
@@ -57,8 +57,8 @@ class Comparison:
         The folder is made. Raises `InputError` where it cannot be written.
         """
         with staged(directory) as folder:
-            write_parquet(self.predictions, folder / "predictions.parquet", {"schema": RESULTS_SCHEMA})
-            write_parquet(self.choices, folder / "choices.parquet", {"schema": RESULTS_SCHEMA})
+            write_table(self.predictions, folder / "predictions.parquet", {"schema": RESULTS_SCHEMA})
+            write_table(self.choices, folder / "choices.parquet", {"schema": RESULTS_SCHEMA})
             write_text(folder / "folds.csv", self.folds.to_csv(index=False))
             write_text(folder / "results.json", json.dumps(self.results, indent=1, allow_nan=False))
 

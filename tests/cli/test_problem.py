@@ -109,7 +109,14 @@ def test_what_a_table_cannot_be(seer, trained, tmp_path, change, words, said) ->
     assert not (tmp_path / "o").exists()
 
 
-def test_a_table_of_predictions_is_parquet(seer, tmp_path) -> None:
-    """Not parquet under another name."""
-    found = seer("predict", "--gpu", "v100", "--data", "in.parquet", "-o", str(tmp_path / "out.csv"))
-    assert found.code == 2 and "name it OUT.parquet" in found.err
+def test_a_table_goes_in_and_out_as_text(seer, tmp_path) -> None:
+    """CSV from a file gives CSV, JSON and parquet of the same predictions."""
+    (tmp_path / "in.csv").write_text("n,c,h,k,r\n8,64,28,64,3\n")
+    printed = seer("predict", "--gpu", "v100", "--data", tmp_path / "in.csv", "-o", "-")
+    assert printed.code == 0 and "/dev/stdout" in printed.err
+    for name in ("out.json", "out.parquet"):
+        assert seer("predict", "--gpu", "v100", "--data", tmp_path / "in.csv", "-o", tmp_path / name).code == 0
+    from_json = json.loads((tmp_path / "out.json").read_text())[0]["predicted_us"]
+    from_parquet = pd.read_parquet(tmp_path / "out.parquet")["predicted_us"][0]
+    assert from_json == pytest.approx(from_parquet, rel=1e-9)
+    assert str(from_parquet)[:12] in printed.out

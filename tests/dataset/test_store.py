@@ -12,13 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from surrogate.dataset.columns import SCHEMA_VERSION
-from surrogate.dataset.store import (
-    METADATA_KEY,
-    kernels_path,
-    read_dataset,
-    read_table,
-    write_dataset,
-)
+from surrogate.dataset.store import kernels_path, read_dataset, write_dataset
+from surrogate.dataset.tables import METADATA_KEY, read_table
 from surrogate.features.errors import InputError
 
 Table = Callable[..., pd.DataFrame]
@@ -153,3 +148,19 @@ def test_a_neighbour_s_kernels_stay(tmp_path: Path, table: Table) -> None:
     assert _names(tmp_path) == ["foo", "foo.kernels.parquet", "foo.parquet"]
     write_dataset(table(1), tmp_path / "foo.parquet")
     assert _names(tmp_path) == ["foo", "foo.parquet"]
+
+
+@pytest.mark.parametrize("name", ["data.csv", "data.tsv", "data.json", "data.jsonl"])
+def test_a_dataset_as_text_has_the_same_rows(tmp_path: Path, table: Table, name: str) -> None:
+    frame = table(3)
+    write_dataset(frame, tmp_path / name, candidates="listed")
+    write_dataset(frame, tmp_path / "data.parquet", candidates="listed")
+    as_text = read_dataset(tmp_path / name, candidates="listed").frame
+    pd.testing.assert_frame_equal(as_text, read_dataset(tmp_path / "data.parquet").frame, check_dtype=False)
+
+
+@pytest.mark.parametrize("content", ["{not json", "[1, 2]", '{"n": 1}\n3', "a,b\n1,2,3,4\n5"])
+def test_text_that_is_no_table_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "data.txt"
+    path.write_text(content)
+    _refused(path)
