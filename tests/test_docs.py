@@ -143,9 +143,15 @@ def test_readme_names_every_command() -> None:
     assert set(COMMANDS) <= set(re.findall(r"seer ([a-z]+)", README.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("block", blocks(README, "python"), ids=lambda block: f"line {block.line}")
-def test_python_of_readme_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "block",
+    [block for page in (README, ROOT / "surrogate" / "README.md") for block in blocks(page, "python")],
+    ids=lambda block: f"line {block.line}",
+)
+def test_python_of_the_pages_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    if "import torch" in block.text:
+        pytest.importorskip("torch")
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(compile("\n" * (block.line - 1) + block.text, str(README), "exec"), {"__name__": "__page__"})

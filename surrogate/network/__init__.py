@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from surrogate.network.predict import Predictors, load_predictors
     from surrogate.network.read import read_network
     from surrogate.network.result import LayerTime, NetworkTime
+    from surrogate.network.timed_module import time_module
 
 _HOMES = {
     "Layer": "surrogate.network.network",
@@ -18,7 +19,17 @@ _HOMES = {
     "Predictors": "surrogate.network.predict",
     "load_predictors": "surrogate.network.predict",
     "read_network": "surrogate.network.read",
+    "time_module": "surrogate.network.timed_module",
 }
 
-__all__ = ["Layer", "LayerTime", "Network", "NetworkTime", "Predictors", "load_predictors", "read_network"]
+__all__ = [
+    "Layer",
+    "LayerTime",
+    "Network",
+    "NetworkTime",
+    "Predictors",
+    "load_predictors",
+    "read_network",
+    "time_module",
+]
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

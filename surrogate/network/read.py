@@ -80,6 +80,11 @@ def read_network(
             f"{text}: no such file; give an .onnx or .pt2 file, a table of problems, a language model's config.json,"
             " or module:callable"
         )
+    return with_settings(completed(network, training), math, layout)
+
+
+def completed(network: Network, training: bool) -> Network:
+    """With the memory of a chain where the source tells none, and under ``training`` a whole iteration's layers."""
     from surrogate.network.memory import chained
 
     network = chained(network, training=training)
@@ -87,7 +92,7 @@ def read_network(
         from surrogate.network.training import iteration
 
         network = iteration(network)
-    return with_settings(network, math, layout)
+    return network
 
 
 def read_table_of_problems(

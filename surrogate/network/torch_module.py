@@ -3,6 +3,7 @@
 ``module:callable`` imports the user's own module on purpose, as ``python -m`` would: its code runs.
 """
 
+import copy
 import importlib
 import inspect
 import sys
@@ -40,7 +41,6 @@ def read_module(source: str, *, batch: int | None = None, training: bool = False
     the callable or the module fails.
     """
     try:
-        import torch
         from torch._subclasses.fake_tensor import FakeTensorMode
     except ImportError:
         raise InputError(f"{source}: running a module needs torch; {REMEDY}") from None
@@ -50,12 +50,43 @@ def read_module(source: str, *, batch: int | None = None, training: bool = False
         try:
             with fake:
                 module, inputs = _built(source, build, batch)
-                calls, activation_bytes = recorded_calls(module, inputs, training, dtype)
+                return _network(source, module, inputs, training, dtype, batch)
         except Exception:
             module, inputs = _built(source, build, batch)
             with fake:
                 module._apply(fake.from_tensor)
-                calls, activation_bytes = recorded_calls(module, inputs, training, dtype)
+                return _network(source, module, inputs, training, dtype, batch)
+
+
+def module_network(module: Any, inputs: Any, *, training: bool = False, dtype: str | None = None) -> Network:
+    """What one pass of a live ``module`` over ``inputs`` (a tensor, or a tuple of arguments) calls.
+
+    A copy without memory runs in its place: the module's weights, gradients and mode stay as they are, on whatever
+    device they lie. Raises `InputError` where torch is missing or the module fails.
+    """
+    name = type(module).__name__
+    try:
+        from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+        from torch.nn import Module
+    except ImportError:
+        raise InputError(f"{name}: running a module needs torch; {REMEDY}") from None
+    if not isinstance(module, Module):
+        raise InputError(f"{name} is no torch.nn.Module; give the module and a tuple of its inputs")
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with in_one_line(name):
+        with FakeCopyMode(fake):
+            copied, given = copy.deepcopy((module, inputs if isinstance(inputs, tuple) else (inputs,)))
+        with fake:
+            return _network(name, copied, given, training, dtype, None)
+
+
+def _network(
+    source: str, module: Any, inputs: tuple[Any, ...], training: bool, dtype: str | None, batch: int | None
+) -> Network:
+    """The calls of one pass on fake tensors as layers, with the optimizer's step and what is held in memory."""
+    import torch
+
+    calls, activation_bytes = recorded_calls(module, inputs, training, dtype)
     tally = Tally()
     for call in calls:
         add_call(call, tally, training=training)

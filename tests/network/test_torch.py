@@ -231,3 +231,25 @@ def test_a_fixed_batch_is_not_stretched(tmp_path: Path) -> None:
     assert read_exported(path, batch=2).batch == 2
     with pytest.raises(InputError, match=r"fixed batch of 2, 8 is wanted; export it with a dynamic"):
         read_exported(path, batch=8)
+
+
+def test_a_live_module_is_timed_in_place() -> None:
+    """Its weights, gradients and mode stay; a limit on workspaces holds for every pick."""
+    from surrogate.network import time_module
+
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.Dropout(), torch.nn.Flatten(), torch.nn.Linear(288, 4)
+    )
+    before = {name: weight.clone() for name, weight in module.state_dict().items()}
+    inputs = torch.ones(2, 3, 8, 8)
+    forward = time_module(module, inputs, "t4")
+    assert [layer.name for layer in forward.layers if layer.algorithm] == ["0.convolution"]
+    training = time_module(module, (inputs,), "t4", training=True, workspace_limit=0)
+    assert training.total_us > forward.total_us
+    assert {layer.workspace_bytes for layer in training.layers if layer.algorithm} == {0}
+    assert module.training and all(torch.equal(before[name], w) for name, w in module.state_dict().items())
+    assert all(weight.grad is None and weight.requires_grad for weight in module.parameters())
+    with pytest.raises(InputError, match="Sequential"):
+        time_module(module, torch.ones(2, 5, 8, 8), "t4")
+    with pytest.raises(InputError, match="int"):
+        time_module(3, inputs, "t4")
