@@ -27,7 +27,7 @@ def command(bundle: str, as_json: bool, as_csv: bool) -> None:
 
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it. Errors, slowdowns of the choices and the
     coverage of the 90 % intervals are of shapes that the fit never saw; a row for each family of kernels, then a row
-    for each of its GPUs. --json prints the whole index.
+    for each of its GPUs (of several families in --csv alone). --json prints the whole index.
 
     Examples:
       seer info bundle
@@ -41,7 +41,8 @@ def command(bundle: str, as_json: bool, as_csv: bool) -> None:
         return
     click.echo(Facts(_facts(index["card"])).text(terminal_width() or 80))
     click.echo()
-    show(records, table=Table(records, FORMATS))
+    totals = [record for record in records if record["gpu"] == "all"]
+    show(records, table=Table(totals if len(totals) > 1 else records, FORMATS))
 
 
 def held_out_record(family: str, held: Mapping[str, Any]) -> dict[str, Any]:
