@@ -63,7 +63,7 @@ def test_a_table_counts_as_a_chain(tmp_path: Path) -> None:
 
 SOURCE = """
 import torch
-from surrogate.network.architectures import torch_modules
+from tests.network import torch_modules
 
 torch.backends.mha.set_fastpath_enabled(False)  # one operator would hide what it holds
 

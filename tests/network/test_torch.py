@@ -14,7 +14,7 @@ from surrogate.network.read import read_network
 from surrogate.network.training import iteration
 
 torch = pytest.importorskip("torch")
-MODULES = "surrogate.network.architectures.torch_modules"
+MODULES = "tests.network.torch_modules"
 
 
 def _flops(network) -> int:
