@@ -64,13 +64,6 @@ def _row(rows: list[dict[str, Any]], **where: str) -> dict[str, Any]:
     return found[0]
 
 
-def test_judged_numbers_problems_and_shapes_from_zero(frame: pd.DataFrame) -> None:
-    judged = _judged(frame)
-    assert judged.candidates.count == 3
-    assert judged.problem_row.tolist() == [0, 3, 6] and judged.shape.tolist() == [0, 0, 1]
-    assert judged.rows.stratum[judged.problem_row].tolist() == ["3x3s1", "3x3s1", "grouped"]
-
-
 def test_choices_by_hand(frame: pd.DataFrame) -> None:
     judged = _judged(frame)
     # The model picks Winograd everywhere: slowdowns 4, 4, 1; cuDNN's heuristic GEMM: 1, 2, 2.
@@ -151,12 +144,6 @@ def test_problems_without_a_heuristic_are_not_counted_for_it(frame: pd.DataFrame
     assert _row(rows, model=ORACLE, stratum="all", gpu="TITAN V")["paired_vs_heuristic"] is None
     absent = _row(rows, model=HEURISTIC, stratum="all", gpu="TITAN V")
     assert absent["n"] == 0 and absent["reason"]
-
-
-def test_without_the_column_the_reason_stands(frame: pd.DataFrame) -> None:
-    judged = _judged(frame.drop(columns="heuristic_algorithm"))
-    rows = choice_rows(judged, {HEURISTIC: [pick_by_heuristic(judged)]}, {HEURISTIC: "no column"})
-    assert all(row["n"] == 0 and row["shapes"] == 0 and row["reason"] == "no column" for row in rows)
 
 
 def test_time_rows_by_hand(frame: pd.DataFrame) -> None:
