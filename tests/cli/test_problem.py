@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 
+from surrogate.features.text import read_driver_line
 from surrogate.prediction.shipped import load
 
 LINE = "-n 8 -c 64 -H 28 -W 28 -k 64 -y 3 -x 3 -p 1 -q 1 -u 1 -v 1 -l 1 -j 1 -m conv -g 1 -F 1 -t 1"
@@ -18,6 +19,13 @@ def test_a_line_of_miopen_s_log(seer, trained, words) -> None:
     found = seer("select", "--bundle", trained, "--gpu", "t4", "--json", *words)
     assert found.code == 0, found.err
     assert found.json == seer("select", "--bundle", trained, "--gpu", "t4", "--json", PROBLEM).json
+
+
+def test_what_a_driver_s_line_says_of_type_direction_and_layout() -> None:
+    line = "convfp16 -n 1 -c 8 -F 4 --in_layout NHWC -V 0 -i 10"
+    flags, settings = read_driver_line(line.split())
+    assert flags == ["-n", "1", "-c", "8"]
+    assert settings == {"dtype": "fp16", "direction": "bwd_filter", "layout": "NHWC"}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Files that appear whole or not at all."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,16 @@ def _folder(path: Path) -> dict[str, bytes]:
 
 
 OLD, NEW = {"a": b"old", "below/b": b"old"}, {"a": b"new", "c": b"new"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
+def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write_text(tmp_path / "a.txt", "text")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_folder_holds_just_its_files(tmp_path: Path) -> None:

@@ -91,6 +91,12 @@ def test_what_is_wrong_is_named(refused, tmp_path: Path, content: str | bytes, n
         read_list(_write(tmp_path, content))
 
 
+def test_a_missing_file(tmp_path: Path) -> None:
+    """Said as such."""
+    with pytest.raises(InputError, match="no such file"):
+        read_list(tmp_path / "none")
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused(tmp_path: Path, text: str) -> None:

@@ -71,6 +71,11 @@ def test_a_dataset_that_cannot_be_written_leaves_no_new_kernels(tmp_path: Path, 
     assert _names(tmp_path) == []
 
 
+def test_missing_file(tmp_path: Path) -> None:
+    assert "no such file" in _refused(tmp_path / "a.parquet")
+    assert "a folder, no file" in _refused(tmp_path)
+
+
 def test_a_foreign_file_without_our_metadata_is_taken_as_it_is(tmp_path: Path, table: Table) -> None:
     table(2).to_parquet(tmp_path / "a.parquet")
     assert read_table(tmp_path / "a.parquet")[1] == {}

@@ -43,7 +43,7 @@ def test_known_answers() -> None:
         ({"pad_h": -1}, ("pad_h is -1", "from 0")),
         ({"h": 14.5}, ("h is 14.5", "whole number")),
         ({"h": float("inf")}, ("h is inf", "whole number")),
-        ({"groups": 3}, ("groups 3", "c 256", "k 256", "multiples")),
+        ({"c": 6, "groups": 3}, ("groups 3", "k 256")),
         ({"h": 30, "w": 14, "s": 15}, ("width 15", "padded input's 14")),
         ({"dilation_h": 7}, ("height 15", "dilation")),
         ({"dtype": "fp23"}, ("dtype 'fp23'", "did you mean", "fp32")),

@@ -80,6 +80,14 @@ def test_repetitions_become_one_row(tmp_path: Path) -> None:
     assert "1 benchmark left out" in imported.notes[0]
 
 
+def test_a_file_cut_short_gives_what_it_holds(tmp_path: Path) -> None:
+    path = save(tmp_path, {"name": SECOND.format("GEMM"), **RAN}, {"name": SECOND.format("FFT"), **RAN})
+    path.write_text(path.read_text()[:-60])
+    imported = FORMATS["cudnn-scope"].read([path])
+    assert imported.rows["algorithm"].tolist() == ["GEMM"]
+    assert "cut short" in imported.notes[0]
+
+
 def one(name: str, **changes: Any) -> str:
     """A file of one benchmark."""
     return json.dumps({"benchmarks": [{"name": name, **RAN, **changes}]})

@@ -108,6 +108,11 @@ def test_odd_records_are_counted_and_refused_only_where_none_is_good(tmp_path: P
     assert why in str(refused.value)
 
 
+def test_an_odd_candidate_leaves_the_others_of_its_problem(tmp_path: Path) -> None:
+    rows = FORMATS["miopen"].read([save(tmp_path, FORWARD.replace(":0.5,", ":0,"))]).rows
+    assert rows["solver"].tolist() == ["ConvB"]
+
+
 def test_a_name_that_tells_no_gpu(tmp_path: Path) -> None:
     path = save(tmp_path, FORWARD, name="mine.ufdb.txt")
     with pytest.raises(InputError, match="--gpu"):

@@ -81,6 +81,12 @@ def test_metrics_join_the_trace_launch_by_launch_and_averages_by_name(tmp_path: 
     assert never_launched == (ending == "csv")
 
 
+def test_metrics_of_another_program_are_not_joined(tmp_path: Path) -> None:
+    other = (SAMPLES / "nvprof_metrics.csv").read_text().replace("im2col", "col2im")
+    assert kernels(tmp_path, TRACE, other)["fp32_instructions"].isna().all()
+    assert any("not joined" in note for note in read(tmp_path, TRACE, other).notes)
+
+
 def test_problems_make_dataset_rows(tmp_path: Path) -> None:
     """Two runs of one problem: the median counts, and the main kernel's counters stand beside it."""
     listed = tmp_path / "prof-ops-algo2.txt"
