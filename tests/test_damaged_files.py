@@ -60,18 +60,6 @@ KINETO = {
                   "block": [256, 1, 1], "registers per thread": 32, "shared memory": 4096}},
     ],
 }  # fmt: skip
-_JUDGED = {"model": "roofline", "split": "shape", "stratum": "all", "gpu": "all", "direction": "fwd", "dtype": "fp32",
-           "math": "fma", "n": 10, "shapes": 4}  # fmt: skip
-RESULTS = {
-    "schema": 1, "dataset": {"name": "invented", "rows": 16, "gpus": ["Tesla T4"]}, "seeds": [0], "folds": 4,
-    "choice_rows": [
-        {**_JUDGED, "slowdown_macro": 1.02, "ci_low": 1.01, "ci_high": 1.04, "slowdown_geomean": 1.02,
-         "slowdown_p95": 1.2, "slowdown_max": 2.0, "top1": 0.8, "within_10pct": 0.9, "top2_slowdown": 1.0,
-         "infeasible_picks": 0, "paired_vs_heuristic": [-0.1, -0.05, 0.0]}
-    ],
-    "time_rows": [{**_JUDGED, "population": "all", "algorithm": "all", "median_ape": 0.1, "mape": 0.2,
-                   "p90_ape": 0.5, "rmspe": 0.4, "gmae": 1.1, "spearman": 0.9}],
-}  # fmt: skip
 SETTINGS = {"schema": 1, "model": "linear-terms", "params": {"alpha": 2.0}, "found": {"trials": 3}}
 OVERHEADS = {
     "schema": 1, "overall": {"t1": [5.0, 3]}, "by_name": {"t4": {"cudaLaunchKernel": [4.0, 2]}}, "sources": ["x"],
@@ -111,13 +99,6 @@ def read_profile(path: Path) -> object:
     return profile(read_trace(path))
 
 
-def read_report(path: Path) -> object:
-    from surrogate.report.page import report_page
-    from surrogate.report.results import read_results
-
-    return report_page(read_results(path.parent), {}, {})
-
-
 def imported(name: str, **options: Any) -> Callable[[Path], object]:
     return lambda path: FORMATS[name].read([path], **options)
 
@@ -155,7 +136,6 @@ READERS = (
     text("overheads", called("surrogate.trace.iteration.overheads", "load_overheads"), json.dumps(OVERHEADS)),
     text("trace", read_profile, json.dumps(KINETO)),
     Reader("trace, gz", lambda _: {"t.json.gz": gzip.compress(json.dumps(KINETO).encode(), mtime=0)}, read_profile),
-    text("results.json", read_report, json.dumps(RESULTS), "results.json"),
     Reader("ONNX", onnx_graph, called("surrogate.network.read", "read_network", batch=2), needs="onnx"),
 )  # fmt: skip
 

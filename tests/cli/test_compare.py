@@ -37,7 +37,7 @@ def test_json_and_csv_are_whole(seer, dataset, tmp_path):
     as_json = seer("compare", dataset, "--models", "roofline", "--folds", 2, "--json", "-o", tmp_path / "a").json
     assert as_json["schema"] == 1 and as_json["dataset"]["candidates"] == "all"
     as_csv = seer("compare", dataset, "--models", "roofline", "--folds", 2, "--csv", "-o", tmp_path / "b").out
-    assert as_csv.splitlines()[0].startswith("model,stratum,gpu") or "model" in as_csv.splitlines()[0]
+    assert {"model", "stratum", "gpu", "slowdown_macro"} <= set(as_csv.splitlines()[0].split(","))
     assert len(as_csv.splitlines()) == len(as_json["choice_rows"]) + 1
 
 
@@ -83,11 +83,12 @@ def test_bad_options_say_the_remedy(seer, dataset, tmp_path, words, message):
 
 @pytest.mark.usefixtures("undrawn")
 def test_models_add_up_and_count_once(seer, dataset, tmp_path):
-    words = ["--models", "linear-dims", "--models", "roofline, linear-dims", "--folds", 2, "--json"]
+    words = ["--models", "linear-dims", "--models", "roofline, linear-dims", "--by", "network", "--folds", 2, "--json"]
     result = seer("compare", dataset, *words, "-o", tmp_path / "out")
     assert result.code == 0, result.err
     models = dict.fromkeys(row["model"] for row in result.json["choice_rows"])
     assert list(models) == ["linear-dims", "roofline", "cudnn-heuristic", "oracle"]
+    assert {row["split"] for row in result.json["choice_rows"]} == {"network"}
 
 
 def test_a_place_that_cannot_be_written_is_said_before_the_work(seer, dataset, tmp_path, monkeypatch):

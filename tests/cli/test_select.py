@@ -59,7 +59,7 @@ def test_limits_hold_for_what_was_measured(select, cache) -> None:
     known = TuningCache(cache)
     known.put(T4, CONV, "IMPLICIT_GEMM", Tuning("ok", 1.0, 2**20, False))
     known.put(T4, CONV, "GEMM", Tuning("ok", 2.0, 0, True))
-    assert ranked(select("--json"))[:2] != []
+    assert {("IMPLICIT_GEMM", "measured"), ("GEMM", "measured")} <= set(ranked(select("--json")))
     tight = select("--json", "--workspace-limit", "1000")
     assert ("IMPLICIT_GEMM", "measured") not in ranked(tight) and ("GEMM", "measured") in ranked(tight)
     reasons = {one["algorithm"]: one["reason"] for one in tight.json["excluded"]}

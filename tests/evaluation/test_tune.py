@@ -218,11 +218,11 @@ def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> Non
 @pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
 def test_the_same_command_resumes_and_adds(data: Dataset, tmp_path: Path, form: str) -> None:
     where = {"model": MODEL, "storage": form.format(tmp_path)}
-    first = tune(data, trials=4, **where)
-    assert first.trials == {"complete": 4, "pruned": 0, "running": 0} and first.storage == where["storage"]
-    assert tune(data, trials=4, **where) == first
-    more = tune(data, trials=8, **where)
-    assert sum(more.trials.values()) == 8 and more.value <= first.value
+    first = tune(data, trials=2, **where)
+    assert first.trials == {"complete": 2, "pruned": 0, "running": 0} and first.storage == where["storage"]
+    assert tune(data, trials=2, **where) == first
+    more = tune(data, trials=4, **where)
+    assert sum(more.trials.values()) == 4 and more.value <= first.value
     assert more.stored_value is not None and more.value <= more.stored_value
     assert more.time_loss > 0 and more.settings().params == more.params
 
