@@ -193,6 +193,7 @@ def test_few_pairs_of_a_power_law_gather_on_the_first_experts() -> None:
         ("attention", {"heads": 6, "head_dim": 8, "query_length": 4, "context_length": 2}, "context_length"),
         ("moe", {"tokens": 1, "hidden": 8, "inter": 8, "topk": 9, "experts": 8}, "topk"),
         ("moe", {"tokens": 1, "hidden": 8, "inter": 8, "topk": 2, "experts": 8, "routing": "zipf"}, "zipf"),
+        ("softmax", {"n": 0, "c": 1}, "n is 0"),
         ("softmax", {"n": 1.5, "c": 1}, "n is 1.5"),
         ("softmax", {"n": np.array([1, 0]), "c": 1}, "n is 0 in row 1"),
         ("softmax", {"n": 1, "q": 1}, "n, c, h, w"),
