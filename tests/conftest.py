@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from hypothesis import assume, settings
 from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
 from surrogate.features.problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, ConvColumns
 from surrogate.features.shape import fits
 from surrogate.features.support import unsupported_reason
@@ -88,6 +90,10 @@ class Outcome(NamedTuple):
         """Standard output as JSON."""
         return json.loads(self.out)
 
+    def is_refusal(self, *named: str) -> bool:
+        """Exit status 2, and one line on standard error that names this."""
+        return self.code == 2 and self.err.count("\n") == 1 and all(word in self.err for word in named)
+
 
 @pytest.fixture
 def seer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
@@ -101,6 +107,20 @@ def seer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         return Outcome(int(stop.value.code or 0), *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def refused() -> Callable[..., AbstractContextManager[None]]:
+    """``with refused("n is 0"):`` — what is inside ends in an `InputError` of one line that names this."""
+
+    @contextmanager
+    def check(*named: str) -> Iterator[None]:
+        with pytest.raises(InputError) as caught:
+            yield
+        line = str(caught.value)
+        assert "\n" not in line and all(word in line for word in named), line
+
+    return check
 
 
 @pytest.fixture(scope="session")

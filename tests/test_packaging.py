@@ -96,23 +96,9 @@ def test_what_is_shipped_is_small_and_names_no_machine() -> None:
     kept = [path for path in files if "__pycache__" not in path.parts]
     assert {"py.typed"} <= {path.name for path in (ROOT / "features").iterdir()}
     assert sum(path.stat().st_size for path in kept) < 2 * MOST_WHEEL_BYTES  # a wheel is packed
-    suffixes = {
-        ".py",
-        ".toml",
-        ".json",
-        ".parquet",
-        ".ubj",
-        ".npy",
-        ".md",
-        ".css",
-        ".typed",
-        ".cu",
-        ".html",
-        ".j2",
-        ".npz",
-        ".in",
-    }
-    assert {path.suffix for path in kept if path.suffix} <= suffixes | {""}
+    data = {".toml", ".json", ".parquet", ".ubj", ".npy", ".npz"}
+    pages = {".md", ".css", ".html", ".j2"}
+    assert {path.suffix for path in kept if path.suffix} <= data | pages | {".py", ".typed", ".cu", ".in"}
     texts = (path for path in kept if path.suffix in (".py", ".toml", ".json", ".md"))
     homes = [str(ROOT) + os.sep, str(Path.home()) + os.sep]
     for path in texts:
@@ -122,14 +108,8 @@ def test_what_is_shipped_is_small_and_names_no_machine() -> None:
 
 def _run(*words: str | Path, cwd: Path, **environment: str) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SEER_"))}
-    done = subprocess.run(
-        list(map(str, words)),
-        cwd=cwd,
-        env={**clean, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    how = {"cwd": cwd, "env": {**clean, **environment}, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run(list(map(str, words)), **how)
     assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     return done.stdout
 
@@ -184,21 +164,13 @@ def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
     (empty / "features.py").write_text("raise RuntimeError('the user\\'s own module')")
     venv.create(place, with_pip=True)
     python = place / ("Scripts" if os.name == "nt" else "bin") / "python"
-    done = subprocess.run(
-        [str(python), "-m", "pip", "install", "--quiet", str(wheel)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    install = [str(python), "-m", "pip", "install", "--quiet", str(wheel)]
+    done = subprocess.run(install, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"pip installs nothing here: {done.stderr.strip()[-300:]}")
     seer = python.with_name("seer")
-    where = _run(
-        python,
-        "-c",
-        "import surrogate; surrogate.Conv; print(surrogate.__file__, surrogate.__version__)",
-        cwd=empty,
-    )
+    code = "import surrogate; surrogate.Conv; print(surrogate.__file__, surrogate.__version__)"
+    where = _run(python, "-c", code, cwd=empty)
     assert str(place) in where and PROJECT["version"] in where
     assert PROJECT["version"] in _run(seer, "--version", cwd=empty)
     assert "WINOGRAD" in _run(seer, "select", "--gpu", "v100", "n32c256h14w14k256r3s3p1", cwd=empty)

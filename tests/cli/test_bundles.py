@@ -54,13 +54,6 @@ def test_evaluate_and_info_tell_coverage_and_widths_for_each_gpu(seer, bundle, d
     assert " t4 " in seer("info", bundle).out
 
 
-def test_info_shows_the_card(seer, bundle):
-    card = seer("info", bundle, "--json").json
-    assert card["parts"]["conv"]["model"] == "linear-terms"
-    assert card["card"]["data"]["gpus"] == ["Tesla T4", "Tesla V100-SXM2-16GB"]
-    assert "median_ape" in seer("info", bundle).out
-
-
 def test_training_again_replaces_the_bundle(seer, dataset, bundle):
     assert seer("train", dataset, "--model", "linear-dims", "-o", bundle).code == 0
     assert seer("info", bundle, "--json").json["parts"]["conv"]["model"] == "linear-dims"

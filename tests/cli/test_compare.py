@@ -14,25 +14,15 @@ def undrawn(monkeypatch):
     monkeypatch.setattr("surrogate.report.figures.draw", lambda *run: ({}, {"slowdowns": "left out"}))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_compare_writes_results_tables_and_report(seer, dataset, tmp_path):
     out = tmp_path / "out"
     result = seer("compare", dataset, "--models", MODELS, "--folds", 4, "-o", out)
     assert result.code == 0, result.err
-    for name in (
-        "results.json",
-        "predictions.parquet",
-        "choices.parquet",
-        "folds.csv",
-        "report.html",
-        "time_rows.csv",
-    ):
-        assert (out / name).is_file(), name
+    written = {"results.json", "predictions.parquet", "choices.parquet", "folds.csv", "report.html", "time_rows.csv"}
+    assert written <= {path.name for path in out.iterdir()}
     results = json.loads((out / "results.json").read_text())
-    assert {row["model"] for row in results["choice_rows"]} == {
-        *MODELS.split(","),
-        "cudnn-heuristic",
-        "oracle",
-    }
+    assert {row["model"] for row in results["choice_rows"]} == {*MODELS.split(","), "cudnn-heuristic", "oracle"}
     oracle = [row for row in results["choice_rows"] if row["model"] == "oracle"]
     assert all(row["slowdown_macro"] == 1.0 for row in oracle)
     assert "linear-terms" in result.out and str(out / "report.html") in result.out
@@ -43,49 +33,18 @@ def test_compare_writes_results_tables_and_report(seer, dataset, tmp_path):
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("by", ["shape", "network", "gpu", "random"])
-def test_every_split_runs(seer, dataset, tmp_path, by):
-    result = seer(
-        "compare",
-        dataset,
-        "--models",
-        "linear-terms",
-        "--by",
-        by,
-        "--folds",
-        2,
-        "--json",
-        "-o",
-        tmp_path / "o",
-    )
-    assert result.code == 0, result.err
-    assert {row["split"] for row in result.json["choice_rows"]} == {by}
-
-
-@pytest.mark.usefixtures("undrawn")
 def test_json_and_csv_are_whole(seer, dataset, tmp_path):
     as_json = seer("compare", dataset, "--models", "roofline", "--folds", 2, "--json", "-o", tmp_path / "a").json
     assert as_json["schema"] == 1 and as_json["dataset"]["candidates"] == "all"
     as_csv = seer("compare", dataset, "--models", "roofline", "--folds", 2, "--csv", "-o", tmp_path / "b").out
-    assert as_csv.splitlines()[0].startswith("model,stratum,gpu") or "model" in as_csv.splitlines()[0]
+    assert {"model", "stratum", "gpu", "slowdown_macro"} <= set(as_csv.splitlines()[0].split(","))
     assert len(as_csv.splitlines()) == len(as_json["choice_rows"]) + 1
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_where_filters_and_is_recorded(seer, dataset, tmp_path):
-    result = seer(
-        "compare",
-        dataset,
-        "--models",
-        "roofline",
-        "--folds",
-        2,
-        "--where",
-        "gpu=Tesla T4",
-        "--json",
-        "-o",
-        tmp_path / "o",
-    )
+    words = ["--models", "roofline", "--folds", 2, "--where", "gpu=Tesla T4", "--json", "-o", tmp_path / "o"]
+    result = seer("compare", dataset, *words)
     assert result.json["dataset"]["gpus"] == ["Tesla T4"]
     assert result.json["dataset"]["where"] == ["gpu=Tesla T4"]
 
@@ -96,25 +55,14 @@ def test_where_filters_and_is_recorded(seer, dataset, tmp_path):
         (lambda f: f.drop(columns="time_us"), "column time_us missing"),
         (lambda f: f.assign(c=-f.c), "c is -16; it must be between 1"),
         (lambda f: f.assign(gpu=f.gpu + "-0x"), "is unknown"),
-        (lambda f: f.assign(r=99), "the filter (dilation included) exceeds the padded input"),
-        (lambda f: f.assign(h=0.5), "h is 0.5; a whole number is needed"),
-        (lambda f: f.iloc[:0], "no rows"),
     ],
 )
 def test_bad_tables_end_in_one_clear_line(seer, table, tmp_path, change, message):
     path, out = tmp_path / "bad.parquet", tmp_path / "out"
     change(table).to_parquet(path)
     result = seer("compare", path, "--models", "roofline", "-o", out)
-    assert result.code == 2
-    assert message in result.err and result.err.count("\n") == 1 and "Traceback" not in result.err
+    assert result.is_refusal(message), result.err
     assert not out.exists()
-
-
-def test_unreadable_and_missing_files(seer, tmp_path):
-    (tmp_path / "no.parquet").write_bytes(b"not parquet")
-    assert "cannot be read as parquet" in seer("compare", tmp_path / "no.parquet").err
-    missing = seer("compare", tmp_path / "nowhere.parquet")
-    assert missing.code == 2 and "no such file" in missing.err
 
 
 @pytest.mark.parametrize(
@@ -124,32 +72,30 @@ def test_unreadable_and_missing_files(seer, tmp_path):
         (["--where", "gpus=T4"], "did you mean gpu"),
         (["--where", "gpu"], "write COLUMN=VALUE"),
         (["--where", "gpu=none"], "leaves no rows"),
-        (["--candidate", "solver"], "needs a `solver` column"),
-        (["--folds", "1"], "2"),
         (["--models", "roofline,,linear-dims"], "model '' is unknown"),
-        (["--models", ""], "model '' is unknown"),
     ],
 )
 def test_bad_options_say_the_remedy(seer, dataset, tmp_path, words, message):
     result = seer("compare", dataset, *words, "-o", tmp_path / "out")
-    assert result.code == 2 and message in result.err
+    assert result.is_refusal(message), result.err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_models_add_up_and_count_once(seer, dataset, tmp_path):
-    words = ["--models", "linear-dims", "--models", "roofline, linear-dims", "--folds", 2, "--json"]
+    words = ["--models", "linear-dims", "--models", "roofline, linear-dims", "--by", "network", "--folds", 2, "--json"]
     result = seer("compare", dataset, *words, "-o", tmp_path / "out")
     assert result.code == 0, result.err
     models = dict.fromkeys(row["model"] for row in result.json["choice_rows"])
     assert list(models) == ["linear-dims", "roofline", "cudnn-heuristic", "oracle"]
+    assert {row["split"] for row in result.json["choice_rows"]} == {"network"}
 
 
 def test_a_place_that_cannot_be_written_is_said_before_the_work(seer, dataset, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
     monkeypatch.setattr("surrogate.evaluation.compare.compare", lambda *parts, **options: pytest.fail("it began"))
     result = seer("compare", dataset, "--models", "roofline", "-o", tmp_path / "file")
-    assert result.code == 2 and "is a file; a folder is needed" in result.err and result.err.count("\n") == 1
+    assert result.is_refusal("is a file; a folder is needed"), result.err
     assert (tmp_path / "file").read_text() == "mine"
 
 

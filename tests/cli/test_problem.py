@@ -33,9 +33,7 @@ def test_what_a_driver_s_line_says_of_type_direction_and_layout() -> None:
     [
         (["MIOpenDriver", "pool", "-n", "1"], "no convolution"),
         (["conv", "-n", "1", "-F", "3"], "several directions"),
-        (["conv", "-n", "1", "-m", "trans"], "only convolutions"),
         (["conv", "-n"], "without a value"),
-        (["conv", "-n", "1", "-_", "3"], "'-_' in problem"),
         ([PROBLEM, PROBLEM], "2 words came as PROBLEM"),
         ([""], "not readable"),
         ([PROBLEM, "--bundle", ""], "no bundle there"),
@@ -43,7 +41,7 @@ def test_what_a_driver_s_line_says_of_type_direction_and_layout() -> None:
 )
 def test_wrong_problems_are_one_line(seer, words, said) -> None:
     result = seer("select", "--gpu", "t4", *words)
-    assert result.code == 2 and said in result.err and result.err.count("\n") == 1
+    assert result.is_refusal(said), result.err
 
 
 def test_capitals_do_not_matter(seer, trained) -> None:
@@ -61,9 +59,9 @@ def test_a_gpu_s_name_stands_for_the_bundle_that_ships(seer, tmp_path) -> None:
     assert json.loads(out.read_text())["gpu"] == "t4"
     assert "Tesla T4" in seer("info", "t4", "--json").json["card"]["data"]["gpus"]
     unknown = seer("info", "t5")
-    assert unknown.code == 2 and "no bundle there" in unknown.err and "unknown" in unknown.err
+    assert unknown.is_refusal("no bundle there", "unknown"), unknown.err
     empty = seer("export", "t4", "--problems", tmp_path / "p.txt", "--as", "json", "--workspace-limit", "", "-o", out)
-    assert empty.code == 2 and "not readable" in empty.err
+    assert empty.is_refusal("not readable"), empty.err
 
 
 def predicted(seer, tmp_path, trained, frame: pd.DataFrame, *words: str) -> pd.DataFrame:
@@ -92,11 +90,9 @@ def test_a_table_of_sizes_alone(seer, trained, tmp_path) -> None:
     ("change", "words", "said"),
     [
         ({"algorithm": "GEMM"}, ["--gpu", "t4", "--algorithm", "FFT"], "leave --algorithm out"),
-        ({}, ["--gpu", "t4", "--json"], "--json and --csv go with one PROBLEM"),
         ({}, [], "column `gpu`"),
         ({"k": None}, ["--gpu", "t4"], "column k"),
         ({"n": -1}, ["--gpu", "t4", "--algorithm", "GEMM"], "n is -1"),
-        ({"n": 0}, ["--gpu", "t4"], "n is 0"),
     ],
 )  # fmt: skip
 def test_what_a_table_cannot_be(seer, trained, tmp_path, change, words, said) -> None:
@@ -105,7 +101,7 @@ def test_what_a_table_cannot_be(seer, trained, tmp_path, change, words, said) ->
     frame = frame.drop(columns=[k for k, v in change.items() if v is None])
     frame.to_parquet(tmp_path / "in.parquet")
     result = seer("predict", "--bundle", trained, *words, "--data", tmp_path / "in.parquet", "-o", tmp_path / "o")
-    assert result.code == 2 and said in result.err and result.err.count("\n") == 1
+    assert result.is_refusal(said), result.err
     assert not (tmp_path / "o").exists()
 
 

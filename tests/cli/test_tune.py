@@ -34,21 +34,18 @@ def test_csv_has_a_row_per_setting(seer, dataset, tmp_path):
         (["--model", "boosted-term"], "did you mean boosted-terms"),
         (["--model", "roofline"], "has no settings to tune"),
         (["--trials", "0"], "0"),
-        (["--timeout", "0"], "0"),
-        (["--candidate", "solver"], "needs a `solver` column"),
     ],
 )
 def test_bad_options_end_in_one_line(seer, dataset, tmp_path, monkeypatch, words, said):
     monkeypatch.chdir(tmp_path)
     result = seer("tune", dataset, "--trials", 1, *words)
-    assert result.code == 2 and said in result.err and "Traceback" not in result.err
+    assert result.is_refusal(said), result.err
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         ("{", "no JSON"),
-        ("[]", "needs `model` and `params`"),
         ('{"model": "linear-terms"}', "needs `model` and `params`"),
         ('{"schema": 99, "model": "linear-terms", "params": {}}', "reads up to 1; upgrade"),
         ('{"model": "linear-term", "params": {}}', "did you mean linear-terms"),
@@ -56,19 +53,14 @@ def test_bad_options_end_in_one_line(seer, dataset, tmp_path, monkeypatch, words
             '{"model": "linear-terms", "params": {"alfa": 1}}',
             "has no setting 'alfa'; it has alpha; did you mean alpha",
         ),
-        (
-            '{"model": "linear-terms", "params": {"alpha": "x"}}',
-            "alpha is 'x'; linear-terms needs a value like 1.0",
-        ),
         ('{"model": "boosted-terms", "params": {"rounds": 1.5}}', "rounds is 1.5"),
-        ('{"model": "boosted-terms", "params": {"rounds": true}}', "rounds is True"),
     ],
 )
 def test_settings_files_that_cannot_be_used(seer, dataset, tmp_path, content, said):
     path = tmp_path / "p.json"
     path.write_text(content)
     result = seer("train", dataset, "--params", path, "-o", tmp_path / "b")
-    assert result.code == 2 and said in result.err and result.err.count("\n") == 1
+    assert result.is_refusal(said), result.err
 
 
 def test_params_against_other_options(seer, dataset, tmp_path):

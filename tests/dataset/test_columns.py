@@ -1,9 +1,6 @@
 """The declared columns are those that the code reads and writes."""
 
-import pytest
-
-from surrogate.dataset.columns import COLUMNS, TABLES, columns, names
-from surrogate.features.errors import InputError
+from surrogate.dataset.columns import COLUMNS, TABLES, names
 from surrogate.features.families import FAMILIES
 
 
@@ -17,20 +14,7 @@ def test_every_column_is_declared_once_and_explained() -> None:
         assert column.meaning and column.meaning[-1] not in ".;," and "\n" not in column.meaning
 
 
-def test_units_are_in_the_names() -> None:
-    units = {"_us": "µs", "_bytes": "bytes", "_mhz": "MHz", "_pct": "%"}
-    for column in COLUMNS:
-        for ending, unit in units.items():
-            if column.name.endswith(ending):
-                assert column.unit == unit, column
-
-
 def test_every_family_has_its_columns() -> None:
     declared = set(names("dataset"))
     for family in FAMILIES.values():
         assert {*family.row_key, "family", "solver"} <= declared
-
-
-def test_an_unknown_table_names_the_known() -> None:
-    with pytest.raises(InputError, match="kernels"):
-        columns("kernel")

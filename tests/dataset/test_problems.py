@@ -28,22 +28,7 @@ def test_a_problem_is_device_settings_and_sizes_a_shape_is_sizes_without_batch(t
     assert problem_codes(frame, CONV)[0] == shape_codes(frame, CONV)[0] == 0
 
 
-def test_codes_do_not_depend_on_the_values_of_other_rows(table: Table) -> None:
-    frame = table(4)
-    half = frame.iloc[: len(frame) // 2]
-    assert shape_codes(half, CONV).tolist() == shape_codes(frame, CONV)[: len(half)].tolist()
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("7.6.4", (7, 6, 4)),
-        ("find-db v2", (2,)),
-        ("7.x(2018-07/08)", (7,)),
-        ("v10.1", (10, 1)),
-        ("unknown", (0,)),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [("7.6.4", (7, 6, 4)), ("find-db v2", (2,)), ("unknown", (0,))])
 def test_version_numbers(text: str, expected: tuple[int, ...]) -> None:
     assert version_number(text) == expected
 
@@ -78,12 +63,6 @@ def test_fewer_than_two_ok_candidates_are_no_choice(table: Table) -> None:
     frame.loc[:2, "status"] = "failed"  # of the first problem one candidate stays
     for kind in ("all", "listed"):
         assert judged_rows(frame, CONV, kind).tolist() == [False] * 4 + [True] * 4
-
-
-def test_older_versions_of_a_problem_are_not_judged(table: Table) -> None:
-    frame = pd.concat([table(1, version="7.5"), table(1, version="7.6")], ignore_index=True)
-    judged = judged_rows(frame, CONV, "all")
-    assert set(frame["library_version"][judged]) == {"7.6"}
 
 
 def test_fastest_solver_per_algorithm(table: Table) -> None:

@@ -61,22 +61,8 @@ def test_a_table_to_predict(table: Table) -> None:
     assert not rows.ok.any() and np.isnan(rows.time_us).all() and np.isfinite(rows.features).all()
 
 
-def test_narrow_integers_make_the_same_rows(table: Table) -> None:
-    frame = table(4)
-    narrow = frame.astype({name: "int8" for name in SIZE_COLUMNS if frame[name].max() < 128})
-    wide, small = rows_of(normalise(frame, "test")), rows_of(normalise(narrow, "test"))
-    assert (wide.features == small.features).all() and (wide.roofline_us == small.roofline_us).all()
-
-
 def test_several_families_are_taken_apart(table: Table) -> None:
-    softmax = {
-        "gpu": "v100",
-        "library": "torch",
-        "library_version": "2",
-        "operator": "softmax",
-        "n": 8,
-        "c": 64,
-    }
+    softmax = {"gpu": "v100", "library": "torch", "library_version": "2", "operator": "softmax", "n": 8, "c": 64}
     frame = pd.concat([table(1), pd.DataFrame([{**softmax, "status": "ok", "time_us": 9.0}])], ignore_index=True)
     frame = normalise(
         frame.fillna(dict.fromkeys(SIZE_COLUMNS, 0)).assign(family=["conv"] * (len(frame) - 1) + ["rowwise"]),
@@ -89,8 +75,3 @@ def test_several_families_are_taken_apart(table: Table) -> None:
     positions, rows = parts[FAMILIES["rowwise"]]
     assert positions.tolist() == [len(frame) - 1] and rows.candidate.tolist() == ["torch|softmax||default"]
     assert len(parts[CONV][1]) == len(frame) - 1
-
-
-def test_an_unknown_gpu_is_named(table: Table) -> None:
-    with pytest.raises(InputError, match="Tesla T5"):
-        rows_of(normalise(table(1).assign(gpu="Tesla T5"), "test"))

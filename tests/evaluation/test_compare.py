@@ -14,7 +14,6 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import SPLITS
 from surrogate.dataset.store import Dataset, merge, write_dataset
 from surrogate.evaluation.compare import compare
-from surrogate.evaluation.comparison import Comparison
 from surrogate.features.errors import InputError
 from surrogate.models import MODELS
 from surrogate.models.base import TimeModel
@@ -173,13 +172,8 @@ def test_choices_and_predictions_agree_with_the_table(table: Table) -> None:
     assert (shown[shown["model"] == "roofline"]["predicted_us"] > 0).all()
 
 
-def test_a_comparison_repeats_exactly(table: Table) -> None:
-    first, second = (compare(_data(table(8)), folds_count=3, models=CHEAP).results for _ in range(2))
-    assert first == second
-
-
 def test_terms_beat_the_constant_choice_on_a_table_that_follows_them(table: Table) -> None:
-    result = compare(_data(table(24, noise=0.02)), folds_count=4, models=["boosted-terms", "always-best-single"])
+    result = compare(_data(table(24, noise=0.02)), folds_count=2, models=["boosted-terms", "always-best-single"])
     rows = result.results["choice_rows"]
     learned, constant = (_row(rows, model=name)["slowdown_macro"] for name in ("boosted-terms", "always-best-single"))
     assert learned < constant
@@ -196,10 +190,7 @@ def test_only_the_newest_version_of_a_problem_is_judged_and_older_ones_train(
     result = compare(_data(frame), folds_count=2, models=["memory"])
     assert _row(result.results["choice_rows"], model="oracle")["n"] == 4 * 2 * 2
     for train, test in memory.rounds:
-        assert set(test["library_version"]) == {"7.6.0"} and set(train["library_version"]) == {
-            "7.5.0",
-            "7.6.0",
-        }
+        assert set(test["library_version"]) == {"7.6.0"} and set(train["library_version"]) == {"7.5.0", "7.6.0"}
 
 
 def test_solvers_as_candidates(table: Table) -> None:
@@ -222,19 +213,11 @@ def test_a_table_without_a_heuristic_says_so(table: Table) -> None:
     assert _row(result.results["choice_rows"], model="roofline")["paired_vs_heuristic"] is None
 
 
-def test_tuning_runs_inside_every_fold(table: Table) -> None:
-    result = compare(_data(table(6)), folds_count=2, models=["linear-dims"], tune="light")
-    assert result.results["settings"]["linear-dims"]["alpha"] > 0
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"models": ["rooflin"]}, "model 'rooflin' is unknown"),
-        ({"tune": "hard"}, "tune 'hard' is unknown; known: none, light, full"),
-        ({"by": "batch"}, "split 'batch' is unknown"),
         ({"folds_count": 1}, "at least 2"),
-        ({"candidate": "kernel"}, "candidate 'kernel' is unknown"),
         ({"candidate": "solver"}, "needs a `solver` column"),
     ],
 )
@@ -259,19 +242,6 @@ def test_tables_that_cannot_be_judged(table: Table) -> None:
         compare(_data(censored), models=["roofline"])
     with pytest.raises(InputError, match="shape"):
         compare(_data(table(1)), models=["roofline"])
-
-
-def test_a_folder_that_cannot_be_made(table: Table, tmp_path: Path) -> None:
-    result: Comparison = compare(_data(table(4)), folds_count=2, models=["roofline"])
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"):
-        result.write(tmp_path / "file" / "out")
-    assert len(result.to_frame()) == len(result.results["choice_rows"])
-
-
-def test_a_model_named_twice_is_compared_once(table: Table) -> None:
-    result = compare(_data(table(4)), folds_count=2, models=["roofline", "roofline"])
-    assert len(result.predictions) == len(result.predictions.drop_duplicates())
 
 
 PRODUCT = {
@@ -325,30 +295,30 @@ def test_a_table_or_a_path_is_as_good_as_a_dataset(table: Table, tmp_path: Path)
     write_dataset(normalise(frame, "test"), tmp_path / "d.parquet")
     rows = [
         compare(data, folds_count=2, models=["roofline"]).results["choice_rows"]
-        for data in (frame, tmp_path / "d.parquet", str(tmp_path / "d.parquet"), _data(frame))
+        for data in (frame, str(tmp_path / "d.parquet"), _data(frame))
     ]
-    assert rows[0] == rows[1] == rows[2] == rows[3]
+    assert rows[0] == rows[1] == rows[2]
 
 
 def test_an_interrupted_comparison_goes_on_where_it_stopped(
     table: Table, memory: type[Memory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, options = _data(table(8)), {"by": "random", "folds_count": 8, "models": ["memory", "roofline"]}
+    data, options = _data(table(8)), {"by": "random", "folds_count": 4, "models": ["memory", "roofline"]}
     whole = compare(data, **options)
     memory.rounds.clear()
 
     def stop(done: int, total: int, text: str) -> None:
-        if done == 5:
+        if done == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         compare(data, **options, progress=stop, keep=tmp_path / "fits")
-    assert 0 < len(memory.rounds) < 8
+    assert 0 < len(memory.rounds) < 4
     resumed = compare(data, **options, keep=tmp_path / "fits")
-    assert len(memory.rounds) == 8 and resumed.results == whole.results
+    assert len(memory.rounds) == 4 and resumed.results == whole.results
     pd.testing.assert_frame_equal(resumed.predictions, whole.predictions)
     compare(_data(table(8, seed=1)), **options, keep=tmp_path / "fits")
-    assert len(memory.rounds) == 16  # other measurements are another comparison
+    assert len(memory.rounds) == 8  # other measurements are another comparison
     for file in (tmp_path / "fits").rglob("*.json"):
         file.write_text("{")
     assert compare(data, **options, keep=tmp_path / "fits").results == whole.results

@@ -34,11 +34,6 @@ def test_coverage_is_counted_by_gpu_and_its_interval_by_shape(table) -> None:
     assert xp["interval_factor"] == pytest.approx(np.exp(0.2))
 
 
-def test_nothing_known_is_no_record(table) -> None:
-    frame = table(2)
-    assert coverage_rows(_rows(frame), np.full(len(frame), np.nan), np.ones(len(frame))) == []
-
-
 @pytest.mark.slow
 def test_intervals_hold_on_measured_shapes_that_training_never_saw(measurements: Path) -> None:
     """300 shapes of MI210 train, 300 others judge: 90 % of them inside, give or take what 300 shapes allow."""

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.evaluation.judge import (
@@ -35,8 +35,6 @@ def test_time_errors_by_hand() -> None:
 def test_spearman_by_hand() -> None:
     # Ranks 1 2 3 4 5 and 2 1 4 3 5: 1 − 6·4/(5·24) = 0.8.
     assert time_errors(np.array([2.0, 1, 4, 3, 5]), np.array([1.0, 2, 3, 4, 5])).spearman == pytest.approx(0.8)
-    assert time_errors(np.array([1.0, 10, 100]), np.array([3.0, 4, 5])).spearman == pytest.approx(1)
-    assert time_errors(np.array([3.0, 2, 1]), np.array([3.0, 4, 5])).spearman == pytest.approx(-1)
     # Ties share their mean rank: 1.5 1.5 3 against 1 2 3 is √3/2.
     assert time_errors(np.array([1.0, 1, 2]), np.array([1.0, 2, 3])).spearman == pytest.approx(math.sqrt(3) / 2)
 
@@ -61,13 +59,6 @@ THREE = Candidates(PROBLEM, TIME, OK, np.array([0, 1, 2, 0, 1, 0, 1]))
 ANY = np.ones(7, dtype=bool)
 
 
-def test_best_and_worst() -> None:
-    assert THREE.count == 3
-    assert THREE.best_us().tolist() == [10, 5, 8]
-    assert THREE.worst_us().tolist() == [40, 6, 8]
-    assert Candidates(*(np.array([]) for _ in range(4))).count == 0
-
-
 def test_picks_by_hand() -> None:
     choice = choose(THREE, np.array([3.0, 1, 2, 1, 2, 1, 9]), ANY)
     assert choice.row.tolist() == [1, 3, 5]
@@ -82,14 +73,6 @@ def test_ties_go_to_the_lowest_order() -> None:
     assert choose(THREE, score, ANY).row.tolist() == [0, 3, 5]
     turned = Candidates(PROBLEM, TIME, OK, np.array([2, 1, 0, 1, 0, 1, 0]))
     assert choose(turned, score, ANY).row.tolist() == [2, 4, 6]
-
-
-def test_rows_of_a_problem_need_not_stand_together() -> None:
-    order = np.array([6, 2, 4, 0, 5, 1, 3])
-    mixed = Candidates(PROBLEM[order], TIME[order], OK[order], THREE.order[order])
-    score = np.array([3.0, 1, 2, 1, 2, 1, 9])
-    choice = choose(mixed, score[order], ANY)
-    assert order[choice.row].tolist() == [1, 3, 5]
 
 
 def test_known_picks() -> None:
@@ -130,13 +113,6 @@ def test_choices_against_a_plain_loop(made: tuple[Candidates, np.ndarray, np.nda
         assert 1 <= choice.top2_slowdown[problem] <= choice.slowdown[problem]
 
 
-def test_bootstrap_draws_have_the_right_size_and_repeat() -> None:
-    weights = resample_weights(7, 50, seed=1)
-    assert weights.shape == (50, 7) and (weights.sum(axis=1) == 7).all()
-    assert (weights == resample_weights(7, 50, seed=1)).all()
-    assert (weights != resample_weights(7, 50, seed=2)).any()
-
-
 def test_macro_and_pooled_by_hand() -> None:
     # Shape 0 has problems 1, 2, 3 (mean 2), shape 1 has 8: macro (2 + 8)/2, pooled 14/4.
     values, shape = np.array([1.0, 2.0, 3.0, 8.0]), np.array([0, 0, 0, 1])
@@ -146,29 +122,3 @@ def test_macro_and_pooled_by_hand() -> None:
     assert (macro.mid, pooled.mid) == (5.0, 3.5)
     # Draws of two shapes: (0, 0), (0, 1), (1, 1): macro 2, 5, 8 and pooled 2, 3.5, 8 are the only values.
     assert (macro.low, macro.high) == (pooled.low, pooled.high) == (2.0, 8.0)
-
-
-def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
-    random = np.random.default_rng(0)
-    covered = 0
-    for _ in range(200):
-        effect = random.normal(0.3, 0.1, size=40)  # of shapes; problems of one shape hang together
-        shape = np.repeat(np.arange(40), 5)
-        values = effect[shape] + random.normal(0, 0.02, size=200)
-        interval = shape_interval(values, shape, resample_weights(40, 300, seed=1), macro=True)
-        covered += interval.low <= 0.3 <= interval.high
-    assert 0.88 <= covered / 200 <= 0.99
-
-
-@settings(max_examples=30)
-@given(st.lists(st.tuples(st.integers(0, 5), st.floats(-5, 5)), min_size=1, max_size=30))
-def test_the_estimate_lies_within_the_values_and_the_interval_is_ordered(
-    pairs: list[tuple[int, float]],
-) -> None:
-    shape = np.unique([s for s, _ in pairs], return_inverse=True)[1]
-    values = np.array([v for _, v in pairs])
-    weights = resample_weights(int(shape.max()) + 1, 100, seed=3)
-    for macro in (True, False):
-        one = shape_interval(values, shape, weights, macro=macro)
-        assert values.min() - 1e-9 <= one.low <= one.high <= values.max() + 1e-9
-        assert values.min() - 1e-9 <= one.mid <= values.max() + 1e-9

@@ -4,10 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,11 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from surrogate.cli.process import ending_signals
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.store import Dataset, write_dataset
-from surrogate.evaluation import storage as storages
 from surrogate.evaluation.inner_folds import INNER_FOLDS, OBJECTIVES, TIME_WEIGHT, InnerFolds
 from surrogate.evaluation.storage import open_storage
 from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, search, stored_settings, tune, tuned
@@ -164,30 +160,6 @@ def test_where_nothing_can_be_chosen_times_alone_count(table: Table) -> None:
         search(LinearTerms, one, 2, 0, objective="speed")
 
 
-def test_problems_a_model_does_not_apply_to_cost_the_slowest_candidate(rows: Rows) -> None:
-    worst = loss(Oracle(np.nan), rows, "choice")
-    assert worst >= max(loss(Fixed(name), rows, "choice") for name in ("FFT", "IMPLICIT_GEMM"))
-    assert loss(Oracle(np.nan), rows, "time") == np.inf
-
-
-def test_hopeless_trials_end_early_and_progress_tells_the_best(rows: Rows) -> None:
-    steps: list[tuple[int, int, str]] = []
-    Constant.seen.clear()
-    best = search(Constant, rows, 20, 0, objective="time", progress=lambda *words: steps.append(words))
-    assert len(Constant.seen) < 20 * INNER_FOLDS
-    assert steps[0] == (0, 20, "") and steps[-1][:2] == (20, 20)
-    assert steps[-1][2] == f"best {loss(Constant(**best), rows):.5f}"
-
-
-def test_a_failed_fit_ends_the_search_with_its_own_error(rows: Rows) -> None:
-    class Broken(Constant):
-        def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-            raise InputError("no such rows")
-
-    with pytest.raises(InputError, match="no such rows"):
-        search(Broken, rows, 3, 0)
-
-
 def test_any_family_can_be_tuned() -> None:
     frame = pd.DataFrame(
         [
@@ -227,7 +199,8 @@ def file(data: Dataset, tmp_path: Path) -> Path:
     return tmp_path / "six.parquet"
 
 
-@pytest.mark.parametrize("form", ["{}/study.journal", pytest.param("sqlite:///{}/study.db", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
 def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> None:
     """Two at once do the work together: each at most one trial too many, the stored settings once."""
     storage = form.format(tmp_path)
@@ -242,26 +215,21 @@ def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> Non
     assert len({trial.params["alpha"] for trial in trials}) >= len(trials) - 1  # no worker repeats another's
 
 
-@pytest.mark.parametrize("form", ["{}/study.journal", "journal://{}/study.journal", "sqlite:///{}/study.db"])
+@pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
 def test_the_same_command_resumes_and_adds(data: Dataset, tmp_path: Path, form: str) -> None:
     where = {"model": MODEL, "storage": form.format(tmp_path)}
-    first = tune(data, trials=4, **where)
-    assert first.trials == {"complete": 4, "pruned": 0, "running": 0} and first.storage == where["storage"]
-    assert tune(data, trials=4, **where) == first
-    more = tune(data, trials=8, **where)
-    assert sum(more.trials.values()) == 8 and more.value <= first.value
+    first = tune(data, trials=2, **where)
+    assert first.trials == {"complete": 2, "pruned": 0, "running": 0} and first.storage == where["storage"]
+    assert tune(data, trials=2, **where) == first
+    more = tune(data, trials=4, **where)
+    assert sum(more.trials.values()) == 4 and more.value <= first.value
     assert more.stored_value is not None and more.value <= more.stored_value
     assert more.time_loss > 0 and more.settings().params == more.params
 
 
-def test_a_search_on_a_storage_finds_what_one_in_memory_finds(data: Dataset, tmp_path: Path) -> None:
-    found = tune(data, trials=12, model=MODEL, storage=str(tmp_path / "a"))
-    assert found.params == search(LinearTerms, rows_of(data.frame), 12, 0)
-    assert set(found.importance) in (set(), set(STORED))
-
-
 @pytest.mark.skipif(os.name == "nt", reason="no such signal there")
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(
     data: Dataset, file: Path, tmp_path: Path, number: int
 ) -> None:
@@ -281,50 +249,6 @@ def test_an_ended_worker_leaves_a_study_that_the_same_command_completes(
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert len(_finished(storage)) == wanted
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_a_heartbeat_starts_ends_the_search_and_its_threads(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    """Raised where it strikes, it would leave a thread for which the interpreter waits forever."""
-    begin = threading.Thread.start
-
-    def begin_and_interrupt(thread: threading.Thread) -> None:
-        thread.daemon = True  # so that a failure of this test hangs nothing
-        begin(thread)
-        signal.raise_signal(number)
-
-    monkeypatch.setattr(threading.Thread, "start", begin_and_interrupt)
-    before = threading.active_count()
-    where = {"model": MODEL, "storage": f"sqlite:///{tmp_path}/s.db"}
-    with ending_signals(), pytest.raises(KeyboardInterrupt):
-        tune(data, trials=3, **where)
-    assert threading.active_count() == before
-    monkeypatch.undo()
-    assert tune(data, trials=1, **where).stored_value is not None  # theirs was the interrupted trial
-
-
-def test_a_killed_workers_trial_is_tried_again(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its heart has stopped: the next worker marks it as failed and tries its settings again."""
-    monkeypatch.setattr(storages, "HEARTBEAT_S", 1)
-    where: dict[str, Any] = {"model": MODEL, "storage": f"sqlite:///{tmp_path}/s.db", "study": "s"}
-    tune(data, trials=1, **where)
-    script = f"""
-import os
-from surrogate.evaluation import storage
-storage.HEARTBEAT_S = 1
-import optuna
-study = optuna.load_study(study_name="s", storage=storage.open_storage({where["storage"]!r}))
-study.optimize(lambda trial: trial.suggest_float("alpha", 1e-3, 1e3, log=True) and os._exit(9), n_trials=1)
-"""
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=False).returncode == 9
-    time.sleep(4)  # longer than the grace of three heartbeats
-    found = tune(data, trials=4, **where)
-    assert found.trials["running"] == 0 and found.trials["complete"] + found.trials["pruned"] == 4
-    study = optuna.load_study(study_name="s", storage=open_storage(where["storage"]))
-    (lost,) = study.get_trials(states=(optuna.trial.TrialState.FAIL,))
-    assert lost.params["alpha"] in [trial.params["alpha"] for trial in _finished(where["storage"])]
 
 
 def test_no_trial_begins_after_the_timeout(data: Dataset, tmp_path: Path) -> None:
@@ -355,20 +279,6 @@ def test_a_study_made_for_something_else_is_refused(
         tune(data.with_frame(data.frame.iloc[1:]), **where)
 
 
-def test_another_optuna_study_is_left_alone(data: Dataset, tmp_path: Path) -> None:
-    storage = str(tmp_path / "j")
-    study = optuna.create_study(study_name="s", storage=open_storage(storage))
-    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=2)
-    with pytest.raises(InputError, match="--study"):
-        tune(data, trials=3, model=MODEL, storage=storage, study="s")
-
-
-def test_a_study_whose_maker_was_killed_at_once_is_adopted(data: Dataset, tmp_path: Path) -> None:
-    storage = str(tmp_path / "j")
-    optuna.create_study(study_name="s", storage=open_storage(storage))
-    assert tune(data, trials=2, model=MODEL, storage=storage, study="s").stored_value is not None
-
-
 def test_the_fingerprint_names_rows_not_their_order(rows: Rows) -> None:
     mixed = rows.take(np.random.default_rng(0).permutation(len(rows)))
     assert fingerprint(rows) == fingerprint(mixed)
@@ -390,11 +300,8 @@ def test_models_without_settings_and_tables_of_one_shape_are_refused(data: Datas
 @pytest.mark.parametrize(
     ("where", "word"),
     [
-        ("mysql://host/base", "mysql"),
         ("postgres://host/base", "did you mean postgresql"),
         ("postgresql://nobody:secret@127.0.0.1:1/base", "goes on|psycopg"),
-        ("journal://relative", "journal"),
-        ("sqlite:////no/such/folder/x.db", "goes on"),
         ("/no/such/folder/x.journal", "goes on"),
     ],
 )
@@ -410,10 +317,3 @@ def test_a_file_that_is_no_journal_is_left_as_it_is(data: Dataset, tmp_path: Pat
     with pytest.raises(InputError, match="notes"):
         tune(data, trials=1, model=MODEL, storage=str(other))
     assert other.read_text() == "my notes\n"
-
-
-def test_workers_may_make_the_database_in_the_same_moment(tmp_path: Path) -> None:
-    open_storage(f"sqlite:///{tmp_path}/other.db")  # SQLAlchemy cannot be imported by several threads at once
-    with ThreadPoolExecutor(4) as pool:
-        opened = list(pool.map(open_storage, [f"sqlite:///{tmp_path}/study.db"] * 4))
-    assert all(each.get_all_studies() == [] for each in opened)

@@ -14,14 +14,7 @@ def _choice(model: str, slowdown: float, **more: object) -> dict[str, object]:
 
 
 def _time(model: str, population: str, error: float, **more: object) -> dict[str, object]:
-    row = {
-        "model": model,
-        "stratum": "all",
-        "gpu": "all",
-        "algorithm": "all",
-        "n": 9,
-        "population": population,
-    }
+    row = {"model": model, "stratum": "all", "gpu": "all", "algorithm": "all", "n": 9, "population": population}
     return row | {"median_ape": error} | more
 
 
@@ -52,11 +45,6 @@ def test_a_table_by_hand() -> None:
     assert lines[3].endswith("| – | – |") and lines[4].endswith("| +10.0 % [−9.5, +22.1] | 20.0 % |")
 
 
-def test_without_a_heuristic_there_is_no_such_column() -> None:
-    table = markdown({"choice_rows": [_choice("quick", 1.05)], "time_rows": []})
-    assert "heuristic" not in table and table.count("\n") == 2
-
-
 def test_seeds_and_the_worst_shapes_by_hand() -> None:
     """Two seeds, ten shapes: one at 1.21 in seed 0 and 1.0 in seed 1, the others without loss; a grouped one aside."""
     rows = [
@@ -66,9 +54,6 @@ def test_seeds_and_the_worst_shapes_by_hand() -> None:
         for seed in (0, 1)
         for c in range(10)
     ]
-    aside = [
-        {**rows[0], "stratum": "grouped", "slowdown": 9.0},
-        {**rows[0], "model": "slow", "slowdown": 9.0},
-    ]
+    aside = [{**rows[0], "stratum": "grouped", "slowdown": 9.0}, {**rows[0], "model": "slow", "slowdown": 9.0}]
     found = spread(pd.DataFrame(rows + aside), "quick")
     assert found == ("quick: single seeds from 1.0000 to 1.0192; the 6 worst of 10 shapes carry 100% of the loss")

@@ -2,11 +2,8 @@
 
 import re
 
-import pytest
-
 from experiments.catalogue import BEGIN, END, NAMES, table_row, update_readme, updated
 from experiments.experiment import HOME
-from surrogate.features.errors import InputError
 
 PAGE = f"# Title\n\n{BEGIN}\n{END}\n\nAfter.\n"
 
@@ -38,19 +35,6 @@ def test_a_run_replaces_its_own_row_alone() -> None:
     assert "| new |" in lines(again)[0]
     assert "| kept |" in lines(again)[1]
     assert updated(again, row("picker", "new")) == again
-
-
-def test_an_answer_cannot_break_the_table() -> None:
-    """Pipes are escaped, line breaks become blanks; no figure is said, not linked."""
-    (line,) = lines(updated(PAGE, row("picker", "a | b\nc", figure=False)))
-    assert line.endswith("| none | a \\| b c |") and "| 42 s |" in line
-
-
-@pytest.mark.parametrize("text", ["no markers", f"{END} {BEGIN}"])
-def test_missing_markers_are_an_input_error(text: str) -> None:
-    """Rather than a table in the wrong place."""
-    with pytest.raises(InputError, match="markers"):
-        updated(text, row("picker"))
 
 
 def test_a_page_is_made_where_there_is_none_and_left_alone_without_rows(tmp_path) -> None:

@@ -2,7 +2,6 @@
 
 import xml.etree.ElementTree as ElementTree
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -27,11 +26,12 @@ COLUMNS = {
     "coverage": "data kind of rows shapes coverage half_width",
 }
 """Experiment → columns that its table has among others."""
-TRACES = ("iteration_time", "replay_error", "what_if")
-COUNTED = ("counters",)
 
 
-@pytest.mark.parametrize("name", COLUMNS)
+LONG = {"whole_networks", "ablation", "miopen", "learning_curve", "calibration", "small_to_large"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in COLUMNS])
 def test_it_runs(name: str, sources: Sources, effort: Effort) -> None:
     """A table with its columns, a figure, a sentence with numbers."""
     experiment = catalogue.experiment(name)
@@ -57,22 +57,9 @@ def test_it_repeats_bit_for_bit(name: str, sources: Sources, effort: Effort) -> 
     assert (first.figure, first.answer) == (second.figure, second.answer)
 
 
-def test_every_experiment_is_tried_but_those_of_clocks_and_traces() -> None:
-    """`speed` reads clocks; four others need real traces or counts, and have tests of their own."""
-    assert set(catalogue.NAMES) - set(COLUMNS) == {*catalogue.ALONE, *TRACES, *COUNTED}
-
-
 @pytest.mark.parametrize("name", catalogue.NAMES)
 def test_experiments_are_registered_and_name_what_is_missing_in_one_line(name: str, tmp_path) -> None:
     experiment = catalogue.experiment(name)
     assert experiment.name == name and experiment.question.endswith("?")
     line = experiment.missing(Sources(tmp_path))
     assert line is not None and line.startswith(f"{name}: skipped") and "\n" not in line
-
-
-def test_the_seed_matters(sources: Sources, effort: Effort) -> None:
-    """Another seed draws other folds, so the same bits do not come from a seed that nothing reads."""
-    run = catalogue.experiment("picker").run
-    other = Effort(quick=True, seed=5, models=effort.models)
-    first, second = run(sources, effort).table, run(sources, other).table
-    assert not np.array_equal(first["slowdown_geomean"].to_numpy(), second["slowdown_geomean"].to_numpy())

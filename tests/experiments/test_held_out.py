@@ -9,7 +9,6 @@ import pytest
 from experiments.experiment import Effort, read_sources
 from experiments.held_out import candidate_rows, cross_validate
 from experiments.learning_curve import SHARES, share_rounds
-from experiments.small_to_large import excess_flops
 from experiments.sources import FILES, Sources, paper_domain, winner_rows
 from experiments.test_set_i import seer_rounds
 from surrogate.dataset.problems import shape_names
@@ -25,14 +24,6 @@ def test_another_dataset_takes_the_place_of_a_source(tmp_path) -> None:
     for use, said in (("cuda=x", "cudnn"), ("cudnn", "NAME=FILE"), ("cudnn=", "NAME=FILE")):
         with pytest.raises(InputError, match=said):
             read_sources(tmp_path, (use,))
-
-
-def test_where_filters_and_candidates(sources: Sources) -> None:
-    data = sources.dataset("cudnn", {"gpu": "Tesla T4"})
-    assert set(data.frame["gpu"]) == {"Tesla T4"} and data.candidates == "all"
-    assert sources.dataset("mi210").candidates == "listed"
-    with pytest.raises(InputError, match="Tesla K80"):
-        sources.dataset("cudnn", {"gpu": "Tesla K80"})
 
 
 def test_winner_rows(sources: Sources) -> None:
@@ -92,18 +83,6 @@ def test_share_rounds_are_nested_and_hold_shapes_out(table) -> None:
         assert len(train) + len(test) == len(rows)
         assert not set(names[train]) & set(names[test])
     assert sorted(np.concatenate([test for _, test in by_share[0]])) == list(range(len(rows)))
-
-
-def test_excess_flops_has_its_one_at_the_middle_problem(table) -> None:
-    """Half of the problems at most lie above; ratios are those of the FLOPs."""
-    rows = candidate_rows([Dataset(table(8, gpus=("Tesla T4",), batches=(1, 2, 4)))])
-    excess = excess_flops(rows)
-    each = pd.Series(excess).groupby(rows.problem).first()
-    assert (each > 1).mean() <= 0.5 and np.isclose(each, 1).any()
-    first = rows.frame[rows.frame["n"] == 1].index[0]
-    names = shape_names(rows.frame, CONV)
-    same = (names == names[first]) & (rows.frame["n"] == 4).to_numpy()
-    np.testing.assert_allclose(excess[same], 4 * excess[first], rtol=1e-4)
 
 
 def test_cross_validation_covers_the_data_and_not_the_rest(table) -> None:

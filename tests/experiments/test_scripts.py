@@ -3,14 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from click.testing import CliRunner
 
 from experiments import all as everything
 from experiments import fit_bundles
-from experiments.catalogue import BEGIN, END, NAMES, experiment
-from experiments.experiment import Effort, Outcome, run_script, write_outcome
+from experiments.catalogue import BEGIN, END, experiment
+from experiments.experiment import Effort, run_script
 from experiments.sources import FILES, Sources
 from surrogate.bundle.bundle import load
 
@@ -36,6 +35,7 @@ def test_a_script_writes_its_table_and_answers(
     assert capsys.readouterr().out.startswith("The largest step is 7.5.0 → 7.6.4")
 
 
+@pytest.mark.slow
 def test_all_runs_processes_and_writes_the_page(sources: Sources, home: Path) -> None:
     """One experiment in its own process; the command in the row is the one that was run."""
     (home / "README.md").write_text(f"{BEGIN}\n{END}\n")
@@ -46,26 +46,6 @@ def test_all_runs_processes_and_writes_the_page(sources: Sources, home: Path) ->
     assert "`python -m experiments.versions --quick`" in page
     assert "[versions.svg](figures/versions.svg)" in page
     assert str(home) not in page
-
-
-def test_all_goes_on_where_files_are_missing(tmp_path: Path) -> None:
-    """Exit status 1 and the reason; the page is left alone."""
-    done = CliRunner().invoke(everything.main, ["--only", "versions", "--data", str(tmp_path), "--out", str(tmp_path)])
-    assert done.exit_code == 1
-    assert "versions: skipped" in done.output
-
-
-def test_all_lists_without_running(sources: Sources, tmp_path: Path) -> None:
-    """Names and questions; which ones lack their files."""
-    words = ["--list", "--data", str(sources.folder), "--out", str(tmp_path)]
-    done = CliRunner().invoke(everything.main, words)
-    assert done.exit_code == 0
-    lines = done.output.splitlines()
-    assert [line.partition(":")[0] for line in lines] == list(NAMES)
-    assert [line for line in lines if line.endswith("(files missing)")] == [
-        line for line in lines if line.startswith(("counters", "iteration_time", "replay_error", "what_if"))
-    ]
-    assert not any(tmp_path.iterdir())
 
 
 def test_another_dataset_is_found_from_anywhere_and_named_in_the_row(
@@ -86,37 +66,6 @@ def test_another_dataset_is_found_from_anywhere_and_named_in_the_row(
     assert done.exit_code == 0, done.output
     assert f"cudnn={sources.folder / 'mine.parquet'}" in seen[0]
     assert "`python -m experiments.versions --use cudnn=mine.parquet`" in (home / "README.md").read_text()
-
-
-def test_what_reads_clocks_runs_after_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One at a time, whatever ``--jobs`` says; the order told is the catalogue's."""
-    ended: list[str] = []
-
-    def run_one(name: str, options: list[str]) -> everything.Finished:
-        ended.append(name)
-        return everything.Finished(name, 0, "", "", 0.0)
-
-    monkeypatch.setattr(everything, "_run_one", run_one)
-    found = everything.run_all(["speed", "picker", "versions"], [], 3)
-    assert [done.name for done in found] == ["speed", "picker", "versions"]
-    assert ended[-1] == "speed"
-
-
-def test_an_unknown_experiment_is_refused(tmp_path: Path) -> None:
-    """Exit status 2 with the nearest name."""
-    done = CliRunner().invoke(everything.main, ["--only", "pickers", "--out", str(tmp_path)])
-    assert done.exit_code == 2
-    assert "did you mean picker" in done.output
-
-
-def test_a_figure_of_an_earlier_run_does_not_stay(tmp_path: Path) -> None:
-    """A run that draws nothing removes it; numbers are written with six digits."""
-    table = pd.DataFrame({"value": [1 / 3]})
-    write_outcome("x", Outcome(table, "<svg/>", ""), tmp_path)
-    assert (tmp_path / "figures" / "x.svg").is_file()
-    write_outcome("x", Outcome(table, None, ""), tmp_path)
-    assert not (tmp_path / "figures" / "x.svg").exists()
-    assert (tmp_path / "tables" / "x.csv").read_text() == "value\n0.333333\n"
 
 
 def test_the_bundles_that_ship_are_fitted_from_their_tables(

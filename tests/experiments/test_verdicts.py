@@ -1,15 +1,10 @@
 """Figures with known answers: medians and their intervals, picks, changes, variants, operators, drawings."""
 
-import xml.etree.ElementTree as ElementTree
-
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from experiments.ablation import GROUPS, WHOLE, median_change, variant_verdicts, variants, without
-from experiments.drawing import curves, dots
 from experiments.experiment import Effort
 from experiments.held_out import candidate_rows, cross_validate, predict_rounds, rounds_by
 from experiments.operators import errors, held_out
@@ -20,12 +15,7 @@ from experiments.verdicts import (
     HEURISTIC,
     choice_verdicts,
     error_record,
-    interval,
-    listing,
-    median_interval,
-    percent,
     problem_picks,
-    ratio,
 )
 from experiments.versions import changes
 from surrogate.dataset.store import Dataset
@@ -34,13 +24,6 @@ from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models.base import dims, terms
 from surrogate.models.baselines import AlwaysBestSingle
 from surrogate.models.boosted import BoostedTerms
-
-
-@given(st.lists(st.floats(0, 10), min_size=1, max_size=30))
-def test_an_interval_lies_within_the_data(values: list[float]) -> None:
-    """Each row a shape of its own: bounds in order and among the values."""
-    low, high = median_interval(np.array(values), np.arange(len(values)))
-    assert min(values) <= low <= high <= max(values)
 
 
 def test_error_record_known_answers() -> None:
@@ -53,11 +36,11 @@ def test_error_record_known_answers() -> None:
 
 
 def test_infeasible_picks_count_as_right_only_by_seer_s_rule() -> None:
-    """Four picks: fine, within 10 %, slow, and infeasible (charged as slow)."""
-    slowdown, infeasible = [1.0, 1.1, 1.2, 3.0], [False, False, False, True]
-    picks = pd.DataFrame({"model": "m", "shape": range(4), "slowdown": slowdown, "infeasible": infeasible})
+    """Fine, within 10 %, slow, and two infeasible ones: charged as slow, and charged a slowest that is within 10 %."""
+    slowdown, infeasible = [1.0, 1.1, 1.2, 3.0, 1.05], [False, False, False, True, True]
+    picks = pd.DataFrame({"model": "m", "shape": range(5), "slowdown": slowdown, "infeasible": infeasible})
     (row,) = error_rates(picks).to_dict("records")
-    assert (row["wrong_seer_pct"], row["wrong_pct"], row["infeasible_pct"]) == (25, 50, 25)
+    assert (row["wrong_seer_pct"], row["wrong_pct"], row["infeasible_pct"]) == (20, 60, 40)
 
 
 def test_an_oracle_s_times_give_no_slowdown(table) -> None:
@@ -131,29 +114,3 @@ def test_operators_are_judged_beside_the_default_on_the_same_rows(sources: Sourc
     own = table[table["model"] == "boosted-terms"]
     np.testing.assert_array_equal(own["median_error_pct"], own["default_same_rows_pct"])
     assert (own["coverage_pct"] == 100).all() and own["n"].sum() == sum(len(part.rows) for part in parts)
-
-
-def test_words() -> None:
-    """Numbers as sentences print them."""
-    assert (percent(12.345), percent(1234.5)) == ("12.3 %", "1,234 %")
-    assert percent(float("nan")) == ratio(float("inf")) == "no figure"
-    assert interval(1.0111, 1.2) == "[1.011, 1.200]"
-    assert [listing(list(text)) for text in ("", "a", "abc")] == ["none", "a", "a, b and c"]
-
-
-def test_long_names_and_labels_take_several_lines() -> None:
-    name = "no roofline of the algorithm in the base"
-    label = "median error less that of boosted-terms with all of its terms, 95 % interval"
-    frame = pd.DataFrame({"what": [name, "b"], "model": "m", "x": [1.0, 2.0]})
-    drawn = dots(frame, "what", "model", "x", label)
-    assert drawn is not None
-    nodes = [node for node in ElementTree.fromstring(drawn).iter() if node.tag.endswith("text")]
-    texts = ["".join(node.itertext()).strip() for node in nodes]
-    assert name not in texts and all(any(word in text for text in texts) for word in name.split())
-    assert max(map(len, texts)) <= 34 and not any(text.startswith("%") for text in texts)
-
-
-def test_nothing_finite_draws_nothing() -> None:
-    frame = pd.DataFrame({"a": ["x"], "b": ["y"], "c": [1.0], "v": [float("nan")]})
-    assert dots(frame, "a", "b", "v", "v") is None
-    assert curves(frame, "c", "b", "v", "a", "c") is None

@@ -1,6 +1,5 @@
 """`Conv`: defaults, validation with one clear line, identity."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -8,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.features.conv import MAX_SIZE, Conv
-from surrogate.features.errors import InputError
+from surrogate.features.conv import Conv
 
 BASE: dict[str, Any] = {"n": 32, "c": 256, "h": 14, "k": 256, "r": 3}
 CONVS = st.from_type(Conv)
@@ -42,37 +40,18 @@ def test_known_answers() -> None:
     ("change", "words"),
     [
         ({"n": 0}, ("n is 0", "from 1 to 2147483647")),
-        ({"c": -3}, ("c is -3",)),
         ({"pad_h": -1}, ("pad_h is -1", "from 0")),
-        ({"k": MAX_SIZE + 1}, ("k is 2147483648",)),
         ({"h": 14.5}, ("h is 14.5", "whole number")),
-        ({"h": float("nan")}, ("h is nan", "whole number")),
         ({"h": float("inf")}, ("h is inf", "whole number")),
-        ({"h": "14"}, ("h is '14'", "whole number")),
-        ({"n": True}, ("n is True", "whole number")),
-        ({"groups": 3}, ("groups 3", "c 256", "k 256", "multiples")),
         ({"c": 6, "groups": 3}, ("groups 3", "k 256")),
-        ({"r": 15}, ("height 15", "padded input's 14", "enlarge")),
         ({"h": 30, "w": 14, "s": 15}, ("width 15", "padded input's 14")),
         ({"dilation_h": 7}, ("height 15", "dilation")),
         ({"dtype": "fp23"}, ("dtype 'fp23'", "did you mean", "fp32")),
-        ({"math": "tensor"}, ("math 'tensor'", "tensor_op")),
-        ({"layout": "nchw"}, ("layout 'nchw'", "NCHW")),
-        ({"direction": "forward"}, ("direction 'forward'", "fwd")),
     ],
 )
-def test_bad_input_is_one_clear_line(change: dict[str, Any], words: tuple[str, ...]) -> None:
-    with pytest.raises(InputError) as caught:
+def test_bad_input_is_one_clear_line(refused, change: dict[str, Any], words: tuple[str, ...]) -> None:
+    with refused(*words):
         _conv(change)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert all(word in message for word in words), message
-
-
-def test_padding_lets_a_large_filter_fit() -> None:
-    assert _conv({"r": 16, "pad_h": 1}).out_h == 1
-    with pytest.raises(InputError):
-        _conv({"r": 17, "pad_h": 1})
 
 
 def test_whole_numbers_of_other_types_become_plain_ints() -> None:
@@ -87,11 +66,6 @@ def test_equal_hashable_and_rebuilt_from_its_fields(conv: Conv) -> None:
     twin = Conv(**conv.to_dict())
     assert twin == conv and hash(twin) == hash(conv) and len({twin, conv}) == 1
     assert Conv(**dict(sorted(conv.to_dict().items()))) == conv
-
-
-def test_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Conv(**BASE).n = 1  # type: ignore[misc]
 
 
 @given(CONVS, st.integers(1, 512))

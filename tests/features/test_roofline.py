@@ -26,13 +26,6 @@ def test_known_answers() -> None:
     assert ridge_flops_per_byte(19.5, 1555) == pytest.approx(12.54, rel=1e-3)
 
 
-def test_names_of_the_two_sides() -> None:
-    assert bound(1e12, 1e6, 10, 1000) == "compute-bound"
-    assert bound(1e6, 1e9, 10, 1000) == "memory-bound"
-    both = bound(np.array([1e12, 1e6]), np.array([1e6, 1e9]), 10, 1000)
-    assert both.tolist() == ["compute-bound", "memory-bound"]
-
-
 @given(AMOUNTS, AMOUNTS, PEAKS, PEAKS)
 def test_never_faster_than_either_and_equal_for_arrays(flops: float, size: float, peak: float, gbs: float) -> None:
     time_us = roofline_us(flops, size, peak, gbs)
@@ -49,34 +42,24 @@ def test_never_faster_than_either_and_equal_for_arrays(flops: float, size: float
 @pytest.mark.parametrize(
     ("name", "dtype", "tensor", "expected"),
     [
-        ("a100-sxm4-40gb", "fp32", False, 19.49),
         ("a100-sxm4-40gb", "fp32", True, 156),
-        ("a100-sxm4-40gb", "fp16", False, 77.97),
         ("a100-sxm4-40gb", "bf16", True, 312),
         ("a100-sxm4-40gb", "fp64", True, 9.746),
         ("v100", "fp32", True, 15.67),  # no TF32
         ("v100", "fp16", True, 125),
         ("v100", "bf16", True, 15.67),  # no bfloat16
-        ("v100", "int8", True, 15.67),
-        ("titan-xp", "fp16", False, 12.15),  # its 1/64 fp16 rate is never used
         ("mi210", "fp32", True, 45.26),  # matrix cores take fp32
         ("mi100", "bf16", True, 92.3),
-        ("h100-sxm", "fp8", True, 1978.8),
         ("h100-sxm", "nvfp4", True, 989.4),  # no 4-bit unit: unpacked
         ("b200", "nvfp4", True, 9000),
         ("b200", "int4_wo", True, 2250),
         ("b300", "int8_sq", True, 153.5),
         ("gb300", "nvfp4", True, 15000),
-        ("l40s", "fp8_block", True, 733),
         ("rtx-4090", "fp8", True, 330.4),  # half of the rate with fp16 accumulation
         ("rtx-4090", "int8_sq", True, 660.6),
-        ("rtx-pro-6000-server", "nvfp4", True, 1871),
         ("a100-sxm4-80gb", "fp8", True, 312),
         ("a100-sxm4-80gb", "int8_sq", True, 624),
-        ("a100-sxm4-80gb", "int8", True, 312),
         ("t4", "int8_wo", True, 65),
-        ("b60", "fp8", True, 98.3),
-        ("h20", "fp8", True, 296),
     ],
 )
 def test_the_peak_that_data_can_reach(name: str, dtype: str, tensor: bool, expected: float) -> None:

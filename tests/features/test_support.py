@@ -18,7 +18,6 @@ from surrogate.features.support import RULES, supported, unsupported_reason
 
 CONVS = st.from_type(Conv)
 BASE: dict[str, Any] = {"n": 2, "c": 16, "h": 30, "k": 16, "r": 3, "pad_h": 1}
-EVERYWHERE = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM")
 
 
 @pytest.mark.parametrize(
@@ -59,10 +58,6 @@ def test_reasons_name_the_rule_and_unknown_names_are_refused() -> None:
     assert unsupported_reason("DIRECT", Conv(**BASE)) == "no release implements it"
     with pytest.raises(InputError, match="did you mean FFT"):
         unsupported_reason("FFTT", Conv(**BASE))
-
-
-def test_every_rule_belongs_to_a_registered_algorithm() -> None:
-    assert set(RULES) <= {(a.library, a.direction, a.name) for a in ALGORITHMS}
 
 
 @settings(max_examples=50)
@@ -107,11 +102,6 @@ def test_rules_agree_with_measured_forward_statuses(agreement: pd.DataFrame) -> 
     assert same.mean() >= 0.99
     by_algorithm = same.groupby(part["algorithm"]).mean()
     assert (by_algorithm >= 0.98).all(), by_algorithm.to_dict()
-
-
-def test_the_named_exception_does_vary(agreement: pd.DataFrame) -> None:
-    part = agreement[_odd_tiling(agreement) & (agreement["dtype"] == "fp32") & (agreement["direction"] == "fwd")]
-    assert part["actual"].any() and not part["actual"].all()
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd_data", "bwd_filter"])

@@ -1,17 +1,14 @@
 """Launch arithmetic, and what holds for the terms of every mechanism."""
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.problem import ConvColumns
 from surrogate.features.shape import flops, tensor_bytes
 from surrogate.features.terms import MECHANISM_TERMS
 from surrogate.features.terms.kernel import KernelTerms, gemm_launch, launch, roles
@@ -35,28 +32,11 @@ def test_waves_by_hand(blocks: int, b_max: int, waves: float, last: float) -> No
     assert one.last_wave_share == pytest.approx(last, rel=1e-12)
 
 
-@given(st.integers(1, 10**8), st.integers(1, 10**4))
-def test_full_waves_and_the_last_make_all_blocks(blocks: int, b_max: int) -> None:
-    one = launch(blocks, float(b_max), 1.0)
-    full = math.ceil(one.waves)
-    assert 0 < one.last_wave_share <= 1
-    assert (full - 1 + one.last_wave_share) * b_max == pytest.approx(blocks, rel=1e-9)
-    assert one.waves == pytest.approx(full - 1 + one.last_wave_share, rel=1e-9)
-
-
 def test_gemm_launch_by_hand() -> None:
     # 100 × 70 in 32 × 32 tiles: 4 · 3 tiles, 5 GEMMs: 60 blocks; 7000 of 12 · 1024 outputs are useful.
     one = gemm_launch(100, 70, 32, 32, 5, 40.0)
     assert (one.blocks, one.waves) == (60, 1.5)
     assert one.tile_utilisation == pytest.approx(7000 / 12288)
-
-
-@given(st.integers(1, 5000), st.integers(1, 5000), st.sampled_from([32, 64, 128]), st.sampled_from([32, 64, 128]))
-def test_tiles_cover_and_waste_less_than_one_row_and_column(m: int, n: int, tile_m: int, tile_n: int) -> None:
-    one = gemm_launch(m, n, tile_m, tile_n, 1, 1.0)
-    computed = one.blocks * tile_m * tile_n
-    assert m * n <= computed < (m + tile_m) * (n + tile_n)
-    assert one.tile_utilisation == pytest.approx(m * n / computed)
 
 
 def test_roles_swap_for_the_data_gradient() -> None:
@@ -85,19 +65,6 @@ def test_bounds_that_every_family_keeps(mechanism: str, conv: Conv) -> None:
 @given(conv=CONVS)
 def test_families_without_transforms_do_the_direct_arithmetic(mechanism: str, conv: Conv) -> None:
     assert MECHANISM_TERMS[mechanism](conv, SLOTS).arithmetic_flops == flops(conv)
-
-
-@pytest.mark.parametrize("mechanism", MECHANISM_TERMS)
-@settings(max_examples=25)
-@given(convs=st.lists(CONVS, min_size=1, max_size=5))
-def test_arrays_equal_scalars(
-    columns_of: Callable[[Sequence[Conv]], ConvColumns], mechanism: str, convs: list[Conv]
-) -> None:
-    columns = columns_of(convs)
-    slots = [np.full(len(convs), value) for value in SLOTS]
-    array = np.array([np.broadcast_to(v, len(convs)) for v in _flat(MECHANISM_TERMS[mechanism](columns, slots))])
-    single = np.array([_flat(MECHANISM_TERMS[mechanism](conv, SLOTS)) for conv in convs]).T
-    np.testing.assert_allclose(array, single, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISM_TERMS)

@@ -19,14 +19,7 @@ BMM = {"bmm_dtype": "fp8", "num_heads": 16, "num_tokens": 3}
 ATTENTION = {"batch_size": 2, "isl": 64, "num_heads": 8, "num_key_value_heads": 4, "head_dim": 128, "step": 0}
 TYPES = {"attn_dtype": "bfloat16", "kv_cache_dtype": "fp8"}
 MLA = {"batch_size": 2, "num_heads": 16, "tp_size": 8, "mla_dtype": "bfloat16", "kv_cache_dtype": "fp8"}
-MOE = {
-    "num_tokens": 4,
-    "topk": 2,
-    "num_experts": 8,
-    "moe_tp_size": 1,
-    "moe_ep_size": 2,
-    "moe_dtype": "fp8_block",
-}
+MOE = {"num_tokens": 4, "topk": 2, "num_experts": 8, "moe_tp_size": 1, "moe_ep_size": 2, "moe_dtype": "fp8_block"}
 MESSAGE = {"num_gpus": 8, "message_size": 1024}
 
 
@@ -68,8 +61,6 @@ def test_a_matrix_product_in_microseconds(tmp_path: Path) -> None:
     [
         ("a100_sxm/mla_bmm", "mla_bmm", BMM | {"op_name": "mla_gen_pre"},
          "gemm", {"gpu": "a100-sxm4-80gb", "operator": "bmm", "batch": 16, "m": 3, "n": 512, "k": 128}),
-        ("b200_sxm/mla_bmm", "mla_bmm", BMM | {"op_name": "mla_gen_post"},
-         "gemm", {"gpu": "b200", "batch": 16, "n": 128, "k": 512, "dtype": "fp8"}),
         ("h100_sxm/attention", "context_attention", ATTENTION | TYPES | {"window_size": 32},
          "attention", {"phase": "context", "query_length": 64, "context_length": 64, "window": 32, "kv_dtype": "fp8"}),
         ("h100_sxm/attention", "generation_attention", ATTENTION | TYPES | {"isl": 1, "step": 127},
@@ -130,16 +121,6 @@ def test_spikes_are_flagged_and_noise_is_told(tmp_path: Path) -> None:
     assert rows.index[rows["spike"]].tolist() == [20, 40]
     assert imported.metadata["spikes"] == 2
     assert imported.metadata["noise"] < 0.001
-
-
-def test_what_is_not_imported_is_counted_by_name(tmp_path: Path) -> None:
-    gemm(tmp_path, "h100_sxm/gemm/vllm/1.0", m=[1, 2], latency=[1.0, 1.0])
-    gemm(tmp_path, "h100_sxm/gemm/sglang/1.0", m=[1, 2], latency=[1.0, 1.0], gemm_dtype=["fp3", "fp8"])
-    gemm(tmp_path, "abacus/gemm/vllm/1.0", m=[1, 2, 4], latency=[1.0, 1.0, 1.0])
-    table(tmp_path, "h100_sxm/mla/vllm/1.0", "mla_context_module", rows=5)
-    metadata = read(tmp_path).metadata
-    assert metadata["left_out"] == {"GPU abacus unknown": 3, "dtype fp3 unknown": 1}
-    assert metadata["not_imported"] == {"mla_context_module": 5}
 
 
 def test_the_command_reads_a_wheel_or_a_checkout(tmp_path: Path, seer: Callable[..., Any]) -> None:

@@ -2,15 +2,11 @@
 
 import bz2
 import gzip
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 
 from surrogate.cli.import_ import command
 from surrogate.dataset.store import read_dataset
@@ -29,17 +25,6 @@ def test_each_says_how_to_get_its_files_and_names_missing_ones(name: str, tmp_pa
     for paths, word in (([], "no"), ([tmp_path / "gfx90a68.none"], "cannot be read"), ([tmp_path], "folder")):
         with pytest.raises(InputError, match=word):
             FORMATS[name].read(paths, **options)
-
-
-def test_unknown_options_are_named_with_the_known() -> None:
-    with pytest.raises(InputError, match=r"miopen takes no --numbering.*--library-version"):
-        FORMATS["miopen"].read(["x"], numbering="enum")
-
-
-def test_the_registry_loads_no_reader_and_no_heavy_package() -> None:
-    code = "import sys, surrogate.formats.foreign_file; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert not {"pandas", "xlrd", "openpyxl", "surrogate.formats.miopen"} & set(loaded.split())
 
 
 @pytest.mark.parametrize("packer", PACKERS)
@@ -73,29 +58,11 @@ def test_files_without_lines_are_refused(tmp_path: Path, content: bytes, word: s
         list(read_lines(tmp_path / "file"))
 
 
-@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\ufeff")), max_size=6))
-def test_lines_survive(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
-    path = tmp_path_factory.mktemp("lines") / "file"
-    path.write_bytes("".join(line + "\n" for line in lines).encode())
-    assert [line for _, line in read_lines(path)] == lines
-
-
 def test_rows_of_several_families_share_a_table() -> None:
     """Repeats become a median; what a family lacks is 0 or empty, what a row leaves open is the family's default."""
     shared = {"gpu": "t4", "library": "cudnn"}
     gemm = {**shared, "operator": "linear", "batch": 1, "m": 2, "n": 3, "k": 4, "dtype": "fp16"}
-    conv = {
-        **shared,
-        "operator": "conv",
-        "n": 1,
-        "c": 2,
-        "h": 3,
-        "w": 3,
-        "k": 4,
-        "r": 1,
-        "s": 1,
-        "stride_h": 1,
-    }
+    conv = {**shared, "operator": "conv", "n": 1, "c": 2, "h": 3, "w": 3, "k": 4, "r": 1, "s": 1, "stride_h": 1}
     rows = family_rows(
         pd.DataFrame([{**gemm, "time_us": 3.0}, {**gemm, "time_us": 5.0}, {**conv, "time_us": 7.0, "run": "a"}])
     )
@@ -148,22 +115,3 @@ def test_profiler_rows_come_with_their_kernels(tmp_path: Path) -> None:
     assert pd.read_parquet(kernels)["static_shared_bytes"].tolist() == [1536]
     assert "1 launch without problems" in run("nvprof", log, "-o", target, "--gpu", "titan-xp")
     assert pd.read_parquet(target)["gpu"].tolist() == ["titan-xp"]
-
-
-def test_a_wrong_file_leaves_nothing_behind(tmp_path: Path) -> None:
-    source = tmp_path / "gfx90a68.HIP.fdb.txt"
-    source.write_text("hello\n")
-    with pytest.raises(InputError, match="no measured 2-D problem"):
-        run("miopen", source, "-o", tmp_path / "out.parquet")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [source.name]
-
-
-def test_no_output_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"-o DATA.parquet"):
-        run("miopen", tmp_path / "x")
-
-
-def test_help_names_every_format_and_how() -> None:
-    text = run("--help")
-    assert all(name in text and each.summary in text for name, each in FORMATS.items())
-    assert "opt/rocm" in run("miopen", "--how")

@@ -43,20 +43,16 @@ def test_the_unit_is_checked_against_what_a_gpu_can_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    ("lines", "named"),
     [
-        (["kernel_name,kernel_runtim,batch_size,M,N,K", ROW], "did you mean kernel_runtim"),
+        (["kernel_name,kernel_runtim,batch_size,M,N,K", ROW], "kernel_runtim"),
         ([HEADER], "no rows"),
-        ([], "no rows"),
-        ([HEADER, "a,5,1"], "line 2: M is"),
         ([HEADER, ROW, ROW + ",7"], "line 3"),
-        ([HEADER, ROW + ",7"], "line 2: more values"),
         ([HEADER, ROW.replace("345.5", "n/a")], "line 2: kernel_runtime is 'n/a'"),
         ([HEADER, ROW.replace("345.5", "0")], "a time above 0"),
-        ([HEADER, ROW.replace("2048", "2.5")], "K is '2.5'; give a whole number"),
-        ([HEADER, ROW.replace("2048", "inf")], "K is 'inf'"),
+        ([HEADER, ROW.replace("2048", "2.5")], "K is '2.5'"),
     ],
 )
-def test_wrong_files_are_refused(tmp_path: Path, lines: list[str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_wrong_files_are_refused(refused, tmp_path: Path, lines: list[str], named: str) -> None:
+    with refused("fully_connected_forward.csv", named):
         read(tmp_path, *lines)

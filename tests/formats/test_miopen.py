@@ -1,6 +1,5 @@
 """MIOpen's find-db, both versions, against hand-written lines and against the published tables."""
 
-import bz2
 from pathlib import Path
 
 import pandas as pd
@@ -72,7 +71,6 @@ def test_repeated_candidates_count_once(tmp_path: Path) -> None:
         ("gfx942130.HIP.fdb.txt", ("MI300X", 304)),
         ("gfx906_60.OpenCL.fdb.txt", ("MI50", 60)),
         ("gfx1030_36.HIP.fdb.txt", ("Navi21", 36)),
-        ("gfx90a40.HIP.fdb.txt", ("gfx90a_64", 64)),
         ("mine.txt", ("", None)),
     ],
 )
@@ -88,29 +86,16 @@ VALUES = "=ConvA:0.5,1024,miopenConvolutionFwdAlgoDirect"
     [
         ("hello", "another notation"),
         (VOLUME, "3-D problems"),
-        ("4-4-4-4-1x1x1-8-2-2-2-16-0x0x0-1x1x1-1x1x1-0-NCDHW-FP32-F" + VALUES, "3-D problems"),
         # gfx906's find-db: 3-D filters under a 2-D layout, with three pads or two.
         ("256-1-14-14-3x3x3-256-1-14-14-4-1x1x1-1x1x1-1x1x1-0-NCHW-FP32-B_g256" + VALUES, "3-D problems"),
-        ("1024-14-14-1x1x1-512-14-14-8-0x0-1x1-1x1-0-NCHW-FP32-F" + VALUES, "3-D problems"),
         (FORWARD.split("=")[0] + VALUES.replace("0.5", "fast"), "entries other than"),
-        (FORWARD.split("=")[0] + "=", "entries other than"),
         (FORWARD.split("=")[0] + VALUES.replace("0.5", "0"), "times that are not above 0"),
-        (FORWARD.split("=")[0] + VALUES.replace("0.5", "-1"), "times that are not above 0"),
-        (FORWARD.split("=")[0] + VALUES.replace("0.5", "nan"), "times that are not above 0"),
         (FORWARD.split("=")[0] + VALUES.replace("1024", "-4"), "workspaces"),
         (FORWARD.split("=")[0] + VALUES.replace("ConvA", "INVALID_SOLVER_ID_7"), "unknown solvers"),
-        (
-            FORWARD.split("=")[0] + VALUES.replace("AlgoDirect", "AlgoStaticCompiledGEMM"),
-            "unknown algorithms",
-        ),
+        (FORWARD.split("=")[0] + VALUES.replace("AlgoDirect", "AlgoStaticCompiledGEMM"), "unknown algorithms"),
         (FORWARD.split("=")[0] + "_ciFP8_cwFP8" + VALUES, "type conversions _ciFP8_cwFP8"),
         (FORWARD.split("=")[0].replace("FP32", "INT8x4") + VALUES, "dtype"),
-        (FORWARD.split("=")[0].replace("NCHW", "NCHW-NCHW-NHWC") + VALUES, "layout"),
         (FORWARD.split("=")[0] + "_g3" + VALUES, "groups"),
-        (FORWARD.split("=")[0].replace("2x2", "0x2") + VALUES, "stride_h"),
-        (FORWARD.split("=")[0].replace("64-56", "6400000000-56", 1) + VALUES, "c: it must be between"),
-        (FORWARD.split("=")[0].replace("64-56-28", "9999999-999999-9999", 1) + VALUES, "product"),
-        (FORWARD.split("=")[0].replace("64-56", "9" * 5000 + "-56", 1) + VALUES, "another notation"),
     ],
 )
 def test_odd_records_are_counted_and_refused_only_where_none_is_good(tmp_path: Path, line: str, why: str) -> None:
@@ -135,17 +120,6 @@ def test_a_name_that_tells_no_gpu(tmp_path: Path) -> None:
     rows = FORMATS["miopen"].read([path], gpu="mi210", library_version="6.2").rows
     assert rows["gpu"].unique().tolist() == ["mi210"] and rows["library_version"].unique().tolist() == ["6.2"]
     assert "num_cu" not in rows
-
-
-def test_packed_file_progress_and_its_bound(tmp_path: Path) -> None:
-    path = tmp_path / "gfx90a68.HIP.fdb.txt.bz2"
-    path.write_bytes(bz2.compress((FORWARD + "\n").encode()))
-    seen: list[tuple[int, int]] = []
-    rows = FORMATS["miopen"].read([path], progress=lambda done, total: seen.append((done, total))).rows
-    assert len(rows) == 2
-    assert seen and seen[-1][0] == seen[-1][1] == path.stat().st_size
-    with pytest.raises(InputError, match=r"unpacks to over 100 bytes.*--max-bytes"):
-        FORMATS["miopen"].read([path], max_bytes=100)
 
 
 @pytest.mark.parametrize(

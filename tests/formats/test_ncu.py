@@ -111,19 +111,16 @@ def test_real_exports(measurements: Path, file: str, expected: dict[str, float])
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("", "no header with ID and Kernel Name"),
-        (HEADER + "\n", "a header without launches"),
-        (RAW.partition('"ID"')[0], "no header"),
-        ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "line 1: ncu was not permitted.*CAP_SYS_ADMIN"),
-        ("==ERROR== Profiling is not supported on device 0.\n", "not supported on device 0.*newer ncu"),
-        (details(("Duration", "us", "1.234,5")), "'1.234,5'; .*LC_ALL=C"),
-        (details(("DRAM Throughput", "%", "61,84")), "'61,84'; .*LC_ALL=C"),
+        ("", "Kernel Name"),
+        (HEADER + "\n", "without launches"),
+        ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "line 1: ncu was not permitted"),
+        (details(("Duration", "us", "1.234,5")), "'1.234,5'"),
     ],
 )
-def test_wrong_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, named: str) -> None:
+    with refused("export0.csv", named):
         read(tmp_path, text)
 
 

@@ -78,7 +78,6 @@ def test_variant(tmp_path: Path) -> None:
     ("name", "row", "numbering", "algorithm", "tile"),
     [
         ("algo1_128x64", [*A, 1, 5.5, *A_COUNTS], "enum", "IMPLICIT_PRECOMP_GEMM", "128x64"),
-        ("algo4_64", [*A, 4, 5.5], "enum", "FFT", ""),
         ("algo4_148", [*A, 4, 5.5, *A_COUNTS], "enum", "FFT", "1x4x8"),
         ("algo4_148", [*A, 4, 5.5, *A_COUNTS], "readme", "WINOGRAD", "1x4x8"),
         ("algo6_64", [*A[:4], 50, 7, 1, 0, 6, 5.5], "readme", "FFT", ""),
@@ -114,11 +113,6 @@ def test_fft_tiling_classes_are_kernels_without_a_time(tmp_path: Path) -> None:
     assert kernels["time_us"].isna().all()
 
 
-def test_single_sheet_of_measured_rows_is_a_test_part(tmp_path: Path) -> None:
-    path = save(tmp_path / "conv-test-set-II.xls", Sheet1=[VARIANT[:10], [*A, 1, 5.5]])
-    assert read(path).rows["seer_part"].tolist() == ["test"]
-
-
 PICK = [*PROBLEM, *[f"time_algo{i}" for i in range(8)], "best_real", "best_cudnn"]
 PICK_TIMES = [5.5, 4.25, 9.0, 0, 7.0, 6.0, 3.0, -1]
 
@@ -135,13 +129,6 @@ def test_pick(tmp_path: Path, columns: int) -> None:
     expected = {"IMPLICIT_PRECOMP_GEMM"} if columns == 18 else {None}
     assert set(rows["heuristic_algorithm"].where(rows["heuristic_algorithm"].notna(), None)) == expected
     assert rows["algorithm"].is_unique
-
-
-def test_pick_with_a_wrong_best_is_told(tmp_path: Path) -> None:
-    path = save(tmp_path / "Algo-pick-set.xls", test=[PICK, [*A, *PICK_TIMES, 0, -1]])
-    imported = read(path)
-    assert any("1 problem" in note for note in imported.notes)
-    assert imported.rows["heuristic_algorithm"].isna().all()
 
 
 OTHER = ["op_type", *PROBLEM, "run_time", *[f"optional{i}" for i in range(1, 7)]]
@@ -189,36 +176,24 @@ def test_other_operators_are_rows_of_their_families(
 
 
 @pytest.mark.parametrize(
-    ("name", "sheets", "message"),
+    ("name", "sheets", "named"),
     [
         ("algo0_32x32", {"train": [VARIANT, [*A, 0, "fast", *A_COUNTS]]}, "row 2, column 10: 'fast'"),
-        ("algo0_32x32", {"train": [VARIANT, [*A, 0, 5.5, *A_COUNTS[:-1]]]}, "row 2, column 18: empty"),
-        ("algo0_32x32", {"train": [VARIANT, [*A, 9, 5.5, *A_COUNTS]]}, "algorithm 9; .*0 to 7"),
-        ("algo0_32x32", {"train": [VARIANT, [*A[:4], 50, *A[5:], 0, 5.5, *A_COUNTS]]}, "out width 50; .*54"),
-        ("algo0_32x32", {"train": [VARIANT, [*A, 0, 5.5, *A_COUNTS[:-1], 11]]}, "dram utilisation 11"),
-        ("algo0_32x32", {"train": [VARIANT[:12], [*A, 0, 5.5, 1, 2]]}, "12 columns"),
+        ("algo0_32x32", {"train": [VARIANT, [*A, 9, 5.5, *A_COUNTS]]}, "algorithm 9"),
+        ("algo0_32x32", {"train": [VARIANT, [*A[:4], 50, *A[5:], 0, 5.5, *A_COUNTS]]}, "out width 50"),
         ("algo0_32x32", {"train": [VARIANT], "test": [VARIANT]}, "no rows"),
-        ("algo0_32x32", {"train": [VARIANT], "old": [VARIANT]}, "sheet 'old'"),
-        (
-            "algo6_64",
-            {"train": [VARIANT[:10], [*A[:4], 50, 7, 1, 0, 6, 3.5]]},
-            "row 2: .*WINOGRAD.*numbering",
-        ),
-        ("Algo-pick-set", {"test": [PICK, [*A, *PICK_TIMES, 8, 1]]}, "column 17: algorithm 8"),
-        ("Other-ops-maxpol", {"new": [OTHER, [0, *A, 2.5]]}, "did you mean maxpool"),
-        ("Other-ops-maxpool", {"new": [OTHER[:9], [0, *A]]}, "9 columns; maxpool needs 11"),
+        ("algo6_64", {"train": [VARIANT[:10], [*A[:4], 50, 7, 1, 0, 6, 3.5]]}, "WINOGRAD"),
+        ("Other-ops-maxpol", {"new": [OTHER, [0, *A, 2.5]]}, "maxpol"),
         ("Other-ops-conv_1x1", {"new": [OTHER[:10], [0, *A, 0]]}, "row 2: time 0 ms"),
-        ("Other-ops-conv_1x1", {"new": [OTHER[:10]]}, "no rows"),
-        ("Other-ops-maxpool", {"new": [OTHER[:11], [0, *A[:5], 2, 1, 1, 2.5, 4]]}, "row 2: padding 1 in all"),
+        ("Other-ops-maxpool", {"new": [OTHER[:11], [0, *A[:5], 2, 1, 1, 2.5, 4]]}, "padding 1"),
     ],
 )
 def test_wrong_workbooks_are_refused_in_one_line(
-    tmp_path: Path, name: str, sheets: dict[str, list[list[Any]]], message: str
+    refused, tmp_path: Path, name: str, sheets: dict[str, list[list[Any]]], named: str
 ) -> None:
     path = save(tmp_path / f"{name}.xls", **sheets)
-    with pytest.raises(InputError, match=message) as refused:
+    with refused(str(path), named):
         read(path)
-    assert str(path) in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_unknown_numbering_mixed_kinds_and_no_workbook(tmp_path: Path) -> None:

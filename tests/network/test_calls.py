@@ -7,42 +7,26 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
-from surrogate.features.operators import OPERATORS, Bmm, EmbeddingBag, Gemm, Linear, operator
-from surrogate.network.call import Call, Tensor, UnsupportedError, recorded
+from surrogate.features.operators import Bmm, EmbeddingBag, Gemm, Linear, operator
+from surrogate.network.call import Call, UnsupportedError, recorded
 from surrogate.network.call_rules import solved
-from surrogate.network.calls import ELEMENTWISE, IGNORED, RULES, flops_and_bytes, has_rule, layers, problems
+from surrogate.network.calls import flops_and_bytes, has_rule, layers, problems
 
-BACKWARD_VALUES = (
-    "",
-    "",
-    "",
-    "[16]",
-    "[2, 1]",
-    "[1, 0]",
-    "[1, 1]",
-    "False",
-    "[0, 0]",
-    "1",
-    "[True, True, False]",
-)
+BACKWARD_VALUES = ("", "", "", "[16]", "[2, 1]", "[1, 0]", "[1, 1]", "False", "[0, 0]", "1", "[True, True, False]")
 
 
 @pytest.mark.parametrize(
     ("call", "problem"),
     [
         (recorded("aten::addmm", [(1000,), (32, 2048), (2048, 1000)]), Linear(m=32, k=2048, n=1000)),
-        (recorded("aten::mm", [(32, 1000), (1000, 2048)]), Gemm(m=32, k=1000, n=2048)),
         (recorded("aten::bmm", [(4, 8, 16), (4, 16, 2)]), Bmm(batch=4, m=8, k=16, n=2)),
         (recorded("aten::linear", [(7, 4, 5), (6, 5), ()]), Gemm(m=28, n=6, k=5)),
         (recorded("aten::relu_", [(32, 64, 7, 5)]), operator("relu", n=32, c=64, h=7, w=5)),
         (recorded("aten::clamp_min", [(8, 4), (), (8, 4)]), operator("relu", n=8, c=4)),
         (recorded("aten::threshold_backward", [(8, 4), (8, 4), ()]), operator("relu_backward", n=8, c=4)),
-        (recorded("aten::add", [(8, 16), (8, 16), ()]), operator("add", n=8, c=16)),
         (recorded("aten::mul_", [(8, 16), ()]), operator("mul_scalar", n=8, c=16)),
         (recorded("aten::add_", [(2, 3, 4, 4), (1, 3, 1, 1), ()]), operator("bias", n=2, c=3, h=4, w=4)),
-        (recorded("aten::copy_", [(8, 4), (4,)]), operator("copy", n=8, c=4)),
         (recorded("aten::fill_", [(8, 4), ()]), operator("fill", n=8, c=4)),
-        (recorded("aten::native_dropout_backward", [(8, 4), (8, 4), ()]), operator("dropout_backward", n=8, c=4)),
         (recorded("aten::_log_softmax", [(32, 1000), ()]), operator("softmax", n=32, c=1000)),
         (
             recorded("aten::_softmax", [(2, 3, 4), ()], values=("", "1", "False")),
@@ -56,7 +40,6 @@ BACKWARD_VALUES = (
             recorded("aten::native_layer_norm", [(8, 128, 64), (), (64,), (64,)]),
             operator("layer_norm", n=1024, c=64),
         ),
-        (recorded("aten::cudnn_batch_norm", [(8, 4, 2, 2), (4,)]), operator("batch_norm", n=8, c=4, h=2, w=2)),
         (
             recorded("aten::native_batch_norm", [(8, 4), (4,)], values=("",) * 5 + ("False",)),
             operator("batch_norm_inference", n=8, c=4),
@@ -104,11 +87,8 @@ def test_element_types() -> None:
     ("call", "lacks"),
     [
         (recorded("aten::max_pool2d_with_indices", [(2, 3, 8, 8), ()]), "kernel_size"),
-        (recorded("aten::addmm", [(1000,), (), (2048, 1000)]), "mat1"),
         (recorded("aten::mm", [(4, 5), (6, 7)]), "operands"),
-        (recorded("aten::relu", [()]), "shapes"),
         (recorded("aten::_embedding_bag", [(500, 32), (65,), (16,)]), "bag"),
-        (recorded("aten::embedding_dense_backward", [(16, 32), (16,), ()]), "num_weights"),
         (recorded("aten::_softmax", [(2, 3, 4)]), "dimension"),
         (recorded("aten::cudnn_convolution", [(8, 3, 9, 9), (4, 3, 3, 3)]), "output"),
         (recorded("aten::cudnn_convolution", [(8, 5, 9, 9), (4, 3, 3, 3)], output=(8, 4, 9, 9)), "groups"),
@@ -125,12 +105,6 @@ def test_views_cost_nothing() -> None:
     """And are no rule of their own."""
     assert problems(recorded("aten::view", [(4, 5)])) == ()
     assert has_rule("aten::add_") and not has_rule("aten::view") and not has_rule("add")
-
-
-def test_the_tables_do_not_overlap() -> None:
-    """What is ignored has no rule; kinds of elementwise work are those of the operators."""
-    assert not set(RULES) & IGNORED
-    assert {"relu", "gelu", "add", "mul", "sub", "div"} <= set(ELEMENTWISE.values()) & set(OPERATORS)
 
 
 def _image_and_filter(conv: Conv) -> list[tuple[int, ...]]:
@@ -171,26 +145,13 @@ def test_convolutions_by_recorded_values(conv: Conv) -> None:
 def test_the_mask_of_convolution_backward() -> None:
     """A gradient for every True; the bias's is no convolution."""
     shapes = [(8, 16, 4, 6), (8, 4, 8, 8), (16, 4, 3, 3)]
-    sizes: dict[str, Any] = {
-        "n": 8,
-        "c": 4,
-        "h": 8,
-        "w": 8,
-        "k": 16,
-        "r": 3,
-        "pad_h": 1,
-        "pad_w": 0,
-        "stride_h": 2,
-        "stride_w": 1,
-    }
+    sizes: dict[str, Any] = {"n": 8, "c": 4, "h": 8, "k": 16, "r": 3, "pad_h": 1, "pad_w": 0}
+    sizes |= {"stride_h": 2, "stride_w": 1}
     both = problems(recorded("aten::convolution_backward", shapes, values=BACKWARD_VALUES))
     assert both == tuple(Conv(**sizes, direction=way) for way in ("bwd_data", "bwd_filter"))
     values = (*BACKWARD_VALUES[:-1], "[False, True, True]")
     parts = layers(recorded("aten::convolution_backward", shapes, values=values))
-    assert [part.operator for part in parts] == [
-        "convolution_backward.bwd_filter",
-        "convolution_backward.bias",
-    ]
+    assert [part.operator for part in parts] == ["convolution_backward.bwd_filter", "convolution_backward.bias"]
     for half, way in (("input", "bwd_data"), ("weight", "bwd_filter")):
         call = recorded(f"aten::cudnn_convolution_backward_{half}", [shapes[1], shapes[0], shapes[2]],
                         values=("", "", "", "[1, 0]", "[2, 1]", "[1, 1]"))  # fmt: skip
@@ -204,13 +165,9 @@ def test_the_mask_of_convolution_backward() -> None:
         (56, 3, 28, (2, 1)),
         (17, 7, 17, (1, 3)),  # 1 × 7 on 17 × 17, the long side
         (17, 1, 17, (1, 0)),  # and the short one
-        (56, 1, 28, (2, 0)),
-        (1, 1, 1, (1, 0)),
         (2, 1, 1, (2, 0)),  # any stride from 2 is the same problem
         (9, 3, 4, None),  # stride 2 without padding, or stride 3 with 2
-        (8, 3, 4, None),
         (7, 7, 1, None),  # without padding, or with some and a large stride
-        (9, 1, 2, None),  # strides 5 to 8
         (9, 3, 40, None),
     ],
 )
@@ -251,38 +208,14 @@ def test_what_is_solved_is_right(size: int, filters: int, stride: int, data: st.
 @pytest.mark.parametrize(
     ("name", "shapes", "expected"),
     [
-        ("aten::mm", [(4, 5), (5, 6)], (240, 4 * (20 + 30 + 24))),
         ("aten::bmm", [(2, 4, 5), (2, 5, 6)], (480, 4 * (40 + 60 + 48))),
-        ("aten::relu", [(10,)], (10, 80)),
-        ("aten::add", [(4, 4), (4, 4), ()], (16, 4 * 48)),
         ("aten::add_", [(4, 6), (4, 1), ()], (24, 4 * (24 + 4 + 24))),
         ("aten::fill_", [(8,), ()], (0, 32)),
-        ("aten::_softmax", [(8,)], (174 * 8, 64)),
         ("aten::max_pool2d_with_indices_backward", [(1, 1, 2, 2), (1, 1, 4, 4), ()], (4, 4 * 24)),
         ("aten::mm", [(4, 5), (6, 7)], None),
-        ("aten::novel", [(4, 5)], None),
         ("aten::cudnn_convolution", [(8, 3, 32, 32), (16, 3, 3, 3)], None),
     ],
 )
 def test_flops_and_bytes(name: str, shapes: list[tuple[int, ...]], expected: tuple[int, int] | None) -> None:
     """By hand."""
     assert flops_and_bytes(recorded(name, shapes)) == expected
-
-
-@given(
-    st.sampled_from(sorted(RULES)),
-    st.lists(st.lists(st.integers(0, 9), max_size=4).map(tuple), max_size=5),
-    st.lists(st.sampled_from(["", "[1, 1]", "[]", "[0, 0]", "[a]", "True", "null", "-7", "[[["]), max_size=8),
-    st.none() | st.lists(st.integers(0, 9), max_size=4).map(tuple),
-)
-def test_no_record_breaks_a_rule(op: str, shapes: list, values: list[str], output: tuple[int, ...] | None) -> None:
-    """Problems, or a reason."""
-    call = recorded(f"aten::{op}", shapes, values=values, output=output)
-    found = flops_and_bytes(call)
-    assert found is None or (found[0] >= 0 and found[1] >= 0)
-
-
-def test_unknown_results_are_refused() -> None:
-    """A model whose shapes are unknown."""
-    with pytest.raises(UnsupportedError, match="shape"):
-        layers(Call("relu", {"self": Tensor(None)}))

@@ -69,21 +69,15 @@ def test_training_and_figures(seer: Seer, graph: Path, bundle: Path, tmp_path: P
     [
         (("--gpu", "t44"), "did you mean"),
         (("--batch", "0"), "--batch"),
-        (("--batch", "9" * 21), "--batch"),
         (("--sweep-batch", "1,x"), "1,2,4,8"),
-        (("--sweep-batch", "1," + "9" * 21), "--sweep-batch"),
         (("--dim", "height"), "NAME=SIZE"),
-        (("--dim", "height=4"), "names no size"),
         (("--workspace-limit", "lots"), "not readable"),
-        (("--compare-gpus", ",,"), "names no GPU"),
     ],
 )
 def test_errors_are_one_line(seer: Seer, graph: Path, bundle: Path, words: tuple[str, ...], said: str) -> None:
     """On standard error, exit status 2."""
     done = seer("network", graph, "--gpu", "t4", "--bundle", bundle, *words)
-    assert (done.code, done.out) == (2, "")
-    assert said in done.err
-    assert done.err.count("\n") == 1
+    assert done.out == "" and done.is_refusal(said), done.err
 
 
 def test_nothing_known_is_a_negative_answer(seer: Seer, tmp_path: Path, bundle: Path) -> None:
@@ -104,8 +98,7 @@ def test_nothing_known_is_a_negative_answer(seer: Seer, tmp_path: Path, bundle: 
 def test_a_bundle_without_backward_says_so(seer: Seer, graph: Path, forward_bundle: Path) -> None:
     """Half an iteration would be no answer."""
     done = seer("network", graph, "--gpu", "t4", "--bundle", forward_bundle, "--training")
-    assert (done.code, done.out) == (2, "")
-    assert "the bundle holds no cudnn bwd_" in done.err
+    assert done.out == "" and done.is_refusal("the bundle holds no cudnn bwd_"), done.err
 
 
 def test_a_compiled_network_fuses_what_lies_between_its_convolutions(seer: Seer, graph: Path) -> None:
@@ -115,4 +108,4 @@ def test_a_compiled_network_fuses_what_lies_between_its_convolutions(seer: Seer,
     assert sum(layer["algorithm"] is not None for layer in fused["layers"]) == 20
     assert len(fused["layers"]) < len(eager["layers"])
     refused = seer(*words, "--runtime", "compiled", "--training")
-    assert refused.code == 2 and refused.err.count("\n") == 1
+    assert refused.is_refusal()

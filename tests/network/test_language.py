@@ -135,8 +135,6 @@ def test_requests_of_several_lengths_need_the_work_of_all(tmp_path: Path) -> Non
     [
         ({**QWEN, "model_type": "qwen7"}, {"decode": 1}, "did you mean qwen"),
         ({**QWEN, "hidden_size": None}, {"decode": 1}, "hidden_size is None; a whole number from 1"),
-        ({**DEEPSEEK, "kv_lora_rank": 256}, {"decode": 1}, "latent attention is known for 512"),
-        ({**QWEN, "num_hidden_layers": 10**8}, {"decode": 1}, "a whole number from 1 to 1000"),
         (QWEN, {}, "--prefill TOKENS or --decode CONTEXT"),
         (QWEN, {"decode": 1, "tensor_parallel": 3}, "cannot be divided among 3 GPUs"),
     ],
@@ -157,8 +155,7 @@ def test_the_command_reads_a_configuration_and_nothing_else_has_steps(seer: Any,
     least_us = 2 * 1.236e9 / 3.35e6
     assert least_us < run.json["total_us"] < 3 * least_us
     refused = seer("network", tmp_path / "net.onnx", "--gpu", "h100-sxm", "--decode", 8)
-    assert refused.code == 2
-    assert "--decode is for language models" in refused.err
+    assert refused.is_refusal("--decode is for language models"), refused.err
 
 
 @pytest.mark.parametrize("name", ["h20", "rtx-6000-ada"])

@@ -3,17 +3,14 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
 from surrogate.network.network import Layer, Network
-from surrogate.network.predict import Predictors, conv_bound, load_predictors, operator_bound, sweep_batches
+from surrogate.network.predict import Predictors, conv_bound, operator_bound, sweep_batches
 from surrogate.network.result import BOUNDS, best_batch, gpu_records, sweep_records
 from surrogate.network.work import gemm, pointwise
 
@@ -111,16 +108,6 @@ def test_json_contract(predictors: Callable[..., Predictors]) -> None:
     assert data["ignored"] == {"Reshape": 3}
 
 
-def test_shown_forms(predictors: Callable[..., Predictors]) -> None:
-    """Text, HTML (escaped) and a frame."""
-    odd = replace(NETWORK, name="<b>", layers=(*NETWORK.layers, Layer("<script>", "Gemm", gemm(8, 10, 64))))
-    found = predictors().time(odd)
-    assert "coverage 85.7 %" in repr(found)
-    assert "<script>" not in found._repr_html_()
-    assert list(found.to_frame().columns)[:3] == ["name", "operator", "problem"]
-    assert len(found.to_frame()) == 6
-
-
 def test_limits(predictors: Callable[..., Predictors]) -> None:
     """Determinism drops atomic algorithms; what nothing can run is named and counted, and in no sum."""
     back = replace(B, direction="bwd_filter", dtype="fp64")  # ALGO_0, ALGO_1 and ALGO_3 take it
@@ -134,15 +121,6 @@ def test_limits(predictors: Callable[..., Predictors]) -> None:
     assert limited.unsupported == {"Conv (no algorithm within the limits)": 1}
     assert limited.coverage == 0.5
     assert limited.outside == {"dtype fp64 was never measured": 1}
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 10**6), st.integers(0, 10**6))
-def test_more_workspace_is_never_slower(predictors: Callable[..., Predictors], a: int, b: int) -> None:
-    """Monotone in the limit."""
-    made = predictors()
-    small, large = (made.time(NETWORK, workspace_limit=limit).total_us for limit in sorted((a, b)))
-    assert large <= small
 
 
 def test_bounds_known_answers() -> None:
@@ -173,21 +151,3 @@ def test_sweeps(predictors: Callable[..., Predictors]) -> None:
     records = gpu_records([predictors("t4").time(NETWORK), predictors("v100").time(NETWORK)])
     assert records[0]["speedup"] == 1
     assert records[1]["speedup"] > 1  # its DRAM is faster
-
-
-def test_nothing_at_all(predictors: Callable[..., Predictors]) -> None:
-    """A network without layers has no throughput and no coverage."""
-    found = predictors().time(Network("none", (), 1, unsupported={"LSTM": 1}))
-    assert found.total_us == found.coverage == 0
-    assert found.samples_per_s is None
-    assert found.by_type() == []
-
-
-def test_the_real_predictors_fit_in(bundle: Path) -> None:
-    """A bundle fitted on an invented table and the operators' predictor behind the same two calls."""
-    found = load_predictors("t4", bundle).time(NETWORK)
-    assert len(found.layers) == 5
-    conv = found.layers[0]
-    assert conv.lower_us < conv.time_us < conv.upper_us
-    assert conv.source in ("model", "spec")
-    assert found.total_us > conv.time_us

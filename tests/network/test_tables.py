@@ -40,17 +40,6 @@ def test_a_line_per_problem(tmp_path: Path) -> None:
     assert {(conv.dtype, conv.math, conv.layout) for conv in found.convs} == {("fp16", "tensor_op", "NHWC")}
 
 
-def test_problems_of_any_family(tmp_path: Path) -> None:
-    """A product has two gradients, a softmax that of its input."""
-    path = tmp_path / "net.txt"
-    path.write_text("n32c256h14w14k256r3\ngemm:m64n32k16\nsoftmax:n8c100\n")
-    found = read_network(path, training=True)
-    assert [layer.operator for layer in found.layers] == [
-        "conv", "gemm", "softmax", "softmax.backward", "gemm.grad_input", "gemm.grad_weight", "conv.bwd_filter",
-        "adam",
-    ]  # fmt: skip
-
-
 def test_training_from_a_table(tmp_path: Path) -> None:
     """Every layer but the first has both gradients; one step over all weights."""
     path = tmp_path / "net.csv"
@@ -96,10 +85,3 @@ def test_measured_layer_sequences(measurements: Path, tmp_path: Path) -> None:
     assert len(found.layers) == (part["op"] == "CUDNN_CONV_FWD").sum()
     assert sum(found.unsupported.values()) == (part["op"] != "CUDNN_CONV_FWD").sum()
     assert found.batch == 8
-
-
-def test_a_binary_file_is_no_table(tmp_path: Path) -> None:
-    """Its ending must say what it is."""
-    (tmp_path / "weights").write_bytes(b"\x08\x07\x12\x04\x00\x01")
-    with pytest.raises(InputError, match="ending"):
-        read_network(tmp_path / "weights")
