@@ -107,9 +107,7 @@ class _Grouping:
         self.updates = enclosing(trace.ranges, updates) >= 0
         self.groups: list[tuple[tuple[Work, ...], list[int]]] = []
         self.reasons: list[tuple[int, str]] = []
-        apart = collectives(trace)
-        self.reasons += [(row, "message size of the collective") for row in np.flatnonzero(apart).tolist()]
-        rows = np.flatnonzero(~apart)
+        rows = np.arange(len(trace.activities))
         crosses = self.crosses(rows)
         for row in rows[crosses].tolist():
             self._copy(row)
