@@ -13,13 +13,12 @@ import numpy as np
 from surrogate.features.conv import Conv
 from surrogate.features.operators import (
     POINTWISE_CLASSES,
+    AllGather,
+    AllReduce,
     Attention,
     BatchNormBackward,
     BiasBackward,
     Concat,
-    AllGather,
-    AllReduce,
-    AllToAll,
     EmbeddingBag,
     EmbeddingBagBackward,
     LayerNorm,

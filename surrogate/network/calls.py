@@ -122,7 +122,8 @@ _MOVES = (
     "upsample_bilinear2d_backward", "upsample_bicubic2d", "upsample_bicubic2d_backward", "_upsample_bicubic2d_aa",
     "_upsample_bilinear2d_aa", "im2col", "col2im", "pixel_shuffle", "tril", "triu", "select_backward", "slice_backward",
     "slice_scatter", "select_scatter", "scatter", "scatter_add", "index_put", "_index_put_impl", "index_add",
-    "nll_loss_backward", "nll_loss2d_backward", "channel_shuffle", "one_hot", "reflection_pad2d", "Transpose", "Slice", "Split", "Pad",
+    "nll_loss_backward", "nll_loss2d_backward",
+    "channel_shuffle", "one_hot", "reflection_pad2d", "Transpose", "Slice", "Split", "Pad",
     "Expand", "Tile", "Resize", "Upsample", "DepthToSpace", "SpaceToDepth", "GatherElements", "GatherND",
     "ReverseSequence", "Trilu", "OneHot",
 )  # fmt: skip

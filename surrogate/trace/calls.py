@@ -105,7 +105,8 @@ class CallReader:
         if row in self._lookups and source >= 0:
             # Threads across a block share a row of a table; those along it serve a sample each.
             lookup = trace.named(trace.activities, _LOOKUP_KERNEL.search) & (trace.activities.range == source)
-            return {"rows_per_block": int(rows) for rows in trace.activities.block[lookup, 1][:1] if rows > 0}
+            rows = trace.activities.block[lookup, 1]
+            return {"rows_per_block": int(rows[0])} if rows[:1].any() else {}
         if not trace.name_of(ranges, row).startswith("nccl:"):
             return {}
         # Newer profilers give the size of the group as the last argument of the record around the collective.

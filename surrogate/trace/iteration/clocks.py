@@ -79,7 +79,7 @@ class Clocks:
             cpu = max(cpu, self.host_us[giver]) + self.overheads.us("handover", "")
         else:
             sibling = self._parents.get(thread, unit.parent) == unit.parent
-            cpu += self.overheads.us("t1" if sibling else "edge", unit.name)
+            cpu += self.overheads.us("t1", unit.name) + self.event_us if sibling else self.overheads.us("edge", unit.name)
         self._parents[thread] = unit.parent
         self._ends_ns[thread] = max(self._ends_ns.get(thread, -1), unit.end_ns)
         if unit.is_input:

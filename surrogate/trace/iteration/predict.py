@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError, require_known
-from surrogate.features.gpu import Gpu
+from surrogate.features.gpu import Gpu, gpus
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.network.predict import Predictors, load_predictors
+from surrogate.prediction.shipped import load_operators, shipped
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration import times as kernel_times
@@ -235,14 +236,23 @@ def _source(times: str | None, changed: bool) -> str:
 
 
 def _predictors(trace: Trace, device: Gpu | None, bundle: str | Path | None) -> Predictors:
-    """The predictors of a GPU; those of convolutions only where the trace has some with shapes."""
+    """The predictors of a GPU; those of convolutions only where the trace has some with shapes.
+
+    Where a board was measured that differs from it in nothing but the size of its memory, that one stands for it.
+    """
     if device is None:
         raise InputError("the trace does not name a known GPU; say which one with --gpu")
+    measured = {name for part in shipped() for name in part.gpus}
+    alike = [board for board in gpus() if board.name in measured and _chip(board) == _chip(device)]
+    device = device if device.name in measured or not alike else alike[0]
     if any("convolution" in name for name in trace.names) and (trace.ranges.shapes >= 0).any():
         return load_predictors(device.name, bundle)
-    from surrogate.prediction.shipped import load_operators
-
     return Predictors(device, None, load_operators(device.name))
+
+
+def _chip(board: Gpu) -> Gpu:
+    """The board without its name, where its figures come from, and the size of its memory."""
+    return replace(board, name="", aliases=(), source="", checked=True, measured_figures=(), memory_bytes=0)
 
 
 def _notes(trace: Trace, work: HostWork, changed: bool) -> tuple[str, ...]:

@@ -70,12 +70,15 @@ def measured_times(trace: Trace) -> DeviceTimes:
 def predicted_times(trace: Trace, by: Predictors, old_batch: int = 1, new_batch: int = 1) -> DeviceTimes:
     """Times of one operator's activities sum up to its prediction, shared among them as measured.
 
-    Sizes change from ``old_batch`` to ``new_batch`` where they hold it. What cannot be predicted keeps its measured
-    time and is listed.
+    Sizes change from ``old_batch`` to ``new_batch`` where they hold it. By a roofline, which knows nothing of kernels,
+    an operator takes no less than its activities at the shortest kernel's time. What cannot be predicted keeps its
+    measured time and is listed.
     """
     grouping = _Grouping(trace, by.gpu, old_batch, new_batch)
     groups, reasons = grouping.groups, grouping.reasons
-    answers = answers_of(by, {problem for problems, _ in groups for problem in problems})
+    shortest = operator("fill", n=1)
+    answers = answers_of(by, {shortest, *(problem for problems, _ in groups for problem in problems)})
+    least = answers[shortest]
     time_us = trace.activities.time_us.copy()
     source = np.full(len(time_us), MEASURED, dtype=object)
     for problems, rows in groups:
@@ -86,8 +89,11 @@ def predicted_times(trace: Trace, by: Predictors, old_batch: int = 1, new_batch:
             reasons.extend((row, missing) for row in rows)
             continue
         whole = float(time_us[rows].sum())
-        time_us[rows] = sum(time for time, _ in known) * (time_us[rows] / whole if whole else 1 / len(rows))
-        source[rows] = ROOFLINE if any(kind == ROOFLINE for _, kind in known) else MODEL
+        predicted_us, roofline = sum(time for time, _ in known), any(kind == ROOFLINE for _, kind in known)
+        if roofline and not isinstance(least, str):
+            predicted_us = max(predicted_us, len(rows) * least[0])
+        time_us[rows] = predicted_us * (time_us[rows] / whole if whole else 1 / len(rows))
+        source[rows] = ROOFLINE if roofline else MODEL
     return DeviceTimes(time_us, tuple(source), tuple(reasons))
 
 
