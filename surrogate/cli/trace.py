@@ -25,6 +25,10 @@ _ITERATION_COLUMNS = (
     "label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us",
     "coverage",
 )  # fmt: skip
+_RANK_COLUMNS = (
+    "rank", "start_us", "measured_us", "predicted_us", "error_pct", "measured_waiting_us", "waiting_us",
+    "measured_device_us", "device_us", "device_error_pct", "coverage", "slowest",
+)  # fmt: skip
 _WHATIF_COLUMNS = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
 
 _file = click.argument("file", type=PATH)
@@ -91,6 +95,14 @@ def _write_page(profiled: "Profile", html: Path | None) -> None:
         from surrogate.trace.page import trace_page
 
         write_text(html, trace_page(profiled))
+
+
+def _traces_in(folder: Path) -> list[Path]:
+    """The traces in a folder, by name. Raises `InputError` where there is none."""
+    files = sorted(file for file in folder.iterdir() if file.name.endswith((".json", ".json.gz", ".sqlite")))
+    if not files:
+        raise InputError(f"{folder}: holds no .json, .json.gz or .sqlite; give a folder of traces, one per rank")
+    return files
 
 
 def _columns(records: Sequence[dict[str, Any]], names: Sequence[str], **around: Any) -> Table:
@@ -328,8 +340,8 @@ def whatif(
             click.echo(f"{answer.name}: {note}")
 
 
-@command.command(short_help="Iteration times from host overheads and measured or predicted kernels.")
-@_file
+@command.command(short_help="Iteration times from host overheads and measured or predicted kernels; ranks together.")
+@click.argument("files", nargs=-1, required=True, type=PATH)
 @click.option("--gpu", metavar="G", type=GPU, help="Predict for this GPU; the host stays the traced one.")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Predict for this batch size.")
 @click.option(
@@ -342,27 +354,54 @@ def whatif(
 @click.option("--leave-one-out", is_flag=True, help="Overheads of each iteration from the other ones.")
 @click.option("--iteration", type=click.IntRange(min=0), metavar="K", help="Only this one.")
 @click.option("--bundle", type=PATH, help="Fitted model of convolutions, a folder; else the shipped one.")
+@click.option("--collective-law", type=PATH, help="Laws of collectives, as --save-collective-law writes them.")
+@click.option("--save-collective-law", type=PATH, help="Write the laws fitted on the ranks' collectives as JSON.")
 @_execution_trace
 @_top
 @output_options
 def iteration(
-    file: Path, overheads_file: Path | None, save_overheads: Path | None, execution_trace: Path | None,
-    top: int | None, as_json: bool, as_csv: bool, **settings: Any,
+    files: tuple[Path, ...], overheads_file: Path | None, save_overheads: Path | None, iteration: int | None,
+    collective_law: Path | None, save_collective_law: Path | None, execution_trace: Path | None, top: int | None,
+    as_json: bool, as_csv: bool, **settings: Any,
 ) -> None:  # fmt: skip
-    """Predicted beside measured iterations of FILE, time by operator, and what the trace does not say.
+    """Predicted beside measured iterations of a trace, time by operator, and what the trace does not say.
 
     The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace
     lacks are listed; those kernels keep their measured time and count against the coverage. --top limits the operators.
 
+    Several FILES, or a folder of them, are the ranks of one run: a row each, where a collective ends when the last rank
+    has reached it. Their collectives go by a law fitted on those of other sizes, or by --collective-law.
+
     Examples:
       seer trace iteration trace.json.gz --leave-one-out
       seer trace iteration trace.json.gz --gpu a100-sxm4-40gb
+      seer trace iteration ranks/ --times surrogate
     """
+    from surrogate.trace.iteration.collectives import load_laws, save_laws
     from surrogate.trace.iteration.overheads import load_overheads
     from surrogate.trace.iteration.predict import iteration_times
+    from surrogate.trace.iteration.ranks import rank_times
 
-    overheads = load_overheads(overheads_file) if overheads_file else None
-    result = iteration_times(_load(file, execution_trace=execution_trace), overheads=overheads, **settings)
+    files = tuple(inner for file in files for inner in (_traces_in(file) if file.is_dir() else [file]))
+    settings["overheads"] = load_overheads(overheads_file) if overheads_file else None
+    settings["laws"] = load_laws(collective_law) if collective_law else None
+    if len(files) > 1:
+        if save_overheads or execution_trace or iteration is not None:
+            raise InputError(
+                f"{len(files)} ranks go together; --save-overheads, --execution-trace and --iteration are for one trace"
+            )
+        ranks = rank_times([_load(file) for file in files], **settings)
+        if save_collective_law:
+            save_laws(ranks.laws, save_collective_law)
+        table = _columns(ranks.table.rows, _RANK_COLUMNS, title=ranks.table.title)
+        show(ranks.table.rows, as_json=as_json, as_csv=as_csv, whole=ranks.to_dict(), table=table)
+        if not (as_json or as_csv):
+            click.echo("\nCollectives; measured: without waiting for other ranks")
+            show([asdict(part) for part in ranks.collectives[:top]])
+        return
+    if save_collective_law:
+        raise InputError("--save-collective-law needs the traces of all ranks: one rank's times hold its waits")
+    result = iteration_times(_load(files[0], execution_trace=execution_trace), iteration=iteration, **settings)
     if save_overheads:
         result.overheads.save(save_overheads)
     rows = [asdict(row) for row in result]

@@ -24,6 +24,7 @@ from surrogate.features.operators import (
     LayerNorm,
     SoftmaxBackward,
 )
+from surrogate.features.operators.embedding import USUAL_ROWS_PER_BLOCK
 from surrogate.features.problem import HALF
 from surrogate.network import work as make
 from surrogate.network.call import UNKNOWN, Call, Shape, Tensor, UnsupportedError
@@ -346,16 +347,17 @@ def lookup(call: Call, kind: type[EmbeddingBag]) -> Layers:
     weights = call.shape("weights")
     tables = call.shape("D_offsets")[0] - 1 if "D_offsets" in call.arguments else call.shape("table_offsets")[0]
     batch, lookups = (call.shape("offsets")[0] - 1) // max(tables, 1), prod(call.shape("indices"))
-    width = tables * weights[1] if len(weights) == 2 else call.output and prod(call.output[1:])
-    width = width or call.number("total_D", 0)
+    width = prod(call.output[1:]) if call.output else 0
+    if not width:
+        width = tables * weights[1] if len(weights) == 2 else call.number("total_D", 0)
     if batch < 1 or width < 1 or width % tables or (call.output and call.output[0] != batch):
         raise UnsupportedError("sizes of the tables")
     elements = sum(prod(call.shape(name)) for name in ("weights", "uvm_weights") if name in call.arguments)
-    shared = {name: call.number(name, 1) for name in ("rows_per_block",) if name in call.arguments}
+    rows_per_block = call.number("rows_per_block", USUAL_ROWS_PER_BLOCK)
     yield call.layer(
         kind(
             batch=batch, tables=tables, rows=max(1, elements // width), bag=max(1, round(lookups / (batch * tables))),
-            dim=width // tables, dtype=call.dtype, **shared,
+            dim=width // tables, rows_per_block=rows_per_block, dtype=call.dtype,
         )
     )  # fmt: skip
 

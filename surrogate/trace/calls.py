@@ -85,7 +85,7 @@ class CallReader:
                 self._read[read, key] = reason
         return self._read[read, key]
 
-    def _record(self, row: int) -> tuple[int, Shape | None, Any, dict[str, int]]:
+    def _record(self, row: int) -> tuple[int, Shape | None, Any, dict[str, Any]]:
         """The row that holds the call's arguments, the result's shape, what tells equal calls, further arguments."""
         ranges, source = self.trace.ranges, row
         if self.trace.name_of(ranges, row) in _HALVES:
@@ -99,7 +99,7 @@ class CallReader:
         arguments = (int(column[source]) for column in (ranges.shapes, ranges.types, ranges.inputs))
         return source, output, (int(ranges.name[row]), source < 0, *arguments, output, *extra.items()), extra
 
-    def _extra(self, row: int, source: int) -> dict[str, int]:
+    def _extra(self, row: int, source: int) -> dict[str, Any]:
         """Arguments that no operator has: rows per block of a lookup's launch, ranks of a collective."""
         trace, ranges = self.trace, self.trace.ranges
         if row in self._lookups and source >= 0:
@@ -116,7 +116,7 @@ class CallReader:
         size = int(values[-1]) if named and values and values[-1].isdecimal() else trace.world_size
         return {"ranks": size} if size else {}
 
-    def _call(self, row: int, source: int, output: Shape | None, extra: dict[str, int]) -> Call:
+    def _call(self, row: int, source: int, output: Shape | None, extra: dict[str, Any]) -> Call:
         trace, ranges = self.trace, self.trace.ranges
         shapes = trace.shapes_of(source) if source >= 0 else None
         if shapes is None:
