@@ -350,19 +350,17 @@ def whatif(
 )  # fmt: skip
 @click.option("--overheads", "overheads_file", type=PATH,
               help="Host overheads of another trace, as --save-overheads writes them.")  # fmt: skip
-@click.option("--save-overheads", type=PATH, help="Write this trace's host overheads as JSON.")
+@click.option("--save-overheads", type=PATH,
+              help="Write the host overheads, and the laws of ranks' collectives, as JSON.")  # fmt: skip
 @click.option("--leave-one-out", is_flag=True, help="Overheads of each iteration from the other ones.")
 @click.option("--iteration", type=click.IntRange(min=0), metavar="K", help="Only this one.")
 @click.option("--bundle", type=PATH, help="Fitted model of convolutions, a folder; else the shipped one.")
-@click.option("--collective-law", type=PATH, help="Laws of collectives, as --save-collective-law writes them.")
-@click.option("--save-collective-law", type=PATH, help="Write the laws fitted on the ranks' collectives as JSON.")
 @_execution_trace
 @_top
 @output_options
 def iteration(
     files: tuple[Path, ...], overheads_file: Path | None, save_overheads: Path | None, iteration: int | None,
-    collective_law: Path | None, save_collective_law: Path | None, execution_trace: Path | None, top: int | None,
-    as_json: bool, as_csv: bool, **settings: Any,
+    execution_trace: Path | None, top: int | None, as_json: bool, as_csv: bool, **settings: Any,
 ) -> None:  # fmt: skip
     """Predicted beside measured iterations of a trace, time by operator, and what the trace does not say.
 
@@ -370,38 +368,32 @@ def iteration(
     lacks are listed; those kernels keep their measured time and count against the coverage. --top limits the operators.
 
     Several FILES, or a folder of them, are the ranks of one run: a row each, where a collective ends when the last rank
-    has reached it. Their collectives go by a law fitted on those of other sizes, or by --collective-law.
+    has reached it. Predicted collectives go by a law fitted on those of other sizes, or by that of --overheads.
 
     Examples:
       seer trace iteration trace.json.gz --leave-one-out
       seer trace iteration trace.json.gz --gpu a100-sxm4-40gb
       seer trace iteration ranks/ --times surrogate
     """
-    from surrogate.trace.iteration.collectives import load_laws, save_laws
     from surrogate.trace.iteration.overheads import load_overheads
     from surrogate.trace.iteration.predict import iteration_times
     from surrogate.trace.iteration.ranks import rank_times
 
     files = tuple(inner for file in files for inner in (_traces_in(file) if file.is_dir() else [file]))
     settings["overheads"] = load_overheads(overheads_file) if overheads_file else None
-    settings["laws"] = load_laws(collective_law) if collective_law else None
     if len(files) > 1:
-        if save_overheads or execution_trace or iteration is not None:
-            raise InputError(
-                f"{len(files)} ranks go together; --save-overheads, --execution-trace and --iteration are for one trace"
-            )
+        if execution_trace or iteration is not None:
+            raise InputError(f"{len(files)} ranks go together; --execution-trace and --iteration are for one trace")
         ranks = rank_times([_load(file) for file in files], **settings)
-        if save_collective_law:
-            save_laws(ranks.laws, save_collective_law)
-        table = _columns(ranks.table.rows, _RANK_COLUMNS, title=ranks.table.title)
-        show(ranks.table.rows, as_json=as_json, as_csv=as_csv, whole=ranks.to_dict(), table=table)
+        if save_overheads:
+            ranks.overheads.save(save_overheads)
+        table = _columns(ranks.ranks.rows, _RANK_COLUMNS, title=ranks.ranks.title)
+        show(ranks.ranks.rows, as_json=as_json, as_csv=as_csv, whole=ranks.to_dict(), table=table)
         if not (as_json or as_csv):
-            click.echo("\nCollectives; measured: without waiting for other ranks")
-            show([asdict(part) for part in ranks.collectives[:top]])
+            click.echo(f"\n{ranks.collectives.title}")
+            show(ranks.collectives.top(top).rows)
         return
-    if save_collective_law:
-        raise InputError("--save-collective-law needs the traces of all ranks: one rank's times hold its waits")
-    result = iteration_times(_load(files[0], execution_trace=execution_trace), iteration=iteration, **settings)
+    result = iteration_times(_load(next(iter(files)), execution_trace=execution_trace), iteration=iteration, **settings)
     if save_overheads:
         result.overheads.save(save_overheads)
     rows = [asdict(row) for row in result]

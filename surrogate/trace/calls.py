@@ -8,7 +8,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -25,12 +24,10 @@ _FORWARD = ("aten::cudnn_convolution", "aten::miopen_convolution")
 _GRADIENT = {_CONV_BACKWARD: 1, "aten::convolution_backward": 0}
 """Backward convolution → the place of its output's gradient among its arguments."""
 _JOINED = {
-    "CatBackward": "aten::cat", "CatBackward0": "aten::cat", "StackBackward": "aten::stack",
-    "StackBackward0": "aten::stack", "IndexBackward": "aten::index", "IndexBackward0": "aten::index",
+    "CatBackward": "aten::cat", "CatBackward0": "aten::cat", "IndexBackward": "aten::index",
+    "IndexBackward0": "aten::index",
 }  # fmt: skip
 """Autograd node whose only argument has the shape of a result → the operator whose arguments do not tell it."""
-_SPLITS = ("SplitWithSizesBackward", "SplitWithSizesBackward0", "SplitBackward", "SplitBackward0")
-"""Autograd nodes that lay together the gradients that they get."""
 _WITH_BATCH = {
     *_FORWARD, "aten::conv1d", "aten::conv2d", "aten::convolution", "aten::_convolution", "aten::linear", "aten::addmm",
 }  # fmt: skip
@@ -135,13 +132,6 @@ class CallReader:
         """As recorded; or, of a forward convolution, its gradient's shape in the backward pass, or the next
         operator's input."""
         ranges, trace = self.trace.ranges, self.trace
-        around = int(ranges.parent[row])
-        if trace.name_of(ranges, row) == "aten::cat" and around >= 0 and row not in self._results:
-            parts = trace.shapes_of(around) or ()
-            if trace.name_of(ranges, around) in _SPLITS and parts and all(map(is_shape, parts)):
-                return (sum(map(prod, parts)),)
-            if trace.name_of(ranges, around) == "aten::stack":
-                row = around
         if row in self._results:
             return self._results[row]
         outputs, shapes = int(ranges.outputs[row]), trace.shapes_of(row)

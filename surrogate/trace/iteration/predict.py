@@ -18,7 +18,6 @@ from surrogate.trace.calls import batch_size
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration import times as kernel_times
 from surrogate.trace.iteration.clocks import Clocks, clocks_for
-from surrogate.trace.iteration.collectives import Laws
 from surrogate.trace.iteration.overheads import SIBLING_GAP_US, Overheads, measure_overheads
 from surrogate.trace.iteration.times import DeviceTimes
 from surrogate.trace.iteration.units import HostWork, Unit, host_work
@@ -148,35 +147,12 @@ class IterationTimes:
         return tuple(asdict(part) for part in self.iterations)
 
 
-def iteration_times(
-    trace: Trace,
-    *,
-    times: str | None = None,
-    gpu: str | None = None,
-    batch: int | None = None,
-    overheads: Overheads | None = None,
-    leave_one_out: bool = False,
-    iteration: int | None = None,
-    surrogates: Predictors | None = None,
-    bundle: str | Path | None = None,
-    laws: Laws | None = None,
-) -> IterationTimes:
-    """Times of the iterations of ``trace`` from host overheads and the times of its kernels (Lin et al.).
+def iteration_times(trace: Trace, *, iteration: int | None = None, **settings: Any) -> IterationTimes:
+    """Times of the iterations of ``trace``, or of that one alone; ``settings`` are those of `walk_of`.
 
-    ``times``: ``measured`` (the trace's) or ``surrogate``; by default the surrogate's where ``gpu`` or ``batch`` is
-    another than the trace's. ``overheads`` come from the trace itself unless given; with ``leave_one_out`` those of an
-    iteration come from the other ones. ``iteration`` reports that one alone. ``surrogates`` (else those shipped for the
-    GPU, convolutions by ``bundle``) predict, collectives by ``laws`` where their kind has one; a rank that waits in
-    them for another is `surrogate.trace.iteration.ranks`'s matter. The host stays the traced one, whatever the GPU.
-
-    Raises `InputError` for an unknown GPU, source or iteration, a batch without shapes to rescale, measured times of
-    another GPU or batch, and a trace without host work.
+    Raises `InputError` like it, and for an iteration that is not there.
     """
-    settings = {"surrogates": surrogates, "bundle": bundle, "laws": laws}
-    walk = walk_of(
-        trace, times=times, gpu=gpu, batch=batch, overheads=overheads, leave_one_out=leave_one_out, **settings
-    )
-    return walk.result(iteration)
+    return walk_of(trace, **settings).result(iteration)
 
 
 def walk_of(
@@ -189,9 +165,17 @@ def walk_of(
     leave_one_out: bool = False,
     surrogates: Predictors | None = None,
     bundle: str | Path | None = None,
-    laws: Laws | None = None,
 ) -> "Walk":
-    """What `iteration_times` walks, with the same arguments."""
+    """The iterations of ``trace`` from host overheads and the times of its kernels (Lin et al.), ready to be walked.
+
+    ``times``: ``measured`` (the trace's) or ``surrogate``; by default the surrogate's where ``gpu`` or ``batch`` is
+    another than the trace's. ``overheads`` come from the trace itself unless given; with ``leave_one_out`` those of an
+    iteration come from the other ones. ``surrogates`` (else those shipped for the GPU, convolutions by ``bundle``)
+    predict, and collectives go by the laws of given overheads. The host stays the traced one, whatever the GPU.
+
+    Raises `InputError` for an unknown GPU or source, a batch without shapes to rescale, measured times of another GPU
+    or batch, and a trace without host work.
+    """
     work = host_work(trace)
     if not any(unit.iteration >= 0 for unit in work.units):
         raise InputError(f"{trace.source}: holds no operators or launches, so there is no iteration to walk")
@@ -212,7 +196,7 @@ def walk_of(
     device_times = kernel_times.measured_times(trace)
     if source == "surrogate":
         by = surrogates or _predictors(trace, there, bundle)
-        device_times = kernel_times.predicted_times(trace, by, old or 1, (batch if rescaled else old) or 1, laws)
+        device_times = kernel_times.predicted_times(trace, by, old or 1, (batch if rescaled else old) or 1, shown.laws)
     named = there.name if there else trace.device_name(device) or None
     facts = {"gpu": named, "batch": batch if batch is not None else old, "times": source, "overheads": shown}
     return Walk(trace, work, device_times, overheads_of, not changed, facts)

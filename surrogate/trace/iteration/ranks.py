@@ -1,6 +1,6 @@
 """Several ranks of one run together: a collective ends when the last of them has reached it (Lin et al., TPDS 2024)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,160 +11,102 @@ from surrogate.features.operators import AllReduce
 from surrogate.network.call import UnsupportedError
 from surrogate.trace.calls import CallReader
 from surrogate.trace.events.tables import Floats, Trace
-from surrogate.trace.iteration.collectives import Laws, Measured, fit_laws, unseen_us
+from surrogate.trace.iteration.collectives import fit_laws, unseen_us
+from surrogate.trace.iteration.overheads import Overheads, pooled
 from surrogate.trace.iteration.predict import IterationTimes, Walk, walk_of
 from surrogate.trace.iteration.times import LAW, MEASURED, collectives
-from surrogate.trace.result import ResultTable
+from surrogate.trace.result import ResultTable, Row
 
-
-@dataclass(frozen=True, slots=True)
-class RankTime:
-    """One rank, times in µs per iteration.
-
-    ``start_us`` is when it begins after the first to begin, as in the traces, whose clocks are aligned by the ends of
-    their collectives. ``waiting_us`` is the time in collectives before the last rank reaches them; ``device_us`` holds
-    it, as the measured one does. ``slowest``: its last iteration ends last, as predicted.
-    """
-
-    rank: int
-    trace: str
-    start_us: float
-    measured_us: float
-    predicted_us: float
-    error_pct: float | None
-    measured_waiting_us: float
-    waiting_us: float
-    measured_device_us: float
-    device_us: float
-    device_error_pct: float | None
-    coverage: float
-    slowest: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveRow:
-    """One collective of all ranks: the largest rank's ``message_bytes``, times in µs without waiting.
-
-    ``measured_us`` is the shortest of the ranks' times, that of the last to reach it; ``predicted_us`` the one used;
-    ``last`` the rank that reaches it last, as predicted.
-    """
-
-    index: int
-    collective: str
-    message_bytes: int | None
-    measured_us: float
-    predicted_us: float
-    source: str
-    last: int
+_MEANS = ("measured_us", "predicted_us", "measured_device_us", "device_us")
 
 
 @dataclass(frozen=True, slots=True)
 class RanksTime:
-    """All ranks of a run, their collectives, the ``laws`` of these, and the iterations of each rank (``results``)."""
+    """A row per rank and per collective, the iterations of each rank, the ranks' pooled overheads and fitted laws.
 
-    ranks: tuple[RankTime, ...]
-    collectives: tuple[CollectiveRow, ...]
-    laws: Laws
+    Of a rank, in µs per iteration: ``start_us``, when it begins after the first to begin, as traced; ``waiting_us``,
+    its time in collectives before the last rank reaches them, which ``device_us`` holds as the measured one does;
+    ``slowest``, whether it ends last as predicted. Of a collective: ``measured_us`` of the last rank to reach it, which
+    waits for nobody, ``predicted_us`` likewise, and ``last``, that rank as predicted.
+    """
+
+    ranks: ResultTable
+    collectives: ResultTable
     results: tuple[IterationTimes, ...]
-
-    def __len__(self) -> int:
-        return len(self.ranks)
-
-    def __iter__(self) -> Iterator[RankTime]:
-        return iter(self.ranks)
-
-    @property
-    def table(self) -> ResultTable:
-        """The ranks as titled rows."""
-        slowest = next(one for one in self.ranks if one.slowest)
-        title = f"{len(self.ranks)} ranks, {self.results[0].times} times; the slowest is rank {slowest.rank}"
-        return ResultTable(title, tuple(asdict(one) for one in self.ranks))
+    overheads: Overheads
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
-            "ranks": [asdict(one) for one in self.ranks],
-            "collectives": [asdict(one) for one in self.collectives],
-            "laws": {kind: asdict(law) for kind, law in self.laws.items()},
+            "ranks": list(self.ranks),
+            "collectives": list(self.collectives),
+            "laws": {kind: asdict(law) for kind, law in self.overheads.laws.items()},
             "iterations": [result.to_dict() for result in self.results],
         }
 
 
-def rank_times(traces: Sequence[Trace], *, laws: Laws | None = None, **settings: Any) -> RanksTime:
-    """Iteration times of all ranks of one run, from a trace of each; ``settings`` are those of `iteration_times`.
+def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
+    """Iteration times of all ranks of one run, from a trace of each; ``settings`` are those of `walk_of`.
 
-    With predicted times a collective takes what ``laws`` say; without them what the law says that is fitted on the
-    measured collectives of other message sizes, so that none has seen itself. With measured times it takes the shortest
-    of the ranks' times. How far apart the ranks begin is an input, like the time that loading data takes.
+    With predicted times a collective takes what the laws of the given overheads say; without them, what the law says
+    that is fitted on the measured collectives of other message sizes, so that none has seen itself. With measured times
+    it takes the shortest of the ranks' times. How far apart the ranks begin is an input, like loading data.
 
-    Raises `InputError` for fewer than two traces, and where the ranks' collectives differ in number.
+    Raises `InputError` where the ranks' collectives differ in number.
     """
-    if len(traces) < 2:
-        raise InputError(f"{len(traces)} trace came; ranks that wait for each other need two at least")
-    ordered = sorted(traces, key=lambda trace: -1 if trace.rank is None else trace.rank)
-    walks = [walk_of(trace, laws=laws, **settings) for trace in ordered]
+    walks = [walk_of(trace, **settings) for trace in sorted(traces, key=lambda trace: trace.rank or 0)]
     rows = _collectives(walks)
-    problems = _problems(walks, rows)
     traced_us = np.array([walk.trace.activities.time_us[own] for walk, own in zip(walks, rows, strict=True)])
-    own_us = traced_us.min(axis=0)  # the last rank to reach a collective waits for nobody
-    known = [at for at, problem in enumerate(problems) if problem is not None]
-    measured = [Measured(problem, own_us[at]) for at, problem in enumerate(problems) if problem is not None]
-    fitted = fit_laws(measured) if laws is None else laws
-    unseen = dict(zip(known, unseen_us(measured), strict=True)) if laws is None else {}
-    walks = [_timed(walk, own, own_us, unseen) for walk, own in zip(walks, rows, strict=True)]
-    starts = _starts(walks, rows)
-    latest, waits = _met(walks, starts, traced=True)
-    plain, _ = _met(walks, starts, traced=False)
-    results = [
-        replace(walk, latest_us={True: latest - start, False: plain - start}).result()
-        for walk, start in zip(walks, starts, strict=True)
+    own_us = traced_us.min(axis=0)
+    messages = _messages(walks[0].trace, rows[0])
+    problems, times = list(messages.values()), own_us[list(messages)].tolist()
+    overheads = pooled([walk.facts["overheads"] for walk in walks])
+    unseen: dict[int, float | None] = {}
+    if not overheads.laws:
+        overheads = replace(overheads, laws=fit_laws(problems, times))
+        unseen = dict(zip(messages, unseen_us(problems, times), strict=True))
+    for at, own in enumerate(rows):
+        walks[at] = _without_waits(walks[at], own, [(unseen.get(i), us) for i, us in enumerate(own_us)])
+    # Clocks of ranks differ; a collective ends at the same time on all of them.
+    ends = [
+        (walk.trace.activities.end_ns[own] - walk.work.iterations[0].start_ns) / 1e3
+        for walk, own in zip(walks, rows, strict=True)
     ]
-    ends = [start + sum(one.predicted_us for one in result) for start, result in zip(starts, results, strict=True)]
-    before_us, after_us = (traced_us - own_us).sum(axis=1).tolist(), waits.sum(axis=1).tolist()
-    ranks = tuple(
-        _rank(at, ordered[at].rank, result, float(starts[at]), before_us[at], after_us[at], at == np.argmax(ends))
-        for at, result in enumerate(results)
+    starts = np.array([np.median(max(ends, key=np.median) - own) for own in ends])
+    met = {traced: _met(walks, starts, traced=traced) for traced in (True, False)}
+    waits = met[True][1]
+    results = tuple(
+        replace(walk, latest_us={traced: latest - start for traced, (latest, _) in met.items()}).result()
+        for walk, start in zip(walks, starts, strict=True)
     )
-    table = tuple(
-        CollectiveRow(
-            index=at,
-            collective=problem.kind if problem else "not known",
-            message_bytes=int(problem.dram_bytes) if problem else None,
-            measured_us=float(own_us[at]),
-            predicted_us=max(float(walk.times.time_us[own[at]]) for walk, own in zip(walks, rows, strict=True)),
-            source=walks[0].times.source[rows[0][at]],
-            last=ranks[int(np.argmin(waits[:, at]))].rank,
-        )
-        for at, problem in enumerate(problems)
-    )
-    return RanksTime(ranks, table, fitted, tuple(results))
-
-
-def _rank(
-    at: int, rank: int | None, result: IterationTimes, start_us: float, before_us: float, after_us: float, last: bool
-) -> RankTime:
-    """Means of one rank's iterations; waits in µs of all of them, as traced and as predicted."""
-    count = len(result)
-    names = ("measured_us", "predicted_us", "measured_device_us", "device_us")
-    measured, predicted, measured_device, device = (
-        float(sum(getattr(one, name) for one in result)) / count for name in names
-    )
-    device += after_us / count
-    comparable = result.iterations[0].error_pct is not None
-    return RankTime(
-        rank=at if rank is None else rank,
-        trace=result.trace,
-        start_us=start_us,
-        measured_us=measured,
-        predicted_us=predicted,
-        error_pct=100 * (predicted / measured - 1) if comparable else None,
-        measured_waiting_us=before_us / count,
-        waiting_us=after_us / count,
-        measured_device_us=measured_device,
-        device_us=device,
-        device_error_pct=100 * (device / measured_device - 1) if comparable and measured_device else None,
-        coverage=result.coverage,
-        slowest=bool(last),
+    last = int(np.argmax(starts + [sum(one.predicted_us for one in own) for own in results]))
+    names = [at if walk.trace.rank is None else walk.trace.rank for at, walk in enumerate(walks)]
+    table = []
+    for at, (result, name) in enumerate(zip(results, names, strict=True)):
+        count = len(result)
+        row: Row = {"rank": name, "trace": result.trace, "start_us": float(starts[at])}
+        row |= {key: float(sum(getattr(one, key) for one in result)) / count for key in _MEANS}
+        before, after = (float(part.sum()) / count for part in (traced_us[at] - own_us, waits[at]))
+        row |= {"measured_waiting_us": before, "waiting_us": after, "device_us": row["device_us"] + after}
+        for error, key in (("error_pct", "predicted_us"), ("device_error_pct", "device_us")):
+            known = row["measured_us" if key == "predicted_us" else "measured_device_us"]
+            row[error] = 100 * (row[key] / known - 1) if walks[at].comparable and known else None
+        table.append(row | {"coverage": result.coverage, "slowest": at == last})
+    apart = [
+        {
+            "index": at,
+            "collective": messages[at].kind if at in messages else None,
+            "message_bytes": int(messages[at].dram_bytes) if at in messages else None,
+            "measured_us": float(own_us[at]),
+            "predicted_us": float(walks[0].times.time_us[row]),
+            "source": walks[0].times.source[row],
+            "last": names[int(np.argmin(waits[:, at]))],
+        }
+        for at, row in enumerate(rows[0])
+    ]
+    title = f"{len(walks)} ranks, {walks[0].facts['times']} times; rank {names[last]} ends last"
+    return RanksTime(
+        ResultTable(title, tuple(table)), ResultTable("Collectives, without waits", tuple(apart)), results, overheads
     )
 
 
@@ -175,52 +117,36 @@ def _collectives(walks: Sequence[Walk]) -> list[list[int]]:
         apart = collectives(walk.trace)
         units = (unit for position in range(len(walk.work.iterations)) for unit in walk.work.by_iteration[position])
         rows.append([row for unit in units for row in unit.activities if apart[row]])
-    first, counts = walks[0].trace.source, [len(own) for own in rows]
-    for walk, count in zip(walks, counts, strict=True):
-        if count != counts[0] or not count:
+        if not rows[0] or len(rows[-1]) != len(rows[0]):
             raise InputError(
-                f"{walk.trace.source} has {count} collectives and {first} has {counts[0]}; give the traces of all"
-                " ranks of one run, over the same iterations"
+                f"{walk.trace.source} has {len(rows[-1])} collectives and {walks[0].trace.source} has {len(rows[0])};"
+                " give the traces of all ranks of one run, over the same iterations"
             )
     return rows
 
 
-def _problems(walks: Sequence[Walk], rows: Sequence[Sequence[int]]) -> list[AllReduce | None]:
-    """Every collective with the largest message of the ranks; None where no trace holds it."""
-    largest: list[AllReduce | None] = [None] * len(rows[0])
-    for walk, own in zip(walks, rows, strict=True):
-        reader, ranges = CallReader(walk.trace), walk.trace.activities.range
-        for at, row in enumerate(own):
-            try:
-                problem = reader.problems(reader.owner(int(ranges[row])))[0]
-            except (UnsupportedError, IndexError):
-                continue
-            before = largest[at]
-            if isinstance(problem, AllReduce) and (before is None or problem.dram_bytes > before.dram_bytes):
-                largest[at] = problem
-    return largest
-
-
-def _timed(walk: Walk, rows: Sequence[int], own_us: Floats, unseen: Mapping[int, float | None]) -> Walk:
-    """The walk with collectives that wait for nobody: by a law where predicted, else the shortest of all ranks'."""
-    time_us, source = walk.times.time_us.copy(), list(walk.times.source)
+def _messages(trace: Trace, rows: Sequence[int]) -> dict[int, AllReduce]:
+    """Position among ``rows`` → the collective, where the trace holds its message."""
+    reader, messages = CallReader(trace), {}
     for at, row in enumerate(rows):
-        by_law = unseen.get(at)
+        try:
+            problems = reader.problems(reader.owner(int(trace.activities.range[row])))
+        except UnsupportedError:
+            continue
+        if isinstance(problems[0], AllReduce):
+            messages[at] = problems[0]
+    return messages
+
+
+def _without_waits(walk: Walk, rows: Sequence[int], times: Sequence[tuple[float | None, float]]) -> Walk:
+    """The walk with collectives' (time by the law, if any; shortest measured time): the latter where not predicted."""
+    time_us, source = walk.times.time_us.copy(), list(walk.times.source)
+    for row, (by_law, shortest) in zip(rows, times, strict=True):
         if source[row] == MEASURED:
-            time_us[row] = own_us[at]
+            time_us[row] = shortest
         elif by_law is not None:
             time_us[row], source[row] = by_law, LAW
     return replace(walk, times=replace(walk.times, time_us=time_us, source=tuple(source)))
-
-
-def _starts(walks: Sequence[Walk], rows: Sequence[Sequence[int]]) -> Floats:
-    """When each rank begins, in µs after the first: as its collectives end at the same time on all ranks."""
-    ends = [
-        (walk.trace.activities.end_ns[own] - walk.work.iterations[0].start_ns) / 1e3
-        for walk, own in zip(walks, rows, strict=True)
-    ]
-    starts = np.array([np.median(ends[0] - own) for own in ends])
-    return starts - starts.min()
 
 
 def _met(walks: Sequence[Walk], starts: Floats, *, traced: bool) -> tuple[Floats, Floats]:
