@@ -112,15 +112,15 @@ def _answer(table: pd.DataFrame) -> str:
             each = [f"{row.trace} {percent(row.error_geomean_pct)}" for row in part.itertuples()]
             if setting == PREDICTED:
                 shares = [f"{percent(share)} of its device time predicted" for share in part["coverage_pct"]]
-                active = [f"off by {percent(error)}" for error in part["device_geomean_pct"]]
+                active = [f"which is off by {percent(error)}" for error in part["device_geomean_pct"]]
                 each = [f"{text}, {share}, {off}" for text, share, off in zip(each, shares, active, strict=True)]
             overall = float(np.exp(np.mean(np.log(part["error_geomean_pct"].to_numpy(dtype=float)))))
             texts.append(f"{setting}: {percent(overall)} ({listing(each)})")
     over = table[(table["setting"] == OTHERS) & (table["error_median_pct"] > 5)]["trace"]
     text = (
-        f"Geometric mean errors against {percent(PUBLISHED_PCT)} published, of device-active time"
-        f" {PUBLISHED_DEVICE_PCT} %: {'; '.join(texts)}. Measured is the traced"
-        " run, ranks wait for each other in collectives as predicted, the profiler's cost is in the prediction; input loading counts as measured (up to"
+        f"Geometric mean errors against {percent(PUBLISHED_PCT)} published end to end and {percent(PUBLISHED_DEVICE_PCT)}"
+        f" of device-active time: {'; '.join(texts)}. Measured is the traced run, the profiler's cost is in the prediction;"
+        " ranks wait for each other in predicted collectives; input loading counts as measured (up to"
         f" {percent(table['input_share_pct'].max())} of an iteration); start-up is left out."
     )
     return text + (f" Above 5 % in the median: {listing(list(over))}." if len(over) else "")
