@@ -118,9 +118,9 @@ def _answer(table: pd.DataFrame) -> str:
             texts.append(f"{setting}: {percent(overall)} ({listing(each)})")
     over = table[(table["setting"] == OTHERS) & (table["error_median_pct"] > 5)]["trace"]
     text = (
-        f"Geometric mean errors against {percent(PUBLISHED_PCT)} published end to end and {percent(PUBLISHED_DEVICE_PCT)}"
-        f" of device-active time: {'; '.join(texts)}. Measured is the traced run, the profiler's cost is in the prediction;"
-        " ranks wait for each other in predicted collectives; input loading counts as measured (up to"
+        f"Geometric mean errors against {percent(PUBLISHED_PCT)} published, of device-active time"
+        f" {percent(PUBLISHED_DEVICE_PCT)}: {'; '.join(texts)}. Measured is the traced run, the profiler's cost is in"
+        " the prediction; ranks wait for each other in predicted collectives; input loading counts as measured (up to"
         f" {percent(table['input_share_pct'].max())} of an iteration); start-up is left out."
     )
     return text + (f" Above 5 % in the median: {listing(list(over))}." if len(over) else "")

@@ -25,10 +25,6 @@ _ITERATION_COLUMNS = (
     "label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us",
     "coverage",
 )  # fmt: skip
-_RANK_COLUMNS = (
-    "rank", "start_us", "measured_us", "predicted_us", "error_pct", "measured_waiting_us", "waiting_us",
-    "measured_device_us", "device_us", "device_error_pct", "coverage", "slowest",
-)  # fmt: skip
 _WHATIF_COLUMNS = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
 
 _file = click.argument("file", type=PATH)
@@ -387,7 +383,8 @@ def iteration(
         ranks = rank_times([_load(file) for file in files], **settings)
         if save_overheads:
             ranks.overheads.save(save_overheads)
-        table = _columns(ranks.ranks.rows, _RANK_COLUMNS, title=ranks.ranks.title)
+        columns = [name for name in ranks.ranks.rows[0] if name != "trace"]
+        table = _columns(ranks.ranks.rows, columns, title=ranks.ranks.title)
         show(ranks.ranks.rows, as_json=as_json, as_csv=as_csv, whole=ranks.to_dict(), table=table)
         if not (as_json or as_csv):
             click.echo(f"\n{ranks.collectives.title}")

@@ -17,8 +17,6 @@ from surrogate.trace.iteration.predict import IterationTimes, Walk, walk_of
 from surrogate.trace.iteration.times import LAW, MEASURED, collectives
 from surrogate.trace.result import ResultTable, Row
 
-_MEANS = ("measured_us", "predicted_us", "measured_device_us", "device_us")
-
 
 @dataclass(frozen=True, slots=True)
 class RanksTime:
@@ -57,22 +55,18 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     walks = [walk_of(trace, **settings) for trace in sorted(traces, key=lambda trace: trace.rank or 0)]
     rows = _collectives(walks)
     traced_us = np.array([walk.trace.activities.time_us[own] for walk, own in zip(walks, rows, strict=True)])
-    own_us = traced_us.min(axis=0)
+    shortest_us = traced_us.min(axis=0)  # the last rank to reach a collective waits for nobody
     messages = _messages(walks[0].trace, rows[0])
-    problems, times = list(messages.values()), own_us[list(messages)].tolist()
     overheads = pooled([walk.facts["overheads"] for walk in walks])
+    known = [at for at, problem in enumerate(messages) if problem]
+    measured = [problem for problem in messages if problem], shortest_us[known].tolist()
     unseen: dict[int, float | None] = {}
     if not overheads.laws:
-        overheads = replace(overheads, laws=fit_laws(problems, times))
-        unseen = dict(zip(messages, unseen_us(problems, times), strict=True))
-    for at, own in enumerate(rows):
-        walks[at] = _without_waits(walks[at], own, [(unseen.get(i), us) for i, us in enumerate(own_us)])
-    # Clocks of ranks differ; a collective ends at the same time on all of them.
-    ends = [
-        (walk.trace.activities.end_ns[own] - walk.work.iterations[0].start_ns) / 1e3
-        for walk, own in zip(walks, rows, strict=True)
-    ]
-    starts = np.array([np.median(max(ends, key=np.median) - own) for own in ends])
+        overheads = replace(overheads, laws=fit_laws(*measured))
+        unseen = dict(zip(known, unseen_us(*measured), strict=True))
+    own = [(unseen.get(at), us) for at, us in enumerate(shortest_us.tolist())]
+    walks = [_without_waits(walk, apart, own) for walk, apart in zip(walks, rows, strict=True)]
+    starts = _starts(walks, rows)
     met = {traced: _met(walks, starts, traced=traced) for traced in (True, False)}
     waits = met[True][1]
     results = tuple(
@@ -80,34 +74,39 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
         for walk, start in zip(walks, starts, strict=True)
     )
     last = int(np.argmax(starts + [sum(one.predicted_us for one in own) for own in results]))
-    names = [at if walk.trace.rank is None else walk.trace.rank for at, walk in enumerate(walks)]
-    table = []
-    for at, (result, name) in enumerate(zip(results, names, strict=True)):
-        count = len(result)
-        row: Row = {"rank": name, "trace": result.trace, "start_us": float(starts[at])}
-        row |= {key: float(sum(getattr(one, key) for one in result)) / count for key in _MEANS}
-        before, after = (float(part.sum()) / count for part in (traced_us[at] - own_us, waits[at]))
-        row |= {"measured_waiting_us": before, "waiting_us": after, "device_us": row["device_us"] + after}
-        for error, key in (("error_pct", "predicted_us"), ("device_error_pct", "device_us")):
-            known = row["measured_us" if key == "predicted_us" else "measured_device_us"]
-            row[error] = 100 * (row[key] / known - 1) if walks[at].comparable and known else None
-        table.append(row | {"coverage": result.coverage, "slowest": at == last})
-    apart = [
+    ranks = [at if walk.trace.rank is None else walk.trace.rank for at, walk in enumerate(walks)]
+    times = zip(ranks, results, starts.tolist(), (traced_us - shortest_us).sum(axis=1), waits.sum(axis=1), strict=True)
+    table = tuple(_rank(*one) | {"slowest": one[0] == ranks[last]} for one in times)
+    apart = tuple(
         {
             "index": at,
-            "collective": messages[at].kind if at in messages else None,
-            "message_bytes": int(messages[at].dram_bytes) if at in messages else None,
-            "measured_us": float(own_us[at]),
+            "collective": problem and problem.kind,
+            "message_bytes": problem and int(problem.dram_bytes),
+            "measured_us": float(shortest_us[at]),
             "predicted_us": float(walks[0].times.time_us[row]),
             "source": walks[0].times.source[row],
-            "last": names[int(np.argmin(waits[:, at]))],
+            "last": ranks[int(np.argmin(waits[:, at]))],
         }
-        for at, row in enumerate(rows[0])
-    ]
-    title = f"{len(walks)} ranks, {walks[0].facts['times']} times; rank {names[last]} ends last"
-    return RanksTime(
-        ResultTable(title, tuple(table)), ResultTable("Collectives, without waits", tuple(apart)), results, overheads
+        for at, (row, problem) in enumerate(zip(rows[0], messages, strict=True))
     )
+    title = f"{len(walks)} ranks, {walks[0].facts['times']} times; rank {ranks[last]} ends last"
+    return RanksTime(ResultTable(title, table), ResultTable("Collectives, without waits", apart), results, overheads)
+
+
+def _rank(rank: int, result: IterationTimes, start_us: float, before_us: float, after_us: float) -> Row:
+    """One rank's row from its iterations and its waits in them, as traced and as predicted."""
+    count = len(result)
+    names = ("measured_us", "predicted_us", "measured_device_us", "device_us")
+    measured, predicted, device, after = (float(sum(getattr(one, name) for one in result)) / count for name in names)
+    after += after_us / count
+    comparable = result.iterations[0].error_pct is not None
+    return {
+        "rank": rank, "trace": result.trace, "start_us": start_us, "measured_us": measured, "predicted_us": predicted,
+        "error_pct": 100 * (predicted / measured - 1) if comparable else None,
+        "measured_waiting_us": float(before_us / count), "waiting_us": float(after_us / count),
+        "measured_device_us": device, "device_us": after,
+        "device_error_pct": 100 * (after / device - 1) if comparable else None, "coverage": result.coverage,
+    }  # fmt: skip
 
 
 def _collectives(walks: Sequence[Walk]) -> list[list[int]]:
@@ -125,28 +124,36 @@ def _collectives(walks: Sequence[Walk]) -> list[list[int]]:
     return rows
 
 
-def _messages(trace: Trace, rows: Sequence[int]) -> dict[int, AllReduce]:
-    """Position among ``rows`` → the collective, where the trace holds its message."""
-    reader, messages = CallReader(trace), {}
-    for at, row in enumerate(rows):
+def _messages(trace: Trace, rows: Sequence[int]) -> list[AllReduce | None]:
+    """The collectives in ``rows``; None where the trace does not hold the message."""
+    reader, messages = CallReader(trace), []
+    for row in rows:
         try:
             problems = reader.problems(reader.owner(int(trace.activities.range[row])))
         except UnsupportedError:
-            continue
-        if isinstance(problems[0], AllReduce):
-            messages[at] = problems[0]
+            problems = ()
+        messages.append(next((problem for problem in problems if isinstance(problem, AllReduce)), None))
     return messages
 
 
-def _without_waits(walk: Walk, rows: Sequence[int], times: Sequence[tuple[float | None, float]]) -> Walk:
-    """The walk with collectives' (time by the law, if any; shortest measured time): the latter where not predicted."""
+def _without_waits(walk: Walk, rows: Sequence[int], own: Sequence[tuple[float | None, float]]) -> Walk:
+    """The walk with its collectives' shortest time where it was measured, with that by a law where there is one."""
     time_us, source = walk.times.time_us.copy(), list(walk.times.source)
-    for row, (by_law, shortest) in zip(rows, times, strict=True):
+    for row, (by_law, shortest) in zip(rows, own, strict=True):
         if source[row] == MEASURED:
             time_us[row] = shortest
         elif by_law is not None:
             time_us[row], source[row] = by_law, LAW
     return replace(walk, times=replace(walk.times, time_us=time_us, source=tuple(source)))
+
+
+def _starts(walks: Sequence[Walk], rows: Sequence[Sequence[int]]) -> Floats:
+    """When each rank begins, in µs after the first: a collective ends at one time on all, whatever their clocks say."""
+    ends = [
+        (walk.trace.activities.end_ns[own] - walk.work.iterations[0].start_ns) / 1e3
+        for walk, own in zip(walks, rows, strict=True)
+    ]
+    return np.array([np.median(max(ends, key=np.median) - own) for own in ends])
 
 
 def _met(walks: Sequence[Walk], starts: Floats, *, traced: bool) -> tuple[Floats, Floats]:
@@ -162,5 +169,5 @@ def _met(walks: Sequence[Walk], starts: Floats, *, traced: bool) -> tuple[Floats
         ]
         reached = np.array([own.reached_us for own in clocks]) + starts[:, None]
         before, latest = latest, reached.max(axis=0)
-        if len(before) and np.allclose(before, latest, rtol=0, atol=1e-3):
+        if len(before) and np.allclose(before, latest, rtol=0, atol=1e-3, equal_nan=True):
             return latest, latest - reached
