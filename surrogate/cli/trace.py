@@ -93,6 +93,14 @@ def _write_page(profiled: "Profile", html: Path | None) -> None:
         write_text(html, trace_page(profiled))
 
 
+def _traces_in(folder: Path) -> list[Path]:
+    """The traces in a folder, by name. Raises `InputError` where there is none."""
+    files = sorted(file for file in folder.iterdir() if file.name.endswith((".json", ".json.gz", ".sqlite")))
+    if not files:
+        raise InputError(f"{folder}: holds no .json, .json.gz or .sqlite; give a folder of traces, one per rank")
+    return files
+
+
 def _columns(records: Sequence[dict[str, Any]], names: Sequence[str], **around: Any) -> Table:
     return Table([{name: record[name] for name in names} for record in records], **around)
 
@@ -328,8 +336,8 @@ def whatif(
             click.echo(f"{answer.name}: {note}")
 
 
-@command.command(short_help="Iteration times from host overheads and measured or predicted kernels.")
-@_file
+@command.command(short_help="Iteration times from host overheads and measured or predicted kernels; ranks together.")
+@click.argument("files", nargs=-1, required=True, type=PATH)
 @click.option("--gpu", metavar="G", type=GPU, help="Predict for this GPU; the host stays the traced one.")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Predict for this batch size.")
 @click.option(
@@ -338,7 +346,8 @@ def whatif(
 )  # fmt: skip
 @click.option("--overheads", "overheads_file", type=PATH,
               help="Host overheads of another trace, as --save-overheads writes them.")  # fmt: skip
-@click.option("--save-overheads", type=PATH, help="Write this trace's host overheads as JSON.")
+@click.option("--save-overheads", type=PATH,
+              help="Write the host overheads, and the laws of ranks' collectives, as JSON.")  # fmt: skip
 @click.option("--leave-one-out", is_flag=True, help="Overheads of each iteration from the other ones.")
 @click.option("--iteration", type=click.IntRange(min=0), metavar="K", help="Only this one.")
 @click.option("--bundle", type=PATH, help="Fitted model of convolutions, a folder; else the shipped one.")
@@ -346,23 +355,42 @@ def whatif(
 @_top
 @output_options
 def iteration(
-    file: Path, overheads_file: Path | None, save_overheads: Path | None, execution_trace: Path | None,
-    top: int | None, as_json: bool, as_csv: bool, **settings: Any,
+    files: tuple[Path, ...], overheads_file: Path | None, save_overheads: Path | None, iteration: int | None,
+    execution_trace: Path | None, top: int | None, as_json: bool, as_csv: bool, **settings: Any,
 ) -> None:  # fmt: skip
-    """Predicted beside measured iterations of FILE, time by operator, and what the trace does not say.
+    """Predicted beside measured iterations of a trace, time by operator, and what the trace does not say.
 
     The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace
     lacks are listed; those kernels keep their measured time and count against the coverage. --top limits the operators.
 
+    Several FILES, or a folder of them, are the ranks of one run: a row each, where a collective ends when the last rank
+    has reached it. Predicted collectives go by a law fitted on those of other sizes, or by that of --overheads.
+
     Examples:
       seer trace iteration trace.json.gz --leave-one-out
       seer trace iteration trace.json.gz --gpu a100-sxm4-40gb
+      seer trace iteration ranks/ --times surrogate
     """
     from surrogate.trace.iteration.overheads import load_overheads
     from surrogate.trace.iteration.predict import iteration_times
+    from surrogate.trace.iteration.ranks import rank_times
 
-    overheads = load_overheads(overheads_file) if overheads_file else None
-    result = iteration_times(_load(file, execution_trace=execution_trace), overheads=overheads, **settings)
+    files = tuple(inner for file in files for inner in (_traces_in(file) if file.is_dir() else [file]))
+    settings["overheads"] = load_overheads(overheads_file) if overheads_file else None
+    if len(files) > 1:
+        if execution_trace or iteration is not None:
+            raise InputError(f"{len(files)} ranks go together; --execution-trace and --iteration are for one trace")
+        ranks = rank_times([_load(file) for file in files], **settings)
+        if save_overheads:
+            ranks.overheads.save(save_overheads)
+        columns = [name for name in ranks.ranks.rows[0] if name != "trace"]
+        table = _columns(ranks.ranks.rows, columns, title=ranks.ranks.title)
+        show(ranks.ranks.rows, as_json=as_json, as_csv=as_csv, whole=ranks.to_dict(), table=table)
+        if not (as_json or as_csv):
+            click.echo(f"\n{ranks.collectives.title}")
+            show(ranks.collectives.top(top).rows)
+        return
+    result = iteration_times(_load(next(iter(files)), execution_trace=execution_trace), iteration=iteration, **settings)
     if save_overheads:
         result.overheads.save(save_overheads)
     rows = [asdict(row) for row in result]

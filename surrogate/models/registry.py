@@ -11,6 +11,7 @@ from surrogate.models.boosted import BoostedDims, BoostedTerms
 from surrogate.models.calibrated import Calibrated
 from surrogate.models.forest import Forest
 from surrogate.models.interpolated import InterpolatedTerms
+from surrogate.models.interpolation import GemmInterpolation
 from surrogate.models.linear import LinearDims, LinearTerms
 from surrogate.models.mlp import Mlp
 from surrogate.models.seer import SeerPaper, SeerTimeOnly
@@ -35,13 +36,15 @@ MODELS: dict[str, type[TimeModel]] = {
 }
 """Name → class of every model, in the order that reports list them."""
 
+ON_REQUEST: dict[str, type[TimeModel]] = {cls.name: cls for cls in (Calibrated, GemmInterpolation)}
+"""Models that are compared where they are named: one needs its own rows, the other is of matrix products alone."""
 DEFAULT_MODEL = BoostedTerms.name
 
 
 def model_class(name: str) -> type[TimeModel]:
-    """The class of that name, `Calibrated` among them. Raises `InputError` with the nearest names."""
-    if name == Calibrated.name:
-        return Calibrated
+    """The class of that name, those `ON_REQUEST` among them. Raises `InputError` with the nearest names."""
+    if name in ON_REQUEST:
+        return ON_REQUEST[name]
     require_known("model", name, MODELS)
     return MODELS[name]
 

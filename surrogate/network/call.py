@@ -200,17 +200,36 @@ bitwise_and bitwise_or logical_and logical_or xlogy: self other
 pow: self exponent
 sum mean amax amin: self dim
 index_select: self dim index
+index_put _index_put_impl: self indices values
 Conv ConvTranspose BatchNormalization LayerNormalization SimplifiedLayerNormalization: input weight bias
 RMSNormalization GroupNormalization InstanceNormalization: input weight bias
 Gemm: mat1 mat2 bias
 MatMul: self other
 Gather: weight indices
 """
+_FBGEMM = "weights_offsets D_offsets total_D max_D hash_size_cumsum total_hash_size_bits indices offsets"
+_LOOKUPS = {
+    ("LookupFunction", "LookupFunctionBackward"): "weights table_offsets indices offsets",
+    ("fbgemm.dense_embedding_codegen_lookup_function", "torch.autograd.CppNode<SplitLookupFunction_Dense_Op>"): (
+        f"weights {_FBGEMM}"
+    ),
+    **{
+        (
+            f"fbgemm.split_embedding_codegen_lookup_{name}_function",
+            f"torch.autograd.CppNode<SplitLookupFunction_{name}_Op>",
+        ): f"placeholder weights uvm_weights cached_weights placements {_FBGEMM}"
+        for name in ("sgd", "adagrad", "rowwise_adagrad")
+    },
+}
+"""Lookup in several embedding tables at once, and the autograd node of its gradient → arguments of the lookup."""
+LOOKUP_BACKWARD: Mapping[str, str] = dict(_LOOKUPS.keys())
+"""Lookup in several embedding tables → the autograd node that updates them, which the profiler gives the gradient
+alone. Source: FBGEMM's split and dense embeddings; the table-batched lookup of Lin et al. (HiPC 2022)."""
 SIGNATURES: Mapping[str, Sequence[str]] = {
     op: names.split()
     for ops, _, names in (line.partition(":") for line in _SIGNATURES.strip().splitlines())
     for op in ops.split()
-}
+} | {op: names.split() for ops, names in _LOOKUPS.items() for op in ops}
 """Operator → its arguments in order, as far as rules ask for them by name. Source: PyTorch's ``native_functions.yaml``
 and the ONNX operator specification (inputs alone; attributes have names). A first argument ``self`` of a convolution is
 called ``input`` here. The two halves of ``cudnn_convolution_backward`` have its arguments (see

@@ -13,6 +13,8 @@ import numpy as np
 from surrogate.features.conv import Conv
 from surrogate.features.operators import (
     POINTWISE_CLASSES,
+    AllGather,
+    AllReduce,
     Attention,
     BatchNormBackward,
     BiasBackward,
@@ -22,6 +24,7 @@ from surrogate.features.operators import (
     LayerNorm,
     SoftmaxBackward,
 )
+from surrogate.features.operators.embedding import USUAL_ROWS_PER_BLOCK
 from surrogate.features.problem import HALF
 from surrogate.network import work as make
 from surrogate.network.call import UNKNOWN, Call, Shape, Tensor, UnsupportedError
@@ -335,6 +338,43 @@ def embedding_backward(call: Call) -> Layers:
     yield call.layer(EmbeddingBagBackward(batch=max(1, lookups // bag), rows=rows, bag=bag, dim=dim, dtype=call.dtype))
 
 
+def lookup(call: Call, kind: type[EmbeddingBag]) -> Layers:
+    """A lookup in several tables at once, or its update, which has the gradient in the place of the result.
+
+    The result is (batch, tables · dimension), or (batch, tables, dimension); rows, bag and dimension are means over
+    the tables. FBGEMM's plain Adagrad counts as the row-wise one.
+    """
+    weights = call.shape("weights")
+    tables = call.shape("D_offsets")[0] - 1 if "D_offsets" in call.arguments else call.shape("table_offsets")[0]
+    batch, lookups = (call.shape("offsets")[0] - 1) // max(tables, 1), prod(call.shape("indices"))
+    width = prod(call.output[1:]) if call.output else 0
+    if not width:
+        width = tables * weights[1] if len(weights) == 2 else call.number("total_D", 0)
+    if batch < 1 or width < 1 or width % tables or (call.output and call.output[0] != batch):
+        raise UnsupportedError("sizes of the tables")
+    elements = sum(prod(call.shape(name)) for name in ("weights", "uvm_weights") if name in call.arguments)
+    rows_per_block = call.number("rows_per_block", USUAL_ROWS_PER_BLOCK)
+    yield call.layer(
+        kind(
+            batch=batch, tables=tables, rows=max(1, elements // width), bag=max(1, round(lookups / (batch * tables))),
+            dim=width // tables, rows_per_block=rows_per_block, dtype=call.dtype,
+        )
+    )  # fmt: skip
+
+
+def indexing(call: Call) -> Layers:
+    """Jagged indices and lengths permuted, summed up or checked: every tensor read, as much written."""
+    tensors = [tensor.shape or () for tensor in call.tensors()]
+    yield call.layer(make.streamed(call.op, tensors, tensors, call.dtype))
+
+
+def collective(call: Call, kind: type[AllReduce]) -> Layers:
+    """A collective among ``ranks`` devices. An all-gather is given a device's share, the others the whole message."""
+    ranks = call.number("ranks", 0)
+    elements = prod(call.shape()) * (ranks if kind is AllGather else 1)
+    yield call.layer(kind(elements=elements, ranks=ranks, dtype=call.dtype))
+
+
 def gather(call: Call) -> Layers:
     """ONNX Gather: from a stored table of rows an embedding, else a copy."""
     table = call.tensor("weight")
@@ -380,6 +420,8 @@ def moved(call: Call) -> Layers:
         return
     if call.outputs:
         shapes = [tensor.shape for tensor in call.outputs]
+    elif "index_put" in call.op:
+        shapes = [call.shape("values")]
     elif call.op == "index_select":
         size = call.shape("self")
         shapes = [(*call.shape("index"), prod(size) // max(size[call.number("dim", 0)], 1))]

@@ -29,9 +29,18 @@ from functools import partial
 from math import prod
 
 from surrogate.features.errors import InputError
+from surrogate.features.operators import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    EmbeddingBag,
+    EmbeddingBagBackward,
+    EmbeddingBagBackwardAdagrad,
+    ReduceScatter,
+)
 from surrogate.features.problem import DTYPES
 from surrogate.network import call_rules as rules
-from surrogate.network.call import Call, UnsupportedError, base_name
+from surrogate.network.call import LOOKUP_BACKWARD, Call, UnsupportedError, base_name
 from surrogate.network.network import Layer, Tally, Work
 from surrogate.network.work import compulsory_bytes
 
@@ -112,8 +121,9 @@ _MOVES = (
     "pad", "roll", "flip", "upsample_nearest2d", "upsample_bilinear2d", "upsample_nearest2d_backward",
     "upsample_bilinear2d_backward", "upsample_bicubic2d", "upsample_bicubic2d_backward", "_upsample_bicubic2d_aa",
     "_upsample_bilinear2d_aa", "im2col", "col2im", "pixel_shuffle", "tril", "triu", "select_backward", "slice_backward",
-    "slice_scatter", "select_scatter", "scatter", "scatter_add", "index_put", "index_add", "nll_loss_backward",
-    "nll_loss2d_backward", "channel_shuffle", "one_hot", "reflection_pad2d", "Transpose", "Slice", "Split", "Pad",
+    "slice_scatter", "select_scatter", "scatter", "scatter_add", "index_put", "_index_put_impl", "index_add",
+    "nll_loss_backward", "nll_loss2d_backward",
+    "channel_shuffle", "one_hot", "reflection_pad2d", "Transpose", "Slice", "Split", "Pad",
     "Expand", "Tile", "Resize", "Upsample", "DepthToSpace", "SpaceToDepth", "GatherElements", "GatherND",
     "ReverseSequence", "Trilu", "OneHot",
 )  # fmt: skip
@@ -121,6 +131,13 @@ _FILLS = (
     "zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "fill", "zero", "new_zeros", "new_ones",
     "new_full", "arange",
 )  # fmt: skip
+_INDEXING = ("fbgemm.permute_2D_sparse_data", "fbgemm.asynchronous_complete_cumsum", "fbgemm.bounds_check_indices")
+_COLLECTIVES = {
+    "nccl:all_reduce": AllReduce, "nccl:all_to_all": AllToAll, "nccl:all_gather": AllGather,
+    "nccl:_all_gather_base": AllGather, "nccl:reduce_scatter": ReduceScatter,
+    "nccl:_reduce_scatter_base": ReduceScatter,
+}  # fmt: skip
+"""PyTorch's ranges around the launch of a collective, for NCCL and RCCL alike."""
 
 RULES: dict[str, Callable[[Call], rules.Layers]] = {
     **dict.fromkeys(_CONVS, rules.conv),
@@ -138,6 +155,13 @@ RULES: dict[str, Callable[[Call], rules.Layers]] = {
     **dict.fromkeys(_SOFTMAXES, rules.softmax),
     **dict.fromkeys(_EMBEDDINGS, rules.embedding),
     **dict.fromkeys(_EMBEDDINGS_BACKWARD, rules.embedding_backward),
+    **dict.fromkeys(LOOKUP_BACKWARD, partial(rules.lookup, kind=EmbeddingBag)),
+    **{
+        name: partial(rules.lookup, kind=EmbeddingBagBackwardAdagrad if "adagrad" in name else EmbeddingBagBackward)
+        for name in LOOKUP_BACKWARD.values()
+    },
+    **dict.fromkeys(_INDEXING, rules.indexing),
+    **{name: partial(rules.collective, kind=kind) for name, kind in _COLLECTIVES.items()},
     "Gather": rules.gather,
     **dict.fromkeys(_REDUCTIONS, rules.reduction),
     **dict.fromkeys(("cat", "concat", "concatenate", "stack", "hstack", "vstack", "Concat"), rules.concat),
@@ -195,8 +219,11 @@ def problems(call: Call) -> tuple[Work, ...]:
 
 
 def has_rule(name: str) -> bool:
-    """True for the name of an ATen operator (``aten::add_``) that has a rule here and is not ignored."""
-    return name.startswith("aten::") and base_name(name) in RULES
+    """True for an operator's name in a trace (``aten::add_``) that has a rule here and is not ignored.
+
+    Names without a namespace are ONNX's, but for lookups in embedding tables.
+    """
+    return (":" in name or name.startswith("LookupFunction")) and base_name(name) in RULES
 
 
 def flops_and_bytes(call: Call) -> tuple[float, float] | None:

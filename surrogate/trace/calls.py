@@ -4,6 +4,7 @@ A profiler records shapes and element types, at best the values of scalar argume
 call lacks is taken from the calls around it where it follows from them; what does not is named, never guessed.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.conv import Conv
-from surrogate.network.call import Call, Shape, UnsupportedError, recorded
+from surrogate.network.call import LOOKUP_BACKWARD, Call, Shape, UnsupportedError, base_name, recorded
 from surrogate.network.calls import flops_and_bytes, has_rule, problems
 from surrogate.network.network import Work
 from surrogate.trace.events.tables import Trace, enclosing
@@ -22,10 +23,17 @@ _HALVES = (f"{_CONV_BACKWARD}_input", f"{_CONV_BACKWARD}_weight")
 _FORWARD = ("aten::cudnn_convolution", "aten::miopen_convolution")
 _GRADIENT = {_CONV_BACKWARD: 1, "aten::convolution_backward": 0}
 """Backward convolution → the place of its output's gradient among its arguments."""
+_JOINED = {
+    "CatBackward": "aten::cat", "CatBackward0": "aten::cat", "IndexBackward": "aten::index",
+    "IndexBackward0": "aten::index",
+}  # fmt: skip
+"""Autograd node whose only argument has the shape of a result → the operator whose arguments do not tell it."""
 _WITH_BATCH = {
     *_FORWARD, "aten::conv1d", "aten::conv2d", "aten::convolution", "aten::_convolution", "aten::linear", "aten::addmm",
 }  # fmt: skip
 _LOOK_AHEAD = 12
+_LOOKUP_NAMES = {*LOOKUP_BACKWARD, *LOOKUP_BACKWARD.values()}
+_LOOKUP_KERNEL = re.compile(r"embedding\w*forward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,7 @@ class CallReader:
         self.trace = trace
         self._owner = enclosing(trace.ranges, trace.named(trace.ranges, has_rule))
         self._gradients = _gradient_shapes(trace)
+        self._lookups, self._results = _lookups(trace), _result_shapes(trace)
         self._read: dict[Any, Any] = {}
 
     def owner(self, row: int) -> int:
@@ -65,27 +74,46 @@ class CallReader:
 
     def _once(self, row: int, read: Callable[[Call], Any]) -> Any:
         """What ``read`` makes of the call in ``row``, or the `UnsupportedError` that it raises."""
-        source, output, key = self._record(row)
+        source, output, key, extra = self._record(row)
         if (read, key) not in self._read:
             try:
-                self._read[read, key] = read(self._call(row, source, output))
+                self._read[read, key] = read(self._call(row, source, output, extra))
             except UnsupportedError as reason:
                 self._read[read, key] = reason
         return self._read[read, key]
 
-    def _record(self, row: int) -> tuple[int, Shape | None, Any]:
-        """The row that holds the call's arguments, the result's shape, and what tells equal calls."""
+    def _record(self, row: int) -> tuple[int, Shape | None, Any, dict[str, Any]]:
+        """The row that holds the call's arguments, the result's shape, what tells equal calls, further arguments."""
         ranges, source = self.trace.ranges, row
         if self.trace.name_of(ranges, row) in _HALVES:
             # One of their tensors is given by its size alone; the operator around them has all.
             source = int(ranges.parent[row])
             if source < 0 or self.trace.name_of(ranges, source) != _CONV_BACKWARD:
                 source = -1
-        output = self._output(row)
+        elif row in self._lookups:
+            source = self._lookups[row]  # a lookup itself, or that of the update
+        output, extra = self._output(row), self._extra(row, source)
         arguments = (int(column[source]) for column in (ranges.shapes, ranges.types, ranges.inputs))
-        return source, output, (int(ranges.name[row]), source < 0, *arguments, output)
+        return source, output, (int(ranges.name[row]), source < 0, *arguments, output, *extra.items()), extra
 
-    def _call(self, row: int, source: int, output: Shape | None) -> Call:
+    def _extra(self, row: int, source: int) -> dict[str, Any]:
+        """Arguments that no operator has: rows per block of a lookup's launch, ranks of a collective."""
+        trace, ranges = self.trace, self.trace.ranges
+        if row in self._lookups and source >= 0:
+            # Threads across a block share a row of a table; those along it serve a sample each.
+            lookup = trace.named(trace.activities, _LOOKUP_KERNEL.search) & (trace.activities.range == source)
+            rows = trace.activities.block[lookup, 1]
+            return {"rows_per_block": int(rows[0])} if rows[:1].any() else {}
+        if not trace.name_of(ranges, row).startswith("nccl:"):
+            return {}
+        # Newer profilers give the size of the group as the last argument of the record around the collective.
+        record = int(ranges.parent[row])
+        values = trace.inputs[ranges.inputs[record]] if record >= 0 and ranges.inputs[record] >= 0 else ()
+        named = record >= 0 and trace.name_of(ranges, record) == "record_param_comms"
+        size = int(values[-1]) if named and values and values[-1].isdecimal() else trace.world_size
+        return {"ranks": size} if size else {}
+
+    def _call(self, row: int, source: int, output: Shape | None, extra: dict[str, Any]) -> Call:
         trace, ranges = self.trace, self.trace.ranges
         shapes = trace.shapes_of(source) if source >= 0 else None
         if shapes is None:
@@ -97,13 +125,15 @@ class CallReader:
         )  # fmt: skip
         mask = call.arguments.get("output_mask")
         if isinstance(mask, list):  # in a trace an operator of its own sums up the bias's gradient
-            call = replace(call, arguments={**call.arguments, "output_mask": mask[:2]})
-        return call
+            extra = {**extra, "output_mask": mask[:2]}
+        return replace(call, arguments={**call.arguments, **extra}) if extra else call
 
     def _output(self, row: int) -> Shape | None:
         """As recorded; or, of a forward convolution, its gradient's shape in the backward pass, or the next
         operator's input."""
         ranges, trace = self.trace.ranges, self.trace
+        if row in self._results:
+            return self._results[row]
         outputs, shapes = int(ranges.outputs[row]), trace.shapes_of(row)
         if outputs >= 0:
             first = trace.shapes[outputs][0] if trace.shapes[outputs] else ()
@@ -148,6 +178,46 @@ def _gradient_shapes(trace: Trace) -> dict[int, Shape]:
         if around >= 0 and shapes is not None and len(shapes) > places[row] and is_shape(shapes[places[row]]):
             gradients[int(ranges.sequence[around])] = shapes[places[row]]
     return gradients
+
+
+def _lookups(trace: Trace) -> dict[int, int]:
+    """Row of a lookup in embedding tables, and of its update → row of the lookup.
+
+    Updates come in the reverse order of the lookups; the numbers of autograd are not recorded for FBGEMM's.
+    """
+    rows: dict[int, int] = {}
+    open_rows: dict[str, list[int]] = defaultdict(list)
+    nodes = {name: base_name(name) for name in trace.names}
+    for row in np.flatnonzero(trace.named(trace.ranges, lambda name: nodes[name] in _LOOKUP_NAMES)).tolist():
+        name = nodes[trace.name_of(trace.ranges, row)]
+        if name in LOOKUP_BACKWARD:
+            open_rows[LOOKUP_BACKWARD[name]].append(row)
+            rows[row] = row
+        else:
+            rows[row] = open_rows[name].pop() if open_rows[name] else -1
+    return rows
+
+
+def _result_shapes(trace: Trace) -> dict[int, Shape]:
+    """Row of an operator whose arguments do not tell its result → the result's shape, its gradient's.
+
+    An operator and those before it that made no node of autograd share a number; the last one made the node.
+    """
+    ranges = trace.ranges
+    gradients: dict[tuple[str, int], Shape] = {}
+    made: dict[tuple[str, int], int] = {}
+    for row in np.flatnonzero(trace.named(ranges, {*_JOINED, *_JOINED.values()}.__contains__)).tolist():
+        name, number, shapes = trace.name_of(ranges, row), int(ranges.sequence[row]), trace.shapes_of(row)
+        if name in _JOINED and shapes and is_shape(shapes[0]):
+            gradients[_JOINED[name], number] = shapes[0]
+        elif name not in _JOINED and ranges.forward_thread[row] <= 0:
+            made[name, number] = row
+    results = {made[key]: shape for key, shape in gradients.items() if key in made and key[1] >= 0}
+    for row, lookup in _lookups(trace).items():
+        shapes = trace.shapes_of(row)
+        if lookup != row and shapes and is_shape(shapes[0]):
+            results |= {row: shapes[0], lookup: shapes[0]}
+    return results
 
 
 def is_shape(value: Any) -> bool:

@@ -38,7 +38,7 @@ def build(raw: RawTrace) -> Trace:
         ranges=ranges, frames=frames, calls=calls, activities=activities, syncs=syncs,
         allocations=_allocations(parts["allocations"], ranges),
         streams=tuple(tables.Stream(*key) for key in device.streams.values), devices=tuple(raw.devices),
-        rank=raw.rank, notes=tuple(notes), ignored=dict(raw.ignored),
+        rank=raw.rank, world_size=raw.world_size, notes=tuple(notes), ignored=dict(raw.ignored),
     )  # fmt: skip
 
 

@@ -111,6 +111,7 @@ class RawTrace:
     allocations: list[Row] = field(default_factory=list)
     devices: list[Device] = field(default_factory=list)
     rank: int | None = None
+    world_size: int | None = None
     notes: list[str] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
 

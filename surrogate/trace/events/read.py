@@ -116,8 +116,9 @@ def read_kineto(content: bytes, source: str) -> Trace:
     raw.devices = _devices(header.get("deviceProperties"))
     info = header.get("distributedInfo")
     if isinstance(info, dict):
-        rank = info.get("rank")
-        raw.rank = rank if type(rank) is int else None
+        raw.rank, raw.world_size = (
+            value if type(value) is int else None for value in map(info.get, ("rank", "world_size"))
+        )
     return build(raw)
 
 

@@ -168,6 +168,7 @@ class Trace:
     syncs: Syncs
     allocations: Allocations
     rank: int | None = None
+    world_size: int | None = None
     notes: tuple[str, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
 

@@ -26,7 +26,8 @@ class Clocks:
     """Clocks in µs since the start: ``host_us`` per thread, ``device_us`` per stream, ``collective_us`` of collectives.
 
     ``time_us`` are the activities' times, ``stream`` and ``collective`` their streams and whether they are collectives.
-    With ``event_us`` the host also pays for being traced, as much per event.
+    With ``event_us`` the host also pays for being traced, as much per event. ``latest_us`` are the times at which the
+    last of several ranks reaches each collective, ``reached_us`` those at which this one does, in their order.
     """
 
     overheads: Overheads
@@ -39,6 +40,8 @@ class Clocks:
     host_us: dict[int, float] = field(default_factory=dict)
     device_us: dict[int, float] = field(default_factory=dict)
     collective_us: float = 0.0
+    latest_us: Sequence[float] = ()
+    reached_us: list[float] = field(default_factory=list)
     _ends_ns: dict[int, int] = field(default_factory=dict)
     _parents: dict[int, int] = field(default_factory=dict)
     _last_stream: dict[int, int] = field(default_factory=dict)
@@ -79,7 +82,7 @@ class Clocks:
             cpu = max(cpu, self.host_us[giver]) + self.overheads.us("handover", "")
         else:
             sibling = self._parents.get(thread, unit.parent) == unit.parent
-            cpu += self.overheads.us("t1" if sibling else "edge", unit.name)
+            cpu += self.overheads.us("t1" if sibling else "edge", unit.name) + self.event_us * sibling
         self._parents[thread] = unit.parent
         self._ends_ns[thread] = max(self._ends_ns.get(thread, -1), unit.end_ns)
         if unit.is_input:
@@ -116,8 +119,11 @@ class Clocks:
                 # In order with the collective before it, whose results compute may use from here on.
                 self._join_collectives()
                 compute = max(self.device_us.values(), default=0.0)
-                end = max(self.collective_us + self.gap_us, compute + self.gap_us, ready)
-                end = self.collective_us = end + time_us + self.tail_us
+                start = max(self.collective_us + self.gap_us, compute + self.gap_us, ready)
+                self.reached_us.append(start)
+                if len(self.reached_us) <= len(self.latest_us):
+                    start = max(start, self.latest_us[len(self.reached_us) - 1])
+                end = self.collective_us = start + time_us + self.tail_us
             else:
                 start = max(self.device_us.get(stream, -self.gap_us) + self.gap_us, ready)
                 end = self.device_us[stream] = start + time_us + self.tail_us

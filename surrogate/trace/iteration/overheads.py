@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,13 @@ import numpy as np
 
 from surrogate.dataset.files import write_text
 from surrogate.features.errors import InputError, require_regular
+from surrogate.features.operators import CollectiveLaw
+from surrogate.trace.iteration.collectives import Laws
 from surrogate.trace.iteration.units import HostWork, Segments, Unit, segments
 
 EVENT_US = 2.0
-"""What tracing one event costs the host, in µs. Source: Lin et al. (HiPC 2022)."""
+"""What tracing one event costs the host, in µs. Source: Lin et al. (HiPC 2022); as in their code, an operator's own
+event costs it twice, once in the gap before it and once at its end."""
 SIBLING_GAP_US = (2.0, 200.0)
 """Gaps between siblings in this range count as T1: less is noise, more is other work. Source: the same."""
 T4_US = 4.0
@@ -39,6 +42,8 @@ class Mean:
 class Overheads:
     """Mean overheads in µs: ``overall[kind]``, and ``by_name[kind][operator]`` where that operator was seen.
 
+    ``laws`` are those of the machine's collectives, where several ranks' traces gave them.
+
     Kinds are `KINDS`; T4 is by the call's name. T2, T3 and T5 are also kept by number of launches and place among them
     (`finer_name`), for an operator's calls are not alike. A kind without samples costs nothing, T4 `T4_US`.
     """
@@ -46,6 +51,7 @@ class Overheads:
     overall: Mapping[str, Mean]
     by_name: Mapping[str, Mapping[str, Mean]]
     sources: tuple[str, ...] = ()
+    laws: Laws = field(default_factory=dict)
 
     def us(self, kind: str, name: str, finer: str = "") -> float:
         """The mean of ``kind`` at ``finer``, a `finer_name`; else of the operator (call, if T4); else of all."""
@@ -70,6 +76,7 @@ class Overheads:
                 kind: {name: [mean.mean_us, mean.count] for name, mean in sorted(names.items())}
                 for kind, names in self.by_name.items()
             },
+            "laws": {kind: asdict(law) for kind, law in self.laws.items()},
         }
 
     def save(self, path: str | Path) -> None:
@@ -118,7 +125,7 @@ def _gaps(unit: Unit, last: Mapping[int, Unit], samples: Samples) -> None:
         if before.parent != unit.parent:
             samples["edge"][unit.name].append(max(gap_us, 0.0))
         elif SIBLING_GAP_US[0] <= gap_us <= SIBLING_GAP_US[1]:
-            samples["t1"][unit.name].append(gap_us)
+            samples["t1"][unit.name].append(gap_us - EVENT_US)
 
 
 def _inside(unit: Unit, parts: Segments, samples: Samples) -> None:
@@ -161,7 +168,10 @@ def trimmed_mean(values: Sequence[float]) -> Mean:
 
 
 def pooled(parts: Iterable[Overheads]) -> Overheads:
-    """Overheads of several traces as one, every mean weighted with its samples. Raises `InputError` for none."""
+    """Overheads of several traces as one, every mean weighted with its samples, the first's laws.
+
+    Raises `InputError` for none.
+    """
     every = list(parts)
     if not every:
         raise InputError("no overheads came; measure them in one trace at least")
@@ -170,7 +180,7 @@ def pooled(parts: Iterable[Overheads]) -> Overheads:
         kind: _weighted([part.by_name.get(kind, {}) for part in every])
         for kind in dict.fromkeys(kind for part in every for kind in part.by_name)
     }
-    return Overheads(overall, by_name, tuple(dict.fromkeys(s for part in every for s in part.sources)))
+    return Overheads(overall, by_name, tuple(dict.fromkeys(s for part in every for s in part.sources)), every[0].laws)
 
 
 def _weighted(tables: Sequence[Mapping[str, Mean]]) -> dict[str, Mean]:
@@ -199,7 +209,8 @@ def load_overheads(path: str | Path) -> Overheads:
             for kind in raw["by_name"]
             if kind in KINDS
         }
-        return Overheads(overall, by_name, tuple(map(str, raw.get("sources", ()))))
+        laws = {str(kind): CollectiveLaw(**law) for kind, law in raw.get("laws", {}).items()}
+        return Overheads(overall, by_name, tuple(map(str, raw.get("sources", ()))), laws)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         raise InputError(f"{path}: holds no overheads; write them with --save-overheads") from None
 

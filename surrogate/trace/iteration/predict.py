@@ -1,8 +1,8 @@
 """From a trace to iteration times: overheads, device times, the walk of the iterations through both clocks."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError, require_known
-from surrogate.features.gpu import Gpu
+from surrogate.features.gpu import Gpu, gpus
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.network.predict import Predictors, load_predictors
+from surrogate.prediction.shipped import load_operators, shipped
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration import times as kernel_times
-from surrogate.trace.iteration.clocks import clocks_for
+from surrogate.trace.iteration.clocks import Clocks, clocks_for
 from surrogate.trace.iteration.overheads import SIBLING_GAP_US, Overheads, measure_overheads
 from surrogate.trace.iteration.times import DeviceTimes
 from surrogate.trace.iteration.units import HostWork, Unit, host_work
@@ -146,7 +147,15 @@ class IterationTimes:
         return tuple(asdict(part) for part in self.iterations)
 
 
-def iteration_times(
+def iteration_times(trace: Trace, *, iteration: int | None = None, **settings: Any) -> IterationTimes:
+    """Times of the iterations of ``trace``, or of that one alone; ``settings`` are those of `walk_of`.
+
+    Raises `InputError` like it, and for an iteration that is not there.
+    """
+    return walk_of(trace, **settings).result(iteration)
+
+
+def walk_of(
     trace: Trace,
     *,
     times: str | None = None,
@@ -154,27 +163,22 @@ def iteration_times(
     batch: int | None = None,
     overheads: Overheads | None = None,
     leave_one_out: bool = False,
-    iteration: int | None = None,
     surrogates: Predictors | None = None,
     bundle: str | Path | None = None,
-) -> IterationTimes:
-    """Times of the iterations of ``trace`` from host overheads and the times of its kernels (Lin et al.).
+) -> "Walk":
+    """The iterations of ``trace`` from host overheads and the times of its kernels (Lin et al.), ready to be walked.
 
     ``times``: ``measured`` (the trace's) or ``surrogate``; by default the surrogate's where ``gpu`` or ``batch`` is
     another than the trace's. ``overheads`` come from the trace itself unless given; with ``leave_one_out`` those of an
-    iteration come from the other ones. ``iteration`` reports that one alone. ``surrogates`` (else those shipped for the
-    GPU, convolutions by ``bundle``) predict. The host stays the traced one, whatever the GPU.
+    iteration come from the other ones. ``surrogates`` (else those shipped for the GPU, convolutions by ``bundle``)
+    predict, and collectives go by the laws of given overheads. The host stays the traced one, whatever the GPU.
 
-    Raises `InputError` for an unknown GPU, source or iteration, a batch without shapes to rescale, measured times of
-    another GPU or batch, and a trace without host work.
+    Raises `InputError` for an unknown GPU or source, a batch without shapes to rescale, measured times of another GPU
+    or batch, and a trace without host work.
     """
     work = host_work(trace)
     if not any(unit.iteration >= 0 for unit in work.units):
         raise InputError(f"{trace.source}: holds no operators or launches, so there is no iteration to walk")
-    count = len(work.iterations)
-    if iteration is not None and not 0 <= iteration < count:
-        raise InputError(f"iteration {iteration} is not in the trace; it has {count}, from 0 on")
-    chosen = list(range(count)) if iteration is None else [iteration]
     overheads_of, shown = _overheads(work, trace.source, overheads, leave_one_out)
     device = trace.streams[int(trace.activities.stream[0])].device if len(trace.activities) else 0
     here = gpu_of(trace, device)
@@ -192,19 +196,10 @@ def iteration_times(
     device_times = kernel_times.measured_times(trace)
     if source == "surrogate":
         by = surrogates or _predictors(trace, there, bundle)
-        device_times = kernel_times.predicted_times(trace, by, old or 1, (batch if rescaled else old) or 1)
-    walk = _Walk(trace, work, device_times, overheads_of, comparable=not changed)
-    return IterationTimes(
-        trace=trace.source,
-        gpu=there.name if there else trace.device_name(device) or None,
-        batch=batch if batch is not None else old,
-        times=source,
-        iterations=walk.rows(chosen),
-        operators=walk.operators(chosen),
-        unknown=kernel_times.unpredicted(trace, device_times, walk.activities(chosen)),
-        overheads=shown,
-        notes=_notes(trace, work, changed),
-    )
+        device_times = kernel_times.predicted_times(trace, by, old or 1, (batch if rescaled else old) or 1, shown.laws)
+    named = there.name if there else trace.device_name(device) or None
+    facts = {"gpu": named, "batch": batch if batch is not None else old, "times": source, "overheads": shown}
+    return Walk(trace, work, device_times, overheads_of, not changed, facts)
 
 
 def _overheads(
@@ -235,36 +230,69 @@ def _source(times: str | None, changed: bool) -> str:
 
 
 def _predictors(trace: Trace, device: Gpu | None, bundle: str | Path | None) -> Predictors:
-    """The predictors of a GPU; those of convolutions only where the trace has some with shapes."""
+    """The predictors of a GPU; those of convolutions only where the trace has some with shapes.
+
+    Where a board was measured that differs from it in nothing but the size of its memory, that one stands for it.
+    """
     if device is None:
         raise InputError("the trace does not name a known GPU; say which one with --gpu")
+    measured = {name for part in shipped() for name in part.gpus}
+    alike = [board for board in gpus() if board.name in measured and _chip(board) == _chip(device)]
+    device = device if device.name in measured or not alike else alike[0]
     if any("convolution" in name for name in trace.names) and (trace.ranges.shapes >= 0).any():
         return load_predictors(device.name, bundle)
-    from surrogate.prediction.shipped import load_operators
-
     return Predictors(device, None, load_operators(device.name))
 
 
-def _notes(trace: Trace, work: HostWork, changed: bool) -> tuple[str, ...]:
-    notes = []
+def _chip(board: Gpu) -> Gpu:
+    """The board without its name, where its figures come from, and the size of its memory."""
+    return replace(board, name="", aliases=(), source="", checked=True, measured_figures=(), memory_bytes=0)
+
+
+def _notes(walk: "Walk") -> tuple[str, ...]:
+    trace, work, notes = walk.trace, walk.work, []
     if not len(trace.activities):
         notes.append("the trace holds no device activity: the host's clock alone")
     if work.unattached:
         notes.append(f"{len(work.unattached):,} device activities have no launch call and are left out")
-    if changed:
+    if not walk.comparable:
         notes.append("host overheads and input loading are those of the traced run")
+    apart = np.flatnonzero(kernel_times.collectives(trace))
+    if not walk.latest_us and any(walk.times.source[row] != kernel_times.MEASURED for row in apart.tolist()):
+        notes.append("predicted collectives hold no wait for other ranks; give the traces of all ranks together")
     return tuple(notes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
-    """Iterations of a trace through both clocks; ``comparable`` where they are those that were measured."""
+class Walk:
+    """Iterations of a trace through both clocks; ``comparable`` where they are those that were measured.
+
+    ``facts`` are fields of the result. ``latest_us``: when the last rank reaches each collective, with the profiler's
+    cost (True) and without it, of a trace that is one of several ranks.
+    """
 
     trace: Trace
     work: HostWork
     times: DeviceTimes
     overheads_of: list[Overheads]
     comparable: bool
+    facts: Mapping[str, Any]
+    latest_us: Mapping[bool, Sequence[float]] = field(default_factory=dict)
+
+    def result(self, iteration: int | None = None) -> IterationTimes:
+        """All iterations, or that one. Raises `InputError` for one that is not there."""
+        count = len(self.work.iterations)
+        if iteration is not None and not 0 <= iteration < count:
+            raise InputError(f"iteration {iteration} is not in the trace; it has {count}, from 0 on")
+        chosen = list(range(count)) if iteration is None else [iteration]
+        return IterationTimes(
+            trace=self.trace.source,
+            iterations=self.rows(chosen),
+            operators=self.operators(chosen),
+            unknown=kernel_times.unpredicted(self.trace, self.times, self.activities(chosen)),
+            notes=_notes(self),
+            **self.facts,
+        )
 
     def _units(self, chosen: Sequence[int]) -> list[Unit]:
         return [unit for position in chosen for unit in self.work.by_iteration[position]]
@@ -275,12 +303,13 @@ class _Walk:
 
     def rows(self, chosen: Sequence[int]) -> tuple[IterationTime, ...]:
         """The iterations of ``chosen`` (positions), walked behind those before them."""
-        traced, plain = self._in_sequence(traced=True), self._in_sequence(traced=False)
+        traced, plain = self.in_sequence(traced=True)[0], self.in_sequence(traced=False)[0]
         return tuple(self._row(i, traced[i], plain[i]) for i in chosen)
 
-    def _in_sequence(self, *, traced: bool) -> list[float]:
-        """Host time of every iteration; in a trace that is one iteration, until the device ends too."""
+    def in_sequence(self, *, traced: bool) -> tuple[list[float], Clocks]:
+        """Host time of every iteration; in a trace that is one iteration, until the device ends too. The clocks."""
         clocks = clocks_for(self.trace, self.overheads_of[0], self.times.time_us, traced=traced)
+        clocks.latest_us = self.latest_us.get(traced, ())
         times, start = [], 0.0
         for position, iteration in enumerate(self.work.iterations):
             clocks.overheads = self.overheads_of[position]
@@ -288,7 +317,7 @@ class _Walk:
             end = clocks.now_us if iteration.by == "whole" else clocks.host_now_us
             times.append(end - start)
             start = end
-        return times
+        return times, clocks
 
     def _row(self, position: int, predicted_us: float, unprofiled_us: float) -> IterationTime:
         iteration, overheads = self.work.iterations[position], self.overheads_of[position]

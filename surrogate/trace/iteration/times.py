@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import Gpu
-from surrogate.features.operators import Memcpy, Operator, operator
+from surrogate.features.operators import AllReduce, Memcpy, Operator, operator
 from surrogate.network.call import UnsupportedError
 from surrogate.network.network import Work
 from surrogate.network.predict import Predictors
 from surrogate.trace.calls import CallReader, is_shape, kernels_by_owner, rebatched
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Floats, Trace, enclosing
+from surrogate.trace.iteration.collectives import Laws, law_us
 
-MEASURED, MODEL, ROOFLINE = "measured", "model", "roofline"
+MEASURED, MODEL, ROOFLINE, LAW = "measured", "model", "roofline", "law"
 TF32_FROM = 8.0
 """Compute capability from which PyTorch's convolutions use TF32 by default (its matrix products do not)."""
 _COLLECTIVE = re.compile(r"nccl|rccl", re.IGNORECASE)
@@ -67,15 +68,23 @@ def measured_times(trace: Trace) -> DeviceTimes:
     return DeviceTimes(trace.activities.time_us, (MEASURED,) * len(trace.activities))
 
 
-def predicted_times(trace: Trace, by: Predictors, old_batch: int = 1, new_batch: int = 1) -> DeviceTimes:
+def predicted_times(
+    trace: Trace, by: Predictors, old_batch: int = 1, new_batch: int = 1, laws: Laws | None = None
+) -> DeviceTimes:
     """Times of one operator's activities sum up to its prediction, shared among them as measured.
 
-    Sizes change from ``old_batch`` to ``new_batch`` where they hold it. What cannot be predicted keeps its measured
-    time and is listed.
+    Sizes change from ``old_batch`` to ``new_batch`` where they hold it. By a roofline, which knows nothing of kernels,
+    an operator takes no less than its activities at the shortest kernel's time. Collectives go by ``laws`` where their
+    kind has one, and wait for nobody. What cannot be predicted keeps its measured time and is listed.
     """
     grouping = _Grouping(trace, by.gpu, old_batch, new_batch)
     groups, reasons = grouping.groups, grouping.reasons
-    answers = answers_of(by, {problem for problems, _ in groups for problem in problems})
+    shortest = operator("fill", n=1)
+    answers = answers_of(by, {shortest, *(problem for problems, _ in groups for problem in problems)})
+    least = answers[shortest]
+    for problem in answers:
+        if isinstance(problem, AllReduce) and (by_law := law_us(laws or {}, problem)) is not None:
+            answers[problem] = by_law, LAW
     time_us = trace.activities.time_us.copy()
     source = np.full(len(time_us), MEASURED, dtype=object)
     for problems, rows in groups:
@@ -86,8 +95,11 @@ def predicted_times(trace: Trace, by: Predictors, old_batch: int = 1, new_batch:
             reasons.extend((row, missing) for row in rows)
             continue
         whole = float(time_us[rows].sum())
-        time_us[rows] = sum(time for time, _ in known) * (time_us[rows] / whole if whole else 1 / len(rows))
-        source[rows] = ROOFLINE if any(kind == ROOFLINE for _, kind in known) else MODEL
+        predicted_us, roofline = sum(time for time, _ in known), any(kind == ROOFLINE for _, kind in known)
+        if roofline and not isinstance(least, str):
+            predicted_us = max(predicted_us, len(rows) * least[0])
+        time_us[rows] = predicted_us * (time_us[rows] / whole if whole else 1 / len(rows))
+        source[rows] = ROOFLINE if roofline else LAW if any(kind == LAW for _, kind in known) else MODEL
     return DeviceTimes(time_us, tuple(source), tuple(reasons))
 
 
@@ -107,9 +119,7 @@ class _Grouping:
         self.updates = enclosing(trace.ranges, updates) >= 0
         self.groups: list[tuple[tuple[Work, ...], list[int]]] = []
         self.reasons: list[tuple[int, str]] = []
-        apart = collectives(trace)
-        self.reasons += [(row, "message size of the collective") for row in np.flatnonzero(apart).tolist()]
-        rows = np.flatnonzero(~apart)
+        rows = np.arange(len(trace.activities))
         crosses = self.crosses(rows)
         for row in rows[crosses].tolist():
             self._copy(row)

@@ -203,21 +203,24 @@ class Segments:
 
 
 def segments(unit: Unit) -> Segments:
-    """The parts of ``unit`` as traced; waiting calls and copies count without their wait, which the device decides."""
+    """The parts of ``unit`` as traced; waiting calls and copies count without their wait, which the device decides.
+
+    The part that ends the unit also holds the unit's own event.
+    """
     launches = unit.launches
     if not launches:
-        return Segments(_part(unit, unit.start_ns, unit.end_ns), (), (0.0, 0), ())
+        return Segments(_part(unit, unit.start_ns, unit.end_ns, 1), (), (0.0, 0), ())
     first = _part(unit, unit.start_ns, launches[0].start_ns)
-    last = _part(unit, launches[-1].end_ns, unit.end_ns)
+    last = _part(unit, launches[-1].end_ns, unit.end_ns, 1)
     between = tuple(_part(unit, before.end_ns, after.start_ns) for before, after in pairwise(launches))
     calls = tuple((call, max((call.end_ns - call.start_ns) / 1e3 - call.blocked_us, 0.0)) for call in launches)
     return Segments(first, between, last, calls)
 
 
-def _part(unit: Unit, start_ns: int, end_ns: int) -> Part:
+def _part(unit: Unit, start_ns: int, end_ns: int, more: int = 0) -> Part:
     waiting = sum(
         max(min(action.end_ns, end_ns) - max(action.start_ns, start_ns), 0)
         for action in unit.actions
         if action.kind == kinds.SYNC_CALL
     )
-    return max(end_ns - start_ns - waiting, 0) / 1e3, unit.events_between(start_ns, end_ns)
+    return max(end_ns - start_ns - waiting, 0) / 1e3, unit.events_between(start_ns, end_ns) + more

@@ -41,7 +41,7 @@ def test_invented_step(read, make_trace):
     copy = work.units[5].launches[0]
     assert copy.joins and copy.blocked_us == 70.0  # the copy ends 70 µs into the call of 80 µs
     parts = segments(work.units[0])
-    assert parts.first == (20.0, 1) and parts.last == (70.0, 0)
+    assert parts.first == (20.0, 1) and parts.last == (70.0, 1)
     assert segments(work.units[5]).launches[0][1] == 10.0
 
 

@@ -1,0 +1,198 @@
+"""Laws of collectives and several ranks together: by hand, and the eight ranks of a real recommendation model."""
+
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from surrogate.features.errors import InputError
+from surrogate.features.operators import (
+    AllReduce,
+    AllToAll,
+    CollectiveLaw,
+    Concat,
+    EmbeddingBag,
+    EmbeddingBagBackward,
+    EmbeddingBagBackwardAdagrad,
+)
+from surrogate.network.call import UnsupportedError
+from surrogate.trace.calls import CallReader
+from surrogate.trace.events.read import read_trace
+from surrogate.trace.iteration.collectives import fit_law, fit_laws, unseen_us
+from surrogate.trace.iteration.overheads import load_overheads
+from surrogate.trace.iteration.predict import iteration_times
+from surrogate.trace.iteration.ranks import rank_times
+
+
+def messages(*sizes: int) -> list[AllReduce]:
+    return [AllReduce(elements=size, ranks=8) for size in sizes]
+
+
+def test_few_sizes_make_a_line():
+    """1 MB and 3 MB at 2·7/8 over 25 GB/s take 70 and 210 µs beside 10 µs; 2 MB then take 150."""
+    law = fit_law(messages(250_000, 750_000), [80.0, 220.0])
+    assert (law.overhead_us, law.max_gbs) == (pytest.approx(10.0), pytest.approx(25.0))
+    assert float(law.time_us(2e6, 1.75)) == pytest.approx(150.0)
+
+
+def test_many_sizes_make_the_published_curve():
+    """Every second size of a curve gives it back at the others."""
+    true = CollectiveLaw(overhead_us=20.0, max_gbs=120.0, a=14.0, c=24.0, l=2.0, k=0.7, x0=18.0, b=0.02)
+    sizes = (2 ** np.arange(8, 28, 0.25)).astype(int)
+    problems = messages(*sizes.tolist())
+    times = [float(true.time_us(one.dram_bytes, one.factor)) for one in problems]
+    law = fit_law(problems[::2], times[::2])
+    middle = [(one, time) for one, time in zip(problems, times, strict=True) if 15 < np.log2(one.dram_bytes) < 22]
+    for one, time_us in middle:
+        assert float(law.time_us(one.dram_bytes, one.factor)) == pytest.approx(time_us, rel=0.03)
+
+
+def test_a_law_is_judged_on_sizes_that_it_has_not_seen():
+    """The line through 80 µs at 1 MB and 220 µs at 3 MB says 150 at 2 MB, whatever was measured there."""
+    problems = messages(250_000, 500_000, 500_000, 750_000)
+    assert unseen_us(problems, [80.0, 400.0, 90.0, 220.0])[1:3] == [pytest.approx(150.0)] * 2
+    assert unseen_us(messages(8, 80), [1.0, 2.0]) == [None, None]
+    assert fit_laws([AllToAll(elements=8, ranks=2)], [1.0]) == {}
+
+
+def rank(number: int, kernel_us: float, elements: int = 1000) -> dict:
+    """A step that launches one all-reduce 30 µs after its start, whose kernel runs from 40 µs on."""
+
+    def event(category: str, name: str, ts: float, dur: float, tid: int = 1, **arguments) -> dict:
+        return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": tid, "ts": 1000 + ts, "dur": dur,
+                "args": arguments}  # fmt: skip
+
+    shapes = {"Input Dims": [[elements]], "Input type": ["float"]}
+    launch, kernel = {"correlation": 5, "External id": 5}, {"device": 0, "stream": 9, "correlation": 5}
+    events = [
+        event("user_annotation", "ProfilerStep#1", 0, 900),
+        event("cpu_op", "c10d::allreduce_", 10, 50),
+        event("user_annotation", "nccl:all_reduce", 15, 40, **shapes),
+        event("cuda_runtime", "cudaLaunchKernel", 20, 10, **launch),
+        event("kernel", "ncclKernel_AllReduce_RING_LL_Sum_float", 40, kernel_us, 9, **kernel),
+    ]
+    device = {"id": 0, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "computeMinor": 0, "numSms": 80}
+    return {"deviceProperties": [device], "distributedInfo": {"rank": number, "world_size": 8}, "traceEvents": events}
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Rank 1 begins 100 µs after rank 0, which therefore waits in the collective of 40 µs."""
+    for number, kernel_us in enumerate((140, 40)):
+        (tmp_path / f"{number}.json").write_text(json.dumps(rank(number, kernel_us)))
+    return tmp_path
+
+
+def test_a_collective_ends_when_the_last_rank_has_reached_it(folder):
+    found = rank_times([read_trace(folder / "1.json"), read_trace(folder / "0.json")], times="measured")
+    rows = list(found.ranks)
+    assert [(row["rank"], row["start_us"]) for row in rows] == [(0, 0.0), (1, 100.0)]
+    assert [(row["measured_waiting_us"], row["waiting_us"]) for row in rows] == [(100.0, pytest.approx(100.0)), (0, 0)]
+    assert [row["device_us"] for row in rows] == pytest.approx([140.0, 40.0])
+    (only,) = found.collectives
+    assert (only["collective"], only["message_bytes"], only["last"]) == ("all_reduce", 4000, 1)
+    assert only["measured_us"] == only["predicted_us"] == 40.0
+
+
+def test_ranks_that_do_not_fit_are_refused(folder, read):
+    with pytest.raises(InputError, match=r"has 0 collectives and .* has 1"):
+        rank_times([read_trace(folder / "0.json"), read({"traceEvents": rank(1, 4)["traceEvents"][:2]})])
+
+
+def test_command_of_ranks(seer, folder):
+    """The law of two sizes is kept with the overheads, and predicts another run's collectives."""
+    text = json.dumps([event | {"ts": event["ts"] + 2000} for event in rank(0, 60, 11_000)["traceEvents"]])
+    events = json.loads(text.replace('"correlation": 5', '"correlation": 6'))
+    for path in sorted(folder.glob("*.json")):
+        trace = json.loads(path.read_text())
+        path.write_text(json.dumps(trace | {"traceEvents": trace["traceEvents"] + events}))
+    code, out, _ = seer("iteration", folder, "--times", "surrogate", "--save-overheads", folder / "o")
+    assert code == 0 and "2 ranks, surrogate times" in out and "all_reduce" in out
+    # 4 kB in 40 µs and 44 kB in 60: 2 µs per 4 kB beside 38.
+    assert load_overheads(folder / "o").laws["all_reduce"].overhead_us == pytest.approx(38.0)
+    code, out, _ = seer("iteration", folder / "0.json", "--times", "surrogate", "--overheads", folder / "o", "--json")
+    whole = json.loads(out)
+    assert [row["device_us"] for row in whole["iterations"]] == pytest.approx([40.0, 60.0])
+    assert "other ranks" in whole["notes"][0] and whole["coverage"] == 1.0
+
+
+@pytest.mark.parametrize("words", [["--iteration", "0"], ["--overheads", "none.json"]])
+def test_users_errors_of_ranks(seer, folder, words):
+    code, out, err = seer("iteration", folder, *words)
+    assert code == 2 and out == "" and err.count("\n") == 1
+
+
+def test_a_folder_without_traces(seer, tmp_path):
+    assert seer("iteration", tmp_path)[0] == 2
+
+
+@pytest.fixture(scope="session")
+def dlrm(measurements, tmp_path_factory):
+    """Eight ranks of a recommendation model on V100s: one iteration each."""
+    folder = tmp_path_factory.mktemp("dlrm")
+    with tarfile.open(measurements / "traces" / "dlrm_8_workers_v100.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return sorted(folder.rglob("worker*.json"))
+
+
+def test_sizes_of_a_recommendation_model(dlrm):
+    """Sizes read off the trace by hand: 3 tables of 16 columns for 128 samples of 2 indices; 64 samples a block."""
+    trace = read_trace(dlrm[0])
+    reader, names = CallReader(trace), [trace.name_of(trace.ranges, row) for row in range(len(trace.ranges))]
+
+    def problems(name: str) -> list:
+        return [reader.problems(row)[0] for row, other in enumerate(names) if other == name]
+
+    sizes = {"batch": 128, "tables": 3, "rows": 640649648 // 48, "bag": 2, "dim": 16, "rows_per_block": 64}
+    assert problems("fbgemm::split_embedding_codegen_lookup_adagrad_function") == [EmbeddingBag(**sizes)]
+    updates = problems("torch::autograd::CppNode<SplitLookupFunction_adagrad_Op>")
+    assert updates == [EmbeddingBagBackwardAdagrad(**sizes)]
+    small = {"batch": 16, "tables": 2, "rows": 3, "dim": 16, "rows_per_block": 64}
+    assert problems("torch::autograd::CppNode<SplitLookupFunction_Dense_Op>") == [EmbeddingBagBackward(**small)]
+    assert problems("nccl:all_reduce") == messages(394241, 112, 226960)
+    assert AllToAll(elements=24, ranks=8, dtype="fp64") in problems("nccl:all_to_all")  # long integers
+    with pytest.raises(UnsupportedError, match="shapes of its tensors"):
+        problems("aten::cat")  # those without a gradient
+    joined = [row for row, name in enumerate(names) if name == "aten::cat" and trace.ranges.sequence[row] == 505]
+    assert reader.problems(joined[0]) == (Concat(elements=16 * 367),)
+
+
+def test_device_time_of_a_recommendation_model_is_covered(dlrm):
+    """No less than a kernel's shortest time for each of the nine launches of an update by a roofline."""
+    found = iteration_times(read_trace(dlrm[0]), times="surrogate")
+    assert found.coverage >= 0.95
+    rows = {row.operator: row for row in found.operators}
+    shortest = rows["aten::ones_like"].predicted_us  # one element
+    assert rows["fbgemm::permute_2D_sparse_data"].predicted_us == pytest.approx(14 * shortest)
+
+
+def test_table_batched_lookup(read):
+    """The lookup of the paper's own models: 3 tables of 200 rows, 32 samples of 10 indices, 4 samples a block."""
+    event = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "dur": 10}
+    forward = {"Input Dims": [[600, 64], [3], [960], [97]], "Input type": ["float", "long int", "long int", "long int"]}
+    trace = read({"traceEvents": [
+        event | {"name": "LookupFunction", "ts": 0, "args": forward},
+        event | {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 2, "dur": 5, "args": {"correlation": 1}},
+        event | {"name": "batched_embedding_forward_kernel_1", "cat": "kernel", "ts": 8,
+                 "args": {"device": 0, "stream": 7, "correlation": 1, "grid": [24, 1, 1], "block": [16, 4, 1]}},
+        event | {"name": "LookupFunctionBackward", "ts": 20, "args": {"Input Dims": [[32, 3, 64]]}},
+        event | {"name": "LookupFunctionBackward", "ts": 40, "args": {"Input Dims": [[32, 3, 64]]}},
+    ]})  # fmt: skip
+    reader = CallReader(trace)
+    sizes = {"batch": 32, "tables": 3, "rows": 200, "bag": 10, "dim": 64, "rows_per_block": 4}
+    assert reader.problems(0) == (EmbeddingBag(**sizes),)
+    assert reader.problems(1) == (EmbeddingBagBackward(**sizes),)
+    with pytest.raises(UnsupportedError, match="shapes"):
+        reader.problems(2)  # no lookup is left for it
+
+
+@pytest.mark.slow
+def test_eight_ranks_together(dlrm):
+    """Waits come from the walk, collectives from a law that has not seen them; rank 4 ends last, as measured."""
+    found = rank_times([read_trace(path) for path in dlrm], times="surrogate")
+    rows = list(found.ranks)
+    assert all(abs(row["error_pct"]) <= 4 and row["coverage"] >= 0.95 for row in rows)
+    assert max(rows, key=lambda row: row["start_us"] + row["measured_us"])["slowest"]
+    assert [row["last"] for row in found.collectives][:5] == [7] * 5
