@@ -20,6 +20,10 @@ _KERNEL_COLUMNS = (
     "kernel", "time_pct", "total_us", "calls", "avg_us", "min_us", "max_us", "bound", "tflops", "dram_gbs",
     "occupancy_pct", "limited_by",
 )  # fmt: skip
+_COUNTER_COLUMNS = (
+    "kernel", "time_pct", "total_us", "calls", "counted", "gflop", "measured_gflop", "dram_mb", "read_mb", "write_mb",
+    "measured_flop_per_byte", "occupancy_pct", "measured_occupancy_pct", "bound", "measured_bound",
+)  # fmt: skip
 _SWEEP_COLUMNS = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "kernel_ms", "best")
 _ITERATION_COLUMNS = (
     "label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us",
@@ -177,29 +181,38 @@ def summary(
     "One row per kernel name, layer, layer type, or for the whole model.",
     "name",
 )
+@click.option("--counters", type=PATH, multiple=True, metavar="FILE",
+              help="Counters of the same program, by Nsight Compute or nvprof; repeatable.")  # fmt: skip
 @_gpu
 @_top
 @_html
 @output_options
 def kernels(
-    file: Path, by: str, gpu: str | None, top: int | None, html: Path | None, as_json: bool, as_csv: bool,
-    **part: Any,
+    file: Path, by: str, counters: tuple[Path, ...], gpu: str | None, top: int | None, html: Path | None,
+    as_json: bool, as_csv: bool, **part: Any,
 ) -> None:  # fmt: skip
     """Time %, total, calls, average, minimum and maximum of the kernels in FILE, the longest total first.
 
     Where shapes tell the work: the rate reached and the bound (under 60 % of both peaks: latency-bound). Occupancy
     is the launch's, with what limits it. --json and --csv also give grid, block, registers, FLOPs and bytes.
+    With --counters what was counted stands beside it: FLOPs, DRAM traffic, achieved occupancy and the bound by them.
 
     Examples:
       seer trace kernels trace.json.gz --by layer --top 20
+      seer trace kernels trace.json.gz --counters ncu.csv
     """
     from surrogate.trace.kernels import kernel_table
     from surrogate.trace.profiling import profile
 
     profiled = profile(_load(file, **part), gpu)
+    if counters:
+        from surrogate.trace.counters import with_counters
+
+        profiled = with_counters(profiled, counters)
     _write_page(profiled, html)
     result = kernel_table(profiled, by).top(top)
-    table = _columns(result.rows, _KERNEL_COLUMNS, title=result.title, notes=result.notes)
+    names = _COUNTER_COLUMNS if counters else _KERNEL_COLUMNS
+    table = _columns(result.rows, names, title=result.title, notes=result.notes)
     show(result.rows, as_json=as_json, as_csv=as_csv, table=table)
 
 

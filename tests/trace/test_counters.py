@@ -1,0 +1,109 @@
+"""Counters of ncu and nvprof beside the times of a trace: known answers, spellings of names, what does not join."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from surrogate.features.errors import InputError
+from surrogate.trace.counters import with_counters
+from surrogate.trace.events import kinds
+from surrogate.trace.kernels import kernel_table
+from surrogate.trace.profiling import profile
+
+CONV = "volta_scudnn_128x64_relu_interior_nn_v1"
+GRID = (160, 1, 1)
+METRICS = (
+    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum", "dram__bytes_read.sum", "dram__bytes_write.sum",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+)  # fmt: skip
+HEAD = ("ID", "Kernel Name", "Block Size", "Grid Size", "gpu__time_duration.sum", *METRICS)
+
+
+def ncu(path: Path, launches: Sequence[Sequence[object]]) -> Path:
+    """Nsight Compute's raw page of (name, grid, multiply-adds, MB read, MB written, occupancy) per launch."""
+    rows = [HEAD, ["", "", "", "", "ns", "inst", "Mbyte", "Mbyte", "%"]]
+    rows += [[i, name, "(256, 1, 1)", str(grid), 9, *values] for i, (name, grid, *values) in enumerate(launches)]
+    path.write_text("".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def made(make_trace, read):
+    """Two steps; the convolution takes 5 ms."""
+    trace = make_trace(steps=2)
+    for event in trace["traceEvents"]:
+        event["dur"] = 5000 if event["name"] == CONV else event.get("dur", 0)
+    return profile(read(trace))
+
+
+def test_xsps_row_and_its_layer(made, tmp_path):
+    """ResNet-50's kernel in XSP's slides: 62 GFLOP, 12.1 MB read, 296 MB written, 13.2 %; 201 FLOP a byte. In 5 ms that
+    is 79 % of a V100's 15.7 TFLOP/s. One step was counted, so each launch counts for both steps."""
+    counted = with_counters(made, [ncu(tmp_path / "ncu.csv", [(CONV, GRID, 31e9, 12.1, 296, 13.2)])])
+    for by, name in (("name", CONV), ("layer", "conv2d.0"), ("type", "conv2d"), ("model", "whole model")):
+        row = next(row for row in kernel_table(counted, by) if row["kernel"] == name)
+        assert (row["counted"], row["measured_bound"]) == (2, "compute-bound")
+        assert (row["measured_gflop"], row["read_mb"], row["write_mb"]) == pytest.approx((124, 24.2, 592))
+        assert row["measured_flop_per_byte"] == pytest.approx(62e9 / 308.1e6)
+        assert row["measured_compute_pct"] == pytest.approx(100 * 62e9 / 5e-3 / 15.667e12, rel=1e-3)
+        assert row["measured_occupancy_pct"] == pytest.approx(13.2)
+    assert "joined to 2 of 10 kernels" in " ".join(kernel_table(counted).notes)
+    assert "measured_gflop" not in kernel_table(made).rows[0]
+
+
+def test_launches_join_in_their_order(made, tmp_path):
+    """The occupancy of a group is the mean by time; both launches took 5 ms."""
+    launches = [(CONV, GRID, 1e9, 1, 1, 10), ("other", GRID, 1, 1, 1, 1), (CONV, GRID, 3e9, 1, 1, 30)]
+    counted = with_counters(made, [ncu(tmp_path / "ncu.csv", launches)])
+    assert counted.counters.flops[counted.counters.row >= 0].tolist() == [2e9, 6e9]
+    assert kernel_table(counted).rows[0]["measured_occupancy_pct"] == pytest.approx(20)
+
+
+def test_averages_of_nvprof_count_for_every_launch(made, tmp_path):
+    log = tmp_path / "averages.csv"
+    names = {"flop_count_sp": 500, "dram_read_bytes": 32_000, "dram_write_transactions": 10, "achieved_occupancy": 0.5}
+    lines = [f'"V (0)","relu_kernel",2,"{name}","…",1,9,{value}' for name, value in names.items()]
+    header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'
+    log.write_text("\n".join(["==9== Metric result:", header, *lines]))
+    row = next(row for row in kernel_table(with_counters(made, [log])) if row["kernel"] == "relu_kernel")
+    assert (row["counted"], row["measured_gflop"], row["read_mb"], row["write_mb"]) == (2, 1e-6, 0.064, 640e-6)
+    assert row["measured_occupancy_pct"] == 50
+
+
+def test_every_kernel_of_the_real_resnet_joins_in_another_spelling(resnet, tmp_path):
+    """One step's launches as Nsight Compute writes them: casts in template arguments, and for some no arguments."""
+    one = profile(resnet)
+    kernels = np.flatnonzero((resnet.activities.kind == kinds.KERNEL) & (one.layers.iteration_of_activity == 2))
+    names = [re.sub(r"(?<=[<, ])(\d+)(?=[,>])", r"(int)\1", resnet.name_of(resnet.activities, i)) for i in kernels]
+    names = [name.split("(")[0] if "<" not in name else name for name in names]
+    launches = [(names[i], tuple(grid), i, 1, 1, 50) for i, grid in enumerate(resnet.activities.grid[kernels].tolist())]
+    counters = with_counters(one, [ncu(tmp_path / "ncu.csv", launches)]).counters
+    assert (counters.row >= 0).sum() == 8772
+    assert counters.row[kernels].tolist() == list(range(len(kernels)))
+
+
+@pytest.mark.parametrize(("name", "grid"), [("unknown", GRID), (CONV, (161, 1, 1))])
+def test_what_does_not_join_is_refused(made, tmp_path, name, grid):
+    with pytest.raises(InputError, match="none of its 1 kernels"):
+        with_counters(made, [ncu(tmp_path / "ncu.csv", [(name, grid, 1, 1, 1, 1)])])
+
+
+def test_flops_of_tensor_cores_are_not_told(make_trace, read, tmp_path):
+    trace = make_trace(steps=1)
+    for event in trace["traceEvents"]:
+        event["name"] = event["name"].replace("volta_scudnn", "volta_fp16_s884cudnn")
+    name = CONV.replace("volta_scudnn", "volta_fp16_s884cudnn")
+    counted = with_counters(profile(read(trace)), [ncu(tmp_path / "ncu.csv", [(name, GRID, 1e9, 1, 2, 10)])])
+    row = next(row for row in kernel_table(counted) if row["kernel"] == name)
+    assert row["measured_gflop"] is row["measured_bound"] is None and row["write_mb"] == 2
+
+
+def test_from_the_command_line(seer, file, tmp_path):
+    path = ncu(tmp_path / "ncu.csv", [(CONV, GRID, 31e9, 12.1, 296, 13.2)])
+    code, out, _ = seer("kernels", file, "--counters", path)
+    assert code == 0 and "measured_bound" in out and "joined to 2 of 10 kernels" in out
+    code, _, err = seer("kernels", file, "--counters", tmp_path / "none.csv")
+    assert code == 2 and err.count("\n") == 1
