@@ -217,27 +217,43 @@ def kernels(
 
 
 @command.command(short_help="The across-stack profile: model, layers, operators, calls, kernels.")
-@_file
+@click.argument("files", nargs=-1, required=True, type=PATH)
 @_part_options
 @choice_option("--level", ("model", "layer", "operator", "call", "kernel"), "The deepest level to show.", "layer")
 @_top
 @_html
 @output_options
-def spans(file: Path, level: str, top: int | None, html: Path | None, as_json: bool, as_csv: bool, **part: Any) -> None:
-    """Spans of FILE from the iteration down to the kernel, each below its parent, in time order.
+def spans(
+    files: tuple[Path, ...], level: str, top: int | None, html: Path | None, as_json: bool, as_csv: bool, **part: Any
+) -> None:
+    """Spans of a trace from the iteration down to the kernel, each below its parent, in time order.
 
-    A kernel's span is its time on the stream; its parent is the call that launched it.
+    A kernel's span is its time on the stream; its parent is the call that launched it. Several FILES are one program
+    recorded ever deeper, the outermost level first: one timeline, in which each level has the time of the file that
+    goes only down to it, and what recording each level costs.
 
     Examples:
       seer trace spans trace.json.gz --level kernel --iteration 1
+      seer trace spans steps.json operators.json kernels.json --level kernel
     """
+    from surrogate.trace.levels import leveled_traces
     from surrogate.trace.profiling import profile
     from surrogate.trace.spans import trace_spans
 
-    trace = _load(file, **part)
+    traces = [_load(file, **part) for file in files]
     if html:
-        _write_page(profile(trace), html)
-    show(trace_spans(trace).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv)
+        _write_page(profile(traces[-1]), html)
+    if len(traces) == 1:
+        show(trace_spans(traces[0]).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv)
+        return
+    experiment = leveled_traces(traces)
+    merged, lost = experiment.merged()
+    table, levels = merged.rows(level).top(top), experiment.rows()
+    whole = {"levels": list(levels), "spans": list(table), "without_counterpart": lost}
+    show(table.rows, as_json=as_json, as_csv=as_csv, whole=whole)
+    if not (as_json or as_csv):
+        click.echo(f"\n{lost:,} spans without a counterpart in the file before are left out\n")
+        show(levels.rows)
 
 
 @command.command(short_help="Replay the trace from its dependency graph: measured and simulated times.")
