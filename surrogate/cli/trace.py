@@ -196,19 +196,30 @@ def kernels(
     Where shapes tell the work: the rate reached and the bound (under 60 % of both peaks: latency-bound). Occupancy
     is the launch's, with what limits it. --json and --csv also give grid, block, registers, FLOPs and bytes.
     With --counters what was counted stands beside it: FLOPs, DRAM traffic, achieved occupancy and the bound by them.
+    FILE may be what `nvprof PROGRAM` prints, too: its kernels, copies and API calls by name.
 
     Examples:
       seer trace kernels trace.json.gz --by layer --top 20
       seer trace kernels trace.json.gz --counters ncu.csv
+      seer trace kernels nvprof.log --counters metrics.csv --gpu "GTX 1080 Ti"
     """
+    from surrogate.formats.nvprof import is_summary, read_summary
+    from surrogate.trace.counters import summary_table, with_counters
     from surrogate.trace.kernels import kernel_table
     from surrogate.trace.profiling import profile
 
-    profiled = profile(_load(file, **part), gpu)
-    if counters:
-        from surrogate.trace.counters import with_counters
+    if is_summary(file):
+        from surrogate.features.gpu import gpu as gpu_named
 
-        profiled = with_counters(profiled, counters)
+        if by != "name" or html or any(part.values()):
+            raise InputError(
+                f"{file}: nvprof's summary knows kernels by name alone; leave out every option for a trace"
+            )
+        summarised = summary_table(read_summary(file), counters, gpu_named(gpu) if gpu else None).top(top)
+        show(summarised.rows, as_json=as_json, as_csv=as_csv, table=summarised.table())
+        return
+    profiled = profile(_load(file, **part), gpu)
+    profiled = with_counters(profiled, counters) if counters else profiled
     _write_page(profiled, html)
     result = kernel_table(profiled, by).top(top)
     names = _COUNTER_COLUMNS if counters else _KERNEL_COLUMNS

@@ -17,15 +17,17 @@ import pandas as pd
 
 from surrogate.collect.device import demangled
 from surrogate.features.errors import InputError
+from surrogate.features.gpu import Gpu
 from surrogate.formats import FORMATS
 from surrogate.formats.foreign_file import read_lines
+from surrogate.formats.nvprof import GPU_ACTIVITIES
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Floats, Ints, linked
-from surrogate.trace.kernels import uses_tensor_cores
+from surrogate.trace.kernels import measured, uses_tensor_cores
 from surrogate.trace.profiling import Counters, Profile
+from surrogate.trace.result import ResultTable, Row
 
 SECTOR_BYTES = 32
-_FLOPS = {f"{width}{kind}_instructions": 1 + (kind == "fma") for width in "hfd" for kind in ("add", "mul", "fma")}
 _SPELLINGS = {
     r"\([a-z_ ]+\)(?=-?\d)": "",
     r"\btrue\b": "1",
@@ -44,25 +46,49 @@ def with_counters(profile: Profile, paths: Sequence[str | Path]) -> Profile:
     counts for each of them. Launches whose grids differ do not join. Raises `InputError` for a file of another kind, or
     where no kernel joins.
     """
-    counted = _counted(paths)
     trace, activities = profile.trace, profile.trace.activities
     kernels = np.flatnonzero(activities.kind == kinds.KERNEL)
     names = [trace.names[name] for name in activities.name[kernels].tolist()]
-    rows = joined_rows(names, activities.grid[kernels], counted)
-    if not (rows >= 0).any():
+    return replace(profile, counters=_joined(names, activities.grid[kernels], paths, kernels, len(activities)))
+
+
+def summary_table(records: Sequence[Row], counters: Sequence[str | Path] = (), gpu: Gpu | None = None) -> ResultTable:
+    """nvprof's summary (`surrogate.formats.nvprof.read_summary`) as a kernel table, its API calls among the rows.
+
+    A summary holds times alone: with files of ``counters``, and a ``gpu`` for the bound, kernels get what was counted.
+    """
+    rows, notes = (
+        [dict(record) for record in records],
+        ["a summary holds neither launches nor work; --counters adds it"],
+    )
+    if counters:
+        calls = [row["calls"] * (row["type"] == GPU_ACTIVITIES and row["kernel"][:1] != "[") for row in rows]
+        of_row = np.repeat(np.arange(len(rows)), calls)
+        names = [rows[i]["kernel"] for i in of_row.tolist()]
+        counted = _joined(names, np.zeros((len(names), 3), np.int64), counters, np.arange(len(names)), len(names))
+        time_us = np.array([rows[i]["avg_us"] for i in of_row.tolist()])
+        for i, row in enumerate(rows):
+            row |= measured(counted, time_us, np.flatnonzero(of_row == i), gpu)
+        notes = [f"counters of {counted.launches:,} launches joined to {(counted.row >= 0).sum():,} of {len(names):,}"]
+    return ResultTable("nvprof's summary", tuple(rows), tuple(notes))
+
+
+def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], places: Ints, size: int) -> Counters:
+    """Counters of ``size`` activities, of which those in ``places`` are kernels of these names and grids."""
+    counted = _counted(paths)
+    row = np.full(size, -1, np.int64)
+    row[places] = joined_rows(names, grids, counted)
+    if not (row >= 0).any():
         raise InputError(
-            f"{paths[0]}: none of its {len(counted):,} kernels has the name and grid of one in {trace.source};"
+            f"{paths[0]}: none of its {len(counted):,} kernels has the name and grid of one that ran;"
             " count the same program"
         )
-    row = np.full(len(activities), -1, np.int64)
-    row[kernels] = rows
-    columns = {
-        "flops": _flops(counted),
-        **{f"{way}_bytes": _bytes(counted, way) for way in ("read", "write")},
-        "occupancy_pct": _of(counted, "achieved_occupancy_pct"),
-    }
-    of_activity = {name: linked(column, row, np.nan) for name, column in columns.items()}
-    return replace(profile, counters=Counters(row, **of_activity, launches=len(counted)))
+    flops, width = _flops(counted)
+    columns = (_bytes(counted, "read"), _bytes(counted, "write"), _of(counted, "achieved_occupancy_pct"))
+    return Counters(
+        row, linked(flops, row, np.nan), linked(width, row), *(linked(column, row, np.nan) for column in columns),
+        launches=len(counted),
+    )  # fmt: skip
 
 
 def _counted(paths: Sequence[str | Path]) -> pd.DataFrame:
@@ -121,14 +147,20 @@ def _of(counted: pd.DataFrame, column: str) -> Floats:
     return counted[column].to_numpy(float) if column in counted else np.full(len(counted), np.nan)
 
 
-def _flops(counted: pd.DataFrame) -> Floats:
-    """FLOPs as nvprof counts them, else 2 per multiply-add of the instructions; NaN for tensor cores, whose own FLOPs
-    neither of these counters holds."""
-    weighted = counted.reindex(columns=list(_FLOPS)).mul(pd.Series(_FLOPS)).sum(axis=1, min_count=1)
-    whole = counted.reindex(columns=["flop_count_hp", "flop_count_sp", "flop_count_dp"]).sum(axis=1, min_count=1)
-    by_name = counted["kernel_name"].map(uses_tensor_cores).to_numpy(bool)
-    by_count = _of(counted, "tensor_pipe_instructions") > 0
-    return np.where(by_name | by_count, np.nan, whole.fillna(weighted).to_numpy(float))
+def _flops(counted: pd.DataFrame) -> tuple[Floats, Ints]:
+    """(FLOPs as nvprof counts them, else 2 per multiply-add of the instructions; the width of most of them).
+
+    NaN for tensor cores, whose own FLOPs neither of these counters holds.
+    """
+    parts = []
+    for nvprof, ncu in ("hp", "h"), ("sp", "f"), ("dp", "d"):
+        weights = pd.Series({f"{ncu}add_instructions": 1, f"{ncu}mul_instructions": 1, f"{ncu}fma_instructions": 2})
+        weighted = counted.reindex(columns=list(weights.index)).mul(weights).sum(axis=1, min_count=1)
+        parts.append(counted.get(f"flop_count_{nvprof}", weighted).fillna(weighted).to_numpy(float))
+    known = np.nan_to_num(parts)
+    tensor = counted["kernel_name"].map(uses_tensor_cores).to_numpy(bool)
+    unknown = tensor | (_of(counted, "tensor_pipe_instructions") > 0) | np.isnan(parts).all(axis=0)
+    return np.where(unknown, np.nan, known.sum(axis=0)), known.argmax(axis=0)
 
 
 def _bytes(counted: pd.DataFrame, way: str) -> Floats:

@@ -23,11 +23,13 @@ class Counters:
     """Counters of every device activity (`surrogate.trace.counters`), NaN where a run did not count them.
 
     ``row`` is the counted launch that stands for the activity, -1 for none, of ``launches`` in all. FLOPs count 2 per
-    multiply-add; bytes are those of the DRAM; ``occupancy_pct`` is the achieved occupancy.
+    multiply-add, most of them of ``width`` (0, 1, 2: half, single, double precision); bytes are those of the DRAM;
+    ``occupancy_pct`` is the achieved occupancy.
     """
 
     row: Ints
     flops: Floats
+    width: Ints
     read_bytes: Floats
     write_bytes: Floats
     occupancy_pct: Floats

@@ -130,7 +130,7 @@ def test_problems_make_dataset_rows(tmp_path: Path) -> None:
     [
         ("", "no launch and no metric.*--print-gpu-trace"),
         ("hello\nworld\n", "no launch and no metric"),
-        ('"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n', "a summary by kernel name"),
+        ('"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n', "a summary by kernel name.*seer trace kernels"),
         ("==1== Error: ERR_NVGPUCTRPERM - no permission\n", "not permitted to count.*NVreg"),
         (TRACE.replace("ms,us,,,,,,,,KB,B,MB,GB/s,,,,,,,\n", ""), "no row of units"),
         (TRACE.replace("4.992", "fast"), "line 8: 'fast us'; a number with a unit"),

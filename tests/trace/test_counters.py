@@ -1,5 +1,6 @@
 """Counters of ncu and nvprof beside the times of a trace: known answers, spellings of names, what does not join."""
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -107,3 +108,65 @@ def test_from_the_command_line(seer, file, tmp_path):
     assert code == 0 and "measured_bound" in out and "joined to 2 of 10 kernels" in out
     code, _, err = seer("kernels", file, "--counters", tmp_path / "none.csv")
     assert code == 2 and err.count("\n") == 1
+
+
+SUMMARY = """the program says, 50 % done
+==77== NVPROF is profiling process 77, command: ./app
+==77== Profiling result:
+            Type  Time(%)      Time     Calls       Avg       Min       Max  Name
+ GPU activities:   72.50%  1.45000s     28160  51.491us  3.4240us  133.22us  resample_by_picking
+                   25.00%  500.00ms         2  250.00ms  200.00ms  300.00ms  void dgemm<double, int=4>(double*,  int)
+                    2.50%  50.000ms        62  806.45us  1.6640us  87.391ms  [CUDA memcpy DtoH]
+      API calls:  100.00%  2.10000s     28162  74.568us  3.0000us  1.00000s  cudaLaunchKernel
+"""
+OLDER = """==77== Profiling result:
+Time(%)      Time     Calls       Avg       Min       Max  Name
+ 72.50%  1.45000s     28160  51.491us  3.4240us  133.22us  resample_by_picking
+ 25.00%  500.00ms         2  250.00ms  200.00ms  300.00ms  void dgemm<double, int=4>(double*,  int)
+  2.50%  50.000ms        62  806.45us  1.6640us  87.391ms  [CUDA memcpy DtoH]
+
+==77== API calls:
+Time(%)      Time     Calls       Avg       Min       Max  Name
+100.00%  2.10000s     28162  74.568us  3.0000us  1.00000s  cudaLaunchKernel
+"""
+AS_CSV = """==77== Profiling result:
+"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"
+,%,ms,,us,us,ms,
+"GPU activities",72.5,1450.0,28160,51.491,3.424,0.13322,"resample_by_picking"
+"GPU activities",25.0,500.0,2,250000,200000,300,"void dgemm<double, int=4>(double*,  int)"
+"GPU activities",2.5,50.0,62,806.45,1.664,87.391,"[CUDA memcpy DtoH]"
+"API calls",100.0,2100.0,28162,74.568,3,1000,"cudaLaunchKernel"
+"""
+
+
+@pytest.mark.parametrize("text", [SUMMARY, OLDER, AS_CSV], ids=["text", "older", "csv"])
+def test_nvprofs_own_summary_is_a_kernel_table(seer, tmp_path, text):
+    log = tmp_path / "nvprof.log"
+    log.write_text(text)
+    code, out, _ = seer("kernels", log, "--json")
+    rows = json.loads(out)
+    assert code == 0 and [row["type"] for row in rows] == ["GPU activities"] * 3 + ["API calls"]
+    assert rows[1] == {
+        "type": "GPU activities", "kernel": "void dgemm<double, int=4>(double*,  int)", "time_pct": 25.0, "calls": 2,
+        "total_us": 500_000.0, "avg_us": 250_000.0, "min_us": 200_000.0, "max_us": 300_000.0,
+    }  # fmt: skip
+    assert [rows[0][name] for name in ("calls", "total_us", "max_us")] == pytest.approx([28160, 1.45e6, 133.22])
+    assert "[CUDA memcpy DtoH]" in seer("kernels", log)[1]
+
+
+def test_the_talks_verdict_of_a_summary_with_counters(seer, tmp_path):
+    """A GTX 1080 Ti has 354.368 GFLOP/s in doubles: 70 GFLOP in 250 ms are 79 % of it, compute-bound."""
+    log, metrics = tmp_path / "nvprof.log", tmp_path / "metrics.csv"
+    log.write_text(SUMMARY)
+    name = "void dgemm<double, int=4>(double*, int)"
+    counts = {"flop_count_dp": 70_000_000_000, "dram_read_bytes": 1_000_000_000, "dram_write_bytes": 1_000_000_000}
+    header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'
+    lines = [f'"G (0)","{name}",2,"{metric}","",1,1,{value}' for metric, value in counts.items()]
+    metrics.write_text("\n".join(["==9== Metric result:", header, *lines]))
+    code, out, _ = seer("kernels", log, "--counters", metrics, "--gpu", "GTX 1080 Ti", "--json")
+    plain, doubles, *_ = json.loads(out)
+    assert code == 0 and (doubles["counted"], doubles["measured_gflop"]) == (2, 140)
+    assert doubles["measured_compute_pct"] == pytest.approx(100 * 280 / 354.368)
+    assert doubles["measured_bound"] == "compute-bound" and plain["measured_bound"] is None
+    code, _, err = seer("kernels", log, "--by", "layer")
+    assert code == 2 and "by name alone" in err
