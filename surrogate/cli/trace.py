@@ -315,9 +315,12 @@ def simulate(file: Path, as_json: bool, as_csv: bool, **part: Any) -> None:
 @_part_options
 @click.option("--gpu", metavar="G", type=GPU, help="The GPU asked about (gpu, amp-roofline).")
 @click.option("--own-gpu", metavar="G", help="The GPU of the trace, where it names none or another.")
-@click.option("--workers", type=click.IntRange(min=1), default=8, help="Of data-parallel.")
-@click.option("--bandwidth", type=float, default=10.0, metavar="GB/s", help="Per link.")
+@click.option("--workers", type=click.IntRange(min=1), default=8, help="Of data-parallel, blueconnect, dgc: GPUs.")
+@click.option("--bandwidth", type=float, default=10.0, metavar="GB/s", help="Of a machine's network.")
 @click.option("--latency", type=float, default=10.0, metavar="US", help="µs per step.")
+@click.option("--gpus-per-machine", type=click.IntRange(min=1), default=1, metavar="N", help="Of the workers [1].")
+@click.option("--link-bandwidth", type=float, default=150.0, metavar="GB/s", help="Between a machine's GPUs [150].")
+@choice_option("--all-reduce", ("ring", "tree", "hierarchical"), "NCCL's algorithm, of data-parallel and dgc.", "ring")
 @click.option("--bundle", type=PATH, help="A fitted bundle for best-convolution.")
 @click.option("--function", "functions", multiple=True, metavar="MODULE:CALLABLE",
               help="Your own: imported, called with the graph, returns one. Repeatable.")  # fmt: skip
@@ -327,14 +330,16 @@ def simulate(file: Path, as_json: bool, as_csv: bool, **part: Any) -> None:
 @output_options
 def whatif(
     file: Path, what_ifs: tuple[str, ...], gpu: str | None, own_gpu: str | None, workers: int, bandwidth: float,
-    latency: float, bundle: Path | None, functions: tuple[str, ...], together: bool, timeline: Path | None,
-    figures: Path | None, as_json: bool, as_csv: bool, **part: Any,
+    latency: float, gpus_per_machine: int, link_bandwidth: float, all_reduce: str, bundle: Path | None,
+    functions: tuple[str, ...], together: bool, timeline: Path | None, figures: Path | None, as_json: bool,
+    as_csv: bool, **part: Any,
 ) -> None:  # fmt: skip
     """Time per iteration of FILE as measured and as predicted with each WHAT-IF.
 
     WHAT-IF: amp, amp-tensor, amp-roofline, fused-adam, batch-norm, cuda-graphs, best-convolution, batch=N, gpu,
-    faster-kernels=N, faster-host=N, faster-network=N (N times as fast, 2 without), data-parallel=N (workers),
-    parameter-server=N and p3=N (GB/s, in the place of --bandwidth). batch without a number doubles it.
+    faster-kernels=N, faster-host=N, faster-network=N (N times as fast, 2 without), vdnn, gist=N (times smaller),
+    data-parallel=N and blueconnect=N (workers), dgc=N (times smaller), parameter-server=N and p3=N (GB/s, in the place
+    of --bandwidth). batch without a number doubles it.
 
     Times are of the whole part of the trace, from the first start to the last end, over its iterations: with few
     iterations the device's last work, behind the host's end, is a visible share. Leave a warm-up out with --iteration.
@@ -351,7 +356,9 @@ def whatif(
     if not chosen:
         raise InputError(f"no what-if given; name at least one of {', '.join(models.MODELS)}")
     profiled = profile(_load(file, **part), own_gpu)
-    network = models.Network(workers, bandwidth, latency)
+    network = models.Network(
+        workers, bandwidth, latency, gpus_per_machine=gpus_per_machine, link_gbs=link_bandwidth, algorithm=all_reduce
+    )
     setting = models.setting_of(profiled, target=gpu, network=network, bundle=bundle)
     answers = models.evaluate(graph_of(profiled.trace, profiled.layers), chosen, setting, together=together)
     if timeline is not None:
