@@ -109,8 +109,8 @@ def test_data_parallel_by_hand(step):
 
 
 def test_blueconnect_overlaps_the_stages_of_two_buckets(step):
-    """First come, first served. b: 3100 inside, 3600 between machines; a: 4100 inside, 5600 between, when b has
-    left the network; then b's gathering there, 7600, and inside, 9600, while a's runs there: inside at 11600, done at 12100."""
+    """First come, first served. b: 3100 inside, 3600 between machines. a: 4100 inside, 5600 between, when b has left
+    the network; then b's gathering there, 7600, and inside, 9600, while a's runs there; a's inside, 11600 to 12100."""
     found = starts(step, "blueconnect", NETWORK)
     assert found["reduce-scatter of bucket 0"] == pytest.approx(3600)  # the later of the two of that name
     assert found["all-gather of bucket 0"] == pytest.approx(9600)
