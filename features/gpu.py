@@ -62,6 +62,8 @@ class Gpu:
     """Energy of a bf16 FLOP in pJ, for boards whose long products were seen to reach the power limit; else 0.0."""
     link_gbs: float = 0.0
     """Of the links to other GPUs (NVLink), one direction of all of them; 0.0: PCIe alone, or not known."""
+    memory_bus_bits: int = 0
+    """Width of the interface to the DRAM; 0 where not known."""
 
     def sustained_tflops(self, fp32_peak: float) -> float:
         """What large fp32 matrix products reach of a peak, in TFLOP/s.

@@ -58,6 +58,7 @@ _OPTIONAL = {
     "fp64_tflops": _AMOUNT, "fp16_tflops": _AMOUNT, "tf32_tflops": _AMOUNT, "bf16_tensor_tflops": _AMOUNT,
     "fp32_matrix_tflops": _AMOUNT, "fp8_tensor_tflops": _AMOUNT, "fp4_tensor_tflops": _AMOUNT,
     "int8_tensor_tflops": _AMOUNT, "board_watts": _POSITIVE, "tensor_pj_per_flop": _AMOUNT, "link_gbs": _AMOUNT,
+    "memory_bus_bits": _COUNT,
     "checked": _FLAG, "measured": _FIGURES,
 }  # fmt: skip
 
@@ -159,6 +160,7 @@ def _fields(name: str, row: dict[str, Any]) -> dict[str, Any]:
         "shared_per_sm_bytes": round(row["shared_per_sm_kib"] * KIB),
         "memory_bytes": round(row["memory_gib"] * GIB),
         **{key: float(row.get(key, 0.0)) for key in ("link_gbs", "tensor_pj_per_flop")},
+        "memory_bus_bits": row.get("memory_bus_bits", 0),
         "checked": row.get("checked", True),
         "measured_figures": tuple((key, float(value)) for key, value in row.get("measured", {}).items()),
     }

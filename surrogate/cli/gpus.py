@@ -28,9 +28,10 @@ def command(name: str | None, as_json: bool, as_csv: bool) -> None:
       seer gpus v100 --json
     """
     from surrogate.features.gpu import gpu, gpus
+    from surrogate.features.gpu_attributes import device_attributes
 
     if name:
-        facts = gpu(name).to_dict() | {"answers": _answers(gpu(name))}
+        facts = gpu(name).to_dict() | device_attributes(gpu(name)) | {"answers": _answers(gpu(name))}
         records = [{"field": key, "value": value} for key, value in _flat(facts).items()]
         show(records, as_json=as_json, as_csv=as_csv, whole=facts)
         return

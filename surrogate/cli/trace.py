@@ -20,6 +20,10 @@ _KERNEL_COLUMNS = (
     "kernel", "time_pct", "total_us", "calls", "avg_us", "min_us", "max_us", "bound", "tflops", "dram_gbs",
     "occupancy_pct", "limited_by",
 )  # fmt: skip
+_COUNTER_COLUMNS = (
+    "kernel", "time_pct", "total_us", "calls", "counted", "gflop", "measured_gflop", "dram_mb", "read_mb", "write_mb",
+    "measured_flop_per_byte", "occupancy_pct", "measured_occupancy_pct", "bound", "measured_bound",
+)  # fmt: skip
 _SWEEP_COLUMNS = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "kernel_ms", "best")
 _ITERATION_COLUMNS = (
     "label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us",
@@ -185,54 +189,90 @@ def summary(
     "One row per kernel name, layer, layer type, or for the whole model.",
     "name",
 )
+@click.option("--counters", type=PATH, multiple=True, metavar="FILE",
+              help="Counters of the same program, by Nsight Compute or nvprof; repeatable.")  # fmt: skip
 @_gpu
 @_top
 @_html
 @output_options
 def kernels(
-    file: Path, by: str, gpu: str | None, top: int | None, html: Path | None, as_json: bool, as_csv: bool,
-    **part: Any,
+    file: Path, by: str, counters: tuple[Path, ...], gpu: str | None, top: int | None, html: Path | None,
+    as_json: bool, as_csv: bool, **part: Any,
 ) -> None:  # fmt: skip
     """Time %, total, calls, average, minimum and maximum of the kernels in FILE, the longest total first.
 
     Where shapes tell the work: the rate reached and the bound (under 60 % of both peaks: latency-bound). Occupancy
     is the launch's, with what limits it. --json and --csv also give grid, block, registers, FLOPs and bytes.
+    With --counters what was counted stands beside it: FLOPs, DRAM traffic, achieved occupancy and the bound by them.
+    FILE may be what `nvprof PROGRAM` prints, too: its kernels, copies and API calls by name.
 
     Examples:
       seer trace kernels trace.json.gz --by layer --top 20
+      seer trace kernels trace.json.gz --counters ncu.csv
+      seer trace kernels nvprof.log --counters metrics.csv --gpu "GTX 1080 Ti"
     """
+    from surrogate.formats.nvprof import is_summary, read_summary
+    from surrogate.trace.counters import summary_table, with_counters
     from surrogate.trace.kernels import kernel_table
     from surrogate.trace.profiling import profile
 
+    if is_summary(file):
+        from surrogate.features.gpu import gpu as gpu_named
+
+        if by != "name" or html or any(part.values()):
+            raise InputError(
+                f"{file}: nvprof's summary knows kernels by name alone; leave out every option for a trace"
+            )
+        summarised = summary_table(read_summary(file), counters, gpu_named(gpu) if gpu else None).top(top)
+        show(summarised.rows, as_json=as_json, as_csv=as_csv, table=summarised.table())
+        return
     profiled = profile(_load(file, **part), gpu)
+    profiled = with_counters(profiled, counters) if counters else profiled
     _write_page(profiled, html)
     result = kernel_table(profiled, by).top(top)
-    table = _columns(result.rows, _KERNEL_COLUMNS, title=result.title, notes=result.notes)
+    names = _COUNTER_COLUMNS if counters else _KERNEL_COLUMNS
+    table = _columns(result.rows, names, title=result.title, notes=result.notes)
     show(result.rows, as_json=as_json, as_csv=as_csv, table=table)
 
 
 @command.command(short_help="The across-stack profile: model, layers, operators, calls, kernels.")
-@_file
+@click.argument("files", nargs=-1, required=True, type=PATH)
 @_part_options
 @choice_option("--level", ("model", "layer", "operator", "call", "kernel"), "The deepest level to show.", "layer")
 @_top
 @_html
 @output_options
-def spans(file: Path, level: str, top: int | None, html: Path | None, as_json: bool, as_csv: bool, **part: Any) -> None:
-    """Spans of FILE from the iteration down to the kernel, each below its parent, in time order.
+def spans(
+    files: tuple[Path, ...], level: str, top: int | None, html: Path | None, as_json: bool, as_csv: bool, **part: Any
+) -> None:
+    """Spans of a trace from the iteration down to the kernel, each below its parent, in time order.
 
-    A kernel's span is its time on the stream; its parent is the call that launched it.
+    A kernel's span is its time on the stream; its parent is the call that launched it. Several FILES are one program
+    recorded ever deeper, the outermost level first: one timeline, in which each level has the time of the file that
+    goes only down to it, and what recording each level costs.
 
     Examples:
       seer trace spans trace.json.gz --level kernel --iteration 1
+      seer trace spans steps.json operators.json kernels.json --level kernel
     """
+    from surrogate.trace.levels import leveled_traces
     from surrogate.trace.profiling import profile
     from surrogate.trace.spans import trace_spans
 
-    trace = _load(file, **part)
+    traces = [_load(file, **part) for file in files]
     if html:
-        _write_page(profile(trace), html)
-    show(trace_spans(trace).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv)
+        _write_page(profile(traces[-1]), html)
+    if len(traces) == 1:
+        show(trace_spans(traces[0]).rows(level).top(top).rows, as_json=as_json, as_csv=as_csv)
+        return
+    experiment = leveled_traces(traces)
+    merged, lost = experiment.merged()
+    table, levels = merged.rows(level).top(top), experiment.rows()
+    whole = {"levels": list(levels), "spans": list(table), "without_counterpart": lost}
+    show(table.rows, as_json=as_json, as_csv=as_csv, whole=whole)
+    if not (as_json or as_csv):
+        click.echo(f"\n{lost:,} spans without a counterpart in the file before are left out\n")
+        show(levels.rows)
 
 
 @command.command(short_help="Replay the trace from its dependency graph: measured and simulated times.")
@@ -283,9 +323,12 @@ def simulate(file: Path, as_json: bool, as_csv: bool, **part: Any) -> None:
 @_part_options
 @click.option("--gpu", metavar="G", type=GPU, help="The GPU asked about (gpu, amp-roofline).")
 @click.option("--own-gpu", metavar="G", help="The GPU of the trace, where it names none or another.")
-@click.option("--workers", type=click.IntRange(min=1), default=8, help="Of data-parallel.")
-@click.option("--bandwidth", type=float, default=10.0, metavar="GB/s", help="Per link.")
+@click.option("--workers", type=click.IntRange(min=1), default=8, help="Of data-parallel, blueconnect, dgc: GPUs.")
+@click.option("--bandwidth", type=float, default=10.0, metavar="GB/s", help="Of a machine's network.")
 @click.option("--latency", type=float, default=10.0, metavar="US", help="µs per step.")
+@click.option("--gpus-per-machine", type=click.IntRange(min=1), default=1, metavar="N", help="Of the workers [1].")
+@click.option("--link-bandwidth", type=float, default=150.0, metavar="GB/s", help="Between a machine's GPUs [150].")
+@choice_option("--all-reduce", ("ring", "tree", "hierarchical"), "NCCL's algorithm, of data-parallel and dgc.", "ring")
 @click.option("--bundle", type=PATH, help="A fitted bundle for best-convolution.")
 @click.option("--function", "functions", multiple=True, metavar="MODULE:CALLABLE",
               help="Your own: imported, called with the graph, returns one. Repeatable.")  # fmt: skip
@@ -295,14 +338,16 @@ def simulate(file: Path, as_json: bool, as_csv: bool, **part: Any) -> None:
 @output_options
 def whatif(
     file: Path, what_ifs: tuple[str, ...], gpu: str | None, own_gpu: str | None, workers: int, bandwidth: float,
-    latency: float, bundle: Path | None, functions: tuple[str, ...], together: bool, timeline: Path | None,
-    figures: Path | None, as_json: bool, as_csv: bool, **part: Any,
+    latency: float, gpus_per_machine: int, link_bandwidth: float, all_reduce: str, bundle: Path | None,
+    functions: tuple[str, ...], together: bool, timeline: Path | None, figures: Path | None, as_json: bool,
+    as_csv: bool, **part: Any,
 ) -> None:  # fmt: skip
     """Time per iteration of FILE as measured and as predicted with each WHAT-IF.
 
     WHAT-IF: amp, amp-tensor, amp-roofline, fused-adam, batch-norm, cuda-graphs, best-convolution, batch=N, gpu,
-    faster-kernels=N, faster-host=N, faster-network=N (N times as fast, 2 without), data-parallel=N (workers),
-    parameter-server=N and p3=N (GB/s, in the place of --bandwidth). batch without a number doubles it.
+    faster-kernels=N, faster-host=N, faster-network=N (N times as fast, 2 without), vdnn, gist=N (times smaller),
+    data-parallel=N and blueconnect=N (workers), dgc=N (times smaller), parameter-server=N and p3=N (GB/s, in the place
+    of --bandwidth). batch without a number doubles it.
 
     Times are of the whole part of the trace, from the first start to the last end, over its iterations: with few
     iterations the device's last work, behind the host's end, is a visible share. Leave a warm-up out with --iteration.
@@ -319,7 +364,9 @@ def whatif(
     if not chosen:
         raise InputError(f"no what-if given; name at least one of {', '.join(models.MODELS)}")
     profiled = profile(_load(file, **part), own_gpu)
-    network = models.Network(workers, bandwidth, latency)
+    network = models.Network(
+        workers, bandwidth, latency, gpus_per_machine=gpus_per_machine, link_gbs=link_bandwidth, algorithm=all_reduce
+    )
     setting = models.setting_of(profiled, target=gpu, network=network, bundle=bundle)
     answers = models.evaluate(graph_of(profiled.trace, profiled.layers), chosen, setting, together=together)
     if timeline is not None:

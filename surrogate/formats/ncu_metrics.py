@@ -35,9 +35,11 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "fma_pipe_instructions": ("sm__inst_executed_pipe_fma.sum",),
     "tensor_pipe_instructions": ("sm__inst_executed_pipe_tensor.sum",),
     "sm_cycles": ("sm__cycles_elapsed.max",),
-    "ffma_instructions": ("smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",),
-    "fadd_instructions": ("smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",),
-    "fmul_instructions": ("smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",),
+    **{
+        f"{width}{kind}_instructions": (f"smsp__sass_thread_inst_executed_op_{width}{kind}_pred_on.sum",)
+        for width in "fhd"
+        for kind in ("fma", "add", "mul")
+    },
     "fp16_instructions": ("smsp__sass_thread_inst_executed_op_fp16_pred_on.sum",),
     "integer_instructions": ("smsp__sass_thread_inst_executed_op_integer_pred_on.sum",),
 }

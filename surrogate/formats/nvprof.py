@@ -11,13 +11,15 @@ Counters:
         --metrics single_precision_fu_utilization,dram_utilization,achieved_occupancy PROGRAM
 
 Without --csv the text is read as well. Both kinds in one call are joined launch by launch. With a list of the
-problems that PROGRAM ran (--problems) the launches become dataset rows.
+problems that PROGRAM ran (--problems) the launches become dataset rows. What `nvprof PROGRAM` prints on its own, a
+summary by kernel name, holds no launch: `seer trace kernels LOG` shows it.
 """
 
 import csv
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +44,10 @@ def read(
     Raises `InputError` naming file and line.
     """
     logs = [_Log(Path(path)).read(max_bytes, progress) for path in paths]
+    for log in logs:
+        if not (log.launches or log.metrics or log.averages):
+            what = "a summary by kernel name, without launches (see it with `seer trace kernels`)"
+            raise InputError(f"{log.path}: {what if log.has_summary else 'no launch and no metric'}; {_REMEDY}")
     return imported_launches(
         [log.launches for log in logs if log.launches],
         [log.metrics for log in logs if log.metrics],
@@ -51,6 +57,21 @@ def read(
     )
 
 
+def is_summary(path: Path) -> bool:
+    """True for a log that begins with, or soon reaches, a summary by kernel name."""
+    with suppress(OSError), path.open("rb") as file:
+        return b"Time(%)" in file.read(1 << 20)
+    return False
+
+
+def read_summary(path: Path) -> list[Record]:
+    """What nvprof prints of each kernel, copy and API call: ``type``, name, ``time_pct`` of its type, times, calls."""
+    return _Log(path).read(DEFAULT_MAX_BYTES, None).summary
+
+
+GPU_ACTIVITIES = "GPU activities"
+_SUMMARY = re.compile(r"(?:([A-Z][^%]*):\s+)?([\d.]+)%\s+(\S+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(.+)")
+_SUMMARY_NAMES = ("Type", "Time(%)", "Time", "Calls", "Avg", "Min", "Max", "Name")
 _GAP = re.compile(r"\s{2,}")
 _TRIPLE = re.compile(r"\((\d+) (\d+) (\d+)\)", re.ASCII)
 _TEXT_NAMES = {"Regs*": "Registers Per Thread", "SSMem*": "Static SMem", "DSMem*": "Dynamic SMem"}
@@ -79,6 +100,9 @@ class _Log:
     launches: list[Record] = field(default_factory=list)
     metrics: list[Record] = field(default_factory=list)
     averages: list[Record] = field(default_factory=list)
+    summary: list[Record] = field(default_factory=list)
+    has_summary: bool = False
+    type: str = GPU_ACTIVITIES
     copies: int = 0
     skipped: int = 0
 
@@ -93,7 +117,6 @@ class _Log:
     def read(self, max_bytes: int, progress: Progress | None) -> "_Log":
         """Take in all tables; lines between them (the program's own output) are skipped, and counted inside one."""
         table: _Table | None = None
-        has_summary = False
         for number, line in read_lines(self.path, max_bytes=max_bytes, progress=progress):
             text = line.strip()
             where = f"{self.path}, line {number}"
@@ -104,16 +127,19 @@ class _Log:
                 )
             if text.startswith("=="):
                 _check_message(text, where)
+                if text.endswith(("API calls:", "Profiling result:")):  # nvprof before CUDA 9 names a type here
+                    self.type = "API calls" if "API" in text else GPU_ACTIVITIES
             elif not text:
                 table = table if table and table.is_csv else None
             elif opened := _header(text):
                 table = opened
-                has_summary |= table.kind == "summary"
-            elif table is not None and table.kind != "summary":
+                self.has_summary |= table.kind == "summary"
+            elif table is not None and table.kind == "summary" and not table.is_csv:
+                match = _SUMMARY.fullmatch(text)
+                if match:
+                    self._summarise(table, dict(zip(_SUMMARY_NAMES, match.groups(""), strict=True)), where)
+            elif table is not None:
                 self._row(table, text, where)
-        if not (self.launches or self.metrics or self.averages):
-            what = "a summary by kernel name, without launches" if has_summary else "no launch and no metric"
-            raise InputError(f"{self.path}: {what}; {_REMEDY}")
         return self
 
     def _row(self, table: _Table, text: str, where: str) -> None:
@@ -131,6 +157,8 @@ class _Log:
             self._launch(table, row, where)
         elif table.kind == "metrics":
             self._metrics(table, row)
+        elif table.kind == "summary":
+            self._summarise(table, row, where)
         else:
             self._average(table, row, where)
 
@@ -165,6 +193,15 @@ class _Log:
                 "stream": row.get("Stream", ""),
             }
         )
+
+    def _summarise(self, table: _Table, row: dict[str, str], where: str) -> None:
+        """A name's line; only the first of a type tells the type in text."""
+        self.type = row.get("Type") or self.type
+        share, calls = scaled(row["Time(%)"], "%", {"%": 1}, where), whole(row["Calls"], where)
+        told: Record = {"type": self.type, "kernel": row["Name"], "time_pct": share, "calls": calls}
+        for name, column in {"total_us": "Time", "avg_us": "Avg", "min_us": "Min", "max_us": "Max"}.items():
+            told[name] = scaled(row[column], table.units.get(column, ""), TIME_US, where)
+        self.summary.append(told)
 
     def _metrics(self, table: _Table, row: dict[str, str]) -> None:
         values = dict(
@@ -219,6 +256,8 @@ def _header(text: str) -> _Table | None:
 
 def _is_units(table: _Table, row: dict[str, str]) -> bool:
     """True for the row of units that follows a CSV header."""
+    if table.kind == "summary":
+        return row["Time"] in TIME_US
     return row["Duration"] in TIME_US if table.kind == "trace" else not row.get("Kernel", "")
 
 

@@ -15,13 +15,15 @@ _HOMES = {
         "events.iterations": "iterations trim",
         "events.read": "read_trace",
         "events.tables": "Trace",
+        "counters": "with_counters",
         "kernels": "GROUPINGS kernel_table",
         "layers": "find_layers",
+        "levels": "leveled leveled_traces merge_levels",
         "profiling": "Profile profile",
         "result": "ResultTable",
         "spans": "LEVELS Spans trace_spans",
         "tables": "batch_sweep copy_table layer_table summary type_table",
-        "tracer": "Tracer clear disable enable leveled module_spans operator_spans recorded span",
+        "tracer": "Tracer clear disable enable module_spans operator_spans recorded span",
     }.items()
     for name in names.split()
 }

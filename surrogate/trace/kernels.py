@@ -10,8 +10,8 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.occupancy import LIMITS, WARP_THREADS, occupancy
 from surrogate.features.roofline import bound, compute_us, memory_us, peak_tflops
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Ints, grouped
-from surrogate.trace.profiling import Profile
+from surrogate.trace.events.tables import Floats, Ints, grouped
+from surrogate.trace.profiling import Counters, Profile
 from surrogate.trace.result import ResultTable, Row
 
 GROUPINGS = ("name", "layer", "type", "model")
@@ -70,6 +70,7 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
         "min_us": float(time.min()),
         "max_us": float(time.max()),
         **_work(profile, members),
+        **(measured(profile.counters, activities.time_us, members, profile.gpu) if profile.counters else {}),
         "grid": "x".join(map(str, grid.tolist())) if grid.all() else None,
         "block": "x".join(map(str, block.tolist())) if block.all() else None,
         "registers": registers if registers >= 0 else None,
@@ -91,17 +92,52 @@ def _work(profile: Profile, members: Ints) -> Row:
         work |= {"tflops": flops / time_us / 1e6, "dram_gbs": moved / time_us / 1e3}
     if profile.gpu is None:
         return work
-    return work | verdict(flops, moved, time_us, _peak(profile, profile.gpu, known), profile.gpu.dram_gbs)
+    peak = _pooled(profile.flops[known], _peaks(profile, profile.gpu, known))
+    return work | verdict(flops, moved, time_us, peak, profile.gpu.dram_gbs)
 
 
-def _peak(profile: Profile, gpu: Gpu, members: Ints) -> float:
-    """The peak for a mixed group: total FLOPs over the time that each member's own peak would need."""
+def measured(counters: Counters, time_us: Floats, members: Ints, gpu: Gpu | None) -> Row:
+    """What the counters say of those members that they count, all columns one entry per launch.
+
+    The occupancy is the mean by time, the intensity and the bound those of members whose FLOPs and bytes are known.
+    """
+
+    def total(column: Floats, unit: float) -> float | None:
+        values = column[members][np.isfinite(column[members])]
+        return float(values.sum()) / unit if len(values) else None
+
+    moved = counters.read_bytes + counters.write_bytes
+    busy = np.isfinite(counters.occupancy_pct) * time_us
+    known = members[np.isfinite(counters.flops[members] + moved[members])]
+    flops, of_dram = float(counters.flops[known].sum()), float(moved[known].sum())
+    judged: Row = {}
+    if gpu is not None and len(known):
+        peaks = np.array([peak_tflops(gpu, dtype) for dtype in ("fp16", "fp32", "fp64")])[counters.width[known]]
+        judged = verdict(
+            flops, of_dram, float(time_us[known].sum()), _pooled(counters.flops[known], peaks), gpu.dram_gbs
+        )
+    return {
+        "counted": int((counters.row[members] >= 0).sum()),
+        "measured_gflop": total(counters.flops, 1e9),
+        "read_mb": total(counters.read_bytes, 1e6),
+        "write_mb": total(counters.write_bytes, 1e6),
+        "measured_occupancy_pct": total(counters.occupancy_pct * busy, float(busy[members].sum()) or np.nan),
+        "measured_flop_per_byte": flops / of_dram if of_dram else None,
+        **{f"measured_{name}": judged.get(name) for name in ("compute_pct", "memory_pct", "bound")},
+    }
+
+
+def _peaks(profile: Profile, gpu: Gpu, members: Ints) -> Floats:
+    """The peak of each member, by its data and the units that its name tells."""
     names = [profile.trace.names[name] for name in profile.trace.activities.name[members].tolist()]
     dtypes = [profile.dtype[member] for member in members.tolist()]
-    peaks = np.array(
+    return np.array(
         [peak_tflops(gpu, dtype, uses_tensor_cores(name)) for dtype, name in zip(dtypes, names, strict=True)]
     )
-    flops = profile.flops[members]
+
+
+def _pooled(flops: Floats, peaks: Floats) -> float:
+    """The peak for a mixed group: total FLOPs over the time that each member's own peak would need."""
     whole = float(flops.sum())
     return whole / float((flops / peaks).sum()) if whole > 0 else float(peaks.mean())
 
@@ -114,6 +150,12 @@ def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, .
         notes.append(f"work is known for {covered:.0%} of the kernel time; bytes are the least traffic")
     if any((row["compute_pct"] or 0) > 100 for row in rows):
         notes.append("FLOPs are the direct convolution's; Winograd and FFT need fewer, so they can pass the peak")
+    if profile.counters is not None:
+        joined = profile.counters.row[kernels] >= 0
+        notes.append(
+            f"counters of {profile.counters.launches:,} launches joined to {joined.sum():,} of {len(kernels):,}"
+            f" kernels, {float(time[joined].sum()) / (whole or 1):.0%} of their time"
+        )
     if profile.gpu is None:
         notes.append("no peaks: the device is not in the registry; name it with --gpu")
     return tuple(notes)

@@ -18,6 +18,24 @@ _PREPARING = {"offsets", "layout", "fft_filter", "winograd_filter", "xmma_setup"
 """Families of kernels that prepare an operator's work without doing any of it."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Counters:
+    """Counters of every device activity (`surrogate.trace.counters`), NaN where a run did not count them.
+
+    ``row`` is the counted launch that stands for the activity, -1 for none, of ``launches`` in all. FLOPs count 2 per
+    multiply-add, most of them of ``width`` (0, 1, 2: half, single, double precision); bytes are those of the DRAM;
+    ``occupancy_pct`` is the achieved occupancy.
+    """
+
+    row: Ints
+    flops: Floats
+    width: Ints
+    read_bytes: Floats
+    write_bytes: Floats
+    occupancy_pct: Floats
+    launches: int
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Profile:
     """A trace with what the analyses share, one entry per device activity where an array.
@@ -36,6 +54,7 @@ class Profile:
     flops: Floats
     dram_bytes: Floats
     dtype: tuple[str, ...]
+    counters: Counters | None = None
 
     def __repr__(self) -> str:
         return f"Profile({self.trace!r}, {len(self.layers)} layers, {self.gpu.name if self.gpu else 'no known GPU'})"

@@ -1,37 +1,49 @@
-"""A live tracer of spans, spans of a PyTorch model, and leveled experiments (XSP, IPDPS 2020, section III)."""
+"""A live tracer of spans, spans of a PyTorch model, and of the kernels it launches (XSP, IPDPS 2020, section III)."""
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
 
+from surrogate.collect.cudnn.activity import Activity
+from surrogate.collect.device import demangled
 from surrogate.features.errors import InputError
-from surrogate.trace.result import ResultTable
 from surrogate.trace.spans import LEVELS, Spans, in_time_order, level_number, parents_by_inclusion
 
-_Record = tuple[int, str, int, int, int, str, Mapping[str, Any]]
+_Record = tuple[int, str, int, int, int, str, Mapping[str, Any], int]
+"""Level, name, start, end, thread, track, tags, number; what ran on the device has the number of the span around it."""
+_DEVICE = -1
 _OFF = nullcontext()
 """The span of a level that is off."""
 
 
+@dataclass(slots=True)
 class _Open:
-    __slots__ = ("level", "name", "records", "start_ns", "tags")
+    """A span that is on; ``label`` tells CUPTI, where it listens, whose the launches inside are."""
 
-    def __init__(self, records: list[_Record], level: int, name: str, tags: Mapping[str, Any]) -> None:
-        self.records, self.level, self.name, self.tags = records, level, name, tags
+    records: list[_Record]
+    level: int
+    name: str
+    tags: Mapping[str, Any]
+    number: int
+    label: AbstractContextManager[None]
+    start_ns: int = 0
 
     def __enter__(self) -> None:
+        self.label.__enter__()
         self.start_ns = time.perf_counter_ns()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         end_ns, thread = time.perf_counter_ns(), threading.current_thread()
         tags = {**self.tags, "error": kind.__name__} if kind else self.tags
-        record = (self.level, self.name, self.start_ns, end_ns, thread.ident or 0, thread.name, tags)
+        record = (self.level, self.name, self.start_ns, end_ns, thread.ident or 0, thread.name, tags, self.number)
         self.records.append(record)  # one append per span: safe between threads without a lock
+        self.label.__exit__(None, None, None)
 
 
 class Tracer:
@@ -41,10 +53,12 @@ class Tracer:
     `InputError`; opening a span of one does nothing, since it can never be on.
     """
 
-    __slots__ = ("_on", "_records")
+    __slots__ = ("_activity", "_numbers", "_on", "_records")
 
     def __init__(self, *levels: str) -> None:
         self._records: list[_Record] = []
+        self._numbers = count()
+        self._activity: Activity | None = None
         self._on: dict[str, int] = {}
         self.enable(*levels)
 
@@ -64,19 +78,63 @@ class Tracer:
 
     def span(self, level: str, name: str, **tags: Any) -> AbstractContextManager[None]:
         """A context manager that records its duration under ``name``, with ``tags``, if ``level`` is on."""
-        number = self._on.get(level)
-        return _OFF if number is None else _Open(self._records, number, name, tags)
+        depth, activity = self._on.get(level), self._activity
+        if depth is None:
+            return _OFF
+        number = next(self._numbers)
+        return _Open(self._records, depth, name, tags, number, activity.label(number) if activity else _OFF)
 
     def clear(self) -> None:
         """Forget all recorded spans."""
         self._records.clear()
 
+    @contextmanager
+    def kernels(self) -> Iterator[None]:
+        """Spans of level ``kernel``, where that is on, of what the spans inside launch on the GPU, by CUPTI.
+
+        Wait for the GPU inside, as for any timing. Raises `InputError` where CUPTI (cupti-python) is missing, refuses,
+        or loses records.
+        """
+        if "kernel" not in self.levels:
+            yield
+            return
+        self._activity, why = Activity.open(0)
+        if self._activity is None:
+            raise InputError(
+                f"kernels cannot be recorded: {why}; leave the level 'kernel' out, or install cupti-python"
+            )
+        from cupti import cupti  # pyright: ignore[reportMissingImports]
+
+        first, clock_ns = next(self._numbers), time.perf_counter_ns() - cupti.get_timestamp()
+        try:
+            yield
+        finally:
+            activity, self._activity = self._activity, None
+            numbers = range(first, next(self._numbers))
+            launched = activity.collect(numbers)
+            lost, why = activity.dropped(), activity.broken
+            activity.close()
+        for number, spans in zip(numbers, launched, strict=True):
+            for span in spans:
+                kernel, times = span.kernel, (span.start_ns + clock_ns, span.end_ns + clock_ns)
+                name = demangled(kernel.kernel_name) if kernel else "copy or memset"
+                tags = kernel.to_dict() if kernel else {}
+                self._records.append((level_number("kernel"), name, *times, _DEVICE, "GPU", tags, number))
+        if lost or why:
+            raise InputError(f"CUPTI lost {lost} records of kernels ({why or 'its buffers were full'}); record less")
+
     def spans(self) -> Spans:
-        """The spans recorded so far with their parents, by inclusion one level up, each thread apart."""
+        """The spans recorded so far with their parents, by inclusion one level up, each thread apart.
+
+        The parent of what ran on the device is the innermost span that was open at its launch.
+        """
         records = self._records.copy()
-        columns = list(zip(*records, strict=True)) if records else [()] * 7
+        columns = list(zip(*records, strict=True)) if records else [()] * 8
         level, start, end, thread = (np.array(columns[at], dtype=np.int64) for at in (0, 2, 3, 4))
         parent = parents_by_inclusion(level, start, end, thread)
+        rows = {number: row for row, number in enumerate(columns[7]) if thread[row] != _DEVICE}
+        for row in np.flatnonzero(thread == _DEVICE).tolist():
+            parent[row] = rows.get(columns[7][row], -1)
         return in_time_order(columns[1], level, start, end, columns[5], parent, columns[6])
 
 
@@ -133,94 +191,3 @@ def operator_spans(tracer: Tracer, level: str = "operator") -> Iterator[None]:
 
     with Mode():
         yield
-
-
-@dataclass(frozen=True, slots=True)
-class LevelRun:
-    """The runs that measured down to ``level``: time of the model span in µs per repeat, spans of the median run."""
-
-    level: str
-    model_us: tuple[float, ...]
-    spans: Spans
-
-    @property
-    def median_us(self) -> float:
-        """Median of the model's time."""
-        return float(np.median(self.model_us))
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Leveled:
-    """A leveled experiment: one `LevelRun` per depth, from the model alone down to the deepest level."""
-
-    runs: tuple[LevelRun, ...]
-
-    def __repr__(self) -> str:
-        return repr(self.rows())
-
-    def of(self, level: str) -> Spans:
-        """The spans of ``level`` as measured by the run that went no deeper. Raises `InputError` if it was not run."""
-        level_number(level)
-        deepest = next((run for run in self.runs if run.level == level), None)
-        if deepest is None:
-            measured = ", ".join(run.level for run in self.runs)
-            raise InputError(f"level {level!r} was not measured; measured: {measured}")
-        return deepest.spans
-
-    def rows(self) -> ResultTable:
-        """Per level: the model's time when measured down to it, the overhead it adds, its spans and their time."""
-        rows, shallow_us = [], self.runs[0].median_us
-        before_us = shallow_us
-        for run in self.runs:
-            added = run.median_us - before_us
-            own = run.spans.level == LEVELS.index(run.level)
-            rows.append(
-                {
-                    "level": run.level,
-                    "model_us": run.median_us,
-                    "overhead_us": added,
-                    "overhead_pct": 100 * added / shallow_us if shallow_us else None,
-                    "spans": int(own.sum()),
-                    "spans_us": float(run.spans.time_us[own].sum()),
-                }
-            )
-            before_us = run.median_us
-        return ResultTable(f"Leveled experiment, {len(self.runs[0].model_us)} runs each", tuple(rows))
-
-
-def leveled(
-    run: Callable[[Tracer], object],
-    levels: tuple[str, ...] = ("model", "layer"),
-    *,
-    repeats: int = 5,
-    warmup: int = 1,
-) -> Leveled:
-    """Call ``run(tracer)`` with ``levels[:1]`` on, then ``levels[:2]``, …, ``repeats`` times each.
-
-    ``run`` opens the spans; it must open one of level ``levels[0]`` around everything. Depths take turns (1, 2, …,
-    1, 2, …), so that a drift of the machine's clock hits all alike.
-
-    Raises `InputError` for unknown or unordered levels, fewer than 1 repeat, or a run without the outermost span.
-    """
-    numbers = [level_number(level) for level in levels]
-    if not levels or numbers != sorted(set(numbers)):
-        raise InputError(f"levels {', '.join(levels) or '(none)'} must go from the outside in: {', '.join(LEVELS)}")
-    if repeats < 1:
-        raise InputError(f"repeats is {repeats}; at least 1 run per level is needed")
-    for _ in range(warmup):
-        run(Tracer(*levels))
-    results: list[list[tuple[float, Spans]]] = [[] for _ in levels]
-    for _ in range(repeats):
-        for depth, recorded in enumerate(results, start=1):
-            tracer = Tracer(*levels[:depth])
-            run(tracer)
-            spans = tracer.spans()
-            outer = spans.time_us[spans.level == numbers[0]]
-            if not len(outer):
-                raise InputError(f"the run opened no span of level {levels[0]!r}; open one around everything")
-            recorded.append((float(outer.sum()), spans))
-    runs = []
-    for level, recorded in zip(levels, results, strict=True):
-        median = sorted(recorded, key=lambda result: result[0])[repeats // 2]
-        runs.append(LevelRun(level, tuple(time_us for time_us, _ in recorded), median[1]))
-    return Leveled(tuple(runs))

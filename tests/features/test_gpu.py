@@ -7,6 +7,7 @@ import pytest
 
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry, uncapped
+from surrogate.features.gpu_attributes import device_attributes
 from surrogate.features.operators import Gemm
 
 NAMES_IN_MEASURED_DATA = {
@@ -214,3 +215,26 @@ def test_two_gpus_may_not_share_a_name() -> None:
     t4 = gpu("t4")
     with pytest.raises(InputError, match="belongs to t4 and to t5"):
         Registry((t4, replace(t4, name="t5")), {})
+
+
+def test_a_gtx_1080_ti_as_the_driver_and_the_profiler_describe_it() -> None:
+    """deviceQuery: 5505 MHz on 352 bits, 2816 KiB of L2, 64 warps; the visual profiler: 88.592 and 354.368 GFLOP/s."""
+    one = gpu("gtx-1080-ti")
+    told = one.to_dict() | device_attributes(one)
+    assert told["memory_clock_mhz"] == pytest.approx(5505, rel=2e-3) and told["memory_bus_bits"] == 352
+    assert 1e3 * told["fp16_unpacked_tflops"] == pytest.approx(88.592)
+    assert 1e3 * told["fp64_tflops"] == pytest.approx(354.368) and told["pcie_gbs"] == pytest.approx(15.7, abs=0.06)
+    names = ("l2_bytes", "threads_per_sm", "warps_per_sm", "registers_per_sm", "threads_per_block", "warp_threads")
+    assert [told[name] for name in names] == [2816 * 1024, 2048, 64, 65536, 1024, 32]
+    assert (told["sms"], told["shared_per_block_bytes"], told["shared_per_sm_bytes"]) == (28, 48 * 1024, 96 * 1024)
+
+
+def test_a_bus_fits_its_memory() -> None:
+    """A pin carries 0.9 to 10 Gbit/s of HBM, 5 to 29 of GDDR; a V100's HBM2 runs at 877 MHz, a T4's GDDR6 at 5001."""
+    for one in gpus():
+        if one.memory_bus_bits:
+            per_pin = one.dram_gbs * 8 / one.memory_bus_bits
+            assert (0.9 if one.memory_bus_bits >= 2048 else 5) <= per_pin <= (10 if one.memory_bus_bits >= 2048 else 29)
+    assert device_attributes(gpu("v100-sxm2-16gb"))["memory_clock_mhz"] == pytest.approx(877, rel=3e-3)
+    assert device_attributes(gpu("t4"))["memory_clock_mhz"] == pytest.approx(5001, rel=1e-3)
+    assert device_attributes(gpu("mi210"))["warps_per_sm"] is None

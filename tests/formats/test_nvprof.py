@@ -117,7 +117,7 @@ def test_problems_make_dataset_rows(tmp_path: Path) -> None:
     ("text", "named"),
     [
         ("", "--print-gpu-trace"),
-        ('"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n', "summary"),
+        ('"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n', "seer trace kernels"),
         ("==1== Error: ERR_NVGPUCTRPERM - no permission\n", "not permitted"),
         (TRACE.replace("ms,us,,,,,,,,KB,B,MB,GB/s,,,,,,,\n", ""), "units"),
         (TRACE.replace("4.992", "fast"), "line 8: 'fast us'"),

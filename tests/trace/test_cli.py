@@ -94,3 +94,30 @@ def test_reading_with_a_limit(seer, file, tmp_path):
     code, _, err = seer("kernels", packed, "--max-bytes", "100")
     assert code == 2 and "unpacks to over" in err
     assert len(read_trace(packed).calls) == 12
+
+
+def test_levels_recorded_apart(seer, make_trace, tmp_path):
+    """Steps alone, then operators, then all, each 10 % slower than the one before."""
+    kept = [("user_annotation",), ("user_annotation", "cpu_op"), None]
+    for number, categories in enumerate(kept):
+        trace = make_trace(steps=2, start=0)
+        trace["traceEvents"] = [
+            event | {name: event[name] * (1 + number / 10) for name in ("ts", "dur") if name in event}
+            for event in trace["traceEvents"]
+            if not categories or (event.get("cat") in categories and (number or "Optimizer" not in event["name"]))
+        ]
+        (tmp_path / f"{number}.json").write_text(json.dumps(trace))
+    files = [tmp_path / f"{number}.json" for number in range(3)]
+    code, out, _ = seer("spans", *files, "--level", "kernel", "--json")
+    whole = json.loads(out)
+    assert code == 0 and whole["without_counterpart"] == 0
+    levels = [(row["level"], row["model_us"], row["overhead_pct"]) for row in whole["levels"]]
+    assert levels == [("model", 990, 0), ("operator", pytest.approx(1089), pytest.approx(10)),
+                      ("kernel", pytest.approx(1188), pytest.approx(10))]  # fmt: skip
+    times = {row["span"].strip(): row["time_us"] for row in whole["spans"]}
+    assert (times["ProfilerStep#5"], times["conv2d.0"]) == (990, pytest.approx(110))
+    assert times["volta_scudnn_128x64_relu_interior_nn_v1"] == pytest.approx(120)
+    code, out, _ = seer("spans", *files)
+    assert code == 0 and "overhead_pct" in out
+    code, _, err = seer("spans", *reversed(files))
+    assert code == 2 and "outermost level in" in err

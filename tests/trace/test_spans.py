@@ -1,8 +1,10 @@
 """Spans of a trace, the live tracer, leveled experiments."""
 
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +13,10 @@ from hypothesis import strategies as st
 
 import surrogate.trace
 from surrogate.features.errors import InputError
-from surrogate.trace.spans import LEVELS, parents_by_inclusion, trace_spans
-from surrogate.trace.tracer import Tracer, leveled, module_spans, operator_spans
+from surrogate.trace.levels import leveled, merge_levels
+from surrogate.trace.spans import LEVELS, Spans, in_time_order, parents_by_inclusion, trace_spans
+from surrogate.trace.tracer import Tracer, module_spans, operator_spans
+from tests.collect.test_cudnn_activity import FakeCupti
 
 
 def _named(spans, name):
@@ -204,3 +208,82 @@ def test_a_small_torch_model_level_by_level():
     # Dispatching each operator through Python costs time.
     assert rows[2]["model_us"] > rows[0]["model_us"] > 0
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def _spans(*rows) -> Spans:
+    """From (name, level, start, end, parent) on one track, kernels on another; times in ns."""
+    name, level, start, end, parent = zip(*rows, strict=True)
+    track = ["GPU" if one == 4 else "host" for one in level]
+    ints = [np.array(column) for column in (level, start, end, parent)]
+    return in_time_order(name, *ints[:3], track, ints[3], [{}] * len(rows))
+
+
+def test_levels_of_separate_runs_make_one_timeline():
+    """The model alone takes 100. With layers it takes 160: a and b 40 each, gaps of 20, 32 and 28 that shrink to a
+    quarter, 20 in all. With kernels 320: those outside their layer keep their share of it."""
+    model = _spans(("step 5", 0, 1000, 1100, -1))
+    layers = _spans(("step 8", 0, 0, 160, -1), ("a", 1, 20, 60, 0), ("b", 1, 92, 132, 0))
+    kernels = _spans(
+        ("step 9", 0, 0, 320, -1), ("a", 1, 10, 110, 0), ("b", 1, 120, 220, 0), ("k", 4, 80, 95, 1),
+        ("k", 4, 250, 260, 2), ("k", 4, 300, 310, 2), ("step 10", 0, 400, 500, -1), ("a", 1, 410, 430, 6),
+        ("new", 1, 440, 480, 0), ("l", 4, 450, 460, 8),
+    )  # fmt: skip
+    found, lost = merge_levels([model, layers, kernels])
+    table = {found.name[i] + str(found.start_ns[i]): int(found.time_us[i] * 1e3) for i in range(len(found))}
+    # The first kernel lies inside a (100 there, 40 here), whose other 85 shrink to 25: from 70 to 21.
+    assert table == {"step 51000": 100, "a1005": 40, "k1026": 15, "b1053": 40, "k1078": 10, "k1094": 10}
+    assert [found.name[p] for p in found.parent[1:]] == ["step 5", "a", "step 5", "b", "b"]
+    assert lost == 1
+
+
+class Cupti(FakeCupti):
+    """CUPTI's clock runs 7 s behind the host's; every launch is a kernel of 2 µs, 5 µs after it."""
+
+    def get_timestamp(self):
+        return time.perf_counter_ns() - 7_000_000_000
+
+    def kernel(self, number, name="_Z4reluPf"):
+        start = self.get_timestamp() + 5000
+        self.launch(number, name=name, start=start, end=start + 2000)
+
+
+def test_kernels_are_recorded_live_under_the_span_that_launches_them(monkeypatch):
+    cupti = Cupti()
+    monkeypatch.setitem(sys.modules, "cupti", SimpleNamespace(cupti=cupti))
+    tracer = Tracer("model", "layer", "kernel")
+    with tracer.kernels(), tracer.span("model", "net"):
+        with tracer.span("layer", "conv"):
+            cupti.kernel(1)
+        with tracer.span("layer", "pool"):
+            cupti.kernel(2, "pool")
+        cupti.kernel(3, "late")
+    spans = tracer.spans()
+    above = {spans.name[i]: spans.name[spans.parent[i]] for i in range(len(spans)) if spans.level[i] == 4}
+    assert above == {"relu(float*)": "conv", "pool": "pool", "late": "net"}
+    kernel = _named(spans, "relu(float*)")
+    assert spans.time_us[kernel] == 2 and spans.tags[kernel]["grid_x"] == 4 and spans.track[kernel] == "GPU"
+    # On the host's clock: 5 µs behind a launch inside conv.
+    assert 0 < spans.start_ns[kernel] - spans.start_ns[_named(spans, "conv")] < 1e9
+    assert not cupti.enabled and not cupti.stack
+
+    def run(tracer: Tracer) -> None:
+        with tracer.kernels(), tracer.span("model", "net"), tracer.span("layer", "conv"):
+            cupti.kernel(1)
+
+    experiment = leveled(run, ("model", "layer", "kernel"), repeats=3)
+    assert [row["spans"] for row in experiment.rows()] == [1, 1, 1]
+    merged, lost = experiment.merged()
+    assert merged.name == ("net", "conv", "relu(float*)") and lost == 0
+
+
+@pytest.mark.parametrize(("missing", "words"), [(True, "cupti-python is not installed"), (False, "lost 5 records")])
+def test_kernels_that_cannot_be_recorded_are_said(monkeypatch, missing, words):
+    cupti = Cupti()
+    cupti.dropped = 5
+    monkeypatch.setitem(sys.modules, "cupti", None if missing else SimpleNamespace(cupti=cupti))
+    tracer = Tracer("kernel")
+    with pytest.raises(InputError, match=words), tracer.kernels():
+        pass
+    tracer.disable()
+    with tracer.kernels():  # off: nothing is asked of CUPTI
+        pass

@@ -1,6 +1,8 @@
-"""Training on several workers, from a trace of one: all-reduce in buckets, parameter servers, priorities (P3)."""
+"""Training on several workers, from a trace of one: all-reduce in buckets, whole, in stages or of compressed gradients;
+parameter servers, priorities (P3).
+"""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -10,33 +12,89 @@ from surrogate.features.errors import InputError
 from surrogate.trace.events.tables import linked
 from surrogate.trace.graph.tasks import DEVICE_KINDS, Graph
 from surrogate.trace.whatif.primitives import NewTask, insert, schedule, select
-from surrogate.trace.whatif.setting import OPTIMIZER, Change, Parameter, Setting, parameters_of
+from surrogate.trace.whatif.setting import (
+    LINKS,
+    NETWORK,
+    OPTIMIZER,
+    Change,
+    Network,
+    Parameter,
+    Setting,
+    parameters_of,
+)
 
-NETWORK = "network"
+ON_DEVICE = ""
+"""In the place of a channel: the stream that computes the gradients."""
 SLICE_BYTES = 200e3
 """P3's slices hold 50,000 parameters (Jayarajan et al., MLSys 2019)."""
+COMPRESSION = 270.0
+"""Least compression of gradients that Deep Gradient Compression reports (Lin et al., ICLR 2018: 270 to 600)."""
+_COMPRESS_PASSES, _DECOMPRESS_PASSES = 6.0, 1.0
+"""Accesses per gradient: gradient, momentum and sum read, the latter two written, the sum read against the threshold;
+and one to write the dense gradient."""
+Stages = Callable[[float], list[tuple[str, str, float]]]
+"""Bytes of a bucket → (name, channel or `ON_DEVICE`, µs) of what runs one after the other for it."""
 
 
 def data_parallel(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """An all-reduce in a ring per bucket of gradients, beside the backward pass; the optimizer waits for all of them.
+    """An all-reduce per bucket of gradients, beside the backward pass; the optimizer waits for all of them.
 
     Buckets fill in the order in which gradients are ready, as PyTorch's do (25 MB). ``value``: workers. Raises
     `InputError` where the trace shows no parameters.
     """
-    network = setting.network
-    if value is not None:
-        if value != int(value):
-            raise InputError(f"data-parallel={value:g} is no number of workers; give a whole number")
-        network = replace(network, workers=int(value))
-    tasks = []
+    network = _with_workers(setting.network, value)
+    return _exchanged(graph, setting, lambda size: [("all-reduce", NETWORK, network.all_reduce_us(size))])
+
+
+def blueconnect(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """As `data_parallel`, but each all-reduce in stages over the hierarchy, on a channel each, so that the stages of
+    several buckets overlap (Cho et al., MLSys 2019; in Daydream without a measured error). ``value``: workers."""
+    changed = _exchanged(graph, setting, _with_workers(setting.network, value).stages).graph
+    for channel in {resource.label for resource in changed.resources} & {LINKS, NETWORK}:
+        changed = schedule(changed, channel, "arrival")
+    return Change(changed)
+
+
+def compressed_gradients(graph: Graph, setting: Setting, value: float | None) -> Change:
+    """As `data_parallel`, with messages ``value`` times smaller, a kernel that makes each behind its gradients and one
+    that spreads it out before the update, both bound by memory (DGC, Lin et al., ICLR 2018; in Daydream without a
+    measured error)."""
+    ratio, network = COMPRESSION if value is None else value, setting.network
+    if not 1 <= ratio < np.inf:
+        raise InputError(f"dgc={ratio:g} does not compress; give how many times smaller, 1 or more")
+    pass_us = 1 / (setting.own_gpu.dram_gbs * 1e3)
+    return _exchanged(graph, setting, lambda size: [
+        ("compression", ON_DEVICE, _COMPRESS_PASSES * size * pass_us),
+        ("all-reduce", NETWORK, network.all_reduce_us(size / ratio)),
+        ("decompression", ON_DEVICE, _DECOMPRESS_PASSES * size * pass_us),
+    ])  # fmt: skip
+
+
+def _with_workers(network: Network, value: float | None) -> Network:
+    if value is not None and value != int(value):
+        raise InputError(f"{value:g} is no number of workers; give a whole number")
+    return network if value is None else replace(network, workers=int(value))
+
+
+def _exchanged(graph: Graph, setting: Setting, stages: Stages) -> Change:
+    """The stages of every bucket of every iteration, from its last gradient to the optimizer's first task."""
+    tasks: list[NewTask] = []
     for iteration, parameters in _iterations(graph, setting):
-        update = _first_update(graph, iteration)
-        for number, bucket in enumerate(_buckets(parameters, network.bucket_bytes)):
-            time_us = network.ring_us(sum(parameter.size_bytes for parameter in bucket))
+        update, last = _first_update(graph, iteration), list[NewTask]()
+        for number, bucket in enumerate(_buckets(parameters, setting.network.bucket_bytes)):
             ready = _last_launched(graph, setting, bucket[-1].ready_ns)
             after, before = _links(ready, update if ready >= 0 else -1)
-            name = f"all-reduce of bucket {number}"
-            tasks.append(NewTask(name, "collective", NETWORK, time_us, after, before, iteration=iteration))
+            every = stages(sum(parameter.size_bytes for parameter in bucket))
+            for left, (stage, channel, time_us) in enumerate(every, start=1 - len(every)):
+                name, place, kind, to = f"{stage} of bucket {number}", channel, "collective", tasks
+                if channel == ON_DEVICE:
+                    kind, place = "kernel", graph.resources[graph.resource[ready]].label if ready >= 0 else NETWORK
+                    if not left and before:  # behind all else on the stream, not in the way of other gradients
+                        after += (int(np.flatnonzero(graph.resource[: before[0]] == graph.resource[ready])[-1]),)
+                        to = last
+                to.append(NewTask(name, kind, place, time_us, after, () if left else before, iteration=iteration))
+                after = (len(graph) + len(tasks) - 1,)
+        tasks += last
     return Change(insert(graph, tasks))
 
 

@@ -11,7 +11,7 @@ from surrogate.features.errors import InputError, require_known
 from surrogate.trace.graph import Graph, Timeline, critical_path, simulate
 from surrogate.trace.graph.tasks import STREAM
 from surrogate.trace.layers import OUTSIDE
-from surrogate.trace.whatif import distributed, hardware
+from surrogate.trace.whatif import distributed, hardware, memory
 from surrogate.trace.whatif.setting import Change, Setting
 
 Model = Callable[[Graph, Setting, float | None], Change]
@@ -47,7 +47,11 @@ MODELS: dict[str, tuple[Model, str, bool]] = {
     "faster-kernels": (hardware.faster_kernels, "kernels N times as fast (default 2)", True),
     "faster-host": (hardware.faster_host, "host N times as fast (default 2)", True),
     "faster-network": (hardware.faster_network, "the trace's collectives N times as fast (default 2)", True),
-    "data-parallel": (distributed.data_parallel, "N workers, ring all-reduce in buckets (--workers)", True),
+    "vdnn": (memory.offloaded, "inputs of convolutions on the host until the backward pass", False),
+    "gist": (memory.encoded, "inputs of ReLUs kept N times smaller (default 2)", True),
+    "data-parallel": (distributed.data_parallel, "N workers, all-reduce in buckets (--workers, --all-reduce)", True),
+    "blueconnect": (distributed.blueconnect, "the same, all-reduce in stages over the hierarchy", True),
+    "dgc": (distributed.compressed_gradients, "the same with messages N times smaller (default 270)", True),
     "parameter-server": (distributed.parameter_server, "push and pull of gradients, N GB/s (--bandwidth)", True),
     "p3": (distributed.priority_propagation, "the same in slices, urgent ones first, N GB/s", True),
 }  # fmt: skip

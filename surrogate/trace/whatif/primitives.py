@@ -49,7 +49,8 @@ class Task:
 class NewTask:
     """A task to insert: on the resource of that label (a new one becomes a channel), after and before other tasks.
 
-    ``after`` and ``before`` are places in the graph; ``priority`` counts under a policy of that name.
+    ``after`` and ``before`` are places in the graph, in ``after`` behind its end those of earlier new tasks, too;
+    ``priority`` counts under a policy of that name.
     """
 
     name: str
@@ -141,14 +142,18 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
     count = len(graph)
     labels = {resource.label: i for i, resource in enumerate(graph.resources)}
     names = {name: i for i, name in enumerate(graph.names)}
-    for task in new:
+    measured_us, position = graph.measured_us.tolist(), list(range(1, count + 1))
+    for number, task in enumerate(new, start=count):
         if not task.duration_us >= 0:
             raise InputError(f"task {task.name!r} takes {task.duration_us} µs; give a time of 0 or more")
-        wrong = [index for index in (*task.after, *task.before) if not 0 <= index < count]
+        wrong = [i for part, stop in ((task.after, number), (task.before, count)) for i in part if not 0 <= i < stop]
         if wrong:
             raise InputError(f"task {task.name!r} refers to task {wrong[0]}; the graph has 0 to {count - 1}")
         labels.setdefault(task.resource, len(labels))
         names.setdefault(task.name, len(names))
+        # A new task is shown, and sorted, where the last task before it was measured, and comes right after it.
+        measured_us.append(max((measured_us[i] for i in task.after), default=0.0))
+        position.append(max((position[i] for i in task.after), default=0))
     added = [t.Resource(t.CHANNEL, label) for label in list(labels)[len(graph.resources) :]]
     values = {
         "name": [names[task.name] for task in new],
@@ -160,8 +165,7 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
         "row": [-1] * len(new),
         "duration_us": [task.duration_us for task in new],
         "gap_us": [0.0] * len(new),
-        # A new task is shown, and sorted, where the last task before it was measured.
-        "measured_us": [max((float(graph.measured_us[i]) for i in task.after), default=0.0) for task in new],
+        "measured_us": measured_us[count:],
         "priority": [task.priority for task in new],
         "removed": [False] * len(new),
     }
@@ -180,10 +184,8 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
         lag_us=np.concatenate([graph.lag_us, np.zeros(more)]),
         from_start=np.concatenate([graph.from_start, np.zeros(more, np.bool_)]),
     )  # fmt: skip
-    # Right after the last task that each follows, so that order on shared resources is the one asked for.
-    position = np.arange(len(joined), dtype=float)
-    position[count:] = [max(task.after, default=-1) + 0.5 for task in new]
-    result = t.reordered(joined, np.lexsort((np.arange(len(joined)), position)))
+    # Order in the graph is order on a resource that several tasks share.
+    result = t.reordered(joined, np.argsort(position, kind="stable"))
     return result if (result.src < result.dst).all() else t.in_order(result)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, require_known
 from surrogate.features.gpu import Gpu, gpu
 from surrogate.trace.calls import is_shape
 from surrogate.trace.events.iterations import Iteration
@@ -22,31 +22,76 @@ if TYPE_CHECKING:
 
 OPTIMIZER = r"^(?:Optimizer|Optim)"
 """Layers that are the optimizer's, as a regular expression."""
+NETWORK, LINKS = "network", "links inside machines"
+"""Channels of the graph."""
+
+
+ALGORITHMS = ("ring", "tree", "hierarchical")
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Workers joined in a ring, or to parameter servers: GB/s (1e9 bytes) per link, µs per step."""
+    """``workers`` GPUs on machines of ``gpus_per_machine`` each, or parameter servers.
+
+    ``bandwidth_gbs`` (1e9 bytes per second) is a machine's network, ``latency_us`` a step over it; ``link_gbs`` and
+    ``link_latency_us`` are those of the links between the GPUs of one machine. ``algorithm``: `ALGORITHMS`.
+    """
 
     workers: int = 8
     bandwidth_gbs: float = 10.0
     latency_us: float = 10.0
     bucket_bytes: float = 25e6
+    gpus_per_machine: int = 1
+    link_gbs: float = 150.0
+    link_latency_us: float = 3.0
+    algorithm: str = "ring"
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or not self.bandwidth_gbs > 0 or self.latency_us < 0 or not self.bucket_bytes > 0:
+        speeds, delays = (self.bandwidth_gbs, self.link_gbs, self.bucket_bytes), (self.latency_us, self.link_latency_us)
+        if self.workers < 1 or not min(speeds) > 0 or min(delays) < 0:
             raise InputError(
                 f"{self.workers} workers, {self.bandwidth_gbs:g} GB/s, {self.latency_us:g} µs: no network;"
-                " give at least 1 worker, a bandwidth and bucket above 0, a latency of 0 or more"
+                " give at least 1 worker, bandwidths and a bucket above 0, latencies of 0 or more"
             )
+        if self.gpus_per_machine < 1 or self.workers % self.gpus_per_machine:
+            raise InputError(
+                f"{self.workers} workers do not fill machines of {self.gpus_per_machine} GPUs; give a whole multiple"
+            )
+        require_known("all-reduce", self.algorithm, ALGORITHMS)
 
-    def ring_us(self, size_bytes: float) -> float:
-        """All-reduce in a ring: 2(n−1)/n · size / bandwidth + 2(n−1) steps of latency; 0 for one worker.
+    def all_reduce_us(self, size_bytes: float) -> float:
+        """All-reduce by ``algorithm``, µs; 0 for one worker.
 
-        Source: Patarasuk, Yuan, JPDC 69(2), 2009.
+        ``ring``, n workers on m machines: 2(n−1)/n · size over the slowest link, 2(n−1) steps, of which 2(m−1) between
+        machines. ``tree``: 2 · size over the slowest link, up and down a chain in each machine and a binary tree of
+        machines. ``hierarchical``: the stages of `stages` after one another. Source: Patarasuk, Yuan, JPDC 69(2), 2009;
+        NCCL 2.4's account of its double binary trees, and its table of steps for tuning.
         """
-        steps = 2 * (self.workers - 1)
-        return steps / self.workers * size_bytes / (self.bandwidth_gbs * 1e3) + steps * self.latency_us
+        if self.algorithm == "hierarchical":
+            return sum(time_us for *_, time_us in self.stages(size_bytes))
+        workers, inside = self.workers, self.gpus_per_machine
+        machines = workers // inside
+        slowest = min(self.bandwidth_gbs if machines > 1 else np.inf, self.link_gbs if inside > 1 else np.inf)
+        moved, steps, links = 2 * (workers - 1) / workers, 2 * (machines - 1), 2 * (workers - machines)
+        if self.algorithm == "tree":
+            moved, steps, links = 2 * (workers > 1), 2 * (machines - 1).bit_length(), 2 * (inside - 1)
+        return moved * size_bytes / (slowest * 1e3) + steps * self.latency_us + links * self.link_latency_us
+
+    def stages(self, size_bytes: float) -> list[tuple[str, str, float]]:
+        """(name, channel, µs) of an all-reduce over the hierarchy: reduce-scatter inside machines, then between them
+        (each GPU its part, all over the machine's one network), then all-gather back (BlueConnect, MLSys 2019)."""
+        inside, machines = self.gpus_per_machine, self.workers // self.gpus_per_machine
+        levels = (
+            (LINKS, inside, self.link_gbs, self.link_latency_us),
+            (NETWORK, machines, self.bandwidth_gbs, self.latency_us),
+        )
+        parts = [
+            (channel, (count - 1) / count * size_bytes / (gbs * 1e3) + (count - 1) * latency_us)
+            for channel, count, gbs, latency_us in levels
+            if count > 1
+        ]
+        down, up = ([(name, *part) for part in parts] for name in ("reduce-scatter", "all-gather"))
+        return [*down, *reversed(up)]
 
     def transfer_us(self, size_bytes: float) -> float:
         """One push or pull: size / bandwidth + latency."""

@@ -96,15 +96,15 @@ def test_another_gpu(resnet_graph, resnet_setting):
 
 def test_ring_by_hand():
     """4 workers, 40 MB, 10 GB/s, 5 µs: 1.5 · 4,000 µs + 6 · 5 µs."""
-    assert Network(4, 10.0, 5.0).ring_us(40e6) == pytest.approx(6030)
-    assert Network(1, 10.0, 5.0).ring_us(40e6) == 0
+    assert Network(4, 10.0, 5.0).all_reduce_us(40e6) == pytest.approx(6030)
+    assert Network(1, 10.0, 5.0).all_reduce_us(40e6) == 0
     with pytest.raises(InputError, match="no network"):
         Network(0)
 
 
 @given(st.integers(1, 64), st.floats(0.1, 1e3), st.floats(1.01, 100), st.floats(0, 1e10))
 def test_more_bandwidth_never_slows_a_ring(workers, bandwidth, factor, size):
-    assert Network(workers, bandwidth * factor).ring_us(size) <= Network(workers, bandwidth).ring_us(size)
+    assert Network(workers, bandwidth * factor).all_reduce_us(size) <= Network(workers, bandwidth).all_reduce_us(size)
 
 
 def test_data_parallel_overlaps_and_delays_the_optimizer(resnet_graph, resnet_profile):

@@ -1,0 +1,172 @@
+"""Counters of ncu and nvprof beside the times of a trace: known answers, spellings of names, what does not join."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from surrogate.features.errors import InputError
+from surrogate.trace.counters import with_counters
+from surrogate.trace.events import kinds
+from surrogate.trace.kernels import kernel_table
+from surrogate.trace.profiling import profile
+
+CONV = "volta_scudnn_128x64_relu_interior_nn_v1"
+GRID = (160, 1, 1)
+METRICS = (
+    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum", "dram__bytes_read.sum", "dram__bytes_write.sum",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+)  # fmt: skip
+HEAD = ("ID", "Kernel Name", "Block Size", "Grid Size", "gpu__time_duration.sum", *METRICS)
+
+
+def ncu(path: Path, launches: Sequence[Sequence[object]]) -> Path:
+    """Nsight Compute's raw page of (name, grid, multiply-adds, MB read, MB written, occupancy) per launch."""
+    rows = [HEAD, ["", "", "", "", "ns", "inst", "Mbyte", "Mbyte", "%"]]
+    rows += [[i, name, "(256, 1, 1)", str(grid), 9, *values] for i, (name, grid, *values) in enumerate(launches)]
+    path.write_text("".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def made(make_trace, read):
+    """Two steps; the convolution takes 5 ms."""
+    trace = make_trace(steps=2)
+    for event in trace["traceEvents"]:
+        event["dur"] = 5000 if event["name"] == CONV else event.get("dur", 0)
+    return profile(read(trace))
+
+
+def test_xsps_row_and_its_layer(made, tmp_path):
+    """ResNet-50's kernel in XSP's slides: 62 GFLOP, 12.1 MB read, 296 MB written, 13.2 %; 201 FLOP a byte. In 5 ms that
+    is 79 % of a V100's 15.7 TFLOP/s. One step was counted, so each launch counts for both steps."""
+    counted = with_counters(made, [ncu(tmp_path / "ncu.csv", [(CONV, GRID, 31e9, 12.1, 296, 13.2)])])
+    for by, name in (("name", CONV), ("layer", "conv2d.0"), ("type", "conv2d"), ("model", "whole model")):
+        row = next(row for row in kernel_table(counted, by) if row["kernel"] == name)
+        assert (row["counted"], row["measured_bound"]) == (2, "compute-bound")
+        assert (row["measured_gflop"], row["read_mb"], row["write_mb"]) == pytest.approx((124, 24.2, 592))
+        assert row["measured_flop_per_byte"] == pytest.approx(62e9 / 308.1e6)
+        assert row["measured_compute_pct"] == pytest.approx(100 * 62e9 / 5e-3 / 15.667e12, rel=1e-3)
+        assert row["measured_occupancy_pct"] == pytest.approx(13.2)
+    assert "joined to 2 of 10 kernels" in " ".join(kernel_table(counted).notes)
+    assert "measured_gflop" not in kernel_table(made).rows[0]
+
+
+def test_launches_join_in_their_order(made, tmp_path):
+    """The occupancy of a group is the mean by time; both launches took 5 ms."""
+    launches = [(CONV, GRID, 1e9, 1, 1, 10), ("other", GRID, 1, 1, 1, 1), (CONV, GRID, 3e9, 1, 1, 30)]
+    counted = with_counters(made, [ncu(tmp_path / "ncu.csv", launches)])
+    assert counted.counters.flops[counted.counters.row >= 0].tolist() == [2e9, 6e9]
+    assert kernel_table(counted).rows[0]["measured_occupancy_pct"] == pytest.approx(20)
+
+
+def test_averages_of_nvprof_count_for_every_launch(made, tmp_path):
+    log = tmp_path / "averages.csv"
+    names = {"flop_count_sp": 500, "dram_read_bytes": 32_000, "dram_write_transactions": 10, "achieved_occupancy": 0.5}
+    lines = [f'"V (0)","relu_kernel",2,"{name}","…",1,9,{value}' for name, value in names.items()]
+    header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'
+    log.write_text("\n".join(["==9== Metric result:", header, *lines]))
+    row = next(row for row in kernel_table(with_counters(made, [log])) if row["kernel"] == "relu_kernel")
+    assert (row["counted"], row["measured_gflop"], row["read_mb"], row["write_mb"]) == (2, 1e-6, 0.064, 640e-6)
+    assert row["measured_occupancy_pct"] == 50
+
+
+def test_every_kernel_of_the_real_resnet_joins_in_another_spelling(resnet, tmp_path):
+    """One step's launches as Nsight Compute writes them: casts in template arguments, and for some no arguments."""
+    one = profile(resnet)
+    kernels = np.flatnonzero((resnet.activities.kind == kinds.KERNEL) & (one.layers.iteration_of_activity == 2))
+    names = [re.sub(r"(?<=[<, ])(\d+)(?=[,>])", r"(int)\1", resnet.name_of(resnet.activities, i)) for i in kernels]
+    names = [name.split("(")[0] if "<" not in name else name for name in names]
+    launches = [(names[i], tuple(grid), i, 1, 1, 50) for i, grid in enumerate(resnet.activities.grid[kernels].tolist())]
+    counters = with_counters(one, [ncu(tmp_path / "ncu.csv", launches)]).counters
+    assert (counters.row >= 0).sum() == 8772
+    assert counters.row[kernels].tolist() == list(range(len(kernels)))
+
+
+@pytest.mark.parametrize(("name", "grid"), [("unknown", GRID), (CONV, (161, 1, 1))])
+def test_what_does_not_join_is_refused(made, tmp_path, name, grid):
+    with pytest.raises(InputError, match="none of its 1 kernels"):
+        with_counters(made, [ncu(tmp_path / "ncu.csv", [(name, grid, 1, 1, 1, 1)])])
+
+
+def test_flops_of_tensor_cores_are_not_told(make_trace, read, tmp_path):
+    trace = make_trace(steps=1)
+    for event in trace["traceEvents"]:
+        event["name"] = event["name"].replace("volta_scudnn", "volta_fp16_s884cudnn")
+    name = CONV.replace("volta_scudnn", "volta_fp16_s884cudnn")
+    counted = with_counters(profile(read(trace)), [ncu(tmp_path / "ncu.csv", [(name, GRID, 1e9, 1, 2, 10)])])
+    row = next(row for row in kernel_table(counted) if row["kernel"] == name)
+    assert row["measured_gflop"] is row["measured_bound"] is None and row["write_mb"] == 2
+
+
+def test_from_the_command_line(seer, file, tmp_path):
+    path = ncu(tmp_path / "ncu.csv", [(CONV, GRID, 31e9, 12.1, 296, 13.2)])
+    code, out, _ = seer("kernels", file, "--counters", path)
+    assert code == 0 and "measured_bound" in out and "joined to 2 of 10 kernels" in out
+    code, _, err = seer("kernels", file, "--counters", tmp_path / "none.csv")
+    assert code == 2 and err.count("\n") == 1
+
+
+SUMMARY = """the program says, 50 % done
+==77== NVPROF is profiling process 77, command: ./app
+==77== Profiling result:
+            Type  Time(%)      Time     Calls       Avg       Min       Max  Name
+ GPU activities:   72.50%  1.45000s     28160  51.491us  3.4240us  133.22us  resample_by_picking
+                   25.00%  500.00ms         2  250.00ms  200.00ms  300.00ms  void dgemm<double, int=4>(double*,  int)
+                    2.50%  50.000ms        62  806.45us  1.6640us  87.391ms  [CUDA memcpy DtoH]
+      API calls:  100.00%  2.10000s     28162  74.568us  3.0000us  1.00000s  cudaLaunchKernel
+"""
+OLDER = """==77== Profiling result:
+Time(%)      Time     Calls       Avg       Min       Max  Name
+ 72.50%  1.45000s     28160  51.491us  3.4240us  133.22us  resample_by_picking
+ 25.00%  500.00ms         2  250.00ms  200.00ms  300.00ms  void dgemm<double, int=4>(double*,  int)
+  2.50%  50.000ms        62  806.45us  1.6640us  87.391ms  [CUDA memcpy DtoH]
+
+==77== API calls:
+Time(%)      Time     Calls       Avg       Min       Max  Name
+100.00%  2.10000s     28162  74.568us  3.0000us  1.00000s  cudaLaunchKernel
+"""
+AS_CSV = """==77== Profiling result:
+"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"
+,%,ms,,us,us,ms,
+"GPU activities",72.5,1450.0,28160,51.491,3.424,0.13322,"resample_by_picking"
+"GPU activities",25.0,500.0,2,250000,200000,300,"void dgemm<double, int=4>(double*,  int)"
+"GPU activities",2.5,50.0,62,806.45,1.664,87.391,"[CUDA memcpy DtoH]"
+"API calls",100.0,2100.0,28162,74.568,3,1000,"cudaLaunchKernel"
+"""
+
+
+@pytest.mark.parametrize("text", [SUMMARY, OLDER, AS_CSV], ids=["text", "older", "csv"])
+def test_nvprofs_own_summary_is_a_kernel_table(seer, tmp_path, text):
+    log = tmp_path / "nvprof.log"
+    log.write_text(text)
+    code, out, _ = seer("kernels", log, "--json")
+    rows = json.loads(out)
+    assert code == 0 and [row["type"] for row in rows] == ["GPU activities"] * 3 + ["API calls"]
+    assert rows[1] == {
+        "type": "GPU activities", "kernel": "void dgemm<double, int=4>(double*,  int)", "time_pct": 25.0, "calls": 2,
+        "total_us": 500_000.0, "avg_us": 250_000.0, "min_us": 200_000.0, "max_us": 300_000.0,
+    }  # fmt: skip
+    assert [rows[0][name] for name in ("calls", "total_us", "max_us")] == pytest.approx([28160, 1.45e6, 133.22])
+    assert "[CUDA memcpy DtoH]" in seer("kernels", log)[1]
+
+
+def test_the_talks_verdict_of_a_summary_with_counters(seer, tmp_path):
+    """A GTX 1080 Ti has 354.368 GFLOP/s in doubles: 70 GFLOP in 250 ms are 79 % of it, compute-bound."""
+    log, metrics = tmp_path / "nvprof.log", tmp_path / "metrics.csv"
+    log.write_text(SUMMARY)
+    name = "void dgemm<double, int=4>(double*, int)"
+    counts = {"flop_count_dp": 70_000_000_000, "dram_read_bytes": 1_000_000_000, "dram_write_bytes": 1_000_000_000}
+    header = '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"'
+    lines = [f'"G (0)","{name}",2,"{metric}","",1,1,{value}' for metric, value in counts.items()]
+    metrics.write_text("\n".join(["==9== Metric result:", header, *lines]))
+    code, out, _ = seer("kernels", log, "--counters", metrics, "--gpu", "GTX 1080 Ti", "--json")
+    plain, doubles, *_ = json.loads(out)
+    assert code == 0 and (doubles["counted"], doubles["measured_gflop"]) == (2, 140)
+    assert doubles["measured_compute_pct"] == pytest.approx(100 * 280 / 354.368)
+    assert doubles["measured_bound"] == "compute-bound" and plain["measured_bound"] is None
+    code, _, err = seer("kernels", log, "--by", "layer")
+    assert code == 2 and "by name alone" in err
