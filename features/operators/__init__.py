@@ -33,7 +33,7 @@ from ..operators.rowwise import (
     Softmax,
     SoftmaxBackward,
 )
-from ..operators.transfer import AllGather, AllReduce, AllToAll, CollectiveLaw, Memcpy, ReduceScatter
+from ..operators.transfer import AllGather, AllReduce, AllToAll, Collective, CollectiveLaw, Memcpy, ReduceScatter
 
 OPERATORS: dict[str, type[Operator]] = {
     **{
@@ -131,6 +131,7 @@ __all__ = [
     "BatchNormInference",
     "BiasBackward",
     "Bmm",
+    "Collective",
     "CollectiveLaw",
     "Concat",
     "EmbeddingBag",

@@ -137,3 +137,7 @@ class ReduceScatter(AllReduce):
     def flops(self) -> Number:
         """(n − 1)/n additions per element and device."""
         return self.elements * (self.ranks - 1) / self.ranks
+
+
+Collective = AllReduce
+"""What every collective is: sizes ``elements`` and ``ranks``, and the `factor` of its bytes that cross a link."""

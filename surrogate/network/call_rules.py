@@ -426,7 +426,8 @@ def moved(call: Call) -> Layers:
         size = call.shape("self")
         shapes = [(*call.shape("index"), prod(size) // max(size[call.number("dim", 0)], 1))]
     else:
-        shapes = [max((t.shape or () for t in call.tensors()), key=prod)] if call.op in AS_LARGE else [None]
+        largest = max((t.shape or () for t in call.tensors()), key=prod, default=None)
+        shapes = [largest if call.op in AS_LARGE else None]
     sizes = [shape for shape in shapes if shape is not None]
     if len(sizes) < len(shapes):
         raise UnsupportedError("shape unknown")

@@ -7,6 +7,7 @@ import pytest
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
+from surrogate.models import model_class
 from surrogate.models.interpolation import GemmInterpolation, interpolated, levels
 from surrogate.models.seer.other_operators import GradientRatio, SeerPolynomials, forward_times
 
@@ -66,6 +67,7 @@ def test_gemm_interpolation_by_hand() -> None:
     assert fitted.predict(products([1.0, 1.0], [192, 128])) == pytest.approx([expected, 10.0])
     elsewhere = rows("gemm", [1.0], batch=1, m=64, n=64, k=[100])
     assert np.isnan(fitted.predict(elsewhere)).all()
+    assert model_class("gemm-interpolation") is GemmInterpolation  # seer compare --models
 
 
 def test_each_knows_its_families(table) -> None:

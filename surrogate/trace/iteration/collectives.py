@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from surrogate.features.operators import AllReduce, CollectiveLaw
+from surrogate.features.operators import Collective, CollectiveLaw
 
 Laws = Mapping[str, CollectiveLaw]
 """Kind of collective (``all_reduce``, ``all_to_all``, …) → its law."""
@@ -15,13 +15,13 @@ RISING, SATURATED = 1.1, 0.95
 """Latency alone holds up to this multiple of the shortest time, the full bandwidth from this share of the highest."""
 
 
-def law_us(laws: Laws, problem: AllReduce) -> float | None:
+def law_us(laws: Laws, problem: Collective) -> float | None:
     """The law's time in µs; None where the kind has no law."""
     law = laws.get(problem.kind)
     return None if law is None else float(law.time_us(problem.dram_bytes, problem.factor))
 
 
-def fit_law(problems: Sequence[AllReduce], time_us: Sequence[float]) -> CollectiveLaw:
+def fit_law(problems: Sequence[Collective], time_us: Sequence[float]) -> CollectiveLaw:
     """The law of one kind from collectives of two sizes at least and their times in µs.
 
     Few sizes make overhead + bytes · factor / bandwidth, by least squares of relative errors; many make the three parts
@@ -47,7 +47,7 @@ def fit_law(problems: Sequence[AllReduce], time_us: Sequence[float]) -> Collecti
     return replace(straight, overhead_us=float(times.min()), max_gbs=float(rate.max()), a=a, c=c, **curve)
 
 
-def fit_laws(problems: Sequence[AllReduce], time_us: Sequence[float]) -> dict[str, CollectiveLaw]:
+def fit_laws(problems: Sequence[Collective], time_us: Sequence[float]) -> dict[str, CollectiveLaw]:
     """A law for every kind with two message sizes at least."""
     laws = {}
     for kind in dict.fromkeys(problem.kind for problem in problems):
@@ -57,7 +57,7 @@ def fit_laws(problems: Sequence[AllReduce], time_us: Sequence[float]) -> dict[st
     return laws
 
 
-def unseen_us(problems: Sequence[AllReduce], time_us: Sequence[float]) -> list[float | None]:
+def unseen_us(problems: Sequence[Collective], time_us: Sequence[float]) -> list[float | None]:
     """Each collective's time in µs by the law fitted on those of other sizes; None where they make no law."""
     answers = []
     for problem in problems:

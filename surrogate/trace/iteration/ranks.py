@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.features.errors import InputError
-from surrogate.features.operators import AllReduce
+from surrogate.features.operators import Collective
 from surrogate.network.call import UnsupportedError
 from surrogate.trace.calls import CallReader
 from surrogate.trace.events.tables import Floats, Trace
@@ -124,7 +124,7 @@ def _collectives(walks: Sequence[Walk]) -> list[list[int]]:
     return rows
 
 
-def _messages(trace: Trace, rows: Sequence[int]) -> list[AllReduce | None]:
+def _messages(trace: Trace, rows: Sequence[int]) -> list[Collective | None]:
     """The collectives in ``rows``; None where the trace does not hold the message."""
     reader, messages = CallReader(trace), []
     for row in rows:
@@ -132,7 +132,7 @@ def _messages(trace: Trace, rows: Sequence[int]) -> list[AllReduce | None]:
             problems = reader.problems(reader.owner(int(trace.activities.range[row])))
         except UnsupportedError:
             problems = ()
-        messages.append(next((problem for problem in problems if isinstance(problem, AllReduce)), None))
+        messages.append(next((problem for problem in problems if isinstance(problem, Collective)), None))
     return messages
 
 

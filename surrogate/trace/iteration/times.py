@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import Gpu
-from surrogate.features.operators import AllReduce, Memcpy, Operator, operator
+from surrogate.features.operators import Collective, Memcpy, Operator, operator
 from surrogate.network.call import UnsupportedError
 from surrogate.network.network import Work
 from surrogate.network.predict import Predictors
@@ -83,7 +83,7 @@ def predicted_times(
     answers = answers_of(by, {shortest, *(problem for problems, _ in groups for problem in problems)})
     least = answers[shortest]
     for problem in answers:
-        if isinstance(problem, AllReduce) and (by_law := law_us(laws or {}, problem)) is not None:
+        if isinstance(problem, Collective) and (by_law := law_us(laws or {}, problem)) is not None:
             answers[problem] = by_law, LAW
     time_us = trace.activities.time_us.copy()
     source = np.full(len(time_us), MEASURED, dtype=object)
