@@ -1,7 +1,7 @@
 """Winograd convolution F(m×m, r×r): fewer multiplications for more additions.
 
-Sources: Lavin & Gray 2016 §4 (tile α = m + r − 1, α² multiplications per tile and channel pair; the transforms' matrices
-and instruction counts); SEER §2 (blocks). A multiply-add counts 2 FLOPs everywhere.
+Sources: Lavin & Gray 2016 §4 (tile α = m + r − 1, α² multiplications per tile and channel pair; the transforms' counts
+of instructions); SEER §2 (blocks). A multiply-add counts 2 FLOPs everywhere.
 """
 
 from typing import Any

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -20,8 +21,8 @@ SLOTS = (60.0, 60.0, 60.0)
 
 def test_fused_by_hand() -> None:
     terms = winograd(Conv(**TINY), SLOTS)
-    # F(2×2, 3×3), α 4, 4 tiles: products 2·16·4; the filter's 28 instructions of Lavin & Gray, 14 of them multiply-adds;
-    # their 32 additions for a tile's input and 24 for its output.
+    # F(2×2, 3×3), α 4, 4 tiles: products 2·16·4; Lavin & Gray's 28 instructions for a filter, 14 of them multiply-adds,
+    # and their 32 additions for a tile's input and 24 for its output.
     assert terms.arithmetic_flops == 128 + (28 + 14) + 4 * 32 + 4 * 24
     assert terms.workspace_bytes == 16 * 4
     assert terms.dram_bytes == tensor_bytes(Conv(**TINY)) + 2 * 64
@@ -72,7 +73,7 @@ def _transformed(d: list[Any], pairs: Sequence[int], single: int, dot: Counted) 
     """An input vector's transform: at 0, at every pair, at the single point (0: none) and at infinity."""
     own = [dot(_factors(pairs), d[1::2])] if single else []
     if single:
-        d = [dot((1, -single), (high, low)) for low, high in zip(d, d[1:], strict=False)]
+        d = [dot((1, -single), (high, low)) for low, high in pairwise(d)]
     values = [dot(_factors(pairs), d[0::2])]
     for p in pairs:
         even, odd = (dot(_factors(pairs, but=p), d[start::2][: len(pairs)]) for start in (2, 1))
