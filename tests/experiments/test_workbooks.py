@@ -1,5 +1,6 @@
 """SEER's own workbooks through the import and the experiments, with times from known coefficients."""
 
+import json
 from itertools import product
 from pathlib import Path
 
@@ -35,19 +36,22 @@ def write(path: Path, sheets: dict[str, list[list[float]]]) -> Path:
 
 
 def variant(tile: str, place: int) -> dict[str, list[list[float]]]:
-    """Every second problem of a grid, compute-bound; twice as many blocks as the tile's rule says."""
+    """Every second problem of a grid; twice as many blocks as the tile's rule says."""
     side, sheets = int(tile.split("x")[0]), {"train": [], "test": []}
     grid = product((16, 64, 256), (20, 40, 80), (64, 96, 160, 256), (1, 3))
     for number, (c, w, k, r) in enumerate(grid):
         if (number + number // 2) % 2 == place:
             out = w - r + 1
             blocks = 2 * -(-128 * out * out // side) * -(-k // side)
-            instructions = 32 * r * r * c + 100
-            time_ms = -(-blocks // B_MAX[tile]) * (1e-6 * (1 + place) * B_MAX[tile] * instructions + 2e-3)
+            instructions, reads = 32 * r * r * c + 100, r * r * c / 2
+            waves, slots = -(-blocks // B_MAX[tile]), B_MAX[tile]
+            time_ms = waves * (1e-6 * (1 + place) * slots * instructions + 2e-3)
+            if w == 20:  # under-utilised: neither level reaches 8
+                time_ms = blocks * (2e-7 * reads + 1e-4) + waves * 1e-6 * slots * instructions + 0.5
             part = "test" if number % 10 >= 7 else "train"
             time_ms /= SLOWER if part == "test" else 1
-            problem = [128, c, w, k, out, r, 1, 0, 0, time_ms]
-            sheets[part].append([*problem, instructions * blocks, 40 * blocks, 8 * blocks, B_MAX[tile], blocks, 0, 9, 3])
+            counters = [instructions * blocks, reads * blocks, 8 * blocks, slots, blocks, 0, 3 if w == 20 else 9, 3]
+            sheets[part].append([128, c, w, k, out, r, 1, 0, 0, time_ms, *counters])
     return sheets
 
 
@@ -64,7 +68,7 @@ def titan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_sheets_of_the_workbooks_are_test_set_i(
     titan: Path, sources: Sources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SeerPaper.__init__, "__defaults__", (2, 0, False))  # two trials of each tree's leaf size
+    monkeypatch.setattr(SeerPaper.__init__, "__defaults__", (1, 0, False))  # one leaf size for each tree
     own = Sources(sources.folder, {"cudnn": titan})
     outcome = test_set_i.EXPERIMENT.run(own, Effort(quick=True, models=("roofline", "seer-paper")))
     table = outcome.table.set_index("algorithm")
@@ -76,3 +80,21 @@ def test_the_sheets_of_the_workbooks_are_test_set_i(
     # Without the measured launch the tile is guessed and its rule gives half the blocks.
     assert table[table["model"] == "seer-paper"].loc["all", "rmspe_pct"] > 30
     assert "seer-paper, known launch 25.0 %" in outcome.answer and "14.71 % (7.27 ms)" in outcome.answer
+
+
+def test_classes_of_a_network_are_the_trees(titan: Path, tmp_path: Path) -> None:
+    """By the roofline all three layers are compute-bound; the counters of width 20 say under-utilised."""
+    bundle, layers = tmp_path / "bundle", tmp_path / "layers.txt"
+    params = tmp_path / "params.json"
+    params.write_text('{"model": "seer-paper", "params": {"evaluations": 1}}')
+    layers.write_text("".join(f"n128c64h{w}k160r3s3p0\n" for w in (20, 40, 80)))
+    run = CliRunner()
+    words = ["train", str(titan), "--params", str(params), "-o", str(bundle)]
+    assert run.invoke(seer, words, catch_exceptions=False).exit_code == 0
+    found = {}
+    for own in ([], ["--bundle", str(bundle)]):
+        asked = run.invoke(seer, ["network", str(layers), "--gpu", "titan-xp", "--json", *own], catch_exceptions=False)
+        found[bool(own)] = json.loads(asked.stdout)
+    assert [layer["bound"] for layer in found[False]["layers"]] == ["compute-bound"] * 3
+    assert [layer["bound"] for layer in found[True]["layers"]] == ["under-utilised", "compute-bound", "compute-bound"]
+    assert found[True]["classes"]["under-utilised"]["layers"] == pytest.approx(1 / 3)

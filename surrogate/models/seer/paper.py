@@ -78,13 +78,16 @@ class SeerPaper(TimeModel):
                 time_us[mine] = self.fft_[key].predict_us(sizes)
         return time_us
 
-    def bound(self, rows: Rows) -> np.ndarray:
-        """(rows,) classes by the paper's trees, 0 … 2 as in `physics.kernel_class`; −1 where no tree was fitted."""
-        bound = np.full(len(rows), -1)
-        for key, _, mine in _parts(rows.frame):
+    def bound(self, frame: pd.DataFrame) -> np.ndarray:
+        """(rows,) classes by the paper's trees, 0 … 2 as in `physics.kernel_class`; −1 where no tree was fitted.
+
+        ``frame``: problems with settings, ``gpu``, ``library``, ``library_version`` and ``algorithm``.
+        """
+        bound = np.full(len(frame), -1)
+        for key, _, mine in _parts(frame):
             fit = self.counted_.get(key) or self.fft_.get(key)
             if fit:
-                bound[mine] = fit.bound(sizes_of(rows.frame.iloc[mine]))
+                bound[mine] = fit.bound(sizes_of(frame.iloc[mine]))
         return bound
 
     def to_files(self) -> dict[str, bytes]:
