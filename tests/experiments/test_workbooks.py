@@ -1,6 +1,7 @@
 """SEER's own workbooks through the import and the experiments, with times from known coefficients."""
 
 import json
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from click.testing import CliRunner
 
 from experiments import test_set_i
 from experiments.experiment import Effort
+from experiments.operators import errors, held_out
 from experiments.sources import Sources
 from surrogate.cli import seer
 from surrogate.models.seer import SeerPaper
+from surrogate.models.seer.other_operators import GradientRatio, SeerPolynomials
 
 HEADER = [
     "batch_size", "in_chan", "in_wid", "out_chan", "out_wid", "ker_wid", "stride", "padding", "algo", "time",
@@ -24,15 +27,22 @@ SLOWER = 1.25
 """By how much the forms overestimate the times in the sheets ``test``."""
 
 
-def write(path: Path, sheets: dict[str, list[list[float]]]) -> Path:
+def write(path: Path, sheets: dict[str, list[list[float]]], header: Sequence[str] = HEADER) -> Path:
     book = xlwt.Workbook()
     for name, rows in sheets.items():
         sheet = book.add_sheet(name)
-        for i, row in enumerate([HEADER[: len(rows[0])], *rows]):
+        for i, row in enumerate([header[: len(rows[0])], *rows]):
             for j, value in enumerate(row):
                 sheet.write(i, j, value)
     book.save(str(path))
     return path
+
+
+def run_seer(*words: object) -> str:
+    """What the command prints; it must succeed."""
+    result = CliRunner().invoke(seer, [*map(str, words)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
 def variant(tile: str, place: int) -> dict[str, list[list[float]]]:
@@ -60,8 +70,7 @@ def titan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("profiled")
     paths = [write(folder / f"algo0_{tile}.xls", variant(tile, i)) for i, tile in enumerate(B_MAX)]
     table = folder / "titan.parquet"
-    words = ["import", "seer-xls", *map(str, paths), "--gpu", "titan-xp", "-o", str(table)]
-    assert CliRunner().invoke(seer, words, catch_exceptions=False).exit_code == 0
+    run_seer("import", "seer-xls", *paths, "--gpu", "titan-xp", "-o", table)
     return table
 
 
@@ -88,13 +97,33 @@ def test_classes_of_a_network_are_the_trees(titan: Path, tmp_path: Path) -> None
     params = tmp_path / "params.json"
     params.write_text('{"model": "seer-paper", "params": {"evaluations": 1}}')
     layers.write_text("".join(f"n128c64h{w}k160r3s3p0\n" for w in (20, 40, 80)))
-    run = CliRunner()
-    words = ["train", str(titan), "--params", str(params), "-o", str(bundle)]
-    assert run.invoke(seer, words, catch_exceptions=False).exit_code == 0
+    run_seer("train", titan, "--params", params, "-o", bundle)
     found = {}
-    for own in ([], ["--bundle", str(bundle)]):
-        asked = run.invoke(seer, ["network", str(layers), "--gpu", "titan-xp", "--json", *own], catch_exceptions=False)
-        found[bool(own)] = json.loads(asked.stdout)
+    for own in ((), ("--bundle", bundle)):
+        found[bool(own)] = json.loads(run_seer("network", layers, "--gpu", "titan-xp", "--json", *own))
     assert [layer["bound"] for layer in found[False]["layers"]] == ["compute-bound"] * 3
     assert [layer["bound"] for layer in found[True]["layers"]] == ["under-utilised", "compute-bound", "compute-bound"]
     assert found[True]["classes"]["under-utilised"]["layers"] == pytest.approx(1 / 3)
+
+
+def test_other_operators_are_judged_by_the_papers_fits(sources: Sources, tmp_path: Path, effort: Effort) -> None:
+    """1×1 convolutions, and 3×3 ones whose gradients take 1.5 or 2 and 3 times as long: all are recovered."""
+    narrow, gradients = [], []
+    for n, c, k, w in product((32, 64, 128), (16, 64, 128), (32, 96), (14, 28)):
+        for rows, r in ((narrow, 1), (gradients, 3)):
+            out = w - r + 1
+            time_ms = 1e-6 * n * c * w * w + 2e-6 * n * k * out * out + 1e-9 * n * k * out * out * c * r * r + 0.5
+            ratio = 1.5 if c < 64 else 2.0
+            passes = [time_ms, ratio * time_ms, 3 * time_ms, (ratio + 3) * time_ms, ratio, 3]
+            rows.append([0, n, c, w, k, out, r, 1, 0, *passes[: len(passes) if r > 1 else 1]])
+    header = ["op", *HEADER[:8], "forward", "input", "filter", "both", "input ratio", "filter ratio"]
+    books = {"conv_1x1": narrow, "conv_grad": gradients}
+    paths = [write(tmp_path / f"Other-ops-{name}.xls", {"new": rows}, header) for name, rows in books.items()]
+    table = tmp_path / "ops.parquet"
+    run_seer("import", "seer-xls", *paths, "--gpu", "titan-xp", "-o", table)
+    models = {model.name: model for model in (SeerPolynomials(), GradientRatio())} | effort.named("boosted-terms")
+    parts = list(held_out(Sources(sources.folder, {"other_ops": table}), ["other_ops"], "shape", models, effort))
+    found = errors(parts, ["operator"]).set_index(["operator", "model"])["median_error_pct"]
+    assert found["conv fwd", "seer-polynomials"] < 1e-6
+    for operator in ("conv bwd_data", "conv bwd_filter"):
+        assert found[operator, "gradient-ratio"] < 1e-6
