@@ -61,8 +61,8 @@ def seer_rounds(rows: Rows) -> list[Round]:
     Rows of its workbooks bring their split along: the sheet of their variant's workbook that they stood in.
     """
     if "seer_part" in rows.frame:
-        train, test = ((rows.ok & (rows.frame["seer_part"] == part)).to_numpy() for part in ("train", "test"))
-        return [(np.flatnonzero(train), np.flatnonzero(test))]
+        part = rows.frame["seer_part"].to_numpy()
+        return [(np.flatnonzero(rows.ok & (part == "train")), np.flatnonzero(rows.ok & (part == "test")))]
     train, test = [], []
     for index in rows.frame.groupby(["gpu", "library_version"], sort=True).indices.values():
         inside, outside = seer_split(rows.frame.iloc[index])
@@ -78,10 +78,10 @@ def per_algorithm(found: Predictions) -> pd.DataFrame:
     names = frame["algorithm"].to_numpy()
     parts = [time_verdicts(found).assign(algorithm="all")]
     parts += [time_verdicts(found, names == name).assign(algorithm=name) for name in sorted(set(names))]
-    variants = (frame["algorithm"] + " " + frame["variant"].fillna("")).str.strip() if "variant" in frame else ()
-    parts += [
-        time_verdicts(found, variants == name).assign(algorithm=name) for name in sorted(set(variants) - set(names))
-    ]
+    if "variant" in frame:
+        variants = (frame["algorithm"] + " " + frame["variant"].fillna("")).str.strip().to_numpy()
+        known = sorted(set(variants) - set(names))
+        parts += [time_verdicts(found, variants == name).assign(algorithm=name) for name in known]
     parts.append(pd.DataFrame(refused(found.reasons)).assign(algorithm="all"))
     return pd.concat([part for part in parts if len(part)], ignore_index=True)
 

@@ -87,7 +87,8 @@ def test_the_sheets_of_the_workbooks_are_test_set_i(
     assert known["n"].tolist()[:2] == [21, 21] and known["n"].tolist()[2:] == [10, 11]
     assert known["rmspe_pct"].tolist() == pytest.approx([100 * (SLOWER - 1)] * 4)
     # Without the measured launch the tile is guessed and its rule gives half the blocks.
-    assert table[table["model"] == "seer-paper"].loc["all", "rmspe_pct"] > 30
+    guessed = table.loc[table["model"] == "seer-paper", "rmspe_pct"]
+    assert guessed.iloc[0] > 30
     assert "seer-paper, known launch 25.0 %" in outcome.answer and "14.71 % (7.27 ms)" in outcome.answer
 
 

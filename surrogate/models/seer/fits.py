@@ -295,9 +295,8 @@ class FftFit:
             int(one): FormFit.of(_terms(algorithm, sizes.take(bucket == one)), scaled[bucket == one])
             for one in np.unique(bucket)
         }
-        counted = np.flatnonzero(np.isfinite(bound)) if algorithm == "FFT_TILING" else ()
-        tree = None
-        if len(counted):
+        counted, tree = np.flatnonzero(np.isfinite(bound)), None
+        if len(counted) and algorithm == "FFT_TILING":
             x = _fft_class_inputs(sizes.take(counted))
             tree = tuned_tree(x, bound[counted], classify=True, seed=seed, evaluations=evaluations)
         return cls(algorithm, fits, batch, tree)

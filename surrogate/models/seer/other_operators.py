@@ -17,7 +17,6 @@ import pandas as pd
 from surrogate.dataset.problems import by_setting, joined, problems_of
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.elementwise import Number, round_up
-from surrogate.features.errors import InputError
 from surrogate.features.families import CONV
 from surrogate.features.operators import Gemm, MaxPool, MaxPoolBackward
 from surrogate.features.problem import ConvColumns
@@ -92,16 +91,9 @@ class SeerPolynomials(TimeModel):
 Key = tuple[str | int, ...]
 
 
-def _by_setting(rows: Rows) -> list[tuple[tuple[str, ...], np.ndarray]]:
-    """((GPU, library, setting …), positions) of the rows. Raises `InputError` for a family that the paper lacks."""
-    if "operator" not in rows.family.setting_names and rows.family is not CONV:
-        raise InputError(f"these fits are for other operators than {rows.family.name}; use seer-time-only")
-    return by_setting(rows.frame, rows.family)
-
-
 def _forms(rows: Rows) -> Iterator[tuple[Key, np.ndarray, np.ndarray]]:
     """(key, terms, positions) of every fit that the rows fall into."""
-    for key, positions in _by_setting(rows):
+    for key, positions in by_setting(rows.frame, rows.family):
         matrix, which = terms(problems_of(rows.frame.iloc[positions], rows.family, key[2:]))
         for form in np.unique(which):
             yield (*key, int(form)), matrix[which == form], positions[which == form]
@@ -123,7 +115,7 @@ class GradientRatio(TimeModel):
         ratio = time_us / forward_times(rows, time_us)
         paired = np.flatnonzero(_is_gradient(rows) & np.isfinite(ratio))
         pairs, self.trees_ = rows.take(paired), {}
-        for key, positions in _by_setting(pairs):
+        for key, positions in by_setting(pairs.frame, pairs.family):
             if len(positions) > 1:
                 x, y = pairs.take(positions).columns(_ratio_columns(rows)), ratio[paired[positions]]
                 self.trees_[key] = tuned_tree(x, y, classify=False, seed=self.random_state, evaluations=EVALUATIONS)
@@ -135,7 +127,7 @@ class GradientRatio(TimeModel):
             return out
         part = rows.take(gradients)
         forward_us = self.forward_.predict(rows_of(_forward(part), rows.family))
-        for key, positions in _by_setting(part):
+        for key, positions in by_setting(part.frame, part.family):
             if key in self.trees_:
                 ratio = self.trees_[key].predict(part.take(positions).columns(_ratio_columns(rows)))
                 out[gradients[positions]] = ratio * forward_us[positions]

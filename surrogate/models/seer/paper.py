@@ -50,8 +50,8 @@ class SeerPaper(TimeModel):
         for key, algorithm, mine in _parts(frame):
             part = frame.iloc[mine]
             if algorithm in FFT_ALGORITHMS:
-                times_and_classes = (part[name].to_numpy(dtype=np.float64) for name in ("time_us", "kernel_class"))
-                self.fft_[key] = FftFit.fit(algorithm, sizes_of(part), *times_and_classes, *settings)
+                time, bound = (part[name].to_numpy(dtype=np.float64) for name in ("time_us", "kernel_class"))
+                self.fft_[key] = FftFit.fit(algorithm, sizes_of(part), time, bound, *settings)
                 continue
             counted = part[_counted(part)]
             if len(counted):
