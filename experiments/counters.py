@@ -69,11 +69,10 @@ TILE_STEP, IMAGE_STEP = 4, 16
 """Tiles of a side, and images, that these kernels take at once."""
 PADDED = "terms with the tile's padding"
 AS_RUN = (
-    "filters have no tiles",
     f"tiles of a side up to a multiple of {TILE_STEP}, images of {IMAGE_STEP}; what is counted hardly falls below",
     "the same padding; 18 multiplications a tile and 4 operations an output, which scale and write it, are no terms",
 )
-"""What the kernels run on top of the terms."""
+"""What the kernels of inputs and outputs run on top of the terms."""
 INPUTS = {
     "kernel_name": "measured in fp16; the fp32 layers name no kernel",
     "blocks": "modelled by the tile's rule; the tile of {told} kernels follows from the count",
@@ -228,12 +227,14 @@ def profile_flops(profile: pd.DataFrame) -> Iterator[Record]:
         p, flop_count = _sizes(part), part["flop_count_sp"]
         side, images, vector = ceil_div(out_h(p), 4), round_up(p.n, IMAGE_STEP), vector_flops(4, 6, 3)
         tiles, filled = side * side, round_up(side, TILE_STEP) ** 2
-        # An input's first pass runs on the padded tiles, its second on the image's own; outputs are scaled and written.
-        run = images * (tiles, (tiles + filled) / 2, filled)[place]
-        rest = p.k * (18 * tiles * images + 4 * p.n * out_h(p) ** 2) if place == 2 else 0
-        own, padded = (transforms(sized(p), count, 4, 6, vector)[place] for count in (p.n * tiles, run))
-        for terms, named in ((own, {}), (padded + rest, {"compared": PADDED, "note": AS_RUN[place]})):
-            yield _ratio(FP16, name, terms, flop_count, _shapes(part), **named)
+        own = transforms(sized(p), p.n * tiles, 4, 6, vector)[place]
+        yield _ratio(FP16, name, own, flop_count, _shapes(part))
+        if place:  # filters have no tiles
+            # An input's first pass runs on the padded tiles, its second on the image's own; outputs are scaled, too.
+            run = images * (filled if place == 2 else (tiles + filled) / 2)
+            rest = p.k * (18 * tiles * images + 4 * p.n * out_h(p) ** 2) if place == 2 else 0
+            padded = transforms(sized(p), run, 4, 6, vector)[place] + rest
+            yield _ratio(FP16, name, padded, flop_count, _shapes(part), compared=PADDED, note=AS_RUN[place - 1])
     layout = int(counted["kernel_name"].str.contains("nchwToNhwc|nhwcToNchw").sum())
     note = "they multiply each element once; the terms count no FLOPs"
     yield _row("FLOPs", FP16, "layout transforms", "terms", note, n=layout)
@@ -254,6 +255,7 @@ def instruction_errors(found: pd.DataFrame, effort: Effort) -> Iterator[Record]:
         analytic = np.prod(physics.tile_sizes(str(tile))) * depth
         for compared, predicted in ((FORMULA, fitted), ("terms", analytic)):
             record = error_record(predicted, measured, np.arange(len(part)))
+            del record["rmse_ms"]
             yield _row("instructions per block", FP32, f"implicit GEMM {tile}", compared, **record)
     yield _row("instructions per block", FP32, "Winograd", FORMULA, "no fp32 kernel was counted")
 
