@@ -13,6 +13,7 @@ from experiments.held_out import Predictions, cross_validate
 from experiments.sources import Sources
 from experiments.verdicts import HEURISTIC, NAMED, named_models, percent, problem_picks, ratio, time_verdicts
 from surrogate.dataset.splits import network_names
+from surrogate.models import MODELS
 
 QUICK_FOLDS = 4
 EVERY = "all networks"
@@ -65,7 +66,8 @@ def _with_minimum(found: Predictions, picks: pd.DataFrame) -> pd.DataFrame:
     """``picks`` with ``predicted_us``, the problem's least time by the model; NaN where it has none."""
     problem, parts = found.rows.problem, []
     for model, part in picks.groupby("model", sort=False):
-        predicted = found.time_us.get(str(model), np.full(len(problem), np.nan))
+        times = model in found.time_us and (model not in MODELS or MODELS[str(model)].predicts_time)
+        predicted = found.time_us[str(model)] if times else np.full(len(problem), np.nan)
         least = pd.Series(np.where(found.allowed, predicted, np.nan)).groupby(problem).min()
         codes = problem[part["row"].to_numpy(dtype=int)]
         parts.append(part.assign(predicted_us=least.reindex(codes).to_numpy()))
