@@ -29,9 +29,10 @@ from surrogate.features.gpu import gpu
 from surrogate.features.machine import b_max
 from surrogate.features.operators import OPERATORS
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
-from surrogate.features.shape import flops, gemm_k, gemm_m, gemm_n
+from surrogate.features.shape import flops, gemm_k, gemm_m, gemm_n, out_h
 from surrogate.features.terms import MECHANISM_TERMS, TILES
-from surrogate.features.terms.winograd import transforms
+from surrogate.features.terms.kernel import sized
+from surrogate.features.terms.winograd import transforms, vector_flops
 from surrogate.formats import FORMATS
 from surrogate.models.seer import physics
 from surrogate.models.seer.analytical import analytical
@@ -65,6 +66,14 @@ UNMATCHED = {
 """Kernels of fp32 convolutions whose FLOPs stay unjudged → why."""
 TRANSFORMS = ("winogradForwardFilter4x4", "winogradForwardData4x4", "winogradForwardOutput4x4")
 """Kernels of non-fused Winograd, as `transforms` orders them."""
+TILE_STEP, IMAGE_STEP = 4, 16
+"""Tiles of a side, and images, that these kernels take at once."""
+PADDED = "terms with the tile's padding"
+AS_RUN = (
+    f"tiles of a side up to a multiple of {TILE_STEP}, images of {IMAGE_STEP}; what is counted hardly falls below",
+    "the same padding; 18 multiplications a tile and 4 operations an output, which scale and write it, are no terms",
+)
+"""What the kernels of inputs and outputs run on top of the terms."""
 INPUTS = {
     "kernel_name": "measured in fp16; the fp32 layers name no kernel",
     "blocks": "modelled by the tile's rule; the tile of {told} kernels follows from the count",
@@ -177,7 +186,7 @@ def convolution_flops(layers: pd.DataFrame, found: pd.DataFrame, lost: str) -> I
     for tile, part in found[found["tile"] != ""].groupby("tile"):
         padded = 2 * part["blocks"] * np.prod(physics.tile_sizes(str(tile))) * part["depth"]
         note = f"the tile follows from the count; the sums are padded to {DEPTH_STEP} on top"
-        named = {"note": note, "compared": "terms with the tile's padding"}
+        named = {"note": note, "compared": PADDED}
         yield _ratio(FP32, f"implicit GEMM {tile}", padded, part["flop_count_sp"], _shapes(part), **named)
     outputs = conv[conv["main"]].set_index(LAYER)["flops_sp_mul"]
     bias = conv[~conv["main"]].set_index(LAYER)["flop_count_sp"]
@@ -216,10 +225,17 @@ def profile_flops(profile: pd.DataFrame) -> Iterator[Record]:
     counted = profile[profile["flop_count_sp"].notna()]
     for place, name in enumerate(TRANSFORMS):
         part = counted[counted["kernel_name"].str.contains(name)]
-        terms, measured = transforms(_sizes(part), 4, 6)[place], part["flop_count_sp"]
-        full = (terms / measured)[part["n"] >= 16]
-        note = f"{full.min():.2f} to {full.max():.2f} from batch 16 on; what is counted hardly falls with smaller ones"
-        yield _ratio(FP16, name, terms, measured, _shapes(part), note=note if place else "")
+        p, flop_count = _sizes(part), part["flop_count_sp"]
+        side, images, vector = ceil_div(out_h(p), 4), round_up(p.n, IMAGE_STEP), vector_flops(4, 6, 3)
+        tiles, filled = side * side, round_up(side, TILE_STEP) ** 2
+        own = transforms(sized(p), p.n * tiles, 4, 6, vector)[place]
+        yield _ratio(FP16, name, own, flop_count, _shapes(part))
+        if place:  # filters have no tiles
+            # An input's first pass runs on the padded tiles, its second on the image's own; outputs are scaled, too.
+            run = images * (filled if place == 2 else (tiles + filled) / 2)
+            rest = p.k * (18 * tiles * images + 4 * p.n * out_h(p) ** 2) if place == 2 else 0
+            padded = transforms(sized(p), run, 4, 6, vector)[place] + rest
+            yield _ratio(FP16, name, padded, flop_count, _shapes(part), compared=PADDED, note=AS_RUN[place - 1])
     layout = int(counted["kernel_name"].str.contains("nchwToNhwc|nhwcToNchw").sum())
     note = "they multiply each element once; the terms count no FLOPs"
     yield _row("FLOPs", FP16, "layout transforms", "terms", note, n=layout)
@@ -240,6 +256,7 @@ def instruction_errors(found: pd.DataFrame, effort: Effort) -> Iterator[Record]:
         analytic = np.prod(physics.tile_sizes(str(tile))) * depth
         for compared, predicted in ((FORMULA, fitted), ("terms", analytic)):
             record = error_record(predicted, measured, np.arange(len(part)))
+            del record["rmse_ms"]
             yield _row("instructions per block", FP32, f"implicit GEMM {tile}", compared, **record)
     yield _row("instructions per block", FP32, "Winograd", FORMULA, "no fp32 kernel was counted")
 

@@ -30,8 +30,12 @@ Reader = Callable[[pd.DataFrame, Counter[str]], Parts]
 
 
 def read_operator_tables(paths: Sequence[str | Path]) -> pd.DataFrame:
-    """The files as rows of one dataset. Raises `InputError` for a file of other columns."""
-    measured = [_measured(read_table(path)[0], Path(path).name)[0] for path in paths]
+    """The files as rows of one dataset; one that `seer import` wrote is such rows already.
+
+    Raises `InputError` for a file of other columns.
+    """
+    tables = {Path(path).name: read_table(path)[0] for path in paths}
+    measured = [table if "family" in table else _measured(table, name)[0] for name, table in tables.items()]
     return family_rows(pd.concat(measured, ignore_index=True))
 
 

@@ -1,6 +1,8 @@
 """How well are pooling, norms, softmax, pointwise operators and matrix products foretold on shapes never seen?
 
-Operators other than convolutions on shapes never seen, beside published baselines.
+Operators other than convolutions on shapes never seen, beside published baselines. The paper's own workbooks take part
+after ``seer import seer-xls Other-ops-*.xls --gpu titan-xp -o ops.parquet`` by
+``python -m experiments.operators --use other_ops=ops.parquet``, its convolutions and their gradients among them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -81,6 +83,8 @@ def _long(part: Predictions) -> pd.DataFrame:
     shape = np.char.add(f"{rows.family.name} ", rows.shape.astype(str))
     times = {name: values[counted] for name, values in part.time_us.items()}
     named = rows.frame[[*GROUPS, "gpu"]].reset_index(drop=True)
+    if "direction" in rows.family.settings:
+        named["operator"] += " " + rows.frame["direction"].reset_index(drop=True)
     return named.assign(time_us=rows.time_us, shape=shape, **times)
 
 

@@ -19,8 +19,8 @@ from surrogate.evaluation.scorecard import (
 )
 from surrogate.models import DEFAULT_MODEL, MODELS
 
-NAMED = (DEFAULT_MODEL, "seer-time-only")
-"""The models that answers name wherever they were judged: the default, and SEER's physics."""
+NAMED = (DEFAULT_MODEL, "seer-time-only", "seer-paper")
+"""The models that answers name wherever they were judged: the default, SEER's physics, and SEER where counters are."""
 HEURISTIC = heuristic_name(["cudnn"])
 """The chooser that stands for cuDNN's own heuristic."""
 DRAWS = 300
@@ -54,7 +54,7 @@ def counted_rows(predictions: Predictions, part: np.ndarray | None = None) -> np
 
 
 def error_record(predicted_us: np.ndarray, measured_us: np.ndarray, shape: np.ndarray) -> dict[str, Any]:
-    """n, shapes, median with its 95 % interval by bootstrap over ``shape`` (codes), p90 and RMSPE, all in percent."""
+    """n, shapes; median with its 95 % interval by bootstrap over ``shape`` (codes), p90 and RMSPE in percent; RMSE."""
     errors = time_errors(predicted_us, measured_us)
     low, high = median_interval(np.abs(predicted_us / measured_us - 1), shape)
     return {
@@ -65,6 +65,7 @@ def error_record(predicted_us: np.ndarray, measured_us: np.ndarray, shape: np.nd
         "error_high_pct": 100 * high,
         "p90_error_pct": 100 * errors.p90_ape,
         "rmspe_pct": 100 * errors.rmspe,
+        "rmse_ms": float(np.sqrt(np.mean((predicted_us - measured_us) ** 2))) / 1000 if errors.n else float("nan"),
     }
 
 

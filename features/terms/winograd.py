@@ -1,7 +1,7 @@
 """Winograd convolution F(m×m, r×r): fewer multiplications for more additions.
 
-Sources: Lavin & Gray 2016 §4 (tile α = m + r − 1, α² multiplications per tile and channel pair); SEER §2 (blocks).
-Transform cost is counted as two small dense products per tile; sparse constants make real kernels cheaper by about two.
+Sources: Lavin & Gray 2016 §4 (tile α = m + r − 1, α² multiplications per tile and channel pair; the transforms' counts
+of instructions); SEER §2 (blocks). A multiply-add counts 2 FLOPs everywhere.
 """
 
 from typing import Any
@@ -10,40 +10,52 @@ from ..elementwise import Number, ceil_div, maximum, where
 from ..problem import Problem
 from ..terms.kernel import TILES, WINOGRAD_BLOCKS, KernelTerms, Sized, gemm_launches, launch, sized
 
+FUSED_FLOPS = (6, 4, 4)
+"""`vector_flops` of F(2, 3): additions alone for input and output (Lavin & Gray: 32 for 8 vectors, 24 for 6); for
+filters an addition, a multiplication by ½ and two multiply-adds (28 instructions for 7 vectors)."""
 
-def _tile_counts(z: Sized, out_tile: Number) -> Number:
-    """Output tiles of one image."""
-    return ceil_div(z.result_h, out_tile) * ceil_div(z.result_w, out_tile)
 
+def vector_flops(out_tile: Number, alpha: Number, taps: Number) -> tuple[Number, Number, Number]:
+    """FLOPs of one 1-D transform of a filter's, an input tile's and a product tile's vector, for F(m, r).
 
-def arithmetic(p: Problem, out_tile: Number, alpha: Number) -> Number:
-    """Operations of F(m×m, r×r): α²-point products over channels (2 each) and the three transforms (additions).
-
-    ``out_tile`` m and ``alpha`` = m + r − 1 in elements. A transform of an a×a tile to b×b costs a·b·(a + b).
+    ``out_tile`` m, ``alpha`` = m + r − 1, ``taps`` r. The points are 0, ∞, pairs ±1, ±2 … and, where α is odd, a single
+    one. The rows of a pair share their even and their odd part; the output's transform holds the fractions of all.
+    F(4, 3) comes to 9, 20 and 19, exactly what cuDNN's kernels execute (`experiments/counters.py`). Nobody has counted
+    F(9, 5), and the points that cuDNN takes for it are not public: points of whole numbers stand for them.
     """
-    z = sized(p)
-    return _arithmetic(z, z.n * _tile_counts(z, out_tile) * z.groups, out_tile, alpha)
-
-
-def transforms(p: Problem, out_tile: Number, alpha: Number) -> tuple[Number, Number, Number]:
-    """What `arithmetic` counts for the transforms of the filters, of the input and of the output."""
-    z = sized(p)
-    return _transforms(z, z.n * _tile_counts(z, out_tile) * z.groups, out_tile, alpha)
-
-
-def _arithmetic(z: Sized, tiles: Number, out_tile: Number, alpha: Number) -> Number:
-    """`arithmetic` where the tiles of all images and groups are known."""
-    products = 2 * (alpha * alpha) * tiles * z.channels_in * z.channels_out
-    filters, inputs, outputs = _transforms(z, tiles, out_tile, alpha)
-    return products + filters + inputs + outputs
-
-
-def _transforms(z: Sized, tiles: Number, out_tile: Number, alpha: Number) -> tuple[Number, Number, Number]:
-    reads, produces, r = z.channels_in, z.channels_out, z.r
-    filters = z.groups * reads * produces * r * alpha * (r + alpha)
-    inputs = tiles * reads * 2 * (alpha * alpha) * alpha
-    outputs = tiles * produces * alpha * out_tile * (alpha + out_tile)
+    pairs, single = (alpha - 2) // 2, alpha % 2
+    # A pair's even and odd part are polynomials in p², then comes one sum and one difference; ±1 takes additions alone.
+    # A single point takes a polynomial of its own, and breaks the others' symmetry: each of them takes a scale.
+    filters = (2 * pairs - 1) * taps + single * 2 * (taps + pairs)
+    # Rows of 0 and ∞ take a multiply-add for each pair; a pair's rows take the product over the other pairs, twice. A
+    # single point u takes the differences d(i + 1) − u·d(i) before all that, and a row of its own.
+    inputs = 4 * pairs * (pairs + 1) - 2 - 2 * (pairs < 3) + single * 2 * (alpha - 1 + pairs)
+    # Sums and differences of the pairs, then in each output a product for each; 0 and ∞ reach one output each.
+    outputs = 2 * pairs + out_tile * (2 * pairs - 1) + 3 + single * 2 * out_tile
     return filters, inputs, outputs
+
+
+def transforms(
+    z: Sized, tiles: Number, out_tile: Number, alpha: Number, vector: tuple[Number, Number, Number]
+) -> tuple[Number, Number, Number]:
+    """FLOPs of the filters', the input's and the output's transform over ``tiles`` of all images and groups.
+
+    ``vector``: of one vector, as `vector_flops` gives them. A transform of an a×a tile to b×b takes a + b vectors.
+    """
+    filters, inputs, outputs = vector
+    return (
+        z.groups * z.channels_in * z.channels_out * (z.r + alpha) * filters,
+        tiles * z.channels_in * (2 * alpha) * inputs,
+        tiles * z.channels_out * (alpha + out_tile) * outputs,
+    )
+
+
+def _arithmetic(
+    z: Sized, tiles: Number, out_tile: Number, alpha: Number, vector: tuple[Number, Number, Number]
+) -> Number:
+    """α²-point products over channels and the three transforms, in FLOPs."""
+    filters, inputs, outputs = transforms(z, tiles, out_tile, alpha, vector)
+    return 2 * (alpha * alpha) * tiles * z.channels_in * z.channels_out + filters + inputs + outputs
 
 
 def filter_pieces(p: Problem) -> Number:
@@ -68,7 +80,7 @@ def winograd(p: Problem, b_max: Any) -> KernelTerms:
     workspace = 16 * reads * produces * groups * z.itemsize
     operands = middle.blocks * reads * 16 * (32 + 32) * z.itemsize
     return KernelTerms(
-        _arithmetic(z, n * (tile_rows * tile_columns) * groups, 2, 2 + 3 - 1) * filter_pieces(z),
+        _arithmetic(z, n * (tile_rows * tile_columns) * groups, 2, 2 + 3 - 1, FUSED_FLOPS) * filter_pieces(z),
         z.tensor_bytes + 2 * workspace,
         operands,
         workspace,
@@ -84,14 +96,14 @@ def winograd_nonfused(p: Problem, b_max: Any) -> KernelTerms:
     out_tile = where(longest > 3, 9, 4)
     alpha = out_tile + longest - 1
     products = alpha * alpha * groups
-    tiles = z.n * _tile_counts(z, out_tile)
+    tiles = z.n * ceil_div(z.result_h, out_tile) * ceil_div(z.result_w, out_tile)
     launches = gemm_launches(tiles, produces, TILES["winograd_nonfused"], products, b_max)
     elements = tiles * (reads + produces) + reads * produces
     workspace = products * elements * z.itemsize
     tile_m, tile_n = TILES["winograd_nonfused"][1]
     operands = launches[1].blocks * (tile_m + tile_n) * reads * z.itemsize
     return KernelTerms(
-        _arithmetic(z, tiles * groups, out_tile, alpha),
+        _arithmetic(z, tiles * groups, out_tile, alpha, vector_flops(out_tile, alpha, longest)),
         z.tensor_bytes + 2 * workspace,
         operands,
         workspace,

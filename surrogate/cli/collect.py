@@ -35,7 +35,7 @@ DEFAULT_SAMPLE = 1000
 @click.option(
     "--grid",
     metavar="NAME",
-    help="A grid of the paper: seer (all), seer-gemm, seer-fft, seer-fft-tiling,"
+    help="A grid of the paper: seer (all), seer-gemm, seer-fft, seer-fft-tiling, seer-fft-tiling-classes,"
     " seer-winograd, seer-winograd-nonfused, seer-pick.",
 )
 @click.option("--networks", is_flag=True, help="Distinct layers of well-known networks, batch 1 … 256.")

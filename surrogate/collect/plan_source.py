@@ -27,13 +27,15 @@ GRIDS: Mapping[str, tuple[Figures, Figures, Figures, Figures, int]] = {
     "seer-gemm": (GEMM_CHANNELS, (10, 40, 80, 160, 224, 320), (1, 3, 5, 7, 9), (1, 2, 3, 4), 0),
     "seer-fft": (FFT_CHANNELS, (16, 32, 48, 64, 96, 128, 224, 256), FFT_FILTERS, (1,), 0),
     "seer-fft-tiling": (FFT_CHANNELS, (32, 64, 128, 224, 256, 320), FFT_FILTERS, (1,), 0),
+    "seer-fft-tiling-classes": (FFT_CHANNELS, (32,), FFT_FILTERS, (1,), 0),
     "seer-winograd": (WINOGRAD_CHANNELS, WINOGRAD_SIZES, (3,), (1,), 1),
     "seer-winograd-nonfused": (NONFUSED_CHANNELS, NONFUSED_SIZES, (3, 5), (1,), 1),
     "seer-pick": (PICK_CHANNELS, (20, 40, 80, 100, 200, 300, 400, 500), FFT_FILTERS, (1, 2, 3), 0),
 }
 """Name → channels (of input and output alike), sizes, filters, strides and the padding.
 
-Problems before any cap: 4,320, 3,072, 2,304, 1,872, 2,200 and 9,216.
+Problems before any cap: 4,320, 3,072, 2,304, 384, 1,872, 2,200 and 9,216. ``seer-fft-tiling-classes`` is the part of
+FFT_TILING's grid on which the original trains its class tree (its workbook ``algo5-ctree``), measured with counters.
 """
 ALL = "seer"
 """All of them together; a problem that several grids hold counts once."""

@@ -275,9 +275,16 @@ def _judged(
     return Comparison(
         results,
         pd.concat([prediction_table(part) for part in parts], ignore_index=True),
-        pd.concat(choices, ignore_index=True) if choices else pd.DataFrame({"model": [], "seed": []}),
+        pd.concat(choices, ignore_index=True) if choices else pd.DataFrame(NO_CHOICES),
         pd.concat([fold_table(part, by) for part in parts], ignore_index=True),
     )
+
+
+NO_CHOICES = {
+    **{name: pd.Series(dtype=str) for name in ("model", "stratum")},
+    **{name: pd.Series(dtype=float) for name in ("seed", "slowdown", "infeasible")},
+}
+"""The table of choices where no problem has two candidates."""
 
 
 def _noise(data: Dataset) -> float:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import exp
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from surrogate.features.algorithms import Mechanism
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
-from surrogate.features.families import FAMILY_OF_KIND, family_of
+from surrogate.features.families import CONV, FAMILY_OF_KIND, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.machine import b_max
@@ -21,7 +21,7 @@ from surrogate.features.roofline import compute_us, memory_us, peak_tflops
 from surrogate.features.terms import MECHANISM_TERMS
 from surrogate.network.memory import memory
 from surrogate.network.network import FRAMEWORKS, Layer, Network, Work
-from surrogate.network.result import COMPUTE, MEMORY, UNDER_UTILISED, LayerTime, NetworkTime
+from surrogate.network.result import BOUNDS, COMPUTE, MEMORY, UNDER_UTILISED, LayerTime, NetworkTime
 from surrogate.prediction.results import ROOFLINE, SPEC
 
 MAX_BATCH = 2**24
@@ -37,12 +37,14 @@ MIDDLE = 1
 class Predictors:
     """What predicts on ``gpu``: ``convs`` ranks algorithms of convolutions, ``operators`` times everything else.
 
-    `ranked` and `timed` are the only places that ask them.
+    `ranked` and `timed` are the only places that ask them. ``paper``: a fitted seer-paper, whose trees tell the classes
+    of convolutions; None: they go by the roofline.
     """
 
     gpu: Gpu
     convs: Any
     operators: Any
+    paper: Any = None
 
     def ranked(self, problems: Sequence[Conv], **limits: Any) -> dict[Conv, Any]:
         """Convolution → its selection: ``estimates``, ranked and within the limits, and why it is out of domain."""
@@ -78,6 +80,7 @@ class Predictors:
             deterministic=deterministic,
         )
         choices: dict[Any, Any] = {work: ranked[run] for work, run in as_run.items() if isinstance(run, Conv)}
+        bounds = self._bounds(ranked)
         predicted = self.timed(tuple(run for run in as_run.values() if not isinstance(run, Conv)))
         times, unsupported = [], Counter(network.unsupported)
         for layer in network.layers:
@@ -85,7 +88,8 @@ class Predictors:
                 answer = predicted[as_run[layer.work]]
                 times.append(_operator_time(layer, layer.work, answer, self.gpu, network.gap_us))
             elif choices[layer.work].estimates:
-                times.append(_conv_time(layer, as_run[layer.work], choices[layer.work].estimates[0], self.gpu))
+                run = as_run[layer.work]
+                times.append(_conv_time(layer, run, choices[layer.work].estimates[0], self.gpu, bounds.get(run)))
             else:
                 unsupported[f"{layer.operator} (no algorithm within the limits)"] += 1
         return NetworkTime(
@@ -104,6 +108,23 @@ class Predictors:
             self.gpu.memory_bytes,
         )
 
+    def _bounds(self, ranked: Mapping[Conv, Any]) -> dict[Conv, str]:
+        """Convolution → its class by the paper's trees, "" where they tell none; empty without them."""
+        picks = {conv: choice for conv, choice in ranked.items() if choice.estimates} if self.paper else {}
+        if not picks:
+            return {}
+        import pandas as pd
+
+        records = [
+            {
+                **asdict(conv), "gpu": choice.gpu, "library": choice.library, "library_version": choice.library_version,
+                "algorithm": choice.estimates[0].candidate.name,
+            }
+            for conv, choice in picks.items()
+        ]  # fmt: skip
+        classes = self.paper.bound(pd.DataFrame(records))
+        return {conv: BOUNDS[bound] if bound >= 0 else "" for conv, bound in zip(picks, classes, strict=True)}
+
     def _as_run(self, work: Work) -> Any:
         """With the math type that PyTorch runs by default on the GPU; a kind of no family as it is."""
         if work.kind not in FAMILY_OF_KIND:
@@ -121,7 +142,9 @@ def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | N
 
     device = gpu_named(gpu)
     convs = load(gpu) if bundle is None else load(Path(bundle), gpu=gpu)
-    return Predictors(device, convs, load_operators(device.name, library))
+    part = convs.bundle.parts[CONV.name]
+    paper = part.model if part.fitted.name == "seer-paper" else None
+    return Predictors(device, convs, load_operators(device.name, library), paper)
 
 
 def fastest_framework(network: Network, gpu: str) -> str:
@@ -163,12 +186,13 @@ def largest_batch(read: Callable[[int], Network], predictors: Predictors, **limi
     return fits
 
 
-def _conv_time(layer: Layer, conv: Conv, best: Any, gpu: Gpu) -> LayerTime:
+def _conv_time(layer: Layer, conv: Conv, best: Any, gpu: Gpu, known_bound: str | None) -> LayerTime:
     problem, flops, moved, bound = _conv_facts(conv, best.candidate.mechanism, gpu)
     factor = exp(best.half_width)
     return LayerTime(
         layer.name, layer.operator, problem, best.candidate.name, best.time_us, best.time_us / factor,
-        best.time_us * factor, int(best.workspace_bytes), flops, moved, bound, best.source,
+        best.time_us * factor, int(best.workspace_bytes), flops, moved, bound if known_bound is None else known_bound,
+        best.source,
     )  # fmt: skip
 
 

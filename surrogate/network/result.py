@@ -23,7 +23,8 @@ class LayerTime:
     """One layer's predicted time with its 90 % interval.
 
     ``algorithm`` and ``workspace_bytes`` belong to convolutions (None and 0 elsewhere); ``bytes`` is compulsory DRAM
-    traffic; ``bound`` is one of SEER's classes; ``source`` says where the time comes from (model, roofline, …).
+    traffic; ``bound`` is one of SEER's classes, "" where the paper's trees tell none; ``source`` says where the time
+    comes from (model, roofline, …).
     """
 
     name: str
@@ -112,7 +113,7 @@ class NetworkTime:
 
     def classes(self) -> dict[str, dict[str, float]]:
         """Share of each class, as SEER reports it, by number of convolutions and by their time."""
-        convs = [layer for layer in self.layers if layer.algorithm is not None]
+        convs = [layer for layer in self.layers if layer.algorithm is not None and layer.bound]
         total = sum(layer.time_us for layer in convs)
         return {
             name: {

@@ -16,8 +16,8 @@ from surrogate.features.errors import InputError
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        ("seer-gemm", 4320), ("seer-fft", 3072), ("seer-fft-tiling", 2304), ("seer-winograd", 1872),
-        ("seer-winograd-nonfused", 2200), ("seer-pick", 9216),
+        ("seer-gemm", 4320), ("seer-fft", 3072), ("seer-fft-tiling", 2304), ("seer-fft-tiling-classes", 384),
+        ("seer-winograd", 1872), ("seer-winograd-nonfused", 2200), ("seer-pick", 9216),
     ],
 )  # fmt: skip
 def test_grids_have_the_papers_sizes(name, count):
@@ -30,7 +30,7 @@ def test_grids_have_the_papers_sizes(name, count):
 
 
 def test_all_grids_together_and_an_unknown_one():
-    assert len(grid_problems("seer")) == sum(len(grid_problems(name)) for name in GRIDS) == 22984
+    assert len(grid_problems("seer")) == sum(len(grid_problems(name)) for name in GRIDS) == 22984 + 384
     with pytest.raises(InputError, match="did you mean seer-gemm"):
         grid_problems("seer-gem")
 

@@ -32,7 +32,8 @@ def test_error_record_known_answers() -> None:
     assert (record["n"], record["shapes"]) == (3, 1)
     medians = [record[name] for name in ("median_error_pct", "error_low_pct", "error_high_pct")]
     assert medians == pytest.approx([20, 20, 20])
-    assert record["rmspe_pct"] == pytest.approx(100 * np.sqrt((0.01 + 0.04 + 0.16) / 3))
+    squares = np.sqrt((0.01 + 0.04 + 0.16) / 3)
+    assert (record["rmspe_pct"], record["rmse_ms"]) == pytest.approx((100 * squares, 0.1 * squares))
 
 
 def test_infeasible_picks_count_as_right_only_by_seer_s_rule() -> None:
@@ -58,6 +59,12 @@ def test_an_oracle_s_times_give_no_slowdown(table) -> None:
     exact = totals[(totals["model"] == "roofline") & totals["total_error_pct"].notna()]
     assert len(exact) > 1 and EVERY in set(totals["network"])
     np.testing.assert_allclose(exact["total_error_pct"], 0, atol=1e-9)
+    held.time_us["roofline"][:] *= 1.25
+    totals = by_network(held)
+    whole = totals[(totals["network"] == EVERY) & (totals["model"] == "roofline")].iloc[0]
+    assert [whole["rmspe_pct"], whole["minimum_rmspe_pct"]] == pytest.approx([25, 25])
+    root_mean_square = np.sqrt((picks.loc[picks["model"] == "roofline", "best_us"] ** 2).mean())
+    assert whole["minimum_rmse_ms"] == pytest.approx(0.25 * root_mean_square / 1000)
 
 
 def test_changes_between_versions_known_answers() -> None:

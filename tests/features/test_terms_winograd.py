@@ -1,5 +1,9 @@
 """Winograd by hand, on SEER's grid, and against the reference implementation's own count."""
 
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 import pytest
@@ -8,7 +12,8 @@ from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
 from surrogate.features.shape import tensor_bytes
-from surrogate.features.terms.winograd import filter_pieces, winograd, winograd_nonfused
+from surrogate.features.terms.kernel import sized
+from surrogate.features.terms.winograd import filter_pieces, transforms, vector_flops, winograd, winograd_nonfused
 
 TINY: dict[str, Any] = {"n": 1, "c": 1, "h": 4, "k": 1, "r": 3, "pad_h": 1}
 SLOTS = (60.0, 60.0, 60.0)
@@ -16,8 +21,9 @@ SLOTS = (60.0, 60.0, 60.0)
 
 def test_fused_by_hand() -> None:
     terms = winograd(Conv(**TINY), SLOTS)
-    # F(2×2, 3×3), α 4, 4 tiles: products 2·16·4; filter 3·4·(3+4); input 4·2·64; output 4·4·2·(4+2).
-    assert terms.arithmetic_flops == 128 + 84 + 512 + 192
+    # F(2×2, 3×3), α 4, 4 tiles: products 2·16·4; Lavin & Gray's 28 instructions for a filter, 14 of them multiply-adds,
+    # and their 32 additions for a tile's input and 24 for its output.
+    assert terms.arithmetic_flops == 128 + (28 + 14) + 4 * 32 + 4 * 24
     assert terms.workspace_bytes == 16 * 4
     assert terms.dram_bytes == tensor_bytes(Conv(**TINY)) + 2 * 64
     assert terms.kernels == 2
@@ -27,11 +33,79 @@ def test_fused_by_hand() -> None:
 
 def test_nonfused_by_hand() -> None:
     terms = winograd_nonfused(Conv(**TINY), SLOTS)
-    # F(4×4, 3×3), α 6, one tile: products 2·36; filter 3·6·9; input 2·216; output 6·4·10.
-    assert terms.arithmetic_flops == 72 + 162 + 432 + 240
+    # F(4×4, 3×3), α 6, one tile: products 2·36; 9 vectors of the filter, 12 of the input, 10 of the output.
+    assert terms.arithmetic_flops == 72 + 9 * 9 + 12 * 20 + 10 * 19
     assert terms.workspace_bytes == 36 * 3 * 4
     assert terms.kernels == 4
     assert [one.blocks for one in terms.launches] == [36, 36, 36]
+
+
+def test_transforms_of_four_are_the_counted_ones() -> None:
+    """`flop_count_sp` of cuDNN 7.6.3 on a V100 at 256 channels, 14 × 14 and batch 16, where no tile is padded."""
+    conv = sized(Conv(n=16, c=256, h=14, k=256, r=3, pad_h=1))
+    filters, inputs, outputs = transforms(conv, 16 * 16, 4, 6, vector_flops(4, 6, 3))
+    assert (filters, inputs) == (5_308_416, 15_728_640)
+    # The kernel's scaling and writing are no transform: 18 multiplications a tile, 4 operations an output.
+    assert outputs + 256 * 16 * (18 * 16 + 4 * 14 * 14) == 16_842_752
+
+
+class Counted:
+    """Sums of products that count their FLOPs: a product by 1 or −1 is free, an addition and a product cost 1 each."""
+
+    flops = 0
+
+    def __call__(self, factors: Sequence[Any], values: Sequence[Any]) -> Any:
+        used = [factor for factor in factors if factor]
+        self.flops += len(used) - 1 + sum(abs(factor) != 1 for factor in used)
+        return sum(factor * value for factor, value in zip(factors, values, strict=True))
+
+
+def _factors(points: Sequence[int], *, but: int = 0) -> list[int]:
+    """Coefficients in ascending order of the product of x² − p² over the pairs, without one of them."""
+    product = [1]
+    for p in points:
+        if p != but:
+            product = [low - p * p * high for low, high in zip([0, *product], [*product, 0], strict=True)]
+    return product
+
+
+def _transformed(d: list[Any], pairs: Sequence[int], single: int, dot: Counted) -> list[Any]:
+    """An input vector's transform: at 0, at every pair, at the single point (0: none) and at infinity."""
+    own = [dot(_factors(pairs), d[1::2])] if single else []
+    if single:
+        d = [dot((1, -single), (high, low)) for low, high in pairwise(d)]
+    values = [dot(_factors(pairs), d[0::2])]
+    for p in pairs:
+        even, odd = (dot(_factors(pairs, but=p), d[start::2][: len(pairs)]) for start in (2, 1))
+        values += [dot((1, p), (even, odd)), dot((1, -p), (even, odd))]
+    return [*values, *own, dot(_factors(pairs), d[1::2])]
+
+
+@pytest.mark.parametrize(("m", "r", "pairs", "single"), [(4, 3, (1, 2), 0), (9, 5, (1, 2, 3, 4, 5), 7)])
+def test_the_counted_transforms_make_a_convolution(m: int, r: int, pairs: tuple[int, ...], single: int) -> None:
+    """Transforms with shared even and odd parts, run in fractions: a correlation, at the FLOPs that the terms count."""
+    g, d = ([Fraction(2 * i * i - 7 * i + 3) for i in range(size)] for size in (r, m + r - 1))
+    filters, inputs, outputs = Counted(), Counted(), Counted()
+    u = [g[0]]
+    for p in pairs:
+        even, odd = (filters([p ** (2 * i) for i in range(len(part))], part) for part in (g[0::2], g[1::2]))
+        for point in (p, -p):  # its distance to the single point goes here, so that both share the output's fraction
+            scale = Fraction(1, point - single) if single else 1
+            u.append(filters((scale, scale * point), (even, odd)))
+    u += [filters([single**i for i in range(r)], g)] * bool(single) + [g[-1]]
+    points = [0, *(sign * p for p in pairs for sign in (1, -1)), *[single] * bool(single)]
+    y = [a * b for a, b in zip(u, _transformed(d, pairs, single, inputs), strict=True)]
+    # A point's fraction is 1 over the product of its distances to the others.
+    share = [1 / Fraction(prod(p - q for q in points if q != p and not (p and q == single != 0))) for p in points]
+    sums = [outputs((1, sign), y[i : i + 2]) for i in range(1, 2 * len(pairs), 2) for sign in (1, -1)]
+    result = []
+    for j in range(m):
+        terms = [(share[1 + 2 * i] * p**j, sums[2 * i + j % 2]) for i, p in enumerate(pairs)]
+        terms += [(share[-1] * single**j, y[-2])] * bool(single)
+        terms += [(share[0], y[0])] * (j == 0) + [(1, y[-1])] * (j == m - 1)
+        result.append(outputs(*zip(*terms, strict=True)))
+    assert result == [sum(g[i] * d[j + i] for i in range(r)) for j in range(m)]
+    assert (filters.flops, inputs.flops, outputs.flops) == vector_flops(m, m + r - 1, r)
 
 
 def test_five_by_five_uses_tiles_of_nine() -> None:

@@ -176,6 +176,14 @@ def test_recovers_what_it_was_fitted_on(fitted: SeerPaper, rows: Rows, algorithm
     np.testing.assert_allclose(fitted.predict(mine), mine.time_us, rtol=1e-6)
 
 
+def test_classes_come_back_and_fft_has_none(fitted: SeerPaper, rows: Rows) -> None:
+    frame = rows.frame
+    wide = np.where(frame["c"] >= 256, 0, np.where(frame["w"] >= 60, 1, 2))
+    tiled = np.where(frame["c"] >= 64, 0, 2)
+    known = np.select([frame["algorithm"] == "FFT", frame["algorithm"] == "FFT_TILING"], [-1, tiled], wide)
+    np.testing.assert_array_equal(fitted.bound(frame), known)
+
+
 def test_recovers_rows_that_it_has_not_seen(world: tuple[pd.DataFrame, pd.DataFrame], rows: Rows) -> None:
     """A tenth of the grid held out: trees find the very cuts, for rules that lie between grid values."""
     held = np.random.default_rng(0).random(len(rows)) < 0.1

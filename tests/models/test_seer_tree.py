@@ -41,6 +41,14 @@ def test_a_constant_needs_no_split() -> None:
     assert set(tree.predict(X[:5])) == {2.5}
 
 
+@pytest.mark.parametrize(("rows", "leaves"), [(9, 1), (10, 2)])
+def test_a_node_of_fewer_than_ten_rows_is_never_split(rows: int, leaves: int) -> None:
+    """MATLAB's MinParentSize of 10, which the original leaves as it is."""
+    x = np.arange(rows, dtype=float)[:, None]
+    tree = tuned_tree(x, (x[:, 0] >= 4).astype(float), classify=False)
+    assert len(np.unique(tree.predict(x))) == leaves
+
+
 def test_never_more_than_64_splits() -> None:
     tree = tuned_tree(X, RNG.permutation(400).astype(float) + 1e3 * X[:, 0], classify=False, evaluations=6)
     assert 2 <= (tree.left >= 0).sum() <= MAX_SPLITS

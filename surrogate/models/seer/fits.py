@@ -1,6 +1,6 @@
 """SEER's fits: a linear form, a kernel variant, an algorithm of several variants, and FFT."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -102,11 +102,14 @@ class VariantFit:
         counted = np.ceil(self.blocks_per_output * sizes.batch * sizes.out_width**2 * sizes.outputs)
         return np.where(np.isnan(blocks), np.maximum(counted, 1), blocks)
 
-    def predict_us(self, sizes: Sizes) -> np.ndarray:
-        """Time of the main kernel in µs, (rows,)."""
-        blocks, clamp = self.launched(sizes), self.algorithm == GEMM_P
-        rows = len(blocks)
-        bound = self.class_tree.predict(_class_inputs(sizes, blocks, clamp)).astype(np.int64)
+    def bound(self, sizes: Sizes, blocks: np.ndarray) -> np.ndarray:
+        """The class (rows,) by the tree, 0 … 2 as in `physics.kernel_class`."""
+        clamp = self.algorithm == GEMM_P
+        return self.class_tree.predict(_class_inputs(sizes, blocks, clamp)).astype(np.int64)
+
+    def predict_us(self, sizes: Sizes, blocks: np.ndarray) -> np.ndarray:
+        """Time in µs of the main kernel with so many ``blocks``, (rows,)."""
+        rows, clamp, bound = len(blocks), self.algorithm == GEMM_P, self.bound(sizes, blocks)
         dram = _dram_inputs(self.algorithm, sizes, blocks, clamp)
         instructions = self.instructions.predict(_instruction_terms(self.algorithm, sizes), rows)
         reads = self.read_tree.predict(dram) * _depth(self.algorithm, sizes)
@@ -201,15 +204,36 @@ class AlgorithmFit:
                 extras[str(key)] = FormFit.of(_extra_terms(algorithm, m.sizes.take(mine)), extra_us[mine])
         return cls(algorithm, chooser, variants, extras)
 
-    def predict_us(self, sizes: Sizes) -> np.ndarray:
-        """Times in µs, (rows,); NaN where training held no such variant."""
+    def predict_us(self, sizes: Sizes, tiles: np.ndarray | None = None, blocks: np.ndarray | None = None) -> np.ndarray:
+        """Times in µs, (rows,); NaN where training held no such variant.
+
+        ``tiles`` (rows,) names and ``blocks`` (rows,) where both are known, as in the paper's Test-set-I; without them
+        the variant is predicted, and its blocks follow from the sizes.
+        """
         time_us = np.full(len(sizes.batch), np.nan)
-        keys = self._keys(sizes)
-        for key in np.unique(keys[keys != ""]):
-            mine = np.flatnonzero(keys == key)
-            part, variant = sizes.take(mine), self.variants[str(key)]
-            time_us[mine] = variant.predict_us(part) + self._extra_us(str(key), part)
+        for variant, key, mine in self._parts(sizes, tiles):
+            part = sizes.take(mine)
+            launched = variant.launched(part) if blocks is None else blocks[mine]
+            time_us[mine] = variant.predict_us(part, launched) + self._extra_us(key, part)
         return time_us
+
+    def bound(self, sizes: Sizes) -> np.ndarray:
+        """Classes (rows,) of the main kernels, 0 … 2 as in `physics.kernel_class`; −1 where no variant is known."""
+        bound = np.full(len(sizes.batch), -1)
+        for variant, _, mine in self._parts(sizes, None):
+            part = sizes.take(mine)
+            bound[mine] = variant.bound(part, variant.launched(part))
+        return bound
+
+    def _parts(self, sizes: Sizes, tiles: np.ndarray | None) -> Iterator[tuple[VariantFit, str, np.ndarray]]:
+        """(variant, its key, positions) of the rows that each fitted variant runs."""
+        if tiles is None:
+            keys = self._keys(sizes)
+        else:
+            keys = np.array([_key(self.algorithm, *one) for one in zip(tiles, sizes.filter_width, strict=True)])
+        for key in np.unique(keys):
+            if key in self.variants:
+                yield self.variants[key], str(key), np.flatnonzero(keys == key)
 
     def _extra_us(self, key: str, sizes: Sizes) -> np.ndarray:
         """Time of the pre and post kernels (rows,), 0 where none were measured."""
@@ -250,16 +274,20 @@ ALL_WIDTHS = 0
 @dataclass(frozen=True, slots=True)
 class FftFit:
     """Width bucket (FFT_TILING: one for all) → coefficients. ``batch``: that of the training rows; SEER has no
-    batch term, so other batches are scaled in proportion.
+    batch term, so other batches are scaled in proportion. ``class_tree``: FFT_TILING's, on C, K, O and k, where
+    utilisations were counted.
     """
 
     algorithm: str
     fits: Mapping[int, FormFit]
     batch: float
+    class_tree: Tree | None
 
     @classmethod
-    def fit(cls, algorithm: str, sizes: Sizes, time_us: np.ndarray) -> "FftFit":
-        """From the feasible ok rows (at least one)."""
+    def fit(
+        cls, algorithm: str, sizes: Sizes, time_us: np.ndarray, bound: np.ndarray, seed: int, evaluations: int
+    ) -> "FftFit":
+        """From the feasible ok rows (at least one); ``bound`` (rows,): classes, NaN where nothing was counted."""
         batch = float(np.median(sizes.batch))
         bucket = buckets(algorithm, sizes)
         scaled = time_us * batch / sizes.batch
@@ -267,7 +295,19 @@ class FftFit:
             int(one): FormFit.of(_terms(algorithm, sizes.take(bucket == one)), scaled[bucket == one])
             for one in np.unique(bucket)
         }
-        return cls(algorithm, fits, batch)
+        counted, tree = np.flatnonzero(np.isfinite(bound)), None
+        if len(counted) and algorithm == "FFT_TILING":
+            x = _fft_class_inputs(sizes.take(counted))
+            tree = tuned_tree(x, bound[counted], classify=True, seed=seed, evaluations=evaluations)
+        return cls(algorithm, fits, batch, tree)
+
+    def bound(self, sizes: Sizes) -> np.ndarray:
+        """Classes (rows,) as `AlgorithmFit.bound`."""
+        return (
+            np.full(len(sizes.batch), -1)
+            if self.class_tree is None
+            else self.class_tree.predict(_fft_class_inputs(sizes))
+        )
 
     def predict_us(self, sizes: Sizes) -> np.ndarray:
         """Time in µs (rows,); NaN in a width bucket that training did not hold."""
@@ -277,6 +317,10 @@ class FftFit:
             mine = bucket == one
             time_us[mine] = fit.predict(_terms(self.algorithm, sizes.take(mine)), int(mine.sum()))
         return time_us * sizes.batch / self.batch
+
+
+def _fft_class_inputs(s: Sizes) -> np.ndarray:
+    return np.column_stack([s.channels, s.outputs, s.out_width, s.filter_width])
 
 
 def buckets(algorithm: str, sizes: Sizes) -> np.ndarray:

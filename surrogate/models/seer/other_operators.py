@@ -5,19 +5,22 @@ max pooling a·S_out·k + b·S_in + c·S_out + d; its gradient a·S_out·k + b·
 also for every other operator that touches each element; 1×1 convolution, here every product, for K ≤ 128 (K rounded up
 to 32) a·S_in + b·S_out + c·M + d, for K > 128 a·M + b. Least squares on the relative residual. A backward pass takes a
 ratio times its forward pass, the ratio from a regression tree: the paper treats the gradients of convolutions so.
+Tables of convolutions are those of one candidate, as the paper's ``Other-ops-*`` workbooks are.
 """
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from surrogate.dataset.problems import by_setting, joined, problems_of
 from surrogate.dataset.rows import Rows, rows_of
-from surrogate.features.elementwise import round_up
-from surrogate.features.errors import InputError
-from surrogate.features.operators import Gemm, MaxPool, MaxPoolBackward, Operator
+from surrogate.features.elementwise import Number, round_up
+from surrogate.features.families import CONV
+from surrogate.features.operators import Gemm, MaxPool, MaxPoolBackward
+from surrogate.features.problem import ConvColumns
+from surrogate.features.shape import out_h, out_w
 from surrogate.models.base import TimeModel
 from surrogate.models.seer.fits import relative_fit
 from surrogate.models.seer.trees import tuned_tree
@@ -29,12 +32,17 @@ EVALUATIONS = 10
 RATIO_COLUMNS = (
     "log2_n", "log2_c", "log2_h", "log2_w", "log2_window", "log2_window_w", "log2_stride", "log2_elements", "itemsize",
 )  # fmt: skip
+CONV_RATIO_COLUMNS = ("log2_n", "log2_c", "log2_h", "log2_k", "log2_out_h", "log2_r", "stride_h")
 
 
-def terms(op: Operator) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, coefficients) of the operator's form, and (rows,) which of two fits a row belongs to (0 or 1)."""
+def terms(op: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, coefficients) of the problems' form, and (rows,) which fit a row belongs to."""
     if isinstance(op, Gemm):
-        return _product_terms(op)
+        return _product_terms(op.batch * op.m * op.k, op.batch * op.m, op.n, op.k)
+    if isinstance(op, ConvColumns):
+        depth = op.r * op.s * op.c
+        matrix, which = _product_terms(op.n * op.c * op.h * op.w, op.n * out_h(op) * out_w(op), op.k, depth)
+        return matrix, which + 2 * np.asarray(depth > op.c)  # larger filters are fitted apart
     if isinstance(op, MaxPool):
         width = np.sqrt(op.window * op.window_w)  # SEER's windows are square
         columns = [op.outputs * width, op.elements]
@@ -47,12 +55,11 @@ def terms(op: Operator) -> tuple[np.ndarray, np.ndarray]:
     return matrix, np.zeros(len(matrix), dtype=int)
 
 
-def _product_terms(op: Gemm) -> tuple[np.ndarray, np.ndarray]:
-    """Both forms in one matrix; a wide row has zeros where its form has no term."""
-    wide = np.asarray(op.n > NARROW)
-    n = np.where(wide, op.n, round_up(op.n, 32)).astype(np.float64)
-    inputs, outputs = op.batch * op.m * op.k * 1.0, op.batch * op.m * n
-    columns = [np.where(wide, 0.0, inputs), np.where(wide, 0.0, outputs), outputs * op.k, np.ones(len(n))]
+def _product_terms(inputs: Number, m: Number, n: Number, k: Number) -> tuple[np.ndarray, np.ndarray]:
+    """Both forms in one matrix, of ``inputs`` elements and m × n outputs; a wide row lacks the narrow form's terms."""
+    wide = np.asarray(n > NARROW)
+    outputs = m * np.where(wide, n, round_up(n, 32)).astype(np.float64)
+    columns = [np.where(wide, 0.0, inputs), np.where(wide, 0.0, outputs), outputs * k, np.ones(len(wide))]
     return np.column_stack(columns), wide.astype(int)
 
 
@@ -84,19 +91,10 @@ class SeerPolynomials(TimeModel):
 Key = tuple[str | int, ...]
 
 
-def _by_setting(rows: Rows) -> list[tuple[tuple[str, ...], np.ndarray]]:
-    """((GPU, library, setting …), positions) of the rows. Raises `InputError` for convolutions."""
-    if "operator" not in rows.family.setting_names:
-        raise InputError(f"these fits are for other operators than {rows.family.name}; use seer-time-only")
-    return by_setting(rows.frame, rows.family)
-
-
 def _forms(rows: Rows) -> Iterator[tuple[Key, np.ndarray, np.ndarray]]:
     """(key, terms, positions) of every fit that the rows fall into."""
-    for key, positions in _by_setting(rows):
-        op = problems_of(rows.frame.iloc[positions], rows.family, key[2:])
-        assert isinstance(op, Operator)
-        matrix, which = terms(op)
+    for key, positions in by_setting(rows.frame, rows.family):
+        matrix, which = terms(problems_of(rows.frame.iloc[positions], rows.family, key[2:]))
         for form in np.unique(which):
             yield (*key, int(form)), matrix[which == form], positions[which == form]
 
@@ -117,9 +115,9 @@ class GradientRatio(TimeModel):
         ratio = time_us / forward_times(rows, time_us)
         paired = np.flatnonzero(_is_gradient(rows) & np.isfinite(ratio))
         pairs, self.trees_ = rows.take(paired), {}
-        for key, positions in _by_setting(pairs):
+        for key, positions in by_setting(pairs.frame, pairs.family):
             if len(positions) > 1:
-                x, y = pairs.take(positions).columns(RATIO_COLUMNS), ratio[paired[positions]]
+                x, y = pairs.take(positions).columns(_ratio_columns(rows)), ratio[paired[positions]]
                 self.trees_[key] = tuned_tree(x, y, classify=False, seed=self.random_state, evaluations=EVALUATIONS)
 
     def _predict(self, rows: Rows) -> np.ndarray:
@@ -129,9 +127,9 @@ class GradientRatio(TimeModel):
             return out
         part = rows.take(gradients)
         forward_us = self.forward_.predict(rows_of(_forward(part), rows.family))
-        for key, positions in _by_setting(part):
+        for key, positions in by_setting(part.frame, part.family):
             if key in self.trees_:
-                ratio = self.trees_[key].predict(part.take(positions).columns(RATIO_COLUMNS))
+                ratio = self.trees_[key].predict(part.take(positions).columns(_ratio_columns(rows)))
                 out[gradients[positions]] = ratio * forward_us[positions]
         return out
 
@@ -142,8 +140,14 @@ def forward_times(rows: Rows, time_us: np.ndarray) -> np.ndarray:
     return joined(_forward(rows), rows.family.row_key).map(time_of).to_numpy(dtype=np.float64)
 
 
+def _ratio_columns(rows: Rows) -> tuple[str, ...]:
+    return CONV_RATIO_COLUMNS if rows.family is CONV else RATIO_COLUMNS
+
+
 def _is_gradient(rows: Rows) -> np.ndarray:
     """(rows,) True for gradients whose forward operator belongs to the same family."""
+    if rows.family is CONV:
+        return (rows.frame["direction"] != "fwd").to_numpy()
     operator, known = rows.frame["operator"], rows.family.settings["operator"]
     return (operator.str.endswith(SUFFIX) & operator.str.removesuffix(SUFFIX).isin(known)).to_numpy()
 
@@ -151,5 +155,7 @@ def _is_gradient(rows: Rows) -> np.ndarray:
 def _forward(rows: Rows) -> pd.DataFrame:
     """The rows' problems with the forward operator in the place of its gradient."""
     frame = rows.frame
+    if rows.family is CONV:
+        return frame.assign(direction="fwd")
     forward = frame["operator"].str.removesuffix(SUFFIX)
     return frame.assign(operator=forward.where(_is_gradient(rows), frame["operator"]))

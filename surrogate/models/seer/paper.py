@@ -23,15 +23,17 @@ _DEVICE = ["gpu", "library_version", "algorithm"]
 class SeerPaper(TimeModel):
     """Per (GPU, library version, algorithm) the paper's fits (PACT 2021): square, ungrouped, undilated fp32 forward.
 
-    ``evaluations``: trials of each tree's leaf size.
+    ``evaluations``: trials of each tree's leaf size. ``known_launch``: predictions take the variant and the launched
+    blocks that were measured, as the paper's Test-set-I does, in the place of predicting them.
     """
 
     name: ClassVar[str] = "seer-paper"
     storable: ClassVar[bool] = True
 
-    def __init__(self, evaluations: int = EVALUATIONS, random_state: int = 0) -> None:
+    def __init__(self, evaluations: int = EVALUATIONS, random_state: int = 0, known_launch: bool = False) -> None:
         self.evaluations = evaluations
         self.random_state = random_state
+        self.known_launch = known_launch
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """From rows with the columns of `kernels.with_kernel_metrics`. Raises `InputError` where there are none."""
@@ -42,13 +44,14 @@ class SeerPaper(TimeModel):
             raise InputError(
                 f"{self.name} needs counters of main kernels, and the table lacks {', '.join(lacking)}; {_SOURCE}"
             )
-        frame = frame.assign(time_us=time_us)
+        frame, settings = frame.assign(time_us=time_us), (self.random_state, self.evaluations)
         self.counted_: dict[str, AlgorithmFit] = {}
         self.fft_: dict[str, FftFit] = {}
         for key, algorithm, mine in _parts(frame):
             part = frame.iloc[mine]
             if algorithm in FFT_ALGORITHMS:
-                self.fft_[key] = FftFit.fit(algorithm, sizes_of(part), part["time_us"].to_numpy())
+                time, bound = (part[name].to_numpy(dtype=np.float64) for name in ("time_us", "kernel_class"))
+                self.fft_[key] = FftFit.fit(algorithm, sizes_of(part), time, bound, *settings)
                 continue
             counted = part[_counted(part)]
             if len(counted):
@@ -57,8 +60,7 @@ class SeerPaper(TimeModel):
                     _measured(counted),
                     counted["variant"].to_numpy(),
                     counted["other_kernels_us"].fillna(0.0).to_numpy(),
-                    self.random_state,
-                    self.evaluations,
+                    *settings,
                 )
         if not self.counted_:
             raise InputError(f"{self.name}: no ok row has {', '.join(_NEEDED)} of its main kernel together; {_SOURCE}")
@@ -67,12 +69,26 @@ class SeerPaper(TimeModel):
         """NaN outside SEER's domain, and for a device or variant that training did not hold."""
         time_us = np.full(len(rows), np.nan)
         for key, _, mine in _parts(rows.frame):
-            sizes = sizes_of(rows.frame.iloc[mine])
+            part = rows.frame.iloc[mine]
+            sizes = sizes_of(part)
             if key in self.counted_:
-                time_us[mine] = self.counted_[key].predict_us(sizes)
+                launch = (part["variant"].to_numpy(), part["blocks"].to_numpy()) if self.known_launch else ()
+                time_us[mine] = self.counted_[key].predict_us(sizes, *launch)
             if key in self.fft_:
                 time_us[mine] = self.fft_[key].predict_us(sizes)
         return time_us
+
+    def bound(self, frame: pd.DataFrame) -> np.ndarray:
+        """(rows,) classes by the paper's trees, 0 … 2 as in `physics.kernel_class`; −1 where no tree was fitted.
+
+        ``frame``: problems with settings, ``gpu``, ``library``, ``library_version`` and ``algorithm``.
+        """
+        bound = np.full(len(frame), -1)
+        for key, _, mine in _parts(frame):
+            fit = self.counted_.get(key) or self.fft_.get(key)
+            if fit:
+                bound[mine] = fit.bound(sizes_of(frame.iloc[mine]))
+        return bound
 
     def to_files(self) -> dict[str, bytes]:
         """Everything as one JSON file."""

@@ -60,6 +60,8 @@ class Tree:
 
 
 MAX_SPLITS = 64
+LEAST_PARENT = 10
+"""Rows that a node needs to be split: MinParentSize of MATLAB's `fitctree` and `fitrtree`, at its default."""
 EVALUATIONS = 30
 FOLDS = 5
 
@@ -89,7 +91,10 @@ def _grown(x: np.ndarray, y: np.ndarray, leaf: int, classify: bool, seed: int) -
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
     grow = DecisionTreeClassifier if classify else DecisionTreeRegressor
-    return grow(max_leaf_nodes=MAX_SPLITS + 1, min_samples_leaf=leaf, random_state=seed).fit(x, y)
+    estimator = grow(
+        max_leaf_nodes=MAX_SPLITS + 1, min_samples_split=LEAST_PARENT, min_samples_leaf=leaf, random_state=seed
+    )
+    return estimator.fit(x, y)
 
 
 def _loss(x: np.ndarray, y: np.ndarray, fold: np.ndarray, leaf: int, classify: bool, seed: int) -> float:
