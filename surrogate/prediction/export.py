@@ -181,7 +181,7 @@ def _enum(ranked: Ranked, problem: AnyProblem) -> int | None:
 def _refused(selection: Selection) -> dict[str, Any]:
     kind = family_of(selection.problem)
     settings = dict(zip(kind.setting_names, kind.setting_of(selection.problem), strict=True))
-    excluded = [candidate.to_dict() for candidate in selection.excluded]
+    excluded = [candidate._asdict() for candidate in selection.excluded]
     return {"problem": str(selection.problem), **settings, "excluded": excluded}
 
 
