@@ -6,10 +6,12 @@ which leaves its value rules out. Scores agree to the bit: leaves are added in t
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +33,10 @@ CHUNK_ROWS = 8
 """Rows whose words are combined at once, so that they stay in the cache."""
 FEW_ROWS = 512
 """Rows in one call below which XGBoost's fixed cost, a microsecond a tree, is more than it saves."""
+BOOSTER_ROWS = 8_192
+"""Rows in all from which on an XGBoost booster of some trees is worth making."""
+FOREST_ROWS = 64
+"""Rows in all from which on a `Forest` of some trees is worth making: that takes as long as so many rows do."""
 MOST_POSITIVE = np.int32(2**31 - 1)
 
 
@@ -191,25 +197,40 @@ class Trees:
         )
 
 
-class StoredBooster:
-    """Trees as an XGBoost booster that is made when many rows are asked for; few rows are answered sooner in numpy."""
+class ReadyTrees:
+    """Trees with everything cut out that the columns of ``constant`` decide, asked as an XGBoost booster is.
 
-    def __init__(self, trees: Trees, columns: int) -> None:
-        self._trees, self._columns = trees, columns
+    ``varying`` as in `Trees.specialise`. Each form of the trees is made when it is first needed: few rows are answered
+    sooner in numpy, by the trees as they stand and, once there were many, by their `Forest`; tables by XGBoost.
+    """
+
+    def __init__(
+        self, trees: Callable[[], Trees], varying: Sequence[int], constant: Mapping[int, float] = MappingProxyType({})
+    ) -> None:
+        self._stored, self._varying, self._constant = trees, varying, constant
+        self._rows = 0
 
     @cached_property
-    def booster(self) -> Any:
-        """XGBoost's own."""
-        return self._trees.booster(self._columns)
+    def _trees(self) -> Trees:
+        return self._stored().specialise(self._varying, self._constant)
 
-    def inplace_predict(self, x: np.ndarray) -> np.ndarray:
-        """(rows,) float32 sums of the trees for ``x`` (rows, columns)."""
-        return self._trees.sums(x) if len(x) < FEW_ROWS else self.booster.inplace_predict(x)
+    @cached_property
+    def _forest(self) -> "Forest":
+        return Forest.of(self._trees, len(self._varying))
 
-    def set_param(self, settings: Mapping[str, Any]) -> None:
-        """As `xgboost.Booster.set_param`, once there is one."""
-        if "booster" in vars(self):
-            self.booster.set_param(settings)
+    @cached_property
+    def _booster(self) -> Any:
+        return self._trees.booster(len(self._varying))
+
+    def inplace_predict(self, x: np.ndarray, shared: int = 0, problem: np.ndarray | None = None) -> np.ndarray:
+        """(rows,) float32 sums of the trees for ``x`` (rows, columns) of float32.
+
+        The first ``shared`` columns of ``x`` are those of each row's ``problem`` (rows,), by default of all rows.
+        """
+        self._rows += len(x)
+        if len(x) >= FEW_ROWS and (self._rows >= BOOSTER_ROWS or "xgboost" in sys.modules):
+            return self._booster.inplace_predict(x)
+        return self._trees.sums(x) if self._rows < FOREST_ROWS else self._forest.predict(x, shared, problem)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,9 @@ Both engines ask the family's formula for the columns of one problem in Python n
 problem changes is worked out once per setting.
 """
 
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,16 +15,12 @@ from surrogate.features.families import Family, Formula, ProblemTerms
 from surrogate.features.gpu import Gpu
 from surrogate.features.text import version_column
 from surrogate.models.neighbours import log_corrections
-from surrogate.models.trees import FEW_ROWS, BoostedTimes, Forest, Trees
+from surrogate.models.trees import BoostedTimes, ReadyTrees
 
 if TYPE_CHECKING:
     from surrogate.models.calibrated import Correction
     from surrogate.models.grid import Measured
 
-BOOSTER_ROWS = 8_192
-"""Rows of a setting from which on an XGBoost booster of its trees is worth making."""
-FOREST_ROWS = 64
-"""Rows of a setting from which on a `Forest` of its trees is worth making: that takes as long as so many rows do."""
 VERSION_COLUMN = "library_version"
 
 
@@ -155,37 +149,6 @@ class Tf32Engine(Engine):
         tensor_us = self.tensor.many(sizes, problem, index)[0]
         faster_us = np.where(self.able[index], np.minimum(plain_us, tensor_us), plain_us)
         return np.where(self.unseen[index], faster_us, tensor_us), workspace
-
-
-class ReadyTrees:
-    """Trees with everything cut out that a setting decides; each form of them is made when it is first needed."""
-
-    def __init__(self, trees: Callable[[], Trees], varying: Sequence[int], constant: Mapping[int, float]) -> None:
-        self._stored, self._varying, self._constant = trees, varying, constant
-        self._rows = 0
-
-    @cached_property
-    def _trees(self) -> Trees:
-        return self._stored().specialise(self._varying, self._constant)
-
-    @cached_property
-    def _forest(self) -> Forest:
-        return Forest.of(self._trees, len(self._varying))
-
-    @cached_property
-    def _booster(self) -> Any:
-        return self._trees.booster(len(self._varying))
-
-    def scores(self, x: np.ndarray, shared: int = 0, problem: np.ndarray | None = None) -> np.ndarray:
-        """Sums of the trees (rows,) for ``x`` (rows, columns) of float32: in numpy for few rows, by XGBoost once there
-        were many.
-
-        The first ``shared`` columns of ``x`` are those of each row's ``problem`` (rows,), by default of all rows.
-        """
-        self._rows += len(x)
-        if len(x) >= FEW_ROWS and (self._rows >= BOOSTER_ROWS or "xgboost" in sys.modules):
-            return self._booster.inplace_predict(x)
-        return self._trees.sums(x) if self._rows < FOREST_ROWS else self._forest.predict(x, shared, problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,9 +305,9 @@ class BoosterEngine(Engine):
 
     def _log_terms(self, x: np.ndarray, candidate: np.ndarray, problem: np.ndarray | None = None) -> np.ndarray:
         """(rows,) log(time / base) by the terms, of rows of the ``candidate`` (rows,) positions; ``problem`` (rows,) as
-        of `ReadyTrees.scores`."""
+        of `ReadyTrees.inplace_predict`."""
         shared = len(self.setting.family.problem_names)
-        log_correction = self.trees.scores(x, shared, problem).astype(np.float64)
+        log_correction = self.trees.inplace_predict(x, shared, problem).astype(np.float64)
         if self.times.trend is not None:
             log_correction += self.times.trend.outside(x[:, self.trend_places], self.trend_ranges[candidate])
         return log_correction
@@ -370,7 +333,7 @@ class BoosterEngine(Engine):
                 group = np.concatenate([group, group_of + group.max() + 1])
             return design, self._log_terms(design, candidate, group)
 
-        residual = self.residual.scores if self.residual else None
+        residual = self.residual.inplace_predict if self.residual else None
         codes, kind = self.codes[own], self.setting.family
         near = log_corrections(measured, kind, codes, sizes[known], library, terms, residual)
         if len(known) == len(index):

@@ -333,20 +333,6 @@ class SettingCache:
                 f"library {wanted!r} is not in the bundle; known: {', '.join(known)}{nearest(wanted, known)}"
             )
 
-    def _alike(self, gpu_name: str, part: "Part") -> list[frozenset[str]]:
-        """The GPU, each measured one of its architecture (nearest in bandwidth and peak first), its vendor's, all."""
-        own = self.device(gpu_name)
-        known = {name: self.device(name) for name in part.domain.gpus if name != gpu_name}
-
-        def distance(name: str) -> float:
-            pairs = ((known[name].dram_gbs, own.dram_gbs), (known[name].fp32_tflops, own.fp32_tflops))
-            return sum(abs(log(theirs / mine)) for theirs, mine in pairs)
-
-        siblings = [name for name, other in known.items() if other.architecture == own.architecture]
-        vendor = frozenset(name for name, other in known.items() if other.vendor == own.vendor)
-        nearest_first = sorted(siblings, key=distance) if len(siblings) > 1 else siblings
-        return [*(frozenset({name}) for name in (gpu_name, *nearest_first)), vendor, frozenset(known)]
-
     def _prepare(
         self, setting: Setting, known: Mapping[Candidate, bool], part: "Part", alike: Sequence[frozenset[str]]
     ) -> PreparedSetting:

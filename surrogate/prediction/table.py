@@ -22,7 +22,7 @@ NOTHING: dict[str, Any] = {
     **dict.fromkeys(("in_domain", "supported"), False),
 }
 """Columns of an answer → what stands there where no candidate is feasible."""
-Column = tuple[Sequence[str], np.ndarray]
+Column = tuple[list[str], np.ndarray]
 """Distinct texts, and each row's place (rows,) among them."""
 Columns = dict[str, np.ndarray]
 
@@ -64,7 +64,7 @@ def _groups(
             code = code * len(values) + place
         for group in np.unique(code):
             own = np.flatnonzero(code == group)
-            setting = {name: values[place[own[0]]] for name, (values, place) in texts.items()}
+            setting = {name: values[int(place[own[0]])] for name, (values, place) in texts.items()}
             yield kind, _with_math(settings, kind, setting), sizes[own], positions[own]
 
 
