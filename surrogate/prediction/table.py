@@ -1,6 +1,6 @@
 """Tables of problems: columns in, columns out, in chunks of bounded memory, every distinct problem worked out once."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
