@@ -267,10 +267,6 @@ class BoostedTimes:
         trend = from_plain(Trend | None, facts["trend"])
         return cls(trees, tuple(facts["columns"]), facts["codes"], facts["own_weight"], facts["call_us"], trend)
 
-    def call_cost_us(self, gpu: str, library: str) -> float:
-        """The fixed cost of a call on a GPU, else of the library, else of any."""
-        return call_cost_us(self.call_us, gpu, library)
-
 
 def call_cost_us(call_us: Mapping[str, float], gpu: str, library: str) -> float:
     """The fixed cost of a call in µs on a GPU, else of the library, else of any; 0 where none is known."""

@@ -64,11 +64,6 @@ class Tuned:
     tried: tuple[Attempt, ...]
     cost_ms: float
 
-    @property
-    def times_us(self) -> Mapping[str, float]:
-        """Algorithm → measured time in µs, of those that ran."""
-        return {a.algorithm: a.measured_us for a in self.tried if a.measured_us is not None}
-
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         values = {name: getattr(self, name) for name in self.__slots__}

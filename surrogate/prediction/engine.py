@@ -15,7 +15,7 @@ from surrogate.features.families import Family, Formula, ProblemTerms
 from surrogate.features.gpu import Gpu
 from surrogate.features.text import version_column
 from surrogate.models.neighbours import log_corrections
-from surrogate.models.trees import BoostedTimes, ReadyTrees
+from surrogate.models.trees import BoostedTimes, ReadyTrees, call_cost_us
 
 if TYPE_CHECKING:
     from surrogate.models.calibrated import Correction
@@ -225,7 +225,7 @@ class BoosterEngine(Engine):
             ReadyTrees(lambda: times.trees, places, decided),
             template,
             varying.index(kind.own_roofline) if kind.own_roofline else -1,
-            np.array([times.call_cost_us(setting.gpu, c.library) for c in candidates]),
+            np.array([call_cost_us(times.call_us, setting.gpu, c.library) for c in candidates]),
             trend_places,
             trend_ranges,
             correction,

@@ -139,7 +139,6 @@ class PreparedSetting:
     references: Mapping[str, str]
     notes: Mapping[str, tuple[str, ...]]
     _setting_reasons: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
-    _refusals: dict[Reasons, tuple[Excluded, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def rank(self, problem: Any, wanted: Sequence[int] | None = None) -> Ranking:
         """The candidates at ``wanted``, by default all that the library accepts, by time (ties: as registered)."""
@@ -184,26 +183,27 @@ class PreparedSetting:
             half, source = self.bases[i] * factors[self.candidates[i].library], self.source
             half *= by_time.values[bisect_right(by_time.edges, time_us)]
             if not 0.0 < time_us < inf:
-                time_us, half, source = self._stand_in(problem, i, time_us), ROOFLINE_HALF_WIDTH, ROOFLINE
+                (time_us,) = self._stand_in(
+                    np.array([time_us]), np.array([sizes]), np.zeros(1, dtype=int), np.array([i])
+                ).tolist()
+                half, source = ROOFLINE_HALF_WIDTH, ROOFLINE
             estimates.append(Estimate(self.candidates[i], time_us, half, int(workspace), source))
         estimates.sort(key=attrgetter("time_us"))
-        return Ranking(tuple(estimates), self._refused(reasons), distances)
+        refused = [i for i, reason in enumerate(reasons) if reason is not None or i not in self.ranked]
+        excluded = tuple([Excluded(self.candidates[i].name, reasons[i] or NEVER_MEASURED) for i in refused])
+        return Ranking(tuple(estimates), excluded, distances)
 
-    def _refused(self, reasons: Reasons) -> tuple[Excluded, ...]:
-        """What the library refuses, and what training never saw."""
-        if reasons not in self._refusals:
-            self._refusals[reasons] = tuple(
-                Excluded(self.candidates[i].name, reason or NEVER_MEASURED)
-                for i, reason in enumerate(reasons)
-                if reason is not None or i not in self.ranked
+    def _stand_in(self, time_us: np.ndarray, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """The rooflines' times (rows,) where the model does not know the candidates at ``index`` (rows,).
+
+        Raises `InputError` for a ``time_us`` (rows,) that is not NaN.
+        """
+        if not np.isnan(time_us).all():
+            raise InputError(
+                f"the bundle's model gives {time_us[~np.isnan(time_us)][0]} µs; it is damaged, train it again with"
+                " `seer train`"
             )
-        return self._refusals[reasons]
-
-    def _stand_in(self, problem: Any, candidate: int, time_us: float) -> float:
-        """The roofline's time where the model does not know the candidate."""
-        _check_unknown(np.array([time_us]))
-        sizes = np.array([self.setting.family.sizes_of(problem)])
-        return float(self.engine.roofline_us(sizes, np.zeros(1, dtype=int), np.array([candidate]))[0])
+        return self.engine.roofline_us(sizes, problem, index)
 
     def named(self, name: str) -> list[int]:
         """Where candidates of this name stand: the first of each library.
@@ -243,8 +243,7 @@ class PreparedSetting:
         half *= widths.time_us.at(time_us) * self.widening
         unknown = np.flatnonzero(~((time_us > 0) & (time_us < inf)))
         if len(unknown):
-            _check_unknown(time_us[unknown])
-            time_us[unknown] = self.engine.roofline_us(sizes, problem[unknown], index[unknown])
+            time_us[unknown] = self._stand_in(time_us[unknown], sizes, problem[unknown], index[unknown])
             half[unknown] = ROOFLINE_HALF_WIDTH
         unseen = np.array([self._setting_reason(candidate) is not None for candidate in self.candidates])
         factor = np.exp(half)
@@ -463,12 +462,3 @@ def _candidates(
 def newest(versions: Iterable[str]) -> str:
     """The newest of some versions, "" of none."""
     return max(versions, key=lambda version: (version_number(version), version), default="")
-
-
-def _check_unknown(time_us: np.ndarray) -> None:
-    """Raises `InputError` for times that are neither times nor NaN."""
-    if not np.isnan(time_us).all():
-        raise InputError(
-            f"the bundle's model gives {time_us[~np.isnan(time_us)][0]} µs; it is damaged, train it again with"
-            " `seer train`"
-        )
