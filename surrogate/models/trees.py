@@ -109,50 +109,40 @@ class Trees:
         return np.add.accumulate(np.hstack([start, self.value[node]]), axis=1, dtype=np.float32)[:, -1]
 
     def booster(self, columns: int) -> Any:
-        """An XGBoost booster of these trees on ``columns`` columns, for one thread."""
+        """An XGBoost booster of these trees on ``columns`` columns, for one thread.
+
+        A booster of one leaf is what its JSON is filled into, so that XGBoost itself says what else belongs there.
+        """
         import xgboost
 
+        booster = xgboost.train({"nthread": 1}, xgboost.DMatrix(np.zeros((1, columns)), np.zeros(1)), 1)
+        content = json.loads(booster.save_raw("json"))
+        learner = content["learner"]
+        model = learner["gradient_booster"]["model"]
+        (leaf,) = model["trees"]
         trees = []
         for number, (start, end) in enumerate(pairwise([*self.roots.tolist(), len(self.feature)])):
             left, count = np.where(self.left[start:end] < 0, -1, self.left[start:end] - start), end - start
             inner = np.flatnonzero(left >= 0)
             parents = np.full(count, 2**31 - 1)
             parents[left[inner]] = parents[left[inner] + 1] = inner
-            categories = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
-            statistics = ("base_weights", "loss_changes", "sum_hessian")
-            trees.append(
-                {
-                    "id": number,
-                    "left_children": left.tolist(),
-                    "right_children": np.where(left < 0, -1, left + 1).tolist(),
-                    "parents": parents.tolist(),
-                    "split_conditions": self.value[start:end].astype(np.float64).tolist(),
-                    "split_indices": self.feature[start:end].tolist(),
-                    "split_type": [0] * count,
-                    "default_left": self.missing_left[start:end].astype(np.int64).tolist(),
-                    **{name: [] for name in categories},
-                    **dict.fromkeys(statistics, [0.0] * count),
-                    "tree_param": _texts(num_deleted=0, num_feature=columns, num_nodes=count, size_leaf_vector=1),
-                }
-            )
-        model = {
-            "cats": {"enc": [], "feature_segments": [], "sorted_idx": []},
-            "gbtree_model_param": _texts(num_parallel_tree=1, num_trees=len(trees)),
-            "iteration_indptr": list(range(len(trees) + 1)),
-            "tree_info": [0] * len(trees),
-            "trees": trees,
-        }
-        numbers = _texts(boost_from_average=1, num_class=0, num_feature=columns, num_target=1)
-        learner = {
-            "attributes": {},
-            "feature_names": [],
-            "feature_types": [],
-            "gradient_booster": {"model": model, "name": "gbtree"},
-            "learner_model_param": numbers | {"base_score": f"[{float(self.base_score[0])!r}]"},
-            "objective": {"name": "reg:squarederror", "reg_loss_param": {"scale_pos_weight": "1"}},
-        }
-        booster = xgboost.Booster({"nthread": 1})
-        booster.load_model(bytearray(json.dumps({"learner": learner, "version": [3, 0, 0]}).encode()))
+            own = {
+                "id": number,
+                "left_children": left.tolist(),
+                "right_children": np.where(left < 0, -1, left + 1).tolist(),
+                "parents": parents.tolist(),
+                "split_conditions": self.value[start:end].astype(np.float64).tolist(),
+                "split_indices": self.feature[start:end].tolist(),
+                "split_type": [0] * count,
+                "default_left": self.missing_left[start:end].astype(np.int64).tolist(),
+                **dict.fromkeys(("base_weights", "loss_changes", "sum_hessian"), [0.0] * count),
+                "tree_param": leaf["tree_param"] | {"num_nodes": str(count)},
+            }
+            trees.append(leaf | own)
+        model["gbtree_model_param"]["num_trees"] = str(len(trees))
+        model |= {"trees": trees, "tree_info": [0] * len(trees), "iteration_indptr": list(range(len(trees) + 1))}
+        learner["learner_model_param"]["base_score"] = f"[{float(self.base_score[0])!r}]"
+        booster.load_model(bytearray(json.dumps(content).encode()))
         return booster
 
     def specialise(self, varying: Sequence[int], constant: Mapping[int, float]) -> "Trees":
@@ -401,8 +391,3 @@ def _rule_out(remaining: np.ndarray, row: np.ndarray, node: np.ndarray, first: n
         np.bitwise_and.at(remaining, (row, word), ~mask)
         more = end > (word + 1) * WORD_BITS
         row, start, end, word = row[more], start[more], end[more], word[more] + 1
-
-
-def _texts(**numbers: int) -> dict[str, str]:
-    """XGBoost writes its parameters as texts."""
-    return {name: str(number) for name, number in numbers.items()}

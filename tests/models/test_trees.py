@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
-from surrogate.models.trees import BoostedTimes, CHUNK_ROWS, Forest, Trees, call_cost_us
+from surrogate.models.trees import CHUNK_ROWS, BoostedTimes, Forest, Trees, call_cost_us
 
 
 @pytest.fixture(scope="module")
