@@ -158,8 +158,8 @@ class BoosterEngine(Engine):
     A row of the trees' input holds the problem's columns, the candidate's own, its library's version and its code;
     these two are all of ``template`` (candidates, columns) that is not zero. ``call_us`` (candidates,).
     ``trend_places`` (terms,) says where in a row the trend's terms stand, and ``trend_ranges`` (candidates, 2, terms)
-    outside which values it counts on this GPU. ``correction_row`` (columns,) are the columns that a calibration's
-    correction sees, where the setting decides them; the others are at ``correction_places`` of a row (−1: decided).
+    outside which values it counts on this GPU. ``correction_inputs`` are the columns that a calibration's correction
+    sees: where each stands in a row, or −1 and the value that the setting decides.
     ``codes`` (candidates,) are those of ``measured``, −1 where a candidate was not measured; ``residual`` corrects what
     is interpolated. ``lenders``: library → the GPU on which what counts as measured was.
     """
@@ -172,8 +172,7 @@ class BoosterEngine(Engine):
     trend_places: list[int]
     trend_ranges: np.ndarray
     correction: "Correction | None"
-    correction_places: np.ndarray
-    correction_row: np.ndarray
+    correction_inputs: list[tuple[int, float]]
     measured: "Measured | None" = None
     codes: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     residual: ReadyTrees | None = None
@@ -197,11 +196,11 @@ class BoosterEngine(Engine):
         kind, formula = setting.family, setting.family.formula(setting.values, device)
         constant = dict(zip(kind.constant_names, map(float, formula.constant), strict=True))
         versions = {library: version_column(version) for library, version in setting.versions}
+        if len(versions) == 1:
+            (constant[VERSION_COLUMN],) = versions.values()
         column = {name: number for number, name in enumerate(times.columns)}
         varying = (*kind.problem_names, *kind.candidate_names, VERSION_COLUMN)
-        places = [*(column.get(name, -1) for name in varying), len(times.columns)]
-        if len(versions) == 1:
-            constant[VERSION_COLUMN], places[-2] = versions[setting.versions[0][0]], -1
+        places = [*(-1 if name in constant else column.get(name, -1) for name in varying), len(times.columns)]
         decided = {column[name]: value for name, value in constant.items() if name in column}
         template = np.zeros((len(candidates), len(varying) + 1), dtype=np.float32)
         template[:, -2] = [versions[candidate.library] for candidate in candidates]
@@ -210,11 +209,12 @@ class BoosterEngine(Engine):
         if times.trend:
             trend_places = [varying.index(name) for name in times.trend.names]
             trend_ranges = np.array([times.trend.range_of(c.key, setting.gpu) for c in candidates])
-        correction, seen = times.corrections.get(setting.gpu), ()
+        correction, inputs = times.corrections.get(setting.gpu), []
         if correction is not None:
             from surrogate.models.calibrated import correction_columns  # needs pandas
 
-            seen = correction_columns(kind)
+            place = {name: number for number, name in enumerate(varying)}
+            inputs = [(place.get(name, -1), constant.get(name, 0.0)) for name in correction_columns(kind)]
         engine = cls(
             setting,
             device,
@@ -229,8 +229,7 @@ class BoosterEngine(Engine):
             trend_places,
             trend_ranges,
             correction,
-            np.array([varying.index(name) if name in varying else -1 for name in seen], dtype=int),
-            np.array([constant.get(name, 0.0) for name in seen]),
+            inputs,
         )
         near = times.neighbours
         if near is None:
@@ -351,7 +350,8 @@ class BoosterEngine(Engine):
             base_us = base_us * np.exp2(self.times.own_weight * x[:, self.own_column].astype(np.float64))
         time_us = (base_us + self.call_us[candidate]) * np.exp(log_correction)
         if self.correction is not None:
-            seen = np.where(self.correction_places < 0, self.correction_row, x[:, self.correction_places])
+            columns = (np.full(len(x), value) if place < 0 else x[:, place] for place, value in self.correction_inputs)
+            seen = np.column_stack([*columns])
             keys = np.array([self.candidates[i].key for i in candidate])
             time_us *= np.exp(self.correction.log_factor(seen, keys, time_us))
         return np.maximum(time_us, self.least_us[candidate])

@@ -158,11 +158,9 @@ def _empty(length: int) -> Columns:
 
 def _columns(table: Any) -> dict[str, Any]:
     """Name → values of a DataFrame, a mapping, or a structured array."""
-    if isinstance(table, np.ndarray) and table.dtype.names:
-        return {name: table[name] for name in table.dtype.names}
-    if isinstance(table, Mapping):
-        return {str(name): table[name] for name in table}
-    names = getattr(table, "columns", None)
+    names = table if isinstance(table, Mapping) else getattr(table, "columns", None)
+    if isinstance(table, np.ndarray):
+        names = table.dtype.names
     if names is None or callable(names):
         raise InputError(
             f"a {type(table).__name__} is no problem; give a Conv, an operator, its text, a list of them, or a table:"
