@@ -105,11 +105,11 @@ def _calibrate_part(
 
 
 def _check_libraries(part: Part, rows: Rows, name: str) -> None:
-    known = {setting.split("|")[1] for setting in part.domain.settings}
-    unknown = sorted(set(rows.frame["library"]) - known)
+    known = part.domain.libraries
+    unknown = sorted(set(rows.frame["library"]) - known.keys())
     if unknown:
         raise InputError(
-            f"{name}: measured with {', '.join(unknown)}, the bundle knows {', '.join(sorted(known))};"
+            f"{name}: measured with {', '.join(unknown)}, the bundle knows {', '.join(known)};"
             " train on such data with `seer train`"
         )
 

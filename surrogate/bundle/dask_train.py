@@ -71,7 +71,7 @@ def train_on_dask(
             assert isinstance(fitted, BoostedTerms)
             designs = [dask.delayed(_design)(*one, name, candidate, fitted) for one in parts]
             lengths = client.gather(client.compute([dask.delayed(len)(design) for design in designs]))
-            width = len(fitted.feature_types(part.family))
+            width = len(fitted.columns(part.family)) + 1
             pages = [
                 dask.array.from_delayed(design, (length, width + 2), dtype=np.float32)
                 for design, length in zip(designs, lengths, strict=True)
@@ -83,10 +83,8 @@ def train_on_dask(
                 table[:, :-2],
                 table[:, -1],
                 weight=table[:, -2],
-                feature_types=fitted.feature_types(part.family),
                 feature_weights=dask.array.from_array(fitted.column_weights(part.family)),
                 max_bin=fitted.max_bin,
-                enable_categorical=True,
             )
             booster = None
             for settings, rounds in fitted.stages():

@@ -17,7 +17,7 @@ from surrogate.collect.plan import PlannedProblem
 from surrogate.dataset.files import write_text
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
-from surrogate.features.families import AnyProblem, Candidate, family_of
+from surrogate.features.families import AnyProblem, family_of
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.text import version_number
 from surrogate.models.calibrated import PRIORS, Inputs, correction_columns, covariance, inputs_of
@@ -73,15 +73,13 @@ def candidates_of(
     """
     kind = family_of(problems[0])
     part = bundle.part(kind)
-    known = {(s.split("|")[1], s.split("|")[-1]) for s in part.domain.settings}
     versions = [v.partition("|")[2] for v in part.domain.versions if v.partition("|")[0] == library]
     if not versions:
-        raise InputError(
-            f"library {library!r} is not the bundle's; it knows {', '.join(sorted({a for a, _ in known}))}"
-        )
+        raise InputError(f"library {library!r} is not the bundle's; it knows {', '.join(part.domain.libraries)}")
     device = bundle.devices[gpu].name if gpu in bundle.devices else gpu_named(gpu).name
     fixed = {"gpu": device, "library": library, "library_version": max(versions, key=version_number)}
-    algorithms = sorted(algorithm for owner, algorithm in known if owner == library)
+    settings = (text.split("|") for text in part.domain.settings)
+    algorithms = sorted({algorithm for _, owner, *_, algorithm in settings if owner == library})
     records = [
         {
             **fixed,
@@ -93,7 +91,8 @@ def candidates_of(
         }
         for place, problem in enumerate(problems)
         for algorithm in algorithms
-        if _offered(kind.candidates(library, kind.setting_of(problem)), algorithm)
+        if not (offered := kind.candidates(library, kind.setting_of(problem)))
+        or any(candidate.algorithm == algorithm for candidate in offered)
     ]
     if not records:
         raise InputError(f"the bundle knows no {library} algorithm for these problems")
@@ -102,11 +101,6 @@ def candidates_of(
     if not len(rows):
         raise InputError("no algorithm is expected to run on any of these problems; give others")
     return rows, rows.frame["place"].to_numpy()
-
-
-def _offered(registered: tuple[Candidate, ...], algorithm: str) -> bool:
-    """True where the library has the algorithm in the problem's setting, or no registry tells."""
-    return not registered or any(candidate.algorithm == algorithm for candidate in registered)
 
 
 def choose_problems(

@@ -7,8 +7,8 @@ sizes, the problem's roofline as the base, no trend.
 """
 
 import os
-from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -20,7 +20,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.features.families import Family
 from surrogate.models.base import TimeModel, dims, terms
 from surrogate.models.launch import call_costs
-from surrogate.models.trees import BoostedTimes, StoredBooster, Trees, call_cost_us
+from surrogate.models.trees import BoostedTimes, ReadyTrees, Trees, call_cost_us
 from surrogate.models.trend import Trend, trend_names
 
 ROWS_PER_THREAD = 4000
@@ -28,6 +28,7 @@ CANDIDATE_WEIGHT = 10.0
 """How much more often the candidate's code is among the columns that a split chooses from than another column."""
 
 
+@dataclass(eq=False, repr=False)
 class _Boosted(TimeModel):
     """One XGBoost booster for all candidates and devices; the candidate's code is a column, and the likeliest to split.
 
@@ -41,44 +42,22 @@ class _Boosted(TimeModel):
     """The candidate's own roofline's share in the base, in log time."""
     has_physics: ClassVar[bool] = False
     """True where the base holds the cost of a call and a trend goes on outside the range."""
+    columns: ClassVar[Callable[[Family], tuple[str, ...]]] = staticmethod(dims)
+    """Family → the columns that the trees see, before the candidate's code."""
 
-    def __init__(
-        self,
-        rounds: int = 300,
-        learning_rate: float = 0.08,
-        max_depth: int = 10,
-        max_leaves: int = 128,
-        min_child_weight: float = 3.0,
-        subsample: float = 0.6,
-        colsample_bynode: float = 0.2,
-        reg_lambda: float = 1.0,
-        max_bin: int = 128,
-        best_weight: float = 0.5,
-        median_rounds: int = 0,
-        random_state: int = 0,
-        device: str = "cpu",
-    ) -> None:
-        self.rounds = rounds
-        self.learning_rate = learning_rate
-        self.max_depth = max_depth
-        self.max_leaves = max_leaves
-        self.min_child_weight = min_child_weight
-        self.subsample = subsample
-        self.colsample_bynode = colsample_bynode
-        self.reg_lambda = reg_lambda
-        self.max_bin = max_bin
-        self.best_weight = best_weight
-        self.median_rounds = median_rounds
-        self.random_state = random_state
-        self.device = device
-
-    @abstractmethod
-    def columns(self, family: Family) -> tuple[str, ...]:
-        """The columns that the trees see, before the candidate's code."""
-
-    def feature_types(self, family: Family) -> list[str]:
-        """What XGBoost is told of each column of `design`: all are quantities."""
-        return ["q"] * (len(self.columns(family)) + 1)
+    rounds: int = 300
+    learning_rate: float = 0.08
+    max_depth: int = 10
+    max_leaves: int = 128
+    min_child_weight: float = 3.0
+    subsample: float = 0.6
+    colsample_bynode: float = 0.2
+    reg_lambda: float = 1.0
+    max_bin: int = 128
+    best_weight: float = 0.5
+    median_rounds: int = 0
+    random_state: int = 0
+    device: str = "cpu"
 
     def base_us(self, rows: Rows) -> np.ndarray:
         """(rows,) the time in µs that the correction multiplies: rooflines, plus what a call costs."""
@@ -160,7 +139,6 @@ class _Boosted(TimeModel):
             self.booster_ = xgboost.train({**settings, "nthread": threads}, data, rounds, xgb_model=self.booster_)
 
     def _predict(self, rows: Rows) -> np.ndarray:
-        self.booster_.set_param({"nthread": threads_for(len(rows))})
         log_correction = self.booster_.inplace_predict(self.design(rows)).astype(np.float64)
         if self.trend_ is not None:
             terms_ = rows.columns(self.trend_.names)
@@ -202,7 +180,7 @@ class _Boosted(TimeModel):
         """The model of these arrays."""
         model = cls(**params)
         model.times_ = times
-        model.booster_ = StoredBooster(times.trees, len(times.columns) + 1)
+        model.booster_ = ReadyTrees(lambda: times.trees, range(len(times.columns) + 1))
         model.candidates_, model.call_us_, model.trend_ = dict(times.codes), dict(times.call_us), times.trend
         return model
 
@@ -237,10 +215,6 @@ class BoostedDims(_Boosted):
 
     name: ClassVar[str] = "boosted-dims"
 
-    def columns(self, family: Family) -> tuple[str, ...]:
-        """Sizes, settings and the machine."""
-        return dims(family)
-
 
 class BoostedTerms(_Boosted):
     """Trees on the sizes and the analytical terms; the base is the geometric mean of both rooflines."""
@@ -248,7 +222,4 @@ class BoostedTerms(_Boosted):
     name: ClassVar[str] = "boosted-terms"
     own_weight: ClassVar[float] = 0.5
     has_physics: ClassVar[bool] = True
-
-    def columns(self, family: Family) -> tuple[str, ...]:
-        """All of them."""
-        return terms(family)
+    columns = staticmethod(terms)

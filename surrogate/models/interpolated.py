@@ -7,6 +7,7 @@ they learned them.
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -26,9 +27,10 @@ from surrogate.models.neighbours import (
     log_corrections,
     times_from_files,
 )
-from surrogate.models.trees import BoostedTimes, StoredBooster, Trees
+from surrogate.models.trees import BoostedTimes, ReadyTrees, Trees
 
 
+@dataclass(eq=False, repr=False)
 class InterpolatedTerms(TimeModel):
     """Parameters are those of the trees of both models.
 
@@ -38,27 +40,15 @@ class InterpolatedTerms(TimeModel):
     name: ClassVar[str] = "interpolated-terms"
     storable: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        rounds: int = 300,
-        learning_rate: float = 0.08,
-        max_leaves: int = 256,
-        min_child_weight: float = 3.0,
-        subsample: float = 0.7,
-        colsample_bynode: float = 0.4,
-        most_rows: int = 200_000,
-        random_state: int = 0,
-        device: str = "cpu",
-    ) -> None:
-        self.rounds = rounds
-        self.learning_rate = learning_rate
-        self.max_leaves = max_leaves
-        self.min_child_weight = min_child_weight
-        self.subsample = subsample
-        self.colsample_bynode = colsample_bynode
-        self.most_rows = most_rows
-        self.random_state = random_state
-        self.device = device
+    rounds: int = 300
+    learning_rate: float = 0.08
+    max_leaves: int = 256
+    min_child_weight: float = 3.0
+    subsample: float = 0.7
+    colsample_bynode: float = 0.4
+    most_rows: int = 200_000
+    random_state: int = 0
+    device: str = "cpu"
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Both models' trees by absolute error: spikes of a table shall not lead them."""
@@ -153,9 +143,9 @@ class InterpolatedTerms(TimeModel):
         times, near = times_from_files(files)
         model.terms_ = BoostedTerms.from_times(times)
         model.grid_, model.trees_, model._measured = near.grid, near.trees if near.stored else None, {}
-        if model.trees_ is not None:
+        if near.stored:
             columns = len(times.columns) + 2 + 2 * len(near.grid.lines)
-            model.booster_ = StoredBooster(model.trees_, columns)
+            model.booster_ = ReadyTrees(lambda: near.trees, range(columns))
         return model
 
     @staticmethod

@@ -6,10 +6,12 @@ which leaves its value rules out. Scores agree to the bit: leaves are added in t
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +33,10 @@ CHUNK_ROWS = 8
 """Rows whose words are combined at once, so that they stay in the cache."""
 FEW_ROWS = 512
 """Rows in one call below which XGBoost's fixed cost, a microsecond a tree, is more than it saves."""
+BOOSTER_ROWS = 8_192
+"""Rows in all from which on an XGBoost booster of some trees is worth making."""
+FOREST_ROWS = 64
+"""Rows in all from which on a `Forest` of some trees is worth making: that takes as long as so many rows do."""
 MOST_POSITIVE = np.int32(2**31 - 1)
 
 
@@ -103,50 +109,40 @@ class Trees:
         return np.add.accumulate(np.hstack([start, self.value[node]]), axis=1, dtype=np.float32)[:, -1]
 
     def booster(self, columns: int) -> Any:
-        """An XGBoost booster of these trees on ``columns`` columns, for one thread."""
+        """An XGBoost booster of these trees on ``columns`` columns, for one thread.
+
+        A booster of one leaf is what its JSON is filled into, so that XGBoost itself says what else belongs there.
+        """
         import xgboost
 
+        booster = xgboost.train({"nthread": 1}, xgboost.DMatrix(np.zeros((1, columns)), np.zeros(1)), 1)
+        content = json.loads(booster.save_raw("json"))
+        learner = content["learner"]
+        model = learner["gradient_booster"]["model"]
+        (leaf,) = model["trees"]
         trees = []
         for number, (start, end) in enumerate(pairwise([*self.roots.tolist(), len(self.feature)])):
             left, count = np.where(self.left[start:end] < 0, -1, self.left[start:end] - start), end - start
             inner = np.flatnonzero(left >= 0)
             parents = np.full(count, 2**31 - 1)
             parents[left[inner]] = parents[left[inner] + 1] = inner
-            categories = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
-            statistics = ("base_weights", "loss_changes", "sum_hessian")
-            trees.append(
-                {
-                    "id": number,
-                    "left_children": left.tolist(),
-                    "right_children": np.where(left < 0, -1, left + 1).tolist(),
-                    "parents": parents.tolist(),
-                    "split_conditions": self.value[start:end].astype(np.float64).tolist(),
-                    "split_indices": self.feature[start:end].tolist(),
-                    "split_type": [0] * count,
-                    "default_left": self.missing_left[start:end].astype(np.int64).tolist(),
-                    **{name: [] for name in categories},
-                    **dict.fromkeys(statistics, [0.0] * count),
-                    "tree_param": _texts(num_deleted=0, num_feature=columns, num_nodes=count, size_leaf_vector=1),
-                }
-            )
-        model = {
-            "cats": {"enc": [], "feature_segments": [], "sorted_idx": []},
-            "gbtree_model_param": _texts(num_parallel_tree=1, num_trees=len(trees)),
-            "iteration_indptr": list(range(len(trees) + 1)),
-            "tree_info": [0] * len(trees),
-            "trees": trees,
-        }
-        numbers = _texts(boost_from_average=1, num_class=0, num_feature=columns, num_target=1)
-        learner = {
-            "attributes": {},
-            "feature_names": [],
-            "feature_types": [],
-            "gradient_booster": {"model": model, "name": "gbtree"},
-            "learner_model_param": numbers | {"base_score": f"[{float(self.base_score[0])!r}]"},
-            "objective": {"name": "reg:squarederror", "reg_loss_param": {"scale_pos_weight": "1"}},
-        }
-        booster = xgboost.Booster({"nthread": 1})
-        booster.load_model(bytearray(json.dumps({"learner": learner, "version": [3, 0, 0]}).encode()))
+            own = {
+                "id": number,
+                "left_children": left.tolist(),
+                "right_children": np.where(left < 0, -1, left + 1).tolist(),
+                "parents": parents.tolist(),
+                "split_conditions": self.value[start:end].astype(np.float64).tolist(),
+                "split_indices": self.feature[start:end].tolist(),
+                "split_type": [0] * count,
+                "default_left": self.missing_left[start:end].astype(np.int64).tolist(),
+                **dict.fromkeys(("base_weights", "loss_changes", "sum_hessian"), [0.0] * count),
+                "tree_param": leaf["tree_param"] | {"num_nodes": str(count)},
+            }
+            trees.append(leaf | own)
+        model["gbtree_model_param"]["num_trees"] = str(len(trees))
+        model |= {"trees": trees, "tree_info": [0] * len(trees), "iteration_indptr": list(range(len(trees) + 1))}
+        learner["learner_model_param"]["base_score"] = f"[{float(self.base_score[0])!r}]"
+        booster.load_model(bytearray(json.dumps(content).encode()))
         return booster
 
     def specialise(self, varying: Sequence[int], constant: Mapping[int, float]) -> "Trees":
@@ -191,25 +187,40 @@ class Trees:
         )
 
 
-class StoredBooster:
-    """Trees as an XGBoost booster that is made when many rows are asked for; few rows are answered sooner in numpy."""
+class ReadyTrees:
+    """Trees with everything cut out that the columns of ``constant`` decide, asked as an XGBoost booster is.
 
-    def __init__(self, trees: Trees, columns: int) -> None:
-        self._trees, self._columns = trees, columns
+    ``varying`` as in `Trees.specialise`. Each form of the trees is made when it is first needed: few rows are answered
+    sooner in numpy, by the trees as they stand and, once there were many, by their `Forest`; tables by XGBoost.
+    """
+
+    def __init__(
+        self, trees: Callable[[], Trees], varying: Sequence[int], constant: Mapping[int, float] = MappingProxyType({})
+    ) -> None:
+        self._stored, self._varying, self._constant = trees, varying, constant
+        self._rows = 0
 
     @cached_property
-    def booster(self) -> Any:
-        """XGBoost's own."""
-        return self._trees.booster(self._columns)
+    def _trees(self) -> Trees:
+        return self._stored().specialise(self._varying, self._constant)
 
-    def inplace_predict(self, x: np.ndarray) -> np.ndarray:
-        """(rows,) float32 sums of the trees for ``x`` (rows, columns)."""
-        return self._trees.sums(x) if len(x) < FEW_ROWS else self.booster.inplace_predict(x)
+    @cached_property
+    def _forest(self) -> "Forest":
+        return Forest.of(self._trees, len(self._varying))
 
-    def set_param(self, settings: Mapping[str, Any]) -> None:
-        """As `xgboost.Booster.set_param`, once there is one."""
-        if "booster" in vars(self):
-            self.booster.set_param(settings)
+    @cached_property
+    def _booster(self) -> Any:
+        return self._trees.booster(len(self._varying))
+
+    def inplace_predict(self, x: np.ndarray, shared: int = 0, problem: np.ndarray | None = None) -> np.ndarray:
+        """(rows,) float32 sums of the trees for ``x`` (rows, columns) of float32.
+
+        The first ``shared`` columns of ``x`` are those of each row's ``problem`` (rows,), by default of all rows.
+        """
+        self._rows += len(x)
+        if len(x) >= FEW_ROWS and (self._rows >= BOOSTER_ROWS or "xgboost" in sys.modules):
+            return self._booster.inplace_predict(x)
+        return self._trees.sums(x) if self._rows < FOREST_ROWS else self._forest.predict(x, shared, problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +256,6 @@ class BoostedTimes:
         trees = Trees.from_bytes(files[ARRAYS])
         trend = from_plain(Trend | None, facts["trend"])
         return cls(trees, tuple(facts["columns"]), facts["codes"], facts["own_weight"], facts["call_us"], trend)
-
-    def call_cost_us(self, gpu: str, library: str) -> float:
-        """The fixed cost of a call on a GPU, else of the library, else of any."""
-        return call_cost_us(self.call_us, gpu, library)
 
 
 def call_cost_us(call_us: Mapping[str, float], gpu: str, library: str) -> float:
@@ -384,8 +391,3 @@ def _rule_out(remaining: np.ndarray, row: np.ndarray, node: np.ndarray, first: n
         np.bitwise_and.at(remaining, (row, word), ~mask)
         more = end > (word + 1) * WORD_BITS
         row, start, end, word = row[more], start[more], end[more], word[more] + 1
-
-
-def _texts(**numbers: int) -> dict[str, str]:
-    """XGBoost writes its parameters as texts."""
-    return {name: str(number) for name, number in numbers.items()}

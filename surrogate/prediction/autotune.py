@@ -5,11 +5,11 @@ measured times take the place of predictions in `recalled` selections.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import exp, inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem, parse_problem
@@ -23,10 +23,6 @@ from surrogate.prediction.results import MEASURED, Estimate, Excluded, Limits, S
 if TYPE_CHECKING:
     from surrogate.collect.device import Device, DeviceInfo
     from surrogate.prediction.predictor import Predictor
-
-T = TypeVar("T")
-MAX_LOST_IN_A_ROW = 2
-"""A lost device costs one algorithm, for a worker process starts afresh; twice in a row it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +64,6 @@ class Tuned:
     tried: tuple[Attempt, ...]
     cost_ms: float
 
-    @property
-    def times_us(self) -> Mapping[str, float]:
-        """Algorithm → measured time in µs, of those that ran."""
-        return {a.algorithm: a.measured_us for a in self.tried if a.measured_us is not None}
-
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         values = {name: getattr(self, name) for name in self.__slots__}
@@ -112,6 +103,7 @@ def autotune(
     algorithm in it that the limits allow may win. Raises `InputError` for k < 1, a device that cannot be had or is
     lost, no bundle for it, or a predictor that ranks for another GPU.
     """
+    from surrogate.collect.device import DeviceLostError
     from surrogate.collect.open_device import open_device
 
     if k < 1:
@@ -120,89 +112,77 @@ def autotune(
     limits = Limits.of(workspace_limit, deterministic)
     opened = open_device(device) if isinstance(device, str) else device
     try:
-        info = _asked(opened.describe)
+        info = opened.describe()
         known = cache if isinstance(cache, TuningCache) else TuningCache(cache or default_path())
         ranking = (predictor or _shipped(info)).select(
             problem, workspace_limit=limits.workspace_bytes, deterministic=limits.deterministic
         )
         _check_device(ranking, info)
-        return _Search(problem, opened, info, known, limits).run(ranking.candidates, k)
+        tried, cost_ms = _search(problem, opened, info, known, limits, ranking.candidates, k)
+    except DeviceLostError as error:
+        raise InputError(
+            f"the device was lost ({error}); what was measured before is kept, try again in a new process"
+        ) from None
     finally:
         if isinstance(device, str):
             opened.close()
+    ran = [attempt for attempt in tried if attempt.measured_us is not None]
+    best = min(ran, key=lambda attempt: attempt.measured_us or 0.0, default=None)
+    return Tuned(
+        setting_line(problem),
+        info.gpu,
+        info.library,
+        info.library_version,
+        best.algorithm if best else None,
+        best.measured_us if best else None,
+        "cache" if best and best.cached else "measured",
+        tuple(tried),
+        round(cost_ms, 3),
+    )
 
 
-@dataclass(slots=True)
-class _Search:
-    """One walk along a ranking."""
+def _search(
+    problem: Any,
+    device: "Device",
+    info: "DeviceInfo",
+    cache: TuningCache,
+    limits: Limits,
+    ranking: Sequence[Any],
+    k: int,
+) -> tuple[list[Attempt], float]:
+    """Down the ranking until ``k`` algorithms ran, then whatever else the cache knows; and what measuring took in ms.
 
-    problem: Any
-    device: "Device"
-    info: "DeviceInfo"
-    cache: TuningCache
-    limits: Limits
-    cost_ms: float = 0.0
-    lost_in_a_row: int = 0
-    tried: list[Attempt] = field(default_factory=list)
+    A lost device costs one algorithm, for a worker process starts afresh; twice in a row it is gone.
+    """
+    from surrogate.collect.device import DeviceLostError
+    from surrogate.collect.protocol import RepeatPolicy
 
-    def run(self, ranking: Sequence[Any], k: int) -> Tuned:
-        """Down the ranking until ``k`` algorithms ran; then whatever else the cache knows joins."""
-        known = self.cache.get(self.info, self.problem)
-        offered = set(_asked(lambda: self.device.candidates(self.problem)))
-        predicted = {candidate.algorithm: float(candidate.time_us) for candidate in ranking}
-        for name, predicted_us in predicted.items():
-            if sum(attempt.measured_us is not None for attempt in self.tried) == k:
-                break
-            if name in known:
-                self._add(name, predicted_us, known.pop(name), cached=True)
-            elif name in offered:
-                self._add(name, predicted_us, self._measured(name), cached=False)
-            else:
-                reason = f"{self.info.library} offers no such algorithm here"
-                self.tried.append(Attempt(name, predicted_us, reason=reason))
-        for name, tuning in known.items():
-            if tuning.time_us is not None and self._refusal(tuning) is None:
-                self._add(name, predicted.get(name), tuning, cached=True)
-        ran = [attempt for attempt in self.tried if attempt.measured_us is not None]
-        best = min(ran, key=lambda attempt: attempt.measured_us or 0.0, default=None)
-        return Tuned(
-            setting_line(self.problem),
-            self.info.gpu,
-            self.info.library,
-            self.info.library_version,
-            best.algorithm if best else None,
-            best.measured_us if best else None,
-            "cache" if best and best.cached else "measured",
-            tuple(self.tried),
-            round(self.cost_ms, 3),
-        )
-
-    def _add(self, name: str, predicted_us: float | None, tuning: Tuning, *, cached: bool) -> None:
-        refusal = None if tuning.time_us is None else self._refusal(tuning)
-        self.tried.append(_attempt(name, predicted_us, tuning, cached, refusal))
-
-    def _refusal(self, tuning: Tuning) -> str | None:
-        return self.limits.refusal(tuning.workspace_bytes, tuning.deterministic)
-
-    def _measured(self, algorithm: str) -> Tuning:
-        """One measurement, kept in the cache unless it failed."""
-        from surrogate.collect.device import DeviceLostError
-        from surrogate.collect.protocol import RepeatPolicy
-
-        began = time.perf_counter()
-        try:
-            tuning = Tuning.of(self.device.measure(self.problem, algorithm, RepeatPolicy()))
-            self.lost_in_a_row = 0
-        except DeviceLostError as error:
-            self.lost_in_a_row += 1
-            if self.lost_in_a_row >= MAX_LOST_IN_A_ROW:
-                raise _lost(error) from None
-            tuning = Tuning("failed", reason=f"the device was lost ({error})")
-        finally:
-            self.cost_ms += 1e3 * (time.perf_counter() - began)
-        if tuning.status != "failed":  # a fault may be gone the next time
-            self.cache.put(self.info, self.problem, algorithm, tuning)
-        return tuning
+    known, offered = cache.get(info, problem), set(device.candidates(problem))
+    tried: list[Attempt] = []
+    cost_ms, lost = 0.0, False
+    predicted = {candidate.algorithm: float(candidate.time_us) for candidate in ranking}
+    for name, predicted_us in predicted.items():
+        if sum(attempt.measured_us is not None for attempt in tried) == k:
+            break
+        if name in known:
+            tried.append(_attempt(name, predicted_us, known.pop(name), True, limits))
+        elif name not in offered:
+            reason = f"{info.library} offers no such algorithm here"
+            tried.append(Attempt(name, predicted_us, reason=reason))
+        else:
+            began = time.perf_counter()
+            try:
+                tuning, lost = Tuning.of(device.measure(problem, name, RepeatPolicy())), False
+            except DeviceLostError as error:
+                if lost:
+                    raise
+                tuning, lost = Tuning("failed", reason=f"the device was lost ({error})"), True
+            cost_ms += 1e3 * (time.perf_counter() - began)
+            if tuning.status != "failed":  # a fault may be gone the next time
+                cache.put(info, problem, name, tuning)
+            tried.append(_attempt(name, predicted_us, tuning, False, limits))
+    more = [_attempt(name, predicted.get(name), tuning, True, limits) for name, tuning in known.items()]
+    return [*tried, *(attempt for attempt in more if attempt.measured_us is not None)], cost_ms
 
 
 def recalled(
@@ -223,15 +203,16 @@ def recalled(
     version = library_version or newest(measured)
     if version not in measured:
         return limited(predicted, limits)
-    attempts = [_attempt(name, None, tuning, True) for name, tuning in measured[version].items()]
+    attempts = [_attempt(name, None, tuning, True, Limits()) for name, tuning in measured[version].items()]
     return with_attempts(predictor.select(problem, library_version=version), attempts, limits)
 
 
-def _attempt(
-    name: str, predicted_us: float | None, tuning: Tuning, cached: bool, refusal: str | None = None
-) -> Attempt:
+def _attempt(name: str, predicted_us: float | None, tuning: Tuning, cached: bool, limits: Limits) -> Attempt:
     """What is known of an algorithm, with the reason where it did not run or the limits refuse it."""
-    reason = refusal or ("" if tuning.time_us is not None else tuning.reason or tuning.status)
+    if tuning.time_us is None:
+        reason = tuning.reason or tuning.status
+    else:
+        reason = limits.refusal(tuning.workspace_bytes, tuning.deterministic) or ""
     time_us = None if reason else tuning.time_us
     return Attempt(name, predicted_us, time_us, reason, cached, tuning.workspace_bytes, tuning.deterministic)
 
@@ -281,15 +262,6 @@ def _measured_estimate(estimate: Estimate, ran: Mapping[str, Attempt]) -> Estima
     return Estimate(candidate, attempt.measured_us, 0.0, workspace, MEASURED)
 
 
-def _asked(ask: Callable[[], T]) -> T:
-    from surrogate.collect.device import DeviceLostError
-
-    try:
-        return ask()
-    except DeviceLostError as error:
-        raise _lost(error) from None
-
-
 def _check_device(ranking: Any, info: "DeviceInfo") -> None:
     """Times of one GPU are none of another's; CPUs, each with a name of its own, stand in for one another."""
     gpu, library = getattr(ranking, "gpu", None), getattr(ranking, "library", info.library)
@@ -298,10 +270,6 @@ def _check_device(ranking: Any, info: "DeviceInfo") -> None:
             f"the device is {info.gpu} with {info.library}, the algorithms are ranked for {gpu} with {library};"
             " name what is measured"
         )
-
-
-def _lost(error: Exception) -> InputError:
-    return InputError(f"the device was lost ({error}); what was measured before is kept, try again in a new process")
 
 
 def _shipped(info: "DeviceInfo") -> "Predictor":

@@ -6,7 +6,6 @@ Keyed by the device's name, its library and version, and the problem with its se
 import logging
 import os
 import sqlite3
-import sys
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -107,22 +106,11 @@ class TuningCache:
             self._connection.execute(statement, row)
 
 
-def default_path(environment: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path | None:
-    """The user's cache: the file that ``SEER_CACHE`` names, else one where the platform keeps caches; None without a
-    home.
-
-    Linux and others: ``XDG_CACHE_HOME`` if it is absolute, else ``~/.cache`` (XDG base directory specification);
-    macOS: ``~/Library/Caches``; Windows: ``%LOCALAPPDATA%``.
-    """
-    known = os.environ if environment is None else environment
-    if named := known.get(ENVIRONMENT_VARIABLE):
+def default_path() -> Path:
+    """The user's cache: the file that ``SEER_CACHE`` names (or one in the folder that it names), else one in
+    ``XDG_CACHE_HOME`` if that is absolute, else in ``~/.cache`` (XDG base directory specification)."""
+    if named := os.environ.get(ENVIRONMENT_VARIABLE):
         return Path(named) / FILE_NAME if Path(named).is_dir() else Path(named)
-    home = known.get("USERPROFILE" if platform == "win32" else "HOME", "")
-    if platform == "win32":
-        base = known.get("LOCALAPPDATA") or (home and f"{home}/AppData/Local")
-    elif platform == "darwin":
-        base = home and f"{home}/Library/Caches"
-    else:
-        shared = known.get("XDG_CACHE_HOME", "")
-        base = shared if shared.startswith("/") else home and f"{home}/.cache"
-    return Path(base) / "seer-surrogate" / FILE_NAME if base else None
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(shared) if shared.startswith("/") else Path("~/.cache").expanduser()
+    return base / "seer-surrogate" / FILE_NAME

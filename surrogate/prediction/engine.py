@@ -4,11 +4,9 @@ Both engines ask the family's formula for the columns of one problem in Python n
 problem changes is worked out once per setting.
 """
 
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,16 +15,12 @@ from surrogate.features.families import Family, Formula, ProblemTerms
 from surrogate.features.gpu import Gpu
 from surrogate.features.text import version_column
 from surrogate.models.neighbours import log_corrections
-from surrogate.models.trees import FEW_ROWS, BoostedTimes, Forest, Trees
+from surrogate.models.trees import BoostedTimes, ReadyTrees, call_cost_us
 
 if TYPE_CHECKING:
     from surrogate.models.calibrated import Correction
     from surrogate.models.grid import Measured
 
-BOOSTER_ROWS = 8_192
-"""Rows of a setting from which on an XGBoost booster of its trees is worth making."""
-FOREST_ROWS = 64
-"""Rows of a setting from which on a `Forest` of its trees is worth making: that takes as long as so many rows do."""
 VERSION_COLUMN = "library_version"
 
 
@@ -157,37 +151,6 @@ class Tf32Engine(Engine):
         return np.where(self.unseen[index], faster_us, tensor_us), workspace
 
 
-class ReadyTrees:
-    """Trees with everything cut out that a setting decides; each form of them is made when it is first needed."""
-
-    def __init__(self, trees: Callable[[], Trees], varying: Sequence[int], constant: Mapping[int, float]) -> None:
-        self._stored, self._varying, self._constant = trees, varying, constant
-        self._rows = 0
-
-    @cached_property
-    def _trees(self) -> Trees:
-        return self._stored().specialise(self._varying, self._constant)
-
-    @cached_property
-    def _forest(self) -> Forest:
-        return Forest.of(self._trees, len(self._varying))
-
-    @cached_property
-    def _booster(self) -> Any:
-        return self._trees.booster(len(self._varying))
-
-    def scores(self, x: np.ndarray, shared: int = 0, problem: np.ndarray | None = None) -> np.ndarray:
-        """Sums of the trees (rows,) for ``x`` (rows, columns) of float32: in numpy for few rows, by XGBoost once there
-        were many.
-
-        The first ``shared`` columns of ``x`` are those of each row's ``problem`` (rows,), by default of all rows.
-        """
-        self._rows += len(x)
-        if len(x) >= FEW_ROWS and (self._rows >= BOOSTER_ROWS or "xgboost" in sys.modules):
-            return self._booster.inplace_predict(x)
-        return self._trees.sums(x) if self._rows < FOREST_ROWS else self._forest.predict(x, shared, problem)
-
-
 @dataclass(frozen=True, slots=True)
 class BoosterEngine(Engine):
     """Boosted trees made ready for one setting, and what was measured in it.
@@ -195,8 +158,8 @@ class BoosterEngine(Engine):
     A row of the trees' input holds the problem's columns, the candidate's own, its library's version and its code;
     these two are all of ``template`` (candidates, columns) that is not zero. ``call_us`` (candidates,).
     ``trend_places`` (terms,) says where in a row the trend's terms stand, and ``trend_ranges`` (candidates, 2, terms)
-    outside which values it counts on this GPU. ``correction_row`` (columns,) are the columns that a calibration's
-    correction sees, where the setting decides them; the others are at ``correction_places`` of a row (−1: decided).
+    outside which values it counts on this GPU. ``correction_inputs`` are the columns that a calibration's correction
+    sees: where each stands in a row, or −1 and the value that the setting decides.
     ``codes`` (candidates,) are those of ``measured``, −1 where a candidate was not measured; ``residual`` corrects what
     is interpolated. ``lenders``: library → the GPU on which what counts as measured was.
     """
@@ -209,8 +172,7 @@ class BoosterEngine(Engine):
     trend_places: list[int]
     trend_ranges: np.ndarray
     correction: "Correction | None"
-    correction_places: np.ndarray
-    correction_row: np.ndarray
+    correction_inputs: list[tuple[int, float]]
     measured: "Measured | None" = None
     codes: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     residual: ReadyTrees | None = None
@@ -234,11 +196,11 @@ class BoosterEngine(Engine):
         kind, formula = setting.family, setting.family.formula(setting.values, device)
         constant = dict(zip(kind.constant_names, map(float, formula.constant), strict=True))
         versions = {library: version_column(version) for library, version in setting.versions}
+        if len(versions) == 1:
+            (constant[VERSION_COLUMN],) = versions.values()
         column = {name: number for number, name in enumerate(times.columns)}
         varying = (*kind.problem_names, *kind.candidate_names, VERSION_COLUMN)
-        places = [*(column.get(name, -1) for name in varying), len(times.columns)]
-        if len(versions) == 1:
-            constant[VERSION_COLUMN], places[-2] = versions[setting.versions[0][0]], -1
+        places = [*(-1 if name in constant else column.get(name, -1) for name in varying), len(times.columns)]
         decided = {column[name]: value for name, value in constant.items() if name in column}
         template = np.zeros((len(candidates), len(varying) + 1), dtype=np.float32)
         template[:, -2] = [versions[candidate.library] for candidate in candidates]
@@ -247,11 +209,12 @@ class BoosterEngine(Engine):
         if times.trend:
             trend_places = [varying.index(name) for name in times.trend.names]
             trend_ranges = np.array([times.trend.range_of(c.key, setting.gpu) for c in candidates])
-        correction, seen = times.corrections.get(setting.gpu), ()
+        correction, inputs = times.corrections.get(setting.gpu), []
         if correction is not None:
             from surrogate.models.calibrated import correction_columns  # needs pandas
 
-            seen = correction_columns(kind)
+            place = {name: number for number, name in enumerate(varying)}
+            inputs = [(place.get(name, -1), constant.get(name, 0.0)) for name in correction_columns(kind)]
         engine = cls(
             setting,
             device,
@@ -262,12 +225,11 @@ class BoosterEngine(Engine):
             ReadyTrees(lambda: times.trees, places, decided),
             template,
             varying.index(kind.own_roofline) if kind.own_roofline else -1,
-            np.array([times.call_cost_us(setting.gpu, c.library) for c in candidates]),
+            np.array([call_cost_us(times.call_us, setting.gpu, c.library) for c in candidates]),
             trend_places,
             trend_ranges,
             correction,
-            np.array([varying.index(name) if name in varying else -1 for name in seen], dtype=int),
-            np.array([constant.get(name, 0.0) for name in seen]),
+            inputs,
         )
         near = times.neighbours
         if near is None:
@@ -342,9 +304,9 @@ class BoosterEngine(Engine):
 
     def _log_terms(self, x: np.ndarray, candidate: np.ndarray, problem: np.ndarray | None = None) -> np.ndarray:
         """(rows,) log(time / base) by the terms, of rows of the ``candidate`` (rows,) positions; ``problem`` (rows,) as
-        of `ReadyTrees.scores`."""
+        of `ReadyTrees.inplace_predict`."""
         shared = len(self.setting.family.problem_names)
-        log_correction = self.trees.scores(x, shared, problem).astype(np.float64)
+        log_correction = self.trees.inplace_predict(x, shared, problem).astype(np.float64)
         if self.times.trend is not None:
             log_correction += self.times.trend.outside(x[:, self.trend_places], self.trend_ranges[candidate])
         return log_correction
@@ -370,7 +332,7 @@ class BoosterEngine(Engine):
                 group = np.concatenate([group, group_of + group.max() + 1])
             return design, self._log_terms(design, candidate, group)
 
-        residual = self.residual.scores if self.residual else None
+        residual = self.residual.inplace_predict if self.residual else None
         codes, kind = self.codes[own], self.setting.family
         near = log_corrections(measured, kind, codes, sizes[known], library, terms, residual)
         if len(known) == len(index):
@@ -388,7 +350,8 @@ class BoosterEngine(Engine):
             base_us = base_us * np.exp2(self.times.own_weight * x[:, self.own_column].astype(np.float64))
         time_us = (base_us + self.call_us[candidate]) * np.exp(log_correction)
         if self.correction is not None:
-            seen = np.where(self.correction_places < 0, self.correction_row, x[:, self.correction_places])
+            columns = (np.full(len(x), value) if place < 0 else x[:, place] for place, value in self.correction_inputs)
+            seen = np.column_stack([*columns])
             keys = np.array([self.candidates[i].key for i in candidate])
             time_us *= np.exp(self.correction.log_factor(seen, keys, time_us))
         return np.maximum(time_us, self.least_us[candidate])

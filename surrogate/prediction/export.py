@@ -120,7 +120,7 @@ def enum_value(name: str, library: str, direction: str) -> int:
 
 
 def json_table(picks: Picks) -> str:
-    """The text, one pick a line.
+    """The text.
 
     ``{kind: "seer-picks", schema, gpu, library, library_version, workspace_limit_bytes, deterministic, model, data,
     picks: [{problem, <sizes and settings>, algorithm, enum, solver, time_us, lower_us, upper_us, workspace_bytes,
@@ -129,21 +129,16 @@ def json_table(picks: Picks) -> str:
     ``solver`` stands only where solvers are chosen; fallbacks are in order of time.
     """
     first = picks.selections[0]
-    head = {
+    whole = {
         "kind": KIND,
         "schema": SCHEMA,
         **{name: getattr(first, name) for name in ("gpu", "library", "library_version")},
         "workspace_limit_bytes": picks.workspace_limit,
         **{name: getattr(picks, name) for name in ("deterministic", "model", "data")},
+        "picks": list(map(_pick, picks.feasible)),
+        "infeasible": list(map(_refused, picks.infeasible)),
     }
-    lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
-    chosen = [json.dumps(_pick(selection)) for selection in picks.feasible]
-    refused = [json.dumps(_refused(selection)) for selection in picks.infeasible]
-    return "\n".join(["{", *lines, f' "picks": {_array(chosen)},', f' "infeasible": {_array(refused)}', "}", ""])
-
-
-def _array(lines: list[str]) -> str:
-    return "[" + ",".join(f"\n  {line}" for line in lines) + ("\n ]" if lines else "]")
+    return json.dumps(whole, indent=1) + "\n"
 
 
 def _pick(selection: Selection) -> dict[str, Any]:
@@ -181,7 +176,7 @@ def _enum(ranked: Ranked, problem: AnyProblem) -> int | None:
 def _refused(selection: Selection) -> dict[str, Any]:
     kind = family_of(selection.problem)
     settings = dict(zip(kind.setting_names, kind.setting_of(selection.problem), strict=True))
-    excluded = [candidate.to_dict() for candidate in selection.excluded]
+    excluded = [candidate._asdict() for candidate in selection.excluded]
     return {"problem": str(selection.problem), **settings, "excluded": excluded}
 
 

@@ -136,8 +136,9 @@ class KernelTimes:
                 continue
             values = kind.setting_of(like)
             part = self._bundle.part(kind, target.name, values)
-            libraries = self._settings.all_libraries(kind, target.name, values)
-            for library in libraries if self._library is None else {self._library} & {*libraries}:
+            for library in part.domain.libraries:
+                if self._library not in (None, library):
+                    continue
                 reference = part.domain.reference_key(library, values)
                 overall = part.row_counts.get(reference, 0)
                 here = part.row_counts.get(f"{target.name}|{reference}", 0)

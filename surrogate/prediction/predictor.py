@@ -130,32 +130,26 @@ class Predictor:
         not know is accepted, out of domain. Where nothing is feasible the selection is empty. Raises `InputError` for a
         bad problem or limit.
         """
-        asked = {"workspace_limit": workspace_limit, "deterministic": deterministic, "top": top}
-        if isinstance(problem, list | tuple):
-            return self.select_many(problem, **asked, library_version=library_version, library=library)
-        if not isinstance(problem, str) and getattr(problem, "kind", None) not in FAMILY_OF_KIND:
-            given = {"gpu": self.gpu, "library": library or self._library, "library_version": library_version}
-            return self._select_table(problem, given, asked)
-        key = (problem, workspace_limit, deterministic, top, library_version, library)
-        answer = self._answers.get(key)
-        if answer is None:
-            answer = self.select_many([problem], **asked, library_version=library_version, library=library)[0]
-            self._remember(key, answer)
-        return answer
-
-    def select_many(
-        self,
-        problems: Iterable[Any],
-        *,
-        workspace_limit: int | str | None = None,
-        deterministic: bool = False,
-        top: int | None = None,
-        library_version: str | None = None,
-        library: str | None = None,
-    ) -> list[Selection]:
-        """`select` for every problem of a network, in order; equal problems are computed once, all of them together."""
+        single = isinstance(problem, str) or getattr(problem, "kind", None) in FAMILY_OF_KIND
+        key = (problem, workspace_limit, deterministic, top, library_version, library) if single else None
+        if key in self._answers:
+            return self._answers[key]
         limits = Limits.of(workspace_limit, deterministic, top)
-        asked = (workspace_limit, deterministic, top, library_version, library)
+        if isinstance(problem, list | tuple):
+            return self._select(problem, limits, library_version, library)
+        if key is None:
+            return self._select_table(problem, limits, library_version, library)
+        self._remember(key, self._select([problem], limits, library_version, library)[0])
+        return self._answers[key]
+
+    def select_many(self, problems: Iterable[Any], **asked: Any) -> list[Selection]:
+        """`select` for every problem of a network, in order; equal problems are computed once, all of them together."""
+        return self.select(list(problems), **asked)
+
+    def _select(
+        self, problems: Iterable[Any], limits: Limits, library_version: str | None, library: str | None
+    ) -> list[Selection]:
+        asked = (limits, library_version, library)
         known = [self.read(problem) for problem in problems]
         answers: dict[Any, Selection] = {}
         new: dict[PreparedSetting, list[Any]] = {}
@@ -170,17 +164,20 @@ class Predictor:
                 self._remember((problem, *asked), answers[problem])
         return [answers[problem] for problem in known]
 
-    def _select_table(self, table: Any, given: Mapping[str, str | None], asked: Mapping[str, Any]) -> list[Selection]:
-        """`select_many` of the distinct problems of a table, by the GPU, library and version that each names."""
+    def _select_table(
+        self, table: Any, limits: Limits, library_version: str | None, library: str | None
+    ) -> list[Selection]:
+        """The distinct problems of a table, by the GPU, library and version that each row names."""
         from surrogate.prediction.table import asked_problems
 
+        given = {"gpu": self.gpu, "library": library or self._library, "library_version": library_version}
         listed = asked_problems(self._settings, table, given)
         answers: dict[Any, Selection] = {}
         for where in dict.fromkeys(where for _, where in listed):
-            gpu, library, version = (name or None for name in where)
+            gpu, named, version = (name or None for name in where)
             predictor = self if gpu in (None, self.gpu) else Predictor(self.bundle, gpu=gpu)
-            problems = [problem for problem, named in listed if named == where]
-            selections = predictor.select_many(problems, **asked, library=library, library_version=version)
+            problems = [problem for problem, other in listed if other == where]
+            selections = predictor._select(problems, limits, version, named)
             answers.update(zip(((problem, where) for problem in problems), selections, strict=True))
         return [answers[key] for key in listed]
 
@@ -210,15 +207,14 @@ class Predictor:
 
     def _predict_one(self, problem: AnyProblem, algorithm: str | None, library_version: str | None) -> Prediction:
         key = (problem, algorithm, library_version)
-        answer = self._answers.get(key)
-        if answer is None:
+        if key not in self._answers:
             prepared = self._prepared(problem, library_version, None)
             if algorithm is None:
                 answer = _best(prepared, self.select(problem, library_version=library_version))
             else:
                 answer = _named(prepared, problem, algorithm)
             self._remember(key, answer)
-        return answer
+        return self._answers[key]
 
 
 def _selection(prepared: PreparedSetting, problem: AnyProblem, ranking: Ranking, limits: Limits) -> Selection:
@@ -230,11 +226,11 @@ def _selection(prepared: PreparedSetting, problem: AnyProblem, ranking: Ranking,
         prepared.setting.gpu,
         ", ".join(library for library, _ in prepared.setting.versions),
         ", ".join(version for _, version in prepared.setting.versions),
-        estimates[: limits.top],
+        estimates,
         ranking.excluded + refused,
         prepared.reason(problem, pick, ranking.distances),
         prepared.own_share,
-        () if limits.top is None else estimates[limits.top :],
+        limits.top,
         prepared.source,
         prepared.notes[pick.library],
     )
@@ -250,8 +246,7 @@ def within(estimates: Iterable[Estimate], limits: Limits) -> tuple[tuple[Estimat
 def limited(selection: Selection, limits: Limits) -> Selection:
     """What ``limits`` leave of a selection; the rest is excluded with the reason."""
     kept, refused = within(selection.estimates, limits)
-    cut = () if limits.top is None else kept[limits.top :]
-    return replace(selection, estimates=kept[: limits.top], excluded=selection.excluded + refused, cut=cut)
+    return replace(selection, estimates=kept, excluded=selection.excluded + refused, top=limits.top)
 
 
 def _best(prepared: PreparedSetting, selection: Selection) -> Prediction:

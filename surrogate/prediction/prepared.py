@@ -17,7 +17,7 @@ from surrogate.features.families import Family
 from surrogate.features.gpu import Gpu, canonical, gpu, gpus
 from surrogate.features.text import version_number
 from surrogate.prediction.engine import BoosterEngine, Candidate, Engine, Setting, TableEngine, Tf32Engine
-from surrogate.prediction.results import ROOFLINE, Estimate, Excluded
+from surrogate.prediction.results import MODEL, ROOFLINE, SPEC, Estimate, Excluded
 from surrogate.prediction.specification import TensorCoreEngine, specification_of
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ ARRAYS_PAY = 12
 """Problems from which on arrays are faster than one problem after another."""
 FIRST_RELEASES = {"cudnn": ((10.0, 9), (8.0, 8)), "cublas": ((10.0, 12), (8.0, 11))}
 """Library → least compute capability, the first major release that runs there. Source: NVIDIA's support matrices."""
-MAX_TRAITS = 65_536
-"""Distinct traits whose reasons are kept."""
 
 Reasons = tuple[str | None, ...]
 
@@ -64,7 +62,11 @@ class SupportRules:
     def of(self, problem: Any) -> Reasons:
         """Reason or None for every candidate, for one problem."""
         traits = self.setting.family.traits(problem)
-        return self._kept.get(traits) or self._decide(traits, problem)
+        if traits not in self._kept:
+            names = [(candidate.library, candidate.algorithm) for candidate in self.candidates]
+            by_name = {name: self._reason(*name, problem, traits) for name in dict.fromkeys(names)}
+            self._kept[traits] = tuple(by_name[name] for name in names)
+        return self._kept[traits]
 
     def allowed(self, sizes: np.ndarray) -> np.ndarray:
         """(problems, candidates) True where the library is expected to run it; ``sizes`` (problems, sizes)."""
@@ -94,14 +96,6 @@ class SupportRules:
             except InputError:
                 continue
         return None
-
-    def _decide(self, traits: tuple[Any, ...], problem: Any) -> Reasons:
-        names = [(candidate.library, candidate.algorithm) for candidate in self.candidates]
-        by_name = {name: self._reason(*name, problem, traits) for name in dict.fromkeys(names)}
-        reasons = tuple(by_name[name] for name in names)
-        if len(self._kept) < MAX_TRAITS:
-            self._kept[traits] = reasons
-        return reasons
 
     def _reason(self, library: str, algorithm: str, problem: Any, traits: tuple[Any, ...]) -> str | None:
         """Statuses of this GPU and version decide, then those of any, then the library's documentation."""
@@ -145,7 +139,6 @@ class PreparedSetting:
     references: Mapping[str, str]
     notes: Mapping[str, tuple[str, ...]]
     _setting_reasons: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
-    _refusals: dict[Reasons, tuple[Excluded, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def rank(self, problem: Any, wanted: Sequence[int] | None = None) -> Ranking:
         """The candidates at ``wanted``, by default all that the library accepts, by time (ties: as registered)."""
@@ -190,26 +183,27 @@ class PreparedSetting:
             half, source = self.bases[i] * factors[self.candidates[i].library], self.source
             half *= by_time.values[bisect_right(by_time.edges, time_us)]
             if not 0.0 < time_us < inf:
-                time_us, half, source = self._stand_in(problem, i, time_us), ROOFLINE_HALF_WIDTH, ROOFLINE
+                (time_us,) = self._stand_in(
+                    np.array([time_us]), np.array([sizes]), np.zeros(1, dtype=int), np.array([i])
+                ).tolist()
+                half, source = ROOFLINE_HALF_WIDTH, ROOFLINE
             estimates.append(Estimate(self.candidates[i], time_us, half, int(workspace), source))
         estimates.sort(key=attrgetter("time_us"))
-        return Ranking(tuple(estimates), self._refused(reasons), distances)
+        refused = [i for i, reason in enumerate(reasons) if reason is not None or i not in self.ranked]
+        excluded = tuple([Excluded(self.candidates[i].name, reasons[i] or NEVER_MEASURED) for i in refused])
+        return Ranking(tuple(estimates), excluded, distances)
 
-    def _refused(self, reasons: Reasons) -> tuple[Excluded, ...]:
-        """What the library refuses, and what training never saw."""
-        if reasons not in self._refusals:
-            self._refusals[reasons] = tuple(
-                Excluded(self.candidates[i].name, reason or NEVER_MEASURED)
-                for i, reason in enumerate(reasons)
-                if reason is not None or i not in self.ranked
+    def _stand_in(self, time_us: np.ndarray, sizes: np.ndarray, problem: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """The rooflines' times (rows,) where the model does not know the candidates at ``index`` (rows,).
+
+        Raises `InputError` for a ``time_us`` (rows,) that is not NaN.
+        """
+        if not np.isnan(time_us).all():
+            raise InputError(
+                f"the bundle's model gives {time_us[~np.isnan(time_us)][0]} µs; it is damaged, train it again with"
+                " `seer train`"
             )
-        return self._refusals[reasons]
-
-    def _stand_in(self, problem: Any, candidate: int, time_us: float) -> float:
-        """The roofline's time where the model does not know the candidate."""
-        _check_unknown(np.array([time_us]))
-        sizes = np.array([self.setting.family.sizes_of(problem)])
-        return float(self.engine.roofline_us(sizes, np.zeros(1, dtype=int), np.array([candidate]))[0])
+        return self.engine.roofline_us(sizes, problem, index)
 
     def named(self, name: str) -> list[int]:
         """Where candidates of this name stand: the first of each library.
@@ -249,8 +243,7 @@ class PreparedSetting:
         half *= widths.time_us.at(time_us) * self.widening
         unknown = np.flatnonzero(~((time_us > 0) & (time_us < inf)))
         if len(unknown):
-            _check_unknown(time_us[unknown])
-            time_us[unknown] = self.engine.roofline_us(sizes, problem[unknown], index[unknown])
+            time_us[unknown] = self._stand_in(time_us[unknown], sizes, problem[unknown], index[unknown])
             half[unknown] = ROOFLINE_HALF_WIDTH
         unseen = np.array([self._setting_reason(candidate) is not None for candidate in self.candidates])
         factor = np.exp(half)
@@ -307,71 +300,89 @@ class SettingCache:
             return self._prepared[asked]
         if library is not None:
             self.check_library(library)
+        part = self.bundle.part(kind, gpu_name, values)
+        alike = self._alike(gpu_name, part)
+        # Libraries compete that were measured on the GPU, else on one alike.
+        ran = ([name for name, gpus in part.domain.libraries.items() if gpus & group] for group in alike)
         candidates, versions, failures = {}, [], []
-        for name in self._libraries(kind, gpu_name, values) if library is None else (library,):
-            version = library_version or self.newest_version(kind, gpu_name, name, values)
-            least = self._least_major(gpu_name, name)
+        for name in next(filter(None, ran), []) if library is None else [library]:
+            version = library_version or _newest_version(part, gpu_name, name)
+            capability, releases = self.device(gpu_name).compute_capability, FIRST_RELEASES.get(name, ())
+            least = next((major for above, major in releases if capability >= above), 0)
             if version_number(version)[0] < least:
                 if library_version:
                     raise InputError(f"{name} {version} does not run on {gpu_name}; it needs {least} or newer")
                 version = f"{least}+"
             try:
-                candidates |= self._candidates(kind, gpu_name, name, values)
+                candidates |= _candidates(kind, part, name, values, alike)
                 versions.append((name, version))
             except InputError as error:
                 failures.append(error)
         if not candidates:
             raise failures[0]
-        prepared = self._prepare(Setting(kind, gpu_name, tuple(versions), values), candidates)
-        self._prepared[asked] = prepared
-        return prepared
-
-    def _libraries(self, kind: Family, gpu_name: str, values: tuple[str, ...]) -> tuple[str, ...]:
-        """Whose kernels compete on a GPU: those measured on it, else on its vendor's GPUs, else all."""
-        pairs = self._measured(kind, gpu_name, values)
-        alike = self._alike(gpu_name, self.bundle.part(kind, gpu_name, values))
-        ran = ({library for name, library in pairs if name in gpus} for gpus in alike)
-        return tuple(sorted(next(filter(None, ran), ())))
-
-    def all_libraries(self, kind: Family, gpu_name: str = "", values: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """The libraries of a family's training data."""
-        return tuple(sorted({library for _, library in self._measured(kind, gpu_name, values)}))
+        setting = Setting(kind, gpu_name, tuple(versions), values)
+        self._prepared[asked] = self._prepare(setting, candidates, part, alike)
+        return self._prepared[asked]
 
     def check_library(self, wanted: str) -> None:
         """Raises `InputError`, with the nearest names, for a library that no part of the bundle knows."""
-        known = sorted({name for part in self.bundle.parts.values() for name in self.all_libraries(part.family)})
+        known = sorted({name for part in self.bundle.parts.values() for name in part.domain.libraries})
         if wanted not in known:
             raise InputError(
                 f"library {wanted!r} is not in the bundle; known: {', '.join(known)}{nearest(wanted, known)}"
             )
 
-    def _measured(self, kind: Family, gpu_name: str, values: tuple[str, ...]) -> set[tuple[str, str]]:
-        """(GPU, library) of a family's training data."""
-        texts = (text.split("|", 2) for text in self.bundle.part(kind, gpu_name, values).domain.settings)
-        return {(name, library) for name, library, _ in texts}
-
-    def newest_version(self, kind: Family, gpu_name: str, library: str, values: tuple[str, ...] = ()) -> str:
-        """The newest version that was measured on the GPU, else anywhere; "" where none is known."""
-        part = self.bundle.part(kind, gpu_name, values)
-        parts = (key.rsplit("|", 2) for key in part.support.exact if key.startswith(f"{library}|"))
-        here = {version for _, name, version in parts if name == gpu_name}
-        return newest(here or {v.partition("|")[2] for v in part.domain.versions if v.startswith(f"{library}|")})
-
-    def _least_major(self, gpu_name: str, library: str) -> int:
-        """The library's first major release that runs on the GPU; 0 where any may."""
-        capability = self.device(gpu_name).compute_capability
-        rows = FIRST_RELEASES.get(library, ())
-        return next((major for least, major in rows if capability >= least), 0)
-
-    def _engine(self, setting: Setting, device: Gpu, candidates: tuple[Candidate, ...], part: "Part") -> Engine:
-        from surrogate.models.trees import call_cost_us
-
-        least_us = np.array([call_cost_us(part.least_us, setting.gpu, one.library) for one in candidates])
-        if part.times is not None:
-            siblings = [name for gpus in self._alike(setting.gpu, part)[1:-2] for name in gpus]
-            return BoosterEngine.of(setting, device, candidates, part.times, least_us, siblings)
-        formula = setting.family.formula(setting.values, device)
-        return TableEngine(setting, device, candidates, formula, least_us, part.model)
+    def _prepare(
+        self, setting: Setting, known: Mapping[Candidate, bool], part: "Part", alike: Sequence[frozenset[str]]
+    ) -> PreparedSetting:
+        """``known``: the setting's candidates → whether they can be chosen; ``alike`` as of `_alike`."""
+        kind, device, names = setting.family, self.device(setting.gpu), setting.named
+        math, seen = names.get("math", ""), setting.gpu in part.domain.gpus
+        mechanism = "" if seen or math == "fma" else kind.tensor_core_mechanism
+        law = specification_of(device, names["dtype"]) if mechanism else None
+        tried = {tuple(text.split("|")[1 : len(setting.values) + 2]) for text in part.domain.settings}
+        never = {library for library, _ in setting.versions if (library, *setting.values) not in tried}
+        candidates, choosable, lenders = tuple(known), tuple(known.values()), {}
+        if law is not None:
+            part = law.instead_of(part)
+            candidates = tuple(sorted(known, key=lambda one: one.mechanism != mechanism))
+            choosable = [one.mechanism == mechanism for one in candidates]
+            formula = kind.formula(setting.values, device)
+            engine = TensorCoreEngine(setting, device, candidates, formula, np.zeros(len(candidates)), law.law)
+        else:
+            siblings = [name for group in alike[1:-2] for name in group]
+            engine = _engine(setting, device, candidates, part, siblings)
+            lenders = engine.lenders if isinstance(engine, BoosterEngine) else {}
+            if never and device.tf32_tflops and (names.get("dtype"), math) == ("fp32", "default"):
+                values = tuple({**names, "math": "fma"}[name] for name in kind.setting_names)
+                plain = _engine(setting._replace(values=values), device, candidates, part, siblings)
+                able = np.array([kind.has_tensor_kernels(one.mechanism) for one in candidates])
+                unseen = np.array([one.library in never for one in candidates])
+                shared = (setting, device, candidates, engine.formula, engine.least_us)
+                engine = Tf32Engine(*shared, plain, engine, able, unseen)
+        notes = {}
+        for library, _ in setting.versions:
+            lender, own = lenders.get(library, setting.gpu), [] if seen else [part.unseen_gpu.note]
+            if lender != setting.gpu:
+                own.append(LENT.format(gpu=setting.gpu, sibling=lender))
+            if law is None and library in never:
+                own.append(NO_EVIDENCE.format(" ".join(filter(None, (library, *setting.values)))))
+            notes[library] = tuple(own)
+        rules_gpu = setting.gpu if any(one.name == setting.gpu for one in gpus()) else ""
+        return PreparedSetting(
+            setting,
+            candidates,
+            tuple(np.flatnonzero(choosable).tolist()),
+            engine,
+            SupportRules(setting, candidates, part.support, rules_gpu),
+            part,
+            MODEL if seen else SPEC,
+            1.0 if seen else part.unseen_gpu.factor(math),
+            part.widths.own_share if seen else part.unseen_gpu.own_share,
+            tuple(part.widths.base(setting.gpu, candidate.key) for candidate in candidates),
+            {library: part.domain.reference_key(library, setting.values) for library, _ in setting.versions},
+            notes,
+        )
 
     def _alike(self, gpu_name: str, part: "Part") -> list[frozenset[str]]:
         """The GPU, each measured one of its architecture (nearest in bandwidth and peak first), its vendor's, all."""
@@ -387,112 +398,67 @@ class SettingCache:
         nearest_first = sorted(siblings, key=distance) if len(siblings) > 1 else siblings
         return [*(frozenset({name}) for name in (gpu_name, *nearest_first)), vendor, frozenset(known)]
 
-    def _prepare(self, setting: Setting, known: Mapping[Candidate, bool]) -> PreparedSetting:
-        """``known``: the setting's candidates → whether they can be chosen."""
-        kind, device, names = setting.family, self.device(setting.gpu), setting.named
-        part = self.bundle.part(kind, setting.gpu, setting.values)
-        math, seen = names.get("math", ""), setting.gpu in part.domain.gpus
-        mechanism = "" if seen or math == "fma" else kind.tensor_core_mechanism
-        law = specification_of(device, names["dtype"]) if mechanism else None
-        candidates, choosable = tuple(known), known.values()
-        if law is None:
-            engine = self._engine(setting, device, candidates, part)
-        else:
-            part = law.instead_of(part)
-            candidates = tuple(sorted(known, key=lambda one: one.mechanism != mechanism))
-            choosable = [one.mechanism == mechanism for one in candidates]
-            formula = kind.formula(setting.values, device)
-            least_us = np.zeros(len(candidates))
-            engine = TensorCoreEngine(setting, device, candidates, formula, least_us, law.law)
-        lenders = engine.lenders if isinstance(engine, BoosterEngine) else {}
-        tried = {tuple(text.split("|")[1 : len(setting.values) + 2]) for text in part.domain.settings}
-        never = {library for library, _ in setting.versions if (library, *setting.values) not in tried}
-        notes = {}
-        for library, _ in setting.versions:
-            lender, own = lenders.get(library, setting.gpu), [] if seen else [part.unseen_gpu.note]
-            if lender != setting.gpu:
-                own.append(LENT.format(gpu=setting.gpu, sibling=lender))
-            if law is None and library in never:
-                own.append(NO_EVIDENCE.format(" ".join(filter(None, (library, *setting.values)))))
-            notes[library] = tuple(own)
-        tf32 = device.tf32_tflops and (names.get("dtype"), math) == ("fp32", "default")
-        if law is None and never and tf32:
-            values = tuple({**names, "math": "fma"}[name] for name in kind.setting_names)
-            plain = self._engine(setting._replace(values=values), device, candidates, part)
-            able = np.array([kind.has_tensor_kernels(one.mechanism) for one in candidates])
-            unseen = np.array([one.library in never for one in candidates])
-            shared = (setting, device, candidates, engine.formula, engine.least_us)
-            engine = Tf32Engine(*shared, plain, engine, able, unseen)
-        rules_gpu = setting.gpu if any(one.name == setting.gpu for one in gpus()) else ""
-        return PreparedSetting(
-            setting,
-            candidates,
-            tuple(np.flatnonzero([*choosable]).tolist()),
-            engine,
-            SupportRules(setting, candidates, part.support, rules_gpu),
-            part,
-            "model" if seen else "spec",
-            1.0 if seen else part.unseen_gpu.factor(math),
-            part.widths.own_share if seen else part.unseen_gpu.own_share,
-            tuple(part.widths.base(setting.gpu, candidate.key) for candidate in candidates),
-            {library: part.domain.reference_key(library, setting.values) for library, _ in setting.versions},
-            notes,
-        )
 
-    def _candidates(self, kind: Family, gpu_name: str, library: str, values: tuple[str, ...]) -> dict[Candidate, bool]:
-        """A library's candidates → whether they can be chosen: those that can, in the registry's order, then the
-        registry's that were never measured. Raises `InputError` where none can.
-        """
-        part, named = (
-            self.bundle.part(kind, gpu_name, values),
-            dict(zip(kind.setting_names, values, strict=True)),
-        )
-        start = "|".join((library, *(named[name] for name in kind.candidate_key[:-1]))) + "|"
-        names = sorted(key.removeprefix(start) for key in part.candidates if key.startswith(start))
-        registry = {known.algorithm: known for known in kind.candidates(library, values)}
-        if not registry:
-            names = self._measured_in(gpu_name, "|".join((library, *values)) + "|", part, names)
-        order = {name: place for place, name in enumerate(registry)}
-        pairs = [(name.partition("|")[0], name.partition("|")[2]) for name in names]
-        pairs.sort(key=lambda pair: (order.get(pair[0], len(order)), pair))
-        if not pairs:
-            told = " ".join(filter(None, (library, *start.split("|")[1:])))
-            raise InputError(f"the bundle holds no {told} algorithm; train one that does")
-        measured = {algorithm for algorithm, _ in pairs}
-        others = ((name, "") for name in registry if name not in measured)
-        return {
-            Candidate(
-                start + "|".join(filter(None, (algorithm, solver))),
-                library,
-                algorithm,
-                solver,
-                kind.mechanism(library, values, algorithm),
-                registry[algorithm].deterministic if algorithm in registry else True,
-            ): algorithm in measured
-            for algorithm, solver in (*pairs, *others)
-        }
+def _engine(
+    setting: Setting, device: Gpu, candidates: tuple[Candidate, ...], part: "Part", siblings: Sequence[str]
+) -> Engine:
+    """What answers from the part's model: arrays for trees, tables for every other."""
+    from surrogate.models.trees import call_cost_us
 
-    def _measured_in(self, gpu_name: str, start: str, part: "Part", names: list[str]) -> list[str]:
-        """Those of ``names`` that were measured in the setting on this GPU, else on those alike; where none was, all.
+    least_us = np.array([call_cost_us(part.least_us, setting.gpu, one.library) for one in candidates])
+    if part.times is not None:
+        return BoosterEngine.of(setting, device, candidates, part.times, least_us, siblings)
+    formula = setting.family.formula(setting.values, device)
+    return TableEngine(setting, device, candidates, formula, least_us, part.model)
 
-        Of a library without a registry nothing else tells what it runs there. ``start`` of the setting's keys.
-        """
-        keys = (key.removeprefix(start).split("|") for key in part.support.exact if key.startswith(start))
+
+def _newest_version(part: "Part", gpu_name: str, library: str) -> str:
+    """The newest version that was measured on the GPU, else anywhere; "" where none is known."""
+    parts = (key.rsplit("|", 2) for key in part.support.exact if key.startswith(f"{library}|"))
+    here = {version for _, name, version in parts if name == gpu_name}
+    return newest(here or {v.partition("|")[2] for v in part.domain.versions if v.startswith(f"{library}|")})
+
+
+def _candidates(
+    kind: Family, part: "Part", library: str, values: tuple[str, ...], alike: Sequence[frozenset[str]]
+) -> dict[Candidate, bool]:
+    """A library's candidates → whether they can be chosen: those that can, in the registry's order, then the
+    registry's that were never measured. Raises `InputError` where none can.
+    """
+    named = dict(zip(kind.setting_names, values, strict=True))
+    start = "|".join((library, *(named[name] for name in kind.candidate_key[:-1]))) + "|"
+    pairs = [
+        tuple(key.removeprefix(start).partition("|")[::2]) for key in part.candidates if key.startswith(start)
+    ]  # of algorithm and solver
+    registry = {known.algorithm: known for known in kind.candidates(library, values)}
+    if not registry:
+        # Nothing tells what the library runs in the setting but what was measured on this GPU, else on those alike.
+        own = "|".join((library, *values)) + "|"
+        keys = (key.removeprefix(own).split("|") for key in part.support.exact if key.startswith(own))
         ran = {(key[-2], key[0]) for key in keys}
-        alike = ({algorithm for name, algorithm in ran if name in gpus} for gpus in self._alike(gpu_name, part))
-        known = next(filter(None, alike), None)
-        return names if known is None else [name for name in names if name.partition("|")[0] in known]
+        measured = ({algorithm for name, algorithm in ran if name in group} for group in alike)
+        if known := next(filter(None, measured), None):
+            pairs = [pair for pair in pairs if pair[0] in known]
+    order = {name: place for place, name in enumerate(registry)}
+    pairs.sort(key=lambda pair: (order.get(pair[0], len(order)), pair))
+    if not pairs:
+        told = " ".join(filter(None, (library, *start.split("|")[1:])))
+        raise InputError(f"the bundle holds no {told} algorithm; train one that does")
+    measured = {algorithm for algorithm, _ in pairs}
+    others = ((name, "") for name in registry if name not in measured)
+    return {
+        Candidate(
+            start + "|".join(filter(None, (algorithm, solver))),
+            library,
+            algorithm,
+            solver,
+            kind.mechanism(library, values, algorithm),
+            registry[algorithm].deterministic if algorithm in registry else True,
+        ): algorithm in measured
+        for algorithm, solver in (*pairs, *others)
+    }
 
 
 def newest(versions: Iterable[str]) -> str:
     """The newest of some versions, "" of none."""
     return max(versions, key=lambda version: (version_number(version), version), default="")
-
-
-def _check_unknown(time_us: np.ndarray) -> None:
-    """Raises `InputError` for times that are neither times nor NaN."""
-    if not np.isnan(time_us).all():
-        raise InputError(
-            f"the bundle's model gives {time_us[~np.isnan(time_us)][0]} µs; it is damaged, train it again with"
-            " `seer train`"
-        )

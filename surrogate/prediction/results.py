@@ -1,7 +1,6 @@
 """What a predictor answers with: `Selection`, `Prediction`, `Predictions`, `KernelTime`; and the limits of a caller."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log
@@ -73,10 +72,6 @@ class Excluded(NamedTuple):
     algorithm: str
     reason: str
 
-    def to_dict(self) -> dict[str, str]:
-        """Field name → value."""
-        return self._asdict()
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -120,8 +115,8 @@ class Selection(Shown):
 
     ``library`` and ``library_version`` are those of all candidates, joined where there are several. ``in_domain`` says
     whether training saw anything like the pick (the problem, where there is none), ``reason`` what it did not see.
-    ``cut`` are feasible candidates that ``top`` left out: they are not shown, but may be the best. ``source`` is
-    ``spec`` where the GPU was never measured, and ``notes`` say what that means.
+    Of the estimates ``top`` are shown (None: all), the others may yet be the best. ``source`` is ``spec`` where the GPU
+    was never measured, and ``notes`` say what that means.
     """
 
     problem: Any
@@ -132,7 +127,7 @@ class Selection(Shown):
     excluded: tuple[Excluded, ...]
     reason: str | None = None
     own_share: float = 1.0
-    cut: tuple[Estimate, ...] = ()
+    top: int | None = None
     source: str = MODEL
     notes: tuple[str, ...] = ()
 
@@ -158,13 +153,10 @@ class Selection(Shown):
 
     @cached_property
     def candidates(self) -> tuple[Ranked, ...]:
-        """All feasible candidates, the fastest first."""
-        every = self.estimates + self.cut
-        probabilities = probability_best(
-            [log(estimate.time_us) for estimate in every],
-            [estimate.half_width for estimate in every],
-            self.own_share,
-        ).tolist()
+        """The feasible candidates, the fastest first."""
+        logs = [log(estimate.time_us) for estimate in self.estimates]
+        widths = [estimate.half_width for estimate in self.estimates]
+        probabilities = probability_best(logs, widths, self.own_share).tolist()
         return tuple(
             Ranked(
                 candidate.algorithm,
@@ -179,7 +171,7 @@ class Selection(Shown):
                 candidate.solver,
             )
             for (candidate, time_us, half, workspace, source), probability in zip(
-                self.estimates, probabilities, strict=False
+                self.estimates[: self.top], probabilities, strict=False
             )
         )
 
@@ -192,7 +184,7 @@ class Selection(Shown):
             "source": self.source,
             "notes": list(self.notes),
             "candidates": [ranked.to_dict() for ranked in self.candidates],
-            "excluded": [candidate.to_dict() for candidate in self.excluded],
+            "excluded": [candidate._asdict() for candidate in self.excluded],
         }
 
     def to_frame(self) -> "pd.DataFrame":
@@ -299,19 +291,15 @@ class Predictions(Shown):
         """``predicted_us`` by the name that a single `Prediction` has for it."""
         return self.predicted_us
 
-    def columns(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Name and values of every column."""
-        return ((name, getattr(self, name)) for name in self.__slots__)
-
     def to_dict(self) -> dict[str, list[Any]]:
         """Column name → plain values."""
-        return {name: values.tolist() for name, values in self.columns()}
+        return {name: getattr(self, name).tolist() for name in self.__slots__}
 
     def to_frame(self) -> "pd.DataFrame":
         """A pandas table."""
         import pandas as pd
 
-        return pd.DataFrame(dict(self.columns()))
+        return pd.DataFrame({name: getattr(self, name) for name in self.__slots__})
 
     def table(self) -> Table:
         """The first rows."""

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from os import environ
 from pathlib import Path
 from typing import Any
@@ -56,44 +56,35 @@ class Shipped:
         }
 
 
-def shipped(folder: Path | None = None) -> tuple[Shipped, ...]:
-    """All bundles in ``folder`` (the package's own by default), in the order of their names."""
-    return _shipped(folder or bundled.FOLDER)
+@cache
+def shipped() -> tuple[Shipped, ...]:
+    """All bundles that ship with the package, in the order of their names."""
+    bundles = []
+    for file in sorted(bundled.FOLDER.glob(f"*/{INDEX}")):
+        index = json.loads(file.read_bytes())
+        data, parts = index["card"]["data"], index["parts"]
+        bundles.append(
+            Shipped(
+                file.parent,
+                {name: frozenset(data.get("families", {}).get(name, {}).get("dtype", ())) for name in parts},
+                frozenset(canonical(name) for name in data["gpus"]),
+                frozenset(gpu(name).vendor for name in data["gpus"]),
+                frozenset(text.partition(" ")[0] for text in data["libraries"]),
+                data.get("ok_rows", 0),
+                {key: Launch(**values) for key, values in index["launches"].items()},
+                index["card"].get("held_out", {}),
+                {name: UnseenGpu(**row["unseen_gpu"]) for name, row in parts.items()},
+            )
+        )
+    return tuple(bundles)
 
 
-@lru_cache(maxsize=8)
-def _shipped(folder: Path) -> tuple[Shipped, ...]:
-    return tuple(_described(file) for file in sorted(folder.glob(f"*/{INDEX}")))
-
-
-def _described(file: Path) -> Shipped:
-    index = json.loads(file.read_bytes())
-    data, devices = index["card"]["data"], index.get("devices", {})
-    vendors = set()
-    for name in data["gpus"]:
-        try:
-            vendors.add(devices[name]["vendor"] if name in devices else gpu(name).vendor)
-        except InputError:
-            continue
-    return Shipped(
-        file.parent,
-        {name: frozenset(data.get("families", {}).get(name, {}).get("dtype", ())) for name in index.get("parts", ())},
-        frozenset(canonical(name) for name in data["gpus"]),
-        frozenset(vendors),
-        frozenset(text.partition(" ")[0] for text in data["libraries"]),
-        int(data.get("ok_rows", 0)),
-        {key: Launch(**values) for key, values in index.get("launches", {}).items()},
-        index["card"].get("held_out", {}),
-        {name: UnseenGpu(**row["unseen_gpu"]) for name, row in index.get("parts", {}).items()},
-    )
-
-
-def bundle_for(one: Gpu, library: str | None = None, folder: Path | None = None) -> Path:
+def bundle_for(one: Gpu, library: str | None = None) -> Path:
     """The shipped bundle fitted on this GPU with most rows, else the vendor's that was fitted on most GPUs.
 
     Raises `InputError` where none serves the GPU or the library.
     """
-    known = tuple(bundle for bundle in shipped(folder) if DEFAULT_FAMILY in bundle.families)
+    known = tuple(bundle for bundle in shipped() if DEFAULT_FAMILY in bundle.families)
     fitting = [b for b in known if library is None or library in b.libraries]
     own = VENDOR_LIBRARIES.get(one.vendor) if library is None else library
     for serves in (

@@ -1,9 +1,10 @@
 """Tables of problems: columns in, columns out, in chunks of bounded memory, every distinct problem worked out once."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import DEFAULT_FAMILY, FAMILY_OF_KIND, AnyProblem, Family, family
@@ -15,11 +16,14 @@ CHUNK_ROWS = 65_536
 MAX_SIZE = 2**53
 LAYOUTS = {"NCHW-NCHW-NCHW": "NCHW", "NHWC-NHWC-NHWC": "NHWC"}
 PLACE = ("gpu", "library", "library_version")
-NUMBERS = ("predicted_us", "lower_us", "upper_us", "workspace_bytes")
-FLAGS = ("in_domain", "supported")
-TEXTS = ("library", "algorithm")
-Column = tuple[Sequence[str], np.ndarray | None]
-"""Distinct texts, and each row's place among them (None: the first, everywhere)."""
+NOTHING: dict[str, Any] = {
+    **dict.fromkeys(("library", "algorithm"), ""),
+    **dict.fromkeys(("predicted_us", "lower_us", "upper_us", "workspace_bytes"), np.nan),
+    **dict.fromkeys(("in_domain", "supported"), False),
+}
+"""Columns of an answer → what stands there where no candidate is feasible."""
+Column = tuple[list[str], np.ndarray]
+"""Distinct texts, and each row's place (rows,) among them."""
 Columns = dict[str, np.ndarray]
 
 
@@ -36,7 +40,7 @@ def predict_table(
     column = "solver" if settings.bundle.candidate == "solver" else "algorithm"
     named: Column | None = None
     if algorithm is not None or column in columns:
-        named = _text(columns, column, "") if algorithm is None else ([algorithm], None)
+        named = _text({} if algorithm else columns, column, algorithm or "", rows)
     out = _empty(rows)
     for kind, setting, sizes, positions in _groups(settings, columns, rows, given):
         for start in range(0, len(sizes), CHUNK_ROWS):
@@ -51,18 +55,16 @@ def _groups(
     settings: SettingCache, columns: Mapping[str, Any], rows: int, given: Mapping[str, str | None]
 ) -> Iterator[tuple[Family, dict[str, str], np.ndarray, np.ndarray]]:
     """The rows of each family and setting: both, the sizes (rows, sizes) and where in the table they stand (rows,)."""
-    _check_gpu(columns, given["gpu"])
     for kind, positions in _families(columns, rows):
         whole = len(positions) == rows
         part = columns if whole else {name: np.asarray(v)[positions] for name, v in columns.items()}
         sizes, texts = _read(kind, part, len(positions), given)
         code = np.zeros(len(sizes), dtype=np.int64)
         for values, place in texts.values():
-            if place is not None:
-                code = code * len(values) + place
+            code = code * len(values) + place
         for group in np.unique(code):
             own = np.flatnonzero(code == group)
-            setting = {n: v[0 if p is None else int(p[own[0]])] for n, (v, p) in texts.items()}
+            setting = {name: values[int(place[own[0]])] for name, (values, place) in texts.items()}
             yield kind, _with_math(settings, kind, setting), sizes[own], positions[own]
 
 
@@ -99,9 +101,13 @@ def _read(
 ) -> tuple[np.ndarray, dict[str, Column]]:
     """Sizes (rows, sizes) and the columns of texts of one family's rows, checked."""
     sizes = _sizes(columns, kind, rows)
-    texts = {name: _text(columns, name, given[name] or "") for name in PLACE}
+    texts = {name: _text(columns, name, given[name] or "", rows) for name in PLACE}
+    if others := [name for name in texts["gpu"][0] if given["gpu"] not in (None, canonical(name))]:
+        raise InputError(
+            f"the table has rows of {others[0]}, and the GPU asked about is {given['gpu']}; leave one of the two out"
+        )
     for name, known in kind.settings.items():
-        texts[name] = _text(columns, name, "" if name == "math" else kind.setting_defaults[name])
+        texts[name] = _text(columns, name, "" if name == "math" else kind.setting_defaults[name], rows)
         wrong = [value for value in texts[name][0] if known and value and value not in known]
         if wrong:
             raise InputError(f"column {name} holds {wrong[0]!r}; known: {', '.join(known)}{nearest(wrong[0], known)}")
@@ -126,8 +132,7 @@ def _predict_setting(
     problem, distinct = np.cumsum(new) - 1, sizes[new]
     allowed, candidates = prepared.rules.allowed(distinct), prepared.candidates
     if named:
-        names, place = named
-        number = np.zeros(len(members), dtype=np.int64) if place is None else place[members]
+        names, number = named[0], named[1][members]
         asked = np.zeros((len(names), len(candidates)), dtype=bool)
         for row in map(int, np.unique(number)):
             asked[row, prepared.named(names[row])] = True
@@ -148,20 +153,14 @@ def _predict_setting(
 
 
 def _empty(length: int) -> Columns:
-    return {
-        **{name: np.full(length, "", dtype=object) for name in TEXTS},
-        **{name: np.full(length, np.nan) for name in NUMBERS},
-        **{name: np.zeros(length, dtype=bool) for name in FLAGS},
-    }
+    return {name: np.full(length, value, dtype=object if value == "" else None) for name, value in NOTHING.items()}
 
 
 def _columns(table: Any) -> dict[str, Any]:
     """Name → values of a DataFrame, a mapping, or a structured array."""
-    if isinstance(table, np.ndarray) and table.dtype.names:
-        return {name: table[name] for name in table.dtype.names}
-    if isinstance(table, Mapping):
-        return {str(name): table[name] for name in table}
-    names = getattr(table, "columns", None)
+    names = table if isinstance(table, Mapping) else getattr(table, "columns", None)
+    if isinstance(table, np.ndarray):
+        names = table.dtype.names
     if names is None or callable(names):
         raise InputError(
             f"a {type(table).__name__} is no problem; give a Conv, an operator, its text, a list of them, or a table:"
@@ -172,28 +171,11 @@ def _columns(table: Any) -> dict[str, Any]:
 
 def _families(columns: Mapping[str, Any], rows: int) -> list[tuple[Family, np.ndarray]]:
     """Each family of the table, by its columns ``family`` or ``operator``, with the positions of its rows."""
-    source = next((name for name in ("family", "operator") if name in columns), None)
-    names, place = _text(columns, source, "") if source else ([DEFAULT_FAMILY], None)
-    if place is None:
-        return [(family(_family_name(names[0])), np.arange(rows))] if rows else []
-    kinds = [family(_family_name(name)) for name in names]
-    code = np.array([kinds.index(kind) for kind in kinds])[place]
+    source = next((name for name in ("family", "operator") if name in columns), "")
+    names, place = _text(columns, source, "", rows)
+    kinds = [family(FAMILY_OF_KIND.get(name, name or DEFAULT_FAMILY)) for name in names]
+    code = np.array([kinds.index(kind) for kind in kinds], dtype=int)[place]
     return [(kinds[number], np.flatnonzero(code == number)) for number in np.unique(code).tolist()]
-
-
-def _family_name(text: str) -> str:
-    return FAMILY_OF_KIND.get(text, text or DEFAULT_FAMILY)
-
-
-def _check_gpu(columns: Mapping[str, Any], named: str | None) -> None:
-    """Raises `InputError` where rows name another GPU than the one asked about."""
-    if named is None or "gpu" not in columns:
-        return
-    others = [name for name in _text(columns, "gpu", "")[0] if canonical(name) != named]
-    if others:
-        raise InputError(
-            f"the table has rows of {others[0]}, and the GPU asked about is {named}; leave one of the two out"
-        )
 
 
 def _sizes(columns: Mapping[str, Any], kind: Family, rows: int) -> np.ndarray:
@@ -228,27 +210,16 @@ def _whole(values: np.ndarray, name: str, least: int) -> np.ndarray:
 
 def _check_geometry(kind: Family, sizes: np.ndarray, library: Column) -> None:
     """Raises `InputError` for sizes that do not fit one another."""
-    names, place = library
-    of_row = np.array(names, dtype=object)[np.zeros(len(sizes), dtype=int) if place is None else place]
+    of_row = np.array(library[0], dtype=object)[library[1]]
     for column, wrong, rule in kind.geometry(dict(zip(kind.size_names, sizes.T, strict=True)), of_row):
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             raise InputError(f"row {row}: {column} is {sizes[row, kind.size_names.index(column)]}; {rule}")
 
 
-def _text(columns: Mapping[str, Any], name: str, default: str) -> Column:
-    """Distinct values of a text column, or its default."""
-    values = np.asarray(columns[name], dtype=object) if name in columns else np.empty(0, dtype=object)
-    if not len(values):
-        return [default], None
-    if (values == values[0]).all():
-        return [_plain(values[0], default)], None
-    listed = values.tolist()
-    number = {value: place for place, value in enumerate(dict.fromkeys(listed))}
-    place = np.fromiter(map(number.__getitem__, listed), dtype=np.int64, count=len(listed))
-    return [_plain(value, default) for value in number], place
-
-
-def _plain(value: Any, default: str) -> str:
-    """A cell as text; what is missing takes the default."""
-    return default if value is None or value != value else LAYOUTS.get(str(value), str(value))
+def _text(columns: Mapping[str, Any], name: str, default: str, rows: int) -> Column:
+    """A text column, or its default in every row; a cell that is missing takes the default as well."""
+    if name not in columns:
+        return [default], np.zeros(rows, dtype=np.int64)
+    place, values = pd.factorize(np.asarray(columns[name], dtype=object), use_na_sentinel=False)
+    return [default if pd.isna(value) else LAYOUTS.get(str(value), str(value)) for value in values], place

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from surrogate.evaluation.scorecard import is_heuristic
@@ -65,15 +66,8 @@ def looks(names: list[str]) -> dict[str, Look]:
     """One look per series: references have their own, the others take theirs by rank, the first 13 all different."""
     kinds = {name: "heuristic" if is_heuristic(name) else name for name in names}
     learned = [name for name in names if kinds[name] not in _REFERENCE_LOOKS]
-    ranked = {
-        name: Look(
-            _COLOURS[i % len(_COLOURS)],
-            _MARKERS[i % len(_MARKERS)],
-            _DASHES[i % len(_DASHES)],
-            _HATCHES[i % len(_HATCHES)],
-        )
-        for i, name in enumerate(learned)
-    }
+    parts = zip(learned, *map(cycle, (_COLOURS, _MARKERS, _DASHES, _HATCHES)), strict=False)
+    ranked = {name: Look(*own) for name, *own in parts}
     return {name: _REFERENCE_LOOKS.get(kinds[name]) or ranked[name] for name in names}
 
 

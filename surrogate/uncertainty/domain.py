@@ -247,6 +247,13 @@ class Domain:
         """Registry names of the GPUs that training saw."""
         return tuple(sorted({text.partition("|")[0] for text in self.settings}))
 
+    @cached_property
+    def libraries(self) -> dict[str, frozenset[str]]:
+        """Library → registry names of the GPUs that it was measured on, by name."""
+        pairs = {tuple(text.split("|", 2)[:2]) for text in self.settings}
+        names = sorted({library for _, library in pairs})
+        return {name: frozenset(gpu for gpu, library in pairs if library == name) for name in names}
+
     def to_json(self) -> bytes:
         """All parts as plain values."""
         content: dict[str, Any] = {

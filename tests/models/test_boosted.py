@@ -88,7 +88,6 @@ def test_what_a_cluster_trains_with_is_what_fit_trains_with(table: Table) -> Non
         fitted.design(rows),
         label=fitted.target(rows, rows.time_us),
         weight=fitted.weights(rows, rows.time_us),
-        feature_types=fitted.feature_types(rows.family),
         feature_weights=fitted.column_weights(rows.family),
         max_bin=fitted.max_bin,
         nthread=1,

@@ -85,20 +85,22 @@ def test_a_file_that_cannot_be_used_is_one_warning(path: Path, damage: str, capl
 
 
 @pytest.mark.parametrize(
-    ("environment", "platform", "folder"),
+    ("environment", "folder"),
     [
-        ({"SEER_CACHE": "/x/y.sqlite", "HOME": "/h"}, "linux", "/x/y.sqlite"),
-        ({"HOME": "/h"}, "linux", f"/h/.cache/seer-surrogate/{FILE_NAME}"),
-        ({"HOME": "/h", "XDG_CACHE_HOME": "/c"}, "linux", f"/c/seer-surrogate/{FILE_NAME}"),
-        ({"HOME": "/h", "XDG_CACHE_HOME": "c"}, "linux", f"/h/.cache/seer-surrogate/{FILE_NAME}"),
-        ({"HOME": "/h"}, "darwin", f"/h/Library/Caches/seer-surrogate/{FILE_NAME}"),
-        ({"LOCALAPPDATA": "/l"}, "win32", f"/l/seer-surrogate/{FILE_NAME}"),
-        ({}, "linux", None),
+        ({"SEER_CACHE": "/x/y.sqlite"}, "/x/y.sqlite"),
+        ({}, f"/h/.cache/seer-surrogate/{FILE_NAME}"),
+        ({"XDG_CACHE_HOME": "/c"}, f"/c/seer-surrogate/{FILE_NAME}"),
+        ({"XDG_CACHE_HOME": "c"}, f"/h/.cache/seer-surrogate/{FILE_NAME}"),
     ],
 )
-def test_where_it_lies(environment: dict[str, str], platform: str, folder: str | None) -> None:
-    assert default_path(environment, platform) == (Path(folder) if folder else None)
+def test_where_it_lies(environment: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SEER_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": "/h", **environment}.items():
+        monkeypatch.setenv(name, value)
+    assert default_path() == Path(folder)
 
 
-def test_seer_cache_may_name_a_folder(tmp_path: Path) -> None:
-    assert default_path({"SEER_CACHE": str(tmp_path)}) == tmp_path / FILE_NAME
+def test_seer_cache_may_name_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEER_CACHE", str(tmp_path))
+    assert default_path() == tmp_path / FILE_NAME

@@ -119,7 +119,7 @@ def test_a_larger_workspace_is_never_slower(predictor: Predictor, low: int, more
 @given(conv=CONVS, top=st.integers(1, 9))
 @settings(max_examples=40)
 def test_top_is_a_prefix(predictor: Predictor, conv: Conv, top: int) -> None:
-    assert predictor.select(conv, top=top).estimates == predictor.select(conv).estimates[:top]
+    assert predictor.select(conv, top=top).candidates == predictor.select(conv).candidates[:top]
 
 
 def test_an_unseen_version_is_accepted_out_of_domain(predictor: Predictor) -> None:

@@ -28,8 +28,9 @@ def shelf(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     content["card"]["data"] |= {"gpus": ["TITAN Xp"], "ok_rows": 3}
     index.write_text(json.dumps(content))
     monkeypatch.setattr(bundled, "FOLDER", tmp_path)
+    shipped.cache_clear()
     yield tmp_path
-    shipped_module._shipped.cache_clear()
+    shipped.cache_clear()
     shipped_module._loaded.cache_clear()
 
 
@@ -48,9 +49,11 @@ def test_none_for_a_vendor_or_library(shelf: Path) -> None:
         load("v100", library="miopen")
 
 
-def test_an_empty_shelf_says_so(tmp_path: Path) -> None:
+def test_an_empty_shelf_says_so(shelf: Path) -> None:
+    shutil.rmtree(shelf / "nvidia")
+    shutil.rmtree(shelf / "other")
     with pytest.raises(InputError, match="none ships with this installation"):
-        bundle_for(gpu("v100"), folder=tmp_path)
+        bundle_for(gpu("v100"))
 
 
 def test_names_load_what_ships(shelf: Path) -> None:
