@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.architectures.onnx_graphs import onnx_model
 from experiments.drawing import dots
 from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.operator_tables import read_operator_tables
@@ -29,7 +30,6 @@ from surrogate.dataset.rows import Rows, rows_by_family, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu, gpu
 from surrogate.models import model_class
-from surrogate.network.architectures.onnx_graphs import onnx_model
 from surrogate.network.network import Network
 from surrogate.network.onnx_reader import read_onnx
 from surrogate.network.predict import Predictors, load_predictors

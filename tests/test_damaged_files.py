@@ -81,7 +81,7 @@ def wheel(folder: Path) -> Files:
 
 
 def onnx_graph(folder: Path) -> Files:
-    from surrogate.network.architectures.onnx_graphs import write_onnx
+    from experiments.architectures.onnx_graphs import write_onnx
 
     write_onnx("alexnet", folder / "net.onnx")
     return {"net.onnx": (folder / "net.onnx").read_bytes()}

@@ -90,16 +90,16 @@ def command(
 ) -> None:
     """Predict the time of every layer of a network, without running it.
 
-    FILE is an .onnx or .pt2 file (weights are not needed), a table of problems (parquet, CSV, or a text file with a
-    problem per line), a language model's config.json from Hugging Face (with --prefill or --decode), or
-    module:callable, which imports your module and runs on fake tensors what callable returns: (module, inputs). Layers
-    are summed as if they ran one after another, as single kernels without gaps (a language model's with those of a CUDA
-    graph); --runtime compiled fuses what lies between convolutions and products. Operators that this package does not
-    know are named, counted and in no sum. --json and --csv also give every layer's interval, workspace, FLOPs, bytes
-    and source.
+    FILE is an .onnx or .pt2 file (weights are not needed), a network that ships, by its name, a table of problems
+    (parquet, CSV, or a text file with a problem per line), a language model's config.json from Hugging Face (with
+    --prefill or --decode), or module:callable, which imports your module and runs on fake tensors what callable
+    returns: (module, inputs). Layers are summed as if they ran one after another, as single kernels without gaps (a
+    language model's with those of a CUDA graph); --runtime compiled fuses what lies between convolutions and products.
+    Operators that this package does not know are named, counted and in no sum. --json and --csv also give every
+    layer's interval, workspace, FLOPs, bytes and source.
 
     Examples:
-      seer network resnet50.onnx --gpu t4 --batch 8 --by-type
+      seer network resnet50 --gpu t4 --batch 8 --by-type
       seer network my_module:my_callable --gpu v100 --training
       seer network net.onnx --gpu t4 --batch 8 --compare-gpus v100,h100-sxm
       seer network config.json --gpu h200 --dtype fp8 --decode 4096 --batch 8

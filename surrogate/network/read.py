@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from surrogate.bundled import NETWORKS
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, require_regular
 from surrogate.features.operators import Gemm
@@ -33,7 +34,9 @@ def read_network(
     decode: int | None = None,
     tensor_parallel: int | None = None,
 ) -> Network:
-    """The network in an ``.onnx`` or ``.pt2`` file, in a table of problems, or built by ``module:callable``.
+    """The network in an ``.onnx`` or ``.pt2`` file, in a table of problems, built by ``module:callable``, or by name.
+
+    A name is that of a network that ships without its weights (`surrogate.bundled.NETWORKS`).
 
     ``batch`` and ``dims`` replace sizes, ``dtype`` the floating-point type; ``math`` and ``layout`` those of every
     convolution. Under ``training`` a whole iteration: a module's as autograd runs it, a file's derived from its forward
@@ -41,6 +44,8 @@ def read_network(
     behind a context of ``decode``, on one of ``tensor_parallel`` GPUs. Raises `InputError` for what cannot be read.
     """
     text, path = str(source), Path(source)
+    if text in NETWORKS and not path.exists():
+        path = NETWORKS[text]
     require_regular(path)
     kind = path.suffix.lower()
     language = {"prefill": prefill, "decode": decode, "tensor_parallel": tensor_parallel}
@@ -78,7 +83,7 @@ def read_network(
     else:
         raise InputError(
             f"{text}: no such file; give an .onnx or .pt2 file, a table of problems, a language model's config.json,"
-            " or module:callable"
+            f" module:callable, or one of {', '.join(NETWORKS)}"
         )
     return with_settings(completed(network, training), math, layout)
 

@@ -16,7 +16,7 @@ Seer = Callable[..., Any]
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ResNet-18 as a file."""
-    from surrogate.network.architectures.onnx_graphs import write_onnx
+    from experiments.architectures.onnx_graphs import write_onnx
 
     path = tmp_path_factory.mktemp("graph") / "resnet18.onnx"
     write_onnx("resnet18", path)

@@ -9,6 +9,7 @@ from surrogate.collect.networks import layers
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.network.onnx_reader import read_onnx
+from surrogate.network.read import read_network
 
 onnx = pytest.importorskip("onnx")
 node = onnx.helper.make_node
@@ -25,13 +26,14 @@ NAMES = [
 @pytest.mark.parametrize(("name", "table", "parameters"), NAMES)
 def test_convolutions_are_those_of_the_published_tables(name: str, table: str, parameters: int, tmp_path: Path) -> None:
     """Same multiset as the walk through the papers' tables; every weight counts once, and no constant among them."""
-    from surrogate.network.architectures.onnx_graphs import write_onnx
+    from experiments.architectures.onnx_graphs import write_onnx
 
     write_onnx(name, tmp_path / "net.onnx")
     found = read_onnx(tmp_path / "net.onnx", batch=4)
     assert sorted(map(str, found.convs)) == sorted(str(conv.with_batch(4)) for conv in layers(table))
     assert (found.batch, found.unsupported) == (4, {})
     assert sum(layer.parameters for layer in found.layers) == parameters
+    assert read_network(name, batch=4).layers == found.layers  # what ships under the name
 
 
 def test_known_sizes_of_a_small_graph(onnx_file) -> None:

@@ -39,7 +39,7 @@ def _directions(network) -> Counter[str]:
 def test_a_module_and_its_onnx_graph_do_the_same(name: str, tmp_path: Path) -> None:
     """Same convolutions, forward and in a training iteration; FLOPs within what LRN and embeddings count apart."""
     pytest.importorskip("onnx")
-    from surrogate.network.architectures.onnx_graphs import write_onnx
+    from experiments.architectures.onnx_graphs import write_onnx
 
     write_onnx(name, tmp_path / "net.onnx")
     graph = read_onnx(tmp_path / "net.onnx", batch=2)

@@ -5,10 +5,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from experiments.architectures import ARCHITECTURES, Value
 from surrogate.dataset.files import atomic_path
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.shape import output_size
-from surrogate.network.architectures import ARCHITECTURES, Value
 
 OPSET = 20
 _OPERATORS = {"relu": "Relu", "gelu": "Gelu", "sigmoid": "Sigmoid", "softmax": "Softmax"}
