@@ -130,7 +130,9 @@ def parts():
 
 def device(parts, activity=None):
     library, gpu = parts
-    clocks = type("NoClocks", (), {"sample": lambda _: {"sm_clock_mhz": 1}, "driver_version": lambda _: "570"})()
+    told = {"sample": {"sm_clock_mhz": 1}, "load": {"sm_clock_mhz": 1755.0}, "facts": {"mig": False}}
+    told["driver_version"] = "570"  # type: ignore[assignment]
+    clocks = type("NoClocks", (), {name: lambda _, answer=answer: answer for name, answer in told.items()})()
     return CudnnDevice(library=library, gpu=gpu, activity=(activity, "not installed"), clocks=clocks)
 
 
@@ -268,7 +270,7 @@ def test_the_header(parts):
     assert info.versions == {"cuda_runtime": "13.0", "cudnn": "9.1.0", "driver": "570"}
     assert info.properties == {
         "sms": 4, "timer": "events", "cupti_missing": "not installed", "library_path": "libcudnn.so.9",
-        "flush_bytes": 256 << 20, "relative_errors": {"fma": {}, "default": {}},
+        "flush_bytes": 256 << 20, "mig": False, "relative_errors": {"fma": {}, "default": {}},
     }  # fmt: skip
     assert device(parts, FakeActivity()).describe().properties["timer"] == "cupti"
 
@@ -309,6 +311,6 @@ def test_what_cannot_start_is_an_input_error(parts):
     library.status["cudnnCreate", None] = 1001
     with pytest.raises(InputError, match="does not start here: cudnnCreate: 1001"):
         device(parts)
-    library.version_number, gpu.properties = 91100, lambda: {"compute_capability": "7.0"}
+    library.version, gpu.properties = "9.11.0", lambda: {"compute_capability": "7.0"}
     with pytest.raises(InputError, match=r"pip install 'nvidia-cudnn-cu12<9\.11'"):
         device(parts)

@@ -238,3 +238,11 @@ def test_a_bus_fits_its_memory() -> None:
     assert device_attributes(gpu("v100-sxm2-16gb"))["memory_clock_mhz"] == pytest.approx(877, rel=3e-3)
     assert device_attributes(gpu("t4"))["memory_clock_mhz"] == pytest.approx(5001, rel=1e-3)
     assert device_attributes(gpu("mi210"))["warps_per_sm"] is None
+
+
+def test_a_part_of_a_board_has_its_slices_share() -> None:
+    part = gpu("NVIDIA A100-SXM4-40GB MIG 2g.10gb")
+    whole = gpu("NVIDIA A100-SXM4-40GB")
+    assert (part.sms, part.memory_bytes, part.name) == (28, 10 << 30, "NVIDIA A100-SXM4-40GB MIG 2g.10gb")
+    assert part.dram_gbs == whole.dram_gbs / 4 and part.fp16_tensor_tflops == pytest.approx(312 * 28 / 108)
+    assert (gpu("NVIDIA H100 NVL").name, gpu("NVIDIA GH200 480GB").name) == ("h100-nvl", "gh200")
