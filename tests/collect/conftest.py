@@ -1,7 +1,11 @@
 """A device without hardware, and a recorded run of it, for the tests of everything above a device."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +128,52 @@ class Functions:
 @pytest.fixture
 def cudnn_functions() -> type[Functions]:
     return Functions
+
+
+FAKE = Path(__file__).parent / "fake"
+CFLAGS = ("-std=gnu11", "-O1", "-ftree-vectorize", "-shared", "-fPIC", "-Wall", "-Werror")
+
+
+@pytest.fixture(scope="session")
+def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fake libcudnn, built once, beside bin/ with the profilers; skips where there is no C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        pytest.skip("no C compiler to build the fake libcudnn with")
+    folder = tmp_path_factory.mktemp("fake")
+    library, sources = folder / "libcudnn_fake.so", [str(FAKE / name) for name in ("cuda.c", "cudnn.c", "backend.c")]
+    subprocess.run([compiler, *CFLAGS, "-o", str(library), *sources, "-lm"], check=True)
+    (folder / "bin").mkdir()
+    for name in ("ncu", "nvprof"):
+        program = folder / "bin" / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{FAKE}/profilers/{name}.py" "$@"\n')
+        program.chmod(0o755)
+    return library
+
+
+@pytest.fixture
+def chain(fake_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
+    """The faithful fake of the measuring chain for this process and its children; its FAKE_ variables may be set.
+
+    FAKE_FAULTS, FAKE_GPU, FAKE_CUPTI, FAKE_CUPY_PARTS, FAKE_CUDNN_VERSION, FAKE_PROFILER: see tests/collect/fake.
+    """
+    (tmp_path / "state").mkdir()
+    for name, value in {
+        "SEER_CUDNN": str(fake_library),
+        "FAKE_STATE": str(tmp_path / "state"),
+        "PYTHONPATH": os.pathsep.join([str(FAKE / "stand_ins"), str(FAKE.parents[2])]),
+        "PATH": os.pathsep.join([str(fake_library.parent / "bin"), os.environ["PATH"]]),
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(FAKE / "stand_ins")
+    _forget()
+    yield monkeypatch
+    _forget()
+
+
+def _forget() -> None:
+    """Leave nothing of CUDA in this process but the library's code."""
+    for name in ("cupy", "cupti", "cupti.cupti", "pynvml", "cuda_runtime"):
+        module = sys.modules.pop(name, None)
+        if name == "cuda_runtime" and module:
+            module.LIBRARY.fake_reset()

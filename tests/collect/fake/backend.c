@@ -101,7 +101,7 @@ int cudnnBackendFinalize(Node *node) {
         if (find(node, 902)->count != find(node, 903)->count) return fail(BAD_PARAM, "sizes and strides differ");
     }
     if (node->kind == HEURISTIC && !find(node, 204) && !fake_gpu()) return fail(NOT_INITIALIZED, "no device");
-    if (node->kind == PLAN && find(node, 401)->values[0].node->engine == 5)
+    if (node->kind == PLAN && ENGINES[find(node, 401)->values[0].node->engine].engine == 5)
         return fail(NOT_SUPPORTED, "engine 5 refuses the problem after all");
     node->final = 1;
     return 0;

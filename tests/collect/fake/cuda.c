@@ -255,7 +255,7 @@ static void pass(double ns, Record *one) {
 /* Add a line to the attached profiler's log (FAKE_PROFILE), which it prints in its own format. */
 static void log_launch(const Launch *launch, const char *kind, double ns) {
     const char *path = getenv("FAKE_PROFILE");
-    FILE *file = profiling && path ? fopen(path, "a") : NULL;
+    FILE *file = (profiling || getenv("FAKE_PROFILE_FROM_START")) && path ? fopen(path, "a") : NULL;
     if (!file) return;
     fprintf(file, "%s\t%s\t%u\t%u\t%u\t%u\t%u\t%u\t%u\t%u\t%u\t%.0f\t%.0f\t%.0f\n", kind, launch->name, launch->grid[0],
             launch->grid[1], launch->grid[2], launch->block[0], launch->block[1], launch->block[2], launch->registers,
@@ -346,4 +346,11 @@ uint64_t fake_dropped(void) {
     uint64_t count = dropped;
     dropped = 0;
     return count;
+}
+
+/* A fresh context for the next test of this process: no error, no records, nothing enabled. Memory stays as it is. */
+void fake_reset(void) {
+    sticky = depth = profiling = record_count = 0;
+    dropped = 0;
+    memset(enabled, 0, sizeof enabled);
 }

@@ -350,7 +350,7 @@ static int uses_tf32(const Problem *p) {
 /* The kernels of a family of algorithms, with their shares of the work; names as nvcc mangles them. */
 typedef struct { const char *name; double share; uint32_t threads, registers, shared; } Part;
 static const Part PARTS[][4] = {
-    {{"_Z23implicit_convolve_sgemmIffLi1024ELi5ELb0EEviiiPKT_iPT0_S2_", 1, 128, 96, 4352}},
+    {{"_Z23implicit_convolve_sgemmIffLi128ELi6ELi7ELi3ELi3ELi5ELi1ELb0ELb0ELb1EEviiiPKT_iPT0_S2_", 1, 128, 96, 4352}},
     {{"_ZN5cudnn3cnn23kern_precompute_indicesILi128ELi0EEEvPiiPNS0_15reduced_divisorE", .02, 128, 24, 0},
      {"ampere_scudnn_128x64_relu_interior_nn_v1", .98, 128, 122, 12544}},
     {{"_ZN5cudnn3cnn15im2col4d_kernelIfLi128EEEvPKT_PS2_i", .3, 128, 40, 0},
@@ -364,10 +364,10 @@ static const Part PARTS[][4] = {
      {"_ZN5cudnn3cnn24winogradForwardFilter4x4IffLi4EEEvPKT_PT0_", .1, 256, 48, 0},
      {"ampere_sgemm_64x64_nn", .5, 128, 100, 8448},
      {"_ZN5cudnn3cnn24winogradForwardOutput4x4IffLi4EEEvPKT_PT0_", .2, 256, 48, 0}},
-    {{"_ZN5cudnn3cnn12dgrad_engineILi128EfLi6ELi7EEEviiiPKT0_PS2_", 1, 256, 80, 4352}},
+    {{"_ZN5cudnn3cnn12dgrad_engineIfLi128ELi6ELi7ELi3ELi3ELi5ELb0EEEviiiPKT_PS2_", 1, 256, 80, 4352}},
 };
-static const Part WGRAD[] = {{"_ZN5cudnn3cnn17wgrad_alg0_engineIfLi128EEEviiiPKT_PS2_", 1, 256, 84, 9472},
-                             {"_ZN5cudnn3cnn17wgrad_alg1_engineIfLi128EEEviiiPKT_PS2_", 1, 256, 84, 9472}};
+static const Part WGRAD[] = {{"_ZN5cudnn3cnn17wgrad_alg0_engineIfLi128ELi6ELi7ELi3ELi3ELi5ELb0ELi512EEEviiiPKT_PS2_", 1, 256, 84, 9472},
+                             {"_ZN5cudnn3cnn17wgrad_alg1_engineIfLi128ELi6ELi7ELi3ELi3ELi5ELb0ELb0EEEviiiPKT_PS2_", 1, 256, 84, 9472}};
 
 /* Run the kernels of an algorithm on the clock; a gradient of the filter that adds by atomics is cleared before. */
 static void launch_all(const Problem *p, int algorithm) {
