@@ -143,6 +143,7 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fake")
     library, sources = folder / "libcudnn_fake.so", [str(FAKE / name) for name in ("cuda.c", "cudnn.c", "backend.c")]
     subprocess.run([compiler, *CFLAGS, "-o", str(library), *sources, "-lm"], check=True)
+    (folder / "libcuda.so.1").symlink_to(library)
     (folder / "bin").mkdir()
     for name in ("ncu", "nvprof"):
         program = folder / "bin" / name
@@ -160,6 +161,7 @@ def chain(fake_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     (tmp_path / "state").mkdir()
     for name, value in {
         "SEER_CUDNN": str(fake_library),
+        "LD_LIBRARY_PATH": str(fake_library.parent),
         "FAKE_STATE": str(tmp_path / "state"),
         "PYTHONPATH": os.pathsep.join([str(FAKE / "stand_ins"), str(FAKE.parents[2])]),
         "PATH": os.pathsep.join([str(fake_library.parent / "bin"), os.environ["PATH"]]),

@@ -44,7 +44,7 @@ _ANSWERS = {
     "nvmlDeviceGetMigMode": [0, 0],
     "nvmlDeviceGetPersistenceMode": 1,
     "nvmlDeviceGetComputeMode": 0,
-    "nvmlDeviceGetComputeRunningProcesses": [],
+    "nvmlDeviceGetComputeRunningProcesses": [object()],  # this one
     "nvmlDeviceGetMPSComputeRunningProcesses": [],
     "nvmlDeviceGetGraphicsRunningProcesses": [],
     "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
