@@ -147,7 +147,7 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "bin").mkdir()
     for name in ("ncu", "nvprof"):
         program = folder / "bin" / name
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{FAKE}/profilers/{name}.py" "$@"\n')
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{FAKE}/profilers/{name}.py" "$@"\n')
         program.chmod(0o755)
     return library
 

@@ -76,7 +76,7 @@ def scaled(unit: str, columns: list[float]) -> tuple[str, float]:
 
 def printed(value: float) -> str:
     """A number as the locale has it."""
-    text = str(int(value)) if float(value).is_integer() else f"{value:.2f}"
+    text = str(int(value)) if float(value).is_integer() else f"{value:.6f}"
     whole, point, rest = text.partition(".")
     return text if os.environ.get("LC_ALL") == "C" else f"{int(whole):,}{point}{rest}"
 

@@ -8,8 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import namedtuple
 from pathlib import Path
 
 DENIED = (
@@ -21,23 +20,11 @@ CAPABILITY = {"h100": "9.0", "v100": "7.0", "gb202": "12.0"}[os.environ.get("FAK
 ORDER = os.environ.get("FAKE_PROFILER", "")
 
 
-@dataclass
-class Launch:
-    """One line of the log."""
-
-    kind: str
-    name: str
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    registers: int
-    fixed: int
-    dynamic: int
-    ns: float
-    flops: float
-    bytes: float
+Launch = namedtuple("Launch", "kind name grid block registers fixed dynamic ns flops bytes")
+"""One line of the log."""
 
 
-def options(words: Sequence[str], valued: set[str], plain: set[str]) -> tuple[dict[str, str], list[str]]:
+def options(words: list[str], valued: set[str], plain: set[str]) -> tuple[dict[str, str], list[str]]:
     """The profiler's own options, and the program with its words. An option that is not known ends the profiler."""
     found: dict[str, str] = {}
     at = 0
