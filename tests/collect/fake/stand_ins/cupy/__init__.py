@@ -28,6 +28,10 @@ class OutOfMemoryError(MemoryError):
     """What CuPy's memory pool raises; no CUDARuntimeError."""
 
 
+class CUDADriverError(RuntimeError):
+    """What CuPy raises for a launch that the driver refuses."""
+
+
 class CUBLASError(RuntimeError):
     """cuBLAS's status."""
 
@@ -145,12 +149,16 @@ class RawKernel:
         self._name = name
         if f"{name}(" not in code:
             raise CompileException(f"{name}: not found in the source")
+        signature = code.split(f"{name}(")[1].split(")")[0]
+        self._arguments = signature.count(",") + bool(signature.strip())
 
     def compile(self) -> None:
         _compile(self._name)
 
     def __call__(self, grid: Any, block: Any, arguments: Any) -> None:
         self.compile()
+        if len(arguments) != self._arguments or math.prod(block) > 1024:
+            raise CUDADriverError("CUDA_ERROR_INVALID_VALUE: invalid argument")
         _launched(self._name, grid, block, arguments)
 
 
@@ -265,6 +273,8 @@ cuda: Any = SimpleNamespace(
         CUDARuntimeError=CUDARuntimeError, getDeviceProperties=_properties, memGetInfo=lambda: _device()[:2:-1],
         runtimeGetVersion=lambda: 12090, driverGetVersion=lambda: 12090, getDeviceCount=lambda: 1,
         deviceSynchronize=lambda: _check(LIBRARY.fake_synchronize()),
+        memset=lambda pointer, value, size: _check(LIBRARY.fake_memset(pointer, value, size)),
+        memcpy=lambda to, source, size, kind: _check(LIBRARY.fake_memcpy(to, source, size, kind)),
     ),
     profiler=SimpleNamespace(start=lambda: LIBRARY.fake_profiler(1), stop=lambda: LIBRARY.fake_profiler(0)),
     nvtx=SimpleNamespace(RangePush=lambda message: None, RangePop=lambda: None),
