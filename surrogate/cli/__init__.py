@@ -12,6 +12,7 @@ from surrogate.cli.process import EXPECTED, ending_signals, flush_output, line_a
 
 COMMANDS = {
     "collect": ("collect", "Measure kernel times on a device, resumably."),
+    "doctor": ("doctor", "Say what of the measuring chain works on this machine."),
     "import": ("import_", "Other people's files as a dataset."),
     "data": ("data", "Check, describe or merge datasets."),
     "compare": ("compare", "Judge predictors and pickers on measured data: the main job."),

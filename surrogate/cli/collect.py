@@ -2,6 +2,9 @@
 
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +12,9 @@ import click
 from surrogate.cli.problem import CHOICES
 
 if TYPE_CHECKING:
+    from surrogate.collect.device import Device
+    from surrogate.collect.doctor import Check
+    from surrogate.collect.log import RunLog
     from surrogate.collect.plan import Plan
     from surrogate.collect.plan_source import PlanSource
     from surrogate.collect.run import Outcome
@@ -17,6 +23,12 @@ DTYPES = ("fp32", "fp16", "bf16", "fp64")
 """Element types that the devices measure."""
 DEFAULT_SAMPLE = 1000
 """Problems drawn where no plan is named."""
+CAMPAIGN_MINUTES = 55.0
+"""A campaign's time where none is given: a rented hour, less its start."""
+COUNTERS_SHARE = 0.45
+"""Share of ``--minutes`` that ``--counters`` is given."""
+LINE_SECONDS = 60.0
+"""How often the progress is a line, where standard error is no terminal."""
 
 
 @click.command(name="collect")
@@ -52,8 +64,15 @@ DEFAULT_SAMPLE = 1000
     "--minutes",
     type=click.FloatRange(min=0, min_open=True),
     metavar="M",
-    help="Stop in time for M minutes of wall clock; the same command goes on later.",
+    help="Stop in time for M minutes of wall clock; the same command goes on later.  [a campaign: 55]",
 )
+@click.option(
+    "--campaign",
+    is_flag=True,
+    help="All that a data set of this GPU needs, slice by slice, into the folder -o: convolutions of every kind,"
+    " other operators, counters where they are allowed; --sample N rehearses with N shapes a slice.",
+)
+@click.option("--counters", is_flag=True, help="Then count a part of what was measured, by ncu or nvprof.")
 @click.option(
     "--math",
     multiple=True,
@@ -81,7 +100,7 @@ DEFAULT_SAMPLE = 1000
     "--output",
     required=True,
     metavar="RUN.jsonl",
-    help="The log, appended to; an existing one of the same device and plan is gone on with.",
+    help="The log (a campaign's folder), appended to; one of the same device and plan is gone on with.",
 )
 def command(**options: Any) -> None:
     """Measure every algorithm of a plan of convolution problems.
@@ -92,6 +111,7 @@ def command(**options: Any) -> None:
     Example: seer collect --device cudnn --sample 5000 --minutes 8 -o run.jsonl
 
     Examples:
+      seer collect --device cudnn --campaign -o RUN
       seer collect --device cudnn --sample 5000 --minutes 8 -o run.jsonl
       seer collect --device cpu --plan problems.txt -o run.jsonl
       seer collect --heuristic-only --gpu h200 --networks -o picks.jsonl
@@ -115,7 +135,6 @@ def command(**options: Any) -> None:
 
 def _collect(options: dict[str, Any]) -> tuple[str, int]:
     """Do what the options say; returns the line that tells it and the exit status."""
-    from surrogate.cli.datasets import progress_bar
     from surrogate.collect.log import RunLog
     from surrogate.collect.open_device import caps_for, open_device
     from surrogate.collect.protocol import RepeatPolicy
@@ -124,28 +143,107 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
     began_s = time.monotonic()
     name = _device_name(options)
     caps = caps_for(name)
+    if options["campaign"]:
+        with closing(open_device(name, caps=caps)) as device:
+            return _campaign(name, device, options)
     plan = _source(options).build(caps)
     if plan.left_out:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in plan.left_out.items())
         click.echo(f"problems left out, beyond the device's limits: {reasons}", err=True)
     if options["heuristic_only"]:
         return _heuristic_only(plan, options)
-    device = open_device(name, recording=options["recording"], caps=caps)
-    try:
+    with closing(open_device(name, recording=options["recording"], caps=caps)) as device:
         policy = RepeatPolicy()
         header = header_for(plan, device, policy)
+        _doubts(name, device, options["output"])
         left = options["minutes"] and options["minutes"] - (time.monotonic() - began_s) / 60.0
-        with RunLog(options["output"], header) as log, progress_bar("collect", "problem") as progress:
-            outcome = run(plan, device, log, policy=policy, minutes=left, progress=progress)
-    finally:
-        device.close()
-    return _summary(options["output"], outcome), _exit_status(outcome)
+        measure = left and left * (1.0 - COUNTERS_SHARE * options["counters"])
+        with RunLog(options["output"], header) as log, _progress() as progress:
+            outcome = run(plan, device, log, policy=policy, minutes=measure, progress=progress)
+            counted, status = _count(log, device, left, options) if options["counters"] else ("", 0)
+    return "; ".join(filter(None, (_summary(options["output"], outcome), counted))), _exit_status(outcome) or status
+
+
+def _campaign(name: str, device: "Device", options: dict[str, Any]) -> tuple[str, int]:
+    """The whole campaign; refused where the machine would not give times to be trusted."""
+    from surrogate.collect.campaign.campaign import Campaign, run_campaign
+    from surrogate.collect.campaign.report import publishing_command
+    from surrogate.collect.doctor import FAILED
+
+    out = Path(options["output"])
+    checks = _doubts(name, device, out)
+    failed = [check.name for check in checks if check.status == FAILED]
+    if failed:
+        return f"{out}: nothing was measured, its times could not be trusted ({', '.join(failed)}); see seer doctor", 1
+    minutes = options["minutes"] or CAMPAIGN_MINUTES
+    with _progress() as progress:
+        settings = {"seed": options["seed"], "shapes": options["sample"], "tell": click.echo, "progress": progress}
+        fault = run_campaign(Campaign(out, name, minutes, **settings), device, checks)
+    if fault:
+        return f"{out}: not fit to be published: {fault}", 1
+    if name != "cudnn":
+        return f"{out}: rehearsed, README.md tells of it; on a GPU: --device cudnn", 0
+    command = publishing_command(device.describe().gpu)
+    return f"{out}: fit to be published, README.md tells of it; the same command goes on; cd {out} && {command}", 0
+
+
+def _doubts(name: str, device: "Device", output: str | Path) -> list["Check"]:
+    """The quick examination of a GPU's measuring chain, its doubts on standard error; nothing of another device."""
+    if name != "cudnn":
+        return []
+    from surrogate.collect.doctor import OK, examine
+
+    checks = examine(device, Path(output).absolute().parent, quick=True)
+    for check in checks:
+        if check.status != OK:
+            click.echo(f"{check.name}: {check.value}; {check.remedy}", err=True)
+    return checks
+
+
+def _count(log: "RunLog", device: "Device", minutes: float | None, options: dict[str, Any]) -> tuple[str, int]:
+    """Count what was measured; what to say of it, and 1 where nothing could be counted."""
+    from surrogate.collect.counters.collect import collect_counters
+
+    device.close()  # the profiled program needs its memory
+    counted = collect_counters(log, minutes and 60.0 * minutes * COUNTERS_SHARE, options["seed"])
+    said = "; ".join((f"{len(counted.kernels)} kernels counted", *counted.notes))
+    return said, int(bool(counted.notes) and counted.kernels.empty)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar with rows per second and the time left; a line now and then where there is no terminal."""
+    from surrogate.cli.datasets import progress_bar
+
+    shape = "{desc}: {n_fmt} of {total_fmt} problems in {elapsed}{postfix}"
+    last_s = time.monotonic()
+
+    with progress_bar("collect", "problem", bar_format=shape) as step:
+
+        def progress(done: int, total: int, pace: str) -> None:
+            nonlocal last_s
+            step(done, total, pace)
+            if not sys.stderr.isatty() and time.monotonic() - last_s > LINE_SECONDS:
+                last_s = time.monotonic()
+                click.echo(f"{done} of {total} problems, {pace}", err=True)
+
+        yield progress
 
 
 def _device_name(options: dict[str, Any]) -> str:
     """The device asked for; `InputError` for options that contradict each other."""
     from surrogate.features.errors import InputError
 
+    if options["campaign"]:
+        others = ("file", "grid", "networks", "dtype", "math", "layout", "direction", "recording", "heuristic_only")
+        given = [name for name in (*others, "counters") if options[name]]
+        if given or options["shard"] != "1/1":
+            option = (given or ["shard"])[0].replace("_", "-").replace("file", "plan")
+            raise InputError(f"--campaign has its own plan, settings and counters; leave --{option} out")
+        if options["device"] == "replay":
+            raise InputError("--campaign measures; give --device cudnn, or --device cpu to rehearse")
+    if options["counters"] and (options["heuristic_only"] or options["device"] != "cudnn"):
+        raise InputError("--counters needs a GPU to count on; give --device cudnn")
     if str(options["output"]).endswith(".parquet"):
         raise InputError("-o is a log of JSON lines; give RUN.jsonl, which `seer data merge` makes a dataset")
     if options["heuristic_only"]:

@@ -86,6 +86,9 @@ class Measurement(Record):
     workspace_bytes: int | None = None
     deterministic: bool | None = None
     kernels: tuple[Kernel, ...] = ()
+    sm_clock_mhz: float | None = None
+    """The SM clock while the repeats ran; so is the next: NVML's bit mask of what held the clock down."""
+    throttle_reasons: int | None = None
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

@@ -2,9 +2,9 @@
 
 Line 1 is the header: schema version, device, plan, protocol. Then, for each planned problem (named by its
 key), a ``problem`` record (origin, networks, candidates, the library's ranking), one ``measure`` record per
-algorithm, and a ``done`` record (Find's result, clocks). Every record is one ``write`` of a whole line, so a
-killed process loses at most the measurement in flight; ``fsync`` follows every `FSYNC_SECONDS`, so a power
-cut loses little more. A torn last line is cut off when the run goes on.
+algorithm, and a ``done`` record (Find's result, clocks); ``counters`` records follow where counters were taken.
+Every record is one ``write`` of a whole line, so a killed process loses at most the measurement in flight; ``fsync``
+follows every `FSYNC_SECONDS`, so a power cut loses little more. A torn last line is cut off when the run goes on.
 """
 
 import gzip
@@ -38,6 +38,7 @@ _FIELDS: Mapping[str, Mapping[str, type]] = {
     "measure": {"problem": str, "algorithm": str, "result": dict},
     "done": {"problem": str, "find": list, "conditions": dict},
     "operator": {"problem": str, "result": dict, "conditions": dict},
+    "counters": {"problem": str, "algorithm": str, "kernels": list},
 }
 """Kind of record → what it needs."""
 

@@ -65,6 +65,8 @@ class Gathered:
     notes: dict[tuple[tuple[str, str, str], str], ProblemNotes] = field(default_factory=dict)
     conditions: dict[Run, dict[str, Mapping[str, float]]] = field(default_factory=dict)
     """Run → problem with visit → clocks sampled after it; a problem that was cut before has none."""
+    counters: dict[Key, list[Mapping[str, Any]]] = field(default_factory=dict)
+    """Row → its counted kernels in launch order; of a row counted twice the last."""
     duplicates: int = 0
 
 
@@ -89,6 +91,8 @@ def gather(header: Header, records: Iterable[Mapping[str, Any]], gathered: Gathe
             visits = gathered.visits.setdefault(Key(device, key, record["algorithm"]), {})
             gathered.duplicates += (run, visit) in visits
             visits.setdefault((run, visit), Visit(_sound(record["result"]), record.get("at_s", 0.0)))
+        elif kind == "counters":
+            gathered.counters[Key(device, key, record["algorithm"])] = record["kernels"]
         elif visit not in conditions:
             conditions[visit] = record["conditions"]
             for choice in choices(record["find"]):
@@ -105,19 +109,26 @@ def _note_problem(problem: ProblemNotes, record: Mapping[str, Any]) -> None:
 
 
 class Clock(NamedTuple):
-    """The SM clock sampled after a problem (None where unknown), and whether it was low within its run."""
+    """A measurement's SM clock (None where unknown), whether it was low within its run, whether it was held down."""
 
     mhz: float | None = None
     slow: bool = False
     throttled: bool = False
 
 
-def _clocks(gathered: Gathered) -> dict[tuple[Run, str], Clock]:
+def _clocks(gathered: Gathered) -> dict[tuple[Key, Run, str], Clock]:
+    """Row, run and visit → the clock while its repeats ran, or else the one sampled after its problem."""
+    by_run: dict[Run, list[tuple[Key, str, Mapping[str, Any]]]] = {}
+    for key, visits in gathered.visits.items():
+        for (run, visit), (result, _) in visits.items():
+            load = {"sm_clock_mhz": result.sm_clock_mhz, "throttle_reasons": result.throttle_reasons}
+            after = gathered.conditions[run].get(visit, {})
+            by_run.setdefault(run, []).append((key, visit, after if result.sm_clock_mhz is None else load))
     clocks = {}
-    for run, visits in gathered.conditions.items():
-        known_mhz = [conditions.get("sm_clock_mhz") for conditions in visits.values()]
-        for (visit, conditions), mhz, slow in zip(visits.items(), known_mhz, slow_clocks(known_mhz), strict=True):
-            clocks[run, visit] = Clock(mhz, slow, throttled(conditions.get("throttle_reasons")))
+    for run, sampled in by_run.items():
+        known_mhz = [conditions.get("sm_clock_mhz") for _, _, conditions in sampled]
+        for (key, visit, conditions), mhz, slow in zip(sampled, known_mhz, slow_clocks(known_mhz), strict=True):
+            clocks[key, run, visit] = Clock(mhz, slow, throttled(conditions.get("throttle_reasons")))
     return clocks
 
 
@@ -182,7 +193,11 @@ def _measured(runs: Sequence[Log], metadata: dict[str, Any]) -> Dataset:
     metadata |= {"anchors": _anchors(gathered), "duplicates_dropped": gathered.duplicates}
     clocks = _clocks(gathered)
     rows = [_row(key, gathered, clocks) for key in gathered.visits]
-    frame, kernels = _table(rows, "dataset"), _table(_kernels(gathered), "kernels")
+    launches = _kernels(gathered)
+    if gathered.counters:
+        metadata["counted_kernels"] = sum(map(len, gathered.counters.values()))
+        metadata["counted_kernels_joined"] = sum("counted_time_us" in launch for launch in launches)
+    frame, kernels = _table(rows, "dataset"), _table(launches, "kernels")
     return Dataset(frame, metadata=metadata, kernels=kernels)
 
 
@@ -192,9 +207,9 @@ def _settings(key: Key) -> dict[str, Any]:
     return {**device, **conv_of(key.problem).to_dict(), "algorithm": key.algorithm}
 
 
-def _row(key: Key, gathered: Gathered, clocks: Mapping[tuple[Run, str], Clock]) -> dict[str, Any]:
+def _row(key: Key, gathered: Gathered, clocks: Mapping[tuple[Key, Run, str], Clock]) -> dict[str, Any]:
     problem = gathered.notes[key.device, key.problem]
-    sampled = [clocks.get(place, Clock()) for place in gathered.visits[key]]
+    sampled = [clocks[key, *place] for place in gathered.visits[key]]
     visits = list(gathered.visits[key].values())
     ok = [visit for visit in visits if visit.result.status == "ok"]
     shown = (ok or visits)[0].result
@@ -238,9 +253,13 @@ def _times(results: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def _kernels(gathered: Gathered) -> list[dict[str, Any]]:
-    """The kernels of each row's first visit that saw any, in launch order, with the launched blocks."""
+    """The kernels of each row's first visit that saw any, in launch order, with the launched blocks.
+
+    What was counted of the same launch, by its place and name, adds the columns that it lacks.
+    """
     return [
         {
+            **_counted(gathered.counters.get(key, ())[index : index + 1], demangled(kernel.kernel_name)),
             **_settings(key),
             "kernel_index": index,
             **asdict(kernel),
@@ -250,6 +269,14 @@ def _kernels(gathered: Gathered) -> list[dict[str, Any]]:
         for key, visits in gathered.visits.items()
         for index, kernel in enumerate(next((v.result.kernels for v in visits.values() if v.result.kernels), ()))
     ]
+
+
+def _counted(counters: Sequence[Mapping[str, Any]], kernel_name: str) -> dict[str, Any]:
+    """A counted kernel's numbers; none where there is no such kernel, or another one ran under the profiler."""
+    if not counters or counters[0]["kernel_name"] != kernel_name:
+        return {}
+    numbers = dict(counters[0])
+    return {"counted_time_us": numbers.pop("time_us", math.nan), **numbers}
 
 
 def _anchors(gathered: Gathered) -> list[dict[str, Any]]:

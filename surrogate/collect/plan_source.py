@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ ALL = "seer"
 """All of them together; a problem that several grids hold counts once."""
 
 
-def grid_problems(name: str) -> list[PlannedProblem]:
+@cache
+def grid_problems(name: str) -> tuple[PlannedProblem, ...]:
     """The problems of one grid, or of all under the name ``seer``; an unknown name raises `InputError`."""
     require_known("grid", name, (ALL, *GRIDS))
     names = tuple(GRIDS) if name == ALL else (name,)
@@ -49,7 +51,7 @@ def grid_problems(name: str) -> list[PlannedProblem]:
         for c, k, h, r, stride in product(channels, channels, sizes, filters, strides):
             conv = Conv(n=BATCH, c=c, h=h, k=k, r=r, pad_h=pad, stride_h=stride)
             problems.append(PlannedProblem(conv, f"grid {member}"))
-    return problems
+    return tuple(problems)
 
 
 def file_problems(path: str | Path) -> list[PlannedProblem]:

@@ -13,7 +13,7 @@ from surrogate.collect.protocol import RepeatPolicy
 
 T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
-"""Called with problems done, problems in all, and the problem just finished."""
+"""Called with problems done, problems in all, and how fast it goes: rows per second, and the time left."""
 TIME_UP = "the time is up"
 MAX_LOST_IN_A_ROW = 5
 """Consecutive measurements that may lose the device before the run gives up."""
@@ -60,6 +60,20 @@ class Budget:
     end_s: float | None
     clock: Callable[[], float]
     longest_s: float = 0.0
+    began_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.began_s = self.clock()
+
+    def pace(self, rows: int, done: int, todo: int) -> str:
+        """Rows per second so far, and the time left: what ``todo`` problems will take at this rate, or the budget's."""
+        now_s = self.clock()
+        elapsed_s = max(now_s - self.began_s, 1e-9)
+        left_s = elapsed_s * todo / max(done, 1)
+        if self.end_s is not None:
+            left_s = max(min(left_s, self.end_s - now_s), 0.0)
+        minutes, seconds = divmod(round(left_s), 60)
+        return f"{rows / elapsed_s:.1f} rows/s, {minutes}:{seconds:02} left"
 
     def spent(self) -> bool:
         return self.end_s is not None and self.clock() + self.longest_s >= self.end_s
@@ -107,6 +121,7 @@ def run(
     budget = Budget(None if minutes is None else clock() + 60.0 * minutes, clock)
     state = _replayed(log.records)
     planned = {problem.key for problem in plan.problems}
+    before = len(state.done & planned)
     stopped = ""
     for problem in plan.problems:
         if problem.key in state.done:
@@ -115,7 +130,9 @@ def run(
         if stopped:
             break
         if progress:
-            progress(len(state.done & planned), len(plan), problem.key)
+            done = len(state.done & planned)
+            pace = budget.pace(state.statuses.total(), done - before, len(plan) - done)
+            progress(done, len(plan), pace)
     log.sync()
     cupti = log.header.device.properties.get("timer") == "cupti"
     timed = state.timers.total() - state.timers[""]

@@ -22,8 +22,9 @@ _DRAM_SHARE = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 _NAMES: dict[str, tuple[str, ...]] = {
     "time_us": ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration"),
     "fp32_instructions": ("smsp__sass_thread_inst_executed_op_fp32_pred_on.sum",),
-    "dram_read_transactions": ("dram__sectors_read.sum",),
-    "dram_write_transactions": ("dram__sectors_write.sum",),
+    # Compute capability 12.0 calls them op_read and op_write.
+    "dram_read_transactions": ("dram__sectors_read.sum", "dram__sectors_op_read.sum"),
+    "dram_write_transactions": ("dram__sectors_write.sum", "dram__sectors_op_write.sum"),
     "fp32_utilization_pct": ("smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",),
     "dram_utilization_pct": (_DRAM_SHARE, "DRAM Throughput", "SOL DRAM"),
     "achieved_occupancy_pct": ("sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy"),

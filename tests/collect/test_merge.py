@@ -110,6 +110,22 @@ def test_slow_clocks_are_flagged(make_plan, record, fake_device):
     assert set(rows.sm_clock_mhz[rows.slow_clock]) == {1500.0}
 
 
+def test_a_clock_under_load_counts_more_than_one_sampled_after(make_plan, record, fake_device):
+    device = fake_device()
+    measure = device.measure
+
+    def loaded(conv, algorithm, policy):
+        result = measure(conv, algorithm, policy)
+        held = {"sm_clock_mhz": 1200.0, "throttle_reasons": 4} if algorithm == "GEMM" else {"sm_clock_mhz": 1800.0}
+        return replace(result, **held)
+
+    device.measure = loaded
+    rows = merge_runs([record(make_plan(4), device)]).frame  # which says 1980 MHz when it is idle
+    assert set(rows.sm_clock_mhz) == {1200.0, 1800.0}
+    slow = rows.algorithm == "GEMM"
+    assert rows.slow_clock.tolist() == rows.throttled.tolist() == slow.tolist()
+
+
 def test_kernels_are_keyed_like_rows(make_plan, record):
     merged = merge_runs([record(make_plan(6))])
     kernels = merged.kernels

@@ -60,6 +60,12 @@ class FakeNvml:
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):  # noqa: N802
         return 4
 
+    def nvmlDeviceGetMigMode(self, handle):  # noqa: N802
+        return [0, 1]
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):  # noqa: N802
+        return ["this one", "another"]
+
     def nvmlSystemGetDriverVersion(self):  # noqa: N802
         return "570.86.15"
 
@@ -73,6 +79,8 @@ def test_clocks_leave_out_what_the_gpu_does_not_tell():
     assert clocks.sample() == {
         "sm_clock_mhz": 1980, "memory_clock_mhz": 3201, "temperature_c": 45, "throttle_reasons": 4,
     }  # fmt: skip
+    assert clocks.load() == {"sm_clock_mhz": 1980, "throttle_reasons": 4}
+    assert clocks.facts() == {"mig": False, "other_processes": 1}  # the rest this binding does not know
     assert clocks.driver_version() == "570.86.15"
     clocks.close()
     assert nvml.closed

@@ -15,7 +15,7 @@ from surrogate.collect.plan import Caps
 from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.replay import ReplayDevice
-from surrogate.collect.run import MAX_LOST_IN_A_ROW, header_for, run
+from surrogate.collect.run import MAX_LOST_IN_A_ROW, Budget, header_for, run
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
@@ -29,7 +29,15 @@ def test_a_run_measures_every_algorithm_of_every_problem(make_plan, record, fake
     path = record(plan, device, progress=lambda *call: seen.append(call))
     expected = [(kind, problem.key) for problem in plan.problems for kind in ("problem", *["measure"] * 4, "done")]
     assert kinds(path) == expected
-    assert seen == [(i + 1, 6, problem.key) for i, problem in enumerate(plan.problems)]
+    assert [call[:2] for call in seen] == [(i + 1, 6) for i in range(6)]
+
+
+def test_the_progress_tells_rows_per_second_and_the_time_left():
+    now = [100.0]
+    budget = Budget(100.0 + 600.0, lambda: now[0])
+    now[0] += 40.0
+    assert budget.pace(80, 4, 10) == "2.0 rows/s, 1:40 left"  # ten problems at ten seconds
+    assert budget.pace(80, 4, 1000) == "2.0 rows/s, 9:20 left"  # the budget ends before
 
 
 def test_a_finished_run_measures_nothing_more(make_plan, record, fake_device):

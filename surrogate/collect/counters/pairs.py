@@ -27,7 +27,7 @@ MARKER = "seer_marker"
 """The empty kernel that is launched before each pair, with grid x = the pair's number + 1."""
 SETTINGS = ("direction", "dtype", "math", "layout")
 KEY = (*SETTINGS, *SIZE_COLUMNS, "algorithm", "kernel_index")
-"""What a counted kernel is joined by; the device's columns (gpu, library, version) join in front."""
+"""What a counted kernel is joined by."""
 _IDENTITY = ("gpu", "run", "kernel_index", "kernel_name")
 _IGNORED = ("start_us", "stream", "cc", "device")
 
@@ -139,23 +139,3 @@ def join_passes(passes: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, list[str]
             notes.append(f"pass {number} counted nothing for {missed} of {len(joined)} kernels")
         joined = joined.combine_first(extra.reindex(joined.index))
     return joined.reset_index(), notes
-
-
-def add_counters(kernels: pd.DataFrame, counters: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """``kernels`` (a dataset's kernel table) with the counters of the same rows; (the table, rows that got any).
-
-    Joined by `KEY`, where the kernel names agree too. A column that the table has keeps its values; what it
-    lacks, or has empty, comes from the counters. ``counted_time_us`` is the time under the profiler.
-    """
-    index = [*KEY, "kernel_name"]
-    known = counters.rename(columns={"time_us": "counted_time_us"}).drop_duplicates(index).set_index(index)
-    keyed = kernels.set_index(index)
-    counted = known.reindex(keyed.index)
-    merged = keyed.copy()
-    for column in known.columns:
-        own = merged.get(column, counted[column])
-        merged[column] = own.where(own.notna(), counted[column])
-    hit = int(keyed.index.isin(known.index).sum())
-    leading = list(kernels.columns)
-    merged = merged.reset_index()
-    return merged[[*leading, *(name for name in merged.columns if name not in leading)]], hit

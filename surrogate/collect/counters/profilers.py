@@ -1,7 +1,8 @@
 """Counting: which profiler serves a GPU and what it is asked, the runs under it, and its files joined to the pairs.
 
 Nsight Compute's counters come in groups of one pass each, so that no kernel is replayed and nothing is saved and
-restored. Passes were counted for compute capability 9.0. Never ask for ``sm__throughput``: alone it takes eight.
+restored. Names and passes are those that CUPTI's host library tells of each chip (12.9). Never ask for
+``sm__throughput``: alone it takes eight.
 Commands are argument lists; no shell ever sees them.
 """
 
@@ -37,13 +38,13 @@ RESOURCES = (
 )
 """What B_max follows from; no pass either."""
 
+DRAM_SHARE = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
+WITHOUT_DRAM_COUNTERS = (8.7, 10.1, 11.0, 12.1)
+"""Compute capabilities whose memory is the CPU's: GA10B, GB10B, GB20B."""
 GROUPS: dict[str, tuple[str, ...]] = {
     "A": (
         "gpu__time_duration.sum",
-        *(f"dram__{unit}_{way}.sum" for unit in ("bytes", "sectors") for way in ("read", "write")),
-        "dram__throughput.avg.pct_of_peak_sustained_elapsed",
         "lts__t_sectors_op_read.sum",
-        "lts__t_sectors_op_write.sum",
         *(f"sm__inst_executed_pipe_{pipe}.sum" for pipe in ("fma", "tensor")),
         "sm__warps_active.avg.pct_of_peak_sustained_active",
         "sm__cycles_elapsed.max",
@@ -55,10 +56,23 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "C": (
         "smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",
+        "lts__t_sectors_op_write.sum",  # not in one pass with the reads on GV100
         "sm__warps_active.avg.pct_of_peak_sustained_active",
     ),
 }
-"""Group → Nsight Compute's metrics; one run of the program each."""
+"""Group → Nsight Compute's metrics that every chip has; one run of the program each."""
+
+
+def groups(compute_capability: float) -> dict[str, tuple[str, ...]]:
+    """Group → the metrics of a chip. Volta and Turing need two passes for the DRAM's share: a group of its own."""
+    if compute_capability in WITHOUT_DRAM_COUNTERS:
+        return GROUPS
+    ways = ("op_read", "op_write") if compute_capability >= 12.0 else ("read", "write")
+    dram = tuple(f"dram__{unit}_{way}.sum" for unit in ("bytes", "sectors") for way in ways)
+    if compute_capability < 8.0:
+        return {**GROUPS, "A": (*GROUPS["A"], *dram), "D": (DRAM_SHARE,)}
+    return {**GROUPS, "A": (*GROUPS["A"], *dram, DRAM_SHARE)}
+
 
 NVPROF = (
     "inst_fp_32",
@@ -105,6 +119,8 @@ class Tool:
 
     name: str
     path: str
+    compute_capability: float = 9.0
+    """Of the GPU to count on."""
 
     def passes(self, program: Sequence[str], folder: Path) -> tuple[Pass, ...]:
         """The runs of ``program`` that count everything, with their outputs in ``folder``."""
@@ -113,14 +129,14 @@ class Tool:
                 self._nvprof(name, extra, program, folder)
                 for name, extra in (("trace", ()), ("metrics", ("--metrics", ",".join(NVPROF))))
             )
-        return tuple(self._ncu(group, program, folder) for group in GROUPS)
+        return tuple(self._ncu(group, program, folder) for group in groups(self.compute_capability))
 
     def _ncu(self, group: str, program: Sequence[str], folder: Path) -> Pass:
         report = folder / f"group-{group}.ncu-rep"
         options = (
             "--target-processes", "all", "--profile-from-start", "off", "--nvtx", "--replay-mode", "kernel",
             "--cache-control", "all", "--clock-control", "none", "--force-overwrite",
-            "--metrics", ncu_metrics(group), "--export", str(report),
+            "--metrics", ncu_metrics(groups(self.compute_capability)[group]), "--export", str(report),
         )  # fmt: skip
         # base units would round to two decimals, so the export keeps ncu's own, which the reader scales
         page = ("--csv", "--page", "raw", "--print-kernel-base", "mangled")
@@ -142,7 +158,7 @@ def find_tool(compute_capability: float, which: Callable[[str], str | None] = sh
     for name in (name for name, serves in served.items() if serves):
         path = which(name)
         if path:
-            return Tool(name, path)
+            return Tool(name, path, compute_capability)
     if served[NCU]:
         raise InputError("ncu is not on the PATH; install Nsight Compute, or collect times alone")
     raise InputError("nvprof is not on the PATH; install CUDA 11 or older, or collect times alone")
@@ -158,9 +174,9 @@ def permission_denied(text: str) -> bool:
     return any(mark.lower() in text.lower() for mark in PERMISSION_MARKS)
 
 
-def ncu_metrics(group: str) -> str:
-    """The value of ``--metrics`` for one group."""
-    return ",".join(dict.fromkeys((*GROUPS[group], *LAUNCH)))
+def ncu_metrics(metrics: Sequence[str]) -> str:
+    """The value of ``--metrics`` for one group's."""
+    return ",".join(dict.fromkeys((*metrics, *LAUNCH)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +187,6 @@ class Counted:
     notes: tuple[str, ...] = ()
     permitted: bool = True
     seconds: float = 0.0
-
-    @property
-    def seconds_per_kernel(self) -> float | None:
-        """Cost of a counted kernel over all passes; None where none was counted."""
-        return self.seconds / len(self.kernels) if len(self.kernels) else None
 
 
 def program_for(pairs_file: Path, seconds: float) -> list[str]:

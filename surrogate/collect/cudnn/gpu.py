@@ -4,7 +4,8 @@ All of CuPy is behind this file, so that the device is tested with a stand-in.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -117,34 +118,45 @@ class Gpu:
         result_at = (held - result) // ALIGNMENT * ALIGNMENT
         if first + second > result_at:
             raise MemoryError(f"the tensors need {first + second + result} bytes, the arena holds {held}")
-        self._fill(first + second, dtype)
+        with self._watched():
+            self._fill(first + second, dtype)
         self._filled = (dtype, min(self._filled[1], result_at))
         return [start, start + first, start + result_at]
 
     def read(self, pointer: int, size_bytes: int) -> np.ndarray:
         """A copy of ``size_bytes`` bytes of the arena from ``pointer`` on, as uint8 in host memory."""
         at = pointer - int(self._tensors.data.ptr)
-        return np.array(self._cupy.asnumpy(self._tensors[at : at + size_bytes]))
+        with self._watched():
+            return np.array(self._cupy.asnumpy(self._tensors[at : at + size_bytes]))
 
     def event(self) -> Any:
         """An event recorded on the stream now."""
-        event = self._cupy.cuda.Event()
-        event.record(self._stream)
+        with self._watched():
+            event = self._cupy.cuda.Event()
+            event.record(self._stream)
         return event
 
     def elapsed_us(self, start: Any, end: Any) -> float:
         """Time between two events that have passed, in µs (resolution about 0.5 µs)."""
-        return 1000.0 * float(self._cupy.cuda.get_elapsed_time(start, end))
+        with self._watched():
+            return 1000.0 * float(self._cupy.cuda.get_elapsed_time(start, end))
 
     def flush(self) -> None:
         """Write over the L2 cache, with another value each time; asynchronous."""
         self._flushes += 1
-        self._flush.data.memset_async(self._flushes % 256, FLUSH_BYTES, self._stream)
+        with self._watched():
+            self._flush.data.memset_async(self._flushes % 256, FLUSH_BYTES, self._stream)
 
     def synchronize(self) -> None:
-        """Wait for the stream. `GpuFaultError` after an error that passes, `DeviceLostError` after one that stays."""
-        try:
+        """Wait for the stream, and learn of what went wrong on it."""
+        with self._watched():
             self._stream.synchronize()
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """CUDA's errors as `GpuFaultError` where they pass, as `DeviceLostError` where they stay."""
+        try:
+            yield
         except self._error as error:
             try:  # a sticky error is returned by every later call: ask once more
                 self._cupy.cuda.runtime.deviceSynchronize()

@@ -12,8 +12,9 @@ from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.errors import InputError
 
-FIRST_WITHOUT_VOLTA = 91100
+FIRST_WITHOUT_VOLTA = [9, 11]
 """From this cuDNN on, its kernels are for compute capability 7.5 and newer."""
+OLDER_CUDNN = "for this GPU: pip install 'nvidia-cudnn-cu12<9.11'"
 
 
 class Instruments:
@@ -45,14 +46,14 @@ class Instruments:
             self.library.check("cudnnSetStream", self.handle, self.gpu.stream)
         except CudnnError as error:
             raise self.does_not_start(error) from None
-        self.stopwatch = Stopwatch(self.gpu, self.activity)
+        self.stopwatch = Stopwatch(self.gpu, self.activity, self._clocks)
 
     def does_not_start(self, error: Exception) -> InputError:
         """The user's error for a cuDNN that refuses its first calls."""
         text = f"cuDNN {self.library.version} does not start here: {error}"
         capability = float(self.gpu.properties().get("compute_capability", 9.0))
-        if capability < 7.5 and self.library.version_number >= FIRST_WITHOUT_VOLTA:
-            text += "; for this GPU: pip install 'nvidia-cudnn-cu12<9.11'"
+        if capability < 7.5 and [int(part) for part in self.library.version.split(".")] >= FIRST_WITHOUT_VOLTA:
+            text += f"; {OLDER_CUDNN}"
         return InputError(text)
 
     def facts(self, library: str, **properties: Any) -> DeviceInfo:
@@ -65,6 +66,7 @@ class Instruments:
         if not self.activity:
             timer = {"timer": "events", "cupti_missing": self._why_no_activity}
         facts = {"library_path": self.library.path, "flush_bytes": FLUSH_BYTES}
+        facts |= self._clocks.facts() if self._clocks else {}
         known = {**self.gpu.properties(), **facts, **timer, **properties}
         return DeviceInfo(self.gpu.name, library, self.library.version, versions, known)
 
@@ -81,11 +83,14 @@ class Instruments:
 
 
 class Stopwatch:
-    """The instruments of one GPU: ``gpu`` (`surrogate.collect.cudnn.gpu.Gpu`) and CUPTI's ``activity``, if any."""
+    """The instruments of one GPU: ``gpu`` (`surrogate.collect.cudnn.gpu.Gpu`), CUPTI's ``activity`` and NVML's
+    ``clocks``, if any.
+    """
 
-    def __init__(self, gpu: Any, activity: Any) -> None:
+    def __init__(self, gpu: Any, activity: Any, clocks: Any = None) -> None:
         self._gpu = gpu
         self._activity = activity
+        self._clocks = clocks
         self._label = 0
 
     def time(self, call: Callable[[], None], policy: RepeatPolicy) -> Measurement:
@@ -102,12 +107,13 @@ class Stopwatch:
                 start = self._gpu.event()
                 call()
                 events.append((start, self._gpu.event()))
+        load = self._clocks.load() if self._clocks else {}  # before the stream is waited for: the GPU is at work
         self._gpu.synchronize()
         spans_us = tuple(self._gpu.elapsed_us(start, end) for start, end in events)
         seen, why_not = self._traced(labels) if self._activity else (None, "")
         if seen is None:
-            return Measurement("ok", why_not, spans_us, spans_us, "events")
-        return Measurement("ok", "", seen.times_us, seen.spans_us, "cupti", kernels=seen.kernels)
+            return Measurement("ok", why_not, spans_us, spans_us, "events", **load)
+        return Measurement("ok", "", seen.times_us, seen.spans_us, "cupti", kernels=seen.kernels, **load)
 
     def _traced(self, labels: Sequence[int]) -> tuple[Traced | None, str]:
         """The repeats as CUPTI saw them; None and why where it lost records: sums without them would be too small."""
@@ -165,20 +171,47 @@ class Clocks:
         Keys: sm_clock_mhz, memory_clock_mhz, temperature_c, power_w, throttle_reasons (NVML's bit mask).
         """
         nvml, handle = self._nvml, self._handle
-        reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-        questions = {
-            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
-            "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-            "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0,
-            "throttle_reasons": lambda: (reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(handle),
+        return {
+            **self.load(),
+            **self._answers(
+                memory_clock_mhz=lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+                temperature_c=lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+                power_w=lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0,
+            ),
         }
-        answers: dict[str, float] = {}
+
+    def load(self) -> dict[str, Any]:
+        """The two quick questions that tell whether the GPU keeps its clock: sm_clock_mhz, throttle_reasons."""
+        nvml, handle = self._nvml, self._handle
+        reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+        return self._answers(
+            sm_clock_mhz=lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            throttle_reasons=lambda: (reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(handle),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """What a run's header must tell of the board's state; asked while this process, and no other, should hold it.
+
+        Keys: max_sm_clock_mhz, power_limit_w, default_power_limit_w, ecc, mig, mps, other_processes.
+        """
+        nvml, handle = self._nvml, self._handle
+        return self._answers(
+            max_sm_clock_mhz=lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
+            power_limit_w=lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000.0,
+            default_power_limit_w=lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1000.0,
+            ecc=lambda: bool(nvml.nvmlDeviceGetEccMode(handle)[0]),
+            mig=lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0]),
+            mps=lambda: bool(nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)),
+            # one of them is this process, whose number inside a container is another
+            other_processes=lambda: max(len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)) - 1, 0),
+        )
+
+    def _answers(self, **questions: Callable[[], Any]) -> dict[str, Any]:
+        """Name → answer; a question that this GPU, driver or binding does not answer is left out."""
+        answers: dict[str, Any] = {}
         for name, ask in questions.items():
-            try:
+            with suppress(self._nvml.NVMLError, AttributeError):
                 answers[name] = ask()
-            except nvml.NVMLError:
-                continue
         return answers
 
     def close(self) -> None:

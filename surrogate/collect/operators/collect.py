@@ -56,7 +56,8 @@ def collect_operators(
             done.add(operator.key)
             statuses[result.status] += 1
             if progress:
-                progress(len(done), len(operators), operator.key)
+                pace = budget.pace(statuses.total(), statuses.total(), len(operators) - len(done))
+                progress(len(done), len(operators), pace)
             if lost_in_a_row >= MAX_LOST_IN_A_ROW:
                 return Outcome(len(done), len(operators), statuses, result.reason)
     return Outcome(len(done), len(operators), statuses)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.collect.cudnn.convolution import DTYPES, LAYOUTS
-from surrogate.collect.cudnn.gpu import GpuFaultError, settle
+from surrogate.collect.cudnn.gpu import settle
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import CudnnError, Handle, Library
-from surrogate.collect.device import DeviceInfo, Measurement, one_line
+from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement, one_line
 from surrogate.collect.operators.operator import Operator
 from surrogate.collect.protocol import RepeatPolicy
 
@@ -128,9 +128,7 @@ class CupyCalls:
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
-        module = cupy.RawModule(code=SOURCE)
-        self._forward = module.get_function("embedding_bag_forward")
-        self._backward = module.get_function("embedding_bag_backward")
+        self._module = cupy.RawModule(code=SOURCE)  # compiled at its first function, so that a failure is that one's
 
     def prepare(self, operator: Operator, empty: Callable[[tuple[int, ...]], Any]) -> Callable[[], None]:
         """A call that runs ``operator``; ``empty(shape)`` gives a random fp32 device array."""
@@ -152,10 +150,10 @@ class CupyCalls:
         grid, block = (-(-samples // per_block),), (WARP, per_block)
         wide, narrow = self._cupy.int64, self._cupy.int32  # CuPy's scalars are NumPy's
         sizes = wide(samples), narrow(batch), wide(rows), narrow(bag), narrow(dim)
-        if operator.kind == "embedding_bag":
-            return lambda: self._forward(grid, block, (weights, indices, pooled, *sizes))
-        rate = self._cupy.float32(LEARNING_RATE)
-        return lambda: self._backward(grid, block, (weights, indices, pooled, *sizes, rate))
+        backward = operator.kind == "embedding_bag_backward"
+        kernel = self._module.get_function("embedding_bag_backward" if backward else "embedding_bag_forward")
+        rate = (self._cupy.float32(LEARNING_RATE),) if backward else ()
+        return lambda: kernel(grid, block, (weights, indices, pooled, *sizes, *rate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,16 +195,18 @@ class GpuOperators(Instruments):
         return self.facts("cuda")
 
     def measure(self, operator: Operator, policy: RepeatPolicy) -> Measurement:
-        """Place the operands, then time the call. Raises `DeviceLostError` after a sticky CUDA error."""
+        """Place the operands, then time the call. Raises `DeviceLostError` after a sticky CUDA error, nothing else."""
         try:
             with self._stream:
                 return self.stopwatch.time(self._prepared(operator), policy)
         except CudnnError as error:
             settle(self.gpu, error.code)
             return Measurement(error.status, str(error))
-        except (GpuFaultError, MemoryError, self._cupy.cuda.runtime.CUDARuntimeError) as error:
+        except DeviceLostError:
+            raise
+        except Exception as error:  # CuPy's many: out of memory, a kernel that does not compile, cuBLAS, cuRAND
             settle(self.gpu)
-            return Measurement("failed", one_line(error))
+            return Measurement("failed", f"{type(error).__name__}: {one_line(error)}")
         finally:
             self._cupy.get_default_memory_pool().free_all_blocks()
 

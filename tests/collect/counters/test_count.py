@@ -2,33 +2,37 @@
 
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.collect.counters import profilers
+from surrogate.collect.counters import collect, profilers
 from surrogate.collect.counters.pairs import (
     KEY,
     MAX_PAIRS,
     Pair,
-    add_counters,
     measured_pairs,
     read_pairs,
     stratified,
     write_pairs,
 )
 from surrogate.collect.counters.profilers import (
-    GROUPS,
+    DRAM_SHARE,
     LAUNCH,
     Tool,
     count,
     find_tool,
+    groups,
     ncu_metrics,
 )
 from surrogate.collect.counters.workload import ProfiledStopwatch, run_pairs
+from surrogate.collect.log import RunLog
+from surrogate.collect.merge import merge_runs
 from surrogate.collect.protocol import RepeatPolicy
+from surrogate.collect.run import header_for
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
@@ -56,7 +60,6 @@ def test_ncu_counts_every_kernel_of_every_pair(profiler, pairs, tmp_path):
     assert first["fp32_utilization_pct"] == 81.25
     assert (first["dram_read_transactions"], first["dram_write_transactions"]) == (4963, 4963)
     assert (first["b_max"], first["waves"], first["registers_per_thread"]) == (264, 1, 128)
-    assert result.seconds_per_kernel is not None and result.seconds_per_kernel > 0
 
 
 def test_a_pair_that_did_not_run_shifts_no_other(profiler, pairs, tmp_path):
@@ -87,7 +90,7 @@ def test_a_stale_report_of_an_earlier_try_is_not_read(profiler, pairs, tmp_path)
 @pytest.mark.parametrize("name", ["ncu", "nvprof"])
 def test_without_permission_there_is_the_remedy(profiler, pairs, tmp_path, name):
     result = counted(Tool(name, profiler(name, denied=True)), pairs, tmp_path)
-    assert not result.permitted and result.kernels.empty and result.seconds_per_kernel is None
+    assert not result.permitted and result.kernels.empty
     assert "NVreg_RestrictProfilingToAdminUsers=0" in result.notes[0] and "CAP_SYS_ADMIN" in result.notes[0]
 
 
@@ -101,24 +104,62 @@ def test_nvprof_joins_metrics_to_its_trace(profiler, pairs, tmp_path):
     assert first["static_shared_bytes"] == 8192
 
 
-def test_counters_join_the_runs_kernels_by_key_and_name(profiler, pairs, tmp_path):
-    counters = counted(Tool("ncu", profiler("ncu")), pairs, tmp_path).kernels
-    kernels = counters[[*KEY, "kernel_name"]].assign(
-        gpu="g", library="cudnn", library_version="9", time_us=7.0, registers_per_thread=float("nan")
-    )
-    kernels.loc[3, "kernel_name"] = "another"
-    joined, hits = add_counters(kernels, counters)
-    assert hits == 11 and len(joined) == 12
-    assert joined["time_us"].eq(7.0).all() and joined.loc[0, "counted_time_us"] == 1234.5
-    assert joined.loc[0, "registers_per_thread"] == 128
-    assert pd.isna(joined.loc[3, "fp32_instructions"]) and joined.loc[2, "fp32_instructions"] == 1_000_000
+@pytest.fixture
+def ncu(profiler, monkeypatch):
+    """Nsight Compute in place of the machine's own."""
+    tool = Tool("ncu", profiler("ncu"))
+    monkeypatch.setattr(collect, "find_tool", lambda capability: tool)
+    monkeypatch.setattr(collect, "count", partial(count, program=program))
 
 
-def test_each_group_asks_once_and_never_for_the_eight_pass_metric():
-    for group, metrics in GROUPS.items():
-        asked = ncu_metrics(group).split(",")
-        assert len(asked) == len(set(asked)) and set(LAUNCH) <= set(asked) and set(metrics) <= set(asked)
-        assert not any(name.startswith("sm__throughput") for name in asked)
+def test_a_runs_kernels_get_their_counters(ncu, make_plan, fake_device, record):
+    device, plan = fake_device(), make_plan(3)
+    device.info = replace(device.info, properties={"compute_capability": "9.0"})
+    measure = device.measure
+
+    def launches_two(*arguments):  # as the profiler shows them
+        result = measure(*arguments)
+        if result.status != "ok":
+            return result
+        base = arguments[1].lower()
+        names = [f"_Z{len(base) + 2}{base}_{index}IfLi128EEvPfi" for index in range(2)]
+        if arguments[1] == "GEMM":
+            names[1] = "another"
+        return replace(result, kernels=tuple(replace(result.kernels[0], kernel_name=name) for name in names))
+
+    device.measure = launches_two
+    path = record(plan, device)
+    with RunLog(path, header_for(plan, device, RepeatPolicy())) as log:
+        assert len(collect.collect_counters(log, 60.0).kernels) > 0
+        assert collect.collect_counters(log, 60.0).kernels.empty  # each pair once
+    merged = merge_runs([path])
+    gemms = int((merged.frame["algorithm"] == "GEMM").sum())
+    counted = merged.metadata["counted_kernels"]
+    assert counted == len(merged.kernels) > gemms == counted - merged.metadata["counted_kernels_joined"]
+    joined = merged.kernels[merged.kernels["kernel_name"] != "another"]
+    assert joined["fp32_instructions"].eq(1e6).all() and joined["counted_time_us"].eq(1234.5).all()
+    assert joined["registers_per_thread"].eq(96).all()  # measured values stay
+    assert merged.kernels.loc[merged.kernels["kernel_name"] == "another", "fp32_instructions"].isna().all()
+
+
+def test_a_cpu_has_nothing_to_count(make_plan, fake_device, tmp_path):
+    with (
+        RunLog(tmp_path / "run.jsonl", header_for(make_plan(1), fake_device(), RepeatPolicy())) as log,
+        pytest.raises(InputError, match="nothing to count"),
+    ):
+        collect.collect_counters(log)
+
+
+@pytest.mark.parametrize("capability", [7.0, 7.5, 8.0, 8.7, 9.0, 10.0, 12.0, 12.1])
+def test_a_chip_is_asked_for_counters_that_it_has(capability):
+    asked = [ncu_metrics(metrics).split(",") for metrics in groups(capability).values()]
+    assert all(len(group) == len(set(group)) and set(LAUNCH) <= set(group) for group in asked)
+    names = [name for group in asked for name in group]
+    assert not any(name.startswith("sm__throughput") for name in names)
+    read = {"dram__sectors_read.sum": 7.0 <= capability < 12.0, "dram__sectors_op_read.sum": capability == 12.0}
+    apart = capability in (8.7, 12.1)
+    assert all((name in names) == (wanted and not apart) for name, wanted in read.items())
+    assert (DRAM_SHARE in asked[0]) == (capability >= 8.0 and not apart)  # it needs a group of its own on the older
 
 
 @pytest.mark.parametrize(

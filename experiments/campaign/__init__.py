@@ -1,1 +1,0 @@
-"""A GPU's measuring campaign, slice by slice: what `experiments.collect_gpu` runs."""

@@ -1,0 +1,245 @@
+"""What of the measuring chain works on this machine, part by part, each with the remedy for what does not.
+
+The device is asked what only it can tell (`Device.describe`, one measurement). Where it does not open, its parts are
+tried one by one in this process, so that the first that is missing is named.
+"""
+
+import ctypes
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from surrogate.collect.counters.pairs import Pair
+from surrogate.collect.counters.profilers import PERMISSION_REMEDY, count, find_tool
+from surrogate.collect.cudnn.activity import Activity
+from surrogate.collect.cudnn.instruments import FIRST_WITHOUT_VOLTA, OLDER_CUDNN
+from surrogate.collect.cudnn.library import Library
+from surrogate.collect.device import Device, DeviceInfo, DeviceLostError, Measurement, demangled
+from surrogate.collect.protocol import RepeatPolicy, throttled
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
+
+OK, NOTE, FAILED = "ok", "note", "failed"
+"""A part's status. What failed makes measurements untrustworthy; what is noted does not."""
+PROBLEM, ALGORITHM = Conv(n=32, c=256, h=28, k=256, r=3, pad_h=1), "IMPLICIT_PRECOMP_GEMM"
+"""Timed once: 30 GFLOP, so that the GPU is at work when its clock is asked for."""
+FMA_ERROR, WINOGRAD_ERROR = 1e-5, 1e-4
+"""Relative errors that fp32 FMA stays below, which excludes TF32 (about 3e-4); Winograd's larger tiles lose digits."""
+LOW_CLOCK = 0.6
+"""A clock under load below this share of the highest is noted."""
+LEAST_DISK_BYTES = 1 << 30
+COUNT_SECONDS = 60.0
+DRIVERS = ("libcuda.so.1", "nvcuda.dll")
+DRIVER_REMEDY = "install NVIDIA's driver; start a container with --gpus all; under WSL install it in Windows alone"
+NO_GPU_ERROR = 100
+PARAMETERS, STATUS = Path("/proc/driver/nvidia/params"), Path("/proc/self/status")
+SYS_ADMIN = 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One part: its name, its status, what was found, and what mends it."""
+
+    name: str
+    status: str
+    value: str
+    remedy: str = ""
+
+
+def examine(device: Device, folder: Path, *, quick: bool = False) -> list[Check]:
+    """Every part in order; ``quick`` leaves out the profiler's trial run. ``folder`` is where a run would write.
+
+    The device is closed where the profiler needs the GPU; it opens again at its next call.
+    """
+    checks = [driver()]
+    try:
+        info = device.describe()
+    except (InputError, DeviceLostError) as error:
+        checks += _parts()
+        told = any(str(error) == check.value for check in checks)
+        checks.append(Check("device", FAILED, "does not open" if told else str(error), "mend what failed above first"))
+    else:
+        checks += [*_board(info), *_software(info), *_measured(device, info), *_sharing(info)]
+        checks.append(_counters(device, info, quick))
+    return [*checks, _disk(folder)]
+
+
+def driver() -> Check:
+    """NVIDIA's driver by its own library, which needs no other package."""
+    for name in DRIVERS:
+        with suppress(OSError):
+            library, number = ctypes.CDLL(name), ctypes.c_int()
+            code = library.cuInit(0)
+            library.cuDriverGetVersion(ctypes.byref(number))
+            speaks = f"for CUDA {number.value // 1000}.{number.value % 1000 // 10}"
+            if code:
+                why = "sees no GPU" if code == NO_GPU_ERROR else f"does not start (CUDA error {code})"
+                return Check("driver", FAILED, f"{speaks}, {why}", DRIVER_REMEDY)
+            return Check("driver", OK, speaks)
+    return Check("driver", FAILED, f"{DRIVERS[0]} is not there", DRIVER_REMEDY)
+
+
+def wrong_arithmetic(errors: Mapping[str, Mapping[str, float | None]]) -> list[str]:
+    """The algorithms whose fp32 FMA errs more than FMA can, or is not finite, each with its error."""
+    limits = {name: WINOGRAD_ERROR if name.startswith("WINOGRAD") else FMA_ERROR for name in errors.get("fma", {})}
+    return [f"{name} {error}" for name, error in errors.get("fma", {}).items() if not (error or 1.0) < limits[name]]
+
+
+def _parts() -> Iterator[Check]:
+    """The packages that the device is made of, each tried by itself."""
+    names = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
+    held = [f"{name} {_version(name)}" for name in names if _version(name)]
+    remedy = "pip install 'seer-surrogate[gpu]', or [gpu-cuda13] where the driver is for CUDA 13"
+    yield Check("runtime", OK if held else FAILED, ", ".join(held) or "CuPy is not installed", "" if held else remedy)
+    try:
+        library = Library.load()
+        yield Check("cudnn", OK, f"{library.version} at {library.path}")
+    except InputError as error:
+        yield Check("cudnn", FAILED, str(error), remedy)
+    activity, why = Activity.open(0)
+    yield Check("cupti", OK if activity else FAILED, why or "opens", "" if activity else remedy)
+    if activity:
+        activity.close()
+
+
+def _board(info: DeviceInfo) -> Iterator[Check]:
+    known = info.properties
+    value = f"{info.gpu}, compute capability {known.get('compute_capability')}, {known.get('sms')} SMs"
+    try:
+        yield Check("gpu", OK, f"{value}; {gpu(info.gpu).name}")
+    except InputError:
+        remedy = "measuring works; name its specification by a file in SEER_GPUS before predicting for it"
+        yield Check("gpu", NOTE, f"{value}; not among `seer gpus`", remedy)
+
+
+def _software(info: DeviceInfo) -> Iterator[Check]:
+    known, versions = info.properties, info.versions
+    speaks = versions.get("cuda_driver", "?")
+    yield Check("runtime", OK, f"CUDA {versions.get('cuda_runtime', '?')}, CuPy {versions.get('cupy', '?')}")
+    numbers = [int(part) for part in info.library_version.split(".")]
+    too_new = numbers >= FIRST_WITHOUT_VOLTA and float(known.get("compute_capability", 9.0)) < 7.5
+    value = f"{info.library_version} at {known.get('library_path')}"
+    yield Check("cudnn", FAILED if too_new else OK, value, OLDER_CUDNN if too_new else "")
+    why = known.get("cupti_missing")
+    yield Check("cupti", FAILED if why else OK, why or "opens", _cupti_remedy(speaks) if why else "")
+
+
+def _cupti_remedy(speaks: str) -> str:
+    """The packages that fit a driver for CUDA ``speaks``: CUPTI may be older than it, not newer."""
+    major, _, minor = speaks.partition(".")
+    if major == "13" and minor.isdecimal():
+        below = f"<13.{int(minor) + 1}"
+        return f"pip install 'cupti-python>=13,{below}' 'nvidia-cuda-cupti{below}'; end other profilers"
+    return "pip install 'cupti-python>=12.8,<13' (Linux, Python up to 3.12); end other profilers"
+
+
+def _measured(device: Device, info: DeviceInfo) -> Iterator[Check]:
+    """One convolution timed, and what that shows: kernels, names, arithmetic, the clock under load."""
+    try:
+        result = device.measure(PROBLEM, ALGORITHM, RepeatPolicy())
+    except DeviceLostError as error:
+        result = Measurement("failed", str(error))
+    if result.status != "ok":
+        yield Check("convolution", FAILED, f"{result.status}: {result.reason}", "run nvidia-smi; reboot or restart")
+        return
+    time_us = median(result.times_us)
+    rate = f"{PROBLEM.flops / time_us / 1e6:.1f} TFLOP/s"
+    yield Check("convolution", OK, f"{PROBLEM} by {ALGORITHM} in {time_us:.1f} µs by {result.timer}, {rate}")
+    names = [kernel.kernel_name for kernel in result.kernels]
+    unseen = "" if names else f"none ({result.reason or 'CUPTI is missing'})"
+    remedy = "end other profilers, and see cupti above" if unseen else ""
+    yield Check("kernels", FAILED if unseen else OK, unseen or f"{len(names)} seen", remedy)
+    mangled = [name for name in map(demangled, names) if name.startswith("_Z")]
+    value = mangled[0] if mangled else ", ".join(demangled(name)[:60] for name in names)
+    if names:
+        remedy = "install libstdc++.so.6, or merge the logs on a machine that has it" if mangled else ""
+        yield Check("names", NOTE if mangled else OK, value, remedy)
+    errors = info.properties.get("relative_errors", {})
+    wrong = wrong_arithmetic(errors)
+    value = f"FMA errs more than FMA can: {', '.join(wrong)}" if wrong else "fp32 FMA is FMA"
+    yield Check("arithmetic", FAILED if wrong else OK, value, "unset NVIDIA_TF32_OVERRIDE" if wrong else "")
+    yield _clock(result, info.properties)
+
+
+def _clock(result: Measurement, known: Mapping[str, Any]) -> Check:
+    """The clock while the convolution ran."""
+    clock, highest = result.sm_clock_mhz, known.get("max_sm_clock_mhz")
+    if clock is None or not highest:
+        return Check("clocks", NOTE, "NVML does not tell them", "pip install nvidia-ml-py")
+    held = throttled(result.throttle_reasons)
+    value = f"{clock:.0f} of {highest:.0f} MHz under load" + (", held down" if held else "")
+    remedy = "see nvidia-smi -q -d PERFORMANCE; cool the GPU, or lift the limit with its owner"
+    poor = held or clock < LOW_CLOCK * highest
+    return Check("clocks", NOTE if poor else OK, value, remedy if poor else "")
+
+
+def _sharing(info: DeviceInfo) -> Iterator[Check]:
+    """The board's state that changes times; a question that NVML does not answer has no line."""
+    known = info.properties
+    limit, default = known.get("power_limit_w"), known.get("default_power_limit_w")
+    if limit and default:
+        lowered = limit < default
+        remedy = f"nvidia-smi -pl {default:.0f} as root, or say in the data that it was lowered" if lowered else ""
+        yield Check("power", NOTE if lowered else OK, f"limit {limit:.0f} W, {default:.0f} W by default", remedy)
+    if "ecc" in known:
+        yield Check("ecc", OK, "on" if known["ecc"] else "off")
+    if "mig" in known:
+        remedy = "a part of the GPU is measured, under its own name; nvidia-smi -mig 0 gives back the whole"
+        yield Check("mig", NOTE if known["mig"] else OK, "on" if known["mig"] else "off", remedy * known["mig"])
+    if "mps" in known:
+        remedy = "echo quit | nvidia-cuda-mps-control"
+        yield Check("mps", FAILED if known["mps"] else OK, "on" if known["mps"] else "off", remedy * known["mps"])
+    if "other_processes" in known:
+        others = known["other_processes"]
+        remedy = "end them (nvidia-smi names them): they change every time" if others else ""
+        yield Check("processes", FAILED if others else OK, f"{others} others on this GPU", remedy)
+
+
+def _counters(device: Device, info: DeviceInfo, quick: bool) -> Check:
+    """Whether a profiler may count: by the driver's settings, or by counting one convolution."""
+    try:
+        tool = find_tool(float(info.properties.get("compute_capability", 9.0)))
+    except InputError as error:
+        return Check("counters", NOTE, str(error), "times alone are measured")
+    if quick:
+        allowed = counting_allowed()
+        return Check("counters", OK if allowed else NOTE, f"by {tool.path}", "" if allowed else PERMISSION_REMEDY)
+    device.close()
+    with TemporaryDirectory(prefix="seer-doctor-") as folder:
+        counted = count([Pair(PROBLEM, ALGORITHM)], tool, Path(folder), seconds=COUNT_SECONDS)
+    if len(counted.kernels):
+        return Check("counters", OK, f"{len(counted.kernels)} kernels counted by {tool.path}")
+    remedy = PERMISSION_REMEDY if not counted.permitted else "times alone are measured"
+    return Check("counters", NOTE, f"{tool.path} counted nothing: {'; '.join(counted.notes)}", remedy)
+
+
+def counting_allowed(parameters: Path = PARAMETERS, status: Path = STATUS) -> bool:
+    """What the driver's settings and this process's rights say of hardware counters; False where they say nothing."""
+    try:
+        if "RmProfilingAdminOnly: 0" in parameters.read_text():
+            return True
+        rights = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("CapEff:")]
+    except OSError:
+        return False
+    return any(int(right, 16) & SYS_ADMIN for right in rights)
+
+
+def _disk(folder: Path) -> Check:
+    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
+    free = shutil.disk_usage(there).free
+    short = free < LEAST_DISK_BYTES
+    return Check("disk", FAILED if short else OK, f"{free / 1e9:.1f} GB free in {there}", "make room" if short else "")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

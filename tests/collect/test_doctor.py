@@ -1,0 +1,88 @@
+"""The examination of the measuring chain: on a stand-in that works, on each part that does not, and on this machine."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from surrogate.collect import doctor
+from surrogate.collect.counters.profilers import PERMISSION_REMEDY, Tool
+from surrogate.collect.device import DeviceInfo, Measurement
+from surrogate.collect.doctor import Check, counting_allowed, examine
+
+FACTS = {
+    "compute_capability": "9.0", "sms": 132, "timer": "cupti", "library_path": "/x/libcudnn.so.9", "ecc": True,
+    "max_sm_clock_mhz": 1980, "power_limit_w": 700.0, "default_power_limit_w": 700.0, "mig": False, "mps": False,
+    "other_processes": 0, "relative_errors": {"fma": {"GEMM": 2e-7, "WINOGRAD": 9e-5}, "default": {"GEMM": 3e-4}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def examined(fake_device, monkeypatch, tmp_path):
+    """Name → check of a quick examination; ``facts`` and ``result`` replace what the device says."""
+    monkeypatch.setattr(doctor, "driver", lambda: Check("driver", "ok", "for CUDA 12.8"))
+    monkeypatch.setattr(doctor, "find_tool", lambda capability: Tool("ncu", "/x/ncu"))
+    monkeypatch.setattr(doctor, "counting_allowed", lambda: False)
+
+    def examined(version="9.19.0", result=None, **facts):
+        device = fake_device()
+        versions = {"cuda_driver": "12.8", "cuda_runtime": "12.8", "cupy": "14.2"}
+        device.info = DeviceInfo("NVIDIA H100 80GB HBM3", "cudnn", version, versions, {**FACTS, **facts})
+        measure = device.measure
+        device.measure = lambda *asked: result or replace(measure(*asked), sm_clock_mhz=1755.0, throttle_reasons=0)
+        return {check.name: check for check in examine(device, tmp_path, quick=True)}
+
+    return examined
+
+
+def test_a_chain_that_works_is_all_right_but_for_the_counters(examined):
+    checks = examined()
+    assert [name for name, check in checks.items() if check.status != "ok"] == ["counters"]
+    assert checks["counters"].remedy == PERMISSION_REMEDY
+    assert checks["gpu"].value.endswith("h100-sxm") and checks["names"].value == "implicit_precomp_gemm_kernel()"
+    assert checks["clocks"].value == "1755 of 1980 MHz under load"
+    assert {"runtime", "cudnn", "cupti", "convolution", "arithmetic", "power", "mig", "mps", "disk"} <= checks.keys()
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "status", "said"),
+    [
+        ({"cupti_missing": "CUPTI_ERROR_OLD", "timer": "events"}, "cupti", "failed", "'cupti-python>=12.8,<13'"),
+        ({"compute_capability": "7.0"}, "cudnn", "failed", "nvidia-cudnn-cu12<9.11"),
+        ({"relative_errors": {"fma": {"GEMM": 3e-4, "FFT": None}}}, "arithmetic", "failed", "GEMM 0.0003, FFT None"),
+        ({"result": Measurement("failed", "no image for the device")}, "convolution", "failed", "no image"),
+        ({"result": Measurement("ok", "lost", (9.0,), (9.0,), "events")}, "kernels", "failed", "lost"),
+        ({"max_sm_clock_mhz": 4000}, "clocks", "note", "1755 of 4000 MHz"),
+        ({"power_limit_w": 350.0}, "power", "note", "nvidia-smi -pl 700"),
+        ({"mig": True}, "mig", "note", "nvidia-smi -mig 0"),
+        ({"mps": True}, "mps", "failed", "nvidia-cuda-mps-control"),
+        ({"other_processes": 2}, "processes", "failed", "2 others"),
+    ],
+)
+def test_a_part_that_does_not_work_is_named_with_its_remedy(examined, facts, name, status, said):
+    check = examined(**facts)[name]
+    assert check.status == status and check.remedy and said in f"{check.value} {check.remedy}"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "rights", "allowed"),
+    [("RmProfilingAdminOnly: 0", "0", True), ("RmProfilingAdminOnly: 1", "0", False),
+     ("RmProfilingAdminOnly: 1", "000001ffffffffff", True), (None, "0", False)],
+)  # fmt: skip
+def test_who_may_count_is_read_from_the_driver_and_the_process(tmp_path, parameters, rights, allowed):
+    driver, status = tmp_path / "params", tmp_path / "status"
+    status.write_text(f"Name: x\nCapEff:\t{rights}\n")
+    if parameters:
+        driver.write_text(f"EnableMSI: 1\n{parameters}\n")
+    assert counting_allowed(driver, status) is allowed
+
+
+def test_a_machine_without_a_gpu_is_told_part_by_part(seer, monkeypatch):
+    monkeypatch.setenv("SEER_CUDNN", "no-such-library.so")
+    monkeypatch.setattr(doctor, "DRIVERS", ("no-such-driver.so",))
+    result = seer("doctor")
+    assert result.code == 1 and "Traceback" not in result.err
+    assert "failed driver      no-such-driver.so is not there\n" in result.out and "--gpus all" in result.out
+    checks = json.loads(seer("doctor", "--json").out)
+    status = {check["name"]: check["status"] for check in checks}
+    assert status["driver"] == status["cudnn"] == status["device"] == "failed" and status["disk"] == "ok"
