@@ -96,40 +96,6 @@ def record(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-class Functions:
-    """Every function of cuDNN, called with arguments that fit its prototype; ``code`` is what calls return."""
-
-    def __init__(self) -> None:
-        self.calls: dict[str, list[Any]] = {}
-        self.code, self.live = 0, 0
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "cudnnGetLastErrorString":
-            raise AttributeError(name)
-
-        def function(*arguments: Any) -> Any:
-            if name == "cudnnGetErrorString":
-                return f"STATUS_{arguments[0]}".encode()
-            assert len(arguments) == len(function.argtypes), name
-            for argument, wanted in zip(arguments, function.argtypes, strict=True):
-                wanted.from_param(argument)
-            self.calls[name] = [getattr(argument, "value", argument) for argument in arguments]
-            if name.startswith("cudnnCreate"):
-                self.live += 1
-                arguments[0]._obj.value = len(self.calls)
-            self.live -= name.startswith("cudnnDestroy")
-            return 90100 if name == "cudnnGetVersion" else self.code
-
-        function.argtypes = ()
-        setattr(self, name, function)
-        return function
-
-
-@pytest.fixture
-def cudnn_functions() -> type[Functions]:
-    return Functions
-
-
 FAKE = Path(__file__).parent / "fake"
 CFLAGS = ("-std=gnu11", "-O1", "-ftree-vectorize", "-shared", "-fPIC", "-Wall", "-Werror")
 

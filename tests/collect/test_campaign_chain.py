@@ -1,4 +1,4 @@
-"""The campaign over the faithful fake: what is fit to be published, and every fault's cost. Slow tests use processes."""
+"""The campaign over the faithful fake: what is fit for publishing, what faults cost. The slow ones use processes."""
 
 import gzip
 import json
@@ -70,7 +70,7 @@ def test_what_is_fit_to_be_published(chain, tmp_path, variables, fault):
 
 
 Seer = Callable[..., "subprocess.CompletedProcess[str]"]
-WORDS = ("collect", "--device", "cudnn", "--campaign", "--sample", "2", "--minutes", "8", "-o", "run")
+WORDS = ("collect", "--device", "cudnn", "--campaign", "--sample", "2", "--minutes", "60", "-o", "run")
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def measured(chain, tmp_path) -> Callable[..., str]:
     chain.setattr("surrogate.collect.campaign.slices.grid_problems", lambda *_: grid)
     chain.setattr("surrogate.collect.sample.grid_problems", lambda *_: grid)
 
-    def make(minutes: float = 8.0, **variables: str) -> str:
+    def make(minutes: float = 60.0, **variables: str) -> str:
         for name, value in variables.items():
             chain.setenv(f"FAKE_{name.upper()}", value)
         with closing(open_device("cudnn")) as device:
@@ -119,11 +119,11 @@ def test_all_slices_measure_count_and_join(measured, tmp_path, gpu, version):
     assert set(reports(tmp_path)) == set(SLICES) and not any(r["failed"] for r in reports(tmp_path).values())
     rows, kernels = convolutions(tmp_path)
     ok = rows[rows["status"] == "ok"]
-    assert len(ok) > 50 and (ok["timer"] == "cupti").mean() >= 0.99
+    assert all(report["done"] == report["planned"] for report in reports(tmp_path).values())
+    assert (ok["timer"] == "cupti").mean() >= 0.99
     counted = kernels["fp32_instructions"].notna()
     assert counted.sum() > 4 and kernels.loc[counted, "dram_read_transactions"].notna().all()
     assert (pd.read_parquet(tmp_path / "run" / "operators.parquet")["timer"] == "cupti").all()
-    assert measured() == "" and len(convolutions(tmp_path)[0]) == len(rows)  # nothing is measured twice
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 import ctypes
 import json
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -13,9 +15,9 @@ from surrogate.collect.cpu.algorithms import direct, relative_error
 from surrogate.collect.cudnn import gpu as gpu_module
 from surrogate.collect.cudnn.convolution import ALGORITHMS, NON_DETERMINISTIC, Convolutions
 from surrogate.collect.cudnn.device import CudnnDevice
-from surrogate.collect.cudnn.library import CudnnError
-from surrogate.collect.deviceless import Deviceless
+from surrogate.collect.cudnn.library import CudnnError, Library
 from surrogate.collect.device import DeviceLostError, demangled
+from surrogate.collect.deviceless import Deviceless
 from surrogate.collect.operators.gpu import GpuOperators
 from surrogate.collect.operators.operator import Operator
 from surrogate.collect.plan import tensor_shapes, tensor_sizes_bytes
@@ -98,6 +100,12 @@ def test_results_are_those_of_the_problem_described(opened, direction, dtype, la
     assert abs(float(np.vdot(arrays[other], probe[other])) - forward) < tolerance * scale
 
 
+@pytest.mark.parametrize(("number", "version"), [(8907, "8.9.7"), (8200, "8.2.0"), (90100, "9.1.0"), (91900, "9.19.0")])
+def test_versions_are_read_in_both_numberings(chain, number, version):
+    chain.setenv("FAKE_CUDNN_VERSION", str(number))
+    assert Library.load().version == version
+
+
 @pytest.mark.parametrize(("variables", "low", "high"), [
     ({}, 1e-4, 1e-3), ({"gpu": "v100"}, 1e-9, 1e-6), ({"faults": "nan cudnnConvolutionForward -1 0"}, None, None),
 ])  # fmt: skip
@@ -111,7 +119,9 @@ def test_the_header_tells_which_arithmetic_ran(opened, variables, low, high):
         return
     assert all(low < error < high for error in errors["default"].values()) and len(errors["default"]) > 4
     assert all(0 < error < 1e-6 for error in errors["fma"].values())
-    assert info.properties["timer"] == "cupti" and info.versions["driver"] and info.versions["cuda_runtime"]
+    facts = {"timer": "cupti", "mig": False, "flush_bytes": 256 << 20, "power_limit_w": 700.0, "other_processes": 0}
+    assert facts.items() <= info.properties.items() and info.properties["library_path"].endswith("cudnn_fake.so")
+    assert info.versions["driver"] and info.versions["cuda_runtime"]
 
 
 @pytest.mark.parametrize("cupti", ["13", "12"])
@@ -128,6 +138,7 @@ def test_every_algorithm_is_timed_by_its_kernels_or_refused(opened, direction, c
             assert result.status == "not_supported" and "CUDNN_STATUS_NOT_SUPPORTED" in result.reason
             continue
         assert (result.timer, len(result.times_us), len(result.spans_us)) == ("cupti", 5, 5), name
+        assert result.sm_clock_mhz == 1980 and result.throttle_reasons == 0
         assert result.deterministic is ((direction, name) not in NON_DETERMINISTIC)
         names = [kernel.kernel_name for kernel in result.kernels]
         kernels_us = sum(kernel.time_us for kernel in result.kernels)
@@ -163,7 +174,39 @@ def test_one_fault_costs_one_measurement(opened, chain, order, status, words):
     assert result.status == status and words in result.reason and "\n" not in result.reason
     assert result.timer == ("" if status == "failed" else "events" if words else "cupti")
     chain.setenv("FAKE_FAULTS", "")
-    assert device.measure(CONV, "FFT", POLICY).status == "ok"
+    after = device.measure(CONV, "FFT", POLICY)
+    assert after.status == "ok" and after.timer == ("events" if "CUPTI_ERROR" in words else "cupti")
+
+
+def test_without_correlations_the_flushes_split_the_repeats(opened, chain):
+    device = opened()
+    labelled = device.measure(CONV, "WINOGRAD_NONFUSED", POLICY)
+    chain.setenv("FAKE_FAULTS", "late record 39 0")
+    result = device.measure(CONV, "WINOGRAD_NONFUSED", POLICY)
+    assert result.timer == "cupti" and result.times_us == pytest.approx(labelled.times_us, rel=0.03)
+    assert [kernel.kernel_name for kernel in result.kernels] == [kernel.kernel_name for kernel in labelled.kernels]
+
+
+@pytest.mark.parametrize(("batch", "repeats"), [(1, 5), (50, 3), (200, 1)])
+def test_long_calls_get_fewer_repeats(chain, batch, repeats):
+    """More than 20 ms, more than 100 ms of the fake's clock; problems of this size are not computed."""
+    conv = Conv(n=batch, c=1024, h=28, k=1024, r=3, pad_h=1)
+    with closing(CudnnDevice(max_workspace_bytes=1 << 25, max_tensor_bytes=1 << 30)) as device:
+        assert len(device.measure(conv, "IMPLICIT_GEMM", POLICY).times_us) == repeats
+
+
+def test_find_runs_warm(opened, chain, tmp_path):
+    """Every algorithm once before, in this process, but the one that was measured."""
+    log = tmp_path / "launches"
+    chain.setenv("FAKE_PROFILE", str(log))
+    device = opened(profile_from_start="1")
+    device.measure(CONV, "GEMM", POLICY)
+    log.unlink()
+    assert device.find(CONV)[0].status == "ok"
+    launched = Counter(line.split("\t")[1] for line in log.read_text().splitlines())
+    assert {name: launched[name] for name in ("ampere_sgemm_128x64_nn", "ampere_sgemm_64x64_nn")} == {
+        "ampere_sgemm_128x64_nn": 1, "ampere_sgemm_64x64_nn": 2,
+    }  # fmt: skip
 
 
 def test_a_sticky_error_loses_the_device(opened, chain):
@@ -196,11 +239,16 @@ def test_what_cannot_start_is_one_line(opened, variables, words):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("function", ["activity_register_callbacks", "activity_enable"])
-def test_cupti_that_does_not_open_leaves_the_events(opened, function):
-    device = opened(faults=f"error {function} -1 0")
-    facts = device.describe().properties
-    assert facts["timer"] == "events" and facts["cupti_missing"].startswith("CUPTI_ERROR_UNKNOWN (999): unknown")
+@pytest.mark.parametrize(("order", "words"), [
+    ("error activity_register_callbacks -1 0", "CUPTI_ERROR_UNKNOWN (999): unknown"),
+    ("error activity_enable -1 0", "CUPTI_ERROR_UNKNOWN (999): unknown"), ("", "cupti-python is not installed"),
+])  # fmt: skip
+def test_cupti_that_does_not_open_leaves_the_events(opened, chain, order, words):
+    if not order:
+        chain.setitem(sys.modules, "cupti", None)
+    device = opened(faults=order)
+    facts = device.facts("cudnn").properties
+    assert facts["timer"] == "events" and facts["cupti_missing"].startswith(words)
     result = device.measure(CONV, "GEMM", POLICY)
     assert result.timer == "events" and result.times_us == result.spans_us and result.kernels == ()
 

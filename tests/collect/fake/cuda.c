@@ -215,10 +215,13 @@ int fake_synchronize(void) {
     return sticky;
 }
 
-/* A fresh record at the end of CUPTI's buffer; NULL where its kind is off, or the record is lost. */
+/* A fresh record at the end of CUPTI's buffer; NULL where its kind is off, or the record is lost: dropped for want of
+ * buffers, which is counted, or too late for any flush. */
 static Record *record(int kind) {
     if (!enabled[kind]) return NULL;
-    if (fake_fault("record", kind) == FAULT_DROP) return dropped++, NULL;
+    int fault = fake_fault("record", kind);
+    dropped += fault == FAULT_DROP;
+    if (fault == FAULT_DROP || fault == FAULT_LATE) return NULL;
     if (record_count == record_room) {
         record_room = record_room ? 2 * record_room : 1024;
         records = realloc(records, (size_t)record_room * sizeof *records);

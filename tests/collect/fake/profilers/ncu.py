@@ -6,6 +6,7 @@ thousands separators, and a kernel's name is printed in one of three forms.
 
 import csv
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,8 @@ def values(launch: Launch) -> dict[str, tuple[str, float]]:
         "gpu__time_duration.sum": ("nsecond", launch.ns),
         "dram__throughput.avg.pct_of_peak_sustained_elapsed": ("%", 40.5),
         "lts__t_sectors_op_read.sum": ("sector", sectors), "lts__t_sectors_op_write.sum": ("sector", sectors),
-        "sm__inst_executed_pipe_fma.sum": ("inst", multiply_adds / 32), "sm__inst_executed_pipe_tensor.sum": ("inst", 0),
+        "sm__inst_executed_pipe_fma.sum": ("inst", multiply_adds / 32),
+        "sm__inst_executed_pipe_tensor.sum": ("inst", 0),
         "sm__warps_active.avg.pct_of_peak_sustained_active": ("%", 23.75),
         "sm__cycles_elapsed.max": ("cycle", launch.ns * 1.98),
         "smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active": ("%", 81.25),
@@ -60,7 +62,7 @@ def name_of(mangled: str, base: str) -> str:
         return mangled
     demangled = subprocess.run(["c++filt", mangled], capture_output=True, text=True, check=True).stdout.strip()
     if base == "demangled":
-        return "".join(f"(int){part}" if part[:1].isdigit() else part for part in demangled.replace(", ", ",\0").split("\0"))
+        return re.sub(r"(?<=[<, ])(\d+)(?=[,>])", r"(int)\1", demangled)
     return demangled.partition("<")[0].partition("(")[0].split(" ")[-1].split("::")[-1]
 
 

@@ -13,7 +13,8 @@ from profiled import DENIED, ORDER, Launch, launches, options, run
 
 TRACE = (
     "Start", "Duration", "Grid X", "Grid Y", "Grid Z", "Block X", "Block Y", "Block Z", "Registers Per Thread",
-    "Static SMem", "Dynamic SMem", "Size", "Throughput", "SrcMemType", "DstMemType", "Device", "Context", "Stream", "Name",
+    "Static SMem", "Dynamic SMem", "Size", "Throughput", "SrcMemType", "DstMemType", "Device", "Context", "Stream",
+    "Name",
 )  # fmt: skip
 UNITS = ("ms", "us", *[""] * 7, "KB", "B", "KB", "GB/s", *[""] * 6)
 DEVICE = ("Tesla V100-SXM2-16GB (0)", 1, 7)
@@ -47,7 +48,8 @@ def main() -> int:
         return 0
     log = Path(found["--log-file"])
     status = run(program, log.with_suffix(".launches"), found.get("--profile-from-start") != "off")
-    lines = [f"==17== NVPROF is profiling process 17, command: {program[0]}", f"==17== Profiling application: {program[0]}"]
+    lines = [f"==17== NVPROF is profiling process 17, command: {program[0]}"]
+    lines.append(f"==17== Profiling application: {program[0]}")
     if ORDER == "denied":
         log.write_text("\n".join([lines[0], f"==17== Warning: {DENIED}"]) + "\n", encoding="utf-8")
         return status

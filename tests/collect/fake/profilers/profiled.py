@@ -12,8 +12,8 @@ from collections import namedtuple
 from pathlib import Path
 
 DENIED = (
-    "ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters on the target device 0."
-    " For instructions on enabling permissions and to get more information see"
+    "ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters on the target"
+    " device 0. For instructions on enabling permissions and to get more information see"
     " https://developer.nvidia.com/ERR_NVGPUCTRPERM"
 )
 CAPABILITY = {"h100": "9.0", "v100": "7.0", "gb202": "12.0"}[os.environ.get("FAKE_GPU", "h100")]

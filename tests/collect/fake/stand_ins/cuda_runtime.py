@@ -32,7 +32,8 @@ class Operand(ctypes.Structure):
     """fake.h's Operand."""
 
     _fields_ = (
-        ("role", ctypes.c_char_p), ("start", Pointer), ("bytes", Size), ("written", Int), ("alignment", ctypes.c_uint32),
+        ("role", ctypes.c_char_p), ("start", Pointer), ("bytes", Size), ("written", Int),
+        ("alignment", ctypes.c_uint32),
     )  # fmt: skip
 
 

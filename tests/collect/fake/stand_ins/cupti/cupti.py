@@ -29,7 +29,7 @@ class ExternalCorrelationKind(enum.IntEnum):
     CUSTOM0 = 3
 
 
-class cuptiError(Exception):  # noqa: N801, N818
+class cuptiError(Exception):  # noqa: N801
     """cupti-python's own error, no RuntimeError."""
 
 
@@ -64,7 +64,7 @@ def activity_disable(kind: int) -> None:
     LIBRARY.fake_enable(int(kind), 0)
 
 
-def activity_push_external_correlation_id(kind: int, id: int) -> None:  # noqa: A002
+def activity_push_external_correlation_id(kind: int, id: int) -> None:
     _begin("activity_push_external_correlation_id")
     LIBRARY.fake_push(int(kind), id)
 
@@ -106,6 +106,6 @@ def _public(record: Any) -> SimpleNamespace:
     if record.kind != ActivityKind.CONCURRENT_KERNEL:
         return SimpleNamespace(**common)
     sizes = ("registers_per_thread", "static_shared_memory", "dynamic_shared_memory")
-    shape = {f"{what}_{axis}": n for what in ("grid", "block") for axis, n in zip("xyz", getattr(record, what), strict=True)}
+    shape = {f"{what}_{axis}": getattr(record, what)[at] for what in ("grid", "block") for at, axis in enumerate("xyz")}
     values = {name: getattr(record, name) for name in sizes}
     return SimpleNamespace(**common, **shape, **values, name=record.name.decode())

@@ -36,7 +36,7 @@ class CUBLASError(RuntimeError):
     """cuBLAS's status."""
 
 
-class CompileException(Exception):
+class CompileException(Exception):  # noqa: N818
     """NVRTC's messages, over many lines."""
 
 
@@ -119,7 +119,7 @@ def asnumpy(array: ndarray) -> np.ndarray:
 
 def _compile(what: str) -> None:
     if "nvrtc" not in PARTS or fault("nvrtc"):
-        raise CompileException(f"{what}: catastrophic error:\n  cannot open source file \"cuda_fp16.h\"\n")
+        raise CompileException(f'{what}: catastrophic error:\n  cannot open source file "cuda_fp16.h"\n')
 
 
 def _launched(name: str, grid: Any, block: Any, arrays: Any = (), work: float = 0.0, written: int = -1) -> None:
@@ -290,4 +290,3 @@ class _Pool:
 
 def get_default_memory_pool() -> _Pool:
     return _Pool()
-
