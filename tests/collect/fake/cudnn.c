@@ -37,24 +37,19 @@ const char *fake_message(void);
 int fake_version(void) { return getenv("FAKE_CUDNN_VERSION") ? atoi(getenv("FAKE_CUDNN_VERSION")) : 91002; }
 size_t cudnnGetVersion(void) { return (size_t)fake_version(); }
 
-/* The name of a status. */
+/* The name of a status: its own, or else its group's. */
 const char *cudnnGetErrorString(int status) {
-    switch (status) {
-    case 0: return "CUDNN_STATUS_SUCCESS";
-    case NOT_INITIALIZED: return "CUDNN_STATUS_NOT_INITIALIZED";
-    case NULL_POINTER: return "CUDNN_STATUS_BAD_PARAM_NULL_POINTER";
-    case MISALIGNED: return "CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER";
-    case NOT_FINALIZED: return "CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED";
-    case SIZE_INSUFFICIENT: return "CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT";
-    case ATTRIBUTE_TYPE: return "CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE";
-    case ARCH_MISMATCH: return "CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH";
-    case DEVICE_ALLOCATION_FAILED: return "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED";
-    case EXECUTION_FAILED_CUDART: return "CUDNN_STATUS_EXECUTION_FAILED_CUDART";
-    }
-    static const char *GROUPS[] = {"UNKNOWN", "NOT_INITIALIZED", "BAD_PARAM", "NOT_SUPPORTED", "INTERNAL_ERROR",
-                                   "EXECUTION_FAILED"};
+    const struct { int status; const char *name; } NAMES[] = {
+        {0, "SUCCESS"}, {NULL_POINTER, "BAD_PARAM_NULL_POINTER"}, {NOT_FINALIZED, "BAD_PARAM_NOT_FINALIZED"},
+        {ATTRIBUTE_TYPE, "BAD_PARAM_ATTRIBUTE_TYPE"}, {ARCH_MISMATCH, "NOT_SUPPORTED_ARCH_MISMATCH"},
+        {DEVICE_ALLOCATION_FAILED, "INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"},
+        {EXECUTION_FAILED_CUDART, "EXECUTION_FAILED_CUDART"}, {status / 1000 == 1 ? status : -1, "NOT_INITIALIZED"},
+        {status / 1000 == 2 ? status : -1, "BAD_PARAM"}, {status / 1000 == 3 ? status : -1, "NOT_SUPPORTED"},
+        {status / 1000 == 4 ? status : -1, "INTERNAL_ERROR"}, {status, "EXECUTION_FAILED"}};
     static char name[64];
-    snprintf(name, sizeof name, "CUDNN_STATUS_%s", GROUPS[status / 1000 < 6 ? status / 1000 : 0]);
+    int at = 0;
+    while (NAMES[at].status != status) at++;
+    snprintf(name, sizeof name, "CUDNN_STATUS_%s", NAMES[at].name);
     return name;
 }
 
@@ -155,18 +150,12 @@ int cudnnSetConvolutionGroupCount(Object *object, int groups) {
     if (!status) object->groups = groups;
     return status;
 }
-int cudnnGetConvolutionMathType(Object *object, int *math) { return *math = object->math, check(object, CONVOLUTION, 0); }
-int cudnnGetConvolutionGroupCount(Object *object, int *count) { return *count = object->groups, check(object, CONVOLUTION, 0); }
 
 /* Output size along one axis (0: height, 1: width). */
 static int output(const Object *conv, const Object *x, const Object *w, int axis) {
     int reach = conv->dilation[axis] * (w->sizes[2 + axis] - 1) + 1;
     int room = x->sizes[2 + axis] + 2 * conv->pad[axis] - reach;
     return room < 0 ? 0 : room / conv->stride[axis] + 1;
-}
-int cudnnGetConvolution2dForwardOutputDim(Object *conv, Object *x, Object *w, int *n, int *k, int *h, int *wide) {
-    *n = x->sizes[0], *k = w->sizes[0], *h = output(conv, x, w, 0), *wide = output(conv, x, w, 1);
-    return *h < 1 || *wide < 1 ? fail(BAD_PARAM, "the filter exceeds the image") : 0;
 }
 
 /* Bytes of a whole tensor. */
@@ -175,7 +164,7 @@ static uint64_t size_of(const Object *tensor) {
     return (uint64_t)s[0] * (uint64_t)s[1] * (uint64_t)s[2] * (uint64_t)s[3] * width(tensor->type);
 }
 
-/* Check that handle and descriptors describe one convolution; fills `problem`. */
+/* 0 where handle and descriptors describe one convolution, which `problem` then holds. */
 static int convolution(Problem *problem, const Object *handle, const Object *x, const Object *w, const Object *y,
                        const Object *conv, int direction) {
     int status = check(handle, HANDLE, 1);
@@ -462,36 +451,35 @@ static int rank(const Problem *p, const char *function, const void *const *point
 }
 
 /* The four functions of each direction: `A`, `B`, `R` are the roles of operands and result. */
-#define DIRECTION(STEM, WAY, A, B, R)                                                                                   \
-    int cudnnGetConvolution##STEM##WorkspaceSize(Object *handle, Object *A, Object *B, Object *conv, Object *R,         \
-                                                 int algorithm, size_t *bytes) {                                        \
-        Problem p;                                                                                                      \
-        int status = convolution(&p, handle, x, w, y, conv, WAY);                                                       \
-        fake_fault("cudnnGetConvolution" #STEM "WorkspaceSize", algorithm);                                             \
-        return status ? status : workspace_size(&p, algorithm, bytes);                                                  \
-    }                                                                                                                   \
-    int cudnnGetConvolution##STEM##Algorithm_v7(Object *handle, Object *A, Object *B, Object *conv, Object *R,          \
-                                                int room, int *count, Perf *perf) {                                     \
-        Problem p;                                                                                                      \
-        int status = convolution(&p, handle, x, w, y, conv, WAY);                                                       \
-        fake_fault("cudnnGetConvolution" #STEM "Algorithm_v7", -1);                                                     \
-        return status ? status : rank(&p, "", NULL, NULL, 0, room, count, perf);                                        \
-    }                                                                                                                   \
-    int cudnnFindConvolution##STEM##AlgorithmEx(Object *handle, Object *A, const void *A##_, Object *B, const void *B##_, \
-                                                Object *conv, Object *R, const void *R##_, int room, int *count,        \
-                                                Perf *perf, const void *space, size_t bytes) {                          \
-        Problem p;                                                                                                      \
-        int status = convolution(&p, handle, x, w, y, conv, WAY);                                                       \
-        const void *const pointers[] = {x_, w_, y_};                                                                    \
-        fake_fault("cudnnFindConvolution" #STEM "AlgorithmEx", -1);                                                     \
-        return status ? status : rank(&p, "find", pointers, space, bytes, room, count, perf);                           \
-    }                                                                                                                   \
-    int cudnnConvolution##STEM(Object *handle, const void *alpha, Object *A, const void *A##_, Object *B,               \
-                               const void *B##_, Object *conv, int algorithm, const void *space, size_t bytes,          \
-                               const void *beta, Object *R, const void *R##_) {                                         \
-        Problem p;                                                                                                      \
-        int status = convolution(&p, handle, x, w, y, conv, WAY);                                                       \
-        return status ? status : run(&p, "cudnnConvolution" #STEM, algorithm, alpha, x_, w_, y_, beta, space, bytes);   \
+#define DIRECTION(STEM, WAY, A, B, R)                                                                                 \
+    int cudnnGetConvolution##STEM##WorkspaceSize(Object *handle, Object *A, Object *B, Object *conv, Object *R,       \
+                                                 int algorithm, size_t *bytes) {                                      \
+        Problem p;                                                                                                    \
+        fake_fault("cudnnGetConvolution" #STEM "WorkspaceSize", algorithm);                                           \
+        int status = convolution(&p, handle, x, w, y, conv, WAY);                                                     \
+        return status ? status : workspace_size(&p, algorithm, bytes);                                                \
+    }                                                                                                                 \
+    int cudnnGetConvolution##STEM##Algorithm_v7(Object *handle, Object *A, Object *B, Object *conv, Object *R,        \
+                                                int room, int *count, Perf *perf) {                                   \
+        Problem p;                                                                                                    \
+        fake_fault("cudnnGetConvolution" #STEM "Algorithm_v7", -1);                                                   \
+        int status = convolution(&p, handle, x, w, y, conv, WAY);                                                     \
+        return status ? status : rank(&p, "", NULL, NULL, 0, room, count, perf);                                      \
+    }                                                                                                                 \
+    int cudnnFindConvolution##STEM##AlgorithmEx(Object *handle, Object *A, const void *A##_, Object *B,               \
+                                                const void *B##_, Object *conv, Object *R, const void *R##_,          \
+                                                int room, int *count, Perf *perf, const void *space, size_t bytes) {  \
+        Problem p;                                                                                                    \
+        fake_fault("cudnnFindConvolution" #STEM "AlgorithmEx", -1);                                                   \
+        int status = convolution(&p, handle, x, w, y, conv, WAY);                                                     \
+        return status ? status : rank(&p, "find", (const void *[]){x_, w_, y_}, space, bytes, room, count, perf);     \
+    }                                                                                                                 \
+    int cudnnConvolution##STEM(Object *handle, const void *alpha, Object *A, const void *A##_, Object *B,             \
+                               const void *B##_, Object *conv, int algorithm, const void *space, size_t bytes,        \
+                               const void *beta, Object *R, const void *R##_) {                                       \
+        Problem p;                                                                                                    \
+        int status = convolution(&p, handle, x, w, y, conv, WAY);                                                     \
+        return status ? status : run(&p, "cudnnConvolution" #STEM, algorithm, alpha, x_, w_, y_, beta, space, bytes); \
     }
 DIRECTION(Forward, FORWARD, x, w, y)
 DIRECTION(BackwardData, BACKWARD_DATA, w, y, x)
