@@ -124,6 +124,9 @@ class Registry:
         found = self._labels.get(_key(name))
         if found is not None:
             return found
+        part = _PART.fullmatch(name)
+        if part:
+            return _part(self.find(part["board"]), name, int(part["slices"]), float(part["gib"]))
         fitting = self._fitting(name)
         common = [one for one in fitting if one.name in COMMON_BOARDS]
         if len(common) == 1 or len(fitting) == 1:
@@ -156,6 +159,22 @@ class Registry:
         architectures, added = _read(Path(path), self.architectures)
         names = {one.name for one in added}
         return Registry((*(one for one in self.gpus if one.name not in names), *added), architectures)
+
+
+_PART = re.compile(r"(?P<board>.+) MIG (?P<slices>[1-7])g\.(?P<gib>\d+)gb", re.IGNORECASE | re.ASCII)
+"""A part of a board as the driver calls it, as in ``NVIDIA H100 80GB HBM3 MIG 1g.10gb``."""
+
+
+def _part(board: Gpu, name: str, slices: int, gib: float) -> Gpu:
+    """So many of a board's seven slices with their share of its memory; a slice has an eighth of the SMs, in pairs."""
+    sms = min(slices * 2 * round(board.sms / 16), board.sms)
+    peaks = [each.name for each in fields(Gpu) if each.name.endswith("_tflops")]
+    compute = {peak: getattr(board, peak) * sms / board.sms for peak in peaks}
+    share = min(1.0, gib * 2**30 / board.memory_bytes)
+    memory = {figure: round(getattr(board, figure) * share) for figure in ("l2_bytes", "memory_bytes")}
+    source = f"{board.name}'s specification, in its slices' share"
+    facts = {"name": name, "aliases": (), "sms": sms, "dram_gbs": board.dram_gbs * share, "source": source}
+    return replace(board, **facts, checked=False, **compute, **memory)
 
 
 def gpu(name: str) -> Gpu:

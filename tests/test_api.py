@@ -34,7 +34,7 @@ def test_every_name_that_a_package_lists_is_there(package: str) -> None:
 
 def test_the_commands() -> None:
     assert set(COMMANDS) == {
-        "collect", "import", "data", "compare", "report", "train", "tune", "evaluate", "calibrate", "predict",
+        "collect", "doctor", "import", "data", "compare", "report", "train", "tune", "evaluate", "calibrate", "predict",
         "select", "export", "network", "info", "trace", "gpus",
     }  # fmt: skip
 

@@ -33,75 +33,47 @@ LINE_SECONDS = 60.0
 
 @click.command(name="collect")
 @click.option(
-    "--device",
-    type=click.Choice(["cudnn", "cpu", "replay", "reference"]),
+    "--device", type=click.Choice(["cudnn", "cpu", "replay", "reference"]),
     help="What measures: cuDNN on this GPU, NumPy on this CPU (also: reference), or a recorded run served again.",
-)
+)  # fmt: skip
 @click.option(
-    "--plan",
-    "file",
-    metavar="FILE",
-    help="Problems from a file: one PROBLEM a line, CSV or JSON lines with"
-    " problem columns, or SEER's Test-set-II text.",
-)
+    "--plan", "file", metavar="FILE",
+    help="Problems from a file: one a line, CSV or JSON lines with problem columns, or SEER's Test-set-II text.",
+)  # fmt: skip
 @click.option(
-    "--grid",
-    metavar="NAME",
-    help="A grid of the paper: seer (all), seer-gemm, seer-fft, seer-fft-tiling,"
-    " seer-winograd, seer-winograd-nonfused, seer-pick.",
-)
+    "--grid", metavar="NAME",
+    help="A grid of the paper: seer (all), seer-gemm, seer-fft, seer-fft-tiling, seer-winograd,"
+    " seer-winograd-nonfused, seer-pick.",
+)  # fmt: skip
 @click.option("--networks", is_flag=True, help="Distinct layers of well-known networks, batch 1 … 256.")
 @click.option(
-    "--sample",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="About N problems: 45 % drawn over the whole domain, 25 % of the grids, 25 % of the networks,"
-    " and anchors that come again and again. [1000, where no plan is named]",
-)
+    "--sample", type=click.IntRange(min=1), metavar="N",
+    help="About N problems: 45 % drawn over the whole domain, 25 % of the grids, 25 % of the networks, and anchors"
+    " that come again and again; N shapes of each slice of a campaign. [1000, where no plan is named]",
+)  # fmt: skip
 @click.option("--shard", default="1/1", metavar="I/N", help="Measure the I-th of N parts.")
 @click.option("--seed", type=int, default=0, help="Draws the sample and the order.")
 @click.option(
-    "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="M",
-    help="Stop in time for M minutes of wall clock; the same command goes on later.  [a campaign: 55]",
-)
+    "--minutes", type=click.FloatRange(min=0, min_open=True), metavar="M",
+    help="Stop in time for M minutes of wall clock; the same command goes on later. [a campaign: 55]",
+)  # fmt: skip
 @click.option(
-    "--campaign",
-    is_flag=True,
+    "--campaign", is_flag=True,
     help="All that a data set of this GPU needs, slice by slice, into the folder -o: convolutions of every kind,"
-    " other operators, counters where they are allowed; --sample N rehearses with N shapes a slice.",
-)
+    " other operators, counters where they are allowed.",
+)  # fmt: skip
 @click.option("--counters", is_flag=True, help="Then count a part of what was measured, by ncu or nvprof.")
-@click.option(
-    "--math",
-    multiple=True,
-    type=click.Choice(CHOICES["math"][0]),
-    help="Math type; repeat for several. [fma]",
-)
+@click.option("--math", multiple=True, type=click.Choice(CHOICES["math"][0]), help="Repeat for several. [fma]")
 @click.option("--dtype", multiple=True, type=click.Choice(DTYPES), help="Element type; repeat for several. [fp32]")
-@click.option(
-    "--direction", multiple=True, type=click.Choice(CHOICES["direction"][0]), help="Repeat for several. [fwd]"
-)
-@click.option("--layout", multiple=True, type=click.Choice(CHOICES["layout"][0]), help="Repeat for several. [NCHW]")
-@click.option(
-    "--recording",
-    metavar="RUN.jsonl",
-    help="The run that --device replay serves; also the plan, unless another is named.",
-)
-@click.option(
-    "--heuristic-only",
-    is_flag=True,
-    help="No measuring: cuDNN's own ranking for --gpu, which need not be at hand.",
-)
+@click.option("--direction", multiple=True, type=click.Choice(CHOICES["direction"][0]), help="The same. [fwd]")
+@click.option("--layout", multiple=True, type=click.Choice(CHOICES["layout"][0]), help="The same. [NCHW]")
+@click.option("--recording", metavar="RUN.jsonl", help="What --device replay serves; the plan too, if none is named.")
+@click.option("--heuristic-only", is_flag=True, help="Nothing is measured: cuDNN's own ranking for any --gpu.")
 @click.option("--gpu", metavar="G", help="The GPU that --heuristic-only asks for.")
 @click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="RUN.jsonl",
+    "-o", "--output", required=True, metavar="RUN.jsonl",
     help="The log (a campaign's folder), appended to; one of the same device and plan is gone on with.",
-)
+)  # fmt: skip
 def command(**options: Any) -> None:
     """Measure every algorithm of a plan of convolution problems.
 
@@ -167,7 +139,6 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
 def _campaign(name: str, device: "Device", options: dict[str, Any]) -> tuple[str, int]:
     """The whole campaign; refused where the machine would not give times to be trusted."""
     from surrogate.collect.campaign.campaign import Campaign, run_campaign
-    from surrogate.collect.campaign.report import publishing_command
     from surrogate.collect.doctor import FAILED
 
     out = Path(options["output"])
@@ -181,10 +152,8 @@ def _campaign(name: str, device: "Device", options: dict[str, Any]) -> tuple[str
         fault = run_campaign(Campaign(out, name, minutes, **settings), device, checks)
     if fault:
         return f"{out}: not fit to be published: {fault}", 1
-    if name != "cudnn":
-        return f"{out}: rehearsed, README.md tells of it; on a GPU: --device cudnn", 0
-    command = publishing_command(device.describe().gpu)
-    return f"{out}: fit to be published, README.md tells of it; the same command goes on; cd {out} && {command}", 0
+    verdict = "fit to be published" if name == "cudnn" else "rehearsed"
+    return f"{out}: {verdict}, README.md tells of it; the same command goes on", 0
 
 
 def _doubts(name: str, device: "Device", output: str | Path) -> list["Check"]:

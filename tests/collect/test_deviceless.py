@@ -17,6 +17,7 @@ from surrogate.collect.deviceless import (
     operation_graph,
     properties_json,
 )
+from surrogate.collect.doctor import driver
 from surrogate.collect.plan import PlannedProblem, build
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
@@ -241,6 +242,8 @@ def test_an_interrupted_log_goes_on_and_another_gpus_does_not(cudnn, tmp_path):
 
 def test_the_real_library_ranks(real_device):
     entries = real_device.entries(parse("n32c256h14w14k256r3s3p1u1"))
+    if driver().status != "ok" and not any(entry["status"] == "ok" for entry in entries):
+        pytest.skip("this cuDNN ranks nothing without a driver")
     assert entries and entries[0]["status"] == "ok"
     assert all("tensor_core" not in entry.get("notes", ()) for entry in entries)
     workspaces = {entry["algorithm"]: entry.get("workspace_bytes") for entry in entries}

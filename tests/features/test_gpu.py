@@ -285,3 +285,11 @@ def test_two_gpus_may_not_share_a_name() -> None:
     t4 = gpu("t4")
     with pytest.raises(InputError, match="belongs to t4 and to t5"):
         Registry((t4, replace(t4, name="t5")), {})
+
+
+def test_a_part_of_a_board_has_its_slices_share() -> None:
+    part = gpu("NVIDIA A100-SXM4-40GB MIG 2g.10gb")
+    whole = gpu("NVIDIA A100-SXM4-40GB")
+    assert (part.sms, part.memory_bytes, part.name) == (28, 10 << 30, "NVIDIA A100-SXM4-40GB MIG 2g.10gb")
+    assert part.dram_gbs == whole.dram_gbs / 4 and part.fp16_tensor_tflops == pytest.approx(312 * 28 / 108)
+    assert (gpu("NVIDIA H100 NVL").name, gpu("NVIDIA GH200 480GB").name) == ("h100-nvl", "gh200")

@@ -1,10 +1,9 @@
 """The campaign: every slice within its share of the time, then the tables, the verdict and a page that tells of it.
 
-Its folder holds a log per slice (packed at the end; the same command unpacks them and goes on), ``campaign.json`` with
-what every slice did, ``convolutions.parquet`` with its kernels, ``operators.parquet``, and the page, ``README.md``.
+Its folder holds a log per slice, ``campaign.json`` with what every slice did, ``convolutions.parquet`` with its
+kernels, ``operators.parquet``, and the page, ``README.md``. The same command goes on with all of it.
 """
 
-import gzip
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from surrogate.collect.campaign.report import page, untrustworthy
+from surrogate.collect.campaign.report import page, publishing_command, untrustworthy
 from surrogate.collect.campaign.slices import SLICES, Slice, plan_of
 from surrogate.collect.counters.collect import collect_counters
 from surrogate.collect.device import Device, DeviceLostError, one_line
@@ -24,7 +23,7 @@ from surrogate.collect.operators.collect import collect_operators
 from surrogate.collect.operators.operator import sampled
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.run import Outcome, Progress, header_for, run
-from surrogate.dataset.files import atomic_path, write_text
+from surrogate.dataset.files import write_text
 from surrogate.dataset.store import Dataset, write_dataset
 from surrogate.features.errors import InputError
 
@@ -99,8 +98,9 @@ def run_campaign(campaign: Campaign, device: Device, checks: Sequence[Check] = (
     tables = _tables(out, faults)
     faults += [fault for table in tables.values() for fault in untrustworthy(table)]
     write_text(out / "README.md", page([report.line() for report in reports.values()], tables, checks, faults))
-    for one in slices:
-        _pack(out / one.log_name)
+    if campaign.device_name == "cudnn" and not faults:
+        gpu = tables["convolutions.parquet"].frame["gpu"].iloc[0]
+        campaign.tell(f"to publish: cd {out} && {publishing_command(gpu)}")
     return "; ".join(faults)
 
 
@@ -135,7 +135,6 @@ def _slice(one: Slice, campaign: Campaign, device: Device, seconds: float, repor
     path, began_s = campaign.out / one.log_name, campaign.clock()
     measure_minutes = seconds * (1.0 - one.counters_share) / 60.0
     try:
-        _unpack(path)
         if one.source == "operators" and campaign.device_name != "cudnn":
             report.stopped = "left out: only a GPU measures other operators"
         elif one.source == "operators":
@@ -195,19 +194,3 @@ def _tables(out: Path, faults: list[str]) -> dict[str, Dataset]:
         except (InputError, OSError) as error:
             faults.append(f"{name}: {one_line(error)}")
     return tables
-
-
-def _unpack(log: Path) -> None:
-    """Make ``log`` from its packed form, unless it is there."""
-    packed = log.with_name(f"{log.name}.gz")
-    if packed.exists() and not log.exists():
-        with atomic_path(log) as temporary:
-            temporary.write_bytes(gzip.decompress(packed.read_bytes()))
-
-
-def _pack(log: Path) -> None:
-    """``log`` as ``log.gz``, and the log itself gone."""
-    if log.exists():
-        with atomic_path(log.with_name(f"{log.name}.gz")) as temporary:
-            temporary.write_bytes(gzip.compress(log.read_bytes(), mtime=0))
-        log.unlink()
