@@ -1,6 +1,5 @@
 """The campaign over the faithful fake: what is fit for publishing, what faults cost. The slow ones use processes."""
 
-import gzip
 import json
 import os
 import signal
@@ -44,11 +43,9 @@ class InProcess:
 
 @pytest.mark.parametrize(("variables", "fault"), [
     ({}, ""),
-    ({"CUPTI": "12"}, ""),
     ({"FAULTS": "soft cudnnConvolutionForward 1 0; soft cudnnSoftmaxForward -1 0"}, ""),
-    ({"FAULTS": "drop record 10 0"}, "CUPTI took 0.0%"),
+    ({"FAULTS": "drop record 10 0"}, "CUPTI took 0.0%.*no kernel was seen"),
     ({"FAULTS": "error activity_flush_all -1 4"}, r"CUPTI took .*99% are needed \(CUPTI: CUPTI_ERROR_UNKNOWN"),
-    ({"FAULTS": "error activity_enable -1 0"}, "CUPTI took 0.0%"),
     ({"FAULTS": "memory cudnnConvolutionForward -1 0"}, "nothing was measured: .*ALLOCATION_FAILED"),
 ])  # fmt: skip
 def test_what_is_fit_to_be_published(chain, tmp_path, variables, fault):
@@ -61,7 +58,7 @@ def test_what_is_fit_to_be_published(chain, tmp_path, variables, fault):
     device, told = InProcess(), []
     said = run_campaign(Campaign(tmp_path / "run", "cudnn", 10.0, shapes=2, tell=told.append), device)
     device.close()
-    assert bool(said) is bool(fault) and len(told) == 2
+    assert bool(said) is bool(fault) and [line[:7] for line in told[:2]] == ["slice 5", "slice 6"]
     if fault:
         assert pd.Series([said]).str.contains(fault).all(), said
         return
@@ -182,7 +179,7 @@ def test_a_killed_campaign_goes_on(seer, tmp_path, stop):
     before = log.read_bytes()
     result = seer(*WORDS)
     assert result.returncode == 0, result.stdout + result.stderr
-    after = gzip.decompress(Path(f"{log}.gz").read_bytes())
+    after = log.read_bytes()
     assert after.startswith(before[: before.rfind(b"\n") + 1])
     lines = [json.loads(line) for line in after.splitlines()]
     pairs = [(line["problem"], line["algorithm"]) for line in lines if line["kind"] == "measure"]

@@ -124,8 +124,9 @@ def test_the_header_tells_which_arithmetic_ran(opened, variables, low, high):
     assert info.versions["driver"] and info.versions["cuda_runtime"]
 
 
-@pytest.mark.parametrize("cupti", ["13", "12"])
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    ("direction", "cupti"), [("fwd", "12"), ("fwd", "13"), ("bwd_data", "13"), ("bwd_filter", "13")]
+)
 def test_every_algorithm_is_timed_by_its_kernels_or_refused(opened, direction, cupti):
     """With cupti-python 12, which refuses RUNTIME, too."""
     device = opened(cupti=cupti)
