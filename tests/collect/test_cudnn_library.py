@@ -125,6 +125,20 @@ def test_enumerations_agree_with_the_header():
         assert int(values[name]) == number, name
 
 
+@needs_header
+def test_numbers_of_the_graph_api_agree_with_the_header():
+    """By the last word of each name, as the header abbreviates it."""
+    values = re.findall(r"\b(CUDNN_\w+)\s*=\s*(\d+)", HEADER)
+    shorter = {"CONFIG": "ENGINE_?C", "OPERATIONS": "OPS", "BYTES": "SIZE"}
+    for numbers, prefix in (
+        (backend.Descriptor, "CUDNN_BACKEND_"), (backend.Kind, "CUDNN_TYPE_"), (backend.Attribute, "CUDNN_ATTR_"),
+    ):  # fmt: skip
+        names = {int(number): name for name, number in values if name.startswith(prefix)}
+        for member in numbers:
+            word = member.name.split("_")[-1]
+            assert re.search(shorter.get(word, word[:4]), names[member]), member
+
+
 @needs_cudnn
 def test_the_library_tells_its_version_and_its_errors():
     assert LIBRARY is not None
