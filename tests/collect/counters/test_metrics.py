@@ -1,0 +1,52 @@
+"""The metrics of every chip, as CUPTI's host library answers for them without a GPU (cupti_profiler_host.h)."""
+
+import ctypes
+from importlib.metadata import PackageNotFoundError, files
+
+import pytest
+
+from surrogate.collect.counters.profilers import DRAM_SHARE, groups
+
+CHIPS = {
+    "GV100": 7.0, "TU102": 7.5, "TU117": 7.5, "GA100": 8.0, "GA102": 8.6, "GA10B": 8.7, "AD102": 8.9, "GH100": 9.0,
+    "GB100": 10.0, "GB110": 10.3, "GB10B": 11.0, "GB202": 12.0, "GB207": 12.0, "GB20B": 12.1,
+}  # fmt: skip
+POINTER, SIZE, NAMES = ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_char_p)
+
+
+@pytest.fixture(scope="module")
+def call():
+    """Call one of the library's functions on a structure of these fields; the structure comes back."""
+    try:
+        paths = files("nvidia-cuda-cupti-cu12") or ()
+    except PackageNotFoundError:
+        pytest.skip("nvidia-cuda-cupti-cu12 is not installed")
+    library = ctypes.CDLL(str(next(path.locate() for path in paths if path.name == "libcupti.so.12")))
+
+    def call(name, *fields):
+        kinds = [("size", SIZE), ("private", POINTER), *((field, kind) for field, kind, _ in fields)]
+        held = type("Held", (ctypes.Structure,), {"_fields_": kinds})(0, None, *(value for _, _, value in fields))
+        held.size = ctypes.sizeof(held)
+        assert getattr(library, f"cuptiProfilerHost{name}")(ctypes.byref(held)) == 0, name
+        return held
+
+    return call
+
+
+@pytest.mark.parametrize(("chip", "capability"), CHIPS.items())
+def test_every_group_is_known_and_takes_one_pass(call, chip, capability):
+    for metrics in groups(capability).values():
+        names = [name.encode() for name in metrics if not name.startswith(("launch__", "device__"))]
+        image, name = ("image", POINTER, None), ("chip", ctypes.c_char_p, chip.encode())
+        host = (
+            "host",
+            POINTER,
+            call("Initialize", ("kind", ctypes.c_int, 0), name, image, ("host", POINTER, None)).host,
+        )
+        array = ("names", NAMES, (ctypes.c_char_p * len(names))(*names))
+        call("ConfigAddMetrics", host, array, ("count", SIZE, len(names)))
+        size = call("GetConfigImageSize", host, ("bytes", SIZE, 0)).bytes
+        config = ("config", POINTER, ctypes.addressof(buffer := ctypes.create_string_buffer(size)))
+        call("GetConfigImage", host, ("bytes", SIZE, size), config)
+        passes = call("GetNumOfPasses", ("bytes", SIZE, len(buffer)), config, ("passes", SIZE, 0)).passes
+        assert passes == (2 if metrics == (DRAM_SHARE,) else 1)
