@@ -230,11 +230,29 @@ static uint64_t workspace(const Problem *p, int algorithm) {
     return 0;
 }
 
+/* An IEEE half as a double, by hand: not every compiler has the type. */
+static double from_half(uint16_t bits) {
+    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    double value = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
+    if (exponent == 31) value = mantissa ? NAN : INFINITY;
+    return bits >> 15 ? -value : value;
+}
+
+/* The nearest half; 65520 and above are infinite. */
+static uint16_t to_half(double value) {
+    uint16_t sign = signbit(value) ? 0x8000 : 0;
+    int exponent;
+    if (!(fabs(value) < 65520)) return (uint16_t)(sign | (isnan(value) ? 0x7e00 : 0x7c00));
+    frexp(value, &exponent);
+    if (exponent < -13) exponent = -13;
+    return (uint16_t)(sign + ((exponent + 13) << 10) + lrint(ldexp(fabs(value), 11 - exponent)));
+}
+
 /* Widen one element to double. */
 static double element(const void *data, int type, size_t at) {
     if (type == DOUBLE) return ((const double *)data)[at];
     if (type == FLOAT) return (double)((const float *)data)[at];
-    if (type == HALF) return (double)((const _Float16 *)data)[at];
+    if (type == HALF) return from_half(((const uint16_t *)data)[at]);
     uint32_t bits = (uint32_t)((const uint16_t *)data)[at] << 16;
     float value;
     memcpy(&value, &bits, 4);
@@ -248,7 +266,7 @@ static void store(void *data, int type, size_t at, double value) {
     memcpy(&bits, &narrow, 4);
     if (type == DOUBLE) ((double *)data)[at] = value;
     if (type == FLOAT) ((float *)data)[at] = narrow;
-    if (type == HALF) ((_Float16 *)data)[at] = (_Float16)value;
+    if (type == HALF) ((uint16_t *)data)[at] = to_half(value);
     if (type == BFLOAT16) ((uint16_t *)data)[at] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
