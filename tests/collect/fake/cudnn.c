@@ -244,7 +244,7 @@ static uint16_t to_half(double value) {
     int exponent;
     if (!(fabs(value) < 65520)) return (uint16_t)(sign | (isnan(value) ? 0x7e00 : 0x7c00));
     frexp(value, &exponent);
-    if (exponent < -13) exponent = -13;
+    if (exponent < -13 || value == 0) exponent = -13;
     return (uint16_t)(sign + ((exponent + 13) << 10) + lrint(ldexp(fabs(value), 11 - exponent)));
 }
 
