@@ -273,52 +273,29 @@ class Raw:
         self.pointers = {role: array.data.ptr for role, array in self.arrays.items()}
         self.workspace = self.space.data.ptr, self.convolutions.workspace_bytes(2)
 
+    def regroup(self, groups: int) -> None:
+        self.device.library.check("cudnnSetConvolutionGroupCount", self.convolutions.descriptors["conv"], groups)
+
     def run(self) -> None:
         self.convolutions.run(2, self.pointers, self.workspace)
         self.device.gpu.synchronize()
 
 
-def freed(raw: Raw) -> None:
-    del raw.arrays["w"]
+MISUSES = {
+    "freed": (lambda raw: raw.arrays.pop("w"), DeviceLostError),
+    "out of bounds": (lambda raw: raw.pointers.update(y=raw.pointers["y"] + 1024), DeviceLostError),
+    "host memory": (lambda raw: raw.pointers.update(x=ctypes.addressof(HOST)), DeviceLostError),
+    "result over operand": (lambda raw: raw.pointers.update(y=raw.pointers["x"]), DeviceLostError),
+    "workspace over result": (lambda raw: vars(raw).update(workspace=(raw.pointers["y"], 1 << 20)), DeviceLostError),
+    "misaligned": (lambda raw: vars(raw).update(workspace=(raw.space.data.ptr + 8, 1 << 19)), DeviceLostError),
+    "workspace too small": (lambda raw: vars(raw).update(workspace=(raw.space.data.ptr, 64)), CudnnError),
+    "destroyed": (lambda raw: raw.convolutions.close(), CudnnError),
+    "wrong groups": (lambda raw: raw.regroup(4), CudnnError),
+}
+HOST = ctypes.create_string_buffer(1 << 16)
 
 
-def beyond(raw: Raw) -> None:
-    raw.pointers["y"] += 1024
-
-
-def host(raw: Raw) -> None:
-    raw.pointers["x"] = ctypes.addressof(ctypes.create_string_buffer(1 << 16))
-
-
-def overlapping(raw: Raw) -> None:
-    raw.pointers["y"] = raw.pointers["x"]
-
-
-def workspace_over_result(raw: Raw) -> None:
-    raw.workspace = raw.pointers["y"], raw.workspace[1]
-
-
-def misaligned(raw: Raw) -> None:
-    raw.workspace = raw.space.data.ptr + 8, raw.workspace[1]
-
-
-def too_small(raw: Raw) -> None:
-    raw.workspace = raw.workspace[0], raw.workspace[1] - 1
-
-
-def destroyed(raw: Raw) -> None:
-    raw.convolutions.close()
-
-
-def undescribed(raw: Raw) -> None:
-    raw.device.library.check("cudnnSetConvolutionGroupCount", raw.convolutions.descriptors["conv"], 4)
-
-
-@pytest.mark.parametrize(("spoil", "error"), [
-    (freed, DeviceLostError), (beyond, DeviceLostError), (host, DeviceLostError), (overlapping, DeviceLostError),
-    (workspace_over_result, DeviceLostError), (misaligned, DeviceLostError), (too_small, CudnnError),
-    (destroyed, CudnnError), (undescribed, CudnnError),
-])  # fmt: skip
+@pytest.mark.parametrize(("spoil", "error"), MISUSES.values(), ids=MISUSES)
 def test_misuse_shows(opened, spoil, error):
     """What a real GPU might let pass: the fake must not, or the tests above prove nothing."""
     raw = Raw(opened())
