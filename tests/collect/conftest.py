@@ -1,7 +1,11 @@
 """A device without hardware, and a recorded run of it, for the tests of everything above a device."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,35 +96,52 @@ def record(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-class Functions:
-    """Every function of cuDNN, called with arguments that fit its prototype; ``code`` is what calls return."""
+FAKE = Path(__file__).parent / "fake"
+CFLAGS = ("-std=gnu11", "-O1", "-ftree-vectorize", "-shared", "-fPIC", "-Wall", "-Werror")
 
-    def __init__(self) -> None:
-        self.calls: dict[str, list[Any]] = {}
-        self.code, self.live = 0, 0
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "cudnnGetLastErrorString":
-            raise AttributeError(name)
-
-        def function(*arguments: Any) -> Any:
-            if name == "cudnnGetErrorString":
-                return f"STATUS_{arguments[0]}".encode()
-            assert len(arguments) == len(function.argtypes), name
-            for argument, wanted in zip(arguments, function.argtypes, strict=True):
-                wanted.from_param(argument)
-            self.calls[name] = [getattr(argument, "value", argument) for argument in arguments]
-            if name.startswith("cudnnCreate"):
-                self.live += 1
-                arguments[0]._obj.value = len(self.calls)
-            self.live -= name.startswith("cudnnDestroy")
-            return 90100 if name == "cudnnGetVersion" else self.code
-
-        function.argtypes = ()
-        setattr(self, name, function)
-        return function
+@pytest.fixture(scope="session")
+def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fake libcudnn, built once, beside bin/ with the profilers; skips where there is no C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler or sys.platform != "linux":
+        pytest.skip("the fake libcudnn needs Linux and a C compiler")
+    folder = tmp_path_factory.mktemp("fake")
+    library, sources = folder / "libcudnn_fake.so", [str(FAKE / name) for name in ("cuda.c", "cudnn.c", "backend.c")]
+    subprocess.run([compiler, *CFLAGS, "-o", str(library), *sources, "-lm"], check=True)
+    (folder / "libcuda.so.1").symlink_to(library)
+    (folder / "bin").mkdir()
+    for name in ("ncu", "nvprof"):
+        program = folder / "bin" / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{FAKE}/profilers/{name}.py" "$@"\n')
+        program.chmod(0o755)
+    return library
 
 
 @pytest.fixture
-def cudnn_functions() -> type[Functions]:
-    return Functions
+def chain(fake_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
+    """The faithful fake of the measuring chain for this process and its children; its FAKE_ variables may be set.
+
+    FAKE_FAULTS, FAKE_GPU, FAKE_CUPTI, FAKE_CUPY_PARTS, FAKE_CUDNN_VERSION, FAKE_PROFILER: see tests/collect/fake.
+    """
+    (tmp_path / "state").mkdir()
+    for name, value in {
+        "SEER_CUDNN": str(fake_library),
+        "LD_LIBRARY_PATH": str(fake_library.parent),
+        "FAKE_STATE": str(tmp_path / "state"),
+        "PYTHONPATH": os.pathsep.join([str(FAKE / "stand_ins"), str(FAKE.parents[2])]),
+        "PATH": os.pathsep.join([str(fake_library.parent / "bin"), os.environ["PATH"]]),
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(FAKE / "stand_ins")
+    _forget()
+    yield monkeypatch
+    _forget()
+
+
+def _forget() -> None:
+    """Leave nothing of CUDA in this process but the library's code."""
+    for name in ("cupy", "cupti", "cupti.cupti", "pynvml", "cuda_runtime"):
+        module = sys.modules.pop(name, None)
+        if name == "cuda_runtime" and module:
+            module.LIBRARY.fake_reset()

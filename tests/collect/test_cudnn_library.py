@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from surrogate.collect.cudnn import backend
 from surrogate.collect.cudnn import convolution as enums
 from surrogate.collect.cudnn import library as abi
-from surrogate.collect.cudnn.convolution import DIRECTIONS, Convolutions
+from surrogate.collect.cudnn.convolution import Convolutions
 from surrogate.collect.cudnn.library import CudnnError, Library, candidates, may_be_sticky, status_of
 from surrogate.collect.operators import gpu as operators
 from surrogate.features.conv import Conv
@@ -66,39 +66,6 @@ def test_names_of_numbers():
     assert [enums.math_name(number) for number in (0, 3, 8)] == ["default", "fma", "8"]
     with pytest.raises(InputError, match="int8"):
         enums.data_type("int8")
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_calls_fit_their_prototypes_and_place_operands_by_role(cudnn_functions, direction):
-    functions = cudnn_functions()
-    library = Library(functions, "")
-    library.declare(abi.PROTOTYPES)
-    convolutions = Convolutions(library, ctypes.c_void_p(99))
-    convolutions.set(Conv(n=2, c=8, h=9, k=4, r=3, direction=direction))
-    pointers = {"x": 5, "w": 6, "y": 7}
-    convolutions.workspace_bytes(1)
-    assert convolutions.ranking() == convolutions.find(pointers, (8, 9)) == []
-    convolutions.run(1, pointers, (8, 9))
-    convolutions.close()
-    roles = {"fwd": "xwy", "bwd_data": "wyx", "bwd_filter": "xyw"}[direction]
-    stem = {"fwd": "Forward", "bwd_data": "BackwardData", "bwd_filter": "BackwardFilter"}[direction]
-    first, second, result = roles
-    d = {role: descriptor.value for role, descriptor in convolutions.descriptors.items()}
-    run = functions.calls[f"cudnnConvolution{stem}"]
-    operands = [d[first], pointers[first], d[second], pointers[second], d["conv"]]
-    assert run[0] == 99 and run[2:7] == operands
-    assert run[7:10] == [1, 8, 9] and run[11:] == [d[result], pointers[result]]
-    assert functions.calls[f"cudnnGetConvolution{stem}WorkspaceSize"][:6] == [
-        99, d[first], d[second], d["conv"], d[result], 1,
-    ]  # fmt: skip
-
-
-def test_versions_are_read_in_both_numberings(cudnn_functions):
-    numbers = {8907: "8.9.7", 8200: "8.2.0", 90000: "9.0.0", 90100: "9.1.0", 91900: "9.19.0"}
-    for number, version in numbers.items():
-        functions = cudnn_functions()
-        functions.cudnnGetVersion = lambda number=number: number
-        assert Library(functions, "").version == version
 
 
 def test_the_environment_names_the_library(monkeypatch):
@@ -156,6 +123,20 @@ def test_enumerations_agree_with_the_header():
         "CUDNN_TENSOR_NHWC": enums.LAYOUTS["NHWC"], "CUDNN_CROSS_CORRELATION": enums.CROSS_CORRELATION,
     }.items():  # fmt: skip
         assert int(values[name]) == number, name
+
+
+@needs_header
+def test_numbers_of_the_graph_api_agree_with_the_header():
+    """By the last word of each name, as the header abbreviates it."""
+    values = re.findall(r"\b(CUDNN_\w+)\s*=\s*(\d+)", HEADER)
+    shorter = {"CONFIG": "ENGINE_?C", "OPERATIONS": "OPS", "BYTES": "SIZE"}
+    for numbers, prefix in (
+        (backend.Descriptor, "CUDNN_BACKEND_"), (backend.Kind, "CUDNN_TYPE_"), (backend.Attribute, "CUDNN_ATTR_"),
+    ):  # fmt: skip
+        names = {int(number): name for name, number in values if name.startswith(prefix)}
+        for member in numbers:
+            word = member.name.split("_")[-1]
+            assert re.search(shorter.get(word, word[:4]), names[member]), member
 
 
 @needs_cudnn

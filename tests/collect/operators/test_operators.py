@@ -1,24 +1,14 @@
 """Operator problems, what they compute, and their loop."""
 
-import ctypes
-import weakref
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.collect.cudnn.library import PROTOTYPES as CONVOLUTIONS
-from surrogate.collect.cudnn.library import Library
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.operators.collect import collect_operators
 from surrogate.collect.operators.gpu import (
-    CUDNN_KINDS,
-    SOURCE,
-    CudnnCalls,
-    CupyCalls,
     cupy_stream,
 )
 from surrogate.collect.operators.operator import KINDS, MIN_BYTES, Operator, parse, sampled
@@ -111,103 +101,6 @@ def test_a_lost_device_costs_one_problem_and_one_lost_for_good_ends_the_call(tmp
     assert merge_runs([path]).frame["status"].tolist() == ["ok", "failed", *["ok"] * 7]
     outcome = collect_operators(operators, Fake({one.key for one in operators}), tmp_path / "gone.jsonl")
     assert outcome.problems_done == MAX_LOST_IN_A_ROW and "lost" in outcome.stopped and not outcome.time_up
-
-
-@pytest.fixture
-def functions(cudnn_functions):
-    return cudnn_functions()
-
-
-@pytest.fixture
-def calls(functions):
-    library = Library(functions, "")
-    library.declare(CONVOLUTIONS)
-    return CudnnCalls(library, ctypes.c_void_p(1))
-
-
-def array(shape):
-    return SimpleNamespace(data=SimpleNamespace(ptr=id(shape)), shape=shape)
-
-
-@pytest.mark.parametrize("kind", CUDNN_KINDS)
-def test_every_cudnn_operator_calls_its_function_with_arguments_that_fit(functions, calls, kind):
-    operator = next(one for one in sampled(60, 0, SMALL) if one.kind == kind)
-    prepared = calls.prepare(operator, array)
-    functions.described = functions.calls["cudnnSetTensor4dDescriptor"]
-    functions.calls.clear()
-    prepared()
-    stem = {"max_pool": "PoolingForward", "max_pool_backward": "PoolingBackward", "relu": "ActivationForward",
-            "batch_norm": "BatchNormalizationForwardTraining", "layout_transform": "TransformTensor",
-            "softmax": "SoftmaxForward"}[kind]  # fmt: skip
-    assert list(functions.calls) == [f"cudnn{stem}"]
-    if kind == "layout_transform":
-        assert functions.described[1:] == [1, 0, *operator.sizes]
-    calls.close()
-    assert functions.live == 0
-
-
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"embedding_bag", "embedding_bag_backward"}))
-def test_a_prepared_call_keeps_its_arrays_alive(calls, kind):
-    """CuPy's pool hands memory to the next caller once no array holds it."""
-    arrays = []
-
-    class Held(np.ndarray):
-        """An array that can be referred to weakly, with a pointer as CuPy's arrays have it."""
-
-        @property
-        def data(self):
-            return SimpleNamespace(ptr=self.ctypes.data)
-
-    def empty(shape):
-        made = np.ones(shape, np.float32).view(Held)
-        arrays.append(weakref.ref(made))
-        return made
-
-    operator = next(one for one in sampled(60, 0, SMALL) if one.kind == kind)
-    prepared = (calls if kind in CUDNN_KINDS else CupyCalls(Cupy())).prepare(operator, empty)
-    assert arrays and all(reference() is not None for reference in arrays)
-    prepared()
-
-
-class Cupy:
-    """NumPy under CuPy's names, with kernels that note their launches."""
-
-    int32, int64, float32 = np.int32, np.int64, np.float32
-
-    def __init__(self):
-        self.launches, self.random = [], np.random.RandomState(0)
-        self.matmul, self.add = np.matmul, np.add
-
-    def RawModule(self, code):  # noqa: N802
-        def function(name):
-            assert f"void {name}(" in code
-            return lambda grid, block, arguments: self.launches.append((name, grid, block, arguments))
-
-        return SimpleNamespace(get_function=function)
-
-
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(CUDNN_KINDS)))
-def test_every_other_operator_runs_its_call(kind):
-    cupy = Cupy()
-    operator = next(one for one in sampled(60, 0, SMALL) if one.kind == kind)
-    made = []
-
-    def empty(shape):
-        made.append(np.ones(shape, np.float32))
-        return made[-1]
-
-    CupyCalls(cupy).prepare(operator, empty)()
-    if kind.startswith("embedding"):
-        ((name, grid, block, arguments),) = cupy.launches
-        samples = operator["batch"] * operator["tables"]
-        assert grid[0] * operator["rows_per_block"] >= samples > (grid[0] - 1) * operator["rows_per_block"]
-        assert block == (32, operator["rows_per_block"]) and arguments[1].dtype == np.int32
-        signature = SOURCE.split(f"void {name}(")[1].split(")")[0]
-        assert len(arguments) == len(signature.split(","))
-    elif kind == "gemm":
-        assert (made[2] == operator["k"]).all() and made[2].shape[-2:] == (operator["m"], operator["n"])
-    else:
-        assert (made[2] == 2).all()
 
 
 def test_a_borrowed_stream_is_taken_by_either_cupy():

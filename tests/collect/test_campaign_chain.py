@@ -1,0 +1,186 @@
+"""The campaign over the faithful fake: what is fit for publishing, what faults cost. The slow ones use processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from surrogate.collect.campaign import campaign as module
+from surrogate.collect.campaign.campaign import Campaign, run_campaign
+from surrogate.collect.campaign.slices import SLICES
+from surrogate.collect.cudnn import gpu as gpu_module
+from surrogate.collect.cudnn.device import CudnnDevice
+from surrogate.collect.open_device import open_device
+from surrogate.collect.operators.gpu import GpuOperators
+from surrogate.collect.plan_source import ALL, grid_problems
+
+
+class InProcess:
+    """The cuDNN device in this process, opened again after it was closed, as the worker's is."""
+
+    def __init__(self) -> None:
+        self._device: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        self._device = self._device or CudnnDevice()
+        return getattr(self._device, name)
+
+    def close(self) -> None:
+        if self._device:
+            self._device.close()
+        self._device = None
+
+
+@pytest.mark.parametrize(("variables", "fault"), [
+    ({}, ""),
+    ({"FAULTS": "soft cudnnConvolutionForward 1 0; soft cudnnSoftmaxForward -1 0"}, ""),
+    ({"FAULTS": "drop record 10 0"}, "CUPTI took 0.0%.*no kernel was seen"),
+    ({"FAULTS": "error activity_flush_all -1 4"}, r"CUPTI took .*99% are needed \(CUPTI: CUPTI_ERROR_UNKNOWN"),
+    ({"FAULTS": "memory cudnnConvolutionForward -1 0"}, "nothing was measured: .*ALLOCATION_FAILED"),
+])  # fmt: skip
+def test_what_is_fit_to_be_published(chain, tmp_path, variables, fault):
+    """Rows timed by anything but CUPTI's kernels, or no rows, are not; single failures are."""
+    chain.setattr(gpu_module, "POOL_ELEMENTS", 65_537)
+    chain.setattr(module, "open_operators", lambda _: GpuOperators())
+    chain.setattr(module, "SLICES", {number: SLICES[number] for number in (5, 6)})
+    for name, value in variables.items():
+        chain.setenv(f"FAKE_{name}", value)
+    device, told = InProcess(), []
+    said = run_campaign(Campaign(tmp_path / "run", "cudnn", 10.0, shapes=2, tell=told.append), device)
+    device.close()
+    assert bool(said) is bool(fault) and [line[:7] for line in told[:2]] == ["slice 5", "slice 6"]
+    if fault:
+        assert pd.Series([said]).str.contains(fault).all(), said
+        return
+    kernels = pd.read_parquet(tmp_path / "run" / "convolutions.kernels.parquet")
+    assert len(kernels) and not kernels["kernel_name"].str.startswith("_Z").any()
+
+
+Seer = Callable[..., "subprocess.CompletedProcess[str]"]
+WORDS = ("collect", "--device", "cudnn", "--campaign", "--sample", "2", "--minutes", "60", "-o", "run")
+
+
+@pytest.fixture
+def measured(chain, tmp_path) -> Callable[..., str]:
+    """Runs the campaign with its devices in processes of their own; returns its verdict. SEER's grids are shortened."""
+    grid = list(islice(grid_problems(ALL), 40))
+    chain.setattr("surrogate.collect.campaign.slices.grid_problems", lambda *_: grid)
+    chain.setattr("surrogate.collect.sample.grid_problems", lambda *_: grid)
+
+    def make(minutes: float = 60.0, shapes: int = 1, **variables: str) -> str:
+        for name, value in variables.items():
+            chain.setenv(f"FAKE_{name.upper()}", value)
+        with closing(open_device("cudnn")) as device:
+            return run_campaign(Campaign(tmp_path / "run", "cudnn", minutes, shapes=shapes, tell=print), device)
+
+    return make
+
+
+@pytest.fixture
+def seer(chain, tmp_path) -> Seer:
+    """Runs ``seer`` with these words and FAKE_ variables, within ``seconds`` of wall clock."""
+
+    def make(*words: str, seconds: float = 400.0, **variables: str) -> "subprocess.CompletedProcess[str]":
+        environment = {**os.environ, **{f"FAKE_{name.upper()}": value for name, value in variables.items()}}
+        command = [sys.executable, "-m", "surrogate", *words]
+        return subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=seconds, check=False
+        )
+
+    return make
+
+
+def reports(folder: Path) -> dict[int, dict[str, Any]]:
+    return {report["number"]: report for report in json.loads((folder / "run" / "campaign.json").read_text())}
+
+
+def convolutions(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    return tuple(pd.read_parquet(folder / "run" / f"convolutions.{name}parquet") for name in ("", "kernels."))  # type: ignore[return-value]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("gpu", "version"), [("h100", "91002"), ("v100", "91002"), ("gb202", "91900")])
+def test_all_slices_measure_count_and_join(measured, tmp_path, gpu, version):
+    """Every row by CUPTI, every counted kernel joined; under ncu, nvprof, and ncu of a chip with other metrics."""
+    assert measured(gpu=gpu, cudnn_version=version) == ""
+    assert set(reports(tmp_path)) == set(SLICES) and not any(r["failed"] for r in reports(tmp_path).values())
+    rows, kernels = convolutions(tmp_path)
+    ok = rows[rows["status"] == "ok"]
+    assert all(report["done"] == report["planned"] for report in reports(tmp_path).values())
+    assert (ok["timer"] == "cupti").mean() >= 0.99
+    counted = kernels["fp32_instructions"].notna()
+    assert counted.sum() > 4 and kernels.loc[counted, "dram_read_transactions"].notna().all()
+    assert (pd.read_parquet(tmp_path / "run" / "operators.parquet")["timer"] == "cupti").all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("order", "hit"), [
+    ("segfault cudnnConvolutionForward 1 3; sticky cudnnConvolutionBackwardData 1 30", [0]),
+    ("hang cudnnConvolutionForward 5 4", [0]),
+    ("sticky cudnnConvolutionBackwardFilter 1 30; segfault cudnnGetConvolutionForwardWorkspaceSize 2 40", [0]),
+    ("segfault cudnnFindConvolutionForwardAlgorithmEx -1 2; memory cudaMalloc -1 40", []),
+    ("hang cudnnFindConvolutionForwardAlgorithmEx -1 2", []),
+    ("segfault cudnnPoolingForward -1 1; error nvrtc -1 0", [6]), ("hang cudnnPoolingForward -1 1", [6]),
+])  # fmt: skip
+def test_a_fault_costs_one_measurement_in_bounded_time(chain, measured, tmp_path, order, hit):
+    """A crash, a hang (30 s, then a restart) or a sticky error ends its measurement, not its slice or the campaign."""
+    chain.setenv("PATH", "/usr/bin:/bin")  # no profiler
+    began_s = time.monotonic()
+    assert measured(faults=order, shapes=1 + (hit == [6])) == ""
+    failed = {number: report["measured"].get("failed", 0) for number, report in reports(tmp_path).items()}
+    assert all(failed[number] for number in hit) and sum(failed.values()) <= 4
+    assert all(report["done"] == report["planned"] for report in reports(tmp_path).values())
+    assert time.monotonic() - began_s < 60 * 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("variables", "words"), [
+    ({"gpu": "none"}, "driver"), ({"faults": "error activity_enable -1 0"}, "cupti"),
+    ({"faults": "nan cudnnConvolutionForward -1 0"}, "arithmetic"),
+    ({"faults": "error cudnnCreate -1 0"}, "NOT_INITIALIZED"), ({"gpu": "v100", "cudnn_version": "91900"}, "9.11"),
+])  # fmt: skip
+def test_a_machine_that_cannot_be_trusted_measures_nothing(seer, tmp_path, variables, words):
+    for result in (seer(*WORDS, **variables), seer("doctor", **variables)):
+        assert result.returncode == 1 and words in result.stdout + result.stderr
+        assert "Traceback" not in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["denied", "hang", "fails:group-B"])
+def test_a_profiler_that_fails_leaves_the_times(measured, tmp_path, order):
+    assert measured(minutes=4.0, profiler=order) == ""
+    rows, kernels = convolutions(tmp_path)
+    assert (rows.loc[rows["status"] == "ok", "timer"] == "cupti").all() and len(kernels)
+    assert reports(tmp_path)[2]["notes"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_campaign_goes_on(seer, tmp_path, stop):
+    """At any moment: nothing that was measured is lost, and nothing is measured twice."""
+    child = subprocess.Popen([sys.executable, "-m", "surrogate", *WORDS], cwd=tmp_path, stderr=subprocess.PIPE)
+    log, end_s = tmp_path / "run" / "slice-0.jsonl", time.monotonic() + 120.0
+    while not (log.exists() and log.stat().st_size > 5_000):
+        assert time.monotonic() < end_s and child.poll() is None
+        time.sleep(0.1)
+    child.send_signal(stop)
+    child.communicate(timeout=30)
+    before = log.read_bytes()
+    result = seer(*WORDS)
+    assert result.returncode == 0, result.stdout + result.stderr
+    after = log.read_bytes()
+    assert after.startswith(before[: before.rfind(b"\n") + 1])
+    lines = [json.loads(line) for line in after.splitlines()]
+    pairs = [(line["problem"], line["algorithm"]) for line in lines if line["kind"] == "measure"]
+    assert len(pairs) > 100 and len(pairs) == len(set(pairs))

@@ -1,0 +1,365 @@
+"""The cuDNN device and all its instruments over the faithful fake: results, timers, records, faults and misuse."""
+
+import ctypes
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from surrogate.collect.cpu.algorithms import direct, relative_error
+from surrogate.collect.cudnn import gpu as gpu_module
+from surrogate.collect.cudnn.convolution import ALGORITHMS, NON_DETERMINISTIC, Convolutions
+from surrogate.collect.cudnn.device import CudnnDevice
+from surrogate.collect.cudnn.library import CudnnError, Library
+from surrogate.collect.device import DeviceLostError, demangled
+from surrogate.collect.deviceless import Deviceless
+from surrogate.collect.operators.gpu import GpuOperators
+from surrogate.collect.operators.operator import Operator
+from surrogate.collect.plan import tensor_shapes, tensor_sizes_bytes
+from surrogate.collect.protocol import RepeatPolicy
+from surrogate.features.conv import Conv
+from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu as gpu_named
+from surrogate.features.kernel_names import identify_call
+from surrogate.features.text import parse
+
+CONV = Conv(n=2, c=8, h=9, k=4, r=3)
+POLICY = RepeatPolicy()
+DIRECTIONS = {"fwd": "Forward", "bwd_data": "BackwardData", "bwd_filter": "BackwardFilter"}
+
+
+@pytest.fixture(autouse=True)
+def small_pool(chain: pytest.MonkeyPatch) -> None:
+    """A worker draws millions of random values at its start; these tests share one process and need few."""
+    chain.setattr(gpu_module, "POOL_ELEMENTS", 65_537)
+
+
+@pytest.fixture
+def opened(chain: pytest.MonkeyPatch) -> Iterator[Callable[..., CudnnDevice]]:
+    """Opens the device under the given FAKE_ variables, in lower case and without the prefix."""
+    with ExitStack() as stack:
+
+        def make(**variables: str) -> CudnnDevice:
+            for name, value in variables.items():
+                chain.setenv(f"FAKE_{name.upper()}", value)
+            device = CudnnDevice(max_workspace_bytes=1 << 25, max_tensor_bytes=1 << 24)
+            stack.callback(device.close)
+            return device
+
+        yield make
+
+
+def computed(device: CudnnDevice, conv: Conv, algorithm: int = 1) -> dict[str, np.ndarray]:
+    """Operands and result of one call, as arrays."""
+    convolutions = Convolutions(device.library, device.handle)
+    with closing(convolutions):
+        roles = convolutions.set(conv).roles
+        sizes, shapes = tensor_sizes_bytes(conv), tensor_shapes(conv)
+        pointers = dict(zip(roles, device.gpu.place([sizes[role] for role in roles], conv.dtype), strict=True))
+        size = convolutions.workspace_bytes(algorithm)
+        convolutions.run(algorithm, pointers, (device.gpu.workspace, size))
+        device.gpu.synchronize()
+        return {role: as_array(device.gpu.read(pointers[role], sizes[role]), shapes[role], conv) for role in pointers}
+
+
+def as_array(raw: np.ndarray, shape: tuple[int, ...], conv: Conv) -> np.ndarray:
+    """Bytes of the device as float64 in the order n, c, h, w."""
+    if conv.dtype == "bf16":
+        values = (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    else:
+        values = raw.view({"fp32": np.float32, "fp64": np.float64, "fp16": np.float16}[conv.dtype])
+    n, c, h, w = shape
+    ordered = values.reshape(n, h, w, c).transpose(0, 3, 1, 2) if conv.layout == "NHWC" else values.reshape(shape)
+    return ordered.astype(np.float64)
+
+
+GENERAL = parse("n2c6h11w9k4r3s2p1q0u2v1l1j2g2")
+
+
+@pytest.mark.parametrize(("dtype", "layout", "tolerance"), [
+    ("fp32", "NCHW", 1e-6), ("fp64", "NCHW", 1e-14), ("fp16", "NHWC", 1e-3), ("bf16", "NHWC", 6e-3),
+])  # fmt: skip
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_results_are_those_of_the_problem_described(opened, direction, dtype, layout, tolerance):
+    """Sizes, pads, strides, dilations, groups, types, layouts and scales arrive as they are meant: the gradients are
+    the adjoints of the forward pass, so ⟨y, conv(x, w)⟩ = ⟨dx, x⟩ = ⟨dw, w⟩ for any x or w."""
+    conv = replace(GENERAL, direction=direction, dtype=dtype, layout=layout)
+    arrays = computed(opened(), conv)
+    if direction == "fwd":
+        assert relative_error(arrays["y"], direct(arrays["x"], arrays["w"], conv)) < tolerance
+        return
+    other = {"bwd_data": "x", "bwd_filter": "w"}[direction]
+    probe = {**arrays, other: np.random.default_rng(0).standard_normal(arrays[other].shape)}
+    forward = float(np.vdot(arrays["y"], direct(probe["x"], probe["w"], conv)))
+    scale = float(np.linalg.norm(arrays[other]) * np.linalg.norm(probe[other]))
+    assert abs(float(np.vdot(arrays[other], probe[other])) - forward) < tolerance * scale
+
+
+@pytest.mark.parametrize(("number", "version"), [(8907, "8.9.7"), (8200, "8.2.0"), (90100, "9.1.0"), (91900, "9.19.0")])
+def test_versions_are_read_in_both_numberings(chain, number, version):
+    chain.setenv("FAKE_CUDNN_VERSION", str(number))
+    assert Library.load().version == version
+
+
+@pytest.mark.parametrize(("variables", "low", "high"), [
+    ({}, 1e-4, 1e-3), ({"gpu": "v100"}, 1e-9, 1e-6), ({"faults": "nan cudnnConvolutionForward -1 0"}, None, None),
+])  # fmt: skip
+def test_the_header_tells_which_arithmetic_ran(opened, variables, low, high):
+    """FMA keeps every digit, TF32 ten bits; NaN leaves a header that can be written."""
+    info = opened(**variables).describe()
+    errors = info.properties["relative_errors"]
+    json.dumps(info.to_dict(), allow_nan=False)
+    if low is None:
+        assert set(errors["fma"].values()) == {None}
+        return
+    assert all(low < error < high for error in errors["default"].values()) and len(errors["default"]) > 4
+    assert all(0 < error < 1e-6 for error in errors["fma"].values())
+    facts = {"timer": "cupti", "mig": False, "flush_bytes": 256 << 20, "power_limit_w": 700.0, "other_processes": 0}
+    assert facts.items() <= info.properties.items() and info.properties["library_path"].endswith("cudnn_fake.so")
+    assert info.versions["driver"] and info.versions["cuda_runtime"]
+
+
+@pytest.mark.parametrize(
+    ("direction", "cupti"), [("fwd", "12"), ("fwd", "13"), ("bwd_data", "13"), ("bwd_filter", "13")]
+)
+def test_every_algorithm_is_timed_by_its_kernels_or_refused(opened, direction, cupti):
+    """With cupti-python 12, which refuses RUNTIME, too."""
+    device = opened(cupti=cupti)
+    conv = Conv(n=4, c=16, h=14, k=8, r=3, pad_h=1, direction=direction)
+    assert device.candidates(conv) == ALGORITHMS[direction]
+    results = {name: device.measure(conv, name, POLICY) for name in ALGORITHMS[direction]}
+    assert {name for name, result in results.items() if result.status != "ok"} <= {"DIRECT", "WINOGRAD"}
+    for name, result in results.items():
+        if result.status != "ok":
+            assert result.status == "not_supported" and "CUDNN_STATUS_NOT_SUPPORTED" in result.reason
+            continue
+        assert (result.timer, len(result.times_us), len(result.spans_us)) == ("cupti", 5, 5), name
+        assert result.sm_clock_mhz == 1980 and result.throttle_reasons == 0
+        assert result.deterministic is ((direction, name) not in NON_DETERMINISTIC)
+        names = [kernel.kernel_name for kernel in result.kernels]
+        kernels_us = sum(kernel.time_us for kernel in result.kernels)
+        cleared_us = 1.0 if (direction, name) in NON_DETERMINISTIC else 0.0  # the memset of a gradient counts too
+        assert result.times_us[0] == pytest.approx(kernels_us + cleared_us, rel=0.03)
+        assert all(span >= time for span, time in zip(result.spans_us, result.times_us, strict=True))
+        assert all(launch.block_x and launch.registers_per_thread for launch in result.kernels)
+        identified = identify_call(map(demangled, names))
+        assert identified in {name, "IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM"}, names
+    found = device.find(conv)
+    ok = [choice for choice in found if choice.status == "ok"]
+    assert [choice.time_us for choice in ok] == sorted(choice.time_us or 0.0 for choice in ok) and ok[0].time_us
+    assert {choice.algorithm for choice in device.heuristic(conv)} == set(ALGORITHMS[direction])
+    assert device.heuristic(conv)[0].time_us is None and device.conditions()["sm_clock_mhz"] == 1980
+
+
+@pytest.mark.parametrize(("order", "status", "words"), [
+    ("soft cudnnConvolutionForward 2 0", "failed", "CUDNN_STATUS_EXECUTION_FAILED_CUDART"),
+    ("memory cudnnConvolutionForward 2 0", "failed", "ALLOCATION_FAILED"),
+    ("error activity_push_external_correlation_id -1 0", "ok", "CUPTI: CUPTI_ERROR_UNKNOWN"),
+    ("error activity_pop_external_correlation_id -1 0", "ok", "CUPTI: CUPTI_ERROR_UNKNOWN"),
+    ("error activity_flush_all -1 0", "ok", "CUPTI: CUPTI_ERROR_UNKNOWN"),
+    ("drop record 10 1", "ok", "CUPTI dropped 1 records"),
+    ("drop record 10 0", "ok", "CUPTI dropped"),
+    ("late activity_flush_all -1 0", "ok", ""),
+    ("soft cudaStreamSynchronize -1 2", "failed", "too many resources"),
+])  # fmt: skip
+def test_one_fault_costs_one_measurement(opened, chain, order, status, words):
+    """Where CUPTI lost something, events time the call and the reason is kept; a forced flush gets late records."""
+    device = opened()
+    chain.setenv("FAKE_FAULTS", order)
+    result = device.measure(CONV, "GEMM", POLICY)
+    assert result.status == status and words in result.reason and "\n" not in result.reason
+    assert result.timer == ("" if status == "failed" else "events" if words else "cupti")
+    chain.setenv("FAKE_FAULTS", "")
+    after = device.measure(CONV, "FFT", POLICY)
+    assert after.status == "ok" and after.timer == ("events" if "CUPTI_ERROR" in words else "cupti")
+
+
+def test_without_correlations_the_flushes_split_the_repeats(opened, chain):
+    device = opened()
+    labelled = device.measure(CONV, "WINOGRAD_NONFUSED", POLICY)
+    chain.setenv("FAKE_FAULTS", "late record 39 0")
+    result = device.measure(CONV, "WINOGRAD_NONFUSED", POLICY)
+    assert result.timer == "cupti" and result.times_us == pytest.approx(labelled.times_us, rel=0.03)
+    assert [kernel.kernel_name for kernel in result.kernels] == [kernel.kernel_name for kernel in labelled.kernels]
+
+
+@pytest.mark.parametrize(("batch", "repeats"), [(1, 5), (50, 3), (200, 1)])
+def test_long_calls_get_fewer_repeats(chain, batch, repeats):
+    """More than 20 ms, more than 100 ms of the fake's clock; problems of this size are not computed."""
+    conv = Conv(n=batch, c=1024, h=28, k=1024, r=3, pad_h=1)
+    with closing(CudnnDevice(max_workspace_bytes=1 << 25, max_tensor_bytes=1 << 30)) as device:
+        assert len(device.measure(conv, "IMPLICIT_GEMM", POLICY).times_us) == repeats
+
+
+def test_find_runs_warm(opened, chain, tmp_path):
+    """Every algorithm once before, in this process, but the one that was measured."""
+    log = tmp_path / "launches"
+    chain.setenv("FAKE_PROFILE", str(log))
+    device = opened(profile_from_start="1")
+    device.measure(CONV, "GEMM", POLICY)
+    log.unlink()
+    assert device.find(CONV)[0].status == "ok"
+    launched = Counter(line.split("\t")[1] for line in log.read_text().splitlines())
+    assert {name: launched[name] for name in ("ampere_sgemm_128x64_nn", "ampere_sgemm_64x64_nn")} == {
+        "ampere_sgemm_128x64_nn": 1, "ampere_sgemm_64x64_nn": 2,
+    }  # fmt: skip
+
+
+def test_a_sticky_error_loses_the_device(opened, chain):
+    device = opened()
+    chain.setenv("FAKE_FAULTS", "sticky cudnnConvolutionForward 2 1")
+    with pytest.raises(DeviceLostError, match="illegal memory access"):
+        device.measure(CONV, "GEMM", POLICY)
+
+
+def test_limits_of_memory_are_statuses(opened):
+    device = opened()
+    wide = Conv(n=8, c=64, h=64, k=64, r=3, pad_h=1)  # im2col needs 75 MB
+    result = device.measure(wide, "GEMM", POLICY)
+    assert result.status == "workspace_too_large" and result.workspace_bytes == 8 * 64 * 9 * 64 * 64 * 4
+    assert "the arena holds" in device.measure(wide.with_batch(6000), "FFT", POLICY).reason
+    assert device.measure(wide, "IMPLICIT_GEMM", POLICY).status == "ok"
+    with pytest.raises(InputError, match="did you mean GEMM"):
+        device.measure(wide, "GEM", POLICY)
+
+
+@pytest.mark.parametrize(("variables", "words"), [
+    ({"gpu": "none"}, "no usable GPU: cudaErrorNoDevice: no CUDA-capable device"),
+    ({"faults": "memory cudaMalloc -1 1"}, "no usable GPU: Out of memory"),
+    ({"faults": "error cudnnCreate -1 0"}, "does not start here: cudnnCreate: CUDNN_STATUS_NOT_INITIALIZED"),
+    ({"gpu": "v100", "cudnn_version": "91900"}, r"pip install 'nvidia-cudnn-cu12<9\.11'"),
+])  # fmt: skip
+def test_what_cannot_start_is_one_line(opened, variables, words):
+    with pytest.raises(InputError, match=words) as caught:
+        opened(**variables)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("order", "words"), [
+    ("error activity_register_callbacks -1 0", "CUPTI_ERROR_UNKNOWN (999): unknown"),
+    ("error activity_enable -1 0", "CUPTI_ERROR_UNKNOWN (999): unknown"), ("", "cupti-python is not installed"),
+])  # fmt: skip
+def test_cupti_that_does_not_open_leaves_the_events(opened, chain, order, words):
+    if not order:
+        chain.setitem(sys.modules, "cupti", None)
+    device = opened(faults=order)
+    facts = device.facts("cudnn").properties
+    assert facts["timer"] == "events" and facts["cupti_missing"].startswith(words)
+    result = device.measure(CONV, "GEMM", POLICY)
+    assert result.timer == "events" and result.times_us == result.spans_us and result.kernels == ()
+
+
+def test_convolutions_need_no_random_numbers_compiler_or_headers(opened):
+    assert opened(cupy_parts="none").measure(CONV, "GEMM", POLICY).timer == "cupti"
+
+
+class Raw:
+    """One forward call with everything in the caller's hands."""
+
+    def __init__(self, device: CudnnDevice) -> None:
+        import cupy  # pyright: ignore[reportMissingImports]
+
+        self.device, self.cupy = device, cupy
+        self.convolutions = Convolutions(device.library, device.handle)
+        self.convolutions.set(CONV)
+        sizes = tensor_sizes_bytes(CONV)
+        self.arrays = {role: cupy.empty(sizes[role], cupy.uint8) for role in "xwy"}
+        self.space = cupy.empty(1 << 20, cupy.uint8)
+        self.pointers = {role: array.data.ptr for role, array in self.arrays.items()}
+        self.workspace = self.space.data.ptr, self.convolutions.workspace_bytes(2)
+
+    def regroup(self, groups: int) -> None:
+        self.device.library.check("cudnnSetConvolutionGroupCount", self.convolutions.descriptors["conv"], groups)
+
+    def run(self) -> None:
+        self.convolutions.run(2, self.pointers, self.workspace)
+        self.device.gpu.synchronize()
+
+
+MISUSES = {
+    "freed": (lambda raw: raw.arrays.pop("w"), DeviceLostError),
+    "out of bounds": (lambda raw: raw.pointers.update(y=raw.pointers["y"] + 1024), DeviceLostError),
+    "host memory": (lambda raw: raw.pointers.update(x=ctypes.addressof(HOST)), DeviceLostError),
+    "result over operand": (lambda raw: raw.pointers.update(y=raw.pointers["x"]), DeviceLostError),
+    "workspace over result": (lambda raw: vars(raw).update(workspace=(raw.pointers["y"], 1 << 20)), DeviceLostError),
+    "misaligned": (lambda raw: vars(raw).update(workspace=(raw.space.data.ptr + 8, 1 << 19)), DeviceLostError),
+    "workspace too small": (lambda raw: vars(raw).update(workspace=(raw.space.data.ptr, 64)), CudnnError),
+    "destroyed": (lambda raw: raw.convolutions.close(), CudnnError),
+    "wrong groups": (lambda raw: raw.regroup(4), CudnnError),
+}
+HOST = ctypes.create_string_buffer(1 << 16)
+
+
+@pytest.mark.parametrize(("spoil", "error"), MISUSES.values(), ids=MISUSES)
+def test_misuse_shows(opened, spoil, error):
+    """What a real GPU might let pass: the fake must not, or the tests above prove nothing."""
+    raw = Raw(opened())
+    raw.run()
+    spoil(raw)
+    with pytest.raises(error):
+        raw.run()
+
+
+def test_an_unfinished_event_has_no_time(opened):
+    device = opened()
+    start, end = device.gpu.event(), device.gpu.event()
+    with pytest.raises(RuntimeError, match="cudaErrorNotReady"):
+        device.gpu.elapsed_us(start, end)
+    device.gpu.synchronize()
+    assert device.gpu.elapsed_us(start, end) > 0
+
+
+IMAGE = (2, 16, 8, 8)
+OPERATORS = (
+    Operator("max_pool", (*IMAGE, 3, 2)), Operator("max_pool_backward", (*IMAGE, 2, 2)), Operator("batch_norm", IMAGE),
+    Operator("relu", IMAGE), Operator("add", IMAGE), Operator("layout_transform", IMAGE), Operator("softmax", (8, 100)),
+    Operator("gemm", (1, 8, 9, 10)), Operator("gemm", (3, 8, 9, 10)), Operator("embedding_bag", (64, 100, 2, 4, 16, 4)),
+    Operator("embedding_bag_backward", (64, 100, 2, 4, 16, 4)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=str)
+def test_every_operator_is_timed(chain, operator):
+    """Its operands live until the call is over, are as long as their descriptors say, and do not overlap."""
+    with closing(GpuOperators()) as device:
+        result = device.measure(operator, POLICY)
+        assert (result.status, result.timer, result.reason) == ("ok", "cupti", "") and result.kernels
+        chain.setenv("FAKE_FAULTS", "memory cudaMalloc -1 0")
+        assert device.measure(operator, POLICY).status == "failed"
+        chain.setenv("FAKE_FAULTS", "")
+        assert device.measure(operator, POLICY).status == "ok"
+
+
+@pytest.mark.parametrize(("order", "operator"), [
+    ("soft cudnnSoftmaxForward -1 0", OPERATORS[6]), ("soft cupy_add__float32_float32_float32 -1 0", OPERATORS[4]),
+    ("error cublasSgemm -1 0", OPERATORS[7]), ("error nvrtc -1 0", OPERATORS[4]),
+])  # fmt: skip
+def test_an_operator_that_fails_is_a_status(chain, order, operator):
+    """cuDNN's, CUDA's, cuBLAS's and the compiler's errors are of four kinds, none a child of another."""
+    with closing(GpuOperators()) as device:
+        chain.setenv("FAKE_FAULTS", order)
+        result = device.measure(operator, POLICY)
+        assert result.status == "failed" and result.reason and "\n" not in result.reason
+        chain.setenv("FAKE_FAULTS", "")
+        assert device.measure(operator, POLICY).status == "ok"
+
+
+def test_the_graph_heuristic_ranks_by_its_rules(chain):
+    """Attributes of their types, set before descriptors are final, on descriptors that are final themselves."""
+    with closing(Deviceless(gpu_named("h200"))) as device:
+        for direction in DIRECTIONS:
+            conv = parse("n8c64h14w20k32r3s1p1q0u2v1l1g4")
+            conv = replace(conv, direction=direction)
+            assert [plan.algorithm for plan in device.ranking(conv)] == ["engine:1", "engine:1", "engine:0", "engine:5"]
+            assert device.ranking(replace(conv, math="default"))[0].notes == ("tensor_core",)
+            entries = device.entries(conv)
+            assert [entry["status"] for entry in entries] == ["ok", "ok", "ok", "not_supported"]
+            assert [entry.get("workspace_bytes") for entry in entries] == [1024, 1024, 0, None]
+    chain.setenv("FAKE_CUDNN_VERSION", "90100")
+    with pytest.raises(InputError, match="cannot rank"):
+        Deviceless(gpu_named("h200"))
