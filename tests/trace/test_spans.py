@@ -1,5 +1,6 @@
 """Spans of a trace, the live tracer, leveled experiments."""
 
+import ctypes
 import sys
 import threading
 import time
@@ -16,7 +17,6 @@ from surrogate.features.errors import InputError
 from surrogate.trace.levels import leveled, merge_levels
 from surrogate.trace.spans import LEVELS, Spans, in_time_order, parents_by_inclusion, trace_spans
 from surrogate.trace.tracer import Tracer, module_spans, operator_spans
-from tests.collect.test_cudnn_activity import FakeCupti
 
 
 def _named(spans, name):
@@ -236,15 +236,56 @@ def test_levels_of_separate_runs_make_one_timeline():
     assert lost == 1
 
 
-class Cupti(FakeCupti):
-    """CUPTI's clock runs 7 s behind the host's; every launch is a kernel of 2 µs, 5 µs after it."""
+class Cupti:
+    """CUPTI as far as the tracer asks it; its clock runs 7 s behind the host's.
+
+    Every launch is a kernel of 2 µs, 5 µs after it, whose correlation comes with an API call's record alone.
+    """
+
+    ActivityKind = SimpleNamespace(
+        MEMCPY=1, MEMSET=2, KERNEL=3, DRIVER=4, RUNTIME=5, CONCURRENT_KERNEL=10, EXTERNAL_CORRELATION=39
+    )
+    ExternalCorrelationKind = SimpleNamespace(CUSTOM0=3)
+    cuptiError = RuntimeError  # noqa: N815
+
+    def __init__(self, dropped=0):
+        self.pending, self.stack, self.enabled, self.dropped = [], [], set(), dropped
+
+    def activity_register_callbacks(self, requested, completed):
+        self.completed = completed
+
+    def activity_enable(self, kind):
+        self.enabled.add(kind)
+
+    def activity_disable(self, kind):
+        self.enabled.remove(kind)
+
+    def activity_push_external_correlation_id(self, kind, number):
+        self.stack.append(number)
+
+    def activity_pop_external_correlation_id(self, kind):
+        return self.stack.pop()
+
+    def activity_flush_all(self, flag):
+        records, self.pending = self.pending, []
+        self.completed(records)
+
+    def activity_get_num_dropped_records(self, context, stream, address):
+        ctypes.c_size_t.from_address(address).value = self.dropped
 
     def get_timestamp(self):
         return time.perf_counter_ns() - 7_000_000_000
 
     def kernel(self, number, name="_Z4reluPf"):
+        if self.ActivityKind.CONCURRENT_KERNEL not in self.enabled:
+            return
+        if self.stack and self.enabled & {self.ActivityKind.RUNTIME, self.ActivityKind.DRIVER}:
+            self.pending.append(SimpleNamespace(kind=39, correlation_id=number, external_id=self.stack[-1]))
         start = self.get_timestamp() + 5000
-        self.launch(number, name=name, start=start, end=start + 2000)
+        sizes = dict.fromkeys(("grid_y", "grid_z", "block_y", "block_z", "registers_per_thread"), 1)
+        sizes |= dict.fromkeys(("static_shared_memory", "dynamic_shared_memory"), 0)
+        times = {"start": start, "end": start + 2000, "correlation_id": number}
+        self.pending.append(SimpleNamespace(kind=10, name=name, grid_x=4, block_x=32, **sizes, **times))
 
 
 def test_kernels_are_recorded_live_under_the_span_that_launches_them(monkeypatch):
@@ -278,8 +319,7 @@ def test_kernels_are_recorded_live_under_the_span_that_launches_them(monkeypatch
 
 @pytest.mark.parametrize(("missing", "words"), [(True, "cupti-python is not installed"), (False, "lost 5 records")])
 def test_kernels_that_cannot_be_recorded_are_said(monkeypatch, missing, words):
-    cupti = Cupti()
-    cupti.dropped = 5
+    cupti = Cupti(dropped=5)
     monkeypatch.setitem(sys.modules, "cupti", None if missing else SimpleNamespace(cupti=cupti))
     tracer = Tracer("kernel")
     with pytest.raises(InputError, match=words), tracer.kernels():
