@@ -14,13 +14,13 @@ from experiments.drawing import dots
 from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import Predictions, predict_rounds, rounds_by
 from experiments.operator_tables import read_operator_tables
+from experiments.other_operators import GradientRatio, SeerPolynomials
 from experiments.sources import Sources
 from experiments.verdicts import error_record, listing, percent
 from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import rows_by_family, rows_of
 from surrogate.models import DEFAULT_MODEL, TimeModel
 from surrogate.models.interpolation import GemmInterpolation
-from surrogate.models.seer.other_operators import GradientRatio, SeerPolynomials
 
 NEEDS = ("other_ops", "scope_ops", "dense")
 FOLDS = 5

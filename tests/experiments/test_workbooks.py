@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from experiments import test_set_i
 from experiments.experiment import Effort
 from experiments.operators import errors, held_out
+from experiments.other_operators import GradientRatio, SeerPolynomials
 from experiments.sources import Sources
 from surrogate.cli import seer
 from surrogate.models.seer import SeerPaper
-from surrogate.models.seer.other_operators import GradientRatio, SeerPolynomials
 
 HEADER = [
     "batch_size", "in_chan", "in_wid", "out_chan", "out_wid", "ker_wid", "stride", "padding", "algo", "time",

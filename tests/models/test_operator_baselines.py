@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.other_operators import GradientRatio, SeerPolynomials, forward_times
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.models import model_class
 from surrogate.models.interpolation import GemmInterpolation, interpolated, levels
-from surrogate.models.seer.other_operators import GradientRatio, SeerPolynomials, forward_times
 
 POOL = {"window": 3, "window_w": 3, "stride": 2, "stride_w": 2, "pad": 0, "pad_w": 0}
 
