@@ -10,7 +10,8 @@ from .operators.operator import whole
 from .problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, may_use_tensor_cores
 
 MAX_SIZE = 2**31 - 1  # cuDNN's descriptors hold int32
-_FOLLOWS = {"w": "h", "s": "r", "pad_w": "pad_h", "stride_w": "stride_h", "dilation_w": "dilation_h"}
+FOLLOWS = {"w": "h", "s": "r", "pad_w": "pad_h", "stride_w": "stride_h", "dilation_w": "dilation_h"}
+"""Size → the size whose value it has where it is not given."""
 _CHOICES = {"dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS, "direction": DIRECTIONS}
 _SAME = cast(int, None)  # "as the height's"
 _SIZES = attrgetter(*SIZE_COLUMNS)
@@ -49,7 +50,7 @@ class Conv:
     direction: str = "fwd"
 
     def __post_init__(self) -> None:
-        for name, default in _FOLLOWS.items():
+        for name, default in FOLLOWS.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(self, default))
         for name in SIZE_COLUMNS:
