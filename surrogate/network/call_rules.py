@@ -355,7 +355,8 @@ def lookup(call: Call, kind: str) -> Layers:
     rows_per_block = call.number("rows_per_block", USUAL_ROWS_PER_BLOCK)
     yield call.layer(
         operator(
-            kind, batch=batch, tables=tables, rows=max(1, elements // width), bag=max(1, round(lookups / (batch * tables))),
+            kind, batch=batch, tables=tables, rows=max(1, elements // width),
+            bag=max(1, round(lookups / (batch * tables))),
             dim=width // tables, rows_per_block=rows_per_block, dtype=call.dtype,
         )
     )  # fmt: skip
