@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
 
-from .errors import InputError, nearest
+from .errors import InputError, nearest, require_known
 from .problem import DIRECTIONS
 
 Mechanism = Literal[
@@ -62,8 +62,7 @@ def algorithms(library: str, direction: str = "fwd") -> tuple[Algorithm, ...]:
             f"library {library} ranks engines that every release of cuDNN numbers anew, and no model predicts them;"
             " ask about library cudnn: a table without the columns library, library_version and algorithm does"
         )
-    if library not in LIBRARIES:
-        raise InputError(f"library {library!r} is unknown; known: {', '.join(LIBRARIES)}{nearest(library, LIBRARIES)}")
+    require_known("library", library, LIBRARIES)
     return tuple(a for a in ALGORITHMS if a.library == library and a.direction == direction)
 
 

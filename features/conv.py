@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, cast
 
 from . import shape
-from .errors import InputError, nearest
+from .errors import InputError, require_known
 from .operators.operator import whole
 from .problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, may_use_tensor_cores
 
@@ -57,9 +57,7 @@ class Conv:
             least = 0 if name.startswith("pad") else 1
             object.__setattr__(self, name, whole("conv", name, getattr(self, name), least, MAX_SIZE))
         for name, known in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in known:
-                raise InputError(f"{name} {value!r} is unknown; known: {', '.join(known)}{nearest(str(value), known)}")
+            require_known(name, getattr(self, name), known)
         if self.c % self.groups or self.k % self.groups:
             raise InputError(
                 f"groups {self.groups} does not divide c {self.c} and k {self.k}; both must be multiples of groups"

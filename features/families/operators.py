@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..elementwise import Number, ceil_div, log2, maximum, where
-from ..errors import InputError, nearest
+from ..errors import require_known
 from ..gpu import Gpu
 from ..machine import MACHINE_NAMES, Machine, machine, machine_features
 from ..operators import OPERATORS, Operator, Pointwise
@@ -125,11 +125,7 @@ class OperatorFamily(Family):
     def problem(self, sizes: Mapping[str, Any], setting: Mapping[str, str]) -> Any:
         """The `Operator` of that kind; sizes that it lacks are ignored. Raises `InputError` for an unknown kind."""
         kind = setting.get("operator") or self.setting_defaults["operator"]
-        if kind not in self.kinds:
-            raise InputError(
-                f"operator {kind!r} is none of family {self.name}; known: {', '.join(self.kinds)}"
-                f"{nearest(kind, self.kinds)}"
-            )
+        require_known(f"family {self.name}: operator", kind, self.kinds)
         cls = self.kinds[kind]
         own = {name: sizes[name] for name in cls.size_names() if name in sizes}
         return cls(**own, **{name: setting[name] for name in self.setting_names[1:] if name in setting})

@@ -7,7 +7,7 @@ Kinds and sizes that the project measures itself (`surrogate.collect.operators`)
 from dataclasses import replace
 from typing import Any
 
-from ..errors import InputError, nearest
+from ..errors import InputError, require_known
 from ..operators.attention import Attention, Mla
 from ..operators.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
 from ..operators.embedding_traffic import (
@@ -52,8 +52,7 @@ OPERATORS: dict[str, type[Operator]] = {
 
 def operator_class(kind: str) -> type[Operator]:
     """The class of that kind. Raises `InputError` with the nearest kinds."""
-    if kind not in OPERATORS:
-        raise InputError(f"operator {kind!r} is unknown; known: {', '.join(OPERATORS)}{nearest(kind, OPERATORS)}")
+    require_known("operator", kind, OPERATORS)
     return OPERATORS[kind]
 
 
