@@ -43,7 +43,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
 
 def require_known(what: str, value: object, known: Collection[str]) -> None:
     """Raise `InputError` where ``value`` is none of the ``known`` values of ``what``, and name those."""
-    if value not in known:
+    if value not in list(known):  # a value that cannot be hashed is unknown, too
         raise InputError(f"{what} {value!r} is unknown; known: {', '.join(known)}{nearest(str(value), known)}")
 
 
