@@ -77,7 +77,7 @@ def read_decoder(path: Path) -> Decoder:
         config = json.loads(read_bounded(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         raise InputError(f"{path}: cannot be read as JSON; give a Hugging Face config.json") from None
-    kind = config.get("model_type") if isinstance(config, dict) else None
+    kind: Any = config.get("model_type") if isinstance(config, dict) else None
     require_known(f"{path}: model_type", kind, FAMILIES)
     sizes = _Sizes(path, config)
     hidden, heads = sizes.of("hidden_size"), sizes.of("num_attention_heads")
