@@ -1,21 +1,22 @@
-"""The algorithm registry: cuDNN's enums for three directions and MIOpen's mechanisms, mapped on common mechanisms.
+"""The algorithm registry (`algorithms.toml`): cuDNN's enums for three directions and MIOpen's, by common mechanisms.
 
 A *mechanism* says how an algorithm works (what arithmetic is really done); it decides which analytical terms apply.
 """
 
+import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from pathlib import Path
+from typing import Literal, get_args
 
-from .errors import InputError, nearest
+from .errors import InputError, nearest, require_known
 from .problem import DIRECTIONS
 
 Mechanism = Literal[
     "direct", "implicit_gemm", "precomp_gemm", "gemm", "fft", "fft_tiling", "winograd", "winograd_nonfused"
 ]
-MECHANISMS: tuple[Mechanism, ...] = (
-    "direct", "implicit_gemm", "precomp_gemm", "gemm", "fft", "fft_tiling", "winograd", "winograd_nonfused",
-)  # fmt: skip
+MECHANISMS: tuple[Mechanism, ...] = get_args(Mechanism)
 MECHANISM_CODE: dict[str, int] = {name: code for code, name in enumerate(MECHANISMS)}
 
 
@@ -36,93 +37,15 @@ class Algorithm:
     implemented: bool = True
 
 
-def _cudnn(
-    direction: str, rows: dict[str, tuple[int, Mechanism]], *, atomic: set[str], never: set[str]
-) -> list[Algorithm]:
-    return [
-        Algorithm("cudnn", direction, name, mechanism, enum, name not in atomic, name not in never)
-        for name, (enum, mechanism) in rows.items()
-    ]
+def _read() -> Iterator[Algorithm]:
+    content = tomllib.loads(Path(__file__).with_name("algorithms.toml").read_text(encoding="utf-8"))
+    for library, of_library in content.items():
+        for named, rows in of_library.items():
+            for direction in DIRECTIONS if named == "all" else (named,):
+                yield from (Algorithm(library, direction, name, **row) for name, row in rows.items())
 
 
-# Source: cudnnConvolutionFwdAlgo_t, …BwdDataAlgo_t, …BwdFilterAlgo_t in cudnn_cnn_infer.h / cudnn_cnn_train.h.
-_CUDNN = [
-    *_cudnn(
-        "fwd",
-        {
-            "IMPLICIT_GEMM": (0, "implicit_gemm"),
-            "IMPLICIT_PRECOMP_GEMM": (1, "precomp_gemm"),
-            "GEMM": (2, "gemm"),
-            "DIRECT": (3, "direct"),
-            "FFT": (4, "fft"),
-            "FFT_TILING": (5, "fft_tiling"),
-            "WINOGRAD": (6, "winograd"),
-            "WINOGRAD_NONFUSED": (7, "winograd_nonfused"),
-        },
-        atomic=set(),
-        never={"DIRECT"},
-    ),
-    *_cudnn(
-        "bwd_data",
-        {
-            "ALGO_0": (0, "implicit_gemm"),
-            "ALGO_1": (1, "precomp_gemm"),
-            "FFT": (2, "fft"),
-            "FFT_TILING": (3, "fft_tiling"),
-            "WINOGRAD": (4, "winograd"),
-            "WINOGRAD_NONFUSED": (5, "winograd_nonfused"),
-        },
-        atomic={"ALGO_0"},
-        never=set(),
-    ),
-    *_cudnn(
-        "bwd_filter",
-        {
-            "ALGO_0": (0, "implicit_gemm"),
-            "ALGO_1": (1, "precomp_gemm"),
-            "FFT": (2, "fft"),
-            "ALGO_3": (3, "gemm"),
-            "WINOGRAD": (4, "winograd"),
-            "WINOGRAD_NONFUSED": (5, "winograd_nonfused"),
-            "FFT_TILING": (6, "fft_tiling"),
-        },
-        atomic={"ALGO_0", "ALGO_3"},
-        never={"WINOGRAD"},
-    ),
-]
-
-# Source: miopenConvFwdAlgorithm_t and its backward siblings; the names are those of MIOpen's find-db importers.
-_MIOPEN: dict[str, tuple[int, Mechanism]] = {
-    "GEMM": (0, "gemm"),
-    "Direct": (1, "direct"),
-    "FFT": (2, "fft"),
-    "Winograd": (3, "winograd"),
-    "ImplicitGEMM": (5, "implicit_gemm"),
-}
-
-_REFERENCE = (
-    "IMPLICIT_GEMM",
-    "IMPLICIT_PRECOMP_GEMM",
-    "GEMM",
-    "FFT",
-    "FFT_TILING",
-    "WINOGRAD",
-    "WINOGRAD_NONFUSED",
-)
-
-ALGORITHMS: tuple[Algorithm, ...] = (
-    *_CUDNN,
-    *(
-        Algorithm("miopen", direction, name, mechanism, enum)
-        for direction in DIRECTIONS
-        for name, (enum, mechanism) in _MIOPEN.items()
-    ),
-    *(
-        Algorithm("reference", "fwd", a.name, a.mechanism, a.enum)
-        for a in _CUDNN
-        if a.direction == "fwd" and a.name in _REFERENCE
-    ),
-)
+ALGORITHMS = tuple(_read())
 """Every algorithm known, by library, direction and enum value."""
 
 CUDNN_GRAPH = "cudnn-graph"
@@ -139,8 +62,7 @@ def algorithms(library: str, direction: str = "fwd") -> tuple[Algorithm, ...]:
             f"library {library} ranks engines that every release of cuDNN numbers anew, and no model predicts them;"
             " ask about library cudnn: a table without the columns library, library_version and algorithm does"
         )
-    if library not in LIBRARIES:
-        raise InputError(f"library {library!r} is unknown; known: {', '.join(LIBRARIES)}{nearest(library, LIBRARIES)}")
+    require_known("library", library, LIBRARIES)
     return tuple(a for a in ALGORITHMS if a.library == library and a.direction == direction)
 
 

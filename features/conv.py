@@ -5,12 +5,13 @@ from operator import attrgetter
 from typing import Any, ClassVar, cast
 
 from . import shape
-from .errors import InputError, nearest
+from .errors import InputError, require_known
 from .operators.operator import whole
 from .problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, may_use_tensor_cores
 
 MAX_SIZE = 2**31 - 1  # cuDNN's descriptors hold int32
-_FOLLOWS = {"w": "h", "s": "r", "pad_w": "pad_h", "stride_w": "stride_h", "dilation_w": "dilation_h"}
+FOLLOWS = {"w": "h", "s": "r", "pad_w": "pad_h", "stride_w": "stride_h", "dilation_w": "dilation_h"}
+"""Size → the size whose value it has where it is not given."""
 _CHOICES = {"dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS, "direction": DIRECTIONS}
 _SAME = cast(int, None)  # "as the height's"
 _SIZES = attrgetter(*SIZE_COLUMNS)
@@ -49,16 +50,14 @@ class Conv:
     direction: str = "fwd"
 
     def __post_init__(self) -> None:
-        for name, default in _FOLLOWS.items():
+        for name, default in FOLLOWS.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(self, default))
         for name in SIZE_COLUMNS:
             least = 0 if name.startswith("pad") else 1
             object.__setattr__(self, name, whole("conv", name, getattr(self, name), least, MAX_SIZE))
         for name, known in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in known:
-                raise InputError(f"{name} {value!r} is unknown; known: {', '.join(known)}{nearest(str(value), known)}")
+            require_known(name, getattr(self, name), known)
         if self.c % self.groups or self.k % self.groups:
             raise InputError(
                 f"groups {self.groups} does not divide c {self.c} and k {self.k}; both must be multiples of groups"

@@ -6,7 +6,7 @@ A file must be a regular one: a pipe without a writer waits for ever, a device m
 import difflib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -41,12 +41,10 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     return f"; did you mean {' or '.join(by_lower[c] for c in close)}?" if close else ""
 
 
-def require_known(what: str, value: object, known: Iterable[str]) -> None:
+def require_known(what: str, value: object, known: Collection[str]) -> None:
     """Raise `InputError` where ``value`` is none of the ``known`` values of ``what``, and name those."""
-    names = list(known)
-    if value not in names:
-        hint = nearest(str(value), names)
-        raise InputError(f"{what} {value!r} is unknown; known: {', '.join(names)}{hint}")
+    if value not in list(known):  # a value that cannot be hashed is unknown, too
+        raise InputError(f"{what} {value!r} is unknown; known: {', '.join(known)}{nearest(str(value), known)}")
 
 
 STREAM_FOLDERS = (Path("/dev/fd"), Path("/proc/self/fd"))

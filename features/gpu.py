@@ -30,24 +30,24 @@ class Gpu:
     """
 
     name: str
-    aliases: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
     vendor: str
     architecture: str
-    compute_capability: float
+    compute_capability: float = 0.0
     sms: int
     cores_per_sm: int
     boost_mhz: float
     fp64_tflops: float
-    fp16_tflops: float
-    fp16_tensor_tflops: float
-    bf16_tensor_tflops: float
-    tf32_tflops: float
-    fp32_matrix_tflops: float
+    fp16_tflops: float = 0.0
+    fp16_tensor_tflops: float = 0.0
+    bf16_tensor_tflops: float = 0.0
+    tf32_tflops: float = 0.0
+    fp32_matrix_tflops: float = 0.0
     dram_gbs: float
     l2_bytes: int
     shared_per_sm_bytes: int
-    memory_bytes: int
-    pcie_gbs: float
+    memory_bytes: int = 0
+    pcie_gbs: float = 0.0
     source: str
     checked: bool = True
     measured_figures: tuple[tuple[str, float], ...] = ()
@@ -274,23 +274,14 @@ def cpu_device(name: str, properties: Mapping[str, Any]) -> Gpu:
         raise InputError(f"device {name!r}: a measured figure is not positive; collect again with `seer collect`")
     return Gpu(
         name=name,
-        aliases=(),
         vendor="cpu",
         architecture="cpu",
-        compute_capability=0.0,
         sms=cores,
         cores_per_sm=CPU_LANES,
         boost_mhz=gflops * 1e3 / (cores * CPU_LANES * 2),
         fp64_tflops=gflops / 2e3,
-        fp16_tflops=0.0,
-        fp16_tensor_tflops=0.0,
-        bf16_tensor_tflops=0.0,
-        tf32_tflops=0.0,
-        fp32_matrix_tflops=0.0,
         dram_gbs=copy_gbs,
         l2_bytes=max(cache, 1),
         shared_per_sm_bytes=32 * 1024,
-        memory_bytes=0,
-        pcie_gbs=0.0,
         source="measured with the run that this device's rows come from",
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import InputError, nearest, require_regular
+from .errors import InputError, nearest, read_bounded
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
 _GREATEST = 1e12
@@ -99,13 +99,10 @@ def read_gpu_file(
 def _parse(path: Path) -> dict[str, Any]:
     import tomllib
 
-    require_regular(path)
     try:
-        content = path.read_bytes()
+        content = read_bounded(path, MAX_FILE_BYTES)
     except OSError as error:
         raise InputError(f"GPU file {path} cannot be read: {error.strerror}; check the path") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise InputError(f"GPU file {path} has {len(content):,} bytes; up to {MAX_FILE_BYTES:,} are read")
     try:
         return tomllib.loads(content.decode("utf-8-sig").replace("\r\n", "\n"))
     except (ValueError, RecursionError) as error:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,84 +70,11 @@ def may_use_tensor_cores(dtype: str, math: str) -> bool:
     return math != "fma" and dtype != "fp64" and not (dtype == "fp32" and math == "tensor_op")
 
 
-class Problem(Protocol):
-    """A convolution problem as the formulas see it: every attribute is a number, or an array of one common length."""
+Problem = Any
+"""What every formula of a convolution reads: a `Conv` of numbers, `ConvColumns` of arrays, or either with its sizes.
 
-    @property
-    def n(self) -> Any:
-        """Batch."""
-
-    @property
-    def c(self) -> Any:
-        """Input channels."""
-
-    @property
-    def h(self) -> Any:
-        """Input height."""
-
-    @property
-    def w(self) -> Any:
-        """Input width."""
-
-    @property
-    def k(self) -> Any:
-        """Output channels."""
-
-    @property
-    def r(self) -> Any:
-        """Filter height."""
-
-    @property
-    def s(self) -> Any:
-        """Filter width."""
-
-    @property
-    def pad_h(self) -> Any:
-        """Zeros above and below."""
-
-    @property
-    def pad_w(self) -> Any:
-        """Zeros left and right."""
-
-    @property
-    def stride_h(self) -> Any:
-        """Vertical stride."""
-
-    @property
-    def stride_w(self) -> Any:
-        """Horizontal stride."""
-
-    @property
-    def dilation_h(self) -> Any:
-        """Vertical dilation."""
-
-    @property
-    def dilation_w(self) -> Any:
-        """Horizontal dilation."""
-
-    @property
-    def groups(self) -> Any:
-        """Groups of channels."""
-
-    @property
-    def itemsize(self) -> Any:
-        """Bytes per element."""
-
-    @property
-    def is_bwd_data(self) -> Any:
-        """True where the input's gradient is computed."""
-
-    @property
-    def is_bwd_filter(self) -> Any:
-        """True where the filter's gradient is computed."""
-
-    @property
-    def is_nhwc(self) -> Any:
-        """True where the channels lie innermost."""
-
-    @property
-    def uses_tensor_cores(self) -> Any:
-        """True where the math type lets matrix units run."""
+``n`` … ``groups`` are the sizes of `SIZE_COLUMNS`; ``itemsize`` is in bytes; flags are booleans.
+"""
 
 
 @dataclass(frozen=True, slots=True)

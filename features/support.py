@@ -13,7 +13,7 @@ import numpy as np
 from .algorithms import algorithm
 from .elementwise import Number
 from .gpu import gpu
-from .problem import Problem
+from .problem import DIRECTIONS, Problem
 
 
 class Rule(NamedTuple):
@@ -53,24 +53,15 @@ _FFT_TILING = (TILED_STRIDE, UNIT_DILATION, FILTER_32, FILTER_OVER_PAD, FULL_PRE
 _WINOGRAD = (THREE, UNIT_STRIDE, UNIT_DILATION, FULL_PRECISION, BEFORE_HOPPER)
 _NONFUSED = (THREE_OR_FIVE, UNIT_STRIDE, UNIT_DILATION, HALF_OR_SINGLE, THREE_ONLY_HALF)
 
+_COMMON = {"FFT": _FFT, "FFT_TILING": _FFT_TILING, "WINOGRAD": _WINOGRAD, "WINOGRAD_NONFUSED": _NONFUSED}
 RULES: dict[tuple[str, str, str], tuple[Rule, ...]] = {
+    **{("cudnn", direction, name): rules for direction in DIRECTIONS for name, rules in _COMMON.items()},
     ("cudnn", "fwd", "GEMM"): (AT_LEAST_SINGLE, CHANNELS_FIRST),
     ("cudnn", "fwd", "DIRECT"): (NEVER,),
-    ("cudnn", "fwd", "FFT"): _FFT,
-    ("cudnn", "fwd", "FFT_TILING"): _FFT_TILING,
-    ("cudnn", "fwd", "WINOGRAD"): _WINOGRAD,
-    ("cudnn", "fwd", "WINOGRAD_NONFUSED"): _NONFUSED,
     ("cudnn", "bwd_data", "ALGO_0"): (AT_LEAST_SINGLE,),
-    ("cudnn", "bwd_data", "FFT"): _FFT,
-    ("cudnn", "bwd_data", "FFT_TILING"): _FFT_TILING,
-    ("cudnn", "bwd_data", "WINOGRAD"): _WINOGRAD,
-    ("cudnn", "bwd_data", "WINOGRAD_NONFUSED"): _NONFUSED,
     ("cudnn", "bwd_filter", "ALGO_0"): (AT_LEAST_SINGLE,),
     ("cudnn", "bwd_filter", "ALGO_3"): (AT_LEAST_SINGLE,),
-    ("cudnn", "bwd_filter", "FFT"): _FFT,
-    ("cudnn", "bwd_filter", "FFT_TILING"): _FFT_TILING,
     ("cudnn", "bwd_filter", "WINOGRAD"): (NEVER,),
-    ("cudnn", "bwd_filter", "WINOGRAD_NONFUSED"): _NONFUSED,
     ("miopen", "fwd", "FFT"): (UNIT_STRIDE, UNIT_DILATION, UNGROUPED),
     ("reference", "fwd", "FFT"): (*_FFT, UNGROUPED),
     ("reference", "fwd", "FFT_TILING"): (UNIT_STRIDE, UNIT_DILATION, FILTER_32, FILTER_OVER_PAD, UNGROUPED),

@@ -5,13 +5,14 @@ logarithms, so that a tree's threshold means a ratio.
 """
 
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from typing import Any
 
 import numpy as np
 
 from .. import support
 from ..algorithms import CUDNN_GRAPH, MECHANISM_CODE, algorithms, mechanism_of
-from ..conv import Conv
+from ..conv import FOLLOWS, Conv
 from ..elementwise import Number, ceil_div, log2_for, maximum, where
 from ..errors import InputError
 from ..gpu import Gpu, gpu
@@ -112,33 +113,14 @@ def _padding_share(length: Number, step: int) -> Number:
     return length / (ceil_div(length, step) * step)
 
 
-_MEANINGS: dict[str, tuple[str, str, int | str | None]] = {
-    "n": ("images", "batch", None),
-    "c": ("", "input channels", None),
-    "h": ("pixels", "input height", None),
-    "w": ("pixels", "input width", "h"),
-    "k": ("", "output channels", None),
-    "r": ("pixels", "filter height", None),
-    "s": ("pixels", "filter width", "r"),
-    "pad_h": ("pixels", "zeros above, and as many below", 0),
-    "pad_w": ("pixels", "zeros left, and as many right", "pad_h"),
-    "stride_h": ("pixels", "vertical step of the filter", 1),
-    "stride_w": ("pixels", "horizontal step of the filter", "stride_h"),
-    "dilation_h": ("pixels", "vertical distance of the filter's taps, 1 where dense", 1),
-    "dilation_w": ("pixels", "horizontal distance of the filter's taps, 1 where dense", "dilation_h"),
-    "groups": ("", "groups of channels, each convolved apart", 1),
-}
-"""Size → unit, meaning, value where it is absent."""
+_DEFAULTS = {f.name: None if f.default is MISSING else FOLLOWS.get(f.name, f.default) for f in fields(Conv)}
 
 
 class ConvFamily(Family):
     """Convolutions: cuDNN's and MIOpen's algorithms, each with its own arithmetic and traffic."""
 
     name = "conv"
-    sizes = tuple(
-        Size(name, *_MEANINGS[name][:2], 0 if name.startswith("pad") else 1, _MEANINGS[name][2])
-        for name in SIZE_COLUMNS
-    )
+    sizes = tuple(Size(name, 0 if name.startswith("pad") else 1, _DEFAULTS[name]) for name in SIZE_COLUMNS)
     settings: Mapping[str, tuple[str, ...]] = {
         "direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS,
     }  # fmt: skip

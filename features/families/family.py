@@ -22,14 +22,13 @@ DEFAULT_ALGORITHM = "default"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One whole-number column of a problem: its unit and meaning, the least value, and the value where it is absent.
+    """One whole-number column of a problem: the least value, and the value where it is absent.
 
-    ``default`` None: it must be given. A text names the size whose value stands in.
+    ``default`` None: it must be given. A text names the size whose value stands in. The columns' declaration
+    (`surrogate/dataset/columns.toml`) has its unit and meaning.
     """
 
     name: str
-    unit: str
-    meaning: str
     least: int = 1
     default: int | str | None = None
 

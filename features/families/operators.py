@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from ..elementwise import Number, ceil_div, log2, maximum, where
-from ..errors import InputError, nearest
+from ..errors import require_known
 from ..gpu import Gpu
 from ..machine import MACHINE_NAMES, Machine, machine, machine_features
 from ..operators import OPERATORS, Operator, Pointwise
 from ..operators.gemm import TILES
+from ..operators.pool import FOLLOWS
 from ..problem import ELEMENTS, QUANTISED
 from .family import Family, Formula, ProblemTerms, Size
 
@@ -34,41 +35,6 @@ MEMORY_NAMES = (
     "log2_outputs_per_input", "c_remainder_4", "elements_remainder_4", "c_padding", "log2_tables", "log2_bag",
     "log2_rows",
 )  # fmt: skip
-MEANINGS: dict[str, tuple[str, str]] = {
-    "batch": ("", "independent products, or samples"),
-    "m": ("", "rows of the result"),
-    "n": ("", "columns of a product; images of a tensor n × c × h × w"),
-    "k": ("", "length of the sums"),
-    "c": ("", "channels; the columns of a matrix"),
-    "h": ("pixels", "height"),
-    "w": ("pixels", "width"),
-    "window": ("", "height of a pool's window in pixels; last keys that a query of attention sees, 0: all"),
-    "window_w": ("pixels", "width of a pool's window"),
-    "stride": ("pixels", "vertical step of the window"),
-    "stride_w": ("pixels", "horizontal step of the window"),
-    "pad": ("pixels", "padding above, and as much below"),
-    "pad_w": ("pixels", "padding left, and as much right"),
-    "rows": ("", "rows of an embedding table"),
-    "tables": ("", "embedding tables"),
-    "bag": ("", "rows summed for a sample"),
-    "dim": ("", "values of a row"),
-    "rows_per_block": ("", "samples that share a thread block"),
-    "elements": ("", "values in all"),
-    "ranks": ("", "devices that take part"),
-    "heads": ("", "query heads on the GPU"),
-    "kv_heads": ("", "heads of keys and values, each shared by heads / kv_heads query heads"),
-    "head_dim": ("", "values of a head"),
-    "query_length": ("tokens", "new tokens of a sample"),
-    "context_length": ("tokens", "all tokens of a sample, the new ones included"),
-    "tokens": ("", "tokens of all ranks"),
-    "hidden": ("", "values of a token"),
-    "inter": ("", "width of an expert's inner layer, over all ranks"),
-    "topk": ("", "experts of a token"),
-    "experts": ("", "experts of all ranks"),
-    "tensor_parallel": ("", "ranks that share the width of an expert"),
-    "expert_parallel": ("", "ranks that share the experts"),
-}
-"""Size → unit and meaning."""
 
 
 def gemm_columns(op: Any, m: Machine) -> tuple[Number, ...]:
@@ -159,11 +125,7 @@ class OperatorFamily(Family):
     def problem(self, sizes: Mapping[str, Any], setting: Mapping[str, str]) -> Any:
         """The `Operator` of that kind; sizes that it lacks are ignored. Raises `InputError` for an unknown kind."""
         kind = setting.get("operator") or self.setting_defaults["operator"]
-        if kind not in self.kinds:
-            raise InputError(
-                f"operator {kind!r} is none of family {self.name}; known: {', '.join(self.kinds)}"
-                f"{nearest(kind, self.kinds)}"
-            )
+        require_known(f"family {self.name}: operator", kind, self.kinds)
         cls = self.kinds[kind]
         own = {name: sizes[name] for name in cls.size_names() if name in sizes}
         return cls(**own, **{name: setting[name] for name in self.setting_names[1:] if name in setting})
@@ -218,13 +180,7 @@ class OperatorFamily(Family):
         return np.full(len(np.atleast_1d(problem.flops)), problem.stratum, dtype=object)
 
 
-_SAME_AS = {
-    "window_w": "window",
-    "stride_w": "stride",
-    "pad_w": "pad",
-    "kv_heads": "heads",
-    "context_length": "query_length",
-}
+_SAME_AS = {**FOLLOWS, "kv_heads": "heads", "context_length": "query_length"}
 
 
 def _size(name: str, classes: tuple[type[Operator], ...]) -> Size:
@@ -233,7 +189,7 @@ def _size(name: str, classes: tuple[type[Operator], ...]) -> Size:
     shared = all(name in columns for columns in declared)
     least = 0 if not shared or any(name in cls.MAY_BE_ZERO for cls in classes) else 1
     default = declared[0].get(name, 0) if shared else 0
-    return Size(name, *MEANINGS[name], least, _SAME_AS.get(name, None if default is MISSING else default))
+    return Size(name, least, _SAME_AS.get(name, None if default is MISSING else default))
 
 
 _MATRIX = tuple(kind for kind, cls in OPERATORS.items() if "k" in cls.size_names())

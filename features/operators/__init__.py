@@ -7,7 +7,7 @@ Kinds and sizes that the project measures itself (`surrogate.collect.operators`)
 from dataclasses import replace
 from typing import Any
 
-from ..errors import InputError, nearest
+from ..errors import InputError, require_known
 from ..operators.attention import Attention, Mla
 from ..operators.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
 from ..operators.embedding_traffic import (
@@ -52,8 +52,7 @@ OPERATORS: dict[str, type[Operator]] = {
 
 def operator_class(kind: str) -> type[Operator]:
     """The class of that kind. Raises `InputError` with the nearest kinds."""
-    if kind not in OPERATORS:
-        raise InputError(f"operator {kind!r} is unknown; known: {', '.join(OPERATORS)}{nearest(kind, OPERATORS)}")
+    require_known("operator", kind, OPERATORS)
     return OPERATORS[kind]
 
 
@@ -81,26 +80,12 @@ STAND_INS: dict[str, tuple[str, ...]] = {
     "pow": ("mul", "add"),
     "mul": ("add",),
     "sub_scalar": ("add_scalar", TWO_ACCESSES),
-    **dict.fromkeys(
-        (
-            "leaky_relu",
-            "silu",
-            "hardswish",
-            "exp",
-            "sqrt",
-            "copy",
-            "clipped_relu",
-            "elu",
-            "add_scalar",
-            "layout_transform",
-            "bias",
-            "dropout",
-            "dropout_backward",
-        ),
-        (TWO_ACCESSES,),
-    ),
+    **dict.fromkeys((
+        "leaky_relu", "silu", "hardswish", "exp", "sqrt", "copy", "clipped_relu", "elu", "add_scalar",
+        "layout_transform", "bias", "dropout", "dropout_backward",
+    ), (TWO_ACCESSES,)),
     "gelu_backward": ("tanh_backward", "relu_backward"),
-}
+}  # fmt: skip
 """Kind → kinds that move the same bytes, nearest first."""
 
 
@@ -118,46 +103,10 @@ def stand_ins(problem: Any) -> tuple[Any, ...]:
 
 
 __all__ = [
-    "OPERATORS",
-    "Addmm",
-    "AllGather",
-    "AllReduce",
-    "AllToAll",
-    "Attention",
-    "AvgPool",
-    "AvgPoolBackward",
-    "BatchNorm",
-    "BatchNormBackward",
-    "BatchNormInference",
-    "BiasBackward",
-    "Bmm",
-    "Collective",
-    "CollectiveLaw",
-    "Concat",
-    "EmbeddingBag",
-    "EmbeddingBagBackward",
-    "EmbeddingBagBackwardAdagrad",
-    "Gemm",
-    "LayerNorm",
-    "Linear",
-    "MaxPool",
-    "MaxPoolBackward",
-    "Memcpy",
-    "MemoryRates",
-    "Mla",
-    "Moe",
-    "Operator",
-    "Pointwise",
-    "Quantise",
-    "ReduceScatter",
-    "Softmax",
-    "SoftmaxBackward",
-    "adagrad_us",
-    "forward_us",
-    "hit_rate",
-    "operator",
-    "operator_class",
-    "refined_forward_us",
-    "sgd_us",
-    "stand_ins",
-]
+    "OPERATORS", "Addmm", "AllGather", "AllReduce", "AllToAll", "Attention", "AvgPool", "AvgPoolBackward",
+    "BatchNorm", "BatchNormBackward", "BatchNormInference", "BiasBackward", "Bmm", "Collective", "CollectiveLaw",
+    "Concat", "EmbeddingBag", "EmbeddingBagBackward", "EmbeddingBagBackwardAdagrad", "Gemm", "LayerNorm", "Linear",
+    "MaxPool", "MaxPoolBackward", "Memcpy", "MemoryRates", "Mla", "Moe", "Operator", "Pointwise", "Quantise",
+    "ReduceScatter", "Softmax", "SoftmaxBackward", "adagrad_us", "forward_us", "hit_rate", "operator",
+    "operator_class", "refined_forward_us", "sgd_us", "stand_ins",
+]  # fmt: skip

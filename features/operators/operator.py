@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import roofline
 from ..elementwise import Number
-from ..errors import InputError, nearest
+from ..errors import InputError, require_known
 from ..gpu import Gpu
 from ..problem import DTYPES, ELEMENTS, MATHS, QUANTISED, Element
 
@@ -46,11 +46,7 @@ class Operator(ABC):
 
     def __post_init__(self) -> None:
         for name, known in self.CHOICES.items():
-            value = getattr(self, name)
-            if value not in known:
-                raise InputError(
-                    f"{self.kind}: {name} {value!r} is unknown; known: {', '.join(known)}{nearest(str(value), known)}"
-                )
+            require_known(f"{self.kind}: {name}", getattr(self, name), known)
         if self.dtype in QUANTISED:  # there is no arithmetic on them outside matrix units
             object.__setattr__(self, "math", "default")
         for name in self.size_names():

@@ -1,6 +1,8 @@
 """Operators that touch every element once: activations, sums, products, bias, dropout, copies, layout transforms."""
 
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from ..elementwise import Number, ceil_div
@@ -9,44 +11,6 @@ from ..operators.operator import Image, Operator
 
 ELEMENTS_PER_BLOCK = 512
 """128 threads of 4 elements each: PyTorch's vectorized_elementwise_kernel."""
-
-POINTWISE: dict[str, tuple[int, int, str]] = {
-    "relu": (1, 2, "max(x, 0)"),
-    "clipped_relu": (2, 2, "min(max(x, 0), ceiling)"),
-    "leaky_relu": (2, 2, "x, or slope·x where x < 0"),
-    "elu": (3, 2, "x, or α·(eˣ − 1) where x < 0"),
-    "sigmoid": (4, 2, "1 / (1 + e⁻ˣ)"),
-    "silu": (5, 2, "x·sigmoid(x)"),
-    "hardswish": (4, 2, "x·clip(x + 3, 0, 6)/6"),
-    "gelu": (175, 2, "x·Φ(x)"),
-    "tanh": (180, 2, "hyperbolic tangent"),
-    "exp": (2, 2, "eˣ"),
-    "sqrt": (1, 2, "square root"),
-    "add": (1, 3, "x + y"),
-    "sub": (1, 3, "x − y"),
-    "mul": (1, 3, "x·y"),
-    "div": (1, 3, "x / y"),
-    "pow": (2, 3, "x to the power of y"),
-    "add_scalar": (1, 2, "x + number"),
-    "sub_scalar": (1, 2, "x − number"),
-    "mul_scalar": (1, 2, "x·number"),
-    "div_scalar": (1, 2, "x / number"),
-    "pow_scalar": (1, 2, "x to the power of a number"),
-    "bias": (1, 2, "x plus one value per channel"),
-    "dropout": (2, 2, "x, or 0 by a random mask, scaled"),
-    "dropout_backward": (2, 2, "the gradient where the mask is 1, scaled"),
-    "relu_backward": (1, 3, "the gradient where x > 0"),
-    "clipped_relu_backward": (1, 3, "the gradient where 0 < x < ceiling"),
-    "elu_backward": (3, 3, "gradient of elu"),
-    "sigmoid_backward": (3, 3, "gradient of sigmoid"),
-    "tanh_backward": (3, 3, "gradient of tanh"),
-    "gelu_backward": (180, 3, "gradient of gelu"),
-    "copy": (0, 2, "y = x in device memory"),
-    "fill": (0, 1, "y = number"),
-    "layout_transform": (0, 2, "NCHW to NHWC, or back"),
-}
-"""Kind → (FLOPs per element, tensors read or written, meaning). relu, add, mul, sigmoid, gelu, tanh: Lin et al. (HiPC
-2022); the others count operations of the formula, a transcendental function as 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +24,16 @@ class Pointwise(Image):
 
 
 def _made(kind: str, flops: int, accesses: int, meaning: str) -> type[Pointwise]:
-    """The class of one kind of the table."""
+    """The class of one kind of `pointwise.toml`."""
     name = "".join(word.capitalize() for word in kind.split("_"))
     members = {"__slots__": (), "__doc__": f"{kind}: {meaning}.", "__module__": __name__}
     members |= {"kind": kind, "FLOPS": flops, "ACCESSES": accesses}
     return type(name, (Pointwise,), members)
 
 
-POINTWISE_CLASSES: dict[str, type[Pointwise]] = {kind: _made(kind, *row) for kind, row in POINTWISE.items()}
-"""Kind → class, one for every kind of `POINTWISE`."""
+_TABLE = tomllib.loads(Path(__file__).with_name("pointwise.toml").read_text(encoding="utf-8"))
+POINTWISE_CLASSES: dict[str, type[Pointwise]] = {kind: _made(kind, *row) for kind, row in _TABLE.items()}
+"""Kind → class, one for every kind of the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

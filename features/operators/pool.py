@@ -12,7 +12,8 @@ from ..shape import output_size
 
 THREADS = 256
 _SAME = cast(int, None)  # "as the height's"
-_FOLLOWS = {"window_w": "window", "stride_w": "stride", "pad_w": "pad"}
+FOLLOWS = {"window_w": "window", "stride_w": "stride", "pad_w": "pad"}
+"""Size → the size whose value it has where it is not given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class MaxPool(Operator):
     pad_w: int = _SAME
 
     def __post_init__(self) -> None:
-        for name, other in _FOLLOWS.items():
+        for name, other in FOLLOWS.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(self, other))
         Operator.__post_init__(self)

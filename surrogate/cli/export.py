@@ -2,10 +2,11 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from surrogate.cli.options import GPU, PATH, bundle_path, named_gpu, output_option, said
+from surrogate.cli.options import GPU, PATH, bundle_path, limit_options, named_gpu, output_option, said
 
 
 @click.command()
@@ -26,19 +27,9 @@ from surrogate.cli.options import GPU, PATH, bundle_path, named_gpu, output_opti
 )
 @click.option("--gpu", metavar="G", type=GPU, help="The GPU to pick for, where the bundle knows several.")
 @click.option("--library-version", metavar="V", help="Of the library; by default the newest that the bundle knows.")
-@click.option("--workspace-limit", metavar="SIZE", help="Largest workspace, as in 64MiB.")
-@click.option("--deterministic", is_flag=True, help="Only algorithms whose result is the same bits every time.")
+@limit_options
 @output_option("The file to write.")
-def command(
-    bundle: str,
-    problems: Path,
-    form: str,
-    gpu: str | None,
-    library_version: str | None,
-    workspace_limit: str | None,
-    deterministic: bool,
-    output: Path,
-) -> None:
+def command(bundle: str, problems: Path, form: str, gpu: str | None, output: Path, **settings: Any) -> None:
     """Pick the fastest algorithm of every problem and write the picks as a table.
 
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it.
@@ -51,21 +42,14 @@ def command(
     from surrogate.dataset.files import write_text
     from surrogate.dataset.problem_list import read_convs
     from surrogate.prediction.export import export, picks_for
-    from surrogate.prediction.results import parse_bytes
     from surrogate.prediction.shipped import load
 
-    picks = picks_for(
-        load(bundle_path(bundle), gpu=named_gpu(bundle, gpu)),
-        read_convs(problems),
-        workspace_limit=None if workspace_limit is None else parse_bytes(workspace_limit),
-        deterministic=deterministic,
-        library_version=library_version,
-    )
+    predictor = load(bundle_path(bundle), gpu=named_gpu(bundle, gpu))
+    picks = picks_for(predictor, read_convs(problems), **settings)
     if not picks.feasible:
         click.echo(f"seer export: none of {len(picks.selections)} problems has a pick", err=True)
         sys.exit(1)
     write_text(output, export(picks, form))
-    left = len(picks.infeasible)
-    count = len(picks.feasible)
+    left, count = len(picks.infeasible), len(picks.feasible)
     none = f"; {left} {'has' if left == 1 else 'have'} none" if left else ""
     said(output, f"{output}: picks of {count} problem{'s' * (count != 1)}{none}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import GPU, PATH, output_options, show
+from surrogate.cli.options import GPU, PATH, limit_options, output_options, show
 from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
 from surrogate.network.network import FRAMEWORKS
 from surrogate.network.read import MAX_SIZE
@@ -32,16 +32,43 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
     return sizes
 
 
+def _gpus(context: click.Context, parameter: click.Parameter, text: str | None) -> list[str]:
+    """The names in ``A,B,…``."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text and not names:
+        raise click.BadParameter(f"{text!r} names no GPU; write them as in v100,t4", context, parameter)
+    return [GPU.convert(name, parameter, context) for name in names]
+
+
+def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
+    """Symbol → size."""
+    sizes = {}
+    for text in texts:
+        name, _, size = text.rpartition("=")
+        if not name or not size.isdigit() or len(size) > 9 or int(size) < 1:
+            message = f"{text!r} is not readable; write NAME=SIZE, as in --dim height=224"
+            raise click.BadParameter(message, context, parameter)
+        sizes[name] = int(size)
+    return sizes
+
+
 @click.command()
 @click.argument("source", metavar="FILE")
 @click.option("--gpu", metavar="G", required=True, type=GPU, help="The GPU, by registry name or alias.")
 @click.option("--bundle", type=PATH, help="Fitted model, a folder; else the one shipped.")
 @click.option("--batch", type=click.IntRange(1, MAX_SIZE), help="Batch size in the place of the model's own.")
-@click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="A symbolic size of an .onnx or .pt2 input.")
+@click.option(
+    "--dim",
+    "dims",
+    multiple=True,
+    metavar="NAME=SIZE",
+    callback=_dims,
+    help="A symbolic size of an .onnx or .pt2 input.",
+)
 @click.option("--training", is_flag=True, help="A training iteration: forward, backward, optimizer.")
 @click.option("--sweep-batch", metavar="N,N,…", callback=_sizes, help="Also these batch sizes; the best one is marked.")
 @click.option("--max-batch", is_flag=True, help="The largest batch that fits the GPU's memory.")
-@click.option("--compare-gpus", metavar="A,B,…", default="", show_default=False, help="Also on these GPUs.")
+@click.option("--compare-gpus", metavar="A,B,…", callback=_gpus, help="Also on these GPUs.")
 @click.option(
     "--dtype", metavar="TYPE", type=click.Choice(list(ELEMENTS)),
     help="Element type in the place of the model's own; of a language model's products also fp8, nvfp4, …",
@@ -54,8 +81,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
     default="eager",
     help="A kernel per operator, or chains of element-wise operators fused as torch.compile does.",
 )
-@click.option("--workspace-limit", metavar="SIZE", help="Most workspace of a convolution, as in 64MiB.")
-@click.option("--deterministic", is_flag=True, help="Only algorithms whose results repeat bit by bit.")
+@limit_options
 @click.option("--prefill", metavar="TOKENS", type=SIZE, help="Language model: a prompt of so many tokens.")
 @click.option("--decode", metavar="CONTEXT", type=SIZE, help="Language model: a token behind such a context.")
 @click.option("--tensor-parallel", metavar="N", type=SIZE, help="Language model: on one of N GPUs.")
@@ -68,25 +94,18 @@ def command(
     gpu: str,
     bundle: Path | None,
     batch: int | None,
-    dims: tuple[str, ...],
-    training: bool,
     sweep_batch: tuple[int, ...],
     max_batch: bool,
-    compare_gpus: str,
-    dtype: str | None,
-    math: str | None,
-    layout: str | None,
+    compare_gpus: list[str],
     runtime: str,
-    workspace_limit: str | None,
+    workspace_limit: int | None,
     deterministic: bool,
-    prefill: int | None,
-    decode: int | None,
-    tensor_parallel: int | None,
     library: str | None,
     by_type: bool,
     figures: Path | None,
     as_json: bool,
     as_csv: bool,
+    **reading: Any,
 ) -> None:
     """Predict the time of every layer of a network, without running it.
 
@@ -109,23 +128,15 @@ def command(
     from surrogate.network.predict import fastest_framework, largest_batch, load_predictors, sweep_batches
     from surrogate.network.read import read_network
     from surrogate.network.result import gpu_records, sweep_records
-    from surrogate.prediction.results import parse_bytes
 
-    limits: dict[str, Any] = {
-        "workspace_limit": None if workspace_limit is None else parse_bytes(workspace_limit),
-        "deterministic": deterministic,
-    }
-    named = _dims(dims)
+    limits: dict[str, Any] = {"workspace_limit": workspace_limit, "deterministic": deterministic}
 
     def read(size: int | None) -> Network:
-        network = read_network(
-            source, batch=size, training=training, dims=named, dtype=dtype, math=math, layout=layout,
-            prefill=prefill, decode=decode, tensor_parallel=tensor_parallel,
-        )  # fmt: skip
+        network = read_network(source, batch=size, **reading)
         return compiled(network) if runtime == "compiled" else network
 
     network = read(batch)
-    steps = bool(prefill or decode)
+    steps = bool(reading["prefill"] or reading["decode"])
     if steps:
         library = library or fastest_framework(network, gpu)
         click.echo(f"kernels: {library}'s", err=True)
@@ -137,28 +148,19 @@ def command(
             raise click.UsageError("--max-batch finds the batch itself; leave out --batch")
         network = read(largest_batch(read, predictors, **limits))
     time = predictors.time(network, **limits)
-    sweep, compared = {}, []
+    sweep = {}
     if sweep_batch:
         from surrogate.cli.datasets import progress_bar
 
         with progress_bar("network", "batch size") as step:
             sweep = sweep_batches(read, sweep_batch, predictors, progress=step, **limits)
-    others = [
-        GPU.convert(name.strip(), None, click.get_current_context()) for name in compare_gpus.split(",") if name.strip()
-    ]
-    if compare_gpus and not others:
-        raise click.UsageError(f"--compare-gpus {compare_gpus!r} names no GPU; write them as in v100,t4")
-    if others:
-        compared = [
-            time,
-            *(load_predictors(name, bundle, library).time(network, **limits) for name in others),
-        ]
+    others = [load_predictors(name, bundle, library).time(network, **limits) for name in compare_gpus]
     if figures:
         from surrogate.network.figures import write_figures
 
         for path in write_figures(figures, time, sweep):
             click.echo(f"written: {path}", err=True)
-    batches, gpus = sweep_records(sweep), gpu_records(compared)
+    batches, gpus = sweep_records(sweep), gpu_records([time, *others] if others else [])
     if as_json:
         extra = {"sweep": batches} if batches else {}
         extra |= {"gpus": gpus} if gpus else {}
@@ -171,16 +173,6 @@ def command(
         _print_report(time, batches, gpus, layers=not by_type and not steps)
     if not time.layers:
         raise click.exceptions.Exit(1)
-
-
-def _dims(texts: tuple[str, ...]) -> dict[str, int]:
-    found = {}
-    for text in texts:
-        name, _, size = text.rpartition("=")
-        if not name or not size.isdigit() or len(size) > 9 or int(size) < 1:
-            raise click.UsageError(f"--dim {text!r} is not readable; write NAME=SIZE, as in --dim height=224")
-        found[name] = int(size)
-    return found
 
 
 def _print_report(

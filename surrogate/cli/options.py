@@ -64,6 +64,21 @@ def fit_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return device(candidate(rows_options(function)))
 
 
+def limit_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--workspace-limit`` in bytes, ``--deterministic``: which algorithms may be picked."""
+
+    def size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+        from surrogate.prediction.results import parse_bytes
+
+        del context, parameter
+        return None if text is None else parse_bytes(text)
+
+    same = "Only algorithms whose two runs give the same bits."
+    limit = "Largest workspace of a pick, as in 64MiB, 1GB or 1048576."
+    function = click.option("--deterministic", is_flag=True, help=same)(function)
+    return click.option("--workspace-limit", metavar="SIZE", callback=size, help=limit)(function)
+
+
 def output_option(text: str, required: bool = True, kind: DataPath = OUT) -> Callable[..., Any]:
     """``-o``: what a command writes, which ``text`` explains: a file, or with `FOLDER` a folder."""
     return click.option("-o", "--output", required=required, type=kind, help=text)

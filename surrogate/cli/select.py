@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import board_notes, output_options, show
+from surrogate.cli.options import board_notes, limit_options, output_options, show
 from surrogate.cli.problem import FLAGS, problem_argument, problem_options, read_problem
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ MEASURED_TOP = 2
 @click.command(context_settings=FLAGS)
 @problem_argument
 @problem_options
-@click.option("--workspace-limit", metavar="SIZE", help="As in 64MiB, 1GB or 1048576.")
-@click.option("--deterministic", is_flag=True, help="Only algorithms whose two runs give the same bits.")
+@limit_options
 @click.option("--top", type=click.IntRange(min=1), metavar="K", help="Show the first K; with --measure, time them.")
 @click.option("--measure", is_flag=True, help="Time the most promising on --device, and rank by that.")
 @click.option("--device", type=click.Choice(["cudnn", "cpu", "replay", "reference"]), help="What --measure times on.")

@@ -61,12 +61,10 @@ def _taken(table: str, source: Sequence[Column], wanted: Sequence[str], optional
 
 def _sizes() -> Iterator[Column]:
     """Every size of every family once, its meaning with the families that have it."""
-    by_name = {}
-    for family in FAMILIES.values():
-        for size in family.sizes:
-            by_name.setdefault(size.name, (size, []))[1].append(family.name)
-    for name, (size, families) in by_name.items():
-        yield Column("dataset", name, "int64", size.unit, True, f"{size.meaning}; {', '.join(families)}")
+    for name in dict.fromkeys(name for family in FAMILIES.values() for name in family.size_names):
+        families = ", ".join(family.name for family in FAMILIES.values() if name in family.size_names)
+        unit, meaning = _CONTENT["sizes"][name]
+        yield Column("dataset", name, "int64", unit, True, f"{meaning}; {families}")
 
 
 SETTING_COLUMNS = tuple(_CONTENT["settings"]["required"])

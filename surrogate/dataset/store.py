@@ -113,7 +113,7 @@ def merge(parts: list[Dataset]) -> Dataset:
     list and a full one cannot be judged alike.
     """
     from surrogate.dataset.columns import SETTING_COLUMNS, SIZE_COLUMNS
-    from surrogate.features.gpu import canonical
+    from surrogate.dataset.problems import device_names
 
     if not parts:
         raise InputError("nothing to merge; give at least one dataset")
@@ -127,7 +127,7 @@ def merge(parts: list[Dataset]) -> Dataset:
             frame[column] = frame[column].fillna(0).astype("int64")
     key = [c for c in (*SETTING_COLUMNS, *SIZE_COLUMNS, "algorithm", "solver") if c in frame]
     kernels = [part.kernels for part in parts if part.kernels is not None]
-    named = frame.assign(gpu=frame["gpu"].map({name: canonical(name) for name in frame["gpu"].unique()}))
+    named = frame.assign(gpu=device_names(frame))
     return Dataset(
         frame[~named.duplicated(key, keep="last")].reset_index(drop=True),
         parts[0].candidates,

@@ -28,6 +28,7 @@ attention, mla, moe, transfer (collective operations), quantise; one a file.
 
 import io
 import struct
+import tomllib
 import zipfile
 import zlib
 from collections import Counter
@@ -57,36 +58,15 @@ ENDING = "_perf.parquet"
 COMMITS = {"0.12.0": "095f58a"}
 """Version of the package → commit of ai-dynamo/aiconfigurator."""
 REMEDY = "`seer import aiconfigurator --how` says how to get one"
-GPUS = {"a100_sxm": "a100-sxm4-80gb", "b200_sxm": "b200", "b300_sxm": "b300"}
+_CONTENT = tomllib.loads(Path(__file__).with_name("aiconfigurator.toml").read_text(encoding="utf-8"))
+GPUS: dict[str, str] = _CONTENT["gpus"]
 """Folder → name in the registry, where that does not know the folder's."""
-COLUMNS = {
-    **dict.fromkeys(
-        ["gemm_dtype", "bmm_dtype", "attn_dtype", "mla_dtype", "moe_dtype", "nccl_dtype", "allreduce_dtype"], "dtype"
-    ),
-    "kernel_source": "algorithm", "kv_cache_dtype": "kv_dtype", "distribution": "routing", "batch_size": "batch",
-    "num_heads": "heads", "num_key_value_heads": "kv_heads", "isl": "query_length", "window_size": "window",
-    "num_tokens": "tokens", "hidden_size": "hidden", "inter_size": "inter", "num_experts": "experts",
-    "moe_tp_size": "tensor_parallel", "moe_ep_size": "expert_parallel", "message_size": "elements", "num_gpus": "ranks",
-}  # fmt: skip
-"""Column of a table → of a dataset; others keep their name. MLA's ``num_heads`` are those of one GPU, and messages
-count elements: times follow the heads, whatever ``tp_size`` says, and are alike for n halves and 2n int8."""
-NAMES = {
-    "bfloat16": "bf16", "half": "fp16", "float16": "fp16", "fp8_e4m3": "fp8", "sq": "int8_sq", "alltoall": "all_to_all",
-}  # fmt: skip
+COLUMNS: dict[str, str] = _CONTENT["columns"]
+"""Column of a table → of a dataset; others keep their name."""
+NAMES: dict[str, str] = _CONTENT["names"]
 """Element type or operator of a table → of a dataset; others keep their name."""
 TABLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "gemm": ("gemm", {"operator": "gemm", "batch": 1}),
-    "mla_bmm": ("gemm", {"operator": "bmm"}),
-    "context_attention": ("attention", {"phase": "context"}),
-    "generation_attention": ("attention", {"phase": "generation"}),
-    "encoder_attention": ("attention", {"phase": "encoder"}),
-    "context_mla": ("mla", {"phase": "context"}),
-    "generation_mla": ("mla", {"phase": "generation"}),
-    "moe": ("moe", {}),
-    "nccl": ("transfer", {"library": "nccl"}),
-    "oneccl": ("transfer", {"library": "oneccl"}),
-    "custom_allreduce": ("transfer", {"operator": "all_reduce"}),
-    "scale_matrix": ("quantise", {"operator": "quantise", "dtype": "bf16", "h": 1, "w": 1}),
+    name: (shared.pop("family"), shared) for name, shared in _CONTENT["tables"].items()
 }
 """Name of a table (without its ending) → its family, and what all its rows share."""
 NONGATED_LAYERS = ((2688, 1856), (1024, 2688), (4096, 2688), (2048, 5120), (8192, 5120))

@@ -2,7 +2,9 @@
 
 import math
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from surrogate.features.elementwise import ceil_div
@@ -16,44 +18,13 @@ _TIME_US = {
 _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _PREFIXED = re.compile(r"([kKMGT]?)(byte|sector|inst|block|register|thread|warp|cycle)(?:/.*)?")
 
-_DRAM_SHARE = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 
 # Metric → label in the details page. Source: the nvprof table of the Nsight Compute CLI manual.
-_NAMES: dict[str, tuple[str, ...]] = {
-    "time_us": ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration"),
-    "fp32_instructions": ("smsp__sass_thread_inst_executed_op_fp32_pred_on.sum",),
-    # Compute capability 12.0 calls them op_read and op_write.
-    "dram_read_transactions": ("dram__sectors_read.sum", "dram__sectors_op_read.sum"),
-    "dram_write_transactions": ("dram__sectors_write.sum", "dram__sectors_op_write.sum"),
-    "fp32_utilization_pct": ("smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",),
-    "dram_utilization_pct": (_DRAM_SHARE, "DRAM Throughput", "SOL DRAM"),
-    "achieved_occupancy_pct": ("sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy"),
-    "registers_per_thread": ("launch__registers_per_thread", "Registers Per Thread"),
-    "static_shared_bytes": ("launch__shared_mem_per_block_static", "Static Shared Memory Per Block"),
-    "dynamic_shared_bytes": ("launch__shared_mem_per_block_dynamic", "Dynamic Shared Memory Per Block"),
-    "l2_read_sectors": ("lts__t_sectors_op_read.sum",),
-    "l2_write_sectors": ("lts__t_sectors_op_write.sum",),
-    "fma_pipe_instructions": ("sm__inst_executed_pipe_fma.sum",),
-    "tensor_pipe_instructions": ("sm__inst_executed_pipe_tensor.sum",),
-    "sm_cycles": ("sm__cycles_elapsed.max",),
-    **{
-        f"{width}{kind}_instructions": (f"smsp__sass_thread_inst_executed_op_{width}{kind}_pred_on.sum",)
-        for width in "fhd"
-        for kind in ("fma", "add", "mul")
-    },
-    "fp16_instructions": ("smsp__sass_thread_inst_executed_op_fp16_pred_on.sum",),
-    "integer_instructions": ("smsp__sass_thread_inst_executed_op_integer_pred_on.sum",),
-}
-_BYTES = {f"dram_{way}_transactions": f"dram__bytes_{way}.sum" for way in ("read", "write")}
+_TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("ncu_metrics.toml").read_text(encoding="utf-8"))
+_NAMES: dict[str, list[str]] = _TABLE["columns"]
+_BYTES: dict[str, str] = _TABLE["bytes"]
 _SECTOR_BYTES = 32
-_LIMITS = (
-    ("launch__occupancy_limit_blocks", "Block Limit SM"),
-    ("launch__occupancy_limit_registers", "Block Limit Registers"),
-    ("launch__occupancy_limit_shared_mem", "Block Limit Shared Mem"),
-    ("launch__occupancy_limit_warps", "Block Limit Warps"),
-)
-_SMS = ("device__attribute_multiprocessor_count", "launch__sm_count", "# SMs")
-_WAVES = "launch__waves_per_multiprocessor"
+_LIMITS, _SMS, _WAVES = (_TABLE["launch"][name] for name in ("limits", "sms", "waves"))
 _SHAPE = {f"{what}_{axis}": f"launch__{what}_dim_{axis}" for what in ("grid", "block") for axis in "xyz"}
 METRICS = frozenset(
     [n for names in _NAMES.values() for n in names]
@@ -101,7 +72,7 @@ def _b_max(metrics: Metrics, blocks: float) -> float | None:
     return float(round(blocks / waves)) if waves and blocks / waves >= 1 else None
 
 
-def _first(metrics: Metrics, names: tuple[str, ...]) -> float | None:
+def _first(metrics: Metrics, names: Sequence[str]) -> float | None:
     """The first of ``names`` that was measured, in µs, bytes, percent or pieces."""
     for name in names:
         if name in metrics:

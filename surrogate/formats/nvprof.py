@@ -280,14 +280,10 @@ _RATE_GBS = {"B/s": 1e-9, "KB/s": 1e-6, "MB/s": 1e-3, "GB/s": 1.0, "TB/s": 1e3}
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*(?:/s)?)", re.ASCII)
 _LEVEL = re.compile(r"(?:Idle|Low|Mid|High|Max)?\s*\((\d+)\)", re.ASCII)
 _COLUMNS = {
-    "inst_fp_32": "fp32_instructions",
-    "single_precision_fu_utilization": "fp32_utilization_pct",
-    "dram_utilization": "dram_utilization_pct",
-    "achieved_occupancy": "achieved_occupancy_pct",
-    "flops_sp_add": "fadd_instructions",
-    "flops_sp_mul": "fmul_instructions",
-    "flops_sp_fma": "ffma_instructions",
-}
+    "inst_fp_32": "fp32_instructions", "single_precision_fu_utilization": "fp32_utilization_pct",
+    "dram_utilization": "dram_utilization_pct", "achieved_occupancy": "achieved_occupancy_pct",
+    "flops_sp_add": "fadd_instructions", "flops_sp_mul": "fmul_instructions", "flops_sp_fma": "ffma_instructions",
+}  # fmt: skip
 """nvprof metric → kernel table column; other metrics keep their name, with their unit's suffix."""
 
 

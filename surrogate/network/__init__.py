@@ -23,13 +23,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "Layer",
-    "LayerTime",
-    "Network",
-    "NetworkTime",
-    "Predictors",
-    "load_predictors",
-    "read_network",
-    "time_module",
-]
+    "Layer", "LayerTime", "Network", "NetworkTime", "Predictors", "load_predictors", "read_network", "time_module",
+]  # fmt: skip
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -6,10 +6,12 @@ element types and at best the values of scalar arguments by place (`recorded`).
 """
 
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from surrogate.network.network import INPUT, WEIGHT, Layer, Work
@@ -156,84 +158,15 @@ class Call:
         return Layer(f"{self.name or self.op}{suffix}", f"{self.op}{suffix}", work, gradients, parameters)
 
 
-_SIGNATURES = """
-convolution _convolution: input weight bias stride padding dilation transposed output_padding groups
-convolution_overrideable: input weight bias stride padding dilation transposed output_padding groups
-conv1d conv2d: input weight bias stride padding dilation groups
-conv_transpose1d conv_transpose2d: input weight bias stride padding output_padding groups dilation
-cudnn_convolution: input weight padding stride dilation groups
-miopen_convolution mkldnn_convolution: input weight bias padding stride dilation groups
-convolution_backward: grad_output input weight size stride padding dilation transposed output_padding groups output_mask
-cudnn_convolution_backward_input: input grad_output weight padding stride dilation groups
-cudnn_convolution_backward_weight: input grad_output weight padding stride dilation groups
-mm bmm: self mat2
-addmm: self mat1 mat2
-baddbmm: self batch1 batch2
-matmul: self other
-linear: input weight bias
-mv: self vec
-addmv: self mat vec
-dot: self tensor
-batch_norm native_batch_norm cudnn_batch_norm: input weight bias running_mean running_var training
-miopen_batch_norm _native_batch_norm_legit: input weight bias running_mean running_var training
-layer_norm native_layer_norm: input normalized_shape weight bias
-native_layer_norm_backward: grad_out input normalized_shape mean rstd weight bias
-rms_norm _fused_rms_norm: input normalized_shape weight
-group_norm: input num_groups weight bias
-native_group_norm: input weight bias N C HxW group
-native_group_norm_backward: grad_out input mean rstd weight N C HxW group
-max_pool2d max_pool2d_with_indices avg_pool2d: self kernel_size stride padding
-max_pool2d_with_indices_backward avg_pool2d_backward: grad_output self kernel_size stride padding
-adaptive_avg_pool2d _adaptive_avg_pool2d: self output_size
-_adaptive_avg_pool2d_backward: grad_output self
-softmax _softmax _safe_softmax log_softmax _log_softmax: self dim
-_softmax_backward_data _log_softmax_backward_data: grad_output output dim
-embedding: weight indices
-embedding_bag _embedding_bag _embedding_bag_forward_only: weight indices offsets
-embedding_dense_backward: grad_output indices num_weights
-_embedding_bag_backward: grad indices offsets offset2bag bag_size maximum_indices num_weights
-_embedding_bag_dense_backward: grad indices offset2bag bag_size maximum_indices num_weights
-scaled_dot_product_attention _scaled_dot_product_flash_attention: query key value
-_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention: query key value
-add sub mul div rsub eq ne lt le gt ge maximum minimum atan2 remainder floor_divide true_divide: self other
-bitwise_and bitwise_or logical_and logical_or xlogy: self other
-pow: self exponent
-sum mean amax amin: self dim
-index_select: self dim index
-index_put _index_put_impl: self indices values
-Conv ConvTranspose BatchNormalization LayerNormalization SimplifiedLayerNormalization: input weight bias
-RMSNormalization GroupNormalization InstanceNormalization: input weight bias
-Gemm: mat1 mat2 bias
-MatMul: self other
-Gather: weight indices
-"""
-_FBGEMM = "weights_offsets D_offsets total_D max_D hash_size_cumsum total_hash_size_bits indices offsets"
-_LOOKUPS = {
-    ("LookupFunction", "LookupFunctionBackward"): "weights table_offsets indices offsets",
-    ("fbgemm.dense_embedding_codegen_lookup_function", "torch.autograd.CppNode<SplitLookupFunction_Dense_Op>"): (
-        f"weights {_FBGEMM}"
-    ),
-    **{
-        (
-            f"fbgemm.split_embedding_codegen_lookup_{name}_function",
-            f"torch.autograd.CppNode<SplitLookupFunction_{name}_Op>",
-        ): f"placeholder weights uvm_weights cached_weights placements {_FBGEMM}"
-        for name in ("sgd", "adagrad", "rowwise_adagrad")
-    },
-}
-"""Lookup in several embedding tables at once, and the autograd node of its gradient → arguments of the lookup."""
-LOOKUP_BACKWARD: Mapping[str, str] = dict(_LOOKUPS.keys())
+TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("calls.toml").read_text(encoding="utf-8"))
+"""What is known of operators; the file says what its sections are."""
+LOOKUP_BACKWARD: Mapping[str, str] = {lookup["forward"]: lookup["backward"] for lookup in TABLE["lookups"]}
 """Lookup in several embedding tables → the autograd node that updates them, which the profiler gives the gradient
-alone. Source: FBGEMM's split and dense embeddings; the table-batched lookup of Lin et al. (HiPC 2022)."""
+alone."""
 SIGNATURES: Mapping[str, Sequence[str]] = {
-    op: names.split()
-    for ops, _, names in (line.partition(":") for line in _SIGNATURES.strip().splitlines())
-    for op in ops.split()
-} | {op: names.split() for ops, names in _LOOKUPS.items() for op in ops}
-"""Operator → its arguments in order, as far as rules ask for them by name. Source: PyTorch's ``native_functions.yaml``
-and the ONNX operator specification (inputs alone; attributes have names). A first argument ``self`` of a convolution is
-called ``input`` here. The two halves of ``cudnn_convolution_backward`` have its arguments (see
-`surrogate.network.calls`)."""
+    op: names.split() for ops, names in TABLE["signatures"].items() for op in ops.split()
+} | {lookup[way]: lookup["arguments"].split() for lookup in TABLE["lookups"] for way in ("forward", "backward")}
+"""Operator → its arguments in order, as far as rules ask for them by name."""
 
 _TYPES = {
     "double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::half": "fp16", "half": "fp16",

@@ -13,8 +13,6 @@ import numpy as np
 from surrogate.features.conv import Conv
 from surrogate.features.operators import (
     POINTWISE_CLASSES,
-    AllGather,
-    AllReduce,
     Attention,
     BatchNormBackward,
     BiasBackward,
@@ -23,6 +21,7 @@ from surrogate.features.operators import (
     EmbeddingBagBackward,
     LayerNorm,
     SoftmaxBackward,
+    operator,
 )
 from surrogate.features.operators.embedding import USUAL_ROWS_PER_BLOCK
 from surrogate.features.problem import HALF
@@ -338,7 +337,7 @@ def embedding_backward(call: Call) -> Layers:
     yield call.layer(EmbeddingBagBackward(batch=max(1, lookups // bag), rows=rows, bag=bag, dim=dim, dtype=call.dtype))
 
 
-def lookup(call: Call, kind: type[EmbeddingBag]) -> Layers:
+def lookup(call: Call, kind: str) -> Layers:
     """A lookup in several tables at once, or its update, which has the gradient in the place of the result.
 
     The result is (batch, tables · dimension), or (batch, tables, dimension); rows, bag and dimension are means over
@@ -355,8 +354,9 @@ def lookup(call: Call, kind: type[EmbeddingBag]) -> Layers:
     elements = sum(prod(call.shape(name)) for name in ("weights", "uvm_weights") if name in call.arguments)
     rows_per_block = call.number("rows_per_block", USUAL_ROWS_PER_BLOCK)
     yield call.layer(
-        kind(
-            batch=batch, tables=tables, rows=max(1, elements // width), bag=max(1, round(lookups / (batch * tables))),
+        operator(
+            kind, batch=batch, tables=tables, rows=max(1, elements // width),
+            bag=max(1, round(lookups / (batch * tables))),
             dim=width // tables, rows_per_block=rows_per_block, dtype=call.dtype,
         )
     )  # fmt: skip
@@ -368,11 +368,11 @@ def indexing(call: Call) -> Layers:
     yield call.layer(make.streamed(call.op, tensors, tensors, call.dtype))
 
 
-def collective(call: Call, kind: type[AllReduce]) -> Layers:
+def collective(call: Call, kind: str) -> Layers:
     """A collective among ``ranks`` devices. An all-gather is given a device's share, the others the whole message."""
     ranks = call.number("ranks", 0)
-    elements = prod(call.shape()) * (ranks if kind is AllGather else 1)
-    yield call.layer(kind(elements=elements, ranks=ranks, dtype=call.dtype))
+    elements = prod(call.shape()) * (ranks if kind == "all_gather" else 1)
+    yield call.layer(operator(kind, elements=elements, ranks=ranks, dtype=call.dtype))
 
 
 def gather(call: Call) -> Layers:

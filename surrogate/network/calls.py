@@ -1,4 +1,4 @@
-"""The one table from a call to its problem: ATen operators and ONNX nodes alike.
+"""The one table from a call to its problem (`calls.toml`): ATen operators and ONNX nodes alike.
 
 `layers` says what one `Call` computes: a `Layer` per kernel that a framework launches, each with its problem (a `Conv`
 or an operator of `surrogate.features.operators`); nothing for views, sizes and allocations (`IGNORED`); and
@@ -29,171 +29,31 @@ from functools import partial
 from math import prod
 
 from surrogate.features.errors import InputError
-from surrogate.features.operators import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    EmbeddingBag,
-    EmbeddingBagBackward,
-    EmbeddingBagBackwardAdagrad,
-    ReduceScatter,
-)
 from surrogate.features.problem import DTYPES
 from surrogate.network import call_rules as rules
-from surrogate.network.call import LOOKUP_BACKWARD, Call, UnsupportedError, base_name
+from surrogate.network.call import TABLE, Call, UnsupportedError, base_name
 from surrogate.network.network import Layer, Tally, Work
 from surrogate.network.work import compulsory_bytes
 
-_ELEMENTWISE_SAME_NAME = (
-    "abs", "acos", "addcdiv", "addcmul", "asin", "atan", "atan2", "bernoulli", "bitwise_and", "bitwise_not",
-    "bitwise_or", "ceil", "clamp_max", "cos", "div", "elu", "elu_backward", "eq", "exp", "expm1", "floor",
-    "floor_divide", "ge", "gelu", "gelu_backward", "gt", "hardsigmoid", "hardsigmoid_backward", "hardswish",
-    "hardswish_backward", "isnan", "le", "leaky_relu", "leaky_relu_backward", "lerp", "log", "log1p", "log2",
-    "log_sigmoid_forward", "logical_and", "logical_not", "logical_or", "lt", "masked_fill", "maximum", "minimum",
-    "mish", "mul", "ne", "neg", "pow", "reciprocal", "relu", "remainder", "round", "rsqrt", "sigmoid",
-    "sigmoid_backward", "sign", "silu", "silu_backward", "sin", "softplus", "softplus_backward", "sqrt", "square",
-    "sub", "tan", "tanh", "tanh_backward", "trunc", "where", "xlogy", "dropout", "mse_loss_backward",
-    "binary_cross_entropy_backward", "selu", "celu", "add",
-    # ONNX, in lower case
-    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot",
-    "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu", "Cos", "Cosh", "Div", "Dropout", "Elu",
-    "Equal", "Exp", "Floor",
-    "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "Max",
-    "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink",
-    "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Tan", "Tanh", "Where", "Xor", "Gelu",
-)  # fmt: skip
-ELEMENTWISE = {name: name.lower() for name in _ELEMENTWISE_SAME_NAME} | {
-    "relu6": "clipped_relu", "hardtanh": "clipped_relu", "hardtanh_backward": "clipped_relu_backward",
-    "clamp": "clipped_relu", "clamp_min": "relu", "threshold_backward": "relu_backward", "erf": "tanh", "rsub": "sub",
-    "native_dropout": "dropout", "native_dropout_backward": "dropout_backward", "true_divide": "div",
-    "Clip": "clipped_relu", "Swish": "silu", "FastGelu": "gelu", "QuickGelu": "gelu", "Erf": "tanh",
-    "LeakyRelu": "leaky_relu", "PRelu": "leaky_relu", "ThresholdedRelu": "relu", "Sum": "add",
-}  # fmt: skip
-"""Operator → kind of work; kinds that nobody measured take their roofline."""
-
-_CONVS = (
-    "convolution", "_convolution", "convolution_overrideable", "cudnn_convolution", "miopen_convolution",
-    "mkldnn_convolution", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "Conv", "ConvTranspose",
-)  # fmt: skip
-_PRODUCTS = (
-    "mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "mv", "addmv", "dot", "MatMul", "Gemm",
-)  # fmt: skip
-_ATTENTIONS = (
-    "scaled_dot_product_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_cudnn_attention",
-)  # fmt: skip
-_BATCH_NORMS = (
-    "batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
-    "_native_batch_norm_legit_functional", "cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_with_update",
-    "BatchNormalization",
-)  # fmt: skip
-_BATCH_NORMS_BACKWARD = (
-    "native_batch_norm_backward", "cudnn_batch_norm_backward", "miopen_batch_norm_backward", "batch_norm_backward",
-)  # fmt: skip
-_NORMS = (
-    "layer_norm", "native_layer_norm", "native_layer_norm_backward", "rms_norm", "_fused_rms_norm", "group_norm",
-    "native_group_norm", "native_group_norm_backward", "instance_norm", "LayerNormalization",
-    "SimplifiedLayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization",
-    "MeanVarianceNormalization", "LpNormalization",
-)  # fmt: skip
-_POOLS = (
-    "max_pool2d", "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
-    "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "adaptive_max_pool2d", "MaxPool",
-    "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool",
-)  # fmt: skip
-_SOFTMAXES = (
-    "softmax", "_softmax", "_safe_softmax", "log_softmax", "_log_softmax", "_softmax_backward_data",
-    "_log_softmax_backward_data", "Softmax", "LogSoftmax",
-)  # fmt: skip
-_EMBEDDINGS = ("embedding", "embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
-_EMBEDDINGS_BACKWARD = (
-    "embedding_dense_backward", "_embedding_bag_dense_backward", "_embedding_bag_backward", "embedding_backward",
-)  # fmt: skip
-_REDUCTIONS = (
-    "sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "prod", "var", "var_mean", "std", "norm",
-    "linalg_vector_norm", "logsumexp", "cumsum", "any", "all", "nll_loss_forward", "nll_loss", "cross_entropy_loss",
-    "cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss", "ReduceL1", "ReduceL2",
-    "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
-    "ReduceSumSquare", "ArgMax", "ArgMin", "CumSum",
-)  # fmt: skip
-_MOVES = (
-    "clone", "copy", "contiguous", "to", "_to_copy", "index", "index_select", "gather", "repeat", "constant_pad_nd",
-    "pad", "roll", "flip", "upsample_nearest2d", "upsample_bilinear2d", "upsample_nearest2d_backward",
-    "upsample_bilinear2d_backward", "upsample_bicubic2d", "upsample_bicubic2d_backward", "_upsample_bicubic2d_aa",
-    "_upsample_bilinear2d_aa", "im2col", "col2im", "pixel_shuffle", "tril", "triu", "select_backward", "slice_backward",
-    "slice_scatter", "select_scatter", "scatter", "scatter_add", "index_put", "_index_put_impl", "index_add",
-    "nll_loss_backward", "nll_loss2d_backward",
-    "channel_shuffle", "one_hot", "reflection_pad2d", "Transpose", "Slice", "Split", "Pad",
-    "Expand", "Tile", "Resize", "Upsample", "DepthToSpace", "SpaceToDepth", "GatherElements", "GatherND",
-    "ReverseSequence", "Trilu", "OneHot",
-)  # fmt: skip
-_FILLS = (
-    "zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "fill", "zero", "new_zeros", "new_ones",
-    "new_full", "arange",
-)  # fmt: skip
-_INDEXING = ("fbgemm.permute_2D_sparse_data", "fbgemm.asynchronous_complete_cumsum", "fbgemm.bounds_check_indices")
-_COLLECTIVES = {
-    "nccl:all_reduce": AllReduce, "nccl:all_to_all": AllToAll, "nccl:all_gather": AllGather,
-    "nccl:_all_gather_base": AllGather, "nccl:reduce_scatter": ReduceScatter,
-    "nccl:_reduce_scatter_base": ReduceScatter,
-}  # fmt: skip
-"""PyTorch's ranges around the launch of a collective, for NCCL and RCCL alike."""
-
 RULES: dict[str, Callable[[Call], rules.Layers]] = {
-    **dict.fromkeys(_CONVS, rules.conv),
-    "convolution_backward": rules.conv_backward,
-    **dict.fromkeys(("cudnn_convolution_backward_input", "cudnn_convolution_backward_weight"), rules.conv_half),
-    **dict.fromkeys(_PRODUCTS, rules.product),
-    **dict.fromkeys(_ATTENTIONS, rules.attention),
-    **{f"{name}_backward": rules.attention_backward for name in _ATTENTIONS},
-    **dict.fromkeys(_BATCH_NORMS, rules.batch_norm),
-    **dict.fromkeys(_BATCH_NORMS_BACKWARD, rules.batch_norm_backward),
-    **dict.fromkeys(_NORMS, rules.norm),
-    "LRN": rules.lrn,
-    **dict.fromkeys(_POOLS, rules.pool),
-    **dict.fromkeys(("avg_pool3d", "avg_pool3d_backward", "avg_pool1d", "max_pool1d"), rules.other_pool),
-    **dict.fromkeys(_SOFTMAXES, rules.softmax),
-    **dict.fromkeys(_EMBEDDINGS, rules.embedding),
-    **dict.fromkeys(_EMBEDDINGS_BACKWARD, rules.embedding_backward),
-    **dict.fromkeys(LOOKUP_BACKWARD, partial(rules.lookup, kind=EmbeddingBag)),
-    **{
-        name: partial(rules.lookup, kind=EmbeddingBagBackwardAdagrad if "adagrad" in name else EmbeddingBagBackward)
-        for name in LOOKUP_BACKWARD.values()
-    },
-    **dict.fromkeys(_INDEXING, rules.indexing),
-    **{name: partial(rules.collective, kind=kind) for name, kind in _COLLECTIVES.items()},
-    "Gather": rules.gather,
-    **dict.fromkeys(_REDUCTIONS, rules.reduction),
-    **dict.fromkeys(("cat", "concat", "concatenate", "stack", "hstack", "vstack", "Concat"), rules.concat),
-    **dict.fromkeys(_MOVES, rules.moved),
-    **dict.fromkeys(_FILLS, rules.fill),
-    **{name: partial(rules.elementwise, kind=kind) for name, kind in ELEMENTWISE.items()},
+    op: getattr(rules, rule) for rule, ops in TABLE["rules"].items() for op in ops
 }
 """Operator → what it computes; ATen's names without namespace, overload and the underscore of those in place."""
-
-IGNORED = frozenset((
-    "view", "_unsafe_view", "view_as", "reshape", "t", "transpose", "permute", "expand", "expand_as", "squeeze",
-    "swapaxes", "unsqueeze", "slice", "select", "split", "unsafe_split",
-    "split_with_sizes", "chunk", "unbind", "alias", "detach",
-    "flatten", "narrow", "as_strided", "lift_fresh", "lift_fresh_copy", "unflatten", "numpy_T", "movedim",
-    "diagonal", "unfold", "_reshape_alias", "empty", "empty_like", "empty_strided", "new_empty",
-    "new_empty_strided", "sym_size", "sym_numel", "sym_stride", "_local_scalar_dense", "_assert_tensor_metadata",
-    "_assert_async", "_assert_scalar", "is_same_size", "broadcast_tensors", "view_as_real",
-    "view_as_complex", "resolve_conj", "resolve_neg", "feature_dropout", "alpha_dropout", "scalar_tensor", "real",
-    "mT", "set", "result_type", "can_cast",
-    # ONNX
-    "Identity", "Constant", "ConstantOfShape", "Shape", "Size", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Range",
-    "Optional", "OptionalGetElement", "OptionalHasElement", "EyeLike",
-))  # fmt: skip
+ELEMENTWISE: dict[str, str] = {op: op.lower() for op in (*TABLE["elementwise"]["aten"], *TABLE["elementwise"]["onnx"])}
+"""Operator → kind of work; kinds that nobody measured take their roofline."""
+ELEMENTWISE |= {op: kind for kind, ops in TABLE["elementwise"]["kinds"].items() for op in ops}
+RULES |= {op: partial(rules.elementwise, kind=kind) for op, kind in ELEMENTWISE.items()}
+RULES |= {op: partial(rules.collective, kind=kind) for op, kind in TABLE["collectives"].items()}
+RULES |= {each["forward"]: partial(rules.lookup, kind="embedding_bag") for each in TABLE["lookups"]}
+RULES |= {each["backward"]: partial(rules.lookup, kind=each["update"]) for each in TABLE["lookups"]}
+IGNORED = frozenset((*TABLE["ignored"]["aten"], *TABLE["ignored"]["onnx"]))
 """Views, sizes, constants, allocations and checks: no kernel."""
-IN_INFERENCE = ("dropout", "native_dropout", "Dropout")
-"""What a program may still name, and inference passes through."""
 
 
 def is_view(call: Call, *, training: bool) -> bool:
     """True where the result is the argument's memory, or takes none: views, and dropout that drops nothing."""
     drops = call.arguments.get("train") is True or (training and call.arguments.get("p") != 0)
-    return call.op in IGNORED or (call.op in IN_INFERENCE and not drops)
+    return call.op in IGNORED or (call.op in TABLE["ignored"]["in_inference"] and not drops)
 
 
 def layers(call: Call) -> tuple[Layer, ...]:

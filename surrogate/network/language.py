@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.errors import InputError, nearest, read_bounded
+from surrogate.features.errors import InputError, read_bounded, require_known
 from surrogate.features.operators import AllReduce, Attention, Bmm, Gemm, Mla, Moe, Operator, Quantise
 from surrogate.features.operators.attention import LATENT, NOPE, ROPE, VALUE
 from surrogate.features.problem import QUANTISED
@@ -77,11 +77,8 @@ def read_decoder(path: Path) -> Decoder:
         config = json.loads(read_bounded(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         raise InputError(f"{path}: cannot be read as JSON; give a Hugging Face config.json") from None
-    kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind not in FAMILIES:
-        raise InputError(
-            f"{path}: model_type {kind!r} is not known; known: {', '.join(FAMILIES)}{nearest(str(kind), FAMILIES)}"
-        )
+    kind: Any = config.get("model_type") if isinstance(config, dict) else None
+    require_known(f"{path}: model_type", kind, FAMILIES)
     sizes = _Sizes(path, config)
     hidden, heads = sizes.of("hidden_size"), sizes.of("num_attention_heads")
     layers = sizes.of("num_hidden_layers", most=MAX_LAYERS)

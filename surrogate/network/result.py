@@ -12,6 +12,11 @@ UNMEASURED = ("spec", "roofline")
 """Sources of times that no measurement on the GPU stands behind."""
 SHOWN = 12
 """Layers that the short form shows: those that take longest."""
+TOTALS = (
+    "network", "gpu", "batch", "training", "total_us", "lower_us", "upper_us", "coverage", "samples_per_s",
+    "measured_share", "parameters", "multiply_adds", "memory_bytes", "fits",
+)  # fmt: skip
+"""What `NetworkTime.to_dict` begins with."""
 COMPARED = (
     "total_us", "lower_us", "upper_us", "samples_per_s", "memory_bytes", "fits", "measured_share", "coverage",
 )  # fmt: skip
@@ -134,20 +139,7 @@ class NetworkTime:
     def to_dict(self) -> dict[str, Any]:
         """``total_us, coverage, layers, ignored, unsupported``, and what follows from them."""
         return {
-            "network": self.network,
-            "gpu": self.gpu,
-            "batch": self.batch,
-            "training": self.training,
-            "total_us": self.total_us,
-            "lower_us": self.lower_us,
-            "upper_us": self.upper_us,
-            "coverage": self.coverage,
-            "samples_per_s": self.samples_per_s,
-            "measured_share": self.measured_share,
-            "parameters": self.parameters,
-            "multiply_adds": self.multiply_adds,
-            "memory_bytes": self.memory_bytes,
-            "fits": self.fits,
+            **{name: getattr(self, name) for name in TOTALS},
             "memory": dict(self.memory),
             "flops": sum(layer.flops for layer in self.layers),
             "bytes": sum(layer.bytes for layer in self.layers),
