@@ -197,7 +197,7 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     ratio = value / own if value else 2.0
     rows = _device_tasks(graph)
     blocks = setting.profile.trace.activities.grid[graph.row[rows]].prod(axis=1).astype(float)
-    sms = float(setting.profile.sms or 1)
+    sms = float(setting.profile.fact("sms") or 1)
     # Rounded up to whole waves of one block per SM, the least that can be said without an occupancy.
     waves, more_waves = (np.ceil(np.maximum(blocks * times, 1) / sms) for times in (1, ratio))
     factor = np.ones(len(graph))
