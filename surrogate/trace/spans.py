@@ -119,7 +119,7 @@ def in_time_order(
     """`Spans` from columns in any order, sorted by start (ties: the upper level first), parents renumbered."""
     order = np.lexsort((-end_ns, level, start_ns))
     rows = order.tolist()
-    names, tracks = tuple([name[row] for row in rows]), tuple([track[row] for row in rows])
+    names, tracks = tuple([str(name[row]) for row in rows]), tuple([str(track[row]) for row in rows])
     parents, held = linked(np.argsort(order), parent[order]), tuple([tags[row] for row in rows])
     return Spans(names, level[order], start_ns[order], end_ns[order], tracks, parents, held)
 

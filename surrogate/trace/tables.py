@@ -69,8 +69,8 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
         idle_us=profile.idle_us, kernels=activities.kind == kinds.KERNEL, gflop=np.nan_to_num(profile.flops) / 1e9,
     ).join(sums(np.arange(len(layers)), runs=np.ones(len(layers), np.int64), host_us=host_us))  # fmt: skip
     table["runs"] = [*table["runs"][:-1], int((own < 0).any())]
-    bytes_ = np.maximum(trace.allocations.bytes, 0)
-    allocated = sums(linked(layers.of_range, trace.allocations.range), bytes=bytes_)["bytes"].tolist()
+    alloc_of, alloc_bytes = linked(layers.of_range, trace.allocations.range), np.maximum(trace.allocations.bytes, 0)
+    allocated = sums(alloc_of, moved=alloc_bytes)["moved"].tolist()
     rounds = max(sum(iteration.by != "whole" for iteration in layers.iterations), 1)
     whole = profile.total_us
     return [
