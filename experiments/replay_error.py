@@ -24,8 +24,8 @@ def typical_delays(graph: Graph) -> Graph:
     launch = graph.edge_kind == LAUNCH
     return replace(
         graph,
-        gap_us=np.where(device, graph.coverage.dispatch_gap_us, graph.gap_us),
-        lag_us=np.where(launch, graph.coverage.launch_latency_us, graph.lag_us),
+        gap_us=np.where(device, graph.coverage["dispatch_gap_us"], graph.gap_us),
+        lag_us=np.where(launch, graph.coverage["launch_latency_us"], graph.lag_us),
     )
 
 
@@ -93,9 +93,9 @@ def run(sources: Sources, effort: Effort) -> Outcome:
 def variants(graph: Graph) -> list[dict[str, object]]:
     """A row per iteration and variant of one graph."""
     facts = {
-        "serialised_pct": serialised_pct(simulate(graph)), "attached_pct": graph.coverage.attached_pct,
-        "unexplained_us": graph.coverage.unexplained_us,
-        **{f"edges_{kind.replace(' ', '_').replace('-', '_')}": graph.coverage.edges[kind] for kind in EDGE_KINDS},
+        "serialised_pct": serialised_pct(simulate(graph)), "attached_pct": graph.coverage["attached_pct"],
+        "unexplained_us": graph.coverage["unexplained_us"],
+        **{f"edges_{kind.replace(' ', '_').replace('-', '_')}": graph.coverage["edges"][kind] for kind in EDGE_KINDS},
     }  # fmt: skip
     rows = []
     for name, change in VARIANTS.items():

@@ -301,17 +301,17 @@ def simulate(file: Path, as_json: bool, as_csv: bool, **part: Any) -> None:
     path_us = {**path.by_kind_us, "waiting": path.waiting_us}
     whole = {
         "iterations": rows,
-        "coverage": coverage.to_dict(),
+        "coverage": coverage,
         "critical_path_us": path_us,
         "serialised_pct": serial if serial == serial else None,
     }
     show(rows, as_json=as_json, as_csv=as_csv, whole=whole)
     if as_json or as_csv:
         return
-    attached = f"{coverage.attached_pct:.4g} % of {coverage.device_tasks:,} device tasks follow a launch"
+    attached = "{attached_pct:.4g} % of {device_tasks:,} device tasks follow a launch".format_map(coverage)
+    unexplained = "{unexplained_us:,.0f} µs of waits unexplained ({unexplained_tasks})".format_map(coverage)
     click.echo(
-        f"{len(graph):,} tasks; {attached if coverage.device_tasks else 'none of them on a device'};"
-        f" {coverage.unexplained_us:,.0f} µs of waits unexplained ({coverage.unexplained_tasks})"
+        f"{len(graph):,} tasks; {attached if coverage['device_tasks'] else 'none of them on a device'}; {unexplained}"
     )
     parts = ", ".join(f"{name} {time / 1e3:,.1f}" for name, time in path_us.items())
     click.echo(f"critical path in ms: {parts}")
@@ -441,7 +441,7 @@ def iteration(
     if save_overheads:
         result.overheads.save(save_overheads)
     rows = [asdict(row) for row in result]
-    table = _columns(rows, _ITERATION_COLUMNS, title=result.table.title)
+    table = _columns(rows, _ITERATION_COLUMNS, title=result.table().title)
     show(rows, as_json=as_json, as_csv=as_csv, whole=result.to_dict(), table=table)
     if as_json or as_csv:
         return

@@ -7,7 +7,7 @@ call lacks is taken from the calls around it where it follows from them; what do
 import re
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,15 +36,6 @@ _LOOKUP_NAMES = {*LOOKUP_BACKWARD, *LOOKUP_BACKWARD.values()}
 _LOOKUP_KERNEL = re.compile(r"embedding\w*forward")
 
 
-@dataclass(frozen=True, slots=True)
-class CallWork:
-    """What one operator call computes and moves, and the ``dtype`` of its arithmetic."""
-
-    flops: float
-    dram_bytes: float
-    dtype: str
-
-
 class CallReader:
     """The operator calls of one trace; equal calls are read once."""
 
@@ -59,8 +50,8 @@ class CallReader:
         """The innermost operator with a rule at or around a row of ``trace.ranges``, -1 for none."""
         return int(self._owner[row]) if row >= 0 else -1
 
-    def work(self, row: int) -> CallWork | None:
-        """FLOPs and bytes of the operator that `owner` gives; None where they cannot be derived."""
+    def work(self, row: int) -> tuple[float, float, str] | None:
+        """FLOPs, bytes and the arithmetic's dtype of what `owner` gives; None where they cannot be derived."""
         row = self.owner(row)
         answer = self._once(row, _work) if row >= 0 else None
         return None if isinstance(answer, UnsupportedError) else answer
@@ -162,9 +153,9 @@ class CallReader:
         return None
 
 
-def _work(call: Call) -> CallWork | None:
+def _work(call: Call) -> tuple[float, float, str] | None:
     counts = flops_and_bytes(call)
-    return CallWork(*counts, call.dtype) if counts and counts[1] > 0 else None
+    return (*counts, call.dtype) if counts and counts[1] > 0 else None
 
 
 def _gradient_shapes(trace: Trace) -> dict[int, Shape]:

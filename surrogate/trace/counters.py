@@ -22,9 +22,9 @@ from surrogate.formats import FORMATS
 from surrogate.formats.foreign_file import read_lines
 from surrogate.formats.nvprof import GPU_ACTIVITIES
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Floats, Ints, linked
+from surrogate.trace.events.tables import Floats, Ints
 from surrogate.trace.kernels import measured, uses_tensor_cores
-from surrogate.trace.profiling import Counters, Profile
+from surrogate.trace.profiling import Profile
 from surrogate.trace.result import ResultTable, Row
 
 SECTOR_BYTES = 32
@@ -69,12 +69,18 @@ def summary_table(records: Sequence[Row], counters: Sequence[str | Path] = (), g
         time_us = np.array([rows[i]["avg_us"] for i in of_row.tolist()])
         for i, row in enumerate(rows):
             row |= measured(counted, time_us, np.flatnonzero(of_row == i), gpu)
-        notes = [f"counters of {counted.launches:,} launches joined to {(counted.row >= 0).sum():,} of {len(names):,}"]
+        joined = (counted["row"] >= 0).sum()
+        notes = [f"counters of {counted['launches'].max():,.0f} launches joined to {joined:,} of {len(names):,}"]
     return ResultTable("nvprof's summary", tuple(rows), tuple(notes))
 
 
-def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], places: Ints, size: int) -> Counters:
-    """Counters of ``size`` activities, of which those in ``places`` are kernels of these names and grids."""
+def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], places: Ints, size: int) -> pd.DataFrame:
+    """Counters of ``size`` activities, of which those in ``places`` are kernels of these names and grids.
+
+    ``row`` is the counted launch that stands for the activity, -1 for none, ``launches`` how many there are. ``flops``
+    count 2 per multiply-add, most of them of ``width`` (0, 1, 2: half, single, double precision), the bytes are those
+    of the DRAM, ``occupancy_pct`` is the achieved occupancy.
+    """
     counted = _counted(paths)
     row = np.full(size, -1, np.int64)
     row[places] = joined_rows(names, grids, counted)
@@ -84,11 +90,11 @@ def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], plac
             " count the same program"
         )
     flops, width = _flops(counted)
-    columns = (_bytes(counted, "read"), _bytes(counted, "write"), _of(counted, "achieved_occupancy_pct"))
-    return Counters(
-        row, linked(flops, row, np.nan), linked(width, row), *(linked(column, row, np.nan) for column in columns),
-        launches=len(counted),
-    )  # fmt: skip
+    columns = {
+        "flops": flops, "width": width, "read_bytes": _bytes(counted, "read"), "write_bytes": _bytes(counted, "write"),
+        "occupancy_pct": _of(counted, "achieved_occupancy_pct"), "launches": len(counted),
+    }  # fmt: skip
+    return pd.DataFrame(columns).reindex(row).reset_index(names="row")
 
 
 def _counted(paths: Sequence[str | Path]) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+import pandas as pd
 
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.gpu import Gpu
@@ -11,7 +12,7 @@ from surrogate.features.occupancy import LIMITS, WARP_THREADS, occupancy
 from surrogate.features.roofline import bound, compute_us, memory_us, peak_tflops
 from surrogate.trace.events import kinds
 from surrogate.trace.events.tables import Floats, Ints, grouped
-from surrogate.trace.profiling import Counters, Profile
+from surrogate.trace.profiling import Profile
 from surrogate.trace.result import ResultTable, Row
 
 GROUPINGS = ("name", "layer", "type", "model")
@@ -22,6 +23,7 @@ _TENSOR_MARKS = (
     "884", "1688", "16816", "tensorop", "hmma", "imma", "wgmma", "_tf32", "tf32tf32", "f16f16_", "bf16bf16", "wmma",
 )  # fmt: skip
 _WORK = ("bound", "gflop", "dram_mb", "flop_per_byte", "tflops", "dram_gbs", "compute_pct", "memory_pct")
+_JUDGED = ("flop_per_byte", "compute_pct", "memory_pct", "bound")
 
 
 def kernel_table(profile: Profile, by: str = "name") -> ResultTable:
@@ -61,6 +63,7 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
     longest = int(members[time.argmax()])
     grid, block = activities.grid[longest], activities.block[longest]
     registers, shared = int(activities.registers[longest]), int(activities.shared_bytes[longest])
+    device = profile.fact("compute_capability"), profile.fact("sms")
     return {
         "kernel": label,
         "time_pct": 100 * float(time.sum()) / total if total else 0.0,
@@ -70,61 +73,68 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
         "min_us": float(time.min()),
         "max_us": float(time.max()),
         **_work(profile, members),
-        **(measured(profile.counters, activities.time_us, members, profile.gpu) if profile.counters else {}),
+        **({} if profile.counters is None else measured(profile.counters, activities.time_us, members, profile.gpu)),
         "grid": "x".join(map(str, grid.tolist())) if grid.all() else None,
         "block": "x".join(map(str, block.tolist())) if block.all() else None,
         "registers": registers if registers >= 0 else None,
         "shared_bytes": shared if shared >= 0 else None,
-        **launch_use(profile.compute_capability, profile.sms, int(grid.prod()), int(block.prod()), registers, shared),
+        **launch_use(*device, int(grid.prod()), int(block.prod()), registers, shared),
     }
 
 
 def _work(profile: Profile, members: Ints) -> Row:
     """FLOPs and bytes of those members whose work is known, over the time of the same members."""
-    work: Row = dict.fromkeys(_WORK)
     known = members[np.isfinite(profile.flops[members])]
     if not len(known):
-        return work
-    time_us = float(profile.trace.activities.time_us[known].sum())
-    flops, moved = float(profile.flops[known].sum()), float(profile.dram_bytes[known].sum())
-    work |= {"gflop": flops / 1e9, "dram_mb": moved / 1e6, "flop_per_byte": flops / moved if moved else None}
-    if time_us:
-        work |= {"tflops": flops / time_us / 1e6, "dram_gbs": moved / time_us / 1e3}
-    if profile.gpu is None:
-        return work
-    peak = _pooled(profile.flops[known], _peaks(profile, profile.gpu, known))
-    return work | verdict(flops, moved, time_us, peak, profile.gpu.dram_gbs)
+        return dict.fromkeys(_WORK)
+    flops, moved, time_us = (
+        column[known] for column in (profile.flops, profile.dram_bytes, profile.trace.activities.time_us)
+    )
+    gflop, dram_mb, whole_us = float(flops.sum()) / 1e9, float(moved.sum()) / 1e6, float(time_us.sum())
+    rates = {"tflops": gflop / whole_us * 1e3, "dram_gbs": dram_mb / whole_us * 1e3} if whole_us else {}
+    peaks = None if profile.gpu is None else _peaks(profile, profile.gpu, known)
+    judged = _judged(flops, moved, time_us, peaks, profile.gpu)
+    return {**dict.fromkeys(_WORK), "gflop": gflop, "dram_mb": dram_mb, **rates, **judged}
 
 
-def measured(counters: Counters, time_us: Floats, members: Ints, gpu: Gpu | None) -> Row:
+def measured(counters: pd.DataFrame, time_us: Floats, members: Ints, gpu: Gpu | None) -> Row:
     """What the counters say of those members that they count, all columns one entry per launch.
 
     The occupancy is the mean by time, the intensity and the bound those of members whose FLOPs and bytes are known.
     """
-
-    def total(column: Floats, unit: float) -> float | None:
-        values = column[members][np.isfinite(column[members])]
-        return float(values.sum()) / unit if len(values) else None
-
-    moved = counters.read_bytes + counters.write_bytes
-    busy = np.isfinite(counters.occupancy_pct) * time_us
-    known = members[np.isfinite(counters.flops[members] + moved[members])]
-    flops, of_dram = float(counters.flops[known].sum()), float(moved[known].sum())
-    judged: Row = {}
+    own = counters.iloc[members].assign(time_us=time_us[members])
+    own["moved"] = own["read_bytes"] + own["write_bytes"]
+    by_time = own.dropna(subset="occupancy_pct")
+    busy_us, weighted_us = by_time["time_us"].sum(), (by_time["occupancy_pct"] * by_time["time_us"]).sum()
+    known = own.dropna(subset=["flops", "moved"])
+    flops, moved, known_us = (known[name].to_numpy(float) for name in ("flops", "moved", "time_us"))
+    peaks = None
     if gpu is not None and len(known):
-        peaks = np.array([peak_tflops(gpu, dtype) for dtype in ("fp16", "fp32", "fp64")])[counters.width[known]]
-        judged = verdict(
-            flops, of_dram, float(time_us[known].sum()), _pooled(counters.flops[known], peaks), gpu.dram_gbs
-        )
+        peaks = np.array([peak_tflops(gpu, dtype) for dtype in ("fp16", "fp32", "fp64")])[known["width"].astype(int)]
+    judged = {**dict.fromkeys(_JUDGED), **_judged(flops, moved, known_us, peaks, gpu)}
     return {
-        "counted": int((counters.row[members] >= 0).sum()),
-        "measured_gflop": total(counters.flops, 1e9),
-        "read_mb": total(counters.read_bytes, 1e6),
-        "write_mb": total(counters.write_bytes, 1e6),
-        "measured_occupancy_pct": total(counters.occupancy_pct * busy, float(busy[members].sum()) or np.nan),
-        "measured_flop_per_byte": flops / of_dram if of_dram else None,
-        **{f"measured_{name}": judged.get(name) for name in ("compute_pct", "memory_pct", "bound")},
+        "counted": int((own["row"] >= 0).sum()),
+        "measured_gflop": _total(own["flops"], 1e9),
+        "read_mb": _total(own["read_bytes"], 1e6),
+        "write_mb": _total(own["write_bytes"], 1e6),
+        "measured_occupancy_pct": float(weighted_us / busy_us) if busy_us else None,
+        **{f"measured_{name}": judged[name] for name in _JUDGED},
     }
+
+
+def _total(column: pd.Series, unit: float) -> float | None:
+    return float(column.sum()) / unit if column.notna().any() else None
+
+
+def _judged(flops: Floats, moved: Floats, time_us: Floats, peaks: Floats | None, gpu: Gpu | None) -> Row:
+    """The arithmetic intensity of several launches, and their `verdict` where the GPU and so their peaks are known."""
+    flop, byte = float(flops.sum()), float(moved.sum())
+    row: Row = {"flop_per_byte": flop / byte if byte else None}
+    if peaks is None or gpu is None:
+        return row
+    # The peak for a mixed group: total FLOPs over the time that each member's own peak would need.
+    peak = flop / float((flops / peaks).sum()) if flop > 0 else float(peaks.mean())
+    return row | verdict(flop, byte, float(time_us.sum()), peak, gpu.dram_gbs)
 
 
 def _peaks(profile: Profile, gpu: Gpu, members: Ints) -> Floats:
@@ -136,12 +146,6 @@ def _peaks(profile: Profile, gpu: Gpu, members: Ints) -> Floats:
     )
 
 
-def _pooled(flops: Floats, peaks: Floats) -> float:
-    """The peak for a mixed group: total FLOPs over the time that each member's own peak would need."""
-    whole = float(flops.sum())
-    return whole / float((flops / peaks).sum()) if whole > 0 else float(peaks.mean())
-
-
 def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, ...]:
     time = profile.trace.activities.time_us[kernels]
     notes = []
@@ -151,10 +155,10 @@ def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, .
     if any((row["compute_pct"] or 0) > 100 for row in rows):
         notes.append("FLOPs are the direct convolution's; Winograd and FFT need fewer, so they can pass the peak")
     if profile.counters is not None:
-        joined = profile.counters.row[kernels] >= 0
+        joined = profile.counters["row"].to_numpy()[kernels] >= 0
         notes.append(
-            f"counters of {profile.counters.launches:,} launches joined to {joined.sum():,} of {len(kernels):,}"
-            f" kernels, {float(time[joined].sum()) / (whole or 1):.0%} of their time"
+            f"counters of {profile.counters['launches'].max():,.0f} launches joined to {joined.sum():,} of"
+            f" {len(kernels):,} kernels, {float(time[joined].sum()) / (whole or 1):.0%} of their time"
         )
     if profile.gpu is None:
         notes.append("no peaks: the device is not in the registry; name it with --gpu")

@@ -41,15 +41,6 @@ class Leveled:
     def __repr__(self) -> str:
         return repr(self.rows())
 
-    def of(self, level: str) -> Spans:
-        """The spans of ``level`` as measured by the run that went no deeper. Raises `InputError` if it was not run."""
-        level_number(level)
-        deepest = next((run for run in self.runs if run.level == level), None)
-        if deepest is None:
-            measured = ", ".join(run.level for run in self.runs)
-            raise InputError(f"level {level!r} was not measured; measured: {measured}")
-        return deepest.spans
-
     def merged(self) -> tuple[Spans, int]:
         """One timeline of all runs by `merge_levels`, and how many spans have no counterpart."""
         return merge_levels([run.spans for run in self.runs])
@@ -57,9 +48,8 @@ class Leveled:
     def rows(self) -> ResultTable:
         """Per level: the model's time when measured down to it, the overhead it adds, its spans and their time."""
         rows, shallow_us = [], self.runs[0].median_us
-        before_us = shallow_us
-        for run in self.runs:
-            added = run.median_us - before_us
+        for before, run in zip((self.runs[0], *self.runs), self.runs, strict=False):
+            added = run.median_us - before.median_us
             own = run.spans.level == LEVELS.index(run.level)
             rows.append(
                 {
@@ -71,7 +61,6 @@ class Leveled:
                     "spans_us": float(run.spans.time_us[own].sum()),
                 }
             )
-            before_us = run.median_us
         return ResultTable(f"Leveled experiment, {len(self.runs[0].model_us)} runs each", tuple(rows))
 
 

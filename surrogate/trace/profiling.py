@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
@@ -18,31 +19,14 @@ _PREPARING = {"offsets", "layout", "fft_filter", "winograd_filter", "xmma_setup"
 """Families of kernels that prepare an operator's work without doing any of it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Counters:
-    """Counters of every device activity (`surrogate.trace.counters`), NaN where a run did not count them.
-
-    ``row`` is the counted launch that stands for the activity, -1 for none, of ``launches`` in all. FLOPs count 2 per
-    multiply-add, most of them of ``width`` (0, 1, 2: half, single, double precision); bytes are those of the DRAM;
-    ``occupancy_pct`` is the achieved occupancy.
-    """
-
-    row: Ints
-    flops: Floats
-    width: Ints
-    read_bytes: Floats
-    write_bytes: Floats
-    occupancy_pct: Floats
-    launches: int
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Profile:
     """A trace with what the analyses share, one entry per device activity where an array.
 
     ``flops`` and ``dram_bytes`` are NaN where they cannot be derived from shapes; an operator's work is spread over
     its kernels by their time, kernels that only prepare it left out. ``dtype`` is "" where the work is unknown.
-    ``gpu`` is None where the registry does not know the device: then there are no peaks and no bounds.
+    ``gpu`` is None where the registry does not know the device: then there are no peaks and no bounds. ``counters`` are
+    those of `surrogate.trace.counters`, NaN where a run did not count them.
     """
 
     trace: Trace
@@ -54,7 +38,7 @@ class Profile:
     flops: Floats
     dram_bytes: Floats
     dtype: tuple[str, ...]
-    counters: Counters | None = None
+    counters: pd.DataFrame | None = None
 
     def __repr__(self) -> str:
         return f"Profile({self.trace!r}, {len(self.layers)} layers, {self.gpu.name if self.gpu else 'no known GPU'})"
@@ -64,17 +48,8 @@ class Profile:
         """Time of all device activities together, in µs."""
         return float(self.trace.activities.time_us.sum())
 
-    @property
-    def compute_capability(self) -> float:
-        """The device's compute capability, by the trace or the registry; 0.0 where neither knows."""
-        return self._fact("compute_capability")
-
-    @property
-    def sms(self) -> int:
-        """The device's SMs; 0 where unknown."""
-        return self._fact("sms")
-
-    def _fact(self, name: str) -> Any:
+    def fact(self, name: str) -> Any:
+        """``compute_capability`` or ``sms`` of the device, by the trace or the registry; 0 where neither knows."""
         recorded = [getattr(d, name) for d in self.trace.devices if d.index == self.device]
         return next(filter(None, recorded), getattr(self.gpu, name) if self.gpu else 0)
 
@@ -139,14 +114,12 @@ def _spread_work(trace: Trace) -> tuple[Floats, Floats, tuple[str, ...]]:
     prepares = trace.named(activities, _prepares)
     kernels = np.flatnonzero((activities.kind == kinds.KERNEL) & (activities.range >= 0) & ~prepares)
     for owner, rows in kernels_by_owner(reader, kernels.tolist()).items():
-        work = reader.work(owner)
-        if work is None:
-            continue
-        time = np.maximum(activities.time_us[rows], 1e-3)
-        share = time / time.sum()
-        flops[rows], dram_bytes[rows] = work.flops * share, work.dram_bytes * share
-        for row in rows:
-            dtype[row] = work.dtype
+        if work := reader.work(owner):
+            time = np.maximum(activities.time_us[rows], 1e-3)
+            share = time / time.sum()
+            flops[rows], dram_bytes[rows] = work[0] * share, work[1] * share
+            for row in rows:
+                dtype[row] = work[2]
     return flops, dram_bytes, tuple(dtype)
 
 

@@ -118,18 +118,10 @@ def in_time_order(
 ) -> Spans:  # fmt: skip
     """`Spans` from columns in any order, sorted by start (ties: the upper level first), parents renumbered."""
     order = np.lexsort((-end_ns, level, start_ns))
-    number = np.empty(len(order), np.int64)
-    number[order] = np.arange(len(order))
     rows = order.tolist()
-    return Spans(
-        name=tuple([str(name[row]) for row in rows]),
-        level=level[order],
-        start_ns=start_ns[order],
-        end_ns=end_ns[order],
-        track=tuple([str(track[row]) for row in rows]),
-        parent=linked(number, parent[order]),
-        tags=tuple([tags[row] for row in rows]),
-    )
+    names, tracks = tuple([str(name[row]) for row in rows]), tuple([str(track[row]) for row in rows])
+    parents, held = linked(np.argsort(order), parent[order]), tuple([tags[row] for row in rows])
+    return Spans(names, level[order], start_ns[order], end_ns[order], tracks, parents, held)
 
 
 def trace_spans(trace: Trace) -> Spans:
@@ -164,21 +156,21 @@ def trace_spans(trace: Trace) -> Spans:
         np.full(len(every), -1, np.int64), layers.iteration, np.where(around >= 0, around, first_layer + layer),
         of_call, np.where(activities.call >= 0, first_call + activities.call, of_activity),
     ])  # fmt: skip
-    starts = [np.array([part.start_ns for part in every], dtype=np.int64), layers.start_ns]
-    ends = [np.array([part.end_ns for part in every], dtype=np.int64), layers.end_ns]
-    names, tracks = [*(part.label for part in every), *layers.name], ["" for _ in every]
-    threads = [thread.thread for thread in trace.threads]
-    for row, is_frame in zip(layers.row.tolist(), layers.from_frame.tolist(), strict=True):
-        tracks.append(threads[int((trace.frames if is_frame else ranges).thread[row])])
-    for table in (take(ranges, operators), calls):
-        tracks += [threads[i] for i in table.thread.tolist()]
-    streams = [f"GPU {stream.device} stream {stream.stream}" for stream in trace.streams]
+    # The columns, level by level, too.
+    inner, streams = (
+        take(ranges, operators),
+        [f"GPU {stream.device} stream {stream.stream}" for stream in trace.streams],
+    )
+    names = [trace.names[i] for table in (inner, calls, activities) for i in table.name.tolist()]
+    of_layer = zip(layers.row.tolist(), layers.from_frame.tolist(), strict=True)
+    threads = [int((trace.frames if is_frame else ranges).thread[row]) for row, is_frame in of_layer]
+    threads += [*inner.thread.tolist(), *calls.thread.tolist()]
+    tracks = [*[""] * len(every), *(trace.threads[i].thread for i in threads)]
     tracks += [streams[i] for i in activities.stream.tolist()]
-    for table in (take(ranges, operators), calls, activities):
-        names += [trace.names[i] for i in table.name.tolist()]
-        starts.append(table.start_ns)
-        ends.append(table.end_ns)
+    tables = (layers, inner, calls, activities)
+    starts = np.concatenate([np.array([part.start_ns for part in every]), *(table.start_ns for table in tables)])
+    ends = np.concatenate([np.array([part.end_ns for part in every]), *(table.end_ns for table in tables)])
     ids = [-1] * first_call + np.concatenate([calls.correlation, activities.correlation]).tolist()
     tags = [{"correlation": number} if number >= 0 else {} for number in ids]
-    level = np.repeat(np.arange(len(LEVELS)), counts)
-    return in_time_order(names, level, np.concatenate(starts), np.concatenate(ends), tracks, parent, tags)
+    names = [*(part.label for part in every), *layers.name, *names]
+    return in_time_order(names, np.repeat(np.arange(len(LEVELS)), counts), starts, ends, tracks, parent, tags)

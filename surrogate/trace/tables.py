@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events import kinds
@@ -57,41 +58,36 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
     trace, layers, activities = profile.trace, profile.layers, profile.trace.activities
     labels, of_layer = layers.labels(by)
 
-    def add(layer: Ints, weights: Any) -> np.ndarray:
-        """``weights`` summed up by the label of their layer (-1: outside)."""
-        return np.bincount(of_layer[layer], weights=weights, minlength=len(labels))
+    def sums(layer: Ints, **columns: Any) -> pd.DataFrame:
+        """The columns summed up by the label of their layer (-1: outside)."""
+        return pd.DataFrame(columns).groupby(of_layer[layer]).sum().reindex(range(len(labels)), fill_value=0)
 
     own, time, phase = layers.of_activity, activities.time_us, layers.phase_of_activity
-    every_layer = np.arange(len(layers))
-    runs = add(every_layer, None).astype(np.int64)
-    runs[-1] = int((own < 0).any())
-    total, host = add(own, time), add(every_layer, (layers.end_ns - layers.start_ns) / 1e3)
-    forward = add(own, time * ((own >= 0) & (phase == FORWARD)))
-    backward, idle = add(own, time * (phase == BACKWARD)), add(own, profile.idle_us)
-    kernels = add(own, activities.kind == kinds.KERNEL)
-    gflop = add(own, np.nan_to_num(profile.flops) / 1e9)
-    allocated = add(linked(layers.of_range, trace.allocations.range), np.maximum(trace.allocations.bytes, 0))
+    host_us = (layers.end_ns - layers.start_ns) / 1e3
+    table = sums(
+        own, total_us=time, forward_us=time * ((own >= 0) & (phase == FORWARD)), backward_us=time * (phase == BACKWARD),
+        idle_us=profile.idle_us, kernels=activities.kind == kinds.KERNEL, gflop=np.nan_to_num(profile.flops) / 1e9,
+    ).join(sums(np.arange(len(layers)), runs=np.ones(len(layers), np.int64), host_us=host_us))  # fmt: skip
+    table["runs"] = [*table["runs"][:-1], int((own < 0).any())]
+    alloc_of, alloc_bytes = linked(layers.of_range, trace.allocations.range), np.maximum(trace.allocations.bytes, 0)
+    allocated = sums(alloc_of, moved=alloc_bytes)["moved"].tolist()
     rounds = max(sum(iteration.by != "whole" for iteration in layers.iterations), 1)
     whole = profile.total_us
     return [
         (
             label,
             {
-                "runs": int(runs[i]),
-                "total_us": float(total[i]),
-                "share_pct": float(100 * total[i] / whole) if whole else None,
-                "avg_us": float(total[i] / rounds),
-                "forward_us": float(forward[i]),
-                "backward_us": float(backward[i]),
-                "idle_us": float(idle[i]),
-                "host_us": float(host[i]),
-                "kernels": int(kernels[i]),
-                "alloc_mb": float(allocated[i] / runs[i] / 1e6) if len(trace.allocations) else None,
-                "gflop": float(gflop[i]) or None,
+                "runs": row["runs"],
+                "total_us": row["total_us"],
+                "share_pct": 100 * row["total_us"] / whole if whole else None,
+                "avg_us": row["total_us"] / rounds,
+                **{name: row[name] for name in ("forward_us", "backward_us", "idle_us", "host_us", "kernels")},
+                "alloc_mb": moved / row["runs"] / 1e6 if len(trace.allocations) else None,
+                "gflop": row["gflop"] or None,
             },
         )
-        for i, label in enumerate(labels)
-        if runs[i] and (total[i] or not whole)
+        for label, row, moved in zip(labels, table.to_dict("records"), allocated, strict=True)
+        if row["runs"] and (row["total_us"] or not whole)
     ]
 
 
@@ -187,8 +183,8 @@ def summary(profile: Profile) -> Row:
         "format": trace.format,
         "rank": trace.rank,
         "gpu": profile.gpu.name if profile.gpu else trace.device_name(profile.device) or None,
-        "compute_capability": profile.compute_capability or None,
-        "sms": profile.sms or None,
+        "compute_capability": profile.fact("compute_capability") or None,
+        "sms": profile.fact("sms") or None,
         "devices": len(np.unique(profile.device_of)),
         "streams": len(np.unique(activities.stream)),
         "iterations": len(rounds),

@@ -146,8 +146,8 @@ clear, disable, enable, recorded, span = (
 
 
 @contextmanager
-def module_spans(model: Any, tracer: Tracer, level: str = "layer") -> Iterator[None]:
-    """A span of ``level`` around every call of a leaf module of ``model``, named by its path (``features.0``).
+def module_spans(model: Any, tracer: Tracer) -> Iterator[None]:
+    """A span of level ``layer`` around every call of a leaf module of ``model``, named by its path (``features.0``).
 
     Tags: ``type``, the module's class, and ``shape``, the first input's. Hooks are removed at the end. A module
     whose forward raises leaves no span.
@@ -160,7 +160,7 @@ def module_spans(model: Any, tracer: Tracer, level: str = "layer") -> Iterator[N
         def before(module: Any, inputs: Any, name: str = name) -> None:
             shape = tuple(getattr(inputs[0], "shape", ())) if inputs else ()
             kind = type(module).__name__
-            opened = tracer.span(level, name or kind, type=kind, shape=shape)
+            opened = tracer.span("layer", name or kind, type=kind, shape=shape)
             opened.__enter__()
             open_spans.setdefault(id(module), []).append(opened)
 
@@ -176,17 +176,17 @@ def module_spans(model: Any, tracer: Tracer, level: str = "layer") -> Iterator[N
 
 
 @contextmanager
-def operator_spans(tracer: Tracer, level: str = "operator") -> Iterator[None]:
-    """A span of ``level`` around every operator that PyTorch dispatches on this thread, forward and backward."""
+def operator_spans(tracer: Tracer) -> Iterator[None]:
+    """A span of level ``operator`` around every operator that PyTorch dispatches on this thread, both passes."""
     # The dispatch mode itself costs time, so a level that is off installs none.
-    if level not in tracer.levels:
+    if "operator" not in tracer.levels:
         yield
         return
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Mode(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            with tracer.span(level, str(func)):
+            with tracer.span("operator", str(func)):
                 return func(*args, **(kwargs or {}))
 
     with Mode():

@@ -164,9 +164,7 @@ def test_levels_are_measured_one_deeper_at_a_time():
     rows = found.rows().rows
     assert [row["level"] for row in rows] == ["model", "layer"] and [row["spans"] for row in rows] == [1, 3]
     assert rows[0]["overhead_us"] == 0 and rows[1]["overhead_us"] > 0
-    assert found.of("layer").name[0] == "net" and "overhead_us" in repr(found)
-    with pytest.raises(InputError, match="not measured"):
-        found.of("kernel")
+    assert found.runs[1].spans.name[0] == "net" and "overhead_us" in repr(found)
 
 
 @pytest.mark.parametrize(("levels", "repeats"), [(("layer", "model"), 1), ((), 1), (("model",), 0), (("all",), 1)])
@@ -197,11 +195,11 @@ def test_a_small_torch_model_level_by_level():
             model(image)
 
     found = leveled(run, ("model", "layer", "operator"), repeats=5, warmup=2)
-    layers = found.of("layer")
+    layers = found.runs[1].spans
     assert layers.name == ("net", "0", "1", "2", "3")
     assert [tags.get("type") for tags in layers.tags[1:]] == ["Conv2d", "ReLU", "Flatten", "Linear"]
     assert layers.tags[1]["shape"] == (2, 3, 16, 16) and layers.parent.tolist() == [-1, 0, 0, 0, 0]
-    operators = found.of("operator")
+    operators = found.runs[2].spans
     of_layer = {operators.name[row]: operators.name[operators.parent[row]] for row in range(len(operators))}
     assert of_layer["aten.convolution.default"] == "0" and of_layer["aten.addmm.default"] == "3"
     rows = found.rows().rows

@@ -1,6 +1,6 @@
 """Raw rows → the sorted, linked tables of a `Trace`: ranges inside ranges, activities to the calls behind them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from surrogate.trace.events.tables import Ints, Ranges, Trace, linked
 _WHOLE_US_NS = 1000
 """What rounding to whole µs can cut off the end of a range."""
 _LAST = 2**62
-_PLAIN = ("name", "kind", "correlation", "external_id", "registers", "shared_bytes", "bytes", "copy_kind")
 
 
 def build(raw: RawTrace) -> Trace:
@@ -43,30 +42,28 @@ def build(raw: RawTrace) -> Trace:
 
 
 def _ranges(table: Columns, names: Sequence[str], tolerance: int) -> Ranges:
-    columns = {name: table[name] for name in COLUMNS["ranges"][2:]}
+    columns = table.integers()
     # The profiler's own range around an iteration is recognised by its name.
     steps = _lookup(names, columns["name"], lambda name: name.startswith("ProfilerStep"))
     is_step = (steps == 1) & (columns["kind"] != kinds.FRAME)
     columns["kind"] = np.where(is_step, kinds.STEP, columns["kind"])
-    parent, depth = nest(
-        table.start_ns, table.end_ns, columns["thread"], columns["external_id"],
-        np.ones(len(table.start_ns), np.bool_), tolerance,
-    )  # fmt: skip
-    return Ranges(table.start_ns, table.end_ns, **columns, parent=parent, depth=depth)
+    holds = np.ones(len(table.start_ns), np.bool_)
+    times = table.start_ns, table.end_ns
+    parent, depth = nest(*times, columns["thread"], columns["external_id"], holds, tolerance)
+    return Ranges(*times, **columns, parent=parent, depth=depth)
 
 
 def _calls(table: Columns, names: Sequence[str], ranges: Ranges, tolerance: int) -> tables.Calls:
-    columns = {name: table[name] for name in COLUMNS["calls"][2:]}
+    columns = table.integers()
     columns["kind"] = _lookup(names, columns["name"], kinds.call_kind)
     around = within(table.start_ns, table.end_ns, columns["thread"], ranges, tolerance)
     # A profiler that numbers threads differently for calls and operators still gives the operator's id.
-    around = np.where(around < 0, _by_external_id(table, ranges), around)
+    around = np.where(around < 0, _by_external_id(columns, ranges), around)
     return tables.Calls(table.start_ns, table.end_ns, **columns, range=around)
 
 
 def _allocations(table: Columns, ranges: Ranges) -> tables.Allocations:
-    columns = {name: table[name] for name in COLUMNS["allocations"][2:]}
-    columns["bytes"] = integers(table.values["bytes"], 0)
+    columns = table.integers() | {"bytes": integers(table.values["bytes"], 0)}
     around = within(table.start_ns, table.end_ns, columns["thread"], ranges)
     return tables.Allocations(time_ns=table.start_ns, **columns, range=around)
 
@@ -84,39 +81,34 @@ class _DeviceTables:
         self.process_of_call = linked(of_thread, calls.thread)
 
     def activities(self, table: Columns) -> tables.Activities:
-        columns = {name: table[name] for name in _PLAIN}
+        columns = self._linked(table)
         directions = _lookup(self.names, columns["name"], kinds.copy_kind)
         directions = np.where(columns["copy_kind"] >= 0, columns["copy_kind"], directions)
         columns["copy_kind"] = np.where(columns["kind"] == kinds.COPY, directions, -1)
-        call = self._launches(table)
-        around = np.where(call < 0, _by_external_id(table, self.ranges), linked(self.calls.range, call))
-        return tables.Activities(
-            table.start_ns, table.end_ns, **columns, stream=self._stream_column(table),
-            grid=triples(table.values["grid"]), block=triples(table.values["block"]),
-            graph_node=np.maximum(integers(table.values["graph_node"], 0), 0),
-            call=call, range=around,
-        )  # fmt: skip
+        columns |= {name: triples(table.values[name]) for name in ("grid", "block")}
+        columns["graph_node"] = np.maximum(integers(table.values["graph_node"], 0), 0)
+        by_id = _by_external_id(columns, self.ranges)
+        around = np.where(columns["call"] < 0, by_id, linked(self.calls.range, columns["call"]))
+        return tables.Activities(table.start_ns, table.end_ns, **columns, range=around)
 
     def syncs(self, table: Columns) -> tables.Syncs:
-        name, kind = table["name"], table["kind"]
-        kind = np.where(kind >= 0, kind, _lookup(self.names, name, kinds.sync_kind))
-        return tables.Syncs(
-            table.start_ns, table.end_ns, name, kind, self._stream_column(table), table["correlation"],
-            self._launches(table),
-        )  # fmt: skip
+        columns = self._linked(table)
+        by_name = _lookup(self.names, columns["name"], kinds.sync_kind)
+        columns["kind"] = np.where(columns["kind"] >= 0, columns["kind"], by_name)
+        return tables.Syncs(table.start_ns, table.end_ns, **columns)
 
-    def _launches(self, table: Columns) -> Ints:
-        processes = table.values["process"]
+    def _linked(self, table: Columns) -> dict[str, Ints]:
+        """The columns of numbers, with ``stream`` as its index and ``call``, the launch."""
+        columns, processes = table.integers("device", "stream", "process", "grid", "block"), table.values["process"]
         process = np.fromiter((self.processes.get(p, -1) for p in processes), np.int64, len(processes))
-        calls = self.calls
-        return launched_by(
-            table["correlation"], table.start_ns, calls.correlation, calls.start_ns, process, self.process_of_call
-        )  # fmt: skip
-
-    def _stream_column(self, table: Columns) -> Ints:
         devices, streams = (list(map(_number, table.values[column])) for column in ("device", "stream"))
-        keys = zip(devices, streams, table.values["process"], strict=True)
-        return np.fromiter((self.streams.index(key) for key in keys), np.int64, len(devices))
+        keys = zip(devices, streams, processes, strict=True)
+        columns["stream"] = np.fromiter((self.streams.index(key) for key in keys), np.int64, len(devices))
+        columns["call"] = launched_by(
+            columns["correlation"], table.start_ns, self.calls.correlation, self.calls.start_ns, process,
+            self.process_of_call,
+        )  # fmt: skip
+        return columns
 
 
 def _number(value: Any) -> int:
@@ -185,7 +177,7 @@ def within(start_ns: Ints, end_ns: Ints, thread: Ints, ranges: Ranges, tolerance
     return parent[count:]
 
 
-def _by_external_id(table: Columns, ranges: Ranges) -> Ints:
+def _by_external_id(table: Mapping[str, Ints], ranges: Ranges) -> Ints:
     """The range with each row's id, -1 for none; newer profilers put the correlation id there, which means nothing."""
     external_id, known = table["external_id"], np.flatnonzero(ranges.external_id > 0)
     if not len(known) or not len(external_id):

@@ -75,13 +75,9 @@ def iteration_of(chosen: tuple[Iteration, ...], trace: Trace) -> tuple[Ints, Int
     """
     of_range = iteration_at(chosen, trace.ranges.start_ns)
     of_call = iteration_at(chosen, trace.calls.start_ns)
-    activities = trace.activities
-    of_activity = iteration_at(chosen, activities.start_ns)
-    launched = activities.call >= 0
-    of_activity[launched] = of_call[activities.call[launched]]
-    by_range = ~launched & (activities.range >= 0)
-    of_activity[by_range] = of_range[activities.range[by_range]]
-    return of_range, of_call, of_activity
+    call, around, own = trace.activities.call, trace.activities.range, iteration_at(chosen, trace.activities.start_ns)
+    of_activity = np.where(around >= 0, linked(of_range, around), own)
+    return of_range, of_call, np.where(call >= 0, linked(of_call, call), of_activity)
 
 
 def iteration_at(chosen: tuple[Iteration, ...], time_ns: Ints) -> Ints:

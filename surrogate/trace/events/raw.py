@@ -130,8 +130,9 @@ class Columns:
     whole_us: bool
     dropped: int
 
-    def __getitem__(self, column: str) -> Ints:
-        return integers(self.values[column])
+    def integers(self, *left_out: str) -> dict[str, Ints]:
+        """The columns of whole numbers, -1 in the place of damage."""
+        return {name: integers(values) for name, values in self.values.items() if name not in left_out}
 
 
 def columns_of(rows: Sequence[Row], names: tuple[str, ...], exact_ns: bool) -> Columns:

@@ -15,9 +15,9 @@ from surrogate.trace.graph.simulate import (
     serialised_pct,
     simulate,
 )
-from surrogate.trace.graph.tasks import EDGE_KINDS, TASK_KINDS, Coverage, Graph, Resource
+from surrogate.trace.graph.tasks import EDGE_KINDS, TASK_KINDS, Graph, Resource
 
 __all__ = [
-    "EDGE_KINDS", "POLICIES", "TASK_KINDS", "Coverage", "CriticalPath", "Graph", "Resource", "Timeline",
+    "EDGE_KINDS", "POLICIES", "TASK_KINDS", "CriticalPath", "Graph", "Resource", "Timeline",
     "critical_path", "graph_of", "serialised_pct", "simulate",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from surrogate.trace.events.tables import Ints, Trace, linked
 from surrogate.trace.graph import device
 from surrogate.trace.graph import host as on_host
 from surrogate.trace.graph import tasks as t
-from surrogate.trace.graph.tasks import Coverage, Floats, Graph, Resource, in_order, reordered
+from surrogate.trace.graph.tasks import Floats, Graph, Resource, in_order, reordered
 from surrogate.trace.layers import OTHER, Layers, find_layers
 
 _COLLECTIVE_NAME = re.compile(r"nccl(?:Dev)?Kernel|rccl|all_?reduce|all_?gather|reduce_?scatter", re.I)
@@ -58,25 +59,19 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
         *assembly.handover_edges(),
         *assembly.end_edges(),
     ]
-    activities, sizes = trace.activities, [len(part.src) for part in edges]
-    edge_kind = np.repeat(np.array([part.kind for part in edges], np.int64), sizes)
+    activities, count = trace.activities, len(trace.activities)
+    edge_kind = np.concatenate([np.full(len(part.src), part.kind) for part in edges])
     counts = np.bincount(edge_kind, minlength=len(t.EDGE_KINDS)).tolist()
-    coverage = Coverage(
-        len(host), len(activities), int((activities.call < 0).sum()), int((activities.graph_node > 0).sum()),
-        dict(zip(t.EDGE_KINDS, counts, strict=True)), syncs, lost_syncs, waits, lost_waits,
-        int((delays.unexplained_us > 0).sum()), float(delays.unexplained_us.sum()), delays.latency_us,
-        delays.typical_gap_us,
-    )  # fmt: skip
-    graph = replace(
-        assembly.tasks(lanes, delays),
-        src=np.concatenate([part.src for part in edges]),
-        dst=np.concatenate([part.dst for part in edges]),
-        edge_kind=edge_kind,
-        lag_us=np.concatenate([part.lag_us for part in edges]),
-        from_start=np.repeat(np.array([part.from_start for part in edges], np.bool_), sizes),
-        coverage=coverage,
-    )
-    return in_order(assembly.with_marks_in_place(graph))
+    without_call, unexplained_us = int((activities.call < 0).sum()), delays.unexplained_us
+    coverage = {
+        "attached_pct": 100.0 * (1 - without_call / count) if count else 100.0,
+        "host_tasks": len(host), "device_tasks": count, "activities_without_call": without_call,
+        "graph_kernels": int((activities.graph_node > 0).sum()), "edges": dict(zip(t.EDGE_KINDS, counts, strict=True)),
+        "syncs": syncs, "syncs_without_target": lost_syncs, "waits": waits, "waits_without_target": lost_waits,
+        "unexplained_tasks": int((unexplained_us > 0).sum()), "unexplained_us": float(unexplained_us.sum()),
+        "launch_latency_us": delays.latency_us, "dispatch_gap_us": delays.typical_gap_us,
+    }  # fmt: skip
+    return in_order(assembly.with_marks_in_place(assembly.graph(lanes, delays, edges, edge_kind, coverage)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,8 +85,10 @@ class _Assembly:
     pieces: on_host.Pieces
     host: on_host.HostTasks
 
-    def tasks(self, lanes: device.Lanes, delays: device.Delays) -> Graph:
-        """Tasks without edges; a thread's first piece, and one that follows a wait of its thread, start by edges."""
+    def graph(
+        self, lanes: device.Lanes, delays: device.Delays, edges: list[_Edges], edge_kind: Ints, coverage: dict[str, Any]
+    ) -> Graph:
+        """Tasks and edges; a thread's first piece, and one that follows a wait of its thread, start by edges."""
         trace, layers, activities = self.trace, self.layers, self.trace.activities
         pieces, host = self.pieces, self.host
         origin_ns = trace.span_ns[0]
@@ -134,8 +131,10 @@ class _Assembly:
             gap_us=np.concatenate([gap, device_gap, np.zeros(marks)]),
             measured_us=(start_ns - origin_ns) / 1e3,
             priority=np.zeros(total), removed=np.zeros(total, np.bool_),
-            src=np.empty(0, np.int64), dst=np.empty(0, np.int64), edge_kind=np.empty(0, np.int64),
-            lag_us=np.empty(0), from_start=np.empty(0, np.bool_), iterations=layers.iterations,
+            src=np.concatenate([part.src for part in edges]), dst=np.concatenate([part.dst for part in edges]),
+            edge_kind=edge_kind, lag_us=np.concatenate([part.lag_us for part in edges]),
+            from_start=np.concatenate([np.full(len(part.src), part.from_start) for part in edges]),
+            iterations=layers.iterations, coverage=coverage,
         )  # fmt: skip
 
     def _threads(self, threads: list[int]) -> list[Resource]:

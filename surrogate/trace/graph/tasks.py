@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,41 +31,6 @@ Policy = str | Callable[["Graph"], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
-    """What of a trace is in the graph, and what could not be attached: counted, never silently left out.
-
-    ``activities_without_call`` keep their place on their stream but follow no launch; ``graph_kernels`` follow the
-    launch of their CUDA graph together. ``unexplained_us`` is the time that device tasks waited for something that
-    the trace does not show (over 20 µs each, ``unexplained_tasks`` of them): a replay keeps it as it is.
-    """
-
-    host_tasks: int = 0
-    device_tasks: int = 0
-    activities_without_call: int = 0
-    graph_kernels: int = 0
-    edges: dict[str, int] = field(default_factory=dict)
-    syncs: int = 0
-    syncs_without_target: int = 0
-    waits: int = 0
-    waits_without_target: int = 0
-    unexplained_tasks: int = 0
-    unexplained_us: float = 0.0
-    launch_latency_us: float = 0.0
-    dispatch_gap_us: float = 0.0
-
-    @property
-    def attached_pct(self) -> float:
-        """Share of the device tasks that follow a launch call, in percent; 100 where there are none."""
-        if not self.device_tasks:
-            return 100.0
-        return 100.0 * (1 - self.activities_without_call / self.device_tasks)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All counts and ``attached_pct`` as plain JSON values."""
-        return {"attached_pct": self.attached_pct, **asdict(self)}
-
-
-@dataclass(frozen=True, slots=True)
 class Resource:
     """What runs one task at a time: a host ``thread``, a device ``stream`` or a communication ``channel``."""
 
@@ -83,6 +48,12 @@ class Graph:
     ``name``, ``layer`` and ``resource`` are indices into ``names``, ``layers`` and ``resources`` (layer -1: none).
     ``row`` is the row of the trace's calls (host) or activities (device), -1 for what the trace does not hold.
     A ``removed`` task takes no time and only passes its dependencies on. ``policies``: resource → who runs next.
+
+    ``coverage`` counts what of a trace is in the graph and what could not be attached. ``activities_without_call`` keep
+    their place on their stream but follow no launch, ``graph_kernels`` follow the launch of their CUDA graph together;
+    ``attached_pct`` is the share of device tasks that follow a launch. ``unexplained_us`` is the time that device tasks
+    waited for something that the trace does not show (over 20 µs each, ``unexplained_tasks`` of them): a replay keeps
+    it as it is.
     """
 
     names: tuple[str, ...]
@@ -106,7 +77,7 @@ class Graph:
     lag_us: Floats
     from_start: Mask
     iterations: tuple[Iteration, ...] = ()
-    coverage: Coverage = field(default_factory=Coverage)
+    coverage: Mapping[str, Any] = field(default_factory=dict)
     policies: Mapping[int, Policy] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -141,8 +112,7 @@ def in_order(graph: Graph) -> Graph:
     Order on one resource stays as it is. Raises `InputError` where tasks depend on each other in a circle.
     """
     order = np.argsort(graph.measured_us, kind="stable")
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
+    rank = np.argsort(order)
     before = previous_on_resource(graph.resource)
     chained = np.flatnonzero(before >= 0)
     src = np.concatenate([graph.src, before[chained]])
@@ -154,8 +124,7 @@ def in_order(graph: Graph) -> Graph:
 
 def reordered(graph: Graph, order: Ints) -> Graph:
     """The tasks in the given order, edges renumbered."""
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
+    rank = np.argsort(order)
     columns = {name: getattr(graph, name)[order] for name in TASK_COLUMNS}
     return replace(graph, **columns, src=rank[graph.src], dst=rank[graph.dst])
 

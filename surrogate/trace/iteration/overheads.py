@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,20 +27,23 @@ KINDS = ("t1", "t2", "t3", "t4", "t5", "alone", "edge", "handover")
 sibling of it; ``handover``, from one thread to another."""
 SCHEMA = 1
 _LAUNCHES = " | launches: "
-Samples = Mapping[str, dict[str, list[float]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Mean:
+class Mean(NamedTuple):
     """A mean in µs and how many samples it is of."""
 
     mean_us: float
-    count: int
+    samples: int
+
+
+Means = Mapping[tuple[str, str], Mean]
+"""(kind, operator), with "" for all operators together → mean."""
+Samples = dict[tuple[str, str], list[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Mean overheads in µs: ``overall[kind]``, and ``by_name[kind][operator]`` where that operator was seen.
+    """Mean overheads, by the operators that were seen and of all.
 
     ``laws`` are those of the machine's collectives, where several ranks' traces gave them.
 
@@ -48,36 +51,31 @@ class Overheads:
     (`finer_name`), for an operator's calls are not alike. A kind without samples costs nothing, T4 `T4_US`.
     """
 
-    overall: Mapping[str, Mean]
-    by_name: Mapping[str, Mapping[str, Mean]]
+    means: Means
     sources: tuple[str, ...] = ()
     laws: Laws = field(default_factory=dict)
 
     def us(self, kind: str, name: str, finer: str = "") -> float:
         """The mean of ``kind`` at ``finer``, a `finer_name`; else of the operator (call, if T4); else of all."""
-        names = self.by_name.get(kind, {})
-        mean = names.get(finer) or names.get(name) or self.overall.get(kind)
-        if mean is None:
-            return T4_US if kind == "t4" else 0.0
-        return mean.mean_us
+        means = self.means
+        mean = means.get((kind, finer or name)) or means.get((kind, name)) or means.get((kind, ""))
+        return mean.mean_us if mean else T4_US if kind == "t4" else 0.0
 
     def knows(self, name: str) -> bool:
         """True where the operator has samples of its own, of any kind."""
-        return any(name in names for names in self.by_name.values())
+        return any((kind, name) in self.means for kind in KINDS)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
+        by_name: dict[str, dict[str, Mean]] = defaultdict(dict)
+        for (kind, name), mean in sorted(self.means.items(), key=lambda item: (KINDS.index(item[0][0]), item[0][1])):
+            by_name[kind][name] = mean
+        overall = {kind: names.pop("") for kind, names in by_name.items() if "" in names}
+        laws = {kind: asdict(law) for kind, law in self.laws.items()}
+        sources = list(self.sources)
         return {
-            "schema": SCHEMA,
-            "unit": "us",
-            "sources": list(self.sources),
-            "overall": {kind: [mean.mean_us, mean.count] for kind, mean in self.overall.items()},
-            "by_name": {
-                kind: {name: [mean.mean_us, mean.count] for name, mean in sorted(names.items())}
-                for kind, names in self.by_name.items()
-            },
-            "laws": {kind: asdict(law) for kind, law in self.laws.items()},
-        }
+            "schema": SCHEMA, "unit": "us", "sources": sources, "overall": overall, "by_name": by_name, "laws": laws,
+        }  # fmt: skip
 
     def save(self, path: str | Path) -> None:
         """Write as JSON. Raises `InputError` where the place is not writable."""
@@ -90,7 +88,7 @@ def measure_overheads(work: HostWork, source: str = "", keep: Sequence[int] | No
     Samples outside the quartiles ± 1.5 of their distance are dropped, per operator and over all; what falls below 0
     when the tracing is subtracted counts as 0.
     """
-    samples: Samples = {kind: defaultdict(list) for kind in KINDS}
+    samples: Samples = defaultdict(list)
     kept = None if keep is None else set(keep)
     last: dict[int, Unit] = {}
     for unit in work.units:
@@ -99,19 +97,14 @@ def measure_overheads(work: HostWork, source: str = "", keep: Sequence[int] | No
             if not unit.is_input:
                 _inside(unit, segments(unit), samples)
         last[unit.thread] = unit
-    by_name = {
-        kind: {name: trimmed_mean(values) for name, values in names.items()} for kind, names in samples.items() if names
-    }
     own = {unit.name for unit in work.units if not unit.is_operator}
-    overall = {}
-    for kind, names in samples.items():
+    overall: Samples = defaultdict(list)
+    for (kind, name), values in samples.items():
         # What an annotation without operators took says nothing of operators.
-        apart = own if kind == "alone" else ()
-        counted = [name for name in names if _LAUNCHES not in name and name not in apart]
-        rest = [value for name in counted for value in names[name]]
-        if rest:
-            overall[kind] = trimmed_mean(rest)
-    return Overheads(overall, by_name, (source,) if source else ())
+        if _LAUNCHES not in name and not (kind == "alone" and name in own):
+            overall[kind, ""] += values
+    means = {key: trimmed_mean(values) for key, values in {**samples, **overall}.items()}
+    return Overheads(means, (source,) if source else ())
 
 
 def _gaps(unit: Unit, last: Mapping[int, Unit], samples: Samples) -> None:
@@ -119,13 +112,13 @@ def _gaps(unit: Unit, last: Mapping[int, Unit], samples: Samples) -> None:
     before = last.get(unit.thread)
     giver = handed_over(unit, {thread: unit.end_ns for thread, unit in last.items()})
     if giver is not None:
-        samples["handover"][""].append((unit.start_ns - last[giver].end_ns) / 1e3)
+        samples["handover", ""].append((unit.start_ns - last[giver].end_ns) / 1e3)
     elif before is not None and before.iteration == unit.iteration:
         gap_us = (unit.start_ns - before.end_ns) / 1e3
         if before.parent != unit.parent:
-            samples["edge"][unit.name].append(max(gap_us, 0.0))
+            samples["edge", unit.name].append(max(gap_us, 0.0))
         elif SIBLING_GAP_US[0] <= gap_us <= SIBLING_GAP_US[1]:
-            samples["t1"][unit.name].append(gap_us - EVENT_US)
+            samples["t1", unit.name].append(gap_us - EVENT_US)
 
 
 def _inside(unit: Unit, parts: Segments, samples: Samples) -> None:
@@ -133,17 +126,17 @@ def _inside(unit: Unit, parts: Segments, samples: Samples) -> None:
         return max(part[0] - EVENT_US * part[1], 0.0)
 
     if not parts.launches:
-        samples["alone"][unit.name].append(less(parts.first))
+        samples["alone", unit.name].append(less(parts.first))
         return
     count = len(parts.launches)
     for name in (unit.name, finer_name(unit.name, count)):
-        samples["t2"][name].append(less(parts.first))
-        samples["t3"][name].append(less(parts.last))
+        samples["t2", name].append(less(parts.first))
+        samples["t3", name].append(less(parts.last))
     for at, part in enumerate(parts.between):
         for name in (unit.name, finer_name(unit.name, count, at)):
-            samples["t5"][name].append(less(part))
+            samples["t5", name].append(less(part))
     for action, call_us in parts.launches:
-        samples["t4"][action.name].append(call_us)
+        samples["t4", action.name].append(call_us)
 
 
 def finer_name(name: str, launches: int, at: int | None = None) -> str:
@@ -175,20 +168,14 @@ def pooled(parts: Iterable[Overheads]) -> Overheads:
     every = list(parts)
     if not every:
         raise InputError("no overheads came; measure them in one trace at least")
-    overall = _weighted([part.overall for part in every])
-    by_name = {
-        kind: _weighted([part.by_name.get(kind, {}) for part in every])
-        for kind in dict.fromkeys(kind for part in every for kind in part.by_name)
-    }
-    return Overheads(overall, by_name, tuple(dict.fromkeys(s for part in every for s in part.sources)), every[0].laws)
-
-
-def _weighted(tables: Sequence[Mapping[str, Mean]]) -> dict[str, Mean]:
-    totals: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
-    for name, mean in (item for table in tables for item in table.items()):
-        total, count = totals[name]
-        totals[name] = total + mean.mean_us * mean.count, count + mean.count
-    return {name: Mean(total / count if count else 0.0, count) for name, (total, count) in totals.items()}
+    samples: dict[tuple[str, str], list[Mean]] = defaultdict(list)
+    for key, mean in (item for part in every for item in part.means.items()):
+        samples[key].append(mean)
+    means = {}
+    for key, values in samples.items():
+        count = sum(mean.samples for mean in values)
+        means[key] = Mean(sum(mean.mean_us * mean.samples for mean in values) / count if count else 0.0, count)
+    return Overheads(means, tuple(dict.fromkeys(s for part in every for s in part.sources)), every[0].laws)
 
 
 def load_overheads(path: str | Path) -> Overheads:
@@ -203,14 +190,12 @@ def load_overheads(path: str | Path) -> Overheads:
     try:
         if raw["schema"] != SCHEMA:
             raise InputError(f"{path}: schema {raw['schema']!r} of overheads is unknown; known: {SCHEMA}")
-        overall = {kind: _mean(raw["overall"][kind]) for kind in raw["overall"] if kind in KINDS}
-        by_name = {
-            kind: {str(name): _mean(value) for name, value in raw["by_name"][kind].items()}
-            for kind in raw["by_name"]
-            if kind in KINDS
-        }
+        tables = {kind: {**names} for kind, names in raw["by_name"].items()}
+        for kind, value in raw["overall"].items():
+            tables.setdefault(kind, {})[""] = value
+        means = {(kind, name): _mean(value) for kind in KINDS for name, value in tables.get(kind, {}).items()}
         laws = {str(kind): CollectiveLaw(**law) for kind, law in raw.get("laws", {}).items()}
-        return Overheads(overall, by_name, tuple(map(str, raw.get("sources", ()))), laws)
+        return Overheads(means, tuple(map(str, raw.get("sources", ()))), laws)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         raise InputError(f"{path}: holds no overheads; write them with --save-overheads") from None
 

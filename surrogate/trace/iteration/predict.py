@@ -14,6 +14,7 @@ from surrogate.features.gpu import Gpu, gpus
 from surrogate.features.gpu import gpu as gpu_named
 from surrogate.network.predict import Predictors, load_predictors
 from surrogate.prediction.shipped import load_operators, shipped
+from surrogate.report.tables import Shown, Table
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration import times as kernel_times
@@ -22,7 +23,6 @@ from surrogate.trace.iteration.overheads import SIBLING_GAP_US, Overheads, measu
 from surrogate.trace.iteration.times import DeviceTimes
 from surrogate.trace.iteration.units import HostWork, Unit, host_work
 from surrogate.trace.profiling import gpu_of
-from surrogate.trace.result import ResultTable, Row
 
 SOURCES = ("measured", "surrogate")
 
@@ -72,7 +72,7 @@ class OperatorRow:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class IterationTimes:
+class IterationTimes(Shown):
     """Iterations of one trace; ``gpu`` and ``batch`` as predicted for (None where unknown), ``times`` their source."""
 
     trace: str
@@ -105,9 +105,8 @@ class IterationTimes:
         errors = [abs(part.error_pct) for part in self if part.error_pct is not None]
         return exp(sum(log(max(error, 0.01)) for error in errors) / len(errors)) if errors else None
 
-    @property
-    def table(self) -> ResultTable:
-        """The iterations as titled rows."""
+    def table(self) -> Table:
+        """The iterations as titled rows, and what was kept as measured."""
         where = ", ".join([self.gpu or "unknown GPU", *([f"batch {self.batch}"] if self.batch else [])])
         kept = [
             f"kept as measured: {entry.operator}, {entry.count} activities, {entry.time_us:.1f} µs in the trace: lacks"
@@ -115,7 +114,7 @@ class IterationTimes:
             for entry in self.unknown
         ]
         title = f"Iterations on {where}, {self.times} times"
-        return ResultTable(title, self._rows(), (*self.notes, *kept))
+        return Table([asdict(part) for part in self], title=title, notes=(*self.notes, *kept))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `overheads` by their sources alone."""
@@ -126,7 +125,7 @@ class IterationTimes:
             "times": self.times,
             "coverage": self.coverage,
             "error_geomean_pct": self.error_geomean_pct,
-            "iterations": list(self._rows()),
+            "iterations": [asdict(part) for part in self],
             "operators": [asdict(row) for row in self.operators],
             "unknown": [asdict(entry) for entry in self.unknown],
             "overheads": {"sources": list(self.overheads.sources)},
@@ -135,16 +134,9 @@ class IterationTimes:
 
     def to_frame(self) -> Any:
         """One row per iteration as a pandas DataFrame."""
-        return self.table.to_frame()
+        import pandas as pd
 
-    def __repr__(self) -> str:
-        return repr(self.table)
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
-
-    def _rows(self) -> tuple[Row, ...]:
-        return tuple(asdict(part) for part in self.iterations)
+        return pd.DataFrame([asdict(part) for part in self])
 
 
 def iteration_times(trace: Trace, *, iteration: int | None = None, **settings: Any) -> IterationTimes:
@@ -187,7 +179,10 @@ def walk_of(
     elsewhere = there is not None and (here is None or there.name != here.name) and gpu is not None
     rescaled = batch is not None and batch != old
     changed = elsewhere or rescaled
-    source = _source(times, changed)
+    require_known("times", times or "measured", SOURCES)
+    if times == "measured" and changed:
+        raise InputError("measured times are of the trace's own GPU and batch; use the surrogate's")
+    source = times or ("surrogate" if changed else "measured")
     if rescaled and old is None:
         raise InputError(
             f"{trace.source}: no convolution or linear operator has a shape, so the batch size is not known;"
@@ -219,14 +214,6 @@ def _overheads(
         for position in range(count)
     ]
     return others, own
-
-
-def _source(times: str | None, changed: bool) -> str:
-    if times is not None:
-        require_known("times", times, SOURCES)
-    if times == "measured" and changed:
-        raise InputError("measured times are of the trace's own GPU and batch; use the surrogate's")
-    return times or ("surrogate" if changed else "measured")
 
 
 def _predictors(trace: Trace, device: Gpu | None, bundle: str | Path | None) -> Predictors:

@@ -26,7 +26,10 @@ from surrogate.trace.iteration.collectives import Laws, law_us
 MEASURED, MODEL, ROOFLINE, LAW = "measured", "model", "roofline", "law"
 TF32_FROM = 8.0
 """Compute capability from which PyTorch's convolutions use TF32 by default (its matrix products do not)."""
+_OVER_PCIE = (kinds.TO_DEVICE, kinds.TO_HOST)
 _COLLECTIVE = re.compile(r"nccl|rccl", re.IGNORECASE)
+Group = tuple[tuple[Work, ...], list[int]]
+"""What an operator computes, and the activities that it launched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,7 @@ def predicted_times(
     an operator takes no less than its activities at the shortest kernel's time. Collectives go by ``laws`` where their
     kind has one, and wait for nobody. What cannot be predicted keeps its measured time and is listed.
     """
-    grouping = _Grouping(trace, by.gpu, old_batch, new_batch)
-    groups, reasons = grouping.groups, grouping.reasons
+    groups, reasons = _groups(trace, by.gpu, old_batch, new_batch)
     shortest = operator("fill", n=1)
     answers = answers_of(by, {shortest, *(problem for problems, _ in groups for problem in problems)})
     least = answers[shortest]
@@ -108,72 +110,52 @@ def collectives(trace: Trace) -> NDArray[np.bool_]:
     return trace.named(trace.activities, _COLLECTIVE.search) & (trace.activities.kind == kinds.KERNEL)
 
 
-class _Grouping:
-    """``groups``: activities by the problems that they compute; ``reasons``: what is lacking of the others."""
-
-    def __init__(self, trace: Trace, gpu: Gpu, old: int, new: int) -> None:
-        self.trace, self.old, self.new = trace, old, new
-        self.uses_tf32 = gpu.compute_capability >= TF32_FROM
-        self.reader = CallReader(trace)
-        updates = trace.named(trace.ranges, lambda name: "Optimizer." in name or "AccumulateGrad" in name)
-        self.updates = enclosing(trace.ranges, updates) >= 0
-        self.groups: list[tuple[tuple[Work, ...], list[int]]] = []
-        self.reasons: list[tuple[int, str]] = []
-        rows = np.arange(len(trace.activities))
-        crosses = self.crosses(rows)
-        for row in rows[crosses].tolist():
-            self._copy(row)
-        for owner, launched in kernels_by_owner(self.reader, rows[~crosses].tolist()).items():
-            if owner < 0:
-                for row in launched:
-                    self._copy(row)
-                continue
-            try:
-                self.groups.append((self._problems(owner), launched))
-            except UnsupportedError as reason:
-                self.reasons += [(row, str(reason)) for row in launched]
-
-    def crosses(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """True for copies between host and device."""
-        return np.isin(self.trace.activities.copy_kind[rows], (kinds.TO_DEVICE, kinds.TO_HOST))
-
-    def _problems(self, row: int) -> tuple[Work, ...]:
-        """What the operator in ``row`` computes at the new batch."""
-        problems = self.reader.problems(row)
-        if self.old != self.new and not self.updates[row]:
-            problems = tuple(rebatched(problem, self.old, self.new) for problem in problems)
-        if self.uses_tf32:
-            problems = tuple(
-                replace(problem, math="default") if isinstance(problem, Conv) and problem.dtype == "fp32" else problem
-                for problem in problems
-            )  # fmt: skip
-        return problems
-
-    def _copy(self, row: int) -> None:
-        """A copy or memset without a rule for its operator, by its bytes."""
+def _groups(trace: Trace, gpu: Gpu, old: int, new: int) -> tuple[list[Group], list[tuple[int, str]]]:
+    """Activities by the problems that they compute at the new batch, and what is lacking of the others."""
+    reader, uses_tf32 = CallReader(trace), gpu.compute_capability >= TF32_FROM
+    updates = trace.named(trace.ranges, lambda name: "Optimizer." in name or "AccumulateGrad" in name)
+    updates = enclosing(trace.ranges, updates) >= 0
+    crosses = np.isin(trace.activities.copy_kind, _OVER_PCIE)
+    owners = kernels_by_owner(reader, np.flatnonzero(~crosses).tolist())
+    # What has no rule, and copies between host and device, go by their bytes, each for itself.
+    alone = [(-1, [row]) for row in (*np.flatnonzero(crosses).tolist(), *owners.pop(-1, []))]
+    groups: list[Group] = []
+    reasons: list[tuple[int, str]] = []
+    for owner, rows in (*alone, *owners.items()):
         try:
-            self.groups.append(((self._transfer(row),), [row]))
+            problems = reader.problems(owner) if owner >= 0 else (_transfer(trace, rows[0], old, new),)
+            if owner >= 0 and old != new and not updates[owner]:
+                problems = tuple(rebatched(problem, old, new) for problem in problems)
         except UnsupportedError as reason:
-            self.reasons.append((row, str(reason)))
+            reasons += [(row, str(reason)) for row in rows]
+            continue
+        groups.append((tuple(_in_tf32(problem) for problem in problems) if uses_tf32 else problems, rows))
+    return groups, reasons
 
-    def _transfer(self, activity: int) -> Operator:
-        """Raises `UnsupportedError` for kernels, and where the batch's part is not known."""
-        activities, row = self.trace.activities, int(self.trace.activities.range[activity])
-        size, kind = int(activities.bytes[activity]), int(activities.kind[activity])
-        if kind not in (kinds.COPY, kinds.MEMSET):
-            raise UnsupportedError("a rule for this operator" if row >= 0 else "the operator of this launch")
-        if size <= 0:
-            raise UnsupportedError("bytes")
-        if self.old != self.new:
-            shapes = (self.trace.shapes_of(row) if row >= 0 else None) or ()
-            first = next((shape for shape in shapes if is_shape(shape) and shape), ())
-            if not first or first[0] != self.old:
-                raise UnsupportedError("batch dimension")
-            size = size // self.old * self.new
-        elements = ceil(size / 4)
-        if self.crosses(np.array([activity]))[0]:
-            return Memcpy(elements=elements)
-        return operator("copy" if kind == kinds.COPY else "fill", n=elements)
+
+def _in_tf32(problem: Work) -> Work:
+    fp32 = isinstance(problem, Conv) and problem.dtype == "fp32"
+    return replace(problem, math="default") if fp32 else problem
+
+
+def _transfer(trace: Trace, activity: int, old: int, new: int) -> Operator:
+    """A copy or memset by its bytes; raises `UnsupportedError` for kernels, and where the batch's part is not known."""
+    activities, row = trace.activities, int(trace.activities.range[activity])
+    size, kind = int(activities.bytes[activity]), int(activities.kind[activity])
+    if kind not in (kinds.COPY, kinds.MEMSET):
+        raise UnsupportedError("a rule for this operator" if row >= 0 else "the operator of this launch")
+    if size <= 0:
+        raise UnsupportedError("bytes")
+    if old != new:
+        shapes = (trace.shapes_of(row) if row >= 0 else None) or ()
+        first = next((shape for shape in shapes if is_shape(shape) and shape), ())
+        if not first or first[0] != old:
+            raise UnsupportedError("batch dimension")
+        size = size // old * new
+    elements = ceil(size / 4)
+    if activities.copy_kind[activity] in _OVER_PCIE:
+        return Memcpy(elements=elements)
+    return operator("copy" if kind == kinds.COPY else "fill", n=elements)
 
 
 def unpredicted(trace: Trace, times: DeviceTimes, rows: Container[int]) -> tuple[UnpredictedOperator, ...]:

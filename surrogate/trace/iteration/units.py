@@ -127,22 +127,13 @@ def host_work(trace: Trace) -> HostWork:
         events[int(owner[row])].append(int(ranges.start_ns[row]))
     for row in np.flatnonzero(owner == np.arange(len(ranges))).tolist():
         name = trace.name_of(ranges, row)
-        units.append(
-            Unit(
-                # Annotations count their runs: "Step 10" and "Step 20" are one kind of work.
-                name if ranges.kind[row] == kinds.OPERATOR else _NUMBER.sub("#", name),
-                int(ranges.thread[row]),
-                int(ranges.start_ns[row]),
-                int(ranges.end_ns[row]),
-                row,
-                int(ranges.parent[row]),
-                int(of_range[row]),
-                bool(LOADER.match(name)),
-                bool(ranges.kind[row] == kinds.OPERATOR),
-                tuple(by_owner[row]),
-                tuple(sorted(events[row])),
-            )
-        )
+        is_operator, is_input = bool(ranges.kind[row] == kinds.OPERATOR), bool(LOADER.match(name))
+        # Annotations count their runs: "Step 10" and "Step 20" are one kind of work.
+        label = name if is_operator else _NUMBER.sub("#", name)
+        when = int(ranges.thread[row]), int(ranges.start_ns[row]), int(ranges.end_ns[row])
+        where = row, int(ranges.parent[row]), int(of_range[row])
+        inside = tuple(by_owner[row]), tuple(sorted(events[row]))
+        units.append(Unit(label, *when, *where, is_input, is_operator, *inside))
     units.sort(key=lambda unit: (unit.start_ns, -unit.end_ns))
     return HostWork(tuple(units), every, unattached)
 

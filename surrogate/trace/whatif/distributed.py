@@ -59,9 +59,7 @@ def compressed_gradients(graph: Graph, setting: Setting, value: float | None) ->
     """As `data_parallel`, with messages ``value`` times smaller, a kernel that makes each behind its gradients and one
     that spreads it out before the update, both bound by memory (DGC, Lin et al., ICLR 2018; in Daydream without a
     measured error)."""
-    ratio, network = COMPRESSION if value is None else value, setting.network
-    if not 1 <= ratio < np.inf:
-        raise InputError(f"dgc={ratio:g} does not compress; give how many times smaller, 1 or more")
+    ratio, network = value or COMPRESSION, setting.network
     pass_us = 1 / (setting.own_gpu.dram_gbs * 1e3)
     return _exchanged(graph, setting, lambda size: [
         ("compression", ON_DEVICE, _COMPRESS_PASSES * size * pass_us),
@@ -71,9 +69,9 @@ def compressed_gradients(graph: Graph, setting: Setting, value: float | None) ->
 
 
 def _with_workers(network: Network, value: float | None) -> Network:
-    if value is not None and value != int(value):
+    if value and value % 1:
         raise InputError(f"{value:g} is no number of workers; give a whole number")
-    return network if value is None else replace(network, workers=int(value))
+    return replace(network, workers=int(value)) if value else network
 
 
 def _exchanged(graph: Graph, setting: Setting, stages: Stages) -> Change:
@@ -105,7 +103,7 @@ def parameter_server(graph: Graph, setting: Setting, value: float | None, *, pri
     ``prioritised``: in slices of 50,000 parameters, those that the next forward pass needs first ahead (P3, Jayarajan
     et al., MLSys 2019).
     """
-    network = setting.network if value is None else replace(setting.network, bandwidth_gbs=value)
+    network = replace(setting.network, bandwidth_gbs=value) if value else setting.network
     tasks: list[NewTask] = []
     for iteration, parameters in _iterations(graph, setting):
         uses = _forward_tasks(graph, iteration + 1, len(parameters))

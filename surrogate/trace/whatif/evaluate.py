@@ -34,43 +34,46 @@ class WhatIf:
         return self.model(graph, setting, self.value)
 
 
-MODELS: dict[str, tuple[Model, str, bool]] = {
-    "amp": (hardware.amp, "mixed precision as published: sgemm and wgrad kernels ÷3, others ÷2", False),
-    "amp-tensor": (hardware.amp_tensor, "mixed precision: matrix kernels ÷3, others ÷2, optimizer as is", False),
-    "amp-roofline": (hardware.amp_roofline, "mixed precision: each kernel by its fp16 and fp32 rooflines", False),
-    "fused-adam": (hardware.fused_adam, "the optimizer's kernels as one", False),
-    "batch-norm": (hardware.restructured_batch_norm, "batch norm merged into its neighbours", False),
-    "cuda-graphs": (hardware.cuda_graphs, "one graph launch per iteration", False),
-    "best-convolution": (hardware.best_convolutions, "each convolution by the fastest algorithm predicted", False),
-    "batch": (hardware.batch, "N samples a step (default: twice as many)", True),
-    "gpu": (hardware.other_gpu, "the kernels on the GPU of --gpu", False),
-    "faster-kernels": (hardware.faster_kernels, "kernels N times as fast (default 2)", True),
-    "faster-host": (hardware.faster_host, "host N times as fast (default 2)", True),
-    "faster-network": (hardware.faster_network, "the trace's collectives N times as fast (default 2)", True),
-    "vdnn": (memory.offloaded, "inputs of convolutions on the host until the backward pass", False),
-    "gist": (memory.encoded, "inputs of ReLUs kept N times smaller (default 2)", True),
-    "data-parallel": (distributed.data_parallel, "N workers, all-reduce in buckets (--workers, --all-reduce)", True),
-    "blueconnect": (distributed.blueconnect, "the same, all-reduce in stages over the hierarchy", True),
-    "dgc": (distributed.compressed_gradients, "the same with messages N times smaller (default 270)", True),
-    "parameter-server": (distributed.parameter_server, "push and pull of gradients, N GB/s (--bandwidth)", True),
-    "p3": (distributed.priority_propagation, "the same in slices, urgent ones first, N GB/s", True),
-}  # fmt: skip
-"""Name → (model, one-line help, whether it takes a number)."""
+MODELS: dict[str, tuple[Model, float | None]] = {
+    "amp": (hardware.amp, None),
+    "amp-tensor": (hardware.amp_tensor, None),
+    "amp-roofline": (hardware.amp_roofline, None),
+    "fused-adam": (hardware.fused_adam, None),
+    "batch-norm": (hardware.restructured_batch_norm, None),
+    "cuda-graphs": (hardware.cuda_graphs, None),
+    "best-convolution": (hardware.best_convolutions, None),
+    "batch": (hardware.batch, 0),
+    "gpu": (hardware.other_gpu, None),
+    "faster-kernels": (hardware.faster("kernel"), 0),
+    "faster-host": (hardware.faster("host work", "call"), 0),
+    "faster-network": (hardware.faster_network, 0),
+    "vdnn": (memory.offloaded, None),
+    "gist": (memory.encoded, 1),
+    "data-parallel": (distributed.data_parallel, 1),
+    "blueconnect": (distributed.blueconnect, 1),
+    "dgc": (distributed.compressed_gradients, 1),
+    "parameter-server": (distributed.parameter_server, 0),
+    "p3": (distributed.priority_propagation, 0),
+}
+"""Name → (model, the least number that it takes, None where it takes none; the number itself is above 0)."""
 
 
 def what_if(text: str) -> WhatIf:
     """``amp`` or ``faster-kernels=4``. Raises `InputError` for an unknown name or a value that is no number."""
     name, equals, number = text.partition("=")
     require_known("what-if", name, MODELS)
-    model, _, takes_number = MODELS[name]
+    model, least = MODELS[name]
     if not equals:
         return WhatIf(name, model)
-    if not takes_number:
+    if least is None:
         raise InputError(f"what-if {name!r} takes no number; write it without {text[len(name) :]!r}")
     try:
-        return WhatIf(name, model, float(number))
+        value = float(number)
     except ValueError:
         raise InputError(f"{number!r} in {text!r} is no number; write such as {name}=2") from None
+    if not (0 < value < np.inf and value >= least):
+        raise InputError(f"{text}: give a number {f'of {least:g} or more' if least else 'above 0'}")
+    return WhatIf(name, model, value)
 
 
 def user_function(text: str) -> WhatIf:

@@ -1,6 +1,7 @@
 """What-ifs on one GPU: mixed precision, fewer kernels, faster or other hardware, another batch, other algorithms."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -140,14 +141,9 @@ def cuda_graphs(graph: Graph, setting: Setting, value: float | None) -> Change:
     return Change(remove(graph, (launch & ~first) | (captured & ((graph.kind == WORK) | other))))
 
 
-def faster_kernels(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """Every kernel ``value`` times as fast (2 without one); collectives and copies stay."""
-    return _faster(graph, select(graph, kind="kernel"), "faster-kernels", value)
-
-
-def faster_host(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """Host work and calls ``value`` times as fast (2 without one)."""
-    return _faster(graph, select(graph, kind=("host work", "call")), "faster-host", value)
+def faster(*kinds: str) -> Callable[[Graph, Setting, float | None], Change]:
+    """The what-if in which tasks of these kinds are ``value`` times as fast (2 without one)."""
+    return lambda graph, setting, value: Change(scale(graph, select(graph, kind=kinds), 1 / (value or 2.0)))
 
 
 def faster_network(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -156,15 +152,10 @@ def faster_network(graph: Graph, setting: Setting, value: float | None) -> Chang
     A collective's measured time includes its wait for other workers, which a faster network does not shorten: the
     prediction is the most that can be gained. Raises `InputError` where the trace has none.
     """
-    collectives = select(graph, kind="collective")
-    if not collectives.any():
+    if not select(graph, kind="collective").any():
         raise InputError("faster-network: the trace has no collective; data-parallel inserts some")
     note = "a collective's time includes waiting for other workers; the prediction is the most that can be gained"
-    return _faster(graph, collectives, "faster-network", value, note)
-
-
-def _faster(graph: Graph, tasks: Mask, name: str, value: float | None, *notes: str) -> Change:
-    return Change(scale(graph, tasks, 1 / _positive(name, value, 2.0)), notes=notes)
+    return replace(faster("collective")(graph, setting, value), notes=(note,))
 
 
 def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -203,10 +194,10 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     own = batch_size(setting.profile.trace)
     if not own:
         raise InputError("batch: no shape in this trace tells its batch size; record shapes")
-    ratio = _positive("batch", value, 2.0 * own) / own
+    ratio = value / own if value else 2.0
     rows = _device_tasks(graph)
     blocks = setting.profile.trace.activities.grid[graph.row[rows]].prod(axis=1).astype(float)
-    sms = float(setting.profile.sms or 1)
+    sms = float(setting.profile.fact("sms") or 1)
     # Rounded up to whole waves of one block per SM, the least that can be said without an occupancy.
     waves, more_waves = (np.ceil(np.maximum(blocks * times, 1) / sms) for times in (1, ratio))
     factor = np.ones(len(graph))
@@ -228,12 +219,6 @@ def _ratios(graph: Graph, rows: Ints, known: Mask, after: Any, before: Any, othe
 def _device_tasks(graph: Graph) -> np.ndarray:
     """Tasks that are activities of the trace, removed ones left out."""
     return np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0) & ~graph.removed)
-
-
-def _positive(name: str, value: float | None, default: float) -> float:
-    if value is not None and not (np.isfinite(value) and value > 0):
-        raise InputError(f"{name}={value:g} is no factor; give a number above 0")
-    return default if value is None else value
 
 
 _NUMBERED = {"IMPLICIT_GEMM": "ALGO_0", "IMPLICIT_PRECOMP_GEMM": "ALGO_1"}

@@ -88,9 +88,7 @@ def offloaded(graph: Graph, setting: Setting, value: float | None) -> Change:
 def encoded(graph: Graph, setting: Setting, value: float | None) -> Change:
     """Inputs of ReLUs are kept ``value`` times smaller: a kernel behind the layer's forward pass encodes, one ahead of
     its backward pass decodes, each a pass over memory (Gist, Jain et al., ISCA 2018)."""
-    ratio = COMPRESSION if value is None else value
-    if not 1 <= ratio < np.inf:
-        raise InputError(f"gist={ratio:g} does not compress; give how many times smaller, 1 or more")
+    ratio = value or COMPRESSION
     kept = kept_inputs(graph, setting, r"(?i)^relu")
     per_byte = (1 + 1 / ratio) / (setting.own_gpu.dram_gbs * 1e3)
     tasks = [

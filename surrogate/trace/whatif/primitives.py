@@ -159,16 +159,11 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
         "name": [names[task.name] for task in new],
         "kind": [_code(task.kind, TASK_KINDS, "kind") for task in new],
         "resource": [labels[task.resource] for task in new],
-        "layer": [task.layer for task in new],
-        "phase": [PHASES.index("other")] * len(new),
-        "iteration": [task.iteration for task in new],
-        "row": [-1] * len(new),
-        "duration_us": [task.duration_us for task in new],
-        "gap_us": [0.0] * len(new),
         "measured_us": measured_us[count:],
-        "priority": [task.priority for task in new],
-        "removed": [False] * len(new),
+        **{name: [getattr(task, name) for task in new] for name in ("layer", "iteration", "duration_us", "priority")},
     }
+    same = {"phase": PHASES.index("other"), "row": -1, "gap_us": 0.0, "removed": False}
+    values |= {name: [value] * len(new) for name, value in same.items()}
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(graph, name), np.array(values[name], getattr(graph, name).dtype)])
         for name in t.TASK_COLUMNS

@@ -45,7 +45,7 @@ def fixed(**us: float) -> Overheads:
     """The same overheads for every operator."""
     given = {"t1": 10.0, "t2": 20.0, "t3": 30.0, "t4": 4.0, "t5": 5.0}
     given |= {"alone": 7.0, "edge": 50.0, "handover": 100.0}
-    return Overheads({kind: Mean(value, 1) for kind, value in (given | us).items()}, {})
+    return Overheads({(kind, ""): Mean(value, 1) for kind, value in (given | us).items()})
 
 
 def make_clocks(

@@ -105,7 +105,7 @@ def test_what_is_lacking_is_listed_and_counted(trace, fake):
     assert [(one.operator, one.count, one.time_us) for one in found.unknown] == [("ReluBackward0", 1, 30.0)]
     device = found.iterations[0].device_us
     assert found.coverage == pytest.approx(1 - 30 / device)
-    assert any("kept as measured: ReluBackward0" in note for note in found.table.notes)
+    assert any("kept as measured: ReluBackward0" in note for note in found.table().notes)
     without = Predictors(fake.gpu, None, fake.operators)
     found = iteration_times(trace, times="surrogate", surrogates=without)
     assert sum(one.count for one in found.unknown if one.lacks == "a model of convolutions") == 6

@@ -41,14 +41,14 @@ def test_gaps_of_siblings_from_2_to_200(unit):
         units.append(unit("x", start, start + 5))
         start += 5
     found = measured(*units)
-    one = found.overall["t1"]
-    assert (one.mean_us, one.count) == (pytest.approx(302 / 3 - 2), 3)
+    one = found.means["t1", ""]
+    assert (one.mean_us, one.samples) == (pytest.approx(302 / 3 - 2), 3)
 
 
 def test_no_sibling_is_an_edge(unit):
     found = measured(unit("x", 0, 5, parent=1), unit("y", 15, 20, parent=2), unit("z", 23, 25, parent=2))
     assert found.us("edge", "y") == 10.0 and found.us("t1", "z") == 1.0
-    assert "y" not in found.by_name["t1"]
+    assert ("t1", "y") not in found.means
 
 
 def test_negatives_are_0(unit, action):
@@ -67,7 +67,7 @@ def test_waiting_is_no_overhead(unit, action):
 
 def test_hand_over(unit):
     found = measured(unit("f", 0, 5), unit("b", 45, 50, thread=1), unit("g", 110, 120))
-    assert found.overall["handover"] == Mean(50.0, 2) and "t1" not in found.overall
+    assert found.means["handover", ""] == Mean(50.0, 2) and ("t1", "") not in found.means
 
 
 def test_chosen_iterations_only(unit):
@@ -97,13 +97,13 @@ def test_outliers_are_dropped():
 def test_trimmed_mean_scales(values, factor):
     one, other = trimmed_mean(values), trimmed_mean([factor * value for value in values])
     assert min(values) - 1e-9 <= one.mean_us <= max(values) + 1e-9
-    if one.count == other.count:  # rounding may move a value over the limit
+    if one.samples == other.samples:  # rounding may move a value over the limit
         assert other.mean_us == pytest.approx(factor * one.mean_us, rel=1e-6, abs=1e-6)
 
 
 def test_pooled_by_samples():
-    left = Overheads({"t1": Mean(10.0, 1)}, {"t1": {"x": Mean(10.0, 1)}}, ("a",))
-    right = Overheads({"t1": Mean(40.0, 2)}, {"t1": {"x": Mean(40.0, 2)}, "t2": {"x": Mean(1.0, 1)}}, ("b",))
+    left = Overheads({("t1", "x"): Mean(10.0, 1)}, ("a",))
+    right = Overheads({("t1", "x"): Mean(40.0, 2), ("t2", "x"): Mean(1.0, 1)}, ("b",))
     found = pooled([left, right])
     assert found.us("t1", "x") == 30.0 and found.us("t2", "x") == 1.0 and found.sources == ("a", "b")
     with pytest.raises(InputError, match="one trace at least"):
