@@ -67,6 +67,11 @@ def main(device: str, *words: str) -> None:
             from surrogate.collect.operators.gpu import GpuOperators
 
             return GpuOperators()
+        if device == "deviceless":
+            from surrogate.collect.deviceless import Deviceless
+            from surrogate.features.gpu import gpu
+
+            return Deviceless(gpu(words[0]))
         from surrogate.collect.cudnn.device import CudnnDevice
 
         return CudnnDevice(max_workspace_bytes=int(words[0]), max_tensor_bytes=int(words[1]))
