@@ -116,7 +116,7 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
     name = _device_name(options)
     caps = caps_for(name)
     if options["campaign"]:
-        with closing(open_device(name, caps=caps)) as device:
+        with closing(open_device(name)) as device:
             return _campaign(name, device, options)
     plan = _source(options).build(caps)
     if plan.left_out:
@@ -124,7 +124,7 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
         click.echo(f"problems left out, beyond the device's limits: {reasons}", err=True)
     if options["heuristic_only"]:
         return _heuristic_only(plan, options)
-    with closing(open_device(name, recording=options["recording"], caps=caps)) as device:
+    with closing(open_device(name, recording=options["recording"])) as device:
         policy = RepeatPolicy()
         header = header_for(plan, device, policy)
         _doubts(name, device, options["output"])
