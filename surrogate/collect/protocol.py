@@ -59,23 +59,6 @@ def summarise(times_us: Sequence[float]) -> Summary:
     return Summary(median, min(times_us), max(times_us), mad, len(times_us), stable)
 
 
-def slow_clocks(clocks_mhz: Sequence[float | None]) -> list[bool]:
-    """Which rows ran under `SLOW_CLOCK` of the median clock; rows without a clock are not flagged."""
-    known = [clock for clock in clocks_mhz if clock]
-    floor = SLOW_CLOCK * statistics.median(known) if known else 0.0
-    return [bool(clock) and clock < floor for clock in clocks_mhz]
-
-
-def drift(medians_us: Sequence[float]) -> float:
-    """Relative spread of one anchor's visits: slowest / fastest − 1; 0 for a single visit."""
-    return max(medians_us) / min(medians_us) - 1.0
-
-
-def trend(medians_us: Sequence[float]) -> float:
-    """Relative change from an anchor's first visit to its last, in the order visited."""
-    return medians_us[-1] / medians_us[0] - 1.0
-
-
 def throttled(reasons: float | None) -> bool:
     """True where NVML's bit mask says that something slowed the clock; False for none or unknown."""
     return bool(reasons and isfinite(reasons) and int(reasons) & THROTTLES)
