@@ -38,6 +38,10 @@ class RepeatPolicy:
         return self.slow_repeats if warm_us > self.slow_us else self.repeats
 
 
+POLICY = RepeatPolicy()
+"""The protocol's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """What the repeats of one measurement say, in µs."""

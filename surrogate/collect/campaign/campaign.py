@@ -22,7 +22,6 @@ from surrogate.collect.merge import merge_runs
 from surrogate.collect.open_device import caps_for, open_operators
 from surrogate.collect.operators.collect import collect_operators
 from surrogate.collect.operators.operator import sampled
-from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.run import Outcome, Progress, header_for, run
 from surrogate.dataset.files import write_text
 from surrogate.dataset.store import Dataset, write_dataset
@@ -143,10 +142,9 @@ def _slice(one: Slice, campaign: Campaign, device: Device, seconds: float, repor
                 _take(report, collect_operators(operators, own, path, minutes=seconds / 60.0, **limits))
         else:
             plan = plan_of(one, caps_for(campaign.device_name), campaign.seed, campaign.shapes)
-            policy = RepeatPolicy()
-            with RunLog(path, header_for(plan, device, policy)) as log:
+            with RunLog(path, header_for(plan, device)) as log:
                 minutes = (end_s - campaign.clock()) / 60.0
-                _take(report, run(plan, device, log, policy=policy, minutes=minutes, **limits))
+                _take(report, run(plan, device, log, minutes=minutes, **limits))
                 if one.counters_share:
                     device.close()
                     _count(log, seconds * one.counters_share, campaign.seed, report)
