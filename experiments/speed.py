@@ -17,7 +17,7 @@ import pandas as pd
 from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import candidate_rows
 from experiments.sources import Sources
-from surrogate.collect.networks import layers
+from surrogate.collect.networks import networks
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset
 from surrogate.features.algorithms import algorithms
@@ -88,7 +88,7 @@ def ours(served: Predictor, convs: Sequence[Conv]) -> dict[str, Any]:
 
         return fresh
 
-    network = layers(NETWORK)
+    network = networks()[NETWORK]
     return {
         "predict": median_us(forgetful(lambda conv: served.predict(conv, "IMPLICIT_PRECOMP_GEMM")), convs),
         "select": median_us(forgetful(served.select), convs),
@@ -106,7 +106,7 @@ def by_table(fitted: TimeModel, convs: Sequence[Conv]) -> dict[str, Any]:
 
     frames = [table_of([conv], names=("IMPLICIT_PRECOMP_GEMM",)) for conv in convs[:60]]
     whole = [table_of([conv]) for conv in convs[:60]]
-    network = table_of(layers(NETWORK))
+    network = table_of(networks()[NETWORK])
     return {
         "predict": median_us(predict, frames),
         "select": median_us(predict, whole),
@@ -126,7 +126,7 @@ def heuristic(convs: Sequence[Conv]) -> dict[str, Any]:
         return {"note": str(error)}
     try:
         note = f"cuDNN {asked.describe().library_version}"
-        return {"select": median_us(asked.ranking, convs), "note": note}
+        return {"select": median_us(asked.heuristic, convs), "note": note}
     finally:
         asked.close()
 

@@ -12,12 +12,22 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from surrogate.collect.networks import INCEPTION_V1, MOBILENET_V2, POOL_BEFORE
-
 Builder = Any
 Value = Any
 """A tensor of the builder."""
 CLASSES = 1000
+INCEPTION_V1 = (
+    (64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64), (192, 96, 208, 16, 48, 64),
+    (160, 112, 224, 24, 64, 64), (128, 128, 256, 24, 64, 64), (112, 144, 288, 32, 64, 64),
+    (256, 160, 320, 32, 128, 128), (256, 160, 320, 32, 128, 128), (384, 192, 384, 48, 128, 128),
+)  # fmt: skip
+"""1×1, 3×3 reduce, 3×3, 5×5 reduce, 5×5, pool projection: Szegedy et al. (2015), table 1, modules 3a … 5b."""
+POOL_BEFORE = (2, 7)
+"""Modules (4a and 5a) before which the image is halved."""
+MOBILENET_V2 = (
+    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+)  # fmt: skip
+"""Expansion, channels, blocks, stride: Sandler et al. (2018), table 2."""
 DLRM_TABLES, DLRM_ROWS, DLRM_DIM, DLRM_BAG = 8, 100_000, 64, 32
 SEQUENCE, WIDTH, HEADS, BLOCKS, VOCABULARY = 128, 512, 8, 6, 32_000
 

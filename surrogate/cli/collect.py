@@ -109,14 +109,13 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
     """Do what the options say; returns the line that tells it and the exit status."""
     from surrogate.collect.log import RunLog
     from surrogate.collect.open_device import caps_for, open_device
-    from surrogate.collect.protocol import RepeatPolicy
     from surrogate.collect.run import header_for, run
 
     began_s = time.monotonic()
     name = _device_name(options)
     caps = caps_for(name)
     if options["campaign"]:
-        with closing(open_device(name, caps=caps)) as device:
+        with closing(open_device(name)) as device:
             return _campaign(name, device, options)
     plan = _source(options).build(caps)
     if plan.left_out:
@@ -124,14 +123,13 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
         click.echo(f"problems left out, beyond the device's limits: {reasons}", err=True)
     if options["heuristic_only"]:
         return _heuristic_only(plan, options)
-    with closing(open_device(name, recording=options["recording"], caps=caps)) as device:
-        policy = RepeatPolicy()
-        header = header_for(plan, device, policy)
+    with closing(open_device(name, recording=options["recording"])) as device:
+        header = header_for(plan, device)
         _doubts(name, device, options["output"])
         left = options["minutes"] and options["minutes"] - (time.monotonic() - began_s) / 60.0
         measure = left and left * (1.0 - COUNTERS_SHARE * options["counters"])
         with RunLog(options["output"], header) as log, _progress() as progress:
-            outcome = run(plan, device, log, policy=policy, minutes=measure, progress=progress)
+            outcome = run(plan, device, log, minutes=measure, progress=progress)
             counted, status = _count(log, device, left, options) if options["counters"] else ("", 0)
     return "; ".join(filter(None, (_summary(options["output"], outcome), counted))), _exit_status(outcome) or status
 
@@ -149,11 +147,8 @@ def _campaign(name: str, device: "Device", options: dict[str, Any]) -> tuple[str
     minutes = options["minutes"] or CAMPAIGN_MINUTES
     with _progress() as progress:
         settings = {"seed": options["seed"], "shapes": options["sample"], "tell": click.echo, "progress": progress}
-        fault = run_campaign(Campaign(out, name, minutes, **settings), device, checks)
-    if fault:
-        return f"{out}: not fit to be published: {fault}", 1
-    verdict = "fit to be published" if name == "cudnn" else "rehearsed"
-    return f"{out}: {verdict}, README.md tells of it; the same command goes on", 0
+        fit, verdict = run_campaign(Campaign(out, name, minutes, **settings), device, checks)
+    return f"{out}: {verdict}; README.md tells of it, the same command goes on", int(not fit)
 
 
 def _doubts(name: str, device: "Device", output: str | Path) -> list["Check"]:
@@ -203,34 +198,28 @@ def _device_name(options: dict[str, Any]) -> str:
     """The device asked for; `InputError` for options that contradict each other."""
     from surrogate.features.errors import InputError
 
-    if options["campaign"]:
-        others = ("file", "grid", "networks", "dtype", "math", "layout", "direction", "recording", "heuristic_only")
-        given = [name for name in (*others, "counters") if options[name]]
-        if given or options["shard"] != "1/1":
-            option = (given or ["shard"])[0].replace("_", "-").replace("file", "plan")
-            raise InputError(f"--campaign has its own plan, settings and counters; leave --{option} out")
-        if options["device"] == "replay":
-            raise InputError("--campaign measures; give --device cudnn, or --device cpu to rehearse")
-    if options["counters"] and (options["heuristic_only"] or options["device"] != "cudnn"):
-        raise InputError("--counters needs a GPU to count on; give --device cudnn")
-    if str(options["output"]).endswith(".parquet"):
-        raise InputError("-o is a log of JSON lines; give RUN.jsonl, which `seer data merge` makes a dataset")
-    if options["heuristic_only"]:
-        for name in ("recording", "minutes"):
-            if options[name]:
-                raise InputError(f"--{name} goes with measuring, not with --heuristic-only; leave it out")
-        if options["device"] not in (None, "cudnn"):
-            raise InputError(f"--heuristic-only asks cuDNN alone; leave --device {options['device']} out")
-        if not options["gpu"]:
-            raise InputError("--heuristic-only needs --gpu G, the GPU to ask about; `seer gpus` lists them")
-        return "cudnn"
-    if options["gpu"]:
-        raise InputError("--gpu goes with --heuristic-only; a device measures on the GPU it has")
-    if not options["device"]:
-        raise InputError("no device is named; give --device cudnn, --device cpu or --device replay")
-    if options["recording"] and options["device"] != "replay":
-        raise InputError("--recording goes with --device replay")
-    return options["device"]
+    device, ranks, campaign = options["device"], options["heuristic_only"], options["campaign"]
+    its_own = ("file", "grid", "networks", "dtype", "math", "layout", "direction", "recording", "heuristic_only")
+    given = [name for name in (*its_own, "counters") if options[name]] + ["shard"] * (options["shard"] != "1/1")
+    option = (*given, "")[0].replace("_", "-").replace("file", "plan")
+    timing = [name for name in ("recording", "minutes") if options[name]]
+    table = str(options["output"]).endswith(".parquet")
+    rules = (
+        (campaign and given, f"--campaign has its own plan, settings and counters; leave --{option} out"),
+        (campaign and device == "replay", "--campaign measures; give --device cudnn, or --device cpu to rehearse"),
+        (options["counters"] and (ranks or device != "cudnn"), "--counters counts on a GPU; give --device cudnn"),
+        (table, "-o is a log of JSON lines; give RUN.jsonl, which `seer data merge` makes a dataset"),
+        (ranks and timing, f"--{(*timing, '')[0]} goes with measuring, not with --heuristic-only; leave it out"),
+        (ranks and device not in (None, "cudnn"), f"--heuristic-only asks cuDNN alone; leave --device {device} out"),
+        (ranks and not options["gpu"], "--heuristic-only needs --gpu G to ask about; `seer gpus` lists them"),
+        (options["gpu"] and not ranks, "--gpu goes with --heuristic-only; a device measures on the GPU it has"),
+        (not device and not ranks, "no device is named; give --device cudnn, --device cpu or --device replay"),
+        (options["recording"] and device != "replay", "--recording goes with --device replay"),
+    )
+    for wrong, message in rules:
+        if wrong:
+            raise InputError(message)
+    return device or "cudnn"
 
 
 def _source(options: dict[str, Any]) -> "PlanSource":
@@ -270,8 +259,8 @@ def _summary(output: str, outcome: "Outcome") -> str:
 
 def _exit_status(outcome: "Outcome") -> int:
     """1 where the device was lost for good, nothing could run, or the wrong instrument timed; 0 when time was up."""
-    lost = bool(outcome.stopped) and not outcome.time_up
-    return int(lost or _nothing_ran(outcome) or bool(outcome.wrong_timer))
+    lost = outcome.stopped and not outcome.time_up
+    return int(bool(lost or _nothing_ran(outcome) or outcome.wrong_timer))
 
 
 def _nothing_ran(outcome: "Outcome") -> bool:

@@ -108,7 +108,7 @@ class Measurement(Record):
 
 @dataclass(frozen=True, slots=True)
 class Choice(Record):
-    """One entry of the library's own ranking: cuDNN's ``Get…_v7`` order, or what ``Find…Ex`` timed."""
+    """One entry of the library's own ranking: cuDNN's ``Get…_v7`` order, its graph's, or what ``Find…Ex`` timed."""
 
     algorithm: str
     status: str
@@ -116,6 +116,8 @@ class Choice(Record):
     workspace_bytes: int | None = None
     deterministic: bool | None = None
     math: str | None = None
+    notes: tuple[str, ...] = ()
+    """The graph heuristic's numerical notes."""
 
 
 @lru_cache(maxsize=4096)

@@ -1,6 +1,6 @@
 """cuDNN's own ranking for a GPU that is not there: the graph heuristic over a described device.
 
-Needs libcudnn 9.8 to 9.26 and no driver (the extra ``heuristic``). It is the graph API's heuristic, not
+Needs libcudnn 9.11 to 9.26 and no driver (the extra ``heuristic``). It is the graph API's heuristic, not
 ``cudnnGetConvolution…Algorithm_v7``: FFT and non-fused Winograd engines are invisible to it. Plans on tensor cores
 (TF32) are left out of an fp32 problem's ranking under ``fma`` math.
 """
@@ -8,28 +8,28 @@ Needs libcudnn 9.8 to 9.26 and no driver (the extra ``heuristic``). It is the gr
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 from surrogate.collect.cudnn.backend import PROTOTYPES, Attribute, Descriptor, Kind, Scope
 from surrogate.collect.cudnn.convolution import COMPUTE_DTYPES, CROSS_CORRELATION, data_type
 from surrogate.collect.cudnn.library import CudnnError, Handle, Library
-from surrogate.collect.device import DeviceInfo
+from surrogate.collect.device import Choice, DeviceInfo, DeviceLostError
 from surrogate.collect.log import Header, RunLog, problem_record
+from surrogate.collect.open_device import command_for
 from surrogate.collect.plan import Plan, tensor_shapes
 from surrogate.collect.run import Progress
+from surrogate.collect.worker import WorkerDevice
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
-from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.occupancy import LIMITS, MAX_THREADS, REGISTERS_PER_SM, WARP_THREADS
 
 LIBRARY = "cudnn-graph"
 """The library's name in a dataset: its candidates are other ones than those of the legacy functions."""
 FIRST_VERSION = 90800
 """The first cuDNN that takes a described device."""
-REMEDY = "pip install 'seer-surrogate[heuristic]' (cuDNN 9.8 to 9.26; later ones need a driver to load)"
+REMEDY = "pip install 'seer-surrogate[heuristic]' (cuDNN 9.11 to 9.26; without a driver others abort or do not load)"
 MODE, MODE_NUMBER = "A", 3
 """cudnnBackendHeurMode_t."""
 KEPT = 8
@@ -55,26 +55,6 @@ DRIVER_VERSION = 13000
 """CUDA version of the driver that is supposed, as cuDriverGetVersion tells it; the ranking does not show it."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnginePlan:
-    """One engine with its numerical notes: what the heuristic ranks."""
-
-    engine: int
-    notes: tuple[str, ...] = ()
-    config: Any = field(default=None, compare=False, repr=False)
-    """The engine configuration's descriptor, alive as long as its scope."""
-
-    @property
-    def algorithm(self) -> str:
-        """The engine's name as a dataset's algorithm."""
-        return f"engine:{self.engine}"
-
-    def allowed(self, dtype: str, math: str) -> bool:
-        """True where the plan keeps to the math type: fp32 under ``fma`` admits no tensor cores (TF32)."""
-        converts = {"tensor_core", "down_convert_inputs"} & set(self.notes)
-        return not (dtype == "fp32" and math == "fma" and converts)
-
-
 class Deviceless:
     """cuDNN's heuristic for one described GPU."""
 
@@ -98,24 +78,20 @@ class Deviceless:
         facts = {"deviceless": True, "heuristic_mode": MODE}
         return DeviceInfo(self.gpu.name, LIBRARY, version, {"cudnn": version}, facts)
 
-    def ranking(self, conv: Conv) -> tuple[EnginePlan, ...]:
-        """The heuristic's plans that ``conv``'s math allows, best first; empty where cuDNN has none."""
-        with Scope(self._library) as scope:
-            return tuple(self._ranked(scope, conv))
+    def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
+        """The first `KEPT` plans that ``conv``'s math allows, best first; empty where cuDNN has none.
 
-    def entries(self, conv: Conv) -> list[dict[str, Any]]:
-        """The first `KEPT` plans of the ranking as a log keeps them: choices with notes.
-
-        A plan that cuDNN ranks but refuses to finalise stands there as ``not_supported``.
+        An engine is named by its number. A plan that cuDNN ranks but refuses to finalise stands there as
+        ``not_supported``.
         """
         with Scope(self._library) as scope:
-            return [self._entry(scope, plan) for plan in islice(self._ranked(scope, conv), KEPT)]
+            return tuple(islice(self._ranked(scope, conv), KEPT))
 
     def close(self) -> None:
         """Destroy the device's description."""
         self._scope.close()
 
-    def _ranked(self, scope: Scope, conv: Conv) -> Iterator[EnginePlan]:
+    def _ranked(self, scope: Scope, conv: Conv) -> Iterator[Choice]:
         try:
             graph = operation_graph(scope, conv)
             heuristic = scope.make(Descriptor.HEURISTIC)
@@ -126,67 +102,64 @@ class Deviceless:
             count = scope.count(heuristic, Attribute.HEURISTIC_RESULTS)
             configs = [scope.make(Descriptor.ENGINE_CONFIG) for _ in range(count)]
             for config in scope.get_into(heuristic, Attribute.HEURISTIC_RESULTS, configs) if configs else []:
-                plan = self._plan(scope, config)
-                if plan.allowed(conv.dtype, conv.math):
-                    yield plan
+                (engine,) = scope.get_into(config, Attribute.CONFIG_ENGINE, [scope.make(Descriptor.ENGINE)])
+                notes = _notes(scope, engine)
+                # fp32 under fma admits no tensor cores (TF32)
+                if (conv.dtype, conv.math) == ("fp32", "fma") and {"tensor_core", "down_convert_inputs"} & set(notes):
+                    continue
+                number = int(scope.get(engine, Attribute.ENGINE_INDEX, Kind.INT64)[0])
+                status, workspace_bytes = self._finalised(scope, config)
+                named = {"deterministic": "nondeterministic" not in notes, "notes": notes}
+                yield Choice(f"engine:{number}", status, workspace_bytes=workspace_bytes, **named)
         except CudnnError:  # nothing ranked: cuDNN supports the problem in no engine
             return
 
-    def _plan(self, scope: Scope, config: Handle) -> EnginePlan:
-        (engine,) = scope.get_into(config, Attribute.CONFIG_ENGINE, [scope.make(Descriptor.ENGINE)])
-        number = int(scope.get(engine, Attribute.ENGINE_INDEX, Kind.INT64)[0])
+    def _finalised(self, scope: Scope, config: Handle) -> tuple[str, int | None]:
+        """The status of a plan, and the bytes of its workspace where it is ok."""
+        plan = scope.make(Descriptor.PLAN)
         try:
-            most = 2 * len(NUMERICAL_NOTES)
-            numbers = scope.get(engine, Attribute.ENGINE_NUMERICAL_NOTES, Kind.NUMERICAL_NOTE, most)
-        except CudnnError:  # an engine without notes may refuse the question
-            numbers = []
-        known = len(NUMERICAL_NOTES)
-        names = tuple(NUMERICAL_NOTES[note] if 0 <= note < known else f"note_{note}" for note in numbers)
-        return EnginePlan(number, names, config)
-
-    def _entry(self, scope: Scope, plan: EnginePlan) -> dict[str, Any]:
-        deterministic = "nondeterministic" not in plan.notes
-        entry: dict[str, Any] = {"algorithm": plan.algorithm, "deterministic": deterministic}
-        if plan.notes:
-            entry["notes"] = list(plan.notes)
-        try:
-            executable = scope.make(Descriptor.PLAN)
-            scope.set(executable, Attribute.PLAN_DEVICE, Kind.DESCRIPTOR, self._target)
-            scope.set(executable, Attribute.PLAN_CONFIG, Kind.DESCRIPTOR, plan.config)
-            scope.finalize(executable)
-            workspace_bytes = int(scope.get(executable, Attribute.PLAN_WORKSPACE_BYTES, Kind.INT64)[0])
+            scope.set(plan, Attribute.PLAN_DEVICE, Kind.DESCRIPTOR, self._target)
+            scope.set(plan, Attribute.PLAN_CONFIG, Kind.DESCRIPTOR, config)
+            scope.finalize(plan)
+            return "ok", int(scope.get(plan, Attribute.PLAN_WORKSPACE_BYTES, Kind.INT64)[0])
         except CudnnError as error:
-            return {**entry, "status": error.status}
-        return {**entry, "status": "ok", "workspace_bytes": workspace_bytes}
+            return error.status, None
 
 
-def collect_heuristic(
-    plan: Plan, gpu: str, output: str, progress: Progress | None = None, *, device: Deviceless | None = None
-) -> int:
-    """Write cuDNN's ranking of ``plan``'s problems for ``gpu`` to the log ``output``; returns how many anew.
+def _notes(scope: Scope, engine: Handle) -> tuple[str, ...]:
+    """An engine's numerical notes by name; one that a newer cuDNN added by its number."""
+    known = len(NUMERICAL_NOTES)
+    try:
+        numbers = scope.get(engine, Attribute.ENGINE_NUMERICAL_NOTES, Kind.NUMERICAL_NOTE, 2 * known)
+    except CudnnError:  # an engine without notes may refuse the question
+        return ()
+    return tuple(NUMERICAL_NOTES[note] if 0 <= note < known else f"note_{note}" for note in numbers)
 
-    The log is a run's, with ``problem`` records alone (no times), and goes on where it was interrupted. Raises
-    `InputError` where the library, the GPU or the log does not allow it.
+
+def collect_heuristic(plan: Plan, gpu: str, output: str, progress: Progress, *, device: Any = None) -> None:
+    """Write cuDNN's ranking of ``plan``'s problems for ``gpu`` to the log ``output``.
+
+    The log is a run's, with ``problem`` records alone (no times), and goes on where it was interrupted. ``device``: a
+    `Deviceless`, by default in a process of its own, which some releases of cuDNN abort. Raises `InputError` where the
+    library, the GPU or the log does not allow it.
     """
-    device = device or Deviceless(gpu_named(gpu))
+    device = device or WorkerDevice(command_for("deviceless", gpu))
     protocol = {"heuristic_only": True, "mode": MODE}
     planned = plan.digest, plan.shard, plan.description, plan.seed
     try:
         header = Header(device.describe(), *planned, protocol, round(time.time(), 3))
         with RunLog(output, header) as log:
             begun = {record["problem"] for record in log.records if record["kind"] == "problem"}
-            added = 0
             for done, problem in enumerate(plan.problems, 1):
                 if problem.key not in begun:
-                    entries = device.entries(problem.conv)
-                    names = tuple(dict.fromkeys(entry["algorithm"] for entry in entries))
-                    log.append(problem_record(problem, names, entries))
-                    added += 1
-                if progress:
-                    progress(done, len(plan), problem.key)
+                    ranking = device.heuristic(problem.conv)
+                    names = tuple(dict.fromkeys(choice.algorithm for choice in ranking))
+                    log.append(problem_record(problem, names, ranking))
+                progress(done, len(plan), problem.key)
+    except DeviceLostError as error:
+        raise InputError(f"cuDNN's heuristic failed for {gpu}: {error}; {REMEDY}") from None
     finally:
         device.close()
-    return added
 
 
 def operation_graph(scope: Scope, conv: Conv) -> Handle:

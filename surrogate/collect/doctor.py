@@ -9,11 +9,11 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 from surrogate.collect.counters.pairs import Pair
 from surrogate.collect.counters.profilers import PERMISSION_REMEDY, count, find_tool
@@ -51,6 +51,11 @@ class Check:
     status: str
     value: str
     remedy: str = ""
+
+    @classmethod
+    def of(cls, name: str, wrong: Any, value: str, remedy: str, status: str = FAILED) -> Self:
+        """``status`` with its remedy where something is wrong, else ok without."""
+        return cls(name, status, value, remedy) if wrong else cls(name, OK, value)
 
 
 def examine(device: Device, folder: Path, *, quick: bool = False) -> list[Check]:
@@ -94,17 +99,16 @@ def wrong_arithmetic(errors: Mapping[str, Mapping[str, float | None]]) -> list[s
 
 def _parts() -> Iterator[Check]:
     """The packages that the device is made of, each tried by itself."""
-    names = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
-    held = [f"{name} {_version(name)}" for name in names if _version(name)]
+    held = find_spec("cupy")
     remedy = "pip install 'seer-surrogate[gpu]', or [gpu-cuda13] where the driver is for CUDA 13"
-    yield Check("runtime", OK if held else FAILED, ", ".join(held) or "CuPy is not installed", "" if held else remedy)
+    yield Check.of("runtime", not held, "CuPy is installed" if held else "CuPy is not installed", remedy)
     try:
         library = Library.load()
         yield Check("cudnn", OK, f"{library.version} at {library.path}")
     except InputError as error:
         yield Check("cudnn", FAILED, str(error), remedy)
     activity, why = Activity.open(0)
-    yield Check("cupti", OK if activity else FAILED, why or "opens", "" if activity else remedy)
+    yield Check.of("cupti", not activity, why or "opens", remedy)
     if activity:
         activity.close()
 
@@ -125,10 +129,9 @@ def _software(info: DeviceInfo) -> Iterator[Check]:
     yield Check("runtime", OK, f"CUDA {versions.get('cuda_runtime', '?')}, CuPy {versions.get('cupy', '?')}")
     numbers = [int(part) for part in info.library_version.split(".")]
     too_new = numbers >= FIRST_WITHOUT_VOLTA and float(known.get("compute_capability", 9.0)) < 7.5
-    value = f"{info.library_version} at {known.get('library_path')}"
-    yield Check("cudnn", FAILED if too_new else OK, value, OLDER_CUDNN if too_new else "")
+    yield Check.of("cudnn", too_new, f"{info.library_version} at {known.get('library_path')}", OLDER_CUDNN)
     why = known.get("cupti_missing")
-    yield Check("cupti", FAILED if why else OK, why or "opens", _cupti_remedy(speaks) if why else "")
+    yield Check.of("cupti", why, why or "opens", _cupti_remedy(speaks))
 
 
 def _cupti_remedy(speaks: str) -> str:
@@ -152,19 +155,17 @@ def _measured(device: Device, info: DeviceInfo) -> Iterator[Check]:
     time_us = median(result.times_us)
     rate = f"{PROBLEM.flops / time_us / 1e6:.1f} TFLOP/s"
     yield Check("convolution", OK, f"{PROBLEM} by {ALGORITHM} in {time_us:.1f} µs by {result.timer}, {rate}")
-    names = [kernel.kernel_name for kernel in result.kernels]
-    unseen = "" if names else f"none ({result.reason or 'CUPTI is missing'})"
-    remedy = "end other profilers, and see cupti above" if unseen else ""
-    yield Check("kernels", FAILED if unseen else OK, unseen or f"{len(names)} seen", remedy)
-    mangled = [name for name in map(demangled, names) if name.startswith("_Z")]
-    value = mangled[0] if mangled else ", ".join(demangled(name)[:60] for name in names)
+    names = [demangled(kernel.kernel_name) for kernel in result.kernels]
+    value = f"{len(names)} seen" if names else f"none ({result.reason or 'CUPTI is missing'})"
+    yield Check.of("kernels", not names, value, "end other profilers, and see cupti above")
     if names:
-        remedy = "install libstdc++.so.6, or merge the logs on a machine that has it" if mangled else ""
-        yield Check("names", NOTE if mangled else OK, value, remedy)
+        mangled = any(name.startswith("_Z") for name in names)
+        remedy = "install libstdc++.so.6, or merge the logs on a machine that has it"
+        yield Check.of("names", mangled, ", ".join(name[:60] for name in names), remedy, NOTE)
     errors = info.properties.get("relative_errors", {})
     wrong = wrong_arithmetic(errors)
     value = f"FMA errs more than FMA can: {', '.join(wrong)}" if wrong else "fp32 FMA is FMA"
-    yield Check("arithmetic", FAILED if wrong else OK, value, "unset NVIDIA_TF32_OVERRIDE" if wrong else "")
+    yield Check.of("arithmetic", wrong, value, "unset NVIDIA_TF32_OVERRIDE")
     yield _clock(result, info.properties)
 
 
@@ -177,7 +178,7 @@ def _clock(result: Measurement, known: Mapping[str, Any]) -> Check:
     value = f"{clock:.0f} of {highest:.0f} MHz under load" + (", held down" if held else "")
     remedy = "see nvidia-smi -q -d PERFORMANCE; cool the GPU, or lift the limit with its owner"
     poor = held or clock < LOW_CLOCK * highest
-    return Check("clocks", NOTE if poor else OK, value, remedy if poor else "")
+    return Check.of("clocks", poor, value, remedy, NOTE)
 
 
 def _sharing(info: DeviceInfo) -> Iterator[Check]:
@@ -185,21 +186,17 @@ def _sharing(info: DeviceInfo) -> Iterator[Check]:
     known = info.properties
     limit, default = known.get("power_limit_w"), known.get("default_power_limit_w")
     if limit and default:
-        lowered = limit < default
-        remedy = f"nvidia-smi -pl {default:.0f} as root, or say in the data that it was lowered" if lowered else ""
-        yield Check("power", NOTE if lowered else OK, f"limit {limit:.0f} W, {default:.0f} W by default", remedy)
-    if "ecc" in known:
-        yield Check("ecc", OK, "on" if known["ecc"] else "off")
-    if "mig" in known:
-        remedy = "a part of the GPU is measured, under its own name; nvidia-smi -mig 0 gives back the whole"
-        yield Check("mig", NOTE if known["mig"] else OK, "on" if known["mig"] else "off", remedy * known["mig"])
-    if "mps" in known:
-        remedy = "echo quit | nvidia-cuda-mps-control"
-        yield Check("mps", FAILED if known["mps"] else OK, "on" if known["mps"] else "off", remedy * known["mps"])
+        remedy = f"nvidia-smi -pl {default:.0f} as root, or say in the data that it was lowered"
+        yield Check.of("power", limit < default, f"limit {limit:.0f} W, {default:.0f} W by default", remedy, NOTE)
+    part = "a part of the GPU is measured, under its own name; nvidia-smi -mig 0 gives back the whole"
+    quit_mps = "echo quit | nvidia-cuda-mps-control"
+    for name, remedy, status in (("ecc", "", OK), ("mig", part, NOTE), ("mps", quit_mps, FAILED)):
+        if name in known:
+            yield Check.of(name, known[name], "on" if known[name] else "off", remedy, status)
     if "other_processes" in known:
         others = known["other_processes"]
-        remedy = "end them (nvidia-smi names them): they change every time" if others else ""
-        yield Check("processes", FAILED if others else OK, f"{others} others on this GPU", remedy)
+        remedy = "end them (nvidia-smi names them): they change every time"
+        yield Check.of("processes", others, f"{others} others on this GPU", remedy)
 
 
 def _counters(device: Device, info: DeviceInfo, quick: bool) -> Check:
@@ -209,8 +206,7 @@ def _counters(device: Device, info: DeviceInfo, quick: bool) -> Check:
     except InputError as error:
         return Check("counters", NOTE, str(error), "times alone are measured")
     if quick:
-        allowed = counting_allowed()
-        return Check("counters", OK if allowed else NOTE, f"by {tool.path}", "" if allowed else PERMISSION_REMEDY)
+        return Check.of("counters", not counting_allowed(), f"by {tool.path}", PERMISSION_REMEDY, NOTE)
     device.close()
     with TemporaryDirectory(prefix="seer-doctor-") as folder:
         counted = count([Pair(PROBLEM, ALGORITHM)], tool, Path(folder), seconds=COUNT_SECONDS)
@@ -234,12 +230,4 @@ def counting_allowed(parameters: Path = PARAMETERS, status: Path = STATUS) -> bo
 def _disk(folder: Path) -> Check:
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
     free = shutil.disk_usage(there).free
-    short = free < LEAST_DISK_BYTES
-    return Check("disk", FAILED if short else OK, f"{free / 1e9:.1f} GB free in {there}", "make room" if short else "")
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
+    return Check.of("disk", free < LEAST_DISK_BYTES, f"{free / 1e9:.1f} GB free in {there}", "make room")

@@ -280,9 +280,7 @@ def _check_record(record: Any, *, first: bool) -> None:
             raise ValueError(f"{record['kind']} record without {name}")
 
 
-def problem_record(
-    problem: PlannedProblem, candidates: Sequence[str], heuristic: Sequence[Choice | Mapping[str, Any]]
-) -> dict[str, Any]:
+def problem_record(problem: PlannedProblem, candidates: Sequence[str], heuristic: Sequence[Choice]) -> dict[str, Any]:
     """Written before a problem's first measurement."""
     source = {"origin": problem.origin, "networks": problem.networks}
     return {

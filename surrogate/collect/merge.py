@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -18,7 +18,7 @@ from surrogate.collect import log
 from surrogate.collect.device import Measurement, choices, demangled
 from surrogate.collect.log import Header, conv_of, key_without_visit
 from surrogate.collect.operators.operator import parse
-from surrogate.collect.protocol import drift, slow_clocks, summarise, throttled, trend
+from surrogate.collect.protocol import SLOW_CLOCK, summarise, throttled
 from surrogate.dataset.columns import columns
 from surrogate.dataset.store import Dataset
 from surrogate.features.errors import InputError
@@ -27,12 +27,8 @@ from surrogate.features.families import FAMILY_OF_KIND
 DEVICE_COLUMNS = ("gpu", "library", "library_version")
 
 
-class Key(NamedTuple):
-    """Names one row: device, problem with settings, algorithm."""
-
-    device: tuple[str, str, str]
-    problem: str
-    algorithm: str
+ROW = (*DEVICE_COLUMNS, "problem", "algorithm")
+"""What a row is named by: device, problem with settings, algorithm."""
 
 
 @dataclass(slots=True)
@@ -45,98 +41,74 @@ class ProblemNotes:
     find_us: dict[str, list[float]] = field(default_factory=dict)
 
 
-class Visit(NamedTuple):
-    """One measurement, and when it was taken (Unix time)."""
-
-    result: Measurement
-    at_s: float
-
-
-Run = tuple[str, ...]
-"""Names a run: when it began, plan, shard, device. Copies of its log, however short, are the same run."""
-
-
 @dataclass(slots=True)
 class Gathered:
-    """Everything, in the order it was first seen; ``duplicates`` counts measurements that stood in two files."""
+    """What all logs hold, in the order it was first seen; a device's name is (gpu, library, version)."""
 
-    visits: dict[Key, dict[tuple[Run, str], Visit]] = field(default_factory=dict)
-    """Row → (run, problem with visit) → its measurement."""
-    notes: dict[tuple[tuple[str, str, str], str], ProblemNotes] = field(default_factory=dict)
-    conditions: dict[Run, dict[str, Mapping[str, float]]] = field(default_factory=dict)
-    """Run → problem with visit → clocks sampled after it; a problem that was cut before has none."""
-    counters: dict[Key, list[Mapping[str, Any]]] = field(default_factory=dict)
+    visits: list[dict[str, Any]] = field(default_factory=list)
+    """`ROW`, ``run``, ``visit`` (the problem with the number of its visit), ``at_s``, and what was measured."""
+    notes: dict[tuple[str, ...], ProblemNotes] = field(default_factory=dict)
+    """Device and problem → what else is known of it."""
+    conditions: dict[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
+    """Run and visit → clocks sampled after it; a problem that was cut before has none."""
+    counters: dict[tuple[str, ...], list[Mapping[str, Any]]] = field(default_factory=dict)
     """Row → its counted kernels in launch order; of a row counted twice the last."""
-    duplicates: int = 0
+
+    def take(self, header: Header, records: Iterable[Mapping[str, Any]]) -> None:
+        """Take one run's records.
+
+        Raises `InputError`, or what the damage leads to, for a record that names no problem or holds no measurement.
+        """
+        device = _device(header)
+        # copies of a run's log, however short, are the same run
+        run = f"{header.created_s} {header.plan_digest} {header.shard} {device}"
+        for record in records:
+            kind, visit = record["kind"], record["problem"]
+            key = key_without_visit(visit)
+            math_type = conv_of(key).math
+            problem = self.notes.setdefault((*device, key), ProblemNotes())
+            if kind == "problem":
+                ranking = [choice.algorithm for choice in choices(record["heuristic"]) if choice.status == "ok"]
+                problem.origin = problem.origin or record["origin"]
+                problem.networks.update(dict.fromkeys(record["networks"]))
+                problem.heuristic = problem.heuristic or next(iter(ranking), None)
+            elif kind == "measure":
+                row = dict(zip(ROW, (*device, key, record["algorithm"]), strict=True))
+                named = {**row, "run": run, "visit": visit, "at_s": record.get("at_s", 0.0)}
+                self.visits.append({**named, **_measurement(record["result"])})
+            elif kind == "counters":
+                self.counters[*device, key, record["algorithm"]] = record["kernels"]
+            elif (run, visit) not in self.conditions:
+                self.conditions[run, visit] = record["conditions"]
+                for choice in choices(record["find"]):
+                    if choice.time_us is not None and choice.math in (None, math_type):
+                        problem.find_us.setdefault(choice.algorithm, []).append(choice.time_us)
 
 
-def gather(header: Header, records: Iterable[Mapping[str, Any]], gathered: Gathered) -> None:
-    """Take one run's records; the same visit of the same run taken before is a duplicate.
-
-    Raises `InputError`, or what the damage leads to, for a record that names no problem or holds no measurement.
-    """
-    device = _device(header)
-    run = (str(header.created_s), header.plan_digest, *map(str, header.shard), *device)
-    conditions = gathered.conditions.setdefault(run, {})
-    for record in records:
-        kind, visit = record["kind"], record["problem"]
-        if kind == "operator":  # another table's (`surrogate.collect.operators`)
-            continue
-        key = key_without_visit(visit)
-        math_type = conv_of(key).math
-        problem = gathered.notes.setdefault((device, key), ProblemNotes())
-        if kind == "problem":
-            _note_problem(problem, record)
-        elif kind == "measure":
-            visits = gathered.visits.setdefault(Key(device, key, record["algorithm"]), {})
-            gathered.duplicates += (run, visit) in visits
-            visits.setdefault((run, visit), Visit(_sound(record["result"]), record.get("at_s", 0.0)))
-        elif kind == "counters":
-            gathered.counters[Key(device, key, record["algorithm"])] = record["kernels"]
-        elif visit not in conditions:
-            conditions[visit] = record["conditions"]
-            for choice in choices(record["find"]):
-                if choice.time_us is not None and choice.math in (None, math_type):
-                    problem.find_us.setdefault(choice.algorithm, []).append(choice.time_us)
-
-
-def _note_problem(problem: ProblemNotes, record: Mapping[str, Any]) -> None:
-    problem.origin = problem.origin or record["origin"]
-    problem.networks.update(dict.fromkeys(record["networks"]))
-    ranking = [choice for choice in choices(record["heuristic"]) if choice.status == "ok"]
-    if ranking and problem.heuristic is None:
-        problem.heuristic = ranking[0].algorithm
-
-
-class Clock(NamedTuple):
-    """A measurement's SM clock (None where unknown), whether it was low within its run, whether it was held down."""
-
-    mhz: float | None = None
-    slow: bool = False
-    throttled: bool = False
-
-
-def _clocks(gathered: Gathered) -> dict[tuple[Key, Run, str], Clock]:
-    """Row, run and visit → the clock while its repeats ran, or else the one sampled after its problem."""
-    by_run: dict[Run, list[tuple[Key, str, Mapping[str, Any]]]] = {}
-    for key, visits in gathered.visits.items():
-        for (run, visit), (result, _) in visits.items():
-            load = {"sm_clock_mhz": result.sm_clock_mhz, "throttle_reasons": result.throttle_reasons}
-            after = gathered.conditions[run].get(visit, {})
-            by_run.setdefault(run, []).append((key, visit, after if result.sm_clock_mhz is None else load))
-    clocks = {}
-    for run, sampled in by_run.items():
-        known_mhz = [conditions.get("sm_clock_mhz") for _, _, conditions in sampled]
-        for (key, visit, conditions), mhz, slow in zip(sampled, known_mhz, slow_clocks(known_mhz), strict=True):
-            clocks[key, run, visit] = Clock(mhz, slow, throttled(conditions.get("throttle_reasons")))
-    return clocks
-
-
-def _sound(result: Mapping[str, Any]) -> Measurement:
-    """The measurement; one with a time that is no time (0, not finite) is ``failed``."""
-    measured = Measurement.from_dict(result)
-    wrong = [time for time in (*measured.times_us, *measured.spans_us) if not 0 < time < math.inf]
-    return Measurement("failed", f"a repeat of {wrong[0]:g} µs") if wrong else measured
+def _measurement(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of one measurement; one with a time that is no time (0, not finite) is ``failed``."""
+    result = Measurement.from_dict(values)
+    wrong = [time for time in (*result.times_us, *result.spans_us) if not 0 < time < math.inf]
+    if wrong:
+        result = Measurement("failed", f"a repeat of {wrong[0]:g} µs")
+    summary = summarise(result.times_us) if result.times_us else None
+    return {
+        "status": result.status,
+        "reason": result.reason or None,
+        "workspace_bytes": result.workspace_bytes,
+        "deterministic": result.deterministic,
+        "time_us": summary and summary.median_us,
+        "time_us_min": summary and summary.min_us,
+        "time_us_max": summary and summary.max_us,
+        "time_us_mad": summary and summary.mad_us,
+        "span_us": statistics.median(result.spans_us) if result.spans_us else None,
+        "stable": summary.stable if summary and summary.repeats > 1 else None,
+        "timer": result.timer or None,
+        "repeats": summary.repeats if summary else 0,
+        "sm_clock_mhz": result.sm_clock_mhz,
+        "throttle_reasons": result.throttle_reasons,
+        "kernels": result.kernels,
+    }
 
 
 def merge_runs(paths: Sequence[str | Path]) -> Dataset:
@@ -177,9 +149,8 @@ def _device(header: Header) -> tuple[str, str, str]:
     return header.device.gpu, header.device.library, header.device.library_version
 
 
-def _table(rows: list[dict[str, Any]], table: str) -> pd.DataFrame:
-    """``rows`` with the declared columns of ``table`` in their order and type; text or None where it is text."""
-    frame = pd.DataFrame(rows)
+def _table(frame: pd.DataFrame, table: str) -> pd.DataFrame:
+    """``frame`` with the declared columns of ``table`` in their order and type; text or None where it is text."""
     kinds = {column.name: column.kind for column in columns(table) if column.name in frame}
     types: Any = {name: kind for name, kind in kinds.items() if kind != "text"}
     return frame[list(kinds)].astype(types)
@@ -189,107 +160,104 @@ def _measured(runs: Sequence[Log], metadata: dict[str, Any]) -> Dataset:
     gathered = Gathered()
     for path, header, records in runs:
         with log.undamaged(path):
-            gather(header, records, gathered)
-    metadata |= {"anchors": _anchors(gathered), "duplicates_dropped": gathered.duplicates}
-    clocks = _clocks(gathered)
-    rows = [_row(key, gathered, clocks) for key in gathered.visits]
-    launches = _kernels(gathered)
+            gathered.take(header, records)
+    if not gathered.visits:
+        return Dataset(pd.DataFrame(), metadata=metadata)
+    visits = _visits(gathered)
+    dropped = len(gathered.visits) - len(visits)
+    metadata |= {"anchors": _anchors(visits), "duplicates_dropped": dropped}
+    launches = _kernels(visits, gathered.counters)
     if gathered.counters:
         metadata["counted_kernels"] = sum(map(len, gathered.counters.values()))
         metadata["counted_kernels_joined"] = sum("counted_time_us" in launch for launch in launches)
-    frame, kernels = _table(rows, "dataset"), _table(launches, "kernels")
+    frame, kernels = _table(_rows(visits, gathered.notes), "dataset"), _table(pd.DataFrame(launches), "kernels")
     return Dataset(frame, metadata=metadata, kernels=kernels)
 
 
-def _settings(key: Key) -> dict[str, Any]:
-    """What every row of ``key`` begins with."""
-    device = dict(zip(DEVICE_COLUMNS, key.device, strict=True))
-    return {**device, **conv_of(key.problem).to_dict(), "algorithm": key.algorithm}
+def _visits(gathered: Gathered) -> pd.DataFrame:
+    """Every visit once, with its clock: the one under load, or else the one sampled after its problem."""
+    for visit in gathered.visits:
+        if visit["sm_clock_mhz"] is None:
+            after = gathered.conditions.get((visit["run"], visit["visit"]), {})
+            visit |= {name: after.get(name) for name in ("sm_clock_mhz", "throttle_reasons")}
+    visits = pd.DataFrame(gathered.visits).drop_duplicates(["run", "visit", "algorithm"])
+    clocks = pd.to_numeric(visits["sm_clock_mhz"])
+    clocks = clocks.where(clocks > 0)
+    usual = clocks.groupby(visits["run"]).transform("median")
+    held = visits["throttle_reasons"].map(throttled)
+    return visits.assign(sm_clock_mhz=clocks, slow_clock=clocks < SLOW_CLOCK * usual, throttled=held)
 
 
-def _row(key: Key, gathered: Gathered, clocks: Mapping[tuple[Key, Run, str], Clock]) -> dict[str, Any]:
-    problem = gathered.notes[key.device, key.problem]
-    sampled = [clocks[key, *place] for place in gathered.visits[key]]
-    visits = list(gathered.visits[key].values())
-    ok = [visit for visit in visits if visit.result.status == "ok"]
-    shown = (ok or visits)[0].result
-    find_us = problem.find_us.get(key.algorithm)
-    clocks_mhz = [clock.mhz for clock in sampled if clock.mhz]
-    return {
-        **_settings(key),
-        "status": shown.status,
-        "workspace_bytes": shown.workspace_bytes,
-        "deterministic": shown.deterministic,
-        "find_time_us": statistics.median(find_us) if find_us else None,
-        "heuristic_algorithm": problem.heuristic,
-        "networks": ",".join(problem.networks) or None,
-        "origin": problem.origin,
-        "reason": shown.reason or None,
-        "sm_clock_mhz": statistics.median(clocks_mhz) if clocks_mhz else None,
-        "slow_clock": any(clock.slow for clock in sampled),
-        "throttled": any(clock.throttled for clock in sampled),
-        **_times([visit.result for visit in ok]),
-    }
+def _rows(visits: pd.DataFrame, notes: Mapping[tuple[str, ...], ProblemNotes]) -> pd.DataFrame:
+    """A row per `ROW`: medians over its visits that are ok; what else is said is the first one's."""
+    row, ok = list(ROW), visits[visits["status"] == "ok"]
+    order = pd.MultiIndex.from_frame(visits[row].drop_duplicates())
+    first = pd.concat([ok, visits]).drop_duplicates(row).set_index(row)
+    kept = first[["status", "reason", "workspace_bytes", "deterministic", "timer"]].reindex(order)
+    over: Any = ok.groupby(row)
+    median = over[["time_us", "time_us_mad", "span_us"]].median()
+    extremes = {"time_us_min": over["time_us_min"].min(), "time_us_max": over["time_us_max"].max()}
+    stable = ok.dropna(subset="stable").groupby(row)["stable"].all()
+    ever: Any = visits.groupby(row)
+    clocks = ever.agg(
+        sm_clock_mhz=("sm_clock_mhz", "median"), slow_clock=("slow_clock", "any"), throttled=("throttled", "any")
+    )
+    table = kept.join([median, clocks]).assign(**extremes, stable=stable, repeats=over["repeats"].sum())
+    table["repeats"] = table["repeats"].fillna(0)
+    described = []
+    for *device, problem, algorithm in order:
+        known = notes[*device, problem]
+        find_us = known.find_us.get(algorithm)
+        described.append(
+            {
+                **_settings((*device, problem, algorithm)),
+                "find_time_us": statistics.median(find_us) if find_us else None,
+                "heuristic_algorithm": known.heuristic,
+                "networks": ",".join(known.networks) or None,
+                "origin": known.origin,
+            }
+        )
+    return pd.DataFrame(described).join(table.reset_index(drop=True))
 
 
-def _times(results: Sequence[Measurement]) -> dict[str, Any]:
-    """The time columns of measurements of one problem, all of them ok; empty columns where there is none."""
-    if not results:
-        empty = ("time_us", "time_us_min", "time_us_max", "time_us_mad", "span_us", "stable", "timer")
-        return {**dict.fromkeys(empty), "repeats": 0}
-    summaries = [summarise(result.times_us) for result in results]
-    judged = [summary.stable for summary in summaries if summary.repeats > 1]
-    spans = [statistics.median(result.spans_us) for result in results if result.spans_us]
-    return {
-        "time_us": statistics.median(summary.median_us for summary in summaries),
-        "time_us_min": min(summary.min_us for summary in summaries),
-        "time_us_max": max(summary.max_us for summary in summaries),
-        "time_us_mad": statistics.median(summary.mad_us for summary in summaries),
-        "span_us": statistics.median(spans) if spans else None,
-        "repeats": sum(summary.repeats for summary in summaries),
-        "stable": all(judged) if judged else None,
-        "timer": results[0].timer,
-    }
+def _settings(row: tuple[str, ...]) -> dict[str, Any]:
+    """What every row begins with."""
+    *device, problem, algorithm = row
+    return {**dict(zip(DEVICE_COLUMNS, device, strict=True)), **conv_of(problem).to_dict(), "algorithm": algorithm}
 
 
-def _kernels(gathered: Gathered) -> list[dict[str, Any]]:
+def _kernels(visits: pd.DataFrame, counters: Mapping[tuple[str, ...], Any]) -> list[dict[str, Any]]:
     """The kernels of each row's first visit that saw any, in launch order, with the launched blocks.
 
     What was counted of the same launch, by its place and name, adds the columns that it lacks.
     """
+    launches = []
+    for *row, kernels in visits[visits["kernels"].map(bool)].drop_duplicates(list(ROW))[[*ROW, "kernels"]].to_numpy():
+        counted = counters.get(tuple(row), ())
+        for index, kernel in enumerate(kernels):
+            own = {**asdict(kernel), "kernel_name": demangled(kernel.kernel_name)}
+            own["blocks"] = kernel.grid_x * kernel.grid_y * kernel.grid_z
+            # another kernel may have run under the profiler
+            if index < len(counted) and counted[index]["kernel_name"] == own["kernel_name"]:
+                own = {**counted[index], "counted_time_us": counted[index].get("time_us", math.nan), **own}
+            launches.append({**_settings(tuple(row)), "kernel_index": index, **own})
+    return launches
+
+
+def _anchors(visits: pd.DataFrame) -> list[dict[str, Any]]:
+    """Per row with several ok visits: its problem, the visits' spread and their trend, in the order of time.
+
+    ``drift``: slowest / fastest − 1; ``trend``: last / first − 1.
+    """
+    ok = visits[visits["status"] == "ok"]
+    repeated: Any = ok[ok.duplicated(list(ROW), keep=False)].sort_values("at_s", kind="stable").groupby(list(ROW))
     return [
         {
-            **_counted(gathered.counters.get(key, ())[index : index + 1], demangled(kernel.kernel_name)),
-            **_settings(key),
-            "kernel_index": index,
-            **asdict(kernel),
-            "kernel_name": demangled(kernel.kernel_name),
-            "blocks": kernel.grid_x * kernel.grid_y * kernel.grid_z,
+            "gpu": row[0], "problem": row[-2], "algorithm": row[-1], "visits": len(times),
+            "drift": float(times.max() / times.min() - 1.0), "trend": float(times.iloc[-1] / times.iloc[0] - 1.0),
         }
-        for key, visits in gathered.visits.items()
-        for index, kernel in enumerate(next((v.result.kernels for v in visits.values() if v.result.kernels), ()))
-    ]
-
-
-def _counted(counters: Sequence[Mapping[str, Any]], kernel_name: str) -> dict[str, Any]:
-    """A counted kernel's numbers; none where there is no such kernel, or another one ran under the profiler."""
-    if not counters or counters[0]["kernel_name"] != kernel_name:
-        return {}
-    numbers = dict(counters[0])
-    return {"counted_time_us": numbers.pop("time_us", math.nan), **numbers}
-
-
-def _anchors(gathered: Gathered) -> list[dict[str, Any]]:
-    """Per row with several ok visits: its problem, the visits' spread and their trend, in the order of time."""
-    entries: list[dict[str, Any]] = []
-    for key, visits in gathered.visits.items():
-        ok = [visit for visit in visits.values() if visit.result.status == "ok"]
-        ok.sort(key=lambda visit: visit.at_s)
-        if len(ok) > 1:
-            medians = [summarise(visit.result.times_us).median_us for visit in ok]
-            named = {"gpu": key.device[0], "problem": key.problem, "algorithm": key.algorithm}
-            entries.append({**named, "visits": len(ok), "drift": drift(medians), "trend": trend(medians)})
-    return entries
+        for row, times in repeated["time_us"]
+    ]  # fmt: skip
 
 
 def _latest(
@@ -311,7 +279,7 @@ def _rankings(runs: Sequence[Log], metadata: dict[str, Any]) -> Dataset:
     rankings = _latest(runs, "problem", _ranked)
     rows = [row for ranking in rankings for row in ranking]
     metadata["unranked_problems"] = sum(not ranking for ranking in rankings)
-    return Dataset(_table(rows, "dataset"), "listed", metadata=metadata)
+    return Dataset(_table(pd.DataFrame(rows), "dataset"), "listed", metadata=metadata)
 
 
 def _ranked(device: tuple[str, str, str], record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -321,7 +289,7 @@ def _ranked(device: tuple[str, str, str], record: Mapping[str, Any]) -> list[dic
     names = dict.fromkeys(entry["algorithm"] for entry in ok)
     return [
         {
-            **_settings(Key(device, record["problem"], name)),
+            **_settings((*device, record["problem"], name)),
             "heuristic_rank": rank,
             "heuristic_algorithm": ok[0]["algorithm"],
             "workspace_bytes": first[name].get("workspace_bytes"),
@@ -344,8 +312,9 @@ def _operators(runs: Sequence[Log], metadata: dict[str, Any]) -> Dataset:
 
 def _operator_row(device: tuple[str, str, str], record: Mapping[str, Any]) -> dict[str, Any]:
     operator = parse(record["problem"])
-    result = Measurement.from_dict(record["result"])
-    longest = max(result.kernels, key=lambda kernel: kernel.time_us, default=None)
+    values = _measurement(record["result"])
+    kernels = values.pop("kernels")
+    longest = max(kernels, key=lambda kernel: kernel.time_us, default=None)
     sizes = operator.named
     if "window" in sizes:  # windows are square here, and never padded
         sizes |= {"window_w": sizes["window"], "stride_w": sizes["stride"], "pad": 0, "pad_w": 0}
@@ -358,10 +327,8 @@ def _operator_row(device: tuple[str, str, str], record: Mapping[str, Any]) -> di
         "variant": "",
         **sizes,
         "algorithm": "default",
-        "status": result.status,
-        "reason": result.reason or None,
-        **_times([result] if result.status == "ok" else []),
+        **values,
         "sm_clock_mhz": record["conditions"].get("sm_clock_mhz"),
-        "kernels": len(result.kernels),
+        "kernels": len(kernels),
         "kernel_name": demangled(longest.kernel_name) if longest else None,
     }

@@ -24,20 +24,19 @@ def caps_for(name: str) -> Caps:
     return {"cpu": CPU_CAPS, "replay": anything}.get(ALIASES.get(name, name), GPU_CAPS)
 
 
-def open_device(name: str, *, recording: str | Path | None = None, caps: Caps | None = None) -> Device:
+def open_device(name: str, *, recording: str | Path | None = None) -> Device:
     """The device called ``name``; ``recording`` is the run that ``replay`` serves.
 
     cuDNN runs in a process of its own, so that a sticky CUDA error costs one measurement. Raises `InputError` where the
     device cannot be had.
     """
     name = ALIASES.get(name, name)
-    caps = caps or caps_for(name)
     if name == "cudnn":
-        return WorkerDevice(command_for("cudnn", str(caps.max_workspace_bytes), str(caps.max_tensor_bytes)))
+        return WorkerDevice(command_for("cudnn"))
     if name == "cpu":
         from surrogate.collect.cpu.device import CpuDevice
 
-        return CpuDevice(max_workspace_bytes=caps.max_workspace_bytes)
+        return CpuDevice()
     if name == "replay":
         from surrogate.collect.replay import ReplayDevice
 
@@ -67,9 +66,14 @@ def main(device: str, *words: str) -> None:
             from surrogate.collect.operators.gpu import GpuOperators
 
             return GpuOperators()
+        if device == "deviceless":
+            from surrogate.collect.deviceless import Deviceless
+            from surrogate.features.gpu import gpu
+
+            return Deviceless(gpu(words[0]))
         from surrogate.collect.cudnn.device import CudnnDevice
 
-        return CudnnDevice(max_workspace_bytes=int(words[0]), max_tensor_bytes=int(words[1]))
+        return CudnnDevice()
 
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -38,6 +38,10 @@ class RepeatPolicy:
         return self.slow_repeats if warm_us > self.slow_us else self.repeats
 
 
+POLICY = RepeatPolicy()
+"""The protocol's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """What the repeats of one measurement say, in µs."""
@@ -57,23 +61,6 @@ def summarise(times_us: Sequence[float]) -> Summary:
     mad = statistics.median(abs(time - median) for time in times_us)
     stable = len(times_us) > 1 and mad <= UNSTABLE_MAD * median and max(times_us) <= UNSTABLE_SPREAD * median
     return Summary(median, min(times_us), max(times_us), mad, len(times_us), stable)
-
-
-def slow_clocks(clocks_mhz: Sequence[float | None]) -> list[bool]:
-    """Which rows ran under `SLOW_CLOCK` of the median clock; rows without a clock are not flagged."""
-    known = [clock for clock in clocks_mhz if clock]
-    floor = SLOW_CLOCK * statistics.median(known) if known else 0.0
-    return [bool(clock) and clock < floor for clock in clocks_mhz]
-
-
-def drift(medians_us: Sequence[float]) -> float:
-    """Relative spread of one anchor's visits: slowest / fastest − 1; 0 for a single visit."""
-    return max(medians_us) / min(medians_us) - 1.0
-
-
-def trend(medians_us: Sequence[float]) -> float:
-    """Relative change from an anchor's first visit to its last, in the order visited."""
-    return medians_us[-1] / medians_us[0] - 1.0
 
 
 def throttled(reasons: float | None) -> bool:

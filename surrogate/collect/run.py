@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from surrogate.collect.device import Device, DeviceLostError, Measurement
 from surrogate.collect.log import Header, RunLog, problem_record
 from surrogate.collect.plan import Plan, PlannedProblem
-from surrogate.collect.protocol import RepeatPolicy
+from surrogate.collect.protocol import POLICY, RepeatPolicy
 
 T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
@@ -96,7 +96,7 @@ class _State:
     lost_in_a_row: int = 0
 
 
-def header_for(plan: Plan, device: Device, policy: RepeatPolicy) -> Header:
+def header_for(plan: Plan, device: Device, policy: RepeatPolicy = POLICY) -> Header:
     """The header under which ``plan`` is measured on ``device``."""
     protocol = {**asdict(policy), "max_workspace_bytes": plan.caps.max_workspace_bytes}
     info = device.describe()
@@ -108,7 +108,7 @@ def run(
     device: Device,
     log: RunLog,
     *,
-    policy: RepeatPolicy | None = None,
+    policy: RepeatPolicy = POLICY,
     minutes: float | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -117,7 +117,6 @@ def run(
 
     Interrupting it (Ctrl-C, SIGTERM, SIGKILL) leaves a log that the same call goes on with.
     """
-    policy = policy or RepeatPolicy()
     budget = Budget(None if minutes is None else clock() + 60.0 * minutes, clock)
     state = _replayed(log.records)
     planned = {problem.key for problem in plan.problems}

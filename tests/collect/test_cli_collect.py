@@ -11,7 +11,7 @@ import pytest
 
 from surrogate.collect import log
 from surrogate.collect.merge import merge_runs
-from surrogate.collect.networks import layers
+from surrogate.collect.networks import networks
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_run_in_which_nothing_is_supported_exits_1(seer, recording, tmp_path):
 def test_left_out_problems_are_counted(seer, tmp_path, monkeypatch):
     monkeypatch.setenv("SEER_CUDNN", "no-such-library.so")
     plan = tmp_path / "plan.txt"
-    plan.write_text("n1c1h4k1r1\n" + "\n".join(str(conv) for conv in layers("AlexNet")))
+    plan.write_text("n1c1h4k1r1\n" + "\n".join(str(conv) for conv in networks()["AlexNet"]))
     result = seer("--device", "cudnn", "--plan", plan, "-o", tmp_path / "run.jsonl")
     assert result.code == 2
     assert "problems left out, beyond the device's limits: 1 under 1e+06 FLOPs" in result.err

@@ -17,10 +17,12 @@ from surrogate.collect.cudnn.convolution import ALGORITHMS, NON_DETERMINISTIC, C
 from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.library import CudnnError, Library
 from surrogate.collect.device import DeviceLostError, demangled
-from surrogate.collect.deviceless import Deviceless
+from surrogate.collect.deviceless import Deviceless, collect_heuristic
+from surrogate.collect.log import read
 from surrogate.collect.operators.gpu import GpuOperators
 from surrogate.collect.operators.operator import Operator
-from surrogate.collect.plan import tensor_shapes, tensor_sizes_bytes
+from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
+from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
@@ -349,17 +351,29 @@ def test_an_operator_that_fails_is_a_status(chain, order, operator):
         assert device.measure(operator, POLICY).status == "ok"
 
 
+def test_a_heuristic_that_crashes_is_one_line_with_the_remedy(chain, tmp_path):
+    """As cuDNN 9.10 does without a driver; what was ranked before stays in the log, and the same command goes on."""
+    output, plan = tmp_path / "picks.jsonl", PlanSource(sample=5).build(GPU_CAPS)
+    chain.setenv("FAKE_FAULTS", "segfault cudnnBackendGetAttribute -1 60")
+    with pytest.raises(InputError, match=r"signal 11.*seer-surrogate\[heuristic\]"):
+        collect_heuristic(plan, "h200", str(output), lambda *_: None)
+    assert 0 < len(read(output).records) < 5
+    chain.setenv("FAKE_FAULTS", "")
+    collect_heuristic(plan, "h200", str(output), lambda *_: None)
+    assert len(read(output).records) == 5
+
+
 def test_the_graph_heuristic_ranks_by_its_rules(chain):
     """Attributes of their types, set before descriptors are final, on descriptors that are final themselves."""
     with closing(Deviceless(gpu_named("h200"))) as device:
         for direction in DIRECTIONS:
             conv = parse("n8c64h14w20k32r3s1p1q0u2v1l1g4")
             conv = replace(conv, direction=direction)
-            assert [plan.algorithm for plan in device.ranking(conv)] == ["engine:1", "engine:1", "engine:0", "engine:5"]
-            assert device.ranking(replace(conv, math="default"))[0].notes == ("tensor_core",)
-            entries = device.entries(conv)
-            assert [entry["status"] for entry in entries] == ["ok", "ok", "ok", "not_supported"]
-            assert [entry.get("workspace_bytes") for entry in entries] == [1024, 1024, 0, None]
+            assert device.heuristic(replace(conv, math="default"))[0].notes == ("tensor_core",)
+            ranking = device.heuristic(conv)
+            assert [each.algorithm for each in ranking] == ["engine:1", "engine:1", "engine:0", "engine:5"]
+            assert [each.status for each in ranking] == ["ok", "ok", "ok", "not_supported"]
+            assert [each.workspace_bytes for each in ranking] == [1024, 1024, 0, None]
     chain.setenv("FAKE_CUDNN_VERSION", "90100")
     with pytest.raises(InputError, match="cannot rank"):
         Deviceless(gpu_named("h200"))

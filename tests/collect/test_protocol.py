@@ -1,9 +1,9 @@
-"""Repeats, medians, verdicts, clocks, drift."""
+"""Repeats, medians, verdicts, clocks."""
 
 import pytest
 
 from surrogate.collect.cudnn.instruments import Clocks
-from surrogate.collect.protocol import RepeatPolicy, drift, slow_clocks, summarise, throttled, trend
+from surrogate.collect.protocol import RepeatPolicy, summarise, throttled
 
 
 @pytest.mark.parametrize(
@@ -21,17 +21,6 @@ def test_a_summary_by_hand():
     assert summarise([10.0, 10.1, 10.2]).stable
     assert not summarise([10.0, 12.0, 14.0]).stable  # MAD is a sixth of the median
     assert not summarise([10.0]).stable
-
-
-def test_slow_clocks_are_flagged_against_the_median():
-    assert slow_clocks([1980, 1980, 1880, 1980, 1882, None]) == [False, False, True, False, False, False]
-    assert slow_clocks([None, None]) == [False, False]
-
-
-def test_drift_and_trend():
-    assert drift([10.0, 11.0, 10.5]) == pytest.approx(0.1)
-    assert trend([10.0, 11.0, 10.5]) == pytest.approx(0.05)
-    assert drift([4.0]) == 0
 
 
 def test_throttle_reasons():

@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from surrogate.collect.networks import BATCHES, layers, network_problems
+from surrogate.collect.networks import BATCHES, network_problems, networks
 from surrogate.collect.plan import CPU_CAPS, GPU_CAPS
 from surrogate.collect.plan_source import GRIDS, PlanSource, grid_problems, parse_shard
 from surrogate.collect.sample import mixture, sampled
@@ -46,7 +46,7 @@ def test_all_grids_together_and_an_unknown_one():
 )  # fmt: skip
 def test_networks_have_the_published_layers_and_arithmetic(name, count, gmacs):
     """Convolution counts and multiply-adds as published (the dense layers at the end are not counted)."""
-    convs = layers(name)
+    convs = networks()[name]
     assert len(convs) == count
     assert sum(conv.flops for conv in convs) / 2e9 == pytest.approx(gmacs, abs=0.0006)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surrogate.collect.networks import layers
+from surrogate.collect.networks import networks
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.network.onnx_reader import read_onnx
@@ -30,7 +30,7 @@ def test_convolutions_are_those_of_the_published_tables(name: str, table: str, p
 
     write_onnx(name, tmp_path / "net.onnx")
     found = read_onnx(tmp_path / "net.onnx", batch=4)
-    assert sorted(map(str, found.convs)) == sorted(str(conv.with_batch(4)) for conv in layers(table))
+    assert sorted(map(str, found.convs)) == sorted(str(conv.with_batch(4)) for conv in networks()[table])
     assert (found.batch, found.unsupported) == (4, {})
     assert sum(layer.parameters for layer in found.layers) == parameters
     assert read_network(name, batch=4).layers == found.layers  # what ships under the name

@@ -42,19 +42,25 @@ def publishing_command(gpu: str) -> str:
     return f"hf upload YOUR-NAME/seer-{name} . --repo-type dataset"
 
 
-def page(lines: Sequence[str], tables: Mapping[str, Dataset], checks: Sequence[Check], faults: Sequence[str]) -> str:
-    """The page as Markdown: what was measured on what, how trustworthy it is, and how to use and publish it."""
+def verdict(device_name: str, faults: Sequence[str], uncounted: Sequence[str]) -> str:
+    """Whether the times are fit to be published, and whether counters are missing beside them, in a line."""
+    if faults:
+        return f"not fit to be published: {'; '.join(faults)}"
+    said = "fit to be published" if device_name == "cudnn" else f"rehearsed on device {device_name}"
+    return f"{said}; counters are incomplete: {'; '.join(uncounted)}" if uncounted and device_name == "cudnn" else said
+
+
+def page(said: str, lines: Sequence[str], tables: Mapping[str, Dataset], checks: Sequence[Check]) -> str:
+    """The page as Markdown: the verdict ``said``, what was measured on what, and how to use and publish it."""
+    said = said[0].upper() + said[1:] + "."
     if not tables:
-        return "# Nothing was measured\n\n" + "\n".join(f"- {fault}" for fault in faults) + "\n"
-    first = next(iter(tables.values()))
-    device = first.metadata["runs"][0]["device"]
-    verdict = "Fit to be published." if "timer" in device["properties"] else "A rehearsal on a CPU."
-    verdict = f"Not fit to be published: {'; '.join(faults)}." if faults else verdict
+        return f"# Nothing was measured\n\n{said}\n"
+    device = next(iter(tables.values())).metadata["runs"][0]["device"]
     facts = {device["library"]: device["library_version"], **device.get("versions", {}), **device["properties"]}
     shown = [(name, value) for name, value in facts.items() if not isinstance(value, Mapping)]
     parts = [
         f"# Kernel times of {device['gpu']}",
-        verdict,
+        said,
         _table(("table", "what"), ((name, _described(table)) for name, table in tables.items())),
         "## Slices\n\n" + "\n".join(f"- {line}" for line in lines),
         "## Machine",

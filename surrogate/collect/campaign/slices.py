@@ -56,6 +56,11 @@ class Slice:
         """What the slice's log is called."""
         return f"slice-{self.number}.jsonl"
 
+    @property
+    def table(self) -> str:
+        """What the table that it goes into is called."""
+        return "operators.parquet" if self.source == "operators" else "convolutions.parquet"
+
 
 _ALL = (
     Slice(0, "what runs: six shapes in every type, layout and direction", 2, "support", EVERY),

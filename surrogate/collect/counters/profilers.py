@@ -22,7 +22,6 @@ import pandas as pd
 
 from surrogate.collect.counters.pairs import Pair, attribute, join_passes, write_pairs
 from surrogate.collect.device import demangled
-from surrogate.collect.plan import GPU_CAPS
 from surrogate.features.errors import InputError
 from surrogate.formats import ncu, nvprof
 from surrogate.formats.imported import Imported
@@ -186,13 +185,11 @@ class Counted:
     kernels: pd.DataFrame = field(default_factory=pd.DataFrame)
     notes: tuple[str, ...] = ()
     permitted: bool = True
-    seconds: float = 0.0
 
 
 def program_for(pairs_file: Path, seconds: float) -> list[str]:
     """The command of the profiled child."""
-    words = (pairs_file, seconds, GPU_CAPS.max_workspace_bytes, GPU_CAPS.max_tensor_bytes)
-    return [sys.executable, "-m", "surrogate.collect.counters.workload", *map(str, words)]
+    return [sys.executable, "-m", "surrogate.collect.counters.workload", str(pairs_file), str(seconds)]
 
 
 def count(
@@ -221,27 +218,19 @@ def count(
             problem = _run(profiled, min(share_s + GRACE_S, max(left_s, 1.0)))
             notes += [f"pass {profiled.name}: {problem}"] if problem else []
         for name, read in _readers(tool, passes):
-            tables += _attributed(name, read, pairs, notes)
+            try:
+                tables.append(attribute(read(), pairs))
+            except InputError as error:
+                if permission_denied(str(error)):
+                    raise PermissionError from None
+                notes.append(f"pass {name}: {error}")
     except PermissionError:
-        return Counted(notes=(PERMISSION_REMEDY,), permitted=False, seconds=time.monotonic() - began_s)
-    if tables:
-        joined, said = join_passes(tables)
-        joined["kernel_name"] = joined["kernel_name"].map(demangled)
-        return Counted(joined, (*notes, *said), True, time.monotonic() - began_s)
-    return Counted(notes=tuple(notes), seconds=time.monotonic() - began_s)
-
-
-def _attributed(name: str, read: Callable[[], Imported], pairs: Sequence[Pair], notes: list[str]) -> list[pd.DataFrame]:
-    """The kernels of one reading (none where it cannot be read); what was wrong goes to ``notes``."""
-    try:
-        table, said = attribute(read(), pairs)
-    except InputError as error:
-        if permission_denied(str(error)):
-            raise PermissionError from None
-        notes.append(f"pass {name}: {error}")
-        return []
-    notes += [f"pass {name}: {note}" for note in said]
-    return [table]
+        return Counted(notes=(PERMISSION_REMEDY,), permitted=False)
+    if not tables:
+        return Counted(notes=tuple(notes))
+    joined, said = join_passes(tables)
+    joined["kernel_name"] = joined["kernel_name"].map(demangled)
+    return Counted(joined, (*notes, *said))
 
 
 def _run(profiled: Pass, timeout_s: float) -> str:

@@ -1,6 +1,6 @@
 """The program that is profiled: each pair once, behind a marker that says which pair follows.
 
-``python -m surrogate.collect.counters.workload PAIRS SECONDS WORKSPACE_BYTES TENSOR_BYTES``. Warm-up runs
+``python -m surrogate.collect.counters.workload PAIRS SECONDS``. Warm-up runs
 outside the profiled range, so a profiler started with ``--profile-from-start off`` sees markers and the
 pairs' kernels alone.
 """
@@ -17,7 +17,7 @@ from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.gpu import Gpu
 from surrogate.collect.cudnn.instruments import Stopwatch
 from surrogate.collect.device import Measurement
-from surrogate.collect.operators.gpu import cupy_stream
+from surrogate.collect.plan import GPU_CAPS
 from surrogate.collect.protocol import RepeatPolicy
 
 _SOURCE = 'extern "C" __global__ void seer_marker() {}'
@@ -26,11 +26,11 @@ _SOURCE = 'extern "C" __global__ void seer_marker() {}'
 class CupyProfiler:
     """Brackets a profiled call by cudaProfilerStart/Stop, the marker kernel and NVTX, all by CuPy."""
 
-    def __init__(self, stream: int) -> None:
+    def __init__(self, stream: Any) -> None:
         import cupy  # pyright: ignore[reportMissingImports]
 
         self._cupy = cupy
-        self._stream = cupy_stream(cupy, stream)
+        self._stream = stream
         self._marker = cupy.RawKernel(_SOURCE, MARKER)
         self._marker.compile()
 
@@ -84,11 +84,11 @@ def run_pairs(pairs: Sequence[Pair], device: Any, stopwatch: Any, seconds: float
 
 def main(words: Sequence[str]) -> None:
     """Run the list of pairs that ``words`` name."""
-    path, seconds, workspace_bytes, tensor_bytes = words
-    gpu = Gpu(int(tensor_bytes), int(workspace_bytes))
+    path, seconds = words
+    gpu = Gpu(GPU_CAPS.max_tensor_bytes, GPU_CAPS.max_workspace_bytes)
     # the profiler is the process's one client of CUPTI, so the device's own instrument stays off
     device = CudnnDevice(gpu=gpu, activity=(None, "a profiler is attached"))
-    stopwatch = ProfiledStopwatch(gpu, CupyProfiler(gpu.stream))
+    stopwatch = ProfiledStopwatch(gpu, CupyProfiler(gpu.queue))
     device.stopwatch = stopwatch
     try:
         run_pairs(read_pairs(Path(path)), device, stopwatch, float(seconds))

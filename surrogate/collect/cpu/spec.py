@@ -24,20 +24,15 @@ def measure_spec() -> dict[str, Any]:
 
     ``gemm_gflops``: best float32 GEMM of 1024³ (2 flops per multiply-add), with ``threads_used`` threads: the peak of
     the library, not of the silicon. ``copy_gbs``: best copy of one array to another, bytes read plus written, one
-    thread, 1e9 bytes per GB. ``last_level_cache_bytes``: as the system states it, else 0; BLAS fields else "unknown".
+    thread, 1e9 bytes per GB. ``last_level_cache_bytes``: as the system states it, else 0.
     """
     cache_bytes = last_level_cache_bytes(CACHES)
-    blas_name, blas_version, threads = blas()
     return {
         "name": cpu_name(CPUINFO),
-        "cores_usable": usable_cores(),
-        "threads_used": threads,
+        "threads_used": blas_threads(),
         "gemm_gflops": gemm_gflops(GEMM_SIZE, SECONDS),
         "copy_gbs": copy_gbs(min(max(LEAST_COPY_BYTES, 4 * cache_bytes), MOST_COPY_BYTES), SECONDS),
         "last_level_cache_bytes": cache_bytes,
-        "numpy_version": np.__version__,
-        "blas_name": blas_name,
-        "blas_version": blas_version,
     }
 
 
@@ -62,26 +57,17 @@ def last_level_cache_bytes(caches: Path) -> int:
     for index in caches.glob("index*"):
         try:
             level, size = (index / "level").read_text().strip(), (index / "size").read_text().strip()
-            found.append((int(level), _bytes(size)))
+            found.append((int(level), 2**10 * int(size.removesuffix("K"))))  # sysfs counts in KiB
         except (OSError, ValueError):
             continue  # a virtual machine may hide some of the files
     return max(found)[1]
 
 
-def _bytes(size: str) -> int:
-    """Bytes of a size such as ``32768K``."""
-    units = {"K": 2**10, "M": 2**20, "G": 2**30}
-    return int(size[:-1]) * units[size[-1]] if size[-1:] in units else int(size)
-
-
-def blas() -> tuple[str, str, int]:
-    """(name, version, threads) of the BLAS that NumPy calls."""
-    found = [pool for pool in threadpool_info() if pool.get("user_api") == "blas"]
-    # SciPy may bring a second BLAS of its own
-    own = [pool for pool in found if "numpy" in str(pool.get("filepath", ""))] or found
-    if not own:
-        return "unknown", "unknown", usable_cores()
-    return str(own[0]["internal_api"]), str(own[0].get("version") or "unknown"), int(own[0]["num_threads"])
+def blas_threads() -> int:
+    """Threads of the BLAS that NumPy calls; SciPy may bring a second one of its own."""
+    pools = [pool for pool in threadpool_info() if pool.get("user_api") == "blas"]
+    own = [pool for pool in pools if "numpy" in str(pool.get("filepath", ""))] or pools
+    return int(own[0]["num_threads"]) if own else usable_cores()
 
 
 def steady_threads() -> None:

@@ -31,7 +31,10 @@ class GpuFaultError(RuntimeError):
 
 
 class Gpu:
-    """The current CUDA device. Allocates everything at once; nothing is allocated per problem."""
+    """The current CUDA device. Allocates everything at once; nothing is allocated per problem.
+
+    ``queue`` is the stream of every call, as CuPy has it.
+    """
 
     def __init__(self, max_tensor_bytes: int, max_workspace_bytes: int, seed: int = 0) -> None:
         try:
@@ -44,7 +47,7 @@ class Gpu:
         self._error: type[Exception] = cupy.cuda.runtime.CUDARuntimeError
         try:
             self._properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
-            self._stream = cupy.cuda.Stream(non_blocking=True)
+            self.queue = cupy.cuda.Stream(non_blocking=True)
             free, _ = cupy.cuda.runtime.memGetInfo()
             usable = int(USABLE * free) - FLUSH_BYTES - POOL_BYTES * POOL_ELEMENTS
             if usable <= 0:
@@ -75,7 +78,7 @@ class Gpu:
     @property
     def stream(self) -> int:
         """cudaStream_t of every call."""
-        return int(self._stream.ptr)
+        return int(self.queue.ptr)
 
     @property
     def workspace(self) -> int:
@@ -133,7 +136,7 @@ class Gpu:
         """An event recorded on the stream now."""
         with self._watched():
             event = self._cupy.cuda.Event()
-            event.record(self._stream)
+            event.record(self.queue)
         return event
 
     def elapsed_us(self, start: Any, end: Any) -> float:
@@ -145,12 +148,12 @@ class Gpu:
         """Write over the L2 cache, with another value each time; asynchronous."""
         self._flushes += 1
         with self._watched():
-            self._flush.data.memset_async(self._flushes % 256, FLUSH_BYTES, self._stream)
+            self._flush.data.memset_async(self._flushes % 256, FLUSH_BYTES, self.queue)
 
     def synchronize(self) -> None:
         """Wait for the stream, and learn of what went wrong on it."""
         with self._watched():
-            self._stream.synchronize()
+            self.queue.synchronize()
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -174,7 +177,7 @@ class Gpu:
         at = filled // pool.size * pool.size
         while at < bytes_:
             size = min(pool.size, bytes_ - at)
-            (self._tensors.data + at).copy_from_device_async(pool.data, size, self._stream)
+            (self._tensors.data + at).copy_from_device_async(pool.data, size, self.queue)
             at += size
         self._filled = (dtype, bytes_)
 

@@ -11,7 +11,7 @@ from typing import Any
 from surrogate.collect.device import DeviceLostError, Measurement
 from surrogate.collect.log import Header, RunLog
 from surrogate.collect.operators.operator import Operator
-from surrogate.collect.protocol import RepeatPolicy
+from surrogate.collect.protocol import POLICY
 from surrogate.collect.run import MAX_LOST_IN_A_ROW, TIME_UP, Budget, Outcome, Progress
 
 KIND = "operator"
@@ -23,7 +23,6 @@ def collect_operators(
     path: str | Path,
     *,
     minutes: float | None = None,
-    policy: RepeatPolicy | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
@@ -33,10 +32,9 @@ def collect_operators(
     A device that is lost costs one problem, which is noted as failed: the worker starts a new process. Too many
     losses in a row end the call.
     """
-    policy = policy or RepeatPolicy()
     budget = Budget(None if minutes is None else clock() + 60.0 * minutes, clock)
     lost_in_a_row, statuses = 0, Counter[str]()
-    with RunLog(path, header_for(operators, device, policy)) as run:
+    with RunLog(path, header_for(operators, device)) as run:
         done = {record["problem"] for record in run.records if record["kind"] == KIND}
         for operator in operators:
             if operator.key in done:
@@ -45,7 +43,7 @@ def collect_operators(
                 return Outcome(len(done), len(operators), statuses, TIME_UP)
             began_s, conditions = clock(), {}
             try:
-                result = device.measure(operator, policy)
+                result = device.measure(operator, POLICY)
                 conditions = dict(device.conditions())
                 lost_in_a_row = 0
                 budget.note(began_s)
@@ -63,7 +61,7 @@ def collect_operators(
     return Outcome(len(done), len(operators), statuses)
 
 
-def header_for(operators: Sequence[Operator], device: Any, policy: RepeatPolicy) -> Header:
+def header_for(operators: Sequence[Operator], device: Any) -> Header:
     """The header of a run over ``operators``; its digest names them all."""
     digest = hashlib.sha256("\n".join(sorted(one.key for one in operators)).encode()).hexdigest()
-    return Header(device.describe(), digest, (1, 1), "operators", 0, asdict(policy), round(time.time(), 3))
+    return Header(device.describe(), digest, (1, 1), "operators", 0, asdict(POLICY), round(time.time(), 3))

@@ -9,7 +9,6 @@ strides over the dimension, so its loads of a row are contiguous.
 import ctypes
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -156,24 +155,6 @@ class CupyCalls:
         return lambda: kernel(grid, block, (weights, indices, pooled, *sizes, *rate))
 
 
-@dataclass(frozen=True, slots=True)
-class BorrowedStream:
-    """A cudaStream_t under CUDA's stream protocol."""
-
-    pointer: int
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        """The protocol's version, and the stream."""
-        return 0, self.pointer
-
-
-def cupy_stream(cupy: Any, pointer: int) -> Any:
-    """The stream as CuPy's, usable in ``with``: by the protocol from CuPy 14 on, else by ``ExternalStream``."""
-    if hasattr(cupy.cuda.Stream, "from_external"):
-        return cupy.cuda.Stream.from_external(BorrowedStream(pointer))
-    return cupy.cuda.ExternalStream(pointer)
-
-
 class GpuOperators(Instruments):
     """The operators' device on the current GPU."""
 
@@ -183,7 +164,6 @@ class GpuOperators(Instruments):
         import cupy  # pyright: ignore[reportMissingImports]
 
         self._cupy: Any = cupy
-        self._stream = cupy_stream(cupy, self.gpu.stream)
         try:
             self._cudnn = CudnnCalls(self.library, self.handle)
         except (CudnnError, AttributeError) as error:
@@ -197,7 +177,7 @@ class GpuOperators(Instruments):
     def measure(self, operator: Operator, policy: RepeatPolicy) -> Measurement:
         """Place the operands, then time the call. Raises `DeviceLostError` after a sticky CUDA error, nothing else."""
         try:
-            with self._stream:
+            with self.gpu.queue:
                 return self.stopwatch.time(self._prepared(operator), policy)
         except CudnnError as error:
             settle(self.gpu, error.code)

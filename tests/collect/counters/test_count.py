@@ -1,5 +1,6 @@
 """Counting from end to end, under programs that write what the profilers would."""
 
+import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from surrogate.collect.counters import collect, profilers
 from surrogate.collect.counters.pairs import (
     KEY,
-    MAX_PAIRS,
     Pair,
     measured_pairs,
     read_pairs,
@@ -48,7 +48,7 @@ def counted(tool, pairs, tmp_path, **options):
 
 def test_ncu_counts_every_kernel_of_every_pair(profiler, pairs, tmp_path):
     result = counted(Tool("ncu", profiler("ncu")), pairs, tmp_path)
-    assert result.permitted and result.notes == tuple(f"pass {group}: 1 launch of no pair left out" for group in "ABC")
+    assert result.permitted and result.notes == ()
     kernels = result.kernels
     assert len(kernels) == 12 and set(KEY) <= set(kernels)
     assert kernels.groupby("n")["algorithm"].apply(list).iloc[0] == ["GEMM", "GEMM", "WINOGRAD", "WINOGRAD"]
@@ -178,8 +178,9 @@ def test_a_profiler_that_hangs_is_stopped_within_the_grace(pairs, tmp_path, monk
     path = tmp_path / "ncu"
     path.write_text("#!/bin/sh\nsleep 60\n")
     path.chmod(0o755)
+    began_s = time.monotonic()
     result = count(pairs, Tool("ncu", str(path)), tmp_path, seconds=0.3, program=program)
-    assert result.kernels.empty and result.seconds < 5.0
+    assert result.kernels.empty and time.monotonic() - began_s < 5.0
     assert sum("stopped after" in note for note in result.notes) == 3
 
 
@@ -217,12 +218,6 @@ def test_the_list_goes_to_the_child_and_back(tmp_path):
     pairs = many(3)
     write_pairs(pairs, tmp_path / "pairs.jsonl")
     assert read_pairs(tmp_path / "pairs.jsonl") == pairs
-
-
-@pytest.mark.parametrize("count", [0, MAX_PAIRS + 1])
-def test_none_or_too_many_pairs_are_refused(tmp_path, count):
-    with pytest.raises(InputError, match=f"{count} pairs to count"):
-        write_pairs(many(1)[:1] * count, tmp_path / "pairs.jsonl")
 
 
 class Recorder:

@@ -93,7 +93,7 @@ def test_the_header_names_the_cpu_and_numpy():
 
 def test_the_cpus_algorithms_from_plan_to_dataset(make_plan, record, tmp_path):
     """The whole path on this machine's own CPU."""
-    spec = {"name": "This CPU", "cores_usable": 1, "threads_used": 1, "gemm_gflops": 50.0, "copy_gbs": 10.0}
+    spec = {"name": "This CPU", "threads_used": 1, "gemm_gflops": 50.0, "copy_gbs": 10.0}
     spec["last_level_cache_bytes"] = 1 << 25
     merged = merge_runs([record(make_plan(4), CpuDevice(spec=spec))])
     path = tmp_path / "data.parquet"

@@ -111,6 +111,7 @@ int cudnnBackendFinalize(Node *node) {
 int cudnnBackendGetAttribute(Node *node, int name, int type, int64_t room, int64_t *count, void *data) {
     if (!node || !count) return fail(NULL_POINTER, "no descriptor or no count");
     if (!node->final) return fail(NOT_FINALIZED, "descriptor %d is not final", node->kind);
+    fake_fault("cudnnBackendGetAttribute", -1);
     int wanted = name == 202 || name == 301 || name == 300 ? DESCRIPTOR : name == 1303 ? NOTE : INT64;
     if (type != wanted) return fail(ATTRIBUTE_TYPE, "attribute %d has type %d", name, wanted);
     if ((name == 202 && node->kind == HEURISTIC) || (name == 300 && node->kind == CONFIG)) {

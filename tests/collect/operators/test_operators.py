@@ -8,9 +8,6 @@ from hypothesis import strategies as st
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.operators.collect import collect_operators
-from surrogate.collect.operators.gpu import (
-    cupy_stream,
-)
 from surrogate.collect.operators.operator import KINDS, MIN_BYTES, Operator, parse, sampled
 from surrogate.collect.run import MAX_LOST_IN_A_ROW
 from surrogate.features.errors import InputError
@@ -101,17 +98,3 @@ def test_a_lost_device_costs_one_problem_and_one_lost_for_good_ends_the_call(tmp
     assert merge_runs([path]).frame["status"].tolist() == ["ok", "failed", *["ok"] * 7]
     outcome = collect_operators(operators, Fake({one.key for one in operators}), tmp_path / "gone.jsonl")
     assert outcome.problems_done == MAX_LOST_IN_A_ROW and "lost" in outcome.stopped and not outcome.time_up
-
-
-def test_a_borrowed_stream_is_taken_by_either_cupy():
-    class Older:
-        class cuda:  # noqa: N801
-            Stream, ExternalStream = object, staticmethod(lambda pointer: ("external", pointer))
-
-    class Newer:
-        class cuda:  # noqa: N801
-            class Stream:
-                from_external = staticmethod(lambda stream: ("protocol", stream.__cuda_stream__()))
-
-    assert cupy_stream(Older, 7) == ("external", 7)
-    assert cupy_stream(Newer, 7) == ("protocol", (0, 7))

@@ -194,12 +194,8 @@ def add(a: ndarray, b: ndarray, out: ndarray) -> ndarray:
 class Stream:
     """A stream; ``with`` makes it the current one."""
 
-    def __init__(self, null: bool = False, non_blocking: bool = False, *, _ptr: int | None = None) -> None:
-        self.ptr = LIBRARY.fake_stream() if _ptr is None else _ptr
-
-    @classmethod
-    def from_external(cls, stream: Any) -> Self:
-        return cls(_ptr=stream.__cuda_stream__()[1])
+    def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
+        self.ptr = LIBRARY.fake_stream()
 
     def synchronize(self) -> None:
         _check(LIBRARY.fake_synchronize())
