@@ -46,14 +46,7 @@ def table_row(name: str, command: str, seconds: float, figure: bool, answer: str
     """An experiment's line: ``command`` as typed, ``figure`` False where nothing was drawn, ``seconds`` it took."""
     drawn = f"[{name}.svg](figures/{name}.svg)" if figure else "none"
     took = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-    cells = (
-        experiment(name).question,
-        f"`{command}`",
-        took,
-        f"[{name}.csv](tables/{name}.csv)",
-        drawn,
-        answer,
-    )
+    cells = (experiment(name).question, f"`{command}`", took, f"[{name}.csv](tables/{name}.csv)", drawn, answer)
     # pipes and line breaks would end a cell
     return "| " + " | ".join(" ".join(text.split()).replace("|", "\\|") for text in cells) + " |"
 

@@ -154,13 +154,7 @@ def fitted(table: pd.DataFrame, start: TensorCoreLaw) -> TensorCoreLaw:
     def residuals(x: np.ndarray) -> np.ndarray:
         return np.append(log_errors(TensorCoreLaw(*np.exp(x).tolist()), table, parts), 0.3 * (x - first))
 
-    settings = {
-        "bounds": (-np.inf, upper),
-        "loss": "soft_l1",
-        "f_scale": 0.15,
-        "diff_step": 1e-3,
-        "max_nfev": 20,
-    }
+    settings = {"bounds": (-np.inf, upper), "loss": "soft_l1", "f_scale": 0.15, "diff_step": 1e-3, "max_nfev": 20}
     found = least_squares(residuals, np.minimum(first, upper - 0.01), **settings)
     return TensorCoreLaw(*(float(f"{value:.4g}") for value in np.exp(found.x)))
 

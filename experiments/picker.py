@@ -10,15 +10,7 @@ from experiments.drawing import shares
 from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import cross_validate
 from experiments.sources import PAPER_BATCH, PAPER_LEAST_US, Sources
-from experiments.verdicts import (
-    HEURISTIC,
-    choice_verdicts,
-    interval,
-    named_models,
-    percent,
-    problem_picks,
-    ratio,
-)
+from experiments.verdicts import HEURISTIC, choice_verdicts, interval, named_models, percent, problem_picks, ratio
 from surrogate.evaluation.judge import WITHIN
 
 WHOLE, PAPER = "all problems", "paper's pick set"

@@ -12,16 +12,7 @@ from experiments.drawing import ERROR_ARMS, dots
 from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script
 from experiments.held_out import cross_validate
 from experiments.sources import LABELS, Sources, paper_domain
-from experiments.verdicts import (
-    COLUMNS,
-    HEURISTIC,
-    interval,
-    named_models,
-    percent,
-    picks_and_times,
-    ratio,
-    refused,
-)
+from experiments.verdicts import COLUMNS, HEURISTIC, interval, named_models, percent, picks_and_times, ratio, refused
 from surrogate.dataset.store import Dataset
 
 DOMAIN = "cuDNN 7, paper's domain"

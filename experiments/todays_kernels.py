@@ -40,11 +40,7 @@ CALIBRATED = (10, 50, 200)
 """Problems measured on a GPU that training lacks."""
 HEURISTICS_LEAST_US = 50.0
 """nvMatmulHeuristics leaves the launch out, so it is judged where that hardly counts."""
-PUBLISHED = {
-    "gemm": "median error 4.1 %, mean 8.4 %, fp8 3.9 %",
-    "attention": "error 15.5 %",
-    "moe": "no figure",
-}
+PUBLISHED = {"gemm": "median error 4.1 %, mean 8.4 %, fp8 3.9 %", "attention": "error 15.5 %", "moe": "no figure"}
 """What PIPEWEAVE's authors say of their model, on their own rows."""
 Scores = dict[str, np.ndarray]
 

@@ -94,10 +94,7 @@ def _records(rows: Rows, scores: Mapping[str, np.ndarray], margin: float) -> lis
         if {record["model"], AICONFIGURATOR} <= set(times):
             both = np.isfinite(times[AICONFIGURATOR])
             found = time_errors(times[record["model"]][both], rows.time_us[both])
-            record["same_rows_median_pct"], record["same_rows_p90_pct"] = (
-                100 * found.median_ape,
-                100 * found.p90_ape,
-            )
+            record["same_rows_median_pct"], record["same_rows_p90_pct"] = (100 * found.median_ape, 100 * found.p90_ape)
     return records
 
 

@@ -10,13 +10,7 @@ import pandas as pd
 from experiments.held_out import Predictions
 from surrogate.dataset.problems import judged_rows, newest_version
 from surrogate.evaluation.judge import Choice, resample_weights, time_errors
-from surrogate.evaluation.scorecard import (
-    Judged,
-    choice_rows,
-    heuristic_name,
-    pick_by_heuristic,
-    pick_by_times,
-)
+from surrogate.evaluation.scorecard import Judged, choice_rows, heuristic_name, pick_by_heuristic, pick_by_times
 from surrogate.models import DEFAULT_MODEL, MODELS
 
 NAMED = (DEFAULT_MODEL, "seer-time-only", "seer-paper")

@@ -184,12 +184,7 @@ def torch7_passes(sources: Sources, effort: Effort) -> pd.DataFrame:
         passes = _passes(read_onnx(str(model), batch=int(str(batch)), model=graph))
         for row in part.to_dict("records"):
             for phase, column in (("forward", "fwd_ms"), ("backward", "bwd_ms")):
-                facts = {
-                    "network": model,
-                    "gpu": gpu(row["gpu"]).name,
-                    "phase": phase,
-                    "measured_ms": row[column],
-                }
+                facts = {"network": model, "gpu": gpu(row["gpu"]).name, "phase": phase, "measured_ms": row[column]}
                 records.append(facts | _milliseconds(predictors[row["gpu"]].time(passes[phase])))
     return pd.DataFrame(records)
 
@@ -198,10 +193,7 @@ def _passes(forward: Network) -> dict[str, Network]:
     """The forward and the backward pass of an iteration, without the optimizer's step."""
     layers = tuple(layer for layer in iteration(forward).layers if layer.operator != OPTIMIZER)
     split, whole = len(forward.layers), replace(forward, training=True)
-    return {
-        "forward": replace(whole, layers=layers[:split]),
-        "backward": replace(whole, layers=layers[split:]),
-    }
+    return {"forward": replace(whole, layers=layers[:split]), "backward": replace(whole, layers=layers[split:])}
 
 
 def answer(table: pd.DataFrame) -> str:

@@ -35,8 +35,7 @@ _POSITIVE = _Kind("a number above 0", lambda v: _is_number(v) and v > 0)
 _AMOUNT = _Kind("a number of at least 0", lambda v: _is_number(v) and v >= 0)
 _FLAG = _Kind("true or false", lambda v: isinstance(v, bool))
 _FIGURES = _Kind(
-    "a table of numbers above 0",
-    lambda v: isinstance(v, dict) and all(_is_number(x) and x > 0 for x in v.values()),
+    "a table of numbers above 0", lambda v: isinstance(v, dict) and all(_is_number(x) and x > 0 for x in v.values())
 )
 
 _SHARED = {

@@ -146,11 +146,7 @@ def occupancy(
 
 
 def b_max(
-    gpu: Gpu,
-    threads: Number,
-    registers_per_thread: Number,
-    shared_bytes: Number,
-    dynamic_shared_bytes: Number = 0,
+    gpu: Gpu, threads: Number, registers_per_thread: Number, shared_bytes: Number, dynamic_shared_bytes: Number = 0
 ) -> Number:
     """Blocks that the whole GPU holds at once: resident blocks per SM x SMs (SEER's B_max)."""
     found = occupancy(gpu.compute_capability, threads, registers_per_thread, shared_bytes, dynamic_shared_bytes)

@@ -50,10 +50,7 @@ QUANTISED: dict[str, Element] = {
 128 × 128 weights (fp8_block, as DeepSeek-V3 does); 4 bits with an fp8 scale per 16 (nvfp4); weights alone quantised
 (int8_wo, int4_wo, w4a16_mxfp4: products run at bf16's peak); SmoothQuant's W8A8 (int8_sq); 4-bit weights with 8-bit
 activations, whose products run at fp8's peak. Outputs are bf16 or fp16."""
-ELEMENTS: dict[str, Element] = {
-    **{name: Element(size, size, size) for name, size in DTYPES.items()},
-    **QUANTISED,
-}
+ELEMENTS: dict[str, Element] = {**{name: Element(size, size, size) for name, size in DTYPES.items()}, **QUANTISED}
 """Every element type that an operator may name."""
 MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
 """cudnnMathType_t, by the field's short names; ``default`` may use TF32 for fp32 data on compute capability ≥ 8.0."""

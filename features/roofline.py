@@ -62,13 +62,7 @@ def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
     (before Ampere to fp16).
     """
     fp32 = gpu.fp32_tflops
-    plain = {
-        "fp64": gpu.fp64_tflops,
-        "fp32": fp32,
-        "fp16": max(gpu.fp16_tflops, fp32),
-        "bf16": fp32,
-        "int8": fp32,
-    }
+    plain = {"fp64": gpu.fp64_tflops, "fp32": fp32, "fp16": max(gpu.fp16_tflops, fp32), "bf16": fp32, "int8": fp32}
     tensor = {
         "fp64": 0.0,
         "fp32": gpu.tf32_tflops or gpu.fp32_matrix_tflops,
@@ -77,12 +71,7 @@ def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
         "int8": 0.0 if gpu.architecture == "volta" else gpu.fp16_tensor_tflops,
     }
     half = gpu.bf16_tensor_tflops or gpu.fp16_tensor_tflops or fp32
-    units = {
-        "bf16": half,
-        "fp8": gpu.fp8_tensor_tflops,
-        "fp4": gpu.fp4_tensor_tflops,
-        "int8": gpu.int8_tensor_tflops,
-    }
+    units = {"bf16": half, "fp8": gpu.fp8_tensor_tflops, "fp4": gpu.fp4_tensor_tflops, "int8": gpu.int8_tensor_tflops}
     return {
         **{(dtype, False): fp32 for dtype in QUANTISED},
         **{(dtype, True): units[element.unit] or half for dtype, element in QUANTISED.items()},

@@ -68,9 +68,7 @@ def gemm_m(p: Problem, extents: Extents | None = None) -> Number:
     """Rows of the implicit GEMM of one group: fwd N·P·Q, bwd_data N·H·W, bwd_filter (C/groups)·R·S."""
     height, width = extents or (out_h(p), out_w(p))
     return where(
-        p.is_bwd_filter,
-        (p.c // p.groups) * p.r * p.s,
-        where(p.is_bwd_data, p.n * p.h * p.w, p.n * height * width),
+        p.is_bwd_filter, (p.c // p.groups) * p.r * p.s, where(p.is_bwd_data, p.n * p.h * p.w, p.n * height * width)
     )
 
 
@@ -83,9 +81,7 @@ def gemm_k(p: Problem, extents: Extents | None = None) -> Number:
     """Reduction length of one group's GEMM: fwd (C/groups)·R·S, bwd_data (K/groups)·R·S, bwd_filter N·P·Q."""
     height, width = extents or (out_h(p), out_w(p))
     return where(
-        p.is_bwd_filter,
-        p.n * height * width,
-        where(p.is_bwd_data, p.k // p.groups, p.c // p.groups) * p.r * p.s,
+        p.is_bwd_filter, p.n * height * width, where(p.is_bwd_data, p.k // p.groups, p.c // p.groups) * p.r * p.s
     )
 
 

@@ -27,8 +27,7 @@ UNIT_STRIDE = Rule("stride must be 1", lambda p, cc: (p.stride_h == 1) & (p.stri
 UNIT_DILATION = Rule("dilation must be 1", lambda p, cc: (p.dilation_h == 1) & (p.dilation_w == 1))
 FILTER_OVER_PAD = Rule("the filter must exceed the padding", lambda p, cc: (p.r > p.pad_h) & (p.s > p.pad_w))
 FITS_256 = Rule(
-    "the padded input must be at most 256",
-    lambda p, cc: (p.h + 2 * p.pad_h <= 256) & (p.w + 2 * p.pad_w <= 256),
+    "the padded input must be at most 256", lambda p, cc: (p.h + 2 * p.pad_h <= 256) & (p.w + 2 * p.pad_w <= 256)
 )
 FILTER_32 = Rule("the filter must be at most 32", lambda p, cc: (p.r <= 32) & (p.s <= 32))
 TILED_STRIDE = Rule(

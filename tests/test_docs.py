@@ -23,10 +23,7 @@ PAGES = [
     README,
     *sorted(path for room in ("features", "surrogate", "experiments") for path in (ROOT / room).rglob("README.md")),
 ]
-SET_UP = (
-    "python3 -m pip install . && seer compare",
-    "python3 -m pip install '.[test]' && python3 -m pytest",
-)
+SET_UP = ("python3 -m pip install . && seer compare", "python3 -m pip install '.[test]' && python3 -m pytest")
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 

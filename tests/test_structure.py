@@ -21,9 +21,7 @@ FAMILIES_ARE_THE_MATTER = (
 )  # fmt: skip
 """The places that may name a family; everything else asks it."""
 
-NOT_YET = {
-    ("evaluation/comparison.py", "report.summary"),
-}
+NOT_YET = {("evaluation/comparison.py", "report.summary")}
 """(file, module): imports against the order that are known."""
 NAMED_NOT_YET = {
     "dataset/columns.py", "dataset/problem_list.py",

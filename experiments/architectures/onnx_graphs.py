@@ -59,15 +59,7 @@ class OnnxBuilder:
         return self._input(name, shape, 7)
 
     def conv(
-        self,
-        x: str,
-        k: int,
-        r: int,
-        *,
-        stride: int = 1,
-        pad: int | None = None,
-        groups: int = 1,
-        bias: bool = False,
+        self, x: str, k: int, r: int, *, stride: int = 1, pad: int | None = None, groups: int = 1, bias: bool = False
     ) -> str:
         """Conv."""
         n, c, h, w = self.shape(x)

@@ -84,8 +84,7 @@ def algorithm_features(
     _, large_waves, large_last, large_useful = large
     efficiency = maximum(  # of the slots of all waves: waves / ⌈waves⌉ · utilisation
         maximum(
-            small_waves / -(-small_waves // 1.0) * small_useful,
-            middle_waves / -(-middle_waves // 1.0) * middle_useful,
+            small_waves / -(-small_waves // 1.0) * small_useful, middle_waves / -(-middle_waves // 1.0) * middle_useful
         ),
         large_waves / -(-large_waves // 1.0) * large_useful,
     )
@@ -124,12 +123,7 @@ class ConvFamily(Family):
     settings: Mapping[str, tuple[str, ...]] = {
         "direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS,
     }  # fmt: skip
-    setting_defaults: Mapping[str, str] = {
-        "direction": "fwd",
-        "dtype": "fp32",
-        "math": "fma",
-        "layout": "NCHW",
-    }
+    setting_defaults: Mapping[str, str] = {"direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW"}
     batch = ("n",)
     strata = ("1x1s1", "1x1s2", "3x3s1", "grouped", "other")
     primary = "ungrouped"
@@ -179,10 +173,7 @@ class ConvFamily(Family):
         def candidate(terms: ProblemTerms, mechanism: str) -> tuple[tuple[Number, ...], Number]:
             kernel = MECHANISM_TERMS[mechanism](terms.sized, slots[mechanism])
             code = MECHANISM_CODE[mechanism]
-            return (
-                algorithm_features(terms.sized, m, terms.roofline_us, code, kernel),
-                kernel.workspace_bytes,
-            )
+            return (algorithm_features(terms.sized, m, terms.roofline_us, code, kernel), kernel.workspace_bytes)
 
         return Formula((*map(float, own), *machine_columns), problem, candidate)
 

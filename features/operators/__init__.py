@@ -10,14 +10,7 @@ from typing import Any
 from ..errors import InputError, require_known
 from ..operators.attention import Attention, Mla
 from ..operators.embedding import EmbeddingBag, EmbeddingBagBackward, EmbeddingBagBackwardAdagrad
-from ..operators.embedding_traffic import (
-    MemoryRates,
-    adagrad_us,
-    forward_us,
-    hit_rate,
-    refined_forward_us,
-    sgd_us,
-)
+from ..operators.embedding_traffic import MemoryRates, adagrad_us, forward_us, hit_rate, refined_forward_us, sgd_us
 from ..operators.gemm import Addmm, Bmm, Gemm, Linear
 from ..operators.moe import Moe
 from ..operators.operator import Operator

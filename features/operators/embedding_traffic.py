@@ -112,12 +112,7 @@ def unique_rows(batch: Number, rows: Number, bag: Number) -> Number:
 
 
 def hit_rate(
-    batch: Number,
-    rows: Number,
-    bag: Number,
-    dim: Number,
-    rows_per_block: Number,
-    rates: MemoryRates,
+    batch: Number, rows: Number, bag: Number, dim: Number, rows_per_block: Number, rates: MemoryRates
 ) -> Number:
     """Share of row reads that L2 serves, by the refined model (2022).
 
@@ -135,13 +130,7 @@ def hit_rate(
 
 
 def refined_forward_us(
-    batch: Number,
-    rows: Number,
-    tables: Number,
-    bag: Number,
-    dim: Number,
-    rows_per_block: Number,
-    rates: MemoryRates,
+    batch: Number, rows: Number, tables: Number, bag: Number, dim: Number, rows_per_block: Number, rates: MemoryRates
 ) -> Number:
     """Forward pass in µs by the refined model; its traffic has no term for filling the cache."""
     hit = hit_rate(batch, rows, bag, dim, rows_per_block, rates)
@@ -163,13 +152,7 @@ def sgd_bytes(batch: Number, tables: Number, bag: Number, dim: Number, shared_me
 
 
 def sgd_us(
-    batch: Number,
-    tables: Number,
-    bag: Number,
-    dim: Number,
-    rates: MemoryRates,
-    *,
-    shared_memory: bool = False,
+    batch: Number, tables: Number, bag: Number, dim: Number, rates: MemoryRates, *, shared_memory: bool = False
 ) -> Number:
     """Backward pass with SGD in µs: DRAM traffic against L·4·⌊D/4⌋ multiply-adds per sample at the peak."""
     dram_us = sgd_bytes(batch, tables, bag, dim, shared_memory) / rates.dram_gbs / 1e3

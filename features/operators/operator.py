@@ -141,11 +141,7 @@ class Operator(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Kind, sizes and settings as plain values."""
-        return {
-            "kind": self.kind,
-            **self.sizes,
-            **{name: getattr(self, name) for name in self.setting_names()},
-        }
+        return {"kind": self.kind, **self.sizes, **{name: getattr(self, name) for name in self.setting_names()}}
 
     def __str__(self) -> str:
         """One word, as in ``softmax:n32c1000h1w1``."""

@@ -28,11 +28,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def calibrate(
-    bundle: Bundle,
-    data: Dataset | pd.DataFrame | str | Path,
-    *,
-    seed: int = 0,
-    progress: Progress | None = None,
+    bundle: Bundle, data: Dataset | pd.DataFrame | str | Path, *, seed: int = 0, progress: Progress | None = None
 ) -> Bundle:
     """``bundle`` with its times on the devices of ``data`` corrected; times on other devices stay as they are.
 

@@ -31,8 +31,7 @@ def held_out_card(
     coverage = coverage_rows(rows, np.log(predicted_us / measured_us), half_width)
     judged = judged_rows(rows.frame, rows.family, candidates)
     stated, best = picks(
-        *(values[judged] for values in (predicted_us, measured_us, half_width, rows.problem)),
-        own_share=own_share,
+        *(values[judged] for values in (predicted_us, measured_us, half_width, rows.problem)), own_share=own_share
     )
     choices = choice_figures(rows, predicted_us, support.supported(rows), judged)
     shown = [grouping for grouping in choices if grouping in ("all", rows.family.primary)]

@@ -103,21 +103,12 @@ def fold_count(rows: Rows) -> int:
 
 
 def _train_family(
-    rows: Rows,
-    model: TimeModel,
-    data: Dataset,
-    trials: int,
-    seed: int,
-    step: Callable[[float, str], None],
+    rows: Rows, model: TimeModel, data: Dataset, trials: int, seed: int, step: Callable[[float, str], None]
 ) -> tuple[Part, dict[str, Any]]:
     """The fitted part of one family, and what the card says of its held-out rows."""
     if trials:
         found = search(
-            type(model),
-            rows,
-            trials,
-            seed,
-            progress=lambda n, of, best: step(0.0, f"trial {n} of {of} {best}"),
+            type(model), rows, trials, seed, progress=lambda n, of, best: step(0.0, f"trial {n} of {of} {best}")
         )
         model = type(model)(**{**model.get_params(), **found})
     count = fold_count(rows)

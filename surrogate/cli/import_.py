@@ -46,14 +46,10 @@ _PROBLEMS = "For profiler logs: SEER's text list of the problems that were run, 
 @click.option("--problems", type=PATH, help=_PROBLEMS)
 @click.option("--kernel", metavar="PATTERN", help="With --problems: names of the main kernels, a regular expression.")
 @click.option(
-    "--time-unit",
-    type=click.Choice(["us", "ms", "ns"]),
-    help="Unit of lin-csv's kernel_runtime (default us).",
+    "--time-unit", type=click.Choice(["us", "ms", "ns"]), help="Unit of lin-csv's kernel_runtime (default us)."
 )
 @click.option(
-    "--max-bytes",
-    type=click.IntRange(min=1),
-    help="Most bytes that one file may unpack to (default 256 MiB).",
+    "--max-bytes", type=click.IntRange(min=1), help="Most bytes that one file may unpack to (default 256 MiB)."
 )
 @click.option("--quiet", is_flag=True, help="No progress bar and no notes on standard error.")
 def command(

@@ -223,11 +223,7 @@ def _totals(time: "NetworkTime") -> dict[str, Any]:
     parameters = None if time.parameters is None else time.parameters / 1e6
     shown = {"M parameters": parameters, "G multiply-adds": time.multiply_adds / 1e9}
     shown |= {f"{name} GiB": size / 2**30 for name, size in time.memory.items()}
-    return shown | {
-        "memory GiB": _gib(time.memory_bytes),
-        "of": _gib(time.gpu_memory_bytes),
-        "fits": time.fits,
-    }
+    return shown | {"memory GiB": _gib(time.memory_bytes), "of": _gib(time.gpu_memory_bytes), "fits": time.fits}
 
 
 def _gib(size: int | None) -> float | None:

@@ -6,14 +6,7 @@ from typing import Any
 import click
 
 from surrogate.cli.options import PATH, board_notes, output_option, output_options, said, show
-from surrogate.cli.problem import (
-    FLAGS,
-    open_predictor,
-    problem_argument,
-    problem_options,
-    read_problem,
-    settings_of,
-)
+from surrogate.cli.problem import FLAGS, open_predictor, problem_argument, problem_options, read_problem, settings_of
 
 ADDED = ("predicted_us", "lower_us", "upper_us", "in_domain", "supported")
 """Columns that a table gets."""

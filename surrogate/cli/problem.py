@@ -60,10 +60,7 @@ def problem_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="A folder made by `seer train`.  [default: the one that ships for the GPU]",
         ),
         click.option(
-            "--gpu",
-            metavar="G",
-            type=GPU,
-            help="The GPU that is asked about, by any name; `seer gpus` lists them.",
+            "--gpu", metavar="G", type=GPU, help="The GPU that is asked about, by any name; `seer gpus` lists them."
         ),
     ):
         function = option(function)

@@ -19,14 +19,7 @@ from surrogate.dataset.columns import (
 )
 from surrogate.features.conv import MAX_SIZE
 from surrogate.features.errors import InputError, nearest
-from surrogate.features.families import (
-    DEFAULT_ALGORITHM,
-    DEFAULT_FAMILY,
-    FAMILIES,
-    FAMILY_OF_KIND,
-    Family,
-    family,
-)
+from surrogate.features.families import DEFAULT_ALGORITHM, DEFAULT_FAMILY, FAMILIES, FAMILY_OF_KIND, Family, family
 from surrogate.features.gpu import Gpu
 
 MAX_WORK = 2.0**58

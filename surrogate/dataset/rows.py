@@ -9,14 +9,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.checks import families_of
-from surrogate.dataset.problems import (
-    candidate_names,
-    groups,
-    problem_codes,
-    problems_of,
-    shape_codes,
-    strata,
-)
+from surrogate.dataset.problems import candidate_names, groups, problem_codes, problems_of, shape_codes, strata
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.features.gpu import Gpu, gpu

@@ -49,11 +49,7 @@ def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> 
 
 
 def picks(
-    predicted_us: np.ndarray,
-    measured_us: np.ndarray,
-    half_width: np.ndarray,
-    problem: np.ndarray,
-    own_share: float,
+    predicted_us: np.ndarray, measured_us: np.ndarray, half_width: np.ndarray, problem: np.ndarray, own_share: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """(problems,) stated probability that the pick is best, and whether it was, of problems with two rows or more.
 

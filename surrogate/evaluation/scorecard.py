@@ -175,10 +175,7 @@ def _intervals(
 
 
 def time_rows(
-    rows: Rows,
-    ratio_to_best: np.ndarray,
-    predictions: Mapping[str, list[np.ndarray]],
-    reasons: Mapping[str, str],
+    rows: Rows, ratio_to_best: np.ndarray, predictions: Mapping[str, list[np.ndarray]], reasons: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """One row per model × population × (grouping | GPU | algorithm), over ok rows of one family.
 

@@ -80,13 +80,7 @@ _ALL = (
     Format("ncu", "ncu", "Nsight Compute CSV and .ncu-rep reports", _PROFILER),
     Format("miopen", "miopen", "MIOpen find-db, versions 1 and 2, plain or .bz2", _VERSIONED),
     Format("cudnn-scope", "cudnn_scope", "google-benchmark JSON of cudnn_scope / dlperf", _VERSIONED),
-    Format(
-        "lin-csv",
-        "lin_csv",
-        "GEMM timings of the recommendation-model notebook",
-        _ALWAYS | {"time_unit"},
-        _GPU,
-    ),
+    Format("lin-csv", "lin_csv", "GEMM timings of the recommendation-model notebook", _ALWAYS | {"time_unit"}, _GPU),
 )
 FORMATS: Mapping[str, Format] = MappingProxyType({each.name: each for each in _ALL})
 """Name on the command line → format."""

@@ -105,11 +105,7 @@ class Source(NamedTuple):
 
 
 def read(
-    paths: Sequence[str | Path],
-    *,
-    family: str,
-    gpus: Sequence[str] | None = None,
-    progress: Progress | None = None,
+    paths: Sequence[str | Path], *, family: str, gpus: Sequence[str] | None = None, progress: Progress | None = None
 ) -> Imported:
     """The rows of one family, on all GPUs or on ``gpus``. Raises `InputError` naming what is missing or damaged."""
     if len(paths) > 1:

@@ -98,10 +98,7 @@ def _aggregate(raw: pd.DataFrame) -> pd.DataFrame:
     key = list(KEY_COLUMNS)
     what_ran_first = raw.sort_values("status", key=lambda status: status != "ok", kind="stable")
     rows = medians(
-        what_ran_first,
-        key,
-        workspace_bytes=("workspace_bytes", "max"),
-        find_time_us=("find_time_us", "median"),
+        what_ran_first, key, workspace_bytes=("workspace_bytes", "max"), find_time_us=("find_time_us", "median")
     )
     return raw[key].drop_duplicates().merge(rows, on=key)
 

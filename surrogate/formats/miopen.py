@@ -103,10 +103,7 @@ def _frame(path: Path, left_out: Counter[str], limits: Limits) -> pd.DataFrame:
     )
     problems = problems.iloc[rows.pop("problem").astype(int)].reset_index(drop=True)
     return pd.concat([problems, rows], axis=1).assign(
-        library="miopen",
-        library_version="find-db v" + rows["fdb_version"].astype(str),
-        math="fma",
-        status="ok",
+        library="miopen", library_version="find-db v" + rows["fdb_version"].astype(str), math="fma", status="ok"
     )
 
 

@@ -27,11 +27,7 @@ from surrogate.formats.ncu_metrics import METRICS, kernel_numbers
 
 
 def read(
-    paths: Sequence[str | Path],
-    *,
-    max_bytes: int = DEFAULT_MAX_BYTES,
-    progress: Progress | None = None,
-    **options: Any,
+    paths: Sequence[str | Path], *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None, **options: Any
 ) -> Imported:
     """Reports, each file one run, as a kernel table, or with problems as dataset rows.
 
@@ -119,11 +115,7 @@ class _Export:
     def _launch(self, row: dict[str, str]) -> _Launch:
         key = (self._tables, row.get("Process ID", ""), row["ID"])
         if key not in self._launches:
-            facts = {
-                "device": row.get("Device", ""),
-                "stream": row.get("Stream", ""),
-                "cc": row.get("CC", ""),
-            }
+            facts = {"device": row.get("Device", ""), "stream": row.get("Stream", ""), "cc": row.get("CC", "")}
             self._launches[key] = _Launch(
                 row["Kernel Name"], _triple(row, "Grid Size"), _triple(row, "Block Size"), facts
             )

@@ -33,11 +33,7 @@ _REMEDY = "print the log with nvprof --print-gpu-trace --csv --log-file FILE PRO
 
 
 def read(
-    paths: Sequence[str | Path],
-    *,
-    max_bytes: int = DEFAULT_MAX_BYTES,
-    progress: Progress | None = None,
-    **options: Any,
+    paths: Sequence[str | Path], *, max_bytes: int = DEFAULT_MAX_BYTES, progress: Progress | None = None, **options: Any
 ) -> Imported:
     """Logs as a kernel table, or with problems as dataset rows; ``options`` as in `imported_launches`.
 

@@ -93,11 +93,7 @@ class Correction:
 
 
 def inputs_of(
-    x: np.ndarray,
-    names: np.ndarray,
-    predicted_us: np.ndarray,
-    units: tuple[float, ...],
-    codes: Mapping[str, int],
+    x: np.ndarray, names: np.ndarray, predicted_us: np.ndarray, units: tuple[float, ...], codes: Mapping[str, int]
 ) -> Inputs:
     """The rows as the process sees them; a candidate that was not measured shares nothing with the others (code −1)."""
     terms = np.column_stack([x[:, : len(units)].astype(np.float64) / units, np.log2(predicted_us) / PREDICTED_UNIT])

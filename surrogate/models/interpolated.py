@@ -18,15 +18,7 @@ from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms, threads_for
 from surrogate.models.grid import Grid, GridPart, Measured
-from surrogate.models.neighbours import (
-    GRID,
-    LABELS,
-    TERMS,
-    TREES,
-    line_columns,
-    log_corrections,
-    times_from_files,
-)
+from surrogate.models.neighbours import GRID, LABELS, TERMS, TREES, line_columns, log_corrections, times_from_files
 from surrogate.models.trees import BoostedTimes, ReadyTrees, Trees
 
 

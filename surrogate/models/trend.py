@@ -44,12 +44,7 @@ class Trend:
 
     @classmethod
     def fit(
-        cls,
-        names: tuple[str, ...],
-        terms: np.ndarray,
-        target: np.ndarray,
-        candidates: np.ndarray,
-        gpus: np.ndarray,
+        cls, names: tuple[str, ...], terms: np.ndarray, target: np.ndarray, candidates: np.ndarray, gpus: np.ndarray
     ) -> Self:
         """From ``terms`` (rows, terms), ``target`` (rows,) in log time, names of candidates and GPUs (rows,)."""
         terms = terms.astype(np.float64)

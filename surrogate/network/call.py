@@ -193,11 +193,7 @@ def argument_name(op: str, position: int) -> str:
 
 
 def recorded(
-    name: str,
-    shapes: Sequence[Any],
-    types: Sequence[str] = (),
-    values: Sequence[str] = (),
-    output: Shape | None = None,
+    name: str, shapes: Sequence[Any], types: Sequence[str] = (), values: Sequence[str] = (), output: Shape | None = None
 ) -> Call:
     """The call of an operator (``aten::addmm``) as a profiler or an execution trace records it, argument by argument.
 

@@ -159,11 +159,7 @@ def _quantised(config: Mapping[str, Any], dtype: str) -> str:
 
 
 def language_network(
-    decoder: Decoder,
-    requests: Sequence[tuple[int, int]],
-    *,
-    dtype: str | None = None,
-    tensor_parallel: int = 1,
+    decoder: Decoder, requests: Sequence[tuple[int, int]], *, dtype: str | None = None, tensor_parallel: int = 1
 ) -> Network:
     """One step on one of ``tensor_parallel`` GPUs: each request is (new tokens, positions with them).
 

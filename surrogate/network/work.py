@@ -168,15 +168,7 @@ def softmax(shape: Shape, axis: int, dtype: str) -> Softmax:
 
 
 def convolution(
-    image: Shape,
-    filters: Shape,
-    begin: Shape,
-    end: Shape,
-    stride: Shape,
-    dilation: Shape,
-    *,
-    groups: int,
-    dtype: str,
+    image: Shape, filters: Shape, begin: Shape, end: Shape, stride: Shape, dilation: Shape, *, groups: int, dtype: str
 ) -> Conv:
     """A 1-D or 2-D convolution as a `Conv`; a 1-D one has height 1.
 

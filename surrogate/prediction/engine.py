@@ -320,11 +320,7 @@ class BoosterEngine(Engine):
         library = np.array([self.candidates[i].library for i in own.tolist()], dtype=object)
 
         def terms(same: np.ndarray, owner: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            design, candidate, group = (
-                x[known[same]],
-                own[np.concatenate([same, owner])],
-                problem[known[same]],
-            )
+            design, candidate, group = (x[known[same]], own[np.concatenate([same, owner])], problem[known[same]])
             if len(owner):
                 places, group_of = np.unique(changed, axis=0, return_inverse=True)
                 more, _, _ = self._inputs(places, group_of, own[owner])

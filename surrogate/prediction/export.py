@@ -81,10 +81,7 @@ def picks_for(
         raise InputError("no problem came; give at least one")
     distinct = tuple(dict.fromkeys(problems))
     selections = predictor.select_many(
-        distinct,
-        workspace_limit=workspace_limit,
-        deterministic=deterministic,
-        library_version=library_version,
+        distinct, workspace_limit=workspace_limit, deterministic=deterministic, library_version=library_version
     )
     bundle = predictor.bundle
     kinds = dict.fromkeys(family_of(problem).name for problem in distinct)

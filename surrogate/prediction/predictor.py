@@ -10,15 +10,7 @@ from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, family_of, p
 from surrogate.features.gpu import Gpu
 from surrogate.prediction.kernel_times import KernelTimes
 from surrogate.prediction.prepared import PreparedSetting, Ranking, SettingCache
-from surrogate.prediction.results import (
-    Estimate,
-    Excluded,
-    KernelTime,
-    Limits,
-    Prediction,
-    Predictions,
-    Selection,
-)
+from surrogate.prediction.results import Estimate, Excluded, KernelTime, Limits, Prediction, Predictions, Selection
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle
@@ -80,11 +72,7 @@ class Predictor:
     ) -> Prediction: ...
     @overload
     def predict(
-        self,
-        problem: list[Any] | tuple[Any, ...],
-        algorithm: str | None = ...,
-        *,
-        library_version: str | None = ...,
+        self, problem: list[Any] | tuple[Any, ...], algorithm: str | None = ..., *, library_version: str | None = ...
     ) -> list[Prediction]: ...
     @overload
     def predict(
@@ -268,11 +256,7 @@ def _named(prepared: PreparedSetting, problem: AnyProblem, algorithm: str) -> Pr
 
 
 def _prediction(
-    prepared: PreparedSetting,
-    problem: AnyProblem,
-    estimate: Estimate,
-    reason: str | None,
-    refusal: str | None,
+    prepared: PreparedSetting, problem: AnyProblem, estimate: Estimate, reason: str | None, refusal: str | None
 ) -> Prediction:
     factor, time_us, library = exp(estimate.half_width), estimate.time_us, estimate.candidate.library
     return Prediction(

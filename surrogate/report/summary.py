@@ -50,11 +50,7 @@ _PAIRED: _Columns = {
     "change %": ("paired_mid", log_change),
     "95 % interval": (("paired_low", "paired_high"), tables.interval_change),
 }
-_HITS: _Columns = {
-    "best %": ("top1", share),
-    "infeasible": ("infeasible_picks", whole),
-    "problems": ("n", whole),
-}
+_HITS: _Columns = {"best %": ("top1", share), "infeasible": ("infeasible_picks", whole), "problems": ("n", whole)}
 _ERRORS: _Columns = {
     "median %": ("median_ape", percent),
     "mean %": ("mape", percent),
@@ -63,11 +59,7 @@ _ERRORS: _Columns = {
     "GMAE %": ("gmae", percent),
 }
 _ROWS: _Columns = {"rows": ("n", whole)}
-_POPULATIONS = {
-    "all": "all rows",
-    "within-2x": "rows within 2× of their problem's best",
-    "best": "the best rows",
-}
+_POPULATIONS = {"all": "all rows", "within-2x": "rows within 2× of their problem's best", "best": "the best rows"}
 _PARTS = {"algorithm": "algorithm", "stratum": "kind of problem", "gpu": "GPU"}
 
 

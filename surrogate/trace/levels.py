@@ -65,11 +65,7 @@ class Leveled:
 
 
 def leveled(
-    run: Callable[[Tracer], object],
-    levels: tuple[str, ...] = ("model", "layer"),
-    *,
-    repeats: int = 5,
-    warmup: int = 1,
+    run: Callable[[Tracer], object], levels: tuple[str, ...] = ("model", "layer"), *, repeats: int = 5, warmup: int = 1
 ) -> Leveled:
     """Call ``run(tracer)`` with ``levels[:1]`` on, then ``levels[:2]``, …, ``repeats`` times each.
 

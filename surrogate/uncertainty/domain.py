@@ -194,12 +194,7 @@ class Domain:
         return distances_to(self.references, rows)
 
     def setting_reason(
-        self,
-        gpu: str,
-        library: str,
-        setting: Sequence[str],
-        algorithm: str,
-        library_version: str | None = None,
+        self, gpu: str, library: str, setting: Sequence[str], algorithm: str, library_version: str | None = None
     ) -> str | None:
         """Why these settings are outside, or None; ``gpu`` by its registry name, no version is any version."""
         values = (gpu, library, *setting, algorithm)

@@ -208,11 +208,7 @@ def _steps(x: np.ndarray, score: np.ndarray, shape: np.ndarray, bands: int, *, r
 
 
 def fit_own_share(
-    predicted_us: np.ndarray,
-    measured_us: np.ndarray,
-    half_width: np.ndarray,
-    problem: np.ndarray,
-    shape: np.ndarray,
+    predicted_us: np.ndarray, measured_us: np.ndarray, half_width: np.ndarray, problem: np.ndarray, shape: np.ndarray
 ) -> float:
     """The part of a half width that the candidates of one problem do not share, from held-out predictions.
 

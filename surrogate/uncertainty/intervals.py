@@ -127,9 +127,7 @@ def normal_cdf(x: np.ndarray) -> np.ndarray:
 
 
 def probability_best(
-    log_time: np.ndarray | Sequence[float],
-    half_width: np.ndarray | Sequence[float],
-    own_share: float = 1.0,
+    log_time: np.ndarray | Sequence[float], half_width: np.ndarray | Sequence[float], own_share: float = 1.0
 ) -> np.ndarray:
     """(k,) probability of each of the ``k`` candidates of one problem to be the fastest; they sum to 1.
 

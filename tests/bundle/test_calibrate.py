@@ -114,10 +114,7 @@ def test_a_second_calibration_adds_a_gpu_or_corrects_it_anew(table: Table, bundl
 def test_order_of_rows_does_not_matter(table: Table, bundle: Bundle) -> None:
     data = on_new_gpu(table, bundle, shapes=8)
     shuffled = data.with_frame(data.frame.sample(frac=1, random_state=0))
-    once, twice = (
-        predicted(calibrate(bundle, data), data.frame),
-        predicted(calibrate(bundle, shuffled), data.frame),
-    )
+    once, twice = (predicted(calibrate(bundle, data), data.frame), predicted(calibrate(bundle, shuffled), data.frame))
     np.testing.assert_allclose(once["predicted_us"], twice["predicted_us"], rtol=1e-3)
 
 

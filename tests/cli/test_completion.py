@@ -23,8 +23,7 @@ def _offered(line: str, **extra: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
-    [("seer tr", ["train", "trace"]), ("seer select --gpu titan", ["titan-v", "titan-xp"])],
+    ("line", "expected"), [("seer tr", ["train", "trace"]), ("seer select --gpu titan", ["titan-v", "titan-xp"])]
 )
 def test_names_are_offered(line: str, expected: list[str]) -> None:
     offered = _offered(line)

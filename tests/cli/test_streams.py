@@ -55,8 +55,7 @@ def test_a_pipe_gets_whole_lines_without_colours() -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 @pytest.mark.parametrize(
-    ("name", "status", "told"),
-    [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "stopped by SIGTERM")],
+    ("name", "status", "told"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "stopped by SIGTERM")]
 )
 def test_a_signal_is_one_line_its_status_and_no_file(name: str, status: int, told: str, tmp_path: Path) -> None:
     code = f"""

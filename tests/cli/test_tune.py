@@ -49,10 +49,7 @@ def test_bad_options_end_in_one_line(seer, dataset, tmp_path, monkeypatch, words
         ('{"model": "linear-terms"}', "needs `model` and `params`"),
         ('{"schema": 99, "model": "linear-terms", "params": {}}', "reads up to 1; upgrade"),
         ('{"model": "linear-term", "params": {}}', "did you mean linear-terms"),
-        (
-            '{"model": "linear-terms", "params": {"alfa": 1}}',
-            "has no setting 'alfa'; it has alpha; did you mean alpha",
-        ),
+        ('{"model": "linear-terms", "params": {"alfa": 1}}', "has no setting 'alfa'; it has alpha; did you mean alpha"),
         ('{"model": "boosted-terms", "params": {"rounds": 1.5}}', "rounds is 1.5"),
     ],
 )

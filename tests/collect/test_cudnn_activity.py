@@ -16,10 +16,7 @@ def test_a_real_record_type_has_the_fields():
     cupti = pytest.importorskip("cupti.cupti", reason="needs cupti-python")
     import numpy as np
 
-    newest = (
-        ("ActivityKernel10", "activity_kernel10_dtype"),
-        ("ActivityKernel9", "c_upti_activity_kernel9_dtype"),
-    )
+    newest = (("ActivityKernel10", "activity_kernel10_dtype"), ("ActivityKernel9", "c_upti_activity_kernel9_dtype"))
     record, dtype = next(names for names in newest if hasattr(cupti, names[0]))
     raw = np.zeros(1, dtype=getattr(cupti, dtype)).view(np.recarray)
     raw.grid_x, raw.registers_per_thread, raw.end = 7, 42, 900
@@ -43,10 +40,7 @@ def test_sums_spans_and_medians_by_hand():
     repeats = [
         [span(0, 10_000, "a"), span(15_000, 20_000, "b")],
         [span(0, 12_000, "a"), span(13_000, 20_000, "b")],
-        [
-            span(0, 99_000, "c"),
-            span(2_000, 8_000, "d"),
-        ],  # another engine: its time counts, its kernels do not
+        [span(0, 99_000, "c"), span(2_000, 8_000, "d")],  # another engine: its time counts, its kernels do not
     ]
     result = traced(repeats)
     assert result is not None

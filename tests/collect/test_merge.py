@@ -140,10 +140,7 @@ def test_kernels_are_keyed_like_rows(make_plan, record):
 
 def test_finds_of_another_math_type_do_not_count(make_plan, record, fake_device):
     device = fake_device()
-    device.find = lambda _: (
-        Choice("GEMM", "ok", 3.0, math="tensor_op"),
-        Choice("GEMM", "ok", 4.0, math="fma"),
-    )
+    device.find = lambda _: (Choice("GEMM", "ok", 3.0, math="tensor_op"), Choice("GEMM", "ok", 4.0, math="fma"))
     rows = merge_runs([record(make_plan(1), device)]).frame
     assert list(rows.find_time_us.dropna()) == [4.0]
 

@@ -9,15 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.collect.log import conv_of
-from surrogate.collect.plan import (
-    ANCHOR_VISITS,
-    GPU_CAPS,
-    PlannedProblem,
-    Settings,
-    build,
-    problem_key,
-    spread,
-)
+from surrogate.collect.plan import ANCHOR_VISITS, GPU_CAPS, PlannedProblem, Settings, build, problem_key, spread
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
@@ -108,11 +100,7 @@ def test_an_empty_plan_or_shard_is_refused():
         build(problems(2), description="t", shard=(3, 3))
 
 
-@given(
-    st.sampled_from(["fp32", "fp16", "bf16", "fp64"]),
-    st.sampled_from(["fwd", "bwd_filter"]),
-    st.integers(0, 3),
-)
+@given(st.sampled_from(["fp32", "fp16", "bf16", "fp64"]), st.sampled_from(["fwd", "bwd_filter"]), st.integers(0, 3))
 def test_a_key_names_its_problem(dtype, direction, visit):
     conv = Conv(n=2, c=32, h=17, w=9, k=64, r=3, s=1, pad_h=1, pad_w=0, groups=32, dtype=dtype, direction=direction)
     problem = replace(PlannedProblem(conv, "t"), visit=visit)

@@ -65,8 +65,7 @@ def test_several_families_are_taken_apart(table: Table) -> None:
     softmax = {"gpu": "v100", "library": "torch", "library_version": "2", "operator": "softmax", "n": 8, "c": 64}
     frame = pd.concat([table(1), pd.DataFrame([{**softmax, "status": "ok", "time_us": 9.0}])], ignore_index=True)
     frame = normalise(
-        frame.fillna(dict.fromkeys(SIZE_COLUMNS, 0)).assign(family=["conv"] * (len(frame) - 1) + ["rowwise"]),
-        "test",
+        frame.fillna(dict.fromkeys(SIZE_COLUMNS, 0)).assign(family=["conv"] * (len(frame) - 1) + ["rowwise"]), "test"
     )
     with pytest.raises(InputError, match="one family"):
         rows_of(frame)

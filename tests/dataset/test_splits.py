@@ -95,9 +95,7 @@ def test_folds_do_not_depend_on_the_order_of_rows(table: Table, seed: int) -> No
     mixed = main.iloc[order].reset_index(drop=True)
     for by in ("shape", "network", "gpu"):
         for one, other in zip(
-            folds(by, CONV, main, main.iloc[:0], 3, 7),
-            folds(by, CONV, mixed, mixed.iloc[:0], 3, 7),
-            strict=True,
+            folds(by, CONV, main, main.iloc[:0], 3, 7), folds(by, CONV, mixed, mixed.iloc[:0], 3, 7), strict=True
         ):
             assert one.name == other.name
             assert set(one.test) == set(order[other.test]) and set(one.train) == set(order[other.train])

@@ -33,19 +33,11 @@ def _refused(path: Path, **options: Any) -> str:
 def test_round_trip(tmp_path: Path, table: Table) -> None:
     frame = table(3).assign(colour="blue")
     write_dataset(
-        frame,
-        tmp_path / "a.parquet",
-        candidates="listed",
-        metadata={"campaign": "invented", "clocks": [1, 2]},
+        frame, tmp_path / "a.parquet", candidates="listed", metadata={"campaign": "invented", "clocks": [1, 2]}
     )
     data = read_dataset(tmp_path / "a.parquet")
     assert data.candidates == "listed" and data.name == "a.parquet" and len(data) == len(frame)
-    assert data.metadata == {
-        "campaign": "invented",
-        "clocks": [1, 2],
-        "schema": SCHEMA_VERSION,
-        "candidates": "listed",
-    }
+    assert data.metadata == {"campaign": "invented", "clocks": [1, 2], "schema": SCHEMA_VERSION, "candidates": "listed"}
     pd.testing.assert_frame_equal(data.frame.drop(columns="family"), frame, check_dtype=False)
     assert _names(tmp_path) == ["a.parquet"]
 
@@ -98,10 +90,7 @@ def test_violations_are_counted_and_the_first_is_named(tmp_path: Path, table: Ta
     assert "row 3: n is -1" in message and "1 more" in message
 
 
-@pytest.mark.parametrize(
-    ("name", "candidates"),
-    [("cudnn_conv_per_algorithm", None), ("miopen_conv_mi300x", "listed")],
-)
+@pytest.mark.parametrize(("name", "candidates"), [("cudnn_conv_per_algorithm", None), ("miopen_conv_mi300x", "listed")])
 def test_measured_tables_are_accepted_as_they_are(measurements: Path, name: str, candidates: str | None) -> None:
     data = read_dataset(measurements / f"{name}.parquet", candidates=candidates)
     assert len(data) > 9000

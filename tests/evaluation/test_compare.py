@@ -244,14 +244,7 @@ def test_tables_that_cannot_be_judged(table: Table) -> None:
         compare(_data(table(1)), models=["roofline"])
 
 
-PRODUCT = {
-    "family": "gemm",
-    "operator": "gemm",
-    "gpu": "Tesla T4",
-    "library_version": "1",
-    "batch": 1,
-    "dtype": "fp16",
-}
+PRODUCT = {"family": "gemm", "operator": "gemm", "gpu": "Tesla T4", "library_version": "1", "batch": 1, "dtype": "fp16"}
 
 
 def _products() -> pd.DataFrame:

@@ -119,8 +119,7 @@ def sequences(frame: pd.DataFrame) -> pd.DataFrame:
     layers = layers.assign(op="CUDNN_CONV_FWD", variant=layers["algorithm"], batch=layers["n"])
     layers["network"] = [("AlphaNet", "BetaNet", "GammaNet")[int(c) // 16 % 3] for c in layers["c"]]
     return pd.concat(
-        [layers, layers.assign(op="CUDNN_ACTIVATION_FWD", variant="ACTIVATION_RELU", k=None)],
-        ignore_index=True,
+        [layers, layers.assign(op="CUDNN_ACTIVATION_FWD", variant="ACTIVATION_RELU", k=None)], ignore_index=True
     )
 
 

@@ -7,11 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.operator_tables import (
-    operator_rows,
-    parse_args,
-    sizes_of,
-)
+from experiments.operator_tables import operator_rows, parse_args, sizes_of
 from surrogate.features.families import FAMILIES
 
 IMAGE = "input[0]=1;input[1]=2;input[2]=3;input[3]=4"
@@ -95,16 +91,7 @@ def test_scope_ops_use_the_convolutions_output() -> None:
         {**CONV, "op": "CUDNN_SOFTMAX_FWD", "variant": "SOFTMAX_FAST, SOFTMAX_MODE_INSTANCE"},
         {**CONV, "op": "CUDNN_BATCHNORM_FWD", "variant": "BATCHNORM_SPATIAL, true"},
         {**CONV, "op": "CUDNN_POOLING_BWD", "variant": "POOLING_AVERAGE_COUNT_EXCLUDE_PADDING"},
-        {
-            **CONV,
-            "op": "CUDNN_POOLING_FWD",
-            "variant": "POOLING_MAX",
-            "h": 1,
-            "pad_h": 0,
-            "r": 1,
-            "s": 9,
-            "pad_w": 0,
-        },
+        {**CONV, "op": "CUDNN_POOLING_FWD", "variant": "POOLING_MAX", "h": 1, "pad_h": 0, "r": 1, "s": 9, "pad_w": 0},
         {**CONV, "op": "CUDNN_CONV_BIAS_ACTIVATION_FWD", "variant": "anything"},
         {**CONV, "op": "CUDNN_SOFTMAX_FWD", "variant": "SOFTMAX_ODD"},
     )

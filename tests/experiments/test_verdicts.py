@@ -11,12 +11,7 @@ from experiments.operators import errors, held_out
 from experiments.picker import error_rates
 from experiments.sources import Sources
 from experiments.test_set_ii import EVERY, by_network
-from experiments.verdicts import (
-    HEURISTIC,
-    choice_verdicts,
-    error_record,
-    problem_picks,
-)
+from experiments.verdicts import HEURISTIC, choice_verdicts, error_record, problem_picks
 from experiments.versions import changes
 from surrogate.dataset.store import Dataset
 from surrogate.features.families import CONV

@@ -2,13 +2,7 @@
 
 import pytest
 
-from surrogate.features.algorithms import (
-    ALGORITHMS,
-    MECHANISM_CODE,
-    MECHANISMS,
-    algorithm,
-    algorithms,
-)
+from surrogate.features.algorithms import ALGORITHMS, MECHANISM_CODE, MECHANISMS, algorithm, algorithms
 from surrogate.features.errors import InputError
 from surrogate.features.terms import MECHANISM_TERMS, TILES
 

@@ -84,12 +84,7 @@ def test_known_answers_of_attention_and_experts() -> None:
     h100 = gpu("h100-sxm")
     row, _ = _columns(parse_problem("attention:b8h32g8d128q200"), h100)
     assert row["log2_waves"] == pytest.approx(math.log2(512 / 132)) and row["wave_use"] == pytest.approx(512 / 132 / 4)
-    assert (row["log2_group"], row["query_tile_use"], row["is_context"], row["is_windowed"]) == (
-        2,
-        200 / 256,
-        1,
-        0,
-    )
+    assert (row["log2_group"], row["query_tile_use"], row["is_context"], row["is_windowed"]) == (2, 200 / 256, 1, 0)
     flops = 4 * 8 * 32 * 128 * 200 * 201 // 2
     assert row["log2_quantised_us"] == pytest.approx(math.log2(flops * 4 * 132 / 512 / (h100.bf16_tensor_tflops * 1e6)))
     row, _ = _columns(parse_problem("moe:t256h1024i512k2e8", dtype="fp8"), h100)

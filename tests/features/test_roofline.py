@@ -7,13 +7,7 @@ from hypothesis import strategies as st
 
 from surrogate.features.gpu import gpu, gpus
 from surrogate.features.problem import ELEMENTS
-from surrogate.features.roofline import (
-    bound,
-    peak_flops_table,
-    peak_tflops,
-    ridge_flops_per_byte,
-    roofline_us,
-)
+from surrogate.features.roofline import bound, peak_flops_table, peak_tflops, ridge_flops_per_byte, roofline_us
 
 AMOUNTS = st.floats(1, 1e15)
 PEAKS = st.floats(0.1, 1e4)

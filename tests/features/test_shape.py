@@ -61,13 +61,7 @@ def _multiply_adds(conv: Conv) -> int:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {},
-        {"pad_h": 1, "pad_w": 0},
-        {"stride_h": 2, "stride_w": 1},
-        {"dilation_h": 2, "dilation_w": 1},
-        {"groups": 2},
-    ],
+    [{}, {"pad_h": 1, "pad_w": 0}, {"stride_h": 2, "stride_w": 1}, {"dilation_h": 2, "dilation_w": 1}, {"groups": 2}],
 )
 def test_flops_are_two_per_counted_multiply_add(change: dict[str, int]) -> None:
     sizes: dict[str, Any] = {**TINY, **change}

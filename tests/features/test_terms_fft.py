@@ -11,10 +11,7 @@ from surrogate.features.terms.fft import fft, fft_tiling, transform_size
 SLOTS = (480.0, 480.0, 60.0)
 
 
-@pytest.mark.parametrize(
-    ("extent", "expected"),
-    [(16, 16), (17, 32), (33, 64), (128, 128), (129, 256), (300, 300)],
-)
+@pytest.mark.parametrize(("extent", "expected"), [(16, 16), (17, 32), (33, 64), (128, 128), (129, 256), (300, 300)])
 def test_transform_sizes(extent: int, expected: int) -> None:
     assert transform_size(Conv(n=1, c=1, h=extent, k=1, r=1)) == expected
     assert transform_size(Conv(n=1, c=1, h=1, w=extent, k=1, r=1)) == expected

@@ -36,10 +36,7 @@ def kernels(folder: Path, *texts: str, **options: Any) -> pd.DataFrame:
 def test_trace(tmp_path: Path, ending: str) -> None:
     assert read(tmp_path, f"nvprof_trace.{ending}").notes == ("log0.csv: 1 memory operation left out",)
     frame = kernels(tmp_path, f"nvprof_trace.{ending}")
-    texts, (first, second) = (
-        ["kernel_name", "gpu"],
-        frame[[*KERNEL_NUMBERS, "start_us"]].dropna(axis=1).to_numpy(),
-    )
+    texts, (first, second) = (["kernel_name", "gpu"], frame[[*KERNEL_NUMBERS, "start_us"]].dropna(axis=1).to_numpy())
     assert frame[texts].to_numpy().tolist() == [
         ["void im2col<float, 4>(int, float*)", "TITAN Xp"],
         ["maxwell_sgemm_128x64_nn", "TITAN Xp"],

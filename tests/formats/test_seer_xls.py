@@ -48,10 +48,7 @@ def test_variant(tmp_path: Path) -> None:
     """The nineteenth column is dropped; waves are computed anew, as the original does."""
     imported = read(
         variant(
-            tmp_path,
-            "algo0_32x32",
-            [*A, 0, 5.5, *A_COUNTS, -1],
-            test=([*B, 0, 2.25, *B_COUNTS[:5], 0, 4, 10, -1],),
+            tmp_path, "algo0_32x32", [*A, 0, 5.5, *A_COUNTS, -1], test=([*B, 0, 2.25, *B_COUNTS[:5], 0, 4, 10, -1],)
         )
     )
     rows, kernels = imported.rows, imported.kernels

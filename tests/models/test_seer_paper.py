@@ -121,8 +121,7 @@ def extra_us(algorithm: str, s: Sizes, scale: float) -> float:
     """Time of the kernels before and after the main one."""
     if algorithm == "GEMM":
         return weighted_sum(
-            (2e-6, 3e-4, 7.0),
-            formulas.im2col_terms(s.batch, s.channels, s.outputs, s.out_width, s.filter_width),
+            (2e-6, 3e-4, 7.0), formulas.im2col_terms(s.batch, s.channels, s.outputs, s.out_width, s.filter_width)
         )
     if algorithm == "WINOGRAD_NONFUSED":
         terms = formulas.transform_terms(s.batch, s.channels, s.outputs, s.width, s.out_width, s.filter_width)
@@ -202,14 +201,7 @@ def test_saves_and_loads(fitted: SeerPaper, rows: Rows) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"groups": 16},
-        {"h": 30},
-        {"dilation_h": 2},
-        {"dtype": "fp16"},
-        {"layout": "NHWC"},
-        {"gpu": "Tesla T4"},
-    ],
+    [{"groups": 16}, {"h": 30}, {"dilation_h": 2}, {"dtype": "fp16"}, {"layout": "NHWC"}, {"gpu": "Tesla T4"}],
 )
 def test_outside_its_domain_it_says_nothing(fitted: SeerPaper, rows: Rows, changes: dict[str, Any]) -> None:
     frame = rows.frame[rows.frame["algorithm"] == "GEMM"].iloc[:5].reset_index(drop=True)

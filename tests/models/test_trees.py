@@ -56,10 +56,7 @@ def test_the_forest_is_xgboost_to_the_bit(booster: xgboost.Booster, trees: Trees
 
 
 @settings(max_examples=40)
-@given(
-    st.sets(st.integers(0, 4)),
-    st.lists(st.floats(-2, 2, width=32) | st.just(float("nan")), min_size=5, max_size=5),
-)
+@given(st.sets(st.integers(0, 4)), st.lists(st.floats(-2, 2, width=32) | st.just(float("nan")), min_size=5, max_size=5))
 def test_cutting_out_constants_changes_nothing(
     booster: xgboost.Booster, trees: Trees, fixed: set[int], values: list[float]
 ) -> None:

@@ -33,11 +33,7 @@ def _program(batch: str, *, weight: bool = True) -> dict[str, Any]:
         stack = {"nn_module_stack": "L__self___body,body,torch.nn.Module"}
         return {"target": f"torch.ops.aten.{target}", "inputs": given, "outputs": outputs, "metadata": stack}
 
-    conv = {
-        "input": {"as_tensor": {"name": "x"}},
-        "weight": {"as_tensor": {"name": "w"}},
-        "bias": {"as_none": True},
-    }
+    conv = {"input": {"as_tensor": {"name": "x"}}, "weight": {"as_tensor": {"name": "w"}}, "bias": {"as_none": True}}
     nodes = [
         node("conv2d.default", conv | {"stride": {"as_ints": [1, 1]}, "padding": {"as_ints": [1, 1]}}, "c"),
         node("relu.default", {"self": {"as_tensor": {"name": "c"}}}, "y"),

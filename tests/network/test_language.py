@@ -11,12 +11,7 @@ import pytest
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.features.operators import AllReduce, Attention, Gemm, Mla, Moe
-from surrogate.network.language import (
-    GAP_US,
-    language_network,
-    read_decoder,
-    read_language,
-)
+from surrogate.network.language import GAP_US, language_network, read_decoder, read_language
 from surrogate.network.network import Network
 from surrogate.network.predict import SUSTAINED, fastest_framework, load_predictors
 

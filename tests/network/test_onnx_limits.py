@@ -24,12 +24,7 @@ def _function(name: str, *nodes):
 def _write(path: Path, nodes, *, inputs=(("x", 1, [1, 3]),), weights=None, functions=(), known=()) -> Path:
     stored = [from_array(value, name) for name, value in (weights or {}).items()]
     graph = helper.make_graph(
-        nodes,
-        "g",
-        [info(*one) for one in inputs],
-        [info("y", 1, None)],
-        stored,
-        value_info=[info(*k) for k in known],
+        nodes, "g", [info(*one) for one in inputs], [info("y", 1, None)], stored, value_info=[info(*k) for k in known]
     )
     made = helper.make_model(graph, opset_imports=OPSETS, functions=list(functions))
     path.write_bytes(made.SerializeToString())

@@ -10,15 +10,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.operators import Concat, EmbeddingBag
 from surrogate.network.network import INPUT, WEIGHT, Layer, Network
 from surrogate.network.training import backward, iteration
-from surrogate.network.work import (
-    batch_norm,
-    elementwise,
-    gemm,
-    pointwise,
-    pool,
-    softmax,
-    streamed,
-)
+from surrogate.network.work import batch_norm, elementwise, gemm, pointwise, pool, softmax, streamed
 
 BOTH = (INPUT, WEIGHT)
 IMAGE = (8, 16, 14, 14)

@@ -20,15 +20,7 @@ from surrogate.uncertainty.intervals import ALL, StepFunction, UnseenGpu, Widths
 
 GPUS = ("Tesla V100-SXM2-16GB", "Tesla T4")
 ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "FFT", "WINOGRAD")
-CARD = {
-    "data": {
-        "gpus": list(GPUS),
-        "libraries": ["cudnn 7.6.3"],
-        "ok_rows": 100,
-        "rows": 100,
-        "name": "invented",
-    }
-}
+CARD = {"data": {"gpus": list(GPUS), "libraries": ["cudnn 7.6.3"], "ok_rows": 100, "rows": 100, "name": "invented"}}
 WIDTHS = Widths(
     {ALL: 0.3, "cudnn|fwd|FFT": 0.5, "t4|cudnn|fwd|FFT": 0.6},
     StepFunction((0.2, 0.6), (1.0, 1.5, 2.0)),

@@ -177,11 +177,7 @@ def test_user_errors() -> None:
         autotune(CONV, "cuda", predictor=Ranker(), cache=TuningCache())
 
 
-@given(
-    st.permutations(NAMES),
-    st.lists(st.none() | st.floats(0.1, 100), min_size=4, max_size=4),
-    st.integers(1, 5),
-)
+@given(st.permutations(NAMES), st.lists(st.none() | st.floats(0.1, 100), min_size=4, max_size=4), st.integers(1, 5))
 def test_the_pick_is_the_best_of_what_ran(ranking: list[str], times: list[float | None], k: int) -> None:
     """At most k ran, in the ranking's order, with no gap but refusals; a larger k is never slower."""
     refused = Measurement("not_supported", "no")

@@ -30,18 +30,7 @@ def test_problem_as_flags_with_and_without_dashes(seer: Callable[..., Any], fold
 
 
 def test_select_json_and_csv(seer: Callable[..., Any], folder: Path) -> None:
-    ask = [
-        "select",
-        "--bundle",
-        folder,
-        "--gpu",
-        "v100-sxm2-16gb",
-        PROBLEM,
-        "--top",
-        "2",
-        "--workspace-limit",
-        "64MiB",
-    ]
+    ask = ["select", "--bundle", folder, "--gpu", "v100-sxm2-16gb", PROBLEM, "--top", "2", "--workspace-limit", "64MiB"]
     found = seer(*ask, "--json").json
     assert found == load(folder, gpu="v100").select(PROBLEM, top=2, workspace_limit=64 * 2**20).to_dict()
     header, *rows = seer(*ask, "--csv").out.splitlines()

@@ -192,12 +192,7 @@ def test_every_key_is_read_back(conv: Conv) -> None:
     """All directions, types and layouts that find-dbs have."""
     key = parse_key(find_db_key(conv))
     assert key is not None
-    assert (key.sizes, key.direction, key.layout, key.dtype) == (
-        conv.sizes,
-        conv.direction,
-        conv.layout,
-        conv.dtype,
-    )
+    assert (key.sizes, key.direction, key.layout, key.dtype) == (conv.sizes, conv.direction, conv.layout, conv.dtype)
     assert (key.out_h, key.out_w) == (conv.out_h, conv.out_w)
 
 
@@ -215,10 +210,7 @@ def test_keys_as_miopen_writes_them(measurements: Path) -> None:
         except InputError:
             continue  # MIOpen times problems whose filter does not fit
         text = line.partition("=")[0]
-        assert find_db_key(conv) in (
-            text,
-            text.replace(f"{key.layout}-{key.layout}-{key.layout}", key.layout),
-        )
+        assert find_db_key(conv) in (text, text.replace(f"{key.layout}-{key.layout}-{key.layout}", key.layout))
         written += 1
     assert written > 20
 

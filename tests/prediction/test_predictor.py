@@ -47,11 +47,7 @@ def test_one_problem_is_a_table_row_is_the_bundle(predictor: Predictor, bundle: 
     assert list(table.algorithm) == list(EVERY)
     for place, name in enumerate(EVERY):
         one = predictor.predict(conv, name)
-        for ours, column in (
-            (one.time_us, "predicted_us"),
-            (one.lower_us, "lower_us"),
-            (one.upper_us, "upper_us"),
-        ):
+        for ours, column in ((one.time_us, "predicted_us"), (one.lower_us, "lower_us"), (one.upper_us, "upper_us")):
             assert ours == pytest.approx(wanted[column][place], rel=1e-6)
             assert table[column][place] == pytest.approx(wanted[column][place], rel=1e-6)
         assert one.in_domain == table.in_domain[place]

@@ -235,11 +235,7 @@ def test_a_table_gets_one_selection_for_each_distinct_problem(bundle: Bundle, pr
     problems = list(dict.fromkeys(Conv(n=n, c=c, h=14, k=32, r=3, pad_h=1) for n in (8, 1) for c in (64, 16, 32)))
     table = pd.DataFrame([problem.to_dict() for problem in [*problems, *problems[::-1]]])
     wanted = predictor.select(problems, workspace_limit="1MiB")
-    for form in (
-        table,
-        table.to_dict("list"),
-        table[["n", "c", "h", "k", "r", "pad_h"]].to_records(index=False),
-    ):
+    for form in (table, table.to_dict("list"), table[["n", "c", "h", "k", "r", "pad_h"]].to_records(index=False)):
         assert predictor.select(form, workspace_limit="1MiB") == wanted
     both = pd.concat([table.assign(gpu="t4"), table.assign(gpu="v100")])
     by_gpu = Predictor(bundle).select(both)
@@ -252,14 +248,7 @@ def test_a_table_gets_one_selection_for_each_distinct_problem(bundle: Bundle, pr
 def test_a_gpu_never_measured_follows_one_of_its_architecture() -> None:
     """Where the best candidate changes with the size on the sibling, it changes alike; others' candidates stay out."""
     rows = [
-        {
-            "gpu": gpu,
-            "algorithm": name,
-            "m": m,
-            "n": n,
-            "k": k,
-            "time_us": factor * (2 + 1e-7 * m * n * k / 64),
-        }
+        {"gpu": gpu, "algorithm": name, "m": m, "n": n, "k": k, "time_us": factor * (2 + 1e-7 * m * n * k / 64)}
         for gpu, names in (("h100-sxm", ("small", "large")), ("b200", ("large", "newer")))
         for name in names
         for m in (16, 256, 4096)
@@ -267,14 +256,7 @@ def test_a_gpu_never_measured_follows_one_of_its_architecture() -> None:
         for k in (512, 2048)
         for factor in [1.3 if (name == "small") == (m > 100) else 1.0]
     ]
-    setting = {
-        "family": "gemm",
-        "operator": "gemm",
-        "dtype": "bf16",
-        "math": "default",
-        "variant": "",
-        "batch": 1,
-    }
+    setting = {"family": "gemm", "operator": "gemm", "dtype": "bf16", "math": "default", "variant": "", "batch": 1}
     frame = pd.DataFrame(rows).assign(library="vllm", library_version="1", status="ok", **setting)
     model = InterpolatedTerms(rounds=20, max_leaves=8)
     served = Predictor(bundle_of(frame, model), gpu="h20")

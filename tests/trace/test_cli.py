@@ -76,11 +76,7 @@ def test_one_html_file_with_everything_escaped(seer, make_trace, tmp_path):
 
 
 def test_pages_of_real_traces(real):
-    for name in (
-        "vgg13_b128_training_h100.json.gz",
-        "nsys_power_iteration.sqlite",
-        "edge_no_gpu_events.json.gz",
-    ):
+    for name in ("vgg13_b128_training_h100.json.gz", "nsys_power_iteration.sqlite", "edge_no_gpu_events.json.gz"):
         page = trace_page(profile(real(name)))
         assert page.startswith("<!doctype html>") and page.count("<table>") == page.count("</table>")
 

@@ -84,10 +84,7 @@ def dlrm(measurements, tmp_path_factory) -> tuple[Path, Path]:
     """Trace and execution trace of one of the eight DLRM workers."""
     folder = tmp_path_factory.mktemp("dlrm")
     paths = []
-    for archive, mark in (
-        ("dlrm_8_workers_v100", "worker3_"),
-        ("dlrm_8_workers_v100_execution_trace", "eg_3."),
-    ):
+    for archive, mark in (("dlrm_8_workers_v100", "worker3_"), ("dlrm_8_workers_v100_execution_trace", "eg_3.")):
         with tarfile.open(measurements / "traces" / f"{archive}.tar.gz") as packed:
             name = next(name for name in packed.getnames() if mark in name)
             packed.extract(name, folder, filter="data")

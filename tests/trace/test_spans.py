@@ -186,12 +186,7 @@ def test_a_small_torch_model_level_by_level():
     image = torch.randn(2, 3, 16, 16)
 
     def run(tracer: Tracer) -> None:
-        with (
-            torch.no_grad(),
-            module_spans(model, tracer),
-            operator_spans(tracer),
-            tracer.span("model", "net"),
-        ):
+        with torch.no_grad(), module_spans(model, tracer), operator_spans(tracer), tracer.span("model", "net"):
             model(image)
 
     found = leveled(run, ("model", "layer", "operator"), repeats=5, warmup=2)

@@ -252,11 +252,7 @@ def test_occupancy_and_its_limit():
     assert use["limited_by"] == "registers" and use["occupancy_pct"] == 31.25  # 10 of 32 blocks
     assert use["waves"] == pytest.approx(100_000 / (10 * 80))
     assert launch_use(7.0, 80, 4, 64, 88, 3328)["limited_by"] == "grid (4 blocks)"
-    no_gpu, no_block, no_registers = (
-        (6.3, 80, 1, 64, 32, 0),
-        (7.0, 80, 0, 64, 32, 0),
-        (7.0, 80, 1, 64, 999, 0),
-    )
+    no_gpu, no_block, no_registers = ((6.3, 80, 1, 64, 32, 0), (7.0, 80, 0, 64, 32, 0), (7.0, 80, 1, 64, 999, 0))
     for bad in (no_gpu, no_block, no_registers, (7.0, 80, 1, 64, -1, -1)):
         assert set(launch_use(*bad).values()) == {None}
 

@@ -236,10 +236,7 @@ def test_a_known_error_gives_a_known_factor(table: Table, kind: str) -> None:
     judged = np.full(len(rows), True)
     found = fit_unseen_gpu(rows, Widths({ALL: 0.1}), model, judged)
     wanted = pytest.approx(np.log(3.0) / 0.1, rel=1e-3)
-    assert (found.factor("fma"), found.factor("default")) == (
-        wanted,
-        wanted,
-    )  # of another math type the largest
+    assert (found.factor("fma"), found.factor("default")) == (wanted, wanted)  # of another math type the largest
     assert (found.gpus, found.factor_90) == (3, pytest.approx(3.0)) and 0 < found.own_share <= 2
     assert fit_unseen_gpu(rows, Widths({ALL: 100.0}), model, judged).factor("fma") == 1.0  # it never narrows
     two = rows.take((rows.frame["gpu"] != "TITAN V").to_numpy())

@@ -254,11 +254,7 @@ ALGORITHMS: Mapping[str, CpuAlgorithm] = {
         ("FFT", fft, _fft_workspace),
         ("FFT_TILING", partial(fft, tile=TILE), partial(_fft_workspace, tile=TILE)),
         ("WINOGRAD", partial(winograd, m=2, fused=True), partial(_winograd_workspace, m=2, fused=True)),
-        (
-            "WINOGRAD_NONFUSED",
-            partial(winograd, m=4, fused=False),
-            partial(_winograd_workspace, m=4, fused=False),
-        ),
+        ("WINOGRAD_NONFUSED", partial(winograd, m=4, fused=False), partial(_winograd_workspace, m=4, fused=False)),
     )
 }
 """Name → algorithm, in the order of cudnnConvolutionFwdAlgo_t (3, DIRECT, is in no library)."""

@@ -147,14 +147,7 @@ def _fft_terms(p: ConvColumns, mechanism: Mechanism, peak: np.ndarray, bandwidth
         images = images * down * across
     traffic = 1e3 * bandwidth
     filters = c * k * p.groups / traffic
-    terms = (
-        c * images / traffic,
-        c * k * images / (1e6 * peak),
-        k * images / traffic,
-        images,
-        filters,
-        p.groups,
-    )
+    terms = (c * images / traffic, c * k * images / (1e6 * peak), k * images / traffic, images, filters, p.groups)
     return physics.term_matrix(terms, len(p))
 
 

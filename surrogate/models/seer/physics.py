@@ -67,9 +67,7 @@ HIGH_PCT = 80.0
 def kernel_class(fp32_utilization_pct: Number, dram_utilization_pct: Number) -> Number:
     """0 compute-bound where FP32 utilisation is at least 80 %; else 1 memory-bound where DRAM's is; else 2."""
     return where(
-        fp32_utilization_pct >= HIGH_PCT,
-        COMPUTE,
-        where(dram_utilization_pct >= HIGH_PCT, MEMORY, UNDER_UTILISED),
+        fp32_utilization_pct >= HIGH_PCT, COMPUTE, where(dram_utilization_pct >= HIGH_PCT, MEMORY, UNDER_UTILISED)
     )
 
 
@@ -108,14 +106,7 @@ def winograd_nonfused_blocks(
 
 
 def launched_blocks(
-    algorithm: str,
-    tile: str,
-    *,
-    batch: Number,
-    width: Number,
-    outputs: Number,
-    out_width: Number,
-    filter_width: int,
+    algorithm: str, tile: str, *, batch: Number, width: Number, outputs: Number, out_width: Number, filter_width: int
 ) -> Number:
     """Blocks of one algorithm's main kernel by its tile's name (``128x64``, ``1x4x8``); NaN for a tile without a rule.
 

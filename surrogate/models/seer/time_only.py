@@ -93,10 +93,7 @@ def _mechanisms(rows: Rows) -> list[tuple[np.ndarray, Analytical]]:
 
 def _levels(rows: Rows, terms: Analytical) -> list[np.ndarray]:
     """(rows,) the group's key, for each of `_LEVELS`."""
-    columns = {
-        **key_columns(rows),
-        "bound": np.array([f"bound{bound}" for bound in terms.bound], dtype=object),
-    }
+    columns = {**key_columns(rows), "bound": np.array([f"bound{bound}" for bound in terms.bound], dtype=object)}
     return [SEPARATOR.join(level) + SEPARATOR + joined(columns, level) for level in _LEVELS]
 
 

@@ -189,12 +189,7 @@ def _by_external_id(table: Mapping[str, Ints], ranges: Ranges) -> Ints:
 
 
 def launched_by(
-    correlation: Ints,
-    start_ns: Ints,
-    call_correlation: Ints,
-    call_start_ns: Ints,
-    process: Ints,
-    call_process: Ints,
+    correlation: Ints, start_ns: Ints, call_correlation: Ints, call_start_ns: Ints, process: Ints, call_process: Ints
 ) -> Ints:
     """The call (row) that launched each activity, -1 for none, by correlation id.
 

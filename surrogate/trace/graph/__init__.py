@@ -7,14 +7,7 @@ says what decides the time. Changing a graph is what `surrogate.trace.whatif` is
 """
 
 from surrogate.trace.graph.build import graph_of
-from surrogate.trace.graph.simulate import (
-    POLICIES,
-    CriticalPath,
-    Timeline,
-    critical_path,
-    serialised_pct,
-    simulate,
-)
+from surrogate.trace.graph.simulate import POLICIES, CriticalPath, Timeline, critical_path, serialised_pct, simulate
 from surrogate.trace.graph.tasks import EDGE_KINDS, TASK_KINDS, Graph, Resource
 
 __all__ = [

@@ -129,11 +129,7 @@ class Setting:
 
 
 def setting_of(
-    profile: Profile,
-    *,
-    target: str | None = None,
-    network: Network | None = None,
-    bundle: str | Path | None = None,
+    profile: Profile, *, target: str | None = None, network: Network | None = None, bundle: str | Path | None = None
 ) -> Setting:
     """A setting for a profile; ``target`` a GPU's name, ``bundle`` a fitted bundle's folder.
 

@@ -11,23 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.collect.counters import collect, profilers
-from surrogate.collect.counters.pairs import (
-    KEY,
-    Pair,
-    measured_pairs,
-    read_pairs,
-    stratified,
-    write_pairs,
-)
-from surrogate.collect.counters.profilers import (
-    DRAM_SHARE,
-    LAUNCH,
-    Tool,
-    count,
-    find_tool,
-    groups,
-    ncu_metrics,
-)
+from surrogate.collect.counters.pairs import KEY, Pair, measured_pairs, read_pairs, stratified, write_pairs
+from surrogate.collect.counters.profilers import DRAM_SHARE, LAUNCH, Tool, count, find_tool, groups, ncu_metrics
 from surrogate.collect.counters.workload import ProfiledStopwatch, run_pairs
 from surrogate.collect.log import RunLog
 from surrogate.collect.merge import merge_runs

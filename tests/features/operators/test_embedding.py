@@ -34,8 +34,7 @@ def test_forward(sizes: tuple[int, ...], shared: bool, draws: int | None, expect
 
 
 @pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [((512, 1000, 4, 32, 32), 0.5746389268), ((2048, 20000, 8, 64, 4), 0.3173524333)],
+    ("sizes", "expected"), [((512, 1000, 4, 32, 32), 0.5746389268), ((2048, 20000, 8, 64, 4), 0.3173524333)]
 )
 def test_hit_rate(sizes: tuple[int, ...], expected: float) -> None:
     assert hit_rate(*sizes, RATES) == pytest.approx(expected, abs=1e-10)

@@ -61,8 +61,7 @@ def test_pooling_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "flops", "accesses"),
-    [("add", 1, 3), ("sigmoid", 4, 2), ("softmax", 174, 2), ("tanh", 180, 2)],
+    ("kind", "flops", "accesses"), [("add", 1, 3), ("sigmoid", 4, 2), ("softmax", 174, 2), ("tanh", 180, 2)]
 )
 def test_published_counts(kind: str, flops: int, accesses: int) -> None:
     """Lin et al.'s counts per element."""

@@ -26,14 +26,7 @@ def work_of(read):
 def test_invented_step(read, make_trace):
     """conv2d, relu, two backward operators, SGD's add_ inside its annotation, and copy_; per step."""
     work = host_work(read(make_trace(steps=2)))
-    names = [
-        "aten::conv2d",
-        "aten::relu",
-        "ReluBackward0",
-        "ConvolutionBackward0",
-        "aten::add_",
-        "aten::copy_",
-    ]
+    names = ["aten::conv2d", "aten::relu", "ReluBackward0", "ConvolutionBackward0", "aten::add_", "aten::copy_"]
     assert [unit.name for unit in work.units] == names * 2
     assert [unit.iteration for unit in work.units] == [0] * 6 + [1] * 6
     assert {unit.thread for unit in work.units[2:4]} != {unit.thread for unit in work.units[:2]}
