@@ -15,6 +15,8 @@ from .gpu import Gpu
 
 WARP_THREADS = 32
 MAX_THREADS = 1024
+DOUBLE_DATA_RATE = 2
+"""Transfers in one clock of the memory, by which drivers report its rate: 11 Gbit/s on a pin are 5500 MHz."""
 REGISTERS_PER_SM = 65536
 REGISTERS_PER_WARP_UNIT = 256
 NO_LIMIT = -1
@@ -167,3 +169,25 @@ def _check(name: str, value: Number, least: int, most: int | None) -> None:
     if not (low >= least and (most is None or high <= most)):
         rule = f"at least {least}" if most is None else f"between {least} and {most}"
         raise InputError(f"{name} is {low if not low >= least else high}; it must be {rule}")
+
+
+def device_attributes(gpu: Gpu) -> dict[str, Any]:
+    """Attributes beside the specification, each name ending in its unit; None where not known.
+
+    Limits of an SM and a block follow from the compute capability (`LIMITS`). ``fp16_unpacked_tflops`` is the rate of
+    half-precision instructions on one value each, as NVIDIA's visual profiler states it: half that of pairs
+    (``fp16_tflops``).
+    """
+    limits, nvidia = LIMITS.get(gpu.compute_capability), gpu.vendor == "nvidia"
+    per_pin = gpu.dram_gbs * 8 / gpu.memory_bus_bits if gpu.memory_bus_bits else None
+    return {
+        "memory_clock_mhz": per_pin and per_pin * 1e3 / DOUBLE_DATA_RATE,
+        "fp16_unpacked_tflops": gpu.fp16_tflops / 2,
+        "warp_threads": WARP_THREADS if nvidia else None,
+        "threads_per_block": MAX_THREADS if nvidia else None,
+        "shared_per_block_bytes": limits and limits.optin_bytes,
+        "warps_per_sm": limits and limits.warps,
+        "threads_per_sm": limits and limits.warps * WARP_THREADS,
+        "blocks_per_sm": limits and limits.blocks,
+        "registers_per_sm": limits and REGISTERS_PER_SM,
+    }

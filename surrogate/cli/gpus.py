@@ -28,7 +28,7 @@ def command(name: str | None, as_json: bool, as_csv: bool) -> None:
       seer gpus v100 --json
     """
     from surrogate.features.gpu import gpu, gpus
-    from surrogate.features.gpu_attributes import device_attributes
+    from surrogate.features.occupancy import device_attributes
 
     if name:
         facts = gpu(name).to_dict() | device_attributes(gpu(name)) | {"answers": _answers(gpu(name))}

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from surrogate.network.predict import Predictors, load_predictors
     from surrogate.network.read import read_network
     from surrogate.network.result import LayerTime, NetworkTime
-    from surrogate.network.timed_module import time_module
+    from surrogate.network.torch_module import time_module
 
 _HOMES = {
     "Layer": "surrogate.network.network",
@@ -19,7 +19,7 @@ _HOMES = {
     "Predictors": "surrogate.network.predict",
     "load_predictors": "surrogate.network.predict",
     "read_network": "surrogate.network.read",
-    "time_module": "surrogate.network.timed_module",
+    "time_module": "surrogate.network.torch_module",
 }
 
 __all__ = [

@@ -1,5 +1,7 @@
 """A torch module, run on fake tensors: no memory, no arithmetic, every ATen call recorded with its shapes.
 
+`time_module` times a live module where it stands; `read_module` reads one that a function builds.
+
 ``module:callable`` imports the user's own module on purpose, as ``python -m`` would: its code runs.
 """
 
@@ -14,16 +16,21 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, require_known
 from surrogate.features.problem import DTYPES
 from surrogate.network.call import Call, Tensor, base_name
 from surrogate.network.calls import add_call
+from surrogate.network.fusion import compiled
 from surrogate.network.memory import OPTIMIZER_STATES, tensor_bytes
 from surrogate.network.network import Network, Tally
+from surrogate.network.predict import load_predictors
+from surrogate.network.read import completed
+from surrogate.network.result import NetworkTime
 from surrogate.network.training import optimizer_step
 
 REMEDY = "pip install 'seer-surrogate[torch]'"
 CONTRACT = "it must return (module, inputs), inputs being a tuple of tensors; a parameter named batch is given --batch"
+RUNTIMES = ("eager", "compiled")
 KINDS = {
     "torch.float32": "fp32", "torch.float64": "fp64", "torch.float16": "fp16", "torch.bfloat16": "bf16",
     "torch.int64": "fp64", "torch.int32": "fp32", "torch.int16": "fp16", "torch.int8": "int8", "torch.uint8": "int8",
@@ -78,6 +85,37 @@ def module_network(module: Any, inputs: Any, *, training: bool = False, dtype: s
             copied, given = copy.deepcopy((module, inputs if isinstance(inputs, tuple) else (inputs,)))
         with fake:
             return _network(name, copied, given, training, dtype, None)
+
+
+def time_module(
+    module: Any,
+    inputs: Any,
+    gpu: str,
+    *,
+    training: bool = False,
+    dtype: str | None = None,
+    runtime: str = "eager",
+    bundle: str | Path | None = None,
+    workspace_limit: int | None = None,
+    deterministic: bool = False,
+) -> NetworkTime:
+    """The predicted time of one pass of ``module`` over ``inputs`` on ``gpu``, which need not be in this machine.
+
+    ``inputs`` is a tensor or the tuple of the module's arguments. The module runs on a copy without memory, so that
+    its weights, gradients and mode stay. ``training`` times forward, backward and the optimizer's step; ``dtype``
+    replaces the floating-point type (``fp16``); ``runtime`` is ``eager``, or of a forward pass ``compiled``, as in
+    `seer network`. Every convolution takes the fastest algorithm whose workspace is at most ``workspace_limit`` bytes;
+    the result's ``layers`` name it, with its workspace, time and interval in µs. Raises `InputError` where torch is
+    missing, the module fails, or the GPU is unknown.
+    """
+    require_known("runtime", runtime, RUNTIMES)
+    network = completed(module_network(module, inputs, training=training, dtype=dtype), training)
+    predictors = load_predictors(gpu, bundle)
+    return predictors.time(
+        compiled(network) if runtime == "compiled" else network,
+        workspace_limit=workspace_limit,
+        deterministic=deterministic,
+    )
 
 
 def _network(

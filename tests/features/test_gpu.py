@@ -7,7 +7,7 @@ import pytest
 
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Registry, gpu, gpus, registry, uncapped
-from surrogate.features.gpu_attributes import device_attributes
+from surrogate.features.occupancy import device_attributes
 from surrogate.features.operators import Gemm
 
 NAMES_IN_MEASURED_DATA = {
