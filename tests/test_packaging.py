@@ -52,6 +52,7 @@ def _names(requirements: list[str]) -> set[str]:
     return {re.split(r"[^\w-]", one)[0].lower() for one in requirements}
 
 
+@pytest.mark.slow
 def test_every_import_is_declared() -> None:
     """Of the standard library, of the project, a dependency, or of an extra."""
     extras = PROJECT["optional-dependencies"]

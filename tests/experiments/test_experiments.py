@@ -28,7 +28,11 @@ COLUMNS = {
 """Experiment → columns that its table has among others."""
 
 
-LONG = {"whole_networks", "ablation", "miopen", "learning_curve", "calibration", "small_to_large"}
+LONG = {
+    "whole_networks", "ablation", "miopen", "learning_curve", "calibration", "small_to_large", "same_rows", "operators",
+    "coverage",
+}  # fmt: skip
+"""Those that take over three seconds."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in COLUMNS])

@@ -68,6 +68,7 @@ def test_another_dataset_is_found_from_anywhere_and_named_in_the_row(
     assert "`python -m experiments.versions --use cudnn=mine.parquet`" in (home / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_bundles_that_ship_are_fitted_from_their_tables(
     sources: Sources, effort: Effort, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

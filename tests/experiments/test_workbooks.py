@@ -107,6 +107,7 @@ def test_classes_of_a_network_are_the_trees(titan: Path, tmp_path: Path) -> None
     assert found[True]["classes"]["under-utilised"]["layers"] == pytest.approx(1 / 3)
 
 
+@pytest.mark.slow
 def test_other_operators_are_judged_by_the_papers_fits(sources: Sources, tmp_path: Path, effort: Effort) -> None:
     """1×1 convolutions, and 3×3 ones whose gradients take 1.5 or 2 and 3 times as long: all are recovered."""
     narrow, gradients = [], []

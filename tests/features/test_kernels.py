@@ -132,6 +132,7 @@ def _kernel_events(path: Path) -> list[dict[str, Any]]:
     return [event for event in events if "registers per thread" in event.get("args", {})]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trace", sorted(TRACES))
 def test_occupancy_agrees_with_the_profilers_estimate(measurements: Path, trace: str) -> None:
     """The profiler prints whole percents, reduced where the grid cannot fill the GPU."""

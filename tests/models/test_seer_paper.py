@@ -183,6 +183,7 @@ def test_classes_come_back_and_fft_has_none(fitted: SeerPaper, rows: Rows) -> No
     np.testing.assert_array_equal(fitted.bound(frame), known)
 
 
+@pytest.mark.slow
 def test_recovers_rows_that_it_has_not_seen(world: tuple[pd.DataFrame, pd.DataFrame], rows: Rows) -> None:
     """A tenth of the grid held out: trees find the very cuts, for rules that lie between grid values."""
     held = np.random.default_rng(0).random(len(rows)) < 0.1

@@ -79,6 +79,7 @@ def test_no_row_can_be_asked(table: Table) -> None:
     assert Support.fit(rows).supported(rows.take(np.array([], dtype=int))).tolist() == []
 
 
+@pytest.mark.slow
 def test_held_out_shapes_of_measured_data_are_foretold(measurements: Path) -> None:
     frame = read_dataset(measurements / "cudnn_conv_per_algorithm.parquet").frame
     frame = frame[(frame["direction"] == "fwd") & (frame["dtype"] == "fp32")].reset_index(drop=True)

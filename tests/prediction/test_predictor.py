@@ -62,6 +62,7 @@ def test_tables_of_training_rows_agree_with_the_bundle(
     agree(Predictor(many_families), many_families, operators)
 
 
+@pytest.mark.slow
 def test_large_tables_are_scored_by_xgboost_alike(bundle: Bundle, frame: pd.DataFrame) -> None:
     long = pd.concat([frame.assign(family="conv", n=n) for n in range(1, 60)], ignore_index=True)
     assert len(long) > 8_192

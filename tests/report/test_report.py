@@ -101,6 +101,7 @@ def test_data_is_escaped_everywhere(tmp_path: Path, results: dict[str, Any]) -> 
     assert any(evil in word for word in page.words)
 
 
+@pytest.mark.slow
 def test_same_folder_same_bytes(written: Path, tmp_path: Path, results: dict, folder_of: Make) -> None:
     """Whatever the user's own settings of matplotlib; dates and program names would differ."""
     folder = folder_of(tmp_path, results)
@@ -112,6 +113,7 @@ def test_same_folder_same_bytes(written: Path, tmp_path: Path, results: dict, fo
         assert b"dc:date" not in content and b"http://matplotlib" not in content
 
 
+@pytest.mark.slow
 def test_a_damaged_file_leaves_the_earlier_page_and_a_missing_one_costs_its_figures(
     tmp_path: Path, results: dict[str, Any], folder_of: Make
 ) -> None:

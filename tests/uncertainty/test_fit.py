@@ -166,6 +166,7 @@ def test_harder_algorithms_get_wider_intervals(widths: Widths) -> None:
     assert 1.5 < half_width(widths, "t4", FFT, 1.0) / half_width(widths, "t4", SMALL, 1.0) < 2.6
 
 
+@pytest.mark.slow
 def test_new_shapes_are_covered() -> None:
     """Over many draws of 60 shapes the coverage of other shapes is 90 % on average, near and far alike."""
     covered, near = [], []
