@@ -88,6 +88,7 @@ def test_other_gpus_stay_as_they_are_and_the_new_one_is_known(table: Table, bund
     assert predicted(calibrated, new)["in_domain"][ran].mean() > 0.9
 
 
+@pytest.mark.slow
 def test_a_calibrated_bundle_survives_the_disk(table: Table, bundle: Bundle, tmp_path) -> None:
     """Nothing but JSON and arrays."""
     data = on_new_gpu(table, bundle, shapes=60)

@@ -157,7 +157,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("ending", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_an_ended_run_goes_on_and_has_the_table_of_a_whole_one(seer, recording, tmp_path, ending):
     output, whole = tmp_path / "run.jsonl", tmp_path / "whole.jsonl"
     words = ["--device", "replay", "--recording", str(recording), "-o"]

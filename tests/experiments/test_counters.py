@@ -45,6 +45,7 @@ def test_a_kernel_is_matched_where_one_problem_explains_its_count(sources: Sourc
     assert lost.startswith(f"without a match: {kernels - 2} of no")
 
 
+@pytest.mark.slow
 def test_flops_of_terms_against_counts(outcome: Outcome) -> None:
     table = outcome.table[outcome.table["part"] == "FLOPs"].set_index(["kernels", "compared"])
     direct, padded = table.loc[("implicit GEMM", "terms")], table.loc["implicit GEMM 32x32"].iloc[0]
@@ -57,6 +58,7 @@ def test_flops_of_terms_against_counts(outcome: Outcome) -> None:
     assert exact["ratio_p5"].tolist() == exact["ratio_p95"].tolist() == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_fits_and_what_is_missing(outcome: Outcome) -> None:
     table = outcome.table.set_index(["part", "compared"]).sort_index()
     formula = table.loc[("instructions per block", "SEER's formula, fitted")]

@@ -74,6 +74,7 @@ def titan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return table
 
 
+@pytest.mark.slow
 def test_the_sheets_of_the_workbooks_are_test_set_i(
     titan: Path, sources: Sources, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,7 @@ def test_known_answers_of_a_product() -> None:
     assert roofline_us == pytest.approx(max(2 * 100 * 130 * 64 / (peak * 1e6), moved / (t4.dram_gbs * 1e3)))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(st.from_type(Conv), min_size=1, max_size=4), st.sampled_from(GPUS), st.sampled_from(MECHANISMS))
 def test_a_table_of_convolutions_holds_the_single_columns(convs: list[Conv], device: Any, mechanism: str) -> None:

@@ -49,6 +49,7 @@ def test_hand_computed(
     assert found.limiting == limiting
 
 
+@pytest.mark.slow
 @given(st.lists(LAUNCHES, min_size=1, max_size=20))
 def test_columns_equal_rows(launches: list[tuple[float, int, int, int, int]]) -> None:
     columns = [np.array(column) for column in zip(*launches, strict=True)]

@@ -55,6 +55,7 @@ def test_the_forest_is_xgboost_to_the_bit(booster: xgboost.Booster, trees: Trees
     np.testing.assert_array_equal(forest.predict(x, 4), booster.inplace_predict(x))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.sets(st.integers(0, 4)), st.lists(st.floats(-2, 2, width=32) | st.just(float("nan")), min_size=5, max_size=5))
 def test_cutting_out_constants_changes_nothing(

@@ -49,6 +49,7 @@ def test_table_and_csv(seer: Seer, graph: Path, bundle: Path) -> None:
     assert {row["operator"]: row["count"] for row in types}["Conv"] == "20"
 
 
+@pytest.mark.slow
 def test_training_and_figures(seer: Seer, graph: Path, bundle: Path, tmp_path: Path) -> None:
     """More than twice the forward pass; three figures."""
     words = ("network", graph, "--gpu", "t4", "--bundle", bundle, "--json")

@@ -57,6 +57,7 @@ def test_a_measurement_becomes_its_median() -> None:
     assert Tuning.of(Measurement("failed", "fault")) == Tuning("failed", reason="fault")
 
 
+@pytest.mark.slow
 def test_many_writers_lose_nothing(path: Path) -> None:
     writers, count = 4, 50
     running = [

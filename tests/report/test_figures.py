@@ -90,6 +90,7 @@ def test_predicted_figure_names_its_families_and_counts_all_rows() -> None:
         assert str(family) in words and f"{len(rows)} rows" in words
 
 
+@pytest.mark.slow
 def test_few_rows_and_extreme_values_can_be_drawn() -> None:
     for rows in (1, 20):
         frame = _times(rows)
@@ -100,6 +101,7 @@ def test_few_rows_and_extreme_values_can_be_drawn() -> None:
     assert slowdown_figure(slowdowns, ["a", "b"]) and slowdown_figure(slowdowns, ["b"])
 
 
+@pytest.mark.slow
 def test_odd_and_long_names_are_drawn_as_they_are() -> None:
     """A long name has the legend's whole line, a very long one is cut."""
     names = ["_hidden", "$x_1$", "<b>&\"'", "模型", "", "boosted trees on terms and sizes of the problem"]

@@ -164,6 +164,7 @@ def test_a_truncated_file_gives_its_whole_events(make_trace, tmp_path):
     assert (trace.rank, trace.devices[0].sms) == (3, 80)  # what stands before the events is kept
 
 
+@pytest.mark.slow
 def test_every_activity_of_the_real_resnet_is_linked(resnet, measurements: Path):
     with gzip.open(measurements / "traces" / "resnet50_b32_training_v100.json.gz") as file:
         events = [e for e in json.load(file)["traceEvents"] if e.get("ph") == "X"]

@@ -72,6 +72,7 @@ def test_it_is_the_root_mean_square_over_the_nearest() -> None:
     assert measured(*shapes).distance(shapes[0].sizes) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @given(st.lists(st.from_type(Conv), min_size=1, max_size=12), st.lists(st.from_type(Conv), min_size=1, max_size=12))
 def test_one_by_one_is_all_at_once(train: list[Conv], asked: list[Conv]) -> None:
     """`distance` and `distances` agree, whatever the order and however often a row repeats; JSON keeps them."""

@@ -129,6 +129,7 @@ def test_attention_by_hand() -> None:
     assert token.kv_bytes == 2 * 3 * 2 * 64 * 16 * 2
 
 
+@pytest.mark.slow
 @given(st.integers(1, 60), st.integers(0, 60), st.integers(0, 130))
 def test_pairs_are_counted_exactly(query: int, before: int, window: int) -> None:
     context = query + before

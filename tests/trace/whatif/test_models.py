@@ -123,6 +123,7 @@ def test_data_parallel_overlaps_and_delays_the_optimizer(resnet_graph, resnet_pr
     assert graph.duration_us[network].sum() == pytest.approx(6 * size_us + 24 * 14 * 10)
 
 
+@pytest.mark.slow
 def test_priorities_help_where_the_network_is_slow(resnet_graph, resnet_profile):
     setting = setting_of(resnet_profile, network=Network(8, 1.5, 1.0))
     plain, urgent = evaluate(resnet_graph, [what_if("parameter-server"), what_if("p3")], setting)
