@@ -2,17 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from surrogate.bundle.bundle import Bundle, Part
 from surrogate.bundle.train import least_times
 from surrogate.dataset.problems import device_names, newest_version
 from surrogate.dataset.rows import Rows, rows_by_family
-from surrogate.dataset.store import Dataset, as_dataset
+from surrogate.dataset.store import Data, as_dataset
 from surrogate.evaluation.judge import time_errors
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import canonical
@@ -28,7 +26,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def calibrate(
-    bundle: Bundle, data: Dataset | pd.DataFrame | str | Path, *, seed: int = 0, progress: Progress | None = None
+    bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress | None = None
 ) -> Bundle:
     """``bundle`` with its times on the devices of ``data`` corrected; times on other devices stay as they are.
 

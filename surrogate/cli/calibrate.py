@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import GPU, PATH, bundle_path, output_option, rows_options, said, seed_option
+from surrogate.cli.options import GPU, PATH, output_option, rows_options, said, seed_option
 from surrogate.dataset.files import STDOUT
 from surrogate.features.errors import InputError
 
@@ -60,10 +60,10 @@ def command(
       seer data merge run.jsonl -o run.parquet
       seer calibrate bundle run.parquet -o calibrated
     """
-    from surrogate.bundle.bundle import load
     from surrogate.cli.datasets import load_all
+    from surrogate.prediction.shipped import as_bundle
 
-    path = bundle_path(bundle)
+    fitted = as_bundle(bundle)
     if count is None:
         if gpu or problems:
             raise InputError("--gpu and --problems go with --plan N; DATA names its GPUs itself")
@@ -71,13 +71,13 @@ def command(
             raise InputError("a bundle is a folder; name one with -o")
         if not data:
             raise InputError("no DATA; give measurements, or --plan N --gpu G to choose what to measure")
-        _calibrate(load(path), load_all(data, candidates, where), seed, output)
+        _calibrate(fitted, load_all(data, candidates, where), seed, output)
     else:
         if data:
             raise InputError("--plan chooses problems before anything is measured; leave DATA out")
         if not gpu:
             raise InputError("--plan needs --gpu G, the GPU that will measure; `seer gpus` lists them")
-        _plan(load(path), gpu, library, count, problems, seed, output)
+        _plan(fitted, gpu, library, count, problems, seed, output)
 
 
 def _calibrate(fitted: "Bundle", measured: "Dataset", seed: int, output: Path) -> None:

@@ -68,13 +68,12 @@ def command(
     from surrogate.evaluation.compare import compare
     from surrogate.report.page import FIGURE_FILES, write_report
 
-    names = [name.strip() for text in models for name in text.split(",")] or None
     table = load(data or DATASET, candidates, where)
     more = [load(path, candidates, where) for path in also_train]
     # The folder first: whoever cannot write it is told before the work, not after.
     try:
         with staged(output, FIGURE_FILES) as folder, progress_bar("compare", "fit") as step:
-            result = compare(table, more, models=names, progress=step, keep=output / FITS, **settings)
+            result = compare(table, more, models=",".join(models), progress=step, keep=output / FITS, **settings)
             try:
                 result.write(folder)
                 page = output / write_report(folder).name

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import GPU, PATH, bundle_path, limit_options, named_gpu, output_option, said
+from surrogate.cli.options import GPU, PATH, limit_options, named_gpu, output_option, said
 
 
 @click.command()
@@ -42,7 +42,7 @@ def command(bundle: str, problems: Path, form: str, gpu: str | None, output: Pat
     from surrogate.dataset.files import write_text
     from surrogate.dataset.problem_list import read_convs
     from surrogate.prediction.export import export, picks_for
-    from surrogate.prediction.shipped import load
+    from surrogate.prediction.shipped import bundle_path, load
 
     predictor = load(bundle_path(bundle), gpu=named_gpu(bundle, gpu))
     picks = picks_for(predictor, read_convs(problems), **settings)
