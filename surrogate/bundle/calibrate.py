@@ -25,9 +25,7 @@ LEAST_PROBLEMS = 10
 Progress = Callable[[int, int, str], None]
 
 
-def calibrate(
-    bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress | None = None
-) -> Bundle:
+def calibrate(bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress | None = None) -> Bundle:
     """``bundle`` with its times on the devices of ``data`` corrected; times on other devices stay as they are.
 
     Interval widths of those devices come from corrections that never saw the row's shape, and from rows that the model

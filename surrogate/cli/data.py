@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import PATH, candidates_option, output_option, output_options, said, show
+from surrogate.cli.options import PATH, candidates_option, option, output_option, output_options, said, show
 from surrogate.report.tables import plain
 
 _PATHS = click.argument("paths", nargs=-1, required=True, type=PATH)
@@ -123,7 +123,7 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None
 
 
 @command.command()
-@click.option("--table", metavar="TABLE", help="One table only, as dataset or kernels.  [all]")
+@option("--table", "One table only, as dataset or kernels.  [all]", metavar="TABLE")
 @output_options
 def columns(table: str | None, as_json: bool, as_csv: bool) -> None:
     """List every column of every table that seer reads or writes, with its unit and meaning.
