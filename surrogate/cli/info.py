@@ -91,6 +91,6 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         "libraries": data["libraries"],
         "origins": data["origins"],
         "calibrated": [f"{gpu} from {row['problems']} problems" for gpu, row in card.get("calibration", {}).items()],
-        "licences": card["licence_notices"],
+        "licences": [notice.rstrip(".") for notice in card["licence_notices"]],
     }
     return [(name, plain(value)) for name, value in pairs.items() if value]
