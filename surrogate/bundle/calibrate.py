@@ -39,7 +39,7 @@ def calibrate(bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress |
     parts, card = dict(bundle.parts), dict(bundle.card.get("calibration", {}))
     for kind, (_, rows) in rows_by_family(model_frame(data, bundle.candidate), devices).items():
         part = bundle.part(kind)
-        _check_libraries(part, rows, data.name)
+        check_libraries(part, rows, data.name)
         trained_gpus = {canonical(name) for name in bundle.card.get("data", {}).get("gpus", ())}
         parts[kind.name], told = _calibrate_part(part, rows, trained_gpus, data.name, seed, step)
         for device, row in told.items():
@@ -96,7 +96,8 @@ def _calibrate_part(
     return calibrated, told
 
 
-def _check_libraries(part: Part, rows: Rows, name: str) -> None:
+def check_libraries(part: Part, rows: Rows, name: str) -> None:
+    """Raises `InputError` where rows of the table ``name`` are of a library that the part was not fitted on."""
     known = part.domain.libraries
     unknown = sorted(set(rows.frame["library"]) - known.keys())
     if unknown:

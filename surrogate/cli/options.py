@@ -69,8 +69,25 @@ def fit_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--candidate``, ``--device`` and `rows_options`: what is fitted, and where."""
     text = "Choose among algorithms (each with its fastest solver) or among solvers."
     candidate = choice_option("--candidate", ("algorithm", "solver"), text, "algorithm")
-    device = choice_option("--device", ("cpu", "cuda"), "Where XGBoost grows trees.", "cpu")
+    device = option(
+        "--device", "Where XGBoost grows trees.", click.Choice(("cpu", "cuda")), default="cpu", callback=_tree_device
+    )
     return device(candidate(rows_options(function)))
+
+
+def _tree_device(context: click.Context, parameter: click.Parameter, device: str) -> str:
+    """The device; a usage error where XGBoost, which would go on without a word, finds no GPU."""
+    if device == "cuda":
+        import warnings
+
+        import xgboost
+
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            xgboost.train({"device": device}, xgboost.DMatrix([[0.0]], label=[0.0]), num_boost_round=1)
+        if said:
+            raise click.BadParameter("XGBoost finds no CUDA device; leave --device out", context, parameter)
+    return device
 
 
 def limit_options(function: Callable[..., Any]) -> Callable[..., Any]:

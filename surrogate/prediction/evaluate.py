@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from surrogate.bundle.calibrate import check_libraries
 from surrogate.bundle.evaluate import choice_figures, rounded
 from surrogate.dataset.problems import judged_rows
 from surrogate.dataset.rows import Rows, rows_by_family
@@ -32,6 +33,7 @@ def evaluate(bundle: Any, data: Data) -> list[dict[str, Any]]:
     records = []
     for kind, (_, rows) in rows_by_family(frame, settings.bundle.devices).items():
         part = bundle.part(kind)
+        check_libraries(part, rows, data.name)
         predicted = _predicted(settings, rows, np.isin(rows.candidate.astype(str), sorted(part.candidates)))
         seen = part.domain.seen(rows)
         judged = judged_rows(rows.frame, kind, data.candidates)
