@@ -10,6 +10,6 @@ FOLDER = Path(__file__).parent
 DATASET = FOLDER / "cudnn_forward.parquet"
 """The forward fp32 rows of the public cuDNN 7 table: what ``seer compare`` judges when no data is given."""
 NETWORKS = {path.stem: path for path in sorted((FOLDER / "networks").iterdir())}
-"""Well-known networks without their weights, and configurations of language models, by name: ``seer network resnet50``."""
+"""Networks without their weights, and configurations of language models, by name, as in ``seer network resnet50``."""
 TRACES = {path.name.partition(".")[0]: path for path in sorted((FOLDER / "traces").iterdir())}
 """Profiler traces, by name: what ``seer trace summary vgg13_h100`` reads."""
