@@ -53,7 +53,7 @@ def command(
     # The folder first: whoever cannot write it is told before the work, not after.
     try:
         with staged(output, FIGURE_FILES) as folder, progress_bar("compare", "fit") as step:
-            result = compare(table, more, models=",".join(models), progress=step, keep=output / FITS, **settings)
+            result = compare(table, more, models=",".join(models) or None, progress=step, keep=output / FITS, **settings)
             try:
                 result.write(folder)
                 page = output / write_report(folder).name
