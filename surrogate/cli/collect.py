@@ -191,6 +191,7 @@ def _device_name(options: dict[str, Any]) -> str:
     timing = [name for name in ("recording", "minutes") if options[name]]
     table = str(options["output"]).endswith(".parquet")
     rules = (
+        (options["output"] == "-", "-o is a log that the same command goes on with; name a file"),
         (campaign and given, f"--campaign has its own plan, settings and counters; leave --{option} out"),
         (campaign and device == "replay", "--campaign measures; give --device cudnn, or --device cpu to rehearse"),
         (options["counters"] and (ranks or device != "cudnn"), "--counters counts on a GPU; give --device cudnn"),

@@ -53,7 +53,8 @@ def command(
     # The folder first: whoever cannot write it is told before the work, not after.
     try:
         with staged(output, FIGURE_FILES) as folder, progress_bar("compare", "fit") as step:
-            result = compare(table, more, models=",".join(models) or None, progress=step, keep=output / FITS, **settings)
+            settings |= {"models": ",".join(models) or None, "keep": output / FITS, "progress": step}
+            result = compare(table, more, **settings)
             try:
                 result.write(folder)
                 page = output / write_report(folder).name
