@@ -16,7 +16,7 @@ from surrogate.cli.options import (
     output_options,
     seed_option,
     show,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from surrogate.evaluation.tune import Tuned
