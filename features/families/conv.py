@@ -16,7 +16,7 @@ from ..conv import FOLLOWS, Conv
 from ..elementwise import Number, ceil_div, log2_for, maximum, where
 from ..errors import InputError
 from ..gpu import Gpu, gpu
-from ..machine import MACHINE_NAMES, Machine, b_max
+from ..machine import MACHINE_NAMES, Machine, b_max, machine, machine_features
 from ..problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, ConvColumns, Problem
 from ..roofline import roofline_us
 from ..shape import fits, is_depthwise
@@ -161,7 +161,7 @@ class ConvFamily(Family):
         """The terms of every mechanism, with B_max looked up once."""
         direction, dtype, math, layout = setting
         flags = Conv(n=1, c=1, h=1, k=1, r=1, dtype=dtype, math=math, layout=layout, direction=direction)
-        m, machine_columns = self._machine(gpu, dtype, flags.uses_tensor_cores)
+        m = machine(gpu, dtype, flags.uses_tensor_cores)
         own = (flags.itemsize, flags.is_bwd_data, flags.is_bwd_filter, flags.is_nhwc, flags.uses_tensor_cores)
         slots = {mechanism: b_max(gpu, mechanism) for mechanism in MECHANISM_CODE}
 
@@ -175,7 +175,7 @@ class ConvFamily(Family):
             code = MECHANISM_CODE[mechanism]
             return (algorithm_features(terms.sized, m, terms.roofline_us, code, kernel), kernel.workspace_bytes)
 
-        return Formula((*map(float, own), *machine_columns), problem, candidate)
+        return Formula((*map(float, (*own, *machine_features(m))),), problem, candidate)
 
     def stratum(self, problem: Any) -> np.ndarray:
         """Filter and stride; grouped (depthwise too) before all, dilated and the rest under ``other``."""

@@ -72,7 +72,6 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
     @staticmethod
     def space(trial: Any) -> dict[str, Any]:
         """Hyperparameters drawn from an Optuna trial; empty where there is nothing to tune."""
-        del trial
         return {}
 
 
