@@ -16,10 +16,9 @@ from surrogate.collect.cudnn.convolution import COMPUTE_DTYPES, CROSS_CORRELATIO
 from surrogate.collect.cudnn.library import CudnnError, Handle, Library
 from surrogate.collect.device import Choice, DeviceInfo, DeviceLostError
 from surrogate.collect.log import Header, RunLog, problem_record
-from surrogate.collect.open_device import command_for
+from surrogate.collect.open_device import WorkerDevice, command_for
 from surrogate.collect.plan import Plan, tensor_shapes
 from surrogate.collect.run import Progress
-from surrogate.collect.worker import WorkerDevice
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu

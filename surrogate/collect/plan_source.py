@@ -1,5 +1,13 @@
-"""From the ways a plan can be named (file, grid, networks, sample, recording) to the plan; SEER's grids."""
+"""From the ways a plan can be named (file, grid, networks, sample, recording) to the plan; SEER's grids.
 
+``networks.json`` holds every convolution of well-known networks at batch 1, in the order of their published tables
+(224 × 224 RGB images): Krizhevsky 2014 (AlexNet, the one-tower form), Simonyan and Zisserman 2015 (VGG), Szegedy et al.
+2015 (Inception, without the auxiliary classifiers), Iandola et al. 2016 (SqueezeNet), He et al. 2016 (ResNet, the
+stride on the 3×3), Xie et al. 2017 (ResNeXt), Huang et al. 2017 (DenseNet), Sandler et al. 2018 (MobileNet, width 1.0),
+Tan and Le 2019 (EfficientNet, with squeeze-and-excitation).
+"""
+
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -7,10 +15,27 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from surrogate.collect.networks import network_problems
-from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build
+from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build, unique
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, require_known
+from surrogate.features.text import parse
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Batches at which every layer is planned."""
+
+
+@cache
+def networks() -> dict[str, tuple[Conv, ...]]:
+    """Name → every convolution of the network in the order of its table, at batch 1, fp32 NCHW forward."""
+    lines = json.loads(Path(__file__).with_name("networks.json").read_text(encoding="utf-8"))
+    return {name: tuple(map(parse, " ".join(layers).split())) for name, layers in lines.items()}
+
+
+def network_problems() -> list[PlannedProblem]:
+    """Every distinct layer at every batch, with the names of the networks it occurs in."""
+    layers = unique(PlannedProblem(conv, "network", (name,)) for name, convs in networks().items() for conv in convs)
+    return [PlannedProblem(layer.conv.with_batch(n), "network", layer.networks) for layer in layers for n in BATCHES]
+
 
 BATCH = 128
 GEMM_CHANNELS = (3, 16, 64, 128, 512, 1024)

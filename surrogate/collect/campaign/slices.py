@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from surrogate.collect.networks import network_problems
 from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build, in_hash_order, unique
-from surrogate.collect.plan_source import ALL, grid_problems
+from surrogate.collect.plan_source import ALL, grid_problems, network_problems
 from surrogate.collect.sample import mixture
 from surrogate.features.conv import Conv
 

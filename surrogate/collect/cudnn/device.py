@@ -13,9 +13,8 @@ from surrogate.collect.cudnn.convolution import ALGORITHMS, Convolutions
 from surrogate.collect.cudnn.gpu import GpuFaultError, settle
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import SUCCESS, AlgoPerf, CudnnError, status_of
-from surrogate.collect.device import Choice, DeviceInfo, Measurement
+from surrogate.collect.device import Choice, DeviceInfo, Measurement, RepeatPolicy
 from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
-from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
 from surrogate.features.errors import require_known
 
