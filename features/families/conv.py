@@ -17,7 +17,7 @@ from ..elementwise import Number, ceil_div, log2_for, maximum, where
 from ..errors import InputError
 from ..gpu import Gpu, gpu
 from ..machine import MACHINE_NAMES, Machine, b_max, machine, machine_features
-from ..problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, ConvColumns, Problem
+from ..problem import DIRECTIONS, DTYPES, FLAGS, LAYOUTS, MATHS, SIZE_COLUMNS, ConvColumns, Problem
 from ..roofline import roofline_us
 from ..shape import fits, is_depthwise
 from ..terms import MECHANISM_TERMS, KernelTerms, Sized, sized
@@ -27,7 +27,6 @@ SIZE_NAMES = (
     "log2_n", "log2_c", "log2_h", "log2_w", "log2_k", "log2_r", "log2_s", "pad_h", "pad_w", "stride_h", "stride_w",
     "dilation_h", "dilation_w", "log2_groups",
 )  # fmt: skip
-SETTING_NAMES = ("itemsize", "is_bwd_data", "is_bwd_filter", "is_nhwc", "uses_tensor_cores")
 TERM_NAMES = (
     "log2_channels_in", "log2_channels_out", "log2_out_h", "log2_out_w", "log2_gemm_m", "log2_gemm_n", "log2_gemm_k",
     "log2_flops", "log2_tensor_bytes", "log2_intensity", "log2_roofline_us", "is_depthwise", "log2_footprint_per_l2",
@@ -130,8 +129,8 @@ class ConvFamily(Family):
     candidate_key = ("direction", "algorithm")
     problem_names = (*SIZE_NAMES, *TERM_NAMES)
     candidate_names = ALGORITHM_NAMES
-    setting_columns = SETTING_NAMES
-    dimension_names = (*SIZE_NAMES, *SETTING_NAMES, *MACHINE_NAMES)
+    setting_columns = FLAGS
+    dimension_names = (*SIZE_NAMES, *FLAGS, *MACHINE_NAMES)
     distance_units: Mapping[str, float] = {
         "log2_flops": 4.0, "log2_intensity": 2.0, "log2_algorithm_roofline_ratio": 1.5, "log2_blocks": 4.0,
         "log2_kernels": 1.0, "log2_r": 1.0, "log2_n": 3.0, "log2_channels_in": 3.0, "log2_channels_out": 3.0,

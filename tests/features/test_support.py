@@ -25,7 +25,7 @@ def supported(name: str, columns: ConvColumns, *, library: str, direction: str, 
     """(rows,) True where every rule holds."""
     capability = gpu(gpu_name).compute_capability if library == "cudnn" else 0.0
     held = [rule.holds(columns, capability) for rule in RULES.get((library, direction, name), ())]
-    return np.logical_and.reduce([np.ones(len(columns), dtype=bool), *held])
+    return np.logical_and.reduce([np.ones(len(columns.n), dtype=bool), *held])
 
 
 @pytest.mark.parametrize(
