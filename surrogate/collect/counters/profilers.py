@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,40 +32,13 @@ from surrogate.features.errors import InputError
 from surrogate.formats import ncu, nvprof
 from surrogate.formats.imported import Imported
 
-LAUNCH = tuple(f"launch__{what}_dim_{axis}" for what in ("grid", "block") for axis in "xyz")
-"""The launch's shape: known without a pass, and needed in every group (markers carry their number in it)."""
-RESOURCES = (
-    "launch__registers_per_thread",
-    "launch__shared_mem_per_block_static",
-    "launch__shared_mem_per_block_dynamic",
-    *(f"launch__occupancy_limit_{limit}" for limit in ("blocks", "registers", "shared_mem", "warps")),
-    "device__attribute_multiprocessor_count",
-)
-"""What B_max follows from; no pass either."""
+_TABLE = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8"))
+LAUNCH, GROUPS = tuple(_TABLE["launch"]), {name: tuple(metrics) for name, metrics in _TABLE["groups"].items()}
+"""The launch's shape, and group → Nsight Compute's metrics that every chip has."""
 
 DRAM_SHARE = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 WITHOUT_DRAM_COUNTERS = (8.7, 10.1, 11.0, 12.1)
 """Compute capabilities whose memory is the CPU's: GA10B, GB10B, GB20B."""
-GROUPS: dict[str, tuple[str, ...]] = {
-    "A": (
-        "gpu__time_duration.sum",
-        "lts__t_sectors_op_read.sum",
-        *(f"sm__inst_executed_pipe_{pipe}.sum" for pipe in ("fma", "tensor")),
-        "sm__warps_active.avg.pct_of_peak_sustained_active",
-        "sm__cycles_elapsed.max",
-        *RESOURCES,
-    ),
-    "B": tuple(
-        f"smsp__sass_thread_inst_executed_op_{kind}_pred_on.sum"
-        for kind in ("ffma", "fadd", "fmul", "fp32", "fp16", "integer")
-    ),
-    "C": (
-        "smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",
-        "lts__t_sectors_op_write.sum",  # not in one pass with the reads on GV100
-        "sm__warps_active.avg.pct_of_peak_sustained_active",
-    ),
-}
-"""Group → Nsight Compute's metrics that every chip has; one run of the program each."""
 
 
 def groups(compute_capability: float) -> dict[str, tuple[str, ...]]:
@@ -78,15 +52,6 @@ def groups(compute_capability: float) -> dict[str, tuple[str, ...]]:
     return {**GROUPS, "A": (*GROUPS["A"], *dram, DRAM_SHARE)}
 
 
-NVPROF = (
-    "inst_fp_32",
-    "dram_read_transactions",
-    "dram_write_transactions",
-    "single_precision_fu_utilization",
-    "dram_utilization",
-    "achieved_occupancy",
-)
-"""nvprof's metrics: SEER's five, and the occupancy."""
 NCU, NVPROF_NAME = "ncu", "nvprof"
 NVPROF_BELOW = 7.5
 """nvprof counts up to compute capability 7.2 (and traces below 8.0) …"""
@@ -131,7 +96,7 @@ class Tool:
         if self.name == NVPROF_NAME:
             return tuple(
                 self._nvprof(name, extra, program, folder)
-                for name, extra in (("trace", ()), ("metrics", ("--metrics", ",".join(NVPROF))))
+                for name, extra in (("trace", ()), ("metrics", ("--metrics", ",".join(_TABLE["nvprof"]))))
             )
         return tuple(self._ncu(group, program, folder) for group in groups(self.compute_capability))
 
