@@ -40,7 +40,7 @@ NUMERICAL_NOTES = (
 """cudnnBackendNumericalNote_t in the order of its numbers."""
 UNIQUE_IDS: Mapping[str, int] = {"w": 2, "x": 1, "y": 3}
 """Role of a tensor → its id in the graph, in the order of an operation's attributes."""
-OPERATIONS: Mapping[str, tuple[Descriptor, int]] = {
+OPERATIONS: Mapping[str, tuple[int, int]] = {
     "fwd": (Descriptor.OPERATION_FORWARD, 700),
     "bwd_data": (Descriptor.OPERATION_BACKWARD_DATA, 706),
     "bwd_filter": (Descriptor.OPERATION_BACKWARD_FILTER, 712),

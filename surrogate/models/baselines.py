@@ -114,11 +114,6 @@ class LiEtAl(TimeModel):
                     time_us[index] = columns[index] @ self.coefficients_[str(key)]
         return np.maximum(time_us, LEAST_US)
 
-    @staticmethod
-    def space(trial: Any) -> dict[str, Any]:
-        """Rows from which a GPU gets a fit of its own."""
-        return {"least_rows": trial.suggest_int("least_rows", 3, 60, log=True)}
-
 
 def peak_times(rows: Rows) -> np.ndarray:
     """(rows, 2) in µs: arithmetic time at the peak and memory time at the bandwidth."""
