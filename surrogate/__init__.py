@@ -15,7 +15,6 @@ from surrogate.features import lazy_names
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle, save
-    from surrogate.bundle.calibrate import calibrate
     from surrogate.bundle.train import train
     from surrogate.dataset.store import Dataset, read_dataset, write_dataset
     from surrogate.evaluation.compare import compare
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from surrogate.prediction.evaluate import evaluate
     from surrogate.prediction.predictor import Predictor
     from surrogate.prediction.results import Prediction, Predictions, Selection
-    from surrogate.prediction.shipped import load, predict, select
+    from surrogate.prediction.shipped import calibrate, load, predict, select
 
     __version__: str
 
@@ -43,7 +42,7 @@ _HOMES = {
     "Predictor": "surrogate.prediction.predictor",
     "Selection": "surrogate.prediction.results",
     "autotune": "surrogate.prediction.autotune",
-    "calibrate": "surrogate.bundle.calibrate",
+    "calibrate": "surrogate.prediction.shipped",
     "compare": "surrogate.evaluation.compare",
     "evaluate": "surrogate.prediction.evaluate",
     "gpu": "surrogate.features.gpu",

@@ -2,17 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from surrogate.bundle.bundle import Bundle, Part
 from surrogate.bundle.train import least_times
 from surrogate.dataset.problems import device_names, newest_version
 from surrogate.dataset.rows import Rows, rows_by_family
-from surrogate.dataset.store import Dataset, as_dataset
+from surrogate.dataset.store import Data, as_dataset
 from surrogate.evaluation.judge import time_errors
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import canonical
@@ -27,9 +25,7 @@ LEAST_PROBLEMS = 10
 Progress = Callable[[int, int, str], None]
 
 
-def calibrate(
-    bundle: Bundle, data: Dataset | pd.DataFrame | str | Path, *, seed: int = 0, progress: Progress | None = None
-) -> Bundle:
+def calibrate(bundle: Bundle, data: Data, *, seed: int = 0, progress: Progress | None = None) -> Bundle:
     """``bundle`` with its times on the devices of ``data`` corrected; times on other devices stay as they are.
 
     Interval widths of those devices come from corrections that never saw the row's shape, and from rows that the model
@@ -43,7 +39,7 @@ def calibrate(
     parts, card = dict(bundle.parts), dict(bundle.card.get("calibration", {}))
     for kind, (_, rows) in rows_by_family(model_frame(data, bundle.candidate), devices).items():
         part = bundle.part(kind)
-        _check_libraries(part, rows, data.name)
+        check_libraries(part, rows, data.name)
         trained_gpus = {canonical(name) for name in bundle.card.get("data", {}).get("gpus", ())}
         parts[kind.name], told = _calibrate_part(part, rows, trained_gpus, data.name, seed, step)
         for device, row in told.items():
@@ -100,7 +96,8 @@ def _calibrate_part(
     return calibrated, told
 
 
-def _check_libraries(part: Part, rows: Rows, name: str) -> None:
+def check_libraries(part: Part, rows: Rows, name: str) -> None:
+    """Raises `InputError` where rows of the table ``name`` are of a library that the part was not fitted on."""
     known = part.domain.libraries
     unknown = sorted(set(rows.frame["library"]) - known.keys())
     if unknown:

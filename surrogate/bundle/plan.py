@@ -33,7 +33,7 @@ def plan_calibration(
     count: int,
     problems: Sequence[PlannedProblem] | None = None,
     *,
-    library: str = "cudnn",
+    library: str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> list[PlannedProblem]:
@@ -64,18 +64,20 @@ def _pool(problems: Sequence[PlannedProblem] | None, count: int, seed: int) -> l
 
 
 def candidates_of(
-    bundle: Bundle, gpu: str, problems: Sequence[AnyProblem], library: str = "cudnn"
+    bundle: Bundle, gpu: str, problems: Sequence[AnyProblem], library: str | None = None
 ) -> tuple[Rows, np.ndarray]:
     """Rows of every candidate that the bundle expects to run, and each row's place in ``problems`` (rows,).
 
-    All problems are of one family; the library's newest version that the bundle was fitted on. Raises `InputError`
+    All problems are of one family; the newest version of ``library`` (None: the bundle's first) that the bundle was
+    fitted on. Raises `InputError`
     where the bundle does not know the library, or nothing is expected to run.
     """
     kind = family_of(problems[0])
     part = bundle.part(kind)
+    library = library or min(part.domain.libraries)
     versions = [v.partition("|")[2] for v in part.domain.versions if v.partition("|")[0] == library]
     if not versions:
-        raise InputError(f"library {library!r} is not the bundle's; it knows {', '.join(part.domain.libraries)}")
+        raise InputError(f"library {library!r} is not the bundle's; give one of {', '.join(part.domain.libraries)}")
     device = bundle.devices[gpu].name if gpu in bundle.devices else gpu_named(gpu).name
     fixed = {"gpu": device, "library": library, "library_version": max(versions, key=version_number)}
     settings = (text.split("|") for text in part.domain.settings)

@@ -1,7 +1,6 @@
 """Datasets to a bundle: for each family a model fitted on everything, its errors known from held-out folds."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pandas as pd
 from surrogate.bundle.bundle import Bundle, Part
 from surrogate.dataset.problems import device_names, groups, judged_rows
 from surrogate.dataset.rows import Rows, rows_by_family
-from surrogate.dataset.store import Dataset, as_dataset
+from surrogate.dataset.store import Data, Dataset, as_dataset
 from surrogate.evaluation.coverage import held_out_card
 from surrogate.evaluation.tune import search
 from surrogate.features.errors import InputError
@@ -35,7 +34,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def train(
-    data: Dataset | pd.DataFrame | str | Path,
+    data: Data,
     *,
     model: str = DEFAULT_MODEL,
     trials: int = 0,

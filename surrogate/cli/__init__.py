@@ -42,7 +42,7 @@ COMPLETE = "_SEER_COMPLETE"
 )
 @click.version_option(package_name="seer-surrogate", prog_name="seer")
 def seer() -> None:
-    """Predict how long a GPU kernel takes without running it, and pick the fastest cuDNN convolution algorithm.
+    """Predict how long a GPU kernel takes without running it, and pick the fastest implementation.
 
     `seer COMMAND --help` explains a command and shows examples.
 

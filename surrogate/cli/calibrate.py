@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import GPU, PATH, bundle_path, output_option, rows_options, said, seed_option
+from surrogate.cli.options import COUNT, GPU, PATH, option, output_option, rows_options, said, seed_option
 from surrogate.dataset.files import STDOUT
 from surrogate.features.errors import InputError
 
@@ -19,36 +19,17 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("bundle")
 @click.argument("data", nargs=-1, type=PATH)
-@click.option(
-    "--plan",
-    "count",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="No DATA: choose the N problems to measure on --gpu, for `seer collect --plan`.",
-)
-@click.option("--gpu", metavar="G", type=GPU, help="The GPU that --plan is for.")
-@click.option("--library", metavar="NAME", default="cudnn", help="The library that --plan is for.")
-@click.option(
-    "--problems",
-    type=PATH,
-    metavar="FILE",
-    help="Where --plan chooses: a table or list of problems; by default a sample of all kinds.",
-)
+@option("--plan count", "No DATA: choose the N problems to measure on --gpu, for `seer collect --plan`.", COUNT)
+@option("--gpu", "The GPU that --plan is for.", GPU)
+@option("--library", "The library that --plan is for.  [default: the bundle's]", metavar="NAME")
+@option("--problems", "Where --plan chooses: a table or list; by default a sample of all kinds.", PATH, metavar="FILE")
 @rows_options
 @seed_option
 @output_option("The bundle, or the plan, to write.")
 def command(
-    bundle: str,
-    data: tuple[Path, ...],
-    count: int | None,
-    gpu: str | None,
-    library: str,
-    problems: Path | None,
-    candidates: str | None,
-    where: tuple[str, ...],
-    seed: int,
-    output: Path,
-) -> None:
+    bundle: str, data: tuple[Path, ...], count: int | None, gpu: str | None, library: str | None, problems: Path | None,
+    candidates: str | None, where: tuple[str, ...], seed: int, output: Path,
+) -> None:  # fmt: skip
     """Correct the times of BUNDLE on the GPUs of DATA, from at least 10 measured problems each.
 
     BUNDLE is a folder, or a GPU's name for the bundle that ships for it (the vendor's, for one never measured). Times
@@ -60,10 +41,10 @@ def command(
       seer data merge run.jsonl -o run.parquet
       seer calibrate bundle run.parquet -o calibrated
     """
-    from surrogate.bundle.bundle import load
     from surrogate.cli.datasets import load_all
+    from surrogate.prediction.shipped import as_bundle
 
-    path = bundle_path(bundle)
+    fitted = as_bundle(bundle)
     if count is None:
         if gpu or problems:
             raise InputError("--gpu and --problems go with --plan N; DATA names its GPUs itself")
@@ -71,13 +52,13 @@ def command(
             raise InputError("a bundle is a folder; name one with -o")
         if not data:
             raise InputError("no DATA; give measurements, or --plan N --gpu G to choose what to measure")
-        _calibrate(load(path), load_all(data, candidates, where), seed, output)
+        _calibrate(fitted, load_all(data, candidates, where), seed, output)
     else:
         if data:
             raise InputError("--plan chooses problems before anything is measured; leave DATA out")
         if not gpu:
             raise InputError("--plan needs --gpu G, the GPU that will measure; `seer gpus` lists them")
-        _plan(load(path), gpu, library, count, problems, seed, output)
+        _plan(fitted, gpu, library, count, problems, seed, output)
 
 
 def _calibrate(fitted: "Bundle", measured: "Dataset", seed: int, output: Path) -> None:
@@ -103,7 +84,9 @@ def _change(row: Mapping[str, Any]) -> str:
     return f"median time error {before:.1%} before, {after:.1%} after, held out by shape"
 
 
-def _plan(fitted: "Bundle", gpu: str, library: str, count: int, problems: Path | None, seed: int, output: Path) -> None:
+def _plan(
+    fitted: "Bundle", gpu: str, library: str | None, count: int, problems: Path | None, seed: int, output: Path
+) -> None:
     from surrogate.bundle.calibrate import LEAST_PROBLEMS
     from surrogate.bundle.plan import plan_calibration, write_plan
     from surrogate.cli.datasets import progress_bar

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from surrogate.cli.options import COUNT, GPU, MINUTES, choice_option, option
 from surrogate.cli.problem import CHOICES
 
 if TYPE_CHECKING:
@@ -30,57 +31,42 @@ COUNTERS_SHARE = 0.45
 LINE_SECONDS = 60.0
 """How often the progress is a line, where standard error is no terminal."""
 
+DEVICE = "What measures: cuDNN on this GPU, NumPy on this CPU (also: reference), or a recorded run served again."
+PLAN = "Problems from a file: one a line, CSV or JSON lines with problem columns, or SEER's Test-set-II text."
+GRID = """A grid of the paper: seer (all), seer-gemm, seer-fft, seer-fft-tiling, seer-fft-tiling-classes,
+seer-winograd, seer-winograd-nonfused, seer-pick."""
+SAMPLE = """About N problems: 45 % drawn over the whole domain, 25 % of the grids, 25 % of the networks, and anchors
+that come again and again; N shapes of each slice of a campaign. [1000, where no plan is named]"""
+MINUTES_HELP = "Stop in time for M minutes of wall clock; the same command goes on later. [a campaign: 55]"
+CAMPAIGN = """All that a data set of this GPU needs, slice by slice, into the folder -o: convolutions of every kind,
+other operators, counters where they are allowed."""
+OUTPUT = "The log (a campaign's folder), appended to; one of the same device and plan is gone on with."
+
 
 @click.command(name="collect")
-@click.option(
-    "--device", type=click.Choice(["cudnn", "cpu", "replay", "reference"]),
-    help="What measures: cuDNN on this GPU, NumPy on this CPU (also: reference), or a recorded run served again.",
-)  # fmt: skip
-@click.option(
-    "--plan", "file", metavar="FILE",
-    help="Problems from a file: one a line, CSV or JSON lines with problem columns, or SEER's Test-set-II text.",
-)  # fmt: skip
-@click.option(
-    "--grid", metavar="NAME",
-    help="A grid of the paper: seer (all), seer-gemm, seer-fft, seer-fft-tiling, seer-fft-tiling-classes,"
-    " seer-winograd, seer-winograd-nonfused, seer-pick.",
-)  # fmt: skip
-@click.option("--networks", is_flag=True, help="Distinct layers of well-known networks, batch 1 … 256.")
-@click.option(
-    "--sample", type=click.IntRange(min=1), metavar="N",
-    help="About N problems: 45 % drawn over the whole domain, 25 % of the grids, 25 % of the networks, and anchors"
-    " that come again and again; N shapes of each slice of a campaign. [1000, where no plan is named]",
-)  # fmt: skip
-@click.option("--shard", default="1/1", metavar="I/N", help="Measure the I-th of N parts.")
-@click.option("--seed", type=int, default=0, help="Draws the sample and the order.")
-@click.option(
-    "--minutes", type=click.FloatRange(min=0, min_open=True), metavar="M",
-    help="Stop in time for M minutes of wall clock; the same command goes on later. [a campaign: 55]",
-)  # fmt: skip
-@click.option(
-    "--campaign", is_flag=True,
-    help="All that a data set of this GPU needs, slice by slice, into the folder -o: convolutions of every kind,"
-    " other operators, counters where they are allowed.",
-)  # fmt: skip
-@click.option("--counters", is_flag=True, help="Then count a part of what was measured, by ncu or nvprof.")
-@click.option("--math", multiple=True, type=click.Choice(CHOICES["math"][0]), help="Repeat for several. [fma]")
-@click.option("--dtype", multiple=True, type=click.Choice(DTYPES), help="Element type; repeat for several. [fp32]")
-@click.option("--direction", multiple=True, type=click.Choice(CHOICES["direction"][0]), help="The same. [fwd]")
-@click.option("--layout", multiple=True, type=click.Choice(CHOICES["layout"][0]), help="The same. [NCHW]")
-@click.option("--recording", metavar="RUN.jsonl", help="What --device replay serves; the plan too, if none is named.")
-@click.option("--heuristic-only", is_flag=True, help="Nothing is measured: cuDNN's own ranking for any --gpu.")
-@click.option("--gpu", metavar="G", help="The GPU that --heuristic-only asks for.")
-@click.option(
-    "-o", "--output", required=True, metavar="RUN.jsonl",
-    help="The log (a campaign's folder), appended to; one of the same device and plan is gone on with.",
-)  # fmt: skip
+@choice_option("--device", ("cudnn", "cpu", "replay", "reference"), DEVICE)
+@option("--plan file", PLAN, metavar="FILE")
+@option("--grid", GRID, metavar="NAME")
+@option("--networks", "Distinct layers of well-known networks, batch 1 … 256.", is_flag=True)
+@option("--sample", SAMPLE, COUNT)
+@option("--shard", "Measure the I-th of N parts.", default="1/1", metavar="I/N")
+@option("--seed", "Draws the sample and the order.", default=0)
+@option("--minutes", MINUTES_HELP, MINUTES, metavar="M")
+@option("--campaign", CAMPAIGN, is_flag=True)
+@option("--counters", "Then count a part of what was measured, by ncu or nvprof.", is_flag=True)
+@option("--math", "Repeat for several. [fma]", click.Choice(CHOICES["math"][0]), multiple=True)
+@option("--dtype", "Element type; repeat for several. [fp32]", click.Choice(DTYPES), multiple=True)
+@option("--direction", "The same. [fwd]", click.Choice(CHOICES["direction"][0]), multiple=True)
+@option("--layout", "The same. [NCHW]", click.Choice(CHOICES["layout"][0]), multiple=True)
+@option("--recording", "What --device replay serves; the plan too, if none is named.", metavar="RUN.jsonl")
+@option("--heuristic-only", "Nothing is measured: cuDNN's own ranking for any --gpu.", is_flag=True)
+@option("--gpu", "The GPU that --heuristic-only asks for.", GPU)
+@option("-o --output", OUTPUT, required=True, metavar="RUN.jsonl")
 def command(**options: Any) -> None:
     """Measure every algorithm of a plan of convolution problems.
 
     The log survives a kill at any moment: repeat the same command to go on. Turn logs into a dataset with
     `seer data merge`.
-
-    Example: seer collect --device cudnn --sample 5000 --minutes 8 -o run.jsonl
 
     Examples:
       seer collect --device cudnn --campaign -o RUN

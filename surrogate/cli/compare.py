@@ -6,50 +6,30 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import FOLDER, PATH, choice_option, fit_options, output_options, show
+from surrogate.cli.options import COUNT, FOLDER, PATH, choice_option, fit_options, option, output_options, show
 from surrogate.features.errors import InputError
 
 FITS = ".fits"
 """Folder of finished fits inside the output, so that the same command goes on after an interruption."""
 
+HELD_OUT = "What a fold holds out; random rows flatter, and are there to show by how much."
+
 
 @click.command()
 @click.argument("data", required=False, type=PATH)
-@click.option("--also-train", multiple=True, type=PATH, help="More rows to train on, never judged.")
-@choice_option(
-    "--by",
-    ("shape", "network", "gpu", "random"),
-    "What a fold holds out; random rows flatter, and are there to show by how much.",
-    "shape",
-)
-@click.option("--folds", "folds_count", default=10, type=click.IntRange(min=2), help="Folds per seed.")
-@click.option("--seeds", default=1, type=click.IntRange(min=1), help="Runs, each with its own folds.")
-@click.option(
-    "--models",
-    metavar="A,B",
-    multiple=True,
-    help="Models to compare, separated by commas or by repeating the option; all by default.",
-)
-@choice_option(
-    "--tune",
-    ("none", "light", "full"),
-    "Search settings inside the training part of every fold: 0, 12 or 60 trials.",
-    "none",
-)
+@option("--also-train", "More rows to train on, never judged.", PATH, multiple=True)
+@choice_option("--by", ("shape", "network", "gpu", "random"), HELD_OUT, "shape")
+@option("--folds folds_count", "Folds per seed.", click.IntRange(min=2), default=10)
+@option("--seeds", "Runs, each with its own folds.", COUNT, default=1)
+@option("--models", "Models to compare, with commas or one an option; all by default.", metavar="A,B", multiple=True)
+@choice_option("--tune", ("none", "light", "full"), "Trials within each fold's training part: 0, 12 or 60.", "none")
 @fit_options
-@click.option("-o", "--output", type=FOLDER, default="out", help="Folder to write.")
+@option("-o --output", "Folder to write.", FOLDER, default="out")
 @output_options
 def command(
-    data: Path | None,
-    also_train: tuple[Path, ...],
-    models: tuple[str, ...],
-    candidates: str | None,
-    where: tuple[str, ...],
-    output: Path,
-    as_json: bool,
-    as_csv: bool,
-    **settings: Any,
-) -> None:
+    data: Path | None, also_train: tuple[Path, ...], models: tuple[str, ...], candidates: str | None,
+    where: tuple[str, ...], output: Path, as_json: bool, as_csv: bool, **settings: Any,
+) -> None:  # fmt: skip
     """Fit every model on the training rows of every fold of DATA, predict the held-out rows, judge times and choices.
 
     DATA is a dataset (parquet, CSV or JSON; - for standard input); without it, the public cuDNN 7 measurements that
@@ -68,13 +48,12 @@ def command(
     from surrogate.evaluation.compare import compare
     from surrogate.report.page import FIGURE_FILES, write_report
 
-    names = [name.strip() for text in models for name in text.split(",")] or None
     table = load(data or DATASET, candidates, where)
     more = [load(path, candidates, where) for path in also_train]
     # The folder first: whoever cannot write it is told before the work, not after.
     try:
         with staged(output, FIGURE_FILES) as folder, progress_bar("compare", "fit") as step:
-            result = compare(table, more, models=names, progress=step, keep=output / FITS, **settings)
+            result = compare(table, more, models=",".join(models) or None, progress=step, keep=output / FITS, **settings)
             try:
                 result.write(folder)
                 page = output / write_report(folder).name

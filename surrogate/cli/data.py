@@ -6,9 +6,11 @@ from pathlib import Path
 import click
 
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import PATH, candidates_option, output_option, output_options, said, show
-from surrogate.report.tables import plain
+from surrogate.cli.options import PATH, candidates_option, option, output_option, output_options, said, show
+from surrogate.report.tables import plain, to_csv, wrapped
 
+WIDTH, INDENT = 79, "    "
+"""Of what is described in sentences: characters of a line, and what lines after the first begin with."""
 _PATHS = click.argument("paths", nargs=-1, required=True, type=PATH)
 
 
@@ -49,8 +51,10 @@ def check(paths: tuple[Path, ...], as_json: bool, as_csv: bool) -> None:
         ]
         if not found and not (as_json or as_csv):
             click.echo(f"{path}: {len(frame)} rows, no violations")
-    if records or as_json or as_csv:
-        show(records, as_json=as_json, as_csv=as_csv)
+    if as_csv:
+        click.echo(to_csv(records, ("file", "row", "column", "value", "rule")), nl=False)
+    elif records or as_json:
+        show(records, as_json=as_json)
     sys.exit(1 if records else 0)
 
 
@@ -75,7 +79,7 @@ def info(paths: tuple[Path, ...], candidates: str | None, as_json: bool, as_csv:
         first = found[0]
         shared = [name for name in _FACTS if name in first and all(r.get(name) == first[name] for r in found)]
         facts = ", ".join(f"{name} {plain(first[name])}" for name in shared)
-        click.echo(_wrapped(f"{path}: {facts}", ""))
+        click.echo(wrapped(f"{path}: {facts}", WIDTH, INDENT))
         counts = [{_SHORT.get(k, k): v for k, v in record.items() if k not in shared} for record in found]
         show(counts)
 
@@ -123,7 +127,7 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None) -> None
 
 
 @command.command()
-@click.option("--table", metavar="TABLE", help="One table only, as dataset or kernels.  [all]")
+@option("--table", "One table only, as dataset or kernels.  [all]", metavar="TABLE")
 @output_options
 def columns(table: str | None, as_json: bool, as_csv: bool) -> None:
     """List every column of every table that seer reads or writes, with its unit and meaning.
@@ -141,16 +145,9 @@ def columns(table: str | None, as_json: bool, as_csv: bool) -> None:
         show([asdict(column) for column in found], as_json=as_json, as_csv=as_csv)
         return
     for name in dict.fromkeys(column.table for column in found):
-        click.echo(_wrapped(f"{name}: {TABLES[name]}", ""))
+        click.echo(wrapped(f"{name}: {TABLES[name]}", WIDTH, INDENT))
         for column in found:
             if column.table == name:
                 need = "required" if column.required else "optional"
                 facts = ", ".join(filter(None, (column.unit, column.kind, need)))
-                click.echo(_wrapped(f"{column.name}: {column.meaning} ({facts})", "  "))
-
-
-def _wrapped(text: str, indent: str) -> str:
-    """``text`` in lines of 79 characters at most, those after the first indented further."""
-    import textwrap
-
-    return textwrap.fill(text, 79, initial_indent=indent, subsequent_indent=indent + "    ")
+                click.echo(wrapped(f"  {column.name}: {column.meaning} ({facts})", WIDTH, f"  {INDENT}"))

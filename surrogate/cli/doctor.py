@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from surrogate.cli.options import output_options, show
+from surrogate.cli.options import choice_option, output_options, show
 
 
 @click.command(name="doctor")
-@click.option("--device", type=click.Choice(["cudnn"]), default="cudnn", help="What would measure.")
+@choice_option("--device", ("cudnn",), "What would measure.", "cudnn")
 @output_options
 def command(device: str, as_json: bool, as_csv: bool) -> None:
     """Say what of the measuring chain works on this machine: driver, cuDNN, CUPTI, clocks, counters and the rest.

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import PATH, bundle_path, output_options, rows_options, show
+from surrogate.cli.options import PATH, output_options, rows_options, show
 
 
 @click.command()
@@ -26,11 +26,10 @@ def command(
     Examples:
       seer evaluate bundle run.parquet --where gpu=v100-sxm2-16gb
     """
-    from surrogate.bundle.bundle import load
     from surrogate.cli.datasets import load as load_data
     from surrogate.prediction.evaluate import evaluate
 
-    records = evaluate(load(bundle_path(bundle)), load_data(data, candidates, where))
+    records = evaluate(bundle, load_data(data, candidates, where))
     if as_json or as_csv:
         show(records, as_json=as_json, as_csv=as_csv)
         return

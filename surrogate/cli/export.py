@@ -6,27 +6,18 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import GPU, PATH, bundle_path, limit_options, named_gpu, output_option, said
+from surrogate.cli.options import GPU, PATH, limit_options, named_gpu, option, output_option, said
+
+PROBLEMS = "Parquet or CSV table, JSON lines, one PROBLEM a line, or SEER's Test-set-II text."
+FORM = "JSON; a C99 header with a lookup; MIOpen's user find-db (bundles of MIOpen solvers)."
 
 
 @click.command()
 @click.argument("bundle")
-@click.option(
-    "--problems",
-    required=True,
-    type=PATH,
-    metavar="FILE",
-    help="Parquet or CSV table, JSON lines, one PROBLEM a line, or SEER's Test-set-II text.",
-)
-@click.option(
-    "--as",
-    "form",
-    required=True,
-    type=click.Choice(["json", "c-header", "miopen-user-db"]),
-    help="JSON; a C99 header with a lookup; MIOpen's user find-db (bundles of MIOpen solvers).",
-)
-@click.option("--gpu", metavar="G", type=GPU, help="The GPU to pick for, where the bundle knows several.")
-@click.option("--library-version", metavar="V", help="Of the library; by default the newest that the bundle knows.")
+@option("--problems", PROBLEMS, PATH, required=True, metavar="FILE")
+@option("--as form", FORM, click.Choice(["json", "c-header", "miopen-user-db"]), required=True)
+@option("--gpu", "The GPU to pick for, where the bundle knows several.", GPU)
+@option("--library-version", "Of the library; by default the newest that the bundle knows.", metavar="V")
 @limit_options
 @output_option("The file to write.")
 def command(bundle: str, problems: Path, form: str, gpu: str | None, output: Path, **settings: Any) -> None:
@@ -42,7 +33,7 @@ def command(bundle: str, problems: Path, form: str, gpu: str | None, output: Pat
     from surrogate.dataset.files import write_text
     from surrogate.dataset.problem_list import read_convs
     from surrogate.prediction.export import export, picks_for
-    from surrogate.prediction.shipped import load
+    from surrogate.prediction.shipped import bundle_path, load
 
     predictor = load(bundle_path(bundle), gpu=named_gpu(bundle, gpu))
     picks = picks_for(predictor, read_convs(problems), **settings)

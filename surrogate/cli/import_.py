@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import PATH, output_option, said
+from surrogate.cli.options import COUNT, PATH, choice_option, option, output_option, said
 from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported, plural
@@ -26,6 +26,7 @@ Examples:
   seer import nvprof --how
 """
 _NUMBERING = "How SEER's files number algorithms 4–7: cuDNN's enum (default) or the README's."
+_GPU = "The GPU they were measured on, where the files do not say it; for aiconfigurator, each GPU to import."
 _PROBLEMS = "For profiler logs: SEER's text list of the problems that were run, with the algorithm as ninth number."
 
 
@@ -33,34 +34,20 @@ _PROBLEMS = "For profiler logs: SEER's text list of the problems that were run, 
 @click.argument("format_name", metavar="FORMAT", type=click.Choice(list(FORMATS)))
 @click.argument("paths", nargs=-1, type=PATH)
 @output_option("The dataset to write: parquet, CSV or JSON by its name; - for CSV on standard output.", required=False)
-@click.option("--how", is_flag=True, help="Say how to get files of this format, and stop.")
-@click.option(
-    "--gpu",
-    metavar="G",
-    multiple=True,
-    help="The GPU they were measured on, where the files do not say it; for aiconfigurator, each GPU to import.",
-)
-@click.option("--family", metavar="F", help="For aiconfigurator: the family of kernels to import.")
-@click.option("--numbering", type=click.Choice(["enum", "readme"]), help=_NUMBERING)
-@click.option("--library-version", metavar="V", help="The library's version, where the files do not say it.")
-@click.option("--problems", type=PATH, help=_PROBLEMS)
-@click.option("--kernel", metavar="PATTERN", help="With --problems: names of the main kernels, a regular expression.")
-@click.option(
-    "--time-unit", type=click.Choice(["us", "ms", "ns"]), help="Unit of lin-csv's kernel_runtime (default us)."
-)
-@click.option(
-    "--max-bytes", type=click.IntRange(min=1), help="Most bytes that one file may unpack to (default 256 MiB)."
-)
-@click.option("--quiet", is_flag=True, help="No progress bar and no notes on standard error.")
+@option("--how", "Say how to get files of this format, and stop.", is_flag=True)
+@option("--gpu", _GPU, metavar="G", multiple=True)
+@option("--family", "For aiconfigurator: the family of kernels to import.", metavar="F")
+@choice_option("--numbering", ("enum", "readme"), _NUMBERING)
+@option("--library-version", "The library's version, where the files do not say it.", metavar="V")
+@option("--problems", _PROBLEMS, PATH)
+@option("--kernel", "With --problems: names of the main kernels, a regular expression.", metavar="PATTERN")
+@choice_option("--time-unit", ("us", "ms", "ns"), "Unit of lin-csv's kernel_runtime (default us).")
+@option("--max-bytes", "Most bytes that one file may unpack to (default 256 MiB).", COUNT)
+@option("--quiet", "No progress bar and no notes on standard error.", is_flag=True)
 def command(
-    format_name: str,
-    paths: tuple[Path, ...],
-    output: Path | None,
-    how: bool,
-    quiet: bool,
-    gpu: tuple[str, ...],
+    format_name: str, paths: tuple[Path, ...], output: Path | None, how: bool, quiet: bool, gpu: tuple[str, ...],
     **options: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Import PATHS and write them to OUTPUT."""
     from surrogate.cli.datasets import progress_bar
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import bundle_path, output_options, show
+from surrogate.cli.options import output_options, show
 from surrogate.report.tables import Facts, Format, Table, plain, ratio, terminal_width, whole
 
 FORMATS: dict[str, Format] = {
@@ -33,6 +33,7 @@ def command(bundle: str, as_json: bool, as_csv: bool) -> None:
       seer info bundle
     """
     from surrogate.bundle.bundle import read_index
+    from surrogate.prediction.shipped import bundle_path
 
     index = read_index(bundle_path(bundle))
     records = [record for family in index["parts"] for record in _family_records(index, family)]
@@ -90,6 +91,6 @@ def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
         "libraries": data["libraries"],
         "origins": data["origins"],
         "calibrated": [f"{gpu} from {row['problems']} problems" for gpu, row in card.get("calibration", {}).items()],
-        "licences": card["licence_notices"],
+        "licences": [notice.rstrip(".") for notice in card["licence_notices"]],
     }
     return [(name, plain(value)) for name, value in pairs.items() if value]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import GPU, PATH, limit_options, output_options, show
+from surrogate.cli.options import GPU, PATH, choice_option, limit_options, option, output_options, show
 from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
 from surrogate.network.network import FRAMEWORKS
 from surrogate.network.read import MAX_SIZE
@@ -15,6 +15,8 @@ from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
 if TYPE_CHECKING:
     from surrogate.network.result import NetworkTime
 
+DTYPE = "Element type in the place of the model's own; of a language model's products also fp8, nvfp4, …"
+RUNTIME = "A kernel per operator, or chains of element-wise operators fused as torch.compile does."
 SIZE = click.IntRange(1, MAX_SIZE)
 SHOWN = ("name", "problem", "algorithm", "time_us", "bound")
 """What fits a terminal; the machine-readable forms have the interval, workspace, FLOPs, bytes and source, too."""
@@ -54,59 +56,31 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 
 @click.command()
 @click.argument("source", metavar="FILE")
-@click.option("--gpu", metavar="G", required=True, type=GPU, help="The GPU, by registry name or alias.")
-@click.option("--bundle", type=PATH, help="Fitted model, a folder; else the one shipped.")
-@click.option("--batch", type=click.IntRange(1, MAX_SIZE), help="Batch size in the place of the model's own.")
-@click.option(
-    "--dim",
-    "dims",
-    multiple=True,
-    metavar="NAME=SIZE",
-    callback=_dims,
-    help="A symbolic size of an .onnx or .pt2 input.",
-)
-@click.option("--training", is_flag=True, help="A training iteration: forward, backward, optimizer.")
-@click.option("--sweep-batch", metavar="N,N,…", callback=_sizes, help="Also these batch sizes; the best one is marked.")
-@click.option("--max-batch", is_flag=True, help="The largest batch that fits the GPU's memory.")
-@click.option("--compare-gpus", metavar="A,B,…", callback=_gpus, help="Also on these GPUs.")
-@click.option(
-    "--dtype", metavar="TYPE", type=click.Choice(list(ELEMENTS)),
-    help="Element type in the place of the model's own; of a language model's products also fp8, nvfp4, …",
-)  # fmt: skip
-@click.option("--math", type=click.Choice(MATHS), help="Math type of convolutions  [default: by element type]")
-@click.option("--layout", type=click.Choice(LAYOUTS), help="Layout of convolutions  [default: NCHW]")
-@click.option(
-    "--runtime",
-    type=click.Choice(("eager", "compiled")),
-    default="eager",
-    help="A kernel per operator, or chains of element-wise operators fused as torch.compile does.",
-)
+@option("--gpu", "The GPU, by registry name or alias.", GPU, required=True)
+@option("--bundle", "Fitted model, a folder; else the one shipped.", PATH)
+@option("--batch", "Batch size in the place of the model's own.", SIZE)
+@option("--dim dims", "A symbolic size of an .onnx or .pt2 input.", multiple=True, metavar="NAME=SIZE", callback=_dims)
+@option("--training", "A training iteration: forward, backward, optimizer.", is_flag=True)
+@option("--sweep-batch", "Also these batch sizes; the best one is marked.", metavar="N,N,…", callback=_sizes)
+@option("--max-batch", "The largest batch that fits the GPU's memory.", is_flag=True)
+@option("--compare-gpus", "Also on these GPUs.", metavar="A,B,…", callback=_gpus)
+@option("--dtype", DTYPE, click.Choice(list(ELEMENTS)), metavar="TYPE")
+@choice_option("--math", MATHS, "Math type of convolutions  [default: by element type]")
+@choice_option("--layout", LAYOUTS, "Layout of convolutions  [default: NCHW]")
+@choice_option("--runtime", ("eager", "compiled"), RUNTIME, "eager")
 @limit_options
-@click.option("--prefill", metavar="TOKENS", type=SIZE, help="Language model: a prompt of so many tokens.")
-@click.option("--decode", metavar="CONTEXT", type=SIZE, help="Language model: a token behind such a context.")
-@click.option("--tensor-parallel", metavar="N", type=SIZE, help="Language model: on one of N GPUs.")
-@click.option("--library", type=click.Choice(FRAMEWORKS), help="Whose kernels  [default: the fastest's]")
-@click.option("--by-type", is_flag=True, help="A row per operator in the place of a row per layer.")
-@click.option("--figures", type=PATH, help="Folder for SVG figures.")
+@option("--prefill", "Language model: a prompt of so many tokens.", SIZE, metavar="TOKENS")
+@option("--decode", "Language model: a token behind such a context.", SIZE, metavar="CONTEXT")
+@option("--tensor-parallel", "Language model: on one of N GPUs.", SIZE)
+@choice_option("--library", FRAMEWORKS, "Whose kernels  [default: the fastest's]")
+@option("--by-type", "A row per operator in the place of a row per layer.", is_flag=True)
+@option("--figures", "Folder for SVG figures.", PATH)
 @output_options
 def command(
-    source: str,
-    gpu: str,
-    bundle: Path | None,
-    batch: int | None,
-    sweep_batch: tuple[int, ...],
-    max_batch: bool,
-    compare_gpus: list[str],
-    runtime: str,
-    workspace_limit: int | None,
-    deterministic: bool,
-    library: str | None,
-    by_type: bool,
-    figures: Path | None,
-    as_json: bool,
-    as_csv: bool,
-    **reading: Any,
-) -> None:
+    source: str, gpu: str, bundle: Path | None, batch: int | None, sweep_batch: tuple[int, ...], max_batch: bool,
+    compare_gpus: list[str], runtime: str, workspace_limit: int | None, deterministic: bool, library: str | None,
+    by_type: bool, figures: Path | None, as_json: bool, as_csv: bool, **reading: Any,
+) -> None:  # fmt: skip
     """Predict the time of every layer of a network, without running it.
 
     FILE is an .onnx or .pt2 file (weights are not needed), a network that ships, by its name, a table of problems

@@ -35,14 +35,23 @@ class DataPath(click.Path):
 
 PATH, OUT, FOLDER = DataPath(STDIN), DataPath(STDOUT), DataPath(None)
 data_argument = click.argument("data", nargs=-1, required=True, type=PATH)
-seed_option = click.option("--seed", default=0, help="Seed of folds, sampling and search.")
+
+
+COUNT = click.IntRange(min=1)
+MINUTES = click.FloatRange(min=0, min_open=True)
+
+
+def option(names: str, text: str, kind: Any = None, **settings: Any) -> Callable[..., Any]:
+    """An option by its flag (its parameter's name after a space), with its help and type; ``settings`` are click's."""
+    return click.option(*names.split(), help=text, type=kind, **settings)
 
 
 def choice_option(name: str, choices: Sequence[str], text: str, default: str | None = None) -> Callable[..., Any]:
     """An option that takes one of ``choices``."""
-    return click.option(name, type=click.Choice(choices), default=default, help=text)
+    return option(name, text, click.Choice(choices), default=default)
 
 
+seed_option = option("--seed", "Seed of folds, sampling and search.", default=0)
 candidates_option = choice_option(
     "--candidates", ("all", "listed"),
     "How the table lists candidates, where the file does not say: all were tried, or a censored list.",
@@ -52,7 +61,7 @@ candidates_option = choice_option(
 def rows_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--candidates`` and ``--where``: which rows of the data count, and how."""
     text = "Keep only rows with this value; repeat for more columns, or VALUE,VALUE for either."
-    where = click.option("--where", metavar="COLUMN=VALUE", multiple=True, help=text)
+    where = option("--where", text, metavar="COLUMN=VALUE", multiple=True)
     return candidates_option(where(function))
 
 
@@ -60,8 +69,25 @@ def fit_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--candidate``, ``--device`` and `rows_options`: what is fitted, and where."""
     text = "Choose among algorithms (each with its fastest solver) or among solvers."
     candidate = choice_option("--candidate", ("algorithm", "solver"), text, "algorithm")
-    device = choice_option("--device", ("cpu", "cuda"), "Where XGBoost grows trees.", "cpu")
+    device = option(
+        "--device", "Where XGBoost grows trees.", click.Choice(("cpu", "cuda")), default="cpu", callback=_tree_device
+    )
     return device(candidate(rows_options(function)))
+
+
+def _tree_device(context: click.Context, parameter: click.Parameter, device: str) -> str:
+    """The device; a usage error where XGBoost, which would go on without a word, finds no GPU."""
+    if device == "cuda":
+        import warnings
+
+        import xgboost
+
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            xgboost.train({"device": device}, xgboost.DMatrix([[0.0]], label=[0.0]), num_boost_round=1)
+        if said:
+            raise click.BadParameter("XGBoost finds no CUDA device; leave --device out", context, parameter)
+    return device
 
 
 def limit_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,15 +99,14 @@ def limit_options(function: Callable[..., Any]) -> Callable[..., Any]:
         del context, parameter
         return None if text is None else parse_bytes(text)
 
-    same = "Only algorithms whose two runs give the same bits."
     limit = "Largest workspace of a pick, as in 64MiB, 1GB or 1048576."
-    function = click.option("--deterministic", is_flag=True, help=same)(function)
-    return click.option("--workspace-limit", metavar="SIZE", callback=size, help=limit)(function)
+    function = option("--deterministic", "Only algorithms whose two runs give the same bits.", is_flag=True)(function)
+    return option("--workspace-limit", limit, metavar="SIZE", callback=size)(function)
 
 
 def output_option(text: str, required: bool = True, kind: DataPath = OUT) -> Callable[..., Any]:
     """``-o``: what a command writes, which ``text`` explains: a file, or with `FOLDER` a folder."""
-    return click.option("-o", "--output", required=required, type=kind, help=text)
+    return option("-o --output", text, kind, required=required)
 
 
 def said(output: Path, text: str) -> None:
@@ -91,22 +116,14 @@ def said(output: Path, text: str) -> None:
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--json`` and ``--csv``; the command gets ``as_json`` and ``as_csv``."""
-    for option in (
-        click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table."),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table."),
-    ):
-        function = option(function)
-    return function
+    function = option("--csv as_csv", "Print CSV instead of a table.", is_flag=True)(function)
+    return option("--json as_json", "Print JSON instead of a table.", is_flag=True)(function)
 
 
 def show(
-    records: Sequence[Mapping[str, Any]],
-    *,
-    as_json: bool = False,
-    as_csv: bool = False,
-    whole: Any = None,
+    records: Sequence[Mapping[str, Any]], *, as_json: bool = False, as_csv: bool = False, whole: Any = None,
     table: Table | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Print ``records`` as JSON (``whole`` in their place, if given), as CSV, or as ``table`` for people."""
     if as_json:
         click.echo(to_json(records if whole is None else whole))
@@ -160,26 +177,6 @@ def board_notes(name: str | None) -> list[str]:
     except InputError:  # whoever needs the GPU says so
         return []
     return [note] if note else []
-
-
-def bundle_path(text: str) -> Path:
-    """The folder that ``text`` means; what exists is a path, whatever else its name may be.
-
-    Raises `InputError` where there is neither such a folder nor such a GPU.
-    """
-    from surrogate.features.errors import InputError
-    from surrogate.features.gpu import gpu
-    from surrogate.prediction.shipped import bundle_for, is_path
-
-    if is_path(text) or Path(text).exists():
-        return Path(text)
-    try:
-        one = gpu(text)
-    except InputError as error:
-        raise InputError(
-            f"{text}: no bundle there (no bundle.json; `seer train` makes one), and no GPU whose bundle ships: {error}"
-        ) from None
-    return bundle_for(one)
 
 
 def named_gpu(text: str, gpu: str | None) -> str | None:

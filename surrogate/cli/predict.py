@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import PATH, board_notes, output_option, output_options, said, show
+from surrogate.cli.options import PATH, board_notes, option, output_option, output_options, said, show
 from surrogate.cli.problem import FLAGS, open_predictor, problem_argument, problem_options, read_problem, settings_of
 
 ADDED = ("predicted_us", "lower_us", "upper_us", "in_domain", "supported")
@@ -15,19 +15,14 @@ ADDED = ("predicted_us", "lower_us", "upper_us", "in_domain", "supported")
 @click.command(context_settings=FLAGS)
 @problem_argument
 @problem_options
-@click.option("--algorithm", metavar="NAME", help="The algorithm to predict. [the fastest]")
-@click.option("--data", type=PATH, help="A table of problems and algorithms: parquet, CSV or JSON.")
+@option("--algorithm", "The algorithm to predict. [the fastest]", metavar="NAME")
+@option("--data", "A table of problems and algorithms: parquet, CSV or JSON.", PATH)
 @output_option("The table to write, with --data; - for CSV on standard output.", required=False)
 @output_options
 def command(
-    problem: tuple[str, ...],
-    algorithm: str | None,
-    data: Path | None,
-    output: Path | None,
-    as_json: bool,
-    as_csv: bool,
-    **options: Any,
-) -> None:
+    problem: tuple[str, ...], algorithm: str | None, data: Path | None, output: Path | None, as_json: bool,
+    as_csv: bool, **options: Any,
+) -> None:  # fmt: skip
     """Predict the time of PROBLEM (as `seer select` takes it), or of every row of a table, with 90 % intervals.
 
     Of a table all rows and columns are kept in order; neither status nor time need to be in it. Added are predicted_us,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import GPU
+from surrogate.cli.options import GPU, option
 
 if TYPE_CHECKING:
     from surrogate.features.families import AnyProblem
@@ -43,27 +43,16 @@ def problem_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say on what, and how, a problem is computed."""
     for name, (known, text) in reversed(CHOICES.items()):
         kind = click.Choice(known, case_sensitive=False) if known else str
-        function = click.option(
-            f"--{name.replace('_', '-')}",
-            type=kind,
-            metavar="TYPE" if known is DTYPES else None,
-            help=f"{text}  [default: {DEFAULTS[name]}]",
-        )(function)
-    for option in (
-        click.option(
-            "--library-version", metavar="V", help="As in 8.9.2.  [default: the newest that the bundle knows]"
-        ),
-        click.option("--library", metavar="NAME", help="Candidates of one library only, as cudnn or miopen."),
-        click.option(
-            "--bundle",
-            type=click.Path(),
-            help="A folder made by `seer train`.  [default: the one that ships for the GPU]",
-        ),
-        click.option(
-            "--gpu", metavar="G", type=GPU, help="The GPU that is asked about, by any name; `seer gpus` lists them."
-        ),
+        shown = f"{text}  [default: {DEFAULTS[name]}]"
+        metavar = "TYPE" if known is DTYPES else None
+        function = option(f"--{name.replace('_', '-')}", shown, kind, metavar=metavar)(function)
+    for add in (
+        option("--library-version", "As in 8.9.2.  [default: the newest that the bundle knows]", metavar="V"),
+        option("--library", "Candidates of one library only, as cudnn or miopen.", metavar="NAME"),
+        option("--bundle", "A folder made by `seer train`.  [default: the one that ships for the GPU]", click.Path()),
+        option("--gpu", "The GPU that is asked about, by any name; `seer gpus` lists them.", GPU),
     ):
-        function = option(function)
+        function = add(function)
     return function
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import board_notes, limit_options, output_options, show
+from surrogate.cli.options import COUNT, board_notes, choice_option, limit_options, option, output_options, show
 from surrogate.cli.problem import FLAGS, problem_argument, problem_options, read_problem
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ MEASURED_TOP = 2
 @problem_argument
 @problem_options
 @limit_options
-@click.option("--top", type=click.IntRange(min=1), metavar="K", help="Show the first K; with --measure, time them.")
-@click.option("--measure", is_flag=True, help="Time the most promising on --device, and rank by that.")
-@click.option("--device", type=click.Choice(["cudnn", "cpu", "replay", "reference"]), help="What --measure times on.")
-@click.option("--recording", metavar="RUN.jsonl", help="The run that --device replay serves.")
-@click.option("--no-cache", is_flag=True, help="Neither use measurements of earlier runs nor keep new ones.")
+@option("--top", "Show the first K; with --measure, time them.", COUNT, metavar="K")
+@option("--measure", "Time the most promising on --device, and rank by that.", is_flag=True)
+@choice_option("--device", ("cudnn", "cpu", "replay", "reference"), "What --measure times on.")
+@option("--recording", "The run that --device replay serves.", metavar="RUN.jsonl")
+@option("--no-cache", "Neither use measurements of earlier runs nor keep new ones.", is_flag=True)
 @output_options
 def command(problem: tuple[str, ...], as_json: bool, as_csv: bool, **options: Any) -> None:
     """Rank the algorithms of PROBLEM by their predicted times, with 90 % intervals, workspaces and what is excluded.

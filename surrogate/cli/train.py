@@ -6,44 +6,25 @@ from typing import Any
 import click
 
 from surrogate.cli.info import held_out_record
-from surrogate.cli.options import FOLDER, PATH, data_argument, fit_options, output_option, seed_option
+from surrogate.cli.options import FOLDER, PATH, data_argument, fit_options, option, output_option, seed_option
 from surrogate.features.errors import InputError
+
+DASK = "For tables beyond one machine's memory: the workers of a Dask cluster at ADDRESS, or of this machine."
 
 
 @click.command()
 @data_argument
-@click.option("--model", metavar="NAME", help="The model to fit.  [default: boosted-terms, or what --params is for]")
-@click.option(
-    "--tune",
-    "trials",
-    default=0,
-    type=click.IntRange(min=0),
-    help="Settings to search first, within the data, held out by shape.",
-)
-@click.option("--params", "params_file", type=PATH, help="Settings that `seer tune -o` found.")
-@click.option(
-    "--dask",
-    "cluster",
-    is_flag=False,
-    flag_value="",
-    metavar="[ADDRESS]",
-    help="For tables beyond one machine's memory: the workers of a Dask cluster at ADDRESS, or of this machine.",
-)
+@option("--model", "The model to fit.  [default: boosted-terms, or what --params is for]", metavar="NAME")
+@option("--tune trials", "Settings to search first, within the data, held out by shape.", click.IntRange(0), default=0)
+@option("--params params_file", "Settings that `seer tune -o` found.", PATH)
+@option("--dask cluster", DASK, is_flag=False, flag_value="", metavar="[ADDRESS]")
 @fit_options
 @seed_option
 @output_option("The bundle, a folder.", kind=FOLDER)
 def command(
-    data: tuple[Path, ...],
-    model: str | None,
-    trials: int,
-    params_file: Path | None,
-    cluster: str | None,
-    device: str,
-    candidates: str | None,
-    where: tuple[str, ...],
-    output: Path,
-    **settings: Any,
-) -> None:
+    data: tuple[Path, ...], model: str | None, trials: int, params_file: Path | None, cluster: str | None, device: str,
+    candidates: str | None, where: tuple[str, ...], output: Path, **settings: Any,
+) -> None:  # fmt: skip
     """Fit a model on all rows of DATA and save it as a bundle: a folder of JSON and UBJ files, nothing executable.
 
     DATA may hold several families of kernels; each gets a model of its own. The model card's errors and the intervals

@@ -6,62 +6,41 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.options import (
+    COUNT,
+    MINUTES,
     choice_option,
     data_argument,
     fit_options,
+    option,
     output_option,
     output_options,
     seed_option,
     show,
-)
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from surrogate.evaluation.tune import Tuned
 
+STORAGE = "Where the study lives: a journal file, journal:///PATH, sqlite:///PATH or postgresql://USER@HOST/DATABASE."
+OBJECTIVE = "Minimise the log error of times, the log slowdown of choices, or the slowdown and half the mean error."
+
 
 @click.command()
 @data_argument
-@click.option(
-    "--storage",
-    default="tune.journal",
-    metavar="FILE|URL",
-    help="Where the study lives: a journal file, journal:///PATH, sqlite:///PATH or postgresql://USER@HOST/DATABASE.",
-)
-@click.option(
-    "--trials",
-    required=True,
-    type=click.IntRange(min=1),
-    help="Trials of the study in all, by all workers and runs together.",
-)
-@click.option("--model", metavar="NAME", default="boosted-terms", help="The model to tune.")
-@choice_option(
-    "--objective",
-    ("time", "choice", "both"),
-    "Minimise the log error of times, the log slowdown of choices, or the slowdown and half the mean error.",
-    "both",
-)
+@option("--storage", STORAGE, default="tune.journal", metavar="FILE|URL")
+@option("--trials", "Trials of the study in all, by all workers and runs together.", COUNT, required=True)
+@option("--model", "The model to tune.", default="boosted-terms", metavar="NAME")
+@choice_option("--objective", ("time", "choice", "both"), OBJECTIVE, "both")
 @fit_options
 @seed_option
-@click.option(
-    "--timeout",
-    "timeout_minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="MINUTES",
-    help="Begin no trial after this time.",
-)
-@click.option("--study", metavar="NAME", help="The study's name; by default made of model, objective and data.")
+@option("--timeout timeout_minutes", "Begin no trial after this time.", MINUTES, metavar="MINUTES")
+@option("--study", "The study's name; by default made of model, objective and data.", metavar="NAME")
 @output_option("Write the best settings for `seer train --params`.", required=False)
 @output_options
 def command(
-    data: tuple[Path, ...],
-    candidates: str | None,
-    where: tuple[str, ...],
-    storage: str,
-    output: Path | None,
-    as_json: bool,
-    as_csv: bool,
-    **settings: Any,
-) -> None:
+    data: tuple[Path, ...], candidates: str | None, where: tuple[str, ...], storage: str, output: Path | None,
+    as_json: bool, as_csv: bool, **settings: Any,
+) -> None:  # fmt: skip
     """Search settings of a model on DATA, valued on shapes held out within it; the stored settings are tried first.
 
     Start the same command as often as you like, on any machine that reaches the storage: all share one study, until it

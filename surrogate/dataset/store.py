@@ -57,14 +57,25 @@ def read_dataset(path: str | Path, *, candidates: str | None = None) -> Dataset:
     return Dataset(frame, chosen, Path(path).name, metadata, kernels)
 
 
-def as_dataset(data: "Dataset | pd.DataFrame | str | Path") -> Dataset:
-    """A dataset from what a caller has: itself, a path, or a table, which is normalised and checked."""
+Data = Dataset | pd.DataFrame | str | Path | list[Any] | tuple[Any, ...]
+"""What functions take as measurements: a dataset, a table, a path, or a list of them."""
+
+
+def as_dataset(data: Data) -> Dataset:
+    """A dataset from what a caller has: itself, a path, a table, which is normalised and checked, or several of these.
+
+    Raises `InputError` for anything else.
+    """
     if isinstance(data, Dataset):
         return data
+    if isinstance(data, list | tuple):
+        return merge([as_dataset(part) for part in data])
     if isinstance(data, pd.DataFrame):
         frame = normalise(data, "the table")
         _refuse(check(frame), "the table")
         return Dataset(frame)
+    if not isinstance(data, str | Path):
+        raise InputError(f"a {type(data).__name__} is no dataset; give a path, a table, a Dataset, or a list")
     return read_dataset(data)
 
 

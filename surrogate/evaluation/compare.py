@@ -19,7 +19,7 @@ from surrogate.dataset.files import write_text
 from surrogate.dataset.problems import judged_rows, newest_version
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import Fold, folds
-from surrogate.dataset.store import Dataset, as_dataset
+from surrogate.dataset.store import Data, Dataset, as_dataset
 from surrogate.evaluation import scorecard
 from surrogate.evaluation.comparison import RESULTS_SCHEMA, Comparison, choice_table, fold_table, prediction_table
 from surrogate.evaluation.judge import Choice
@@ -66,13 +66,13 @@ class FamilyRuns:
 
 
 def compare(
-    data: Dataset | pd.DataFrame | str | Path,
-    also_train: Sequence[Dataset | pd.DataFrame | str | Path] = (),
+    data: Data,
+    also_train: Sequence[Data] = (),
     *,
     by: str = "shape",
     folds_count: int = 10,
     seeds: int = 1,
-    models: Sequence[str] | None = None,
+    models: str | Sequence[str] | None = None,
     tune: str = "none",
     candidate: str = "algorithm",
     device: str = "cpu",
@@ -81,14 +81,16 @@ def compare(
 ) -> Comparison:
     """Fit every model on every fold's training rows, predict the held-out rows, judge times and choices.
 
-    ``data`` is a table or the path of one; ``by``: what is held out (see `surrogate.dataset.splits.folds`); ``seeds``
-    runs, each with its own folds; ``candidate``: choose among ``algorithm``s (each with its fastest solver) or
-    ``solver``s; ``tune``: none (stored settings), light or full (inside the training part). Rows of ``also_train`` only
-    train. ``device``: where XGBoost grows trees, cpu or cuda. ``keep``: a folder of finished fits, so that the same
-    call goes on after an interruption. A model that the data cannot carry appears with n 0 and the reason. Raises
-    `InputError` where the data cannot carry the comparison.
+    ``data`` is a table, the path of one, or a list of them; ``models`` are names (None: all), also as one text with
+    commas; ``by``: what is held out (see `surrogate.dataset.splits.folds`); ``seeds`` runs, each with its own folds;
+    ``candidate``: choose among ``algorithm``s (each with its fastest solver) or ``solver``s; ``tune``: none (stored
+    settings), light or full (inside the training part). Rows of ``also_train`` only train. ``device``: where XGBoost
+    grows trees, cpu or cuda. ``keep``: a folder of finished fits, so that the same call goes on after an interruption.
+    A model that the data cannot carry appears with n 0 and the reason. Raises `InputError` where the data cannot carry
+    the comparison.
     """
-    classes = [model_class(name) for name in dict.fromkeys(models)] if models else list(MODELS.values())
+    names = models.split(",") if isinstance(models, str) else models or ()
+    classes = [model_class(name) for name in dict.fromkeys(map(str.strip, names))] or list(MODELS.values())
     require_known("tune", tune, TUNE_TRIALS)
     main, *others = (as_dataset(part) for part in (data, *also_train))
     frames = [model_frame(part, candidate) for part in (main, *others)]

@@ -43,6 +43,11 @@ class Comparison:
 
         return terminal_summary(self.results)
 
+    def _repr_html_(self) -> str:
+        from surrogate.report.summary import html_summary
+
+        return html_summary(self.results)
+
     def to_dict(self) -> dict[str, Any]:
         """The content of results.json."""
         return self.results

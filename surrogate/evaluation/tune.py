@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.rows import Rows, rows_of
-from surrogate.dataset.store import Dataset, as_dataset
+from surrogate.dataset.store import Data, as_dataset
 from surrogate.evaluation.inner_folds import INNER_FOLDS, InnerFolds
 from surrogate.evaluation.settings import Settings
 from surrogate.evaluation.storage import opened, shown
@@ -228,7 +227,7 @@ class Tuned:
 
 
 def tune(
-    data: Dataset | pd.DataFrame | str | Path,
+    data: Data,
     *,
     trials: int,
     model: str = DEFAULT_MODEL,

@@ -75,8 +75,9 @@ def read_decoder(path: Path) -> Decoder:
     """
     try:
         config = json.loads(read_bounded(path, MAX_BYTES))
-    except (OSError, ValueError, RecursionError):
-        raise InputError(f"{path}: cannot be read as JSON; give a Hugging Face config.json") from None
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no JSON"
+        raise InputError(f"{path}: cannot be read ({reason}); give a Hugging Face config.json") from None
     kind: Any = config.get("model_type") if isinstance(config, dict) else None
     require_known(f"{path}: model_type", kind, FAMILIES)
     sizes = _Sizes(path, config)

@@ -36,7 +36,8 @@ def read_network(
 ) -> Network:
     """The network in an ``.onnx`` or ``.pt2`` file, in a table of problems, built by ``module:callable``, or by name.
 
-    A name is that of a network that ships without its weights (`surrogate.bundled.NETWORKS`).
+    A name is that of a network that ships without its weights, or of a language model's configuration
+    (`surrogate.bundled.NETWORKS`).
 
     ``batch`` and ``dims`` replace sizes, ``dtype`` the floating-point type; ``math`` and ``layout`` those of every
     convolution. Under ``training`` a whole iteration: a module's as autograd runs it, a file's derived from its forward

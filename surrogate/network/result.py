@@ -3,8 +3,9 @@ side by side."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
+
+from surrogate.report.tables import Shown, Table
 
 BOUNDS = COMPUTE, MEMORY, UNDER_UTILISED = ("compute-bound", "memory-bound", "under-utilised")
 """What limits a kernel: SEER's classes."""
@@ -50,8 +51,8 @@ class LayerTime:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkTime:
+@dataclass(frozen=True, slots=True, repr=False)
+class NetworkTime(Shown):
     """A network on a GPU. Sums hold the layers alone; ``unsupported`` operators are counted, never as zero.
 
     ``heuristic`` is what the library's own picks take where the source names them: ``convs`` convolutions (``unknown``
@@ -169,22 +170,14 @@ class NetworkTime:
             f" [{self.lower_us / 1e3:.3f}, {self.upper_us / 1e3:.3f}]{rate}; coverage {100 * self.coverage:.1f} %"
         )
 
-    def __repr__(self) -> str:
-        lines = [self.headline(), *(_text_line(layer) for layer in self._longest())]
-        left = len(self.layers) - SHOWN
-        return "\n".join([*lines, *([f"… {left} more layers"] if left > 0 else [])])
-
-    def _repr_html_(self) -> str:
+    def table(self) -> Table:
+        """What people see: the layers that take longest."""
+        longest = sorted(self.layers, key=lambda layer: -layer.time_us)[:SHOWN]
         names = ("name", "operator", "problem", "algorithm", "time_us", "bound")
-        head = "".join(f"<th>{name}</th>" for name in names)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(_cell(getattr(layer, name)))}</td>" for name in names) + "</tr>"
-            for layer in self._longest()
-        )
-        return f"<p>{escape(self.headline())}</p><table><tr>{head}</tr>{rows}</table>"
-
-    def _longest(self) -> list[LayerTime]:
-        return sorted(self.layers, key=lambda layer: -layer.time_us)[:SHOWN]
+        left = len(self.layers) - SHOWN
+        notes = [f"… {left} more layers"] if left > 0 else []
+        records = [{name: getattr(layer, name) for name in names} for layer in longest]
+        return Table(records, title=self.headline(), notes=notes)
 
 
 def aggregated(layers: Iterable[LayerTime], key: str) -> list[dict[str, Any]]:
@@ -209,14 +202,6 @@ def aggregated(layers: Iterable[LayerTime], key: str) -> list[dict[str, Any]]:
 
 def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
-
-
-def _cell(value: Any) -> str:
-    return "–" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
-
-
-def _text_line(layer: LayerTime) -> str:
-    return f"  {layer.time_us:10.1f} µs  {layer.algorithm or layer.operator:<24}  {layer.bound:<15}  {layer.name}"
 
 
 def best_batch(times: Mapping[int, NetworkTime]) -> int | None:

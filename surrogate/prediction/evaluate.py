@@ -1,37 +1,39 @@
 """A bundle on a dataset: a predictor's answers against measurements, shapes seen in training and unseen ones apart."""
 
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from surrogate.bundle.bundle import Bundle
+from surrogate.bundle.calibrate import check_libraries
 from surrogate.dataset.problems import judged_rows
 from surrogate.dataset.rows import Rows, rows_by_family
-from surrogate.dataset.store import Dataset, as_dataset
+from surrogate.dataset.store import Data, as_dataset
 from surrogate.evaluation.coverage import DIGITS, choice_figures, coverage_rows, picks
 from surrogate.evaluation.judge import time_errors
 from surrogate.evaluation.scorecard import plain
 from surrogate.models import model_frame
 from surrogate.prediction.prepared import SettingCache
+from surrogate.prediction.shipped import as_bundle
 from surrogate.prediction.table import predict_table
 
 
-def evaluate(bundle: Bundle, data: Dataset | pd.DataFrame | str | Path) -> list[dict[str, Any]]:
+def evaluate(bundle: Any, data: Data) -> list[dict[str, Any]]:
     """Errors and slowdowns of a bundle on a dataset, shapes seen in training and unseen ones apart.
 
+    ``bundle``: a `Bundle`, a predictor, a folder, or a GPU's name.
     One record per family × part (unseen, seen) × grouping (all, and the family's primary one): time errors over ok
     rows, the intervals (coverage, median factor upper / predicted, and ``intervals`` per GPU), the choice figures, and
     how sure the picks were. Raises `InputError` for a family that the bundle does not know.
     """
-    data = as_dataset(data)
+    bundle, data = as_bundle(bundle), as_dataset(data)
     frame = model_frame(data, bundle.candidate)
     settings = SettingCache(replace(bundle, devices={**bundle.devices, **data.devices}))
     records = []
     for kind, (_, rows) in rows_by_family(frame, settings.bundle.devices).items():
         part = bundle.part(kind)
+        check_libraries(part, rows, data.name)
         predicted = _predicted(settings, rows, np.isin(rows.candidate.astype(str), sorted(part.candidates)))
         seen = part.domain.seen(rows)
         judged = judged_rows(rows.frame, kind, data.candidates)

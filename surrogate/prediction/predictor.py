@@ -83,14 +83,14 @@ class Predictor:
     ) -> Prediction | list[Prediction] | Predictions:
         """The time of ``algorithm``, or of the best one, on a problem; or on every row of a table.
 
-        ``problem``: a `Conv` or operator, or its text → `Prediction`; a list of them → a list; a DataFrame, a mapping
-        of columns or a structured array → `Predictions`, row for row (the table's own ``algorithm`` column names the
-        algorithms; without one, the best). Raises `InputError` for what cannot be read, an unknown algorithm, or where
-        nothing is feasible.
+        ``problem``: a `Conv` or operator, or its text → `Prediction`; a list of them → a list; a table (a DataFrame, a
+        mapping of columns, a list of rows, a structured array, a `Path`) → `Predictions`, row for row (the table's own
+        ``algorithm`` column names the algorithms; without one, the best). Raises `InputError` for what cannot be read,
+        an unknown algorithm, or where nothing is feasible.
         """
         if isinstance(problem, str):
             problem = self.read(problem)
-        if isinstance(problem, list | tuple):
+        if _is_list(problem):
             return [self._predict_one(self.read(item), algorithm, library_version) for item in problem]
         if getattr(problem, "kind", None) in FAMILY_OF_KIND:
             return self._predict_one(problem, algorithm, library_version)
@@ -111,8 +111,8 @@ class Predictor:
     ) -> Any:
         """The candidates of a problem in the order of their predicted times, within the limits.
 
-        Of a list, a list; of a table (a DataFrame, a mapping of columns, a structured array) a list of one selection
-        for each distinct problem, in the order of the rows.
+        Of a list, a list; of a table (as `predict` takes it) a list of one selection for each distinct problem, in the
+        order of the rows.
 
         ``workspace_limit`` in bytes, or as in ``64MiB``; ``top`` keeps the first few. A version that the bundle does
         not know is accepted, out of domain. Where nothing is feasible the selection is empty. Raises `InputError` for a
@@ -123,7 +123,7 @@ class Predictor:
         if key in self._answers:
             return self._answers[key]
         limits = Limits.of(workspace_limit, deterministic, top)
-        if isinstance(problem, list | tuple):
+        if _is_list(problem):
             return self._select(problem, limits, library_version, library)
         if key is None:
             return self._select_table(problem, limits, library_version, library)
@@ -203,6 +203,11 @@ class Predictor:
                 answer = _named(prepared, problem, algorithm)
             self._remember(key, answer)
         return self._answers[key]
+
+
+def _is_list(problems: Any) -> bool:
+    """Whether it is a list of problems; one of mappings is a table, row by row."""
+    return isinstance(problems, list | tuple) and not any(isinstance(item, Mapping) for item in problems)
 
 
 def _selection(prepared: PreparedSetting, problem: AnyProblem, ranking: Ranking, limits: Limits) -> Selection:

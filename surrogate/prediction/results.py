@@ -347,7 +347,8 @@ def parse_bytes(text: str) -> int:
 def _title(answer: Selection | Prediction) -> str:
     """What was asked about, where, and whether anything was ever measured there."""
     spec = ", from specification" if answer.source == SPEC else ""
-    return f"{setting_line(answer.problem)} on {answer.gpu}, {answer.library} {answer.library_version}{spec}"
+    releases = zip(answer.library.split(", "), answer.library_version.split(", "), strict=False)
+    return f"{setting_line(answer.problem)} on {answer.gpu}, {', '.join(map(' '.join, releases))}{spec}"
 
 
 def setting_line(problem: Any) -> str:

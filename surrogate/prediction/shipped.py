@@ -119,16 +119,49 @@ def is_path(text: str | Path) -> bool:
     return isinstance(text, Path) or "/" in text or "\\" in text or (Path(text) / "bundle.json").is_file()
 
 
-def load(gpu_or_path: str | Path, *, gpu: str | None = None, library: str | None = None) -> Predictor:
-    """A predictor for a GPU, from the bundle that ships for it; or from a bundle's folder.
+def bundle_path(text: str | Path) -> Path:
+    """The folder that a path or a GPU's name means; what exists is a path, whatever else its name may be.
+
+    Raises `InputError` where there is neither such a folder nor such a GPU.
+    """
+    if is_path(text) or Path(text).exists():
+        return Path(text)
+    try:
+        device = gpu(str(text))
+    except InputError as error:
+        raise InputError(
+            f"{text}: no bundle there (no bundle.json; `seer train` makes one), and no GPU whose bundle ships: {error}"
+        ) from None
+    return bundle_for(device)
+
+
+def as_bundle(bundle: Any) -> Bundle:
+    """The bundle that a caller means: itself, a predictor's, the one in a folder, or the one that ships for a GPU."""
+    if isinstance(bundle, str | Path):
+        return load_bundle(bundle_path(bundle))
+    found = bundle.bundle if isinstance(bundle, Predictor) else bundle
+    if not isinstance(found, Bundle):
+        raise InputError(f"a {type(found).__name__} is no bundle; give a Bundle, its folder, or a GPU's name")
+    return found
+
+
+def calibrate(bundle: Any, data: Any, **settings: Any) -> Bundle:
+    """`surrogate.bundle.calibrate.calibrate` of what `as_bundle` takes."""
+    from surrogate.bundle.calibrate import calibrate as calibrated
+
+    return calibrated(as_bundle(bundle), data, **settings)
+
+
+def load(gpu_or_path: Any, *, gpu: str | None = None, library: str | None = None) -> Predictor:
+    """A predictor for a GPU (its name or a `Gpu`), from the bundle that ships for it; or from a `Bundle` or its folder.
 
     A GPU that no shipped bundle was fitted on is answered by its vendor's from its specification, with wider intervals
     and ``source`` ``spec``. ``gpu`` says which one is asked about where a path is given; ``library`` narrows the
     candidates. Raises `InputError` for an unknown or ambiguous GPU, or a bad bundle.
     """
-    if is_path(gpu_or_path):
-        return Predictor(load_bundle(gpu_or_path), gpu=gpu, library=library)
-    name = str(gpu_or_path)
+    name = gpu_or_path.name if isinstance(gpu_or_path, Gpu) else gpu_or_path
+    if not isinstance(name, str) or is_path(name):
+        return Predictor(as_bundle(name), gpu=gpu, library=library)
     if gpu is not None:
         raise InputError(f"a GPU is named twice, {name!r} and {gpu!r}; gpu= goes with a bundle's path")
     device = _found(name)

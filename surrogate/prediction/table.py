@@ -1,11 +1,13 @@
 """Tables of problems: columns in, columns out, in chunks of bounded memory, every distinct problem worked out once."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from surrogate.dataset.tables import read_table
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import DEFAULT_FAMILY, FAMILY_OF_KIND, AnyProblem, Family, family
 from surrogate.features.gpu import canonical
@@ -157,14 +159,20 @@ def _empty(length: int) -> Columns:
 
 
 def _columns(table: Any) -> dict[str, Any]:
-    """Name → values of a DataFrame, a mapping, or a structured array."""
+    """Name → values of a DataFrame, a mapping, a list of rows, a structured array, or the table that a `Path` names."""
+    if isinstance(table, Path):
+        table = read_table(table)[0]
+    elif isinstance(table, Mapping) and not any(map(np.ndim, table.values())):
+        table = pd.DataFrame([table])
+    elif isinstance(table, list | tuple):
+        table = pd.DataFrame(table)
     names = table if isinstance(table, Mapping) else getattr(table, "columns", None)
     if isinstance(table, np.ndarray):
         names = table.dtype.names
     if names is None or callable(names):
         raise InputError(
             f"a {type(table).__name__} is no problem; give a Conv, an operator, its text, a list of them, or a table:"
-            " a DataFrame, a mapping of columns or a structured array"
+            " a DataFrame, a mapping of columns, a list of rows or a Path"
         )
     return {str(name): table[name] for name in names}
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from html import escape
 from typing import Any
 
 from surrogate.evaluation.scorecard import TUNANET, is_heuristic
@@ -71,9 +72,7 @@ def terminal_summary(results: Results) -> str:
     `InputError` for what are no results.
     """
     blocks = [tables.wrapped(headline(results), WIDTH, indent=""), Facts(provenance(results)).text(WIDTH)]
-    shown = [row for row in results["time_rows"] if row.get("population", "all") == "all"]
-    everything = results | {"time_rows": shown}
-    for table in choice_tables(results, strata=False) + time_tables(everything):
+    for table in _main_tables(results):
         formats = {**table.formats, "model": lambda name: tables.shortened(name, NAME_WIDTH)}
         blocks.append(replace(table, formats=formats).text(WIDTH))
     lines = [tables.wrapped(f"{r['model']}: {r['reason']} ({r['where']})", WIDTH) for r in reasons(results)]
@@ -81,6 +80,18 @@ def terminal_summary(results: Results) -> str:
         lines[MAX_REASONS:] = [f"and {len(lines) - MAX_REASONS:,} more"]
     blocks += ["\n".join(["Not judged", *lines])] if lines else []
     return tables.printable("\n\n".join(block for block in blocks if block))
+
+
+@readable()
+def html_summary(results: Results) -> str:
+    """The answer, the choice tables and the time tables, as a notebook shows them."""
+    return "\n".join([f"<p>{escape(headline(results))}</p>", *(table.__html__() for table in _main_tables(results))])
+
+
+def _main_tables(results: Results) -> list[Table]:
+    """The choice tables without strata, and the time tables over all rows."""
+    shown = [row for row in results["time_rows"] if row.get("population", "all") == "all"]
+    return choice_tables(results, strata=False) + time_tables(results | {"time_rows": shown})
 
 
 def headline(results: Results) -> str:

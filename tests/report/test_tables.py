@@ -68,7 +68,7 @@ def test_title_notes_references_and_cells() -> None:
     ]
     page = table.__html__()
     assert '<td class="best">1.000<small>1.0–1.1</small></td>' in page and "<p>told</p>" in page
-    assert '<tbody class="references"><tr><th scope="row">oracle' in page
+    assert '<tbody class="references"><tr><th scope="row" style="text-align:left">oracle' in page
 
 
 def test_a_pipe_gets_whole_cells_and_a_terminal_names_cut_in_the_middle() -> None:

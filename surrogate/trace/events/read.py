@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surrogate.bundled import TRACES
 from surrogate.features.errors import InputError, require_regular
 from surrogate.trace.events import kinds
 from surrogate.trace.events.build import build
@@ -41,17 +42,22 @@ _TAIL = 12  # characters; a number or a literal cut by the end of the file fails
 def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress: "Progress | None" = None) -> Trace:
     """The trace in ``path``: a PyTorch profiler's JSON (plain, .gz, .bz2) or an Nsight Systems sqlite export.
 
+    A name of `surrogate.bundled.TRACES` is a trace that ships.
+
     ``max_bytes`` is the most that a JSON file may unpack to, ``progress`` is called with (bytes of the file read, its
     size) now and then. Raises `InputError` for a file that is missing, damaged, of another kind, too large, or holds
     no event.
     """
     path = Path(path)
+    if not path.exists():
+        path = TRACES.get(str(path), path)
     require_regular(path)
     try:
         with path.open("rb") as file:
             start = file.read(len(_SQLITE))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a trace") from None
+        known = ", ".join(TRACES)
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a trace, or {known}, which ships") from None
     with _without_collector():
         if start == _SQLITE:
             from surrogate.trace.events.nsys import read_nsys
