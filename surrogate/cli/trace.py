@@ -1,8 +1,11 @@
 """``seer trace``: what profiler traces say. Each command imports what it needs only when it runs."""
 
+import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from shutil import copyfileobj
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,12 +27,18 @@ _COUNTER_COLUMNS = (
     "kernel", "time_pct", "total_us", "calls", "counted", "gflop", "measured_gflop", "dram_mb", "read_mb", "write_mb",
     "measured_flop_per_byte", "occupancy_pct", "measured_occupancy_pct", "bound", "measured_bound",
 )  # fmt: skip
+_RANK_COLUMNS = (
+    "rank", "time_us", "compute_us", "compute_pct", "communication_us", "communication_pct", "memory_us", "memory_pct",
+    "idle_us", "idle_pct", "host_wait_us", "overlap_pct", "waiting_us", "awaited_us", "straggler",
+)  # fmt: skip
 _SWEEP_COLUMNS = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "kernel_ms", "best")
 _ITERATION_COLUMNS = (
     "label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us",
     "coverage",
 )  # fmt: skip
 _WHATIF_COLUMNS = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
+
+_TRACES = (".json", ".json.gz", ".sqlite")
 
 _file = click.argument("file", type=PATH)
 _top = click.option("--top", type=click.IntRange(min=1), metavar="K", help="Only the first K rows.")
@@ -97,12 +106,39 @@ def _write_page(profiled: "Profile", html: Path | None) -> None:
         write_text(html, trace_page(profiled))
 
 
-def _traces_in(folder: Path) -> list[Path]:
-    """The traces in a folder, by name. Raises `InputError` where there is none."""
-    files = sorted(file for file in folder.iterdir() if file.name.endswith((".json", ".json.gz", ".sqlite")))
-    if not files:
-        raise InputError(f"{folder}: holds no .json, .json.gz or .sqlite; give a folder of traces, one per rank")
+def _rank_files(paths: Sequence[Path], max_bytes: int | None = None) -> list[Path]:
+    """The files, and in the place of a folder or a .tar.gz the traces in it, by name.
+
+    Raises `InputError` where a folder holds none, and for an archive that is damaged or unpacks to too much.
+    """
+    files = []
+    for path in paths:
+        folder = _unpacked(path, max_bytes) if path.name.endswith((".tar.gz", ".tgz", ".tar")) else path
+        inside = sorted(file for file in folder.iterdir() if file.name.endswith(_TRACES)) if folder.is_dir() else [path]
+        if not inside:
+            raise InputError(f"{path}: holds no .json, .json.gz or .sqlite; give a folder of traces, one per rank")
+        files += inside
     return files
+
+
+def _unpacked(archive: Path, max_bytes: int | None) -> Path:
+    """A folder, which is gone when the command ends, with the traces of an archive and nothing else of it."""
+    from surrogate.trace.events.read import DEFAULT_MAX_BYTES
+
+    folder, left = Path(click.get_current_context().with_resource(TemporaryDirectory())), max_bytes or DEFAULT_MAX_BYTES
+    try:
+        with tarfile.open(archive) as members:
+            for member in members:
+                content = members.extractfile(member) if member.isfile() and member.name.endswith(_TRACES) else None
+                left -= member.size
+                if left < 0:
+                    raise InputError(f"{archive}: unpacks to more than --max-bytes; unpack it and give the folder")
+                if content:
+                    with (folder / Path(member.name).name).open("xb") as file:
+                        copyfileobj(content, file)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise InputError(f"{archive}: is damaged or no archive ({error}); give a folder of traces") from None
+    return folder
 
 
 def _columns(records: Sequence[dict[str, Any]], names: Sequence[str], **around: Any) -> Table:
@@ -124,7 +160,7 @@ def command() -> None:
     """
 
 
-@command.command(short_help="The whole model: iterations, busy and idle time, layer types, copies; batch sweeps.")
+@command.command(short_help="The whole model: iterations, busy and idle time, layer types, copies; ranks; batches.")
 @click.argument("files", nargs=-1, required=True, type=PATH)
 @_part_options
 @choice_option(
@@ -145,18 +181,25 @@ def summary(
 ) -> None:  # fmt: skip
     """Iteration times, busy and idle time of the device, layers, layer types and copies of a trace.
 
-    Several FILES are one model at several batch sizes: a row each, with throughput and the best batch.
+    Several FILES, a folder or a .tar.gz of them, that name ranks of one run: a row per rank with what its device does,
+    how much communication is hidden behind compute, and the rank that the others wait for. Other FILES are one model at
+    several batch sizes: a row each, with throughput and the best batch; so are those with --batch.
 
     Examples:
       seer trace summary trace.json.gz --html profile.html
+      seer trace summary ranks/
       seer trace summary b8.json b16.json b32.json
     """
     from surrogate.trace import tables
     from surrogate.trace.profiling import profile
 
+    files = tuple(_rank_files(files, part["max_bytes"]))
     if len(files) > 1 and (by != "model" or html):
-        raise InputError(f"{len(files)} files make a table of batch sizes; give one with --by {by} or --html")
-    profiles = [profile(_load(file, **part), gpu) for file in files]
+        raise InputError(f"{len(files)} files make a table of ranks or batch sizes; give one with --by {by} or --html")
+    traces = [_load(file, **part) for file in files]
+    if len(files) > 1 and not batch and _show_ranks(traces, top, as_json, as_csv):
+        return
+    profiles = [profile(trace, gpu) for trace in traces]
     if len(files) > 1:
         sweep = tables.batch_sweep(profiles, batch).top(top)
         show(sweep.rows, as_json=as_json, as_csv=as_csv, table=_columns(sweep.rows, _SWEEP_COLUMNS))
@@ -178,6 +221,22 @@ def summary(
         if len(table):
             click.echo(f"\n{table.title}")
             show(table.rows)
+
+
+def _show_ranks(traces: "Sequence[Trace]", top: int | None, as_json: bool, as_csv: bool) -> bool:
+    """Print what ranks of one run do; False where the traces are none."""
+    from surrogate.trace.ranks import are_ranks, rank_summary
+
+    if not are_ranks(traces):
+        return False
+    found = rank_summary(traces)
+    narrow = [{name: row.get(name) for name in _RANK_COLUMNS} for row in (*found.ranks.top(top), *found.spread())]
+    table = Table(narrow, title=found.ranks.title, references=2, notes=found.ranks.notes)
+    show(found.ranks.top(top).rows, as_json=as_json, as_csv=as_csv, whole=found.to_dict(), table=table)
+    if not (as_json or as_csv) and len(found.collectives):
+        click.echo("\nCollectives by the last rank to reach them; the others' mean wait")
+        show(found.collectives.top(top).rows)
+    return True
 
 
 @command.command(short_help="Kernels by name, layer or type, with occupancy, roofline and bound.")
@@ -410,8 +469,8 @@ def iteration(
     The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace
     lacks are listed; those kernels keep their measured time and count against the coverage. --top limits the operators.
 
-    Several FILES, or a folder of them, are the ranks of one run: a row each, where a collective ends when the last rank
-    has reached it. Predicted collectives go by a law fitted on those of other sizes, or by that of --overheads.
+    Several FILES, a folder or a .tar.gz of them, are the ranks of one run: a row each, where a collective ends when the
+    last rank has reached it. Predicted ones go by a law fitted on those of other sizes, or by that of --overheads.
 
     Examples:
       seer trace iteration trace.json.gz --leave-one-out
@@ -422,7 +481,7 @@ def iteration(
     from surrogate.trace.iteration.predict import iteration_times
     from surrogate.trace.iteration.ranks import rank_times
 
-    files = tuple(inner for file in files for inner in (_traces_in(file) if file.is_dir() else [file]))
+    files = tuple(_rank_files(files))
     settings["overheads"] = load_overheads(overheads_file) if overheads_file else None
     if len(files) > 1:
         if execution_trace or iteration is not None:
