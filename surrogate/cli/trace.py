@@ -231,7 +231,9 @@ def _show_ranks(traces: "Sequence[Trace]", top: int | None, as_json: bool, as_cs
         return False
     found = rank_summary(traces)
     narrow = [{name: row.get(name) for name in _RANK_COLUMNS} for row in (*found.ranks.top(top), *found.spread())]
-    table = Table(narrow, title=found.ranks.title, references=2, notes=found.ranks.notes)
+    for note in found.ranks.notes:
+        click.echo(f"seer: {note}", err=True)
+    table = Table(narrow, title=found.ranks.title, references=2)
     show(found.ranks.top(top).rows, as_json=as_json, as_csv=as_csv, whole=found.to_dict(), table=table)
     if not (as_json or as_csv) and len(found.collectives):
         click.echo("\nCollectives by the last rank to reach them; the others' mean wait")
@@ -292,6 +294,49 @@ def kernels(
     names = _COUNTER_COLUMNS if counters else _KERNEL_COLUMNS
     table = _columns(result.rows, names, title=result.title, notes=result.notes)
     show(result.rows, as_json=as_json, as_csv=as_csv, table=table)
+
+
+@command.command(short_help="Two traces of one program compared: what became slower or faster, and by how much.")
+@click.argument("a", type=PATH)
+@click.argument("b", type=PATH)
+@_part_options
+@click.option("--iteration-b", type=click.IntRange(min=0), multiple=True, metavar="N",
+              help="Only this one of B, in the place of --iteration; repeatable.")  # fmt: skip
+@choice_option(
+    "--by",
+    ("layer", "type", "operator", "kernel"),
+    "What is matched; without it the first of type, operator and kernel that matches 90 % of the time, or most.",
+)
+@_top
+@output_options
+def diff(
+    a: Path, b: Path, iteration: tuple[int, ...], iteration_b: tuple[int, ...], by: str | None, top: int | None,
+    as_json: bool, as_csv: bool, **part: Any,
+) -> None:  # fmt: skip
+    """Device time per iteration in A and in B, the same program on another GPU, in another version or setting.
+
+    Totals first, then a row for all that matches, by name and shape, else by shape, by order or by the operator's name
+    alone (kernels: by name, by operator, by family), and for what stands only in A or only in B, the largest change
+    first. The changes of all rows add up to that of the device time. --execution-trace counts for both.
+
+    Examples:
+      seer trace diff v100.json.gz h100.json.gz --by operator --top 20
+      seer trace diff trace.json.gz trace.json.gz --iteration 1 --iteration-b 3
+    """
+    from surrogate.trace.diff import trace_diff
+    from surrogate.trace.profiling import profile
+
+    profiles = [profile(_load(file, **part)) for file in (a, b)]
+    found = trace_diff(*profiles, by, (iteration, iteration_b or iteration))
+    for note in found.rows.notes:
+        click.echo(f"seer: {note}", err=True)
+    rows = found.rows.top(top).rows
+    if not (as_json or as_csv):
+        show(found.totals.rows)
+        click.echo()
+    whole = {found.by: "all", **found.totals.rows[1]}
+    table = Table([*rows, {key: whole.get(key) for key in rows[0]}], title=found.rows.title, references=1)
+    show(rows, as_json=as_json, as_csv=as_csv, whole={**found.to_dict(), "rows": list(rows)}, table=table)
 
 
 @command.command(short_help="The across-stack profile: model, layers, operators, calls, kernels.")
