@@ -1,10 +1,9 @@
 """``seer trace``: what profiler traces say. Each command imports what it needs only when it runs."""
 
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from shutil import copyfileobj
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import click
 from surrogate.cli.groups import CommandGroup
 from surrogate.cli.options import GPU, PATH, choice_option, output_options, show
 from surrogate.features.errors import InputError
-from surrogate.report.tables import Table
+from surrogate.report.tables import Table, terminal_width
 
 if TYPE_CHECKING:
     from surrogate.trace.events.tables import Trace
@@ -26,10 +25,6 @@ _KERNEL_COLUMNS = (
 _COUNTER_COLUMNS = (
     "kernel", "time_pct", "total_us", "calls", "counted", "gflop", "measured_gflop", "dram_mb", "read_mb", "write_mb",
     "measured_flop_per_byte", "occupancy_pct", "measured_occupancy_pct", "bound", "measured_bound",
-)  # fmt: skip
-_RANK_COLUMNS = (
-    "rank", "time_us", "compute_us", "compute_pct", "communication_us", "communication_pct", "memory_us", "memory_pct",
-    "idle_us", "idle_pct", "host_wait_us", "overlap_pct", "waiting_us", "awaited_us", "straggler",
 )  # fmt: skip
 _SWEEP_COLUMNS = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "kernel_ms", "best")
 _ITERATION_COLUMNS = (
@@ -85,10 +80,8 @@ def _load(
         trace = read_trace(path, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=step)
     if execution_trace is not None:
         trace = with_execution_trace(trace, execution_trace)
-    for note in trace.notes:
-        click.echo(f"seer: {path}: {note}", err=True)
-    for category, count in sorted(trace.ignored.items()):
-        click.echo(f"seer: {path}: {count:,} events of {category} are not used", err=True)
+    ignored = (f"{count:,} events of {category} are not used" for category, count in sorted(trace.ignored.items()))
+    _echo_notes(f"{path}: {note}" for note in (*trace.notes, *ignored))
     return trim(
         trace,
         iterations_kept=iteration or None,
@@ -96,6 +89,11 @@ def _load(
         to_us=None if to_ms is None else to_ms * 1e3,
         gpu=device,
     )
+
+
+def _echo_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        click.echo(f"seer: {note}", err=True)
 
 
 def _write_page(profiled: "Profile", html: Path | None) -> None:
@@ -129,13 +127,12 @@ def _unpacked(archive: Path, max_bytes: int | None) -> Path:
     try:
         with tarfile.open(archive) as members:
             for member in members:
-                content = members.extractfile(member) if member.isfile() and member.name.endswith(_TRACES) else None
                 left -= member.size
                 if left < 0:
                     raise InputError(f"{archive}: unpacks to more than --max-bytes; unpack it and give the folder")
+                content = members.extractfile(member) if member.isfile() and member.name.endswith(_TRACES) else None
                 if content:
-                    with (folder / Path(member.name).name).open("xb") as file:
-                        copyfileobj(content, file)
+                    (folder / Path(member.name).name).write_bytes(content.read())
     except (tarfile.TarError, OSError, EOFError) as error:
         raise InputError(f"{archive}: is damaged or no archive ({error}); give a folder of traces") from None
     return folder
@@ -143,6 +140,15 @@ def _unpacked(archive: Path, max_bytes: int | None) -> Path:
 
 def _columns(records: Sequence[dict[str, Any]], names: Sequence[str], **around: Any) -> Table:
     return Table([{name: record[name] for name in names} for record in records], **around)
+
+
+def _show_ranks(
+    rows: Sequence[Any], table: Table, whole: Any, title: str, collectives: Sequence[Any], as_json: bool, as_csv: bool
+) -> None:
+    show(rows, as_json=as_json, as_csv=as_csv, whole=whole, table=table)
+    if collectives and not (as_json or as_csv):
+        click.echo(f"\n{title}")
+        show(collectives)
 
 
 class _TraceGroup(CommandGroup):
@@ -192,12 +198,19 @@ def summary(
     """
     from surrogate.trace import tables
     from surrogate.trace.profiling import profile
+    from surrogate.trace.ranks import are_ranks, rank_summary
 
     files = tuple(_rank_files(files, part["max_bytes"]))
     if len(files) > 1 and (by != "model" or html):
         raise InputError(f"{len(files)} files make a table of ranks or batch sizes; give one with --by {by} or --html")
     traces = [_load(file, **part) for file in files]
-    if len(files) > 1 and not batch and _show_ranks(traces, top, as_json, as_csv):
+    if len(files) > 1 and not batch and are_ranks(traces):
+        found = rank_summary(traces)
+        _echo_notes(found.notes)
+        rows, title = found.ranks[:top], "Collectives: the last rank to reach it, and the others' mean wait"
+        narrow = [name for name in rows[0] if not name.startswith(("trace", "non_", "kernel_", "other_"))]
+        table = _columns([*rows, *found.spread()], narrow, title=found.title, references=2)
+        _show_ranks(rows, table, asdict(found), title, found.collectives, as_json, as_csv)
         return
     profiles = [profile(trace, gpu) for trace in traces]
     if len(files) > 1:
@@ -221,24 +234,6 @@ def summary(
         if len(table):
             click.echo(f"\n{table.title}")
             show(table.rows)
-
-
-def _show_ranks(traces: "Sequence[Trace]", top: int | None, as_json: bool, as_csv: bool) -> bool:
-    """Print what ranks of one run do; False where the traces are none."""
-    from surrogate.trace.ranks import are_ranks, rank_summary
-
-    if not are_ranks(traces):
-        return False
-    found = rank_summary(traces)
-    narrow = [{name: row.get(name) for name in _RANK_COLUMNS} for row in (*found.ranks.top(top), *found.spread())]
-    for note in found.ranks.notes:
-        click.echo(f"seer: {note}", err=True)
-    table = Table(narrow, title=found.ranks.title, references=2)
-    show(found.ranks.top(top).rows, as_json=as_json, as_csv=as_csv, whole=found.to_dict(), table=table)
-    if not (as_json or as_csv) and len(found.collectives):
-        click.echo("\nCollectives by the last rank to reach them; the others' mean wait")
-        show(found.collectives.top(top).rows)
-    return True
 
 
 @command.command(short_help="Kernels by name, layer or type, with occupancy, roofline and bound.")
@@ -302,11 +297,7 @@ def kernels(
 @_part_options
 @click.option("--iteration-b", type=click.IntRange(min=0), multiple=True, metavar="N",
               help="Only this one of B, in the place of --iteration; repeatable.")  # fmt: skip
-@choice_option(
-    "--by",
-    ("layer", "type", "operator", "kernel"),
-    "What is matched; without it the first of type, operator and kernel that matches 90 % of the time, or most.",
-)
+@choice_option("--by", ("layer", "type", "operator", "kernel"), "[type, operator or kernel, which matches most]")
 @_top
 @output_options
 def diff(
@@ -324,19 +315,15 @@ def diff(
       seer trace diff trace.json.gz trace.json.gz --iteration 1 --iteration-b 3
     """
     from surrogate.trace.diff import trace_diff
-    from surrogate.trace.profiling import profile
 
-    profiles = [profile(_load(file, **part)) for file in (a, b)]
-    found = trace_diff(*profiles, by, (iteration, iteration_b or iteration))
-    for note in found.rows.notes:
-        click.echo(f"seer: {note}", err=True)
-    rows = found.rows.top(top).rows
+    found = trace_diff(_load(a, **part), _load(b, **part), by, (iteration, iteration_b or iteration))
+    _echo_notes(found.notes)
+    rows = found.rows[:top]
     if not (as_json or as_csv):
-        show(found.totals.rows)
-        click.echo()
-    whole = {found.by: "all", **found.totals.rows[1]}
-    table = Table([*rows, {key: whole.get(key) for key in rows[0]}], title=found.rows.title, references=1)
-    show(rows, as_json=as_json, as_csv=as_csv, whole={**found.to_dict(), "rows": list(rows)}, table=table)
+        click.echo(Table(found.totals, title="A before, B after, µs per iteration").text(terminal_width()) + "\n")
+    total = {**dict.fromkeys(rows[0]), found.by: "all", **found.totals[1]}
+    table = _columns([*rows, total], list(rows[0]), references=1)
+    show(rows, as_json=as_json, as_csv=as_csv, whole=asdict(found) | {"rows": rows}, table=table)
 
 
 @command.command(short_help="The across-stack profile: model, layers, operators, calls, kernels.")
@@ -536,10 +523,8 @@ def iteration(
             ranks.overheads.save(save_overheads)
         columns = [name for name in ranks.ranks.rows[0] if name != "trace"]
         table = _columns(ranks.ranks.rows, columns, title=ranks.ranks.title)
-        show(ranks.ranks.rows, as_json=as_json, as_csv=as_csv, whole=ranks.to_dict(), table=table)
-        if not (as_json or as_csv):
-            click.echo(f"\n{ranks.collectives.title}")
-            show(ranks.collectives.top(top).rows)
+        apart = ranks.collectives.top(top)
+        _show_ranks(ranks.ranks.rows, table, ranks.to_dict(), apart.title, apart.rows, as_json, as_csv)
         return
     result = iteration_times(_load(next(iter(files)), execution_trace=execution_trace), iteration=iteration, **settings)
     if save_overheads:

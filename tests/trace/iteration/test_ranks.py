@@ -135,16 +135,17 @@ def test_what_ranks_do_and_whom_they_wait_for(seer, folder):
     code, out, _ = seer("summary", folder, "--json")
     answer = json.loads(out)
     zero, one = answer["ranks"]
-    assert code == 0 and (answer["straggler"], one["straggler"], zero["straggler"]) == (1, True, False)
+    assert code == 0 and answer["straggler"] == 1
     assert (zero["time_us"], zero["compute_us"], zero["communication_us"], zero["idle_us"]) == (170, 50, 140, 0)
     assert zero["overlap_pct"] == pytest.approx(100 * 20 / 140) and one["overlap_pct"] == 0
     assert [(row["waiting_us"], row["awaited_us"]) for row in (zero, one)] == [(100, 0), (0, 100)]
     (only,) = answer["collectives"]
     assert (only["message_bytes"], only["shortest_us"], only["waiting_us"], only["last"]) == (4000, 40, 100, 1)
-    assert (answer["mean"]["time_us"], answer["spread"]["time_us"]) == (105, 130)
     assert "2 of 8 ranks" in answer["notes"][0] and "best" not in zero
-    code, out, _ = seer("summary", folder)
-    assert code == 0 and "wait longest for rank 1: 100 µs" in out and "all_reduce" in out
+    code, out, err = seer("summary", folder)
+    assert code == 0 and "wait longest for rank 1: 100 µs" in out and "all_reduce" in out and "2 of 8 ranks" in err
+    lines = [line.split()[:2] for line in out.splitlines()]
+    assert ["mean", "105"] in lines and ["spread", "130"] in lines
 
 
 def test_collectives_that_differ_between_ranks_name_no_straggler(folder, read):
@@ -152,8 +153,8 @@ def test_collectives_that_differ_between_ranks_name_no_straggler(folder, read):
     other = rank(1, 40)
     other["traceEvents"][-1]["name"] = "ncclKernel_Broadcast_RING_LL_Sum_int8_t"
     found = rank_summary([read(first, "0.json"), read(other, "1.json")])
-    assert found.straggler is None and not found.collectives and found.ranks.rows[0]["waiting_us"] is None
-    assert "2 kernels" in found.ranks.notes[0]
+    assert found.straggler is None and not found.collectives and found.ranks[0]["waiting_us"] == 0
+    assert any(note.startswith("2 collectives") for note in found.notes)
 
 
 def test_traces_of_one_rank_stay_a_sweep(seer, folder):
@@ -258,7 +259,7 @@ HTA = {
     3: (8145, 1240, 9468, 18853, 3.31), 4: (8887, 1126, 6576, 16589, 0.56), 5: (9121, 1041, 6230, 16392, 0.64),
     6: (7051, 1051, 3308, 11410, 7.56), 7: (8308, 1059, 1600, 10967, 9.51),
 }  # fmt: skip
-"""Rank → idle, compute, non-compute and kernel time in µs and the overlap in %, as HolisticTraceAnalysis 0.5.0 prints them:
+"""Rank → idle, compute, non-compute and kernel time in µs and the overlap in %, printed by HolisticTraceAnalysis 0.5.0:
 `get_temporal_breakdown` and `get_comm_comp_overlap`, with the definitions of its repository's commit 0c2146a."""
 HTA_STREAMS = {
     (0, 7): (11448, 123), (0, 22): (145, 0), (0, 24): (5906, 18), (0, 84): (4740, 3), (2, 7): (9777, 105),
