@@ -1,6 +1,7 @@
 """``seer trace``: what profiler traces say. Each command imports what it needs only when it runs."""
 
 import tarfile
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -111,7 +112,7 @@ def _rank_files(paths: Sequence[Path], max_bytes: int | None = None) -> list[Pat
     """
     files = []
     for path in paths:
-        folder = _unpacked(path, max_bytes) if path.name.endswith((".tar.gz", ".tgz", ".tar")) else path
+        folder = _unpacked(path, max_bytes) if path.name.endswith((".tar.gz", ".tgz")) else path
         inside = sorted(file for file in folder.iterdir() if file.name.endswith(_TRACES)) if folder.is_dir() else [path]
         if not inside:
             raise InputError(f"{path}: holds no .json, .json.gz or .sqlite; give a folder of traces, one per rank")
@@ -125,7 +126,7 @@ def _unpacked(archive: Path, max_bytes: int | None) -> Path:
 
     folder, left = Path(click.get_current_context().with_resource(TemporaryDirectory())), max_bytes or DEFAULT_MAX_BYTES
     try:
-        with tarfile.open(archive) as members:
+        with tarfile.open(archive, "r:gz") as members:
             for member in members:
                 left -= member.size
                 if left < 0:
@@ -133,22 +134,13 @@ def _unpacked(archive: Path, max_bytes: int | None) -> Path:
                 content = members.extractfile(member) if member.isfile() and member.name.endswith(_TRACES) else None
                 if content:
                     (folder / Path(member.name).name).write_bytes(content.read())
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise InputError(f"{archive}: is damaged or no archive ({error}); give a folder of traces") from None
+    except (tarfile.TarError, zlib.error, OSError, EOFError):
+        raise InputError(f"{archive}: is no archive, or a damaged one; give a folder of traces") from None
     return folder
 
 
 def _columns(records: Sequence[dict[str, Any]], names: Sequence[str], **around: Any) -> Table:
     return Table([{name: record[name] for name in names} for record in records], **around)
-
-
-def _show_ranks(
-    rows: Sequence[Any], table: Table, whole: Any, title: str, collectives: Sequence[Any], as_json: bool, as_csv: bool
-) -> None:
-    show(rows, as_json=as_json, as_csv=as_csv, whole=whole, table=table)
-    if collectives and not (as_json or as_csv):
-        click.echo(f"\n{title}")
-        show(collectives)
 
 
 class _TraceGroup(CommandGroup):
@@ -207,10 +199,13 @@ def summary(
     if len(files) > 1 and not batch and are_ranks(traces):
         found = rank_summary(traces)
         _echo_notes(found.notes)
-        rows, title = found.ranks[:top], "Collectives: the last rank to reach it, and the others' mean wait"
+        rows = found.ranks[:top]
         narrow = [name for name in rows[0] if not name.startswith(("trace", "non_", "kernel_", "other_"))]
         table = _columns([*rows, *found.spread()], narrow, title=found.title, references=2)
-        _show_ranks(rows, table, asdict(found), title, found.collectives, as_json, as_csv)
+        show(rows, as_json=as_json, as_csv=as_csv, whole=asdict(found), table=table)
+        if found.collectives and not (as_json or as_csv):
+            click.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
+            show(found.collectives)
         return
     profiles = [profile(trace, gpu) for trace in traces]
     if len(files) > 1:
@@ -523,8 +518,10 @@ def iteration(
             ranks.overheads.save(save_overheads)
         columns = [name for name in ranks.ranks.rows[0] if name != "trace"]
         table = _columns(ranks.ranks.rows, columns, title=ranks.ranks.title)
-        apart = ranks.collectives.top(top)
-        _show_ranks(ranks.ranks.rows, table, ranks.to_dict(), apart.title, apart.rows, as_json, as_csv)
+        show(ranks.ranks.rows, as_json=as_json, as_csv=as_csv, whole=ranks.to_dict(), table=table)
+        if not (as_json or as_csv):
+            click.echo(f"\n{ranks.collectives.title}")
+            show(ranks.collectives.top(top).rows)
         return
     result = iteration_times(_load(next(iter(files)), execution_trace=execution_trace), iteration=iteration, **settings)
     if save_overheads:
