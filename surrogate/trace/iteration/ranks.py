@@ -2,16 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from surrogate.features.errors import InputError
-from surrogate.features.operators import Collective
-from surrogate.network.call import UnsupportedError
-from surrogate.trace.calls import CallReader
 from surrogate.trace.events.tables import Floats, Trace
-from surrogate.trace.iteration.collectives import fit_laws, unseen_us
+from surrogate.trace.iteration.collectives import fit_laws, messages, unseen_us
 from surrogate.trace.iteration.overheads import Overheads, pooled
 from surrogate.trace.iteration.predict import IterationTimes, Walk, walk_of
 from surrogate.trace.iteration.times import LAW, MEASURED, collectives
@@ -56,10 +54,10 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     rows = _collectives(walks)
     traced_us = np.array([walk.trace.activities.time_us[own] for walk, own in zip(walks, rows, strict=True)])
     shortest_us = traced_us.min(axis=0)  # the last rank to reach a collective waits for nobody
-    messages = _messages(walks[0].trace, rows[0])
+    sent = messages(walks[0].trace, rows[0])
     overheads = pooled([walk.facts["overheads"] for walk in walks])
-    known = [at for at, problem in enumerate(messages) if problem]
-    measured = [problem for problem in messages if problem], shortest_us[known].tolist()
+    known = [at for at, problem in enumerate(sent) if problem]
+    measured = [problem for problem in sent if problem], shortest_us[known].tolist()
     unseen: dict[int, float | None] = {}
     if not overheads.laws:
         overheads = replace(overheads, laws=fit_laws(*measured))
@@ -87,7 +85,7 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
             "source": walks[0].times.source[row],
             "last": ranks[int(np.argmin(waits[:, at]))],
         }
-        for at, (row, problem) in enumerate(zip(rows[0], messages, strict=True))
+        for at, (row, problem) in enumerate(zip(rows[0], sent, strict=True))
     )
     title = f"{len(walks)} ranks, {walks[0].facts['times']} times; rank {ranks[last]} ends last"
     return RanksTime(ResultTable(title, table), ResultTable("Collectives, without waits", apart), results, overheads)
@@ -101,8 +99,8 @@ def _rank(rank: int, result: IterationTimes, start_us: float, before_us: float, 
     after += after_us / count
     comparable = result.iterations[0].error_pct is not None
     return {
-        "rank": rank, "trace": result.trace, "start_us": start_us, "measured_us": measured, "predicted_us": predicted,
-        "error_pct": 100 * (predicted / measured - 1) if comparable else None,
+        "rank": rank, "trace": Path(result.trace).name, "start_us": start_us, "measured_us": measured,
+        "predicted_us": predicted, "error_pct": 100 * (predicted / measured - 1) if comparable else None,
         "measured_waiting_us": float(before_us / count), "waiting_us": float(after_us / count),
         "measured_device_us": device, "device_us": after,
         "device_error_pct": 100 * (after / device - 1) if comparable else None, "coverage": result.coverage,
@@ -122,18 +120,6 @@ def _collectives(walks: Sequence[Walk]) -> list[list[int]]:
                 " give the traces of all ranks of one run, over the same iterations"
             )
     return rows
-
-
-def _messages(trace: Trace, rows: Sequence[int]) -> list[Collective | None]:
-    """The collectives in ``rows``; None where the trace does not hold the message."""
-    reader, messages = CallReader(trace), []
-    for row in rows:
-        try:
-            problems = reader.problems(reader.owner(int(trace.activities.range[row])))
-        except UnsupportedError:
-            problems = ()
-        messages.append(next((problem for problem in problems if isinstance(problem, Collective)), None))
-    return messages
 
 
 def _without_waits(walk: Walk, rows: Sequence[int], own: Sequence[tuple[float | None, float]]) -> Walk:
