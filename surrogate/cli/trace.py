@@ -29,7 +29,10 @@ _ITERATION_COLUMNS = (
     "label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us",
     "coverage",
 )  # fmt: skip
-_WHATIF_COLUMNS = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
+_WHATIF_COLUMNS = (
+    "name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us", "device_us_before", "device_us_after",
+    "samples_per_s_before", "samples_per_s_after", "bound_before", "bound_after",
+)  # fmt: skip
 
 _file = click.argument("file", type=PATH)
 _top = click.option("--top", type=click.IntRange(min=1), metavar="K", help="Only the first K rows.")
@@ -349,8 +352,9 @@ def whatif(
     data-parallel=N and blueconnect=N (workers), dgc=N (times smaller), parameter-server=N and p3=N (GB/s, in the place
     of --bandwidth). batch without a number doubles it.
 
-    Times are of the whole part of the trace, from the first start to the last end, over its iterations: with few
-    iterations the device's last work, behind the host's end, is a visible share. Leave a warm-up out with --iteration.
+    Times are per iteration, from one end to the next; what the device still does behind the host's last end counts as
+    far as the WHAT-IF adds to it. speedup compares the samples per second of one GPU. Leave a warm-up out with
+    --iteration.
 
     Examples:
       seer trace whatif trace.json.gz amp fused-adam cuda-graphs
@@ -376,10 +380,10 @@ def whatif(
 
         write_figures(answers, figures)
     rows = [answer.to_dict() for answer in answers]
-    narrow = _columns(rows, _WHATIF_COLUMNS)
+    narrow = _columns(rows, [name for name in _WHATIF_COLUMNS if as_csv or any(row[name] is not None for row in rows)])
     show(rows if as_json else narrow.records, as_json=as_json, as_csv=as_csv, table=narrow)
     for answer in answers if not (as_json or as_csv) else []:
-        for note in answer.notes:
+        for note in (*answer.notes, answer.evidence):
             click.echo(f"{answer.name}: {note}")
 
 

@@ -190,8 +190,10 @@ def walk_of(
         )
     device_times = kernel_times.measured_times(trace)
     if source == "surrogate":
-        by = surrogates or _predictors(trace, there, bundle)
-        device_times = kernel_times.predicted_times(trace, by, old or 1, (batch if rescaled else old) or 1, shown.laws)
+        by = surrogates or predictors_for(trace, there, bundle)
+        base = predictors_for(trace, here, bundle) if elsewhere and here and not surrogates else None
+        new = (batch if rescaled else old) or 1
+        device_times = kernel_times.predicted_times(trace, by, old or 1, new, shown.laws, base)
     named = there.name if there else trace.device_name(device) or None
     facts = {"gpu": named, "batch": batch if batch is not None else old, "times": source, "overheads": shown}
     return Walk(trace, work, device_times, overheads_of, not changed, facts)
@@ -216,7 +218,7 @@ def _overheads(
     return others, own
 
 
-def _predictors(trace: Trace, device: Gpu | None, bundle: str | Path | None) -> Predictors:
+def predictors_for(trace: Trace, device: Gpu | None, bundle: str | Path | None) -> Predictors:
     """The predictors of a GPU; those of convolutions only where the trace has some with shapes.
 
     Where a board was measured that differs from it in nothing but the size of its memory, that one stands for it.

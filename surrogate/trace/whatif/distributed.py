@@ -34,16 +34,20 @@ def data_parallel(graph: Graph, setting: Setting, value: float | None) -> Change
     `InputError` where the trace shows no parameters.
     """
     network = _with_workers(setting.network, value)
-    return _exchanged(graph, setting, lambda size: [("all-reduce", NETWORK, network.all_reduce_us(size))])
+    return _exchanged(graph, replace(setting, network=network), lambda size: [
+        ("all-reduce", NETWORK, network.all_reduce_us(size))
+    ])  # fmt: skip
 
 
 def blueconnect(graph: Graph, setting: Setting, value: float | None) -> Change:
     """As `data_parallel`, but each all-reduce in stages over the hierarchy, on a channel each, so that the stages of
     several buckets overlap (Cho et al., MLSys 2019; in Daydream without a measured error). ``value``: workers."""
-    changed = _exchanged(graph, setting, _with_workers(setting.network, value).stages).graph
+    network = _with_workers(setting.network, value)
+    change = _exchanged(graph, replace(setting, network=network), network.stages)
+    changed = change.graph
     for channel in {resource.label for resource in changed.resources} & {LINKS, NETWORK}:
         changed = schedule(changed, channel, "arrival")
-    return Change(changed)
+    return replace(change, graph=changed)
 
 
 def compressed_gradients(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -84,7 +88,7 @@ def _exchanged(graph: Graph, setting: Setting, stages: Stages) -> Change:
                 to.append(NewTask(name, kind, place, time_us, after, () if left else before, iteration=iteration))
                 after = (len(graph) + len(tasks) - 1,)
         tasks += last
-    return Change(insert(graph, tasks))
+    return Change(insert(graph, tasks), gpus=setting.network.workers)
 
 
 def parameter_server(graph: Graph, setting: Setting, value: float | None, *, prioritised: bool = False) -> Change:

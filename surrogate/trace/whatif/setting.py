@@ -18,6 +18,7 @@ from surrogate.trace.graph.tasks import Graph
 from surrogate.trace.profiling import Profile
 
 if TYPE_CHECKING:
+    from surrogate.network.predict import Predictors
     from surrogate.prediction.predictor import Predictor
 
 OPTIMIZER = r"^(?:Optimizer|Optim)"
@@ -127,6 +128,12 @@ class Setting:
         name = self.own_gpu.name
         return load(name) if self.bundle is None else load(Path(self.bundle), gpu=name)
 
+    def predictors(self, device: Gpu) -> "Predictors":
+        """What predicts the trace's kernels on a GPU."""
+        from surrogate.trace.iteration.predict import predictors_for
+
+        return predictors_for(self.profile.trace, device, self.bundle)
+
 
 def setting_of(
     profile: Profile, *, target: str | None = None, network: Network | None = None, bundle: str | Path | None = None
@@ -140,12 +147,17 @@ def setting_of(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A changed graph; ``low`` and ``high`` where a prediction's interval makes it uncertain; what it left aside."""
+    """A changed graph; ``low`` and ``high`` where a prediction's interval makes it uncertain; what it left aside.
+
+    ``samples``: a GPU's batch over that of the trace; ``gpus``: how many work at once.
+    """
 
     graph: Graph
     low: Graph | None = None
     high: Graph | None = None
     notes: tuple[str, ...] = ()
+    samples: float = 1.0
+    gpus: int = 1
 
 
 @dataclass(frozen=True, slots=True)

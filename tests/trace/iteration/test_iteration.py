@@ -36,7 +36,7 @@ class FixedConvs:
 
     def select_many(self, problems: Any, **_: Any) -> Any:
         assert all(isinstance(one, Conv) for one in problems)
-        times = [SimpleNamespace(time_us=77.0 * one.n / 8) for one in problems]
+        times = [SimpleNamespace(time_us=77.0 * one.n / 8, source="model", half_width=0.1) for one in problems]
         return [SimpleNamespace(estimates=() if self.none else (time,)) for time in times]
 
 
@@ -44,7 +44,8 @@ class FixedOperators:
     """Every other operator takes 1 µs per 100,000 bytes, by a roofline."""
 
     def kernel_times(self, ops: Any) -> Any:
-        return [SimpleNamespace(time_us=float(op.dram_bytes) / 1e5, source="roofline") for op in ops]
+        times = [float(op.dram_bytes) / 1e5 for op in ops]
+        return [SimpleNamespace(time_us=time, upper_us=2 * time, source="roofline") for time in times]
 
 
 @pytest.fixture
