@@ -31,7 +31,7 @@ _ITERATION_COLUMNS = (
 )  # fmt: skip
 _WHATIF_COLUMNS = (
     "name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us", "device_us_before", "device_us_after",
-    "samples_per_s_before", "samples_per_s_after", "bound_before", "bound_after",
+    "device_low_us", "device_high_us", "samples_per_s_before", "samples_per_s_after", "bound_before", "bound_after",
 )  # fmt: skip
 
 _file = click.argument("file", type=PATH)

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from surrogate.trace.iteration.units import HostWork, Unit, host_work
 from surrogate.trace.profiling import gpu_of
 
 SOURCES = ("measured", "surrogate")
+SAME_MEMORY = 0.01
+"""Relative difference of bandwidths up to which two boards of one chip count as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,21 +223,22 @@ def _overheads(
 def predictors_for(trace: Trace, device: Gpu | None, bundle: str | Path | None) -> Predictors:
     """The predictors of a GPU; those of convolutions only where the trace has some with shapes.
 
-    Where a board was measured that differs from it in nothing but the size of its memory, that one stands for it.
+    Where the chip was measured on another board, with memory as fast, that one stands for it.
     """
     if device is None:
         raise InputError("the trace does not name a known GPU; say which one with --gpu")
     measured = {name for part in shipped() for name in part.gpus}
     alike = [board for board in gpus() if board.name in measured and _chip(board) == _chip(device)]
+    alike = [board for board in alike if abs(board.dram_gbs / device.dram_gbs - 1) <= SAME_MEMORY]
     device = device if device.name in measured or not alike else alike[0]
     if any("convolution" in name for name in trace.names) and (trace.ranges.shapes >= 0).any():
         return load_predictors(device.name, bundle)
     return Predictors(device, None, load_operators(device.name))
 
 
-def _chip(board: Gpu) -> Gpu:
-    """The board without its name, where its figures come from, and the size of its memory."""
-    return replace(board, name="", aliases=(), source="", checked=True, measured_figures=(), memory_bytes=0)
+def _chip(board: Gpu) -> tuple[str, int, float, float]:
+    """What tells a chip and its clock from others."""
+    return board.architecture, board.sms, board.boost_mhz, board.fp16_tensor_tflops
 
 
 def _notes(walk: "Walk") -> tuple[str, ...]:

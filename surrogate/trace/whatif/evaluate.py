@@ -123,7 +123,8 @@ class Answer:
     """One what-if's answer, times in µs per iteration (`Timeline.per_iteration_us`).
 
     ``low_us`` and ``high_us`` bound the prediction where there is evidence of its error, else they are None;
-    ``evidence`` says which. ``samples`` and ``gpus`` are those of `Change`, ``batch`` the trace's, None where unknown.
+    ``evidence`` says which. ``device_low_us`` and ``device_high_us`` do so for the device's time where kernels were
+    predicted. ``samples`` and ``gpus`` are those of `Change`, ``batch`` the trace's, None where unknown.
     """
 
     name: str
@@ -136,6 +137,8 @@ class Answer:
     batch: int | None = None
     samples: float = 1.0
     gpus: int = 1
+    device_low_us: float | None = None
+    device_high_us: float | None = None
 
     @property
     def baseline_us(self) -> float:
@@ -161,6 +164,7 @@ class Answer:
             "name": self.name, "baseline_us": self.baseline_us, "predicted_us": self.predicted_us,
             "speedup": self.speedup, "low_us": self.low_us, "high_us": self.high_us,
             "device_us_before": device_us(self.baseline), "device_us_after": device_us(self.predicted),
+            "device_low_us": self.device_low_us, "device_high_us": self.device_high_us,
             "samples_per_s_before": per_s, "samples_per_s_after": per_s and per_s * self.speedup * self.gpus,
             "bound_before": _bound(paths[0]), "bound_after": _bound(paths[1]),
             "critical_path_before": paths[0], "critical_path_after": paths[1],
@@ -188,12 +192,13 @@ def evaluate(graph: Graph, what_ifs: Sequence[WhatIf], setting: Setting, *, toge
             changes.append(part(changes[-1].graph, setting))
         last, notes = changes[-1], tuple(note for change in changes for note in change.notes)
         predicted = simulate(last.graph)
-        ends = [simulate(end).per_iteration_us for end in (last.low, last.high) if end and len(parts) == 1]
+        timelines = [simulate(end) for end in (last.low, last.high) if end and len(parts) == 1]
+        ends, device_ends = [end.per_iteration_us for end in timelines], [device_us(end) for end in timelines]
         if error is not None:
             ends = [predicted.per_iteration_us / (1 + error), predicted.per_iteration_us / (1 - error)]
-        low, high = ends or (None, None)
         samples, gpus = prod(change.samples for change in changes), prod(change.gpus for change in changes)
-        answers.append(Answer(label, baseline, predicted, low, high, notes, evidence, batch, samples, gpus))
+        (low, high), on_device = ends or (None, None), device_ends or (None, None)
+        answers.append(Answer(label, baseline, predicted, low, high, notes, evidence, batch, samples, gpus, *on_device))
     return answers
 
 

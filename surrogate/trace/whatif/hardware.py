@@ -174,8 +174,9 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     times = predicted_times(trace, setting.predictors(target), base=setting.predictors(own))
     before, factor = trace.activities.time_us[graph.row[rows]], np.ones(len(graph))
     factor[rows] = np.divide(times.time_us[graph.row[rows]], before, out=np.ones(len(rows)), where=before > 0)
-    changed = scale(graph, np.isin(graph.kind, DEVICE_KINDS), factor)
-    ends = (scale(changed, np.isin(graph.kind, DEVICE_KINDS), times.factor_90**side) for side in (-1, 1))
+    on_device = np.isin(graph.kind, DEVICE_KINDS)
+    changed = scale(graph, on_device, factor)
+    ends = (scale(changed, on_device, times.factor_90**side) for side in (-1, 1))
     unmeasured = sum(part.time_us for part in times.parts if part.source == RATES)
     share = unmeasured / (sum(part.time_us for part in times.parts) or 1.0)
     note = f"{share:.0%} of the device time is of kernels that nobody measured on both GPUs: it follows their rates"
@@ -303,8 +304,8 @@ def _ratio(predictor: Any, conv: Conv, algorithm: str | None) -> tuple[float, fl
         return None
     if selection.source == SPEC:
         raise InputError(
-            f"best-convolution: no algorithms of convolutions were measured on {selection.gpu}; measure them with"
-            " `seer collect`, fit with `seer train`, and name the bundle with --bundle"
+            f"best-convolution: no algorithms of convolutions were measured on {selection.gpu} (`seer gpus` lists where"
+            " some were); measure them with `seer collect`, fit with `seer train`, and name the bundle by --bundle"
         )
     candidates = selection.candidates
     own = next((candidate for candidate in candidates if candidate.algorithm == algorithm), None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from surrogate.trace.profiling import Profile
 
 if TYPE_CHECKING:
     from surrogate.network.predict import Predictors
-    from surrogate.prediction.predictor import Predictor
 
 OPTIMIZER = r"^(?:Optimizer|Optim)"
 """Layers that are the optimizer's, as a regular expression."""
@@ -121,12 +120,9 @@ class Setting:
         return self.profile.gpu
 
     @cached_property
-    def predictor(self) -> "Predictor":
-        """The surrogate for the trace's own GPU."""
-        from surrogate.prediction.shipped import load
-
-        name = self.own_gpu.name
-        return load(name) if self.bundle is None else load(Path(self.bundle), gpu=name)
+    def predictor(self) -> Any:
+        """The surrogate of convolutions on the trace's own GPU."""
+        return self.predictors(self.own_gpu).convs
 
     def predictors(self, device: Gpu) -> "Predictors":
         """What predicts the trace's kernels on a GPU."""

@@ -136,12 +136,15 @@ def test_priorities_help_where_the_network_is_slow(resnet_graph, resnet_profile)
 class Surrogate:
     """Predicts IMPLICIT_PRECOMP_GEMM twice as slow as WINOGRAD, with an interval of 10 % around each."""
 
+    source = "model"
+
     def select(self, conv):
         times_us = {"WINOGRAD": 100.0, "IMPLICIT_PRECOMP_GEMM": 200.0}
-        return SimpleNamespace(candidates=[
+        candidates = [
             SimpleNamespace(algorithm=name, time_us=time, lower_us=time / 1.1, upper_us=time * 1.1)
             for name, time in times_us.items()
-        ])  # fmt: skip
+        ]
+        return SimpleNamespace(candidates=candidates, source=self.source, gpu="v100")
 
 
 def test_best_convolution(made, made_profile):
