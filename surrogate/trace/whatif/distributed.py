@@ -33,17 +33,15 @@ def data_parallel(graph: Graph, setting: Setting, value: float | None) -> Change
     Buckets fill in the order in which gradients are ready, as PyTorch's do (25 MB). ``value``: workers. Raises
     `InputError` where the trace shows no parameters.
     """
-    network = _with_workers(setting.network, value)
-    return _exchanged(graph, replace(setting, network=network), lambda size: [
-        ("all-reduce", NETWORK, network.all_reduce_us(size))
-    ])  # fmt: skip
+    setting = _with_workers(setting, value)
+    return _exchanged(graph, setting, lambda size: [("all-reduce", NETWORK, setting.network.all_reduce_us(size))])
 
 
 def blueconnect(graph: Graph, setting: Setting, value: float | None) -> Change:
     """As `data_parallel`, but each all-reduce in stages over the hierarchy, on a channel each, so that the stages of
     several buckets overlap (Cho et al., MLSys 2019; in Daydream without a measured error). ``value``: workers."""
-    network = _with_workers(setting.network, value)
-    change = _exchanged(graph, replace(setting, network=network), network.stages)
+    setting = _with_workers(setting, value)
+    change = _exchanged(graph, setting, setting.network.stages)
     changed = change.graph
     for channel in {resource.label for resource in changed.resources} & {LINKS, NETWORK}:
         changed = schedule(changed, channel, "arrival")
@@ -63,10 +61,10 @@ def compressed_gradients(graph: Graph, setting: Setting, value: float | None) ->
     ])  # fmt: skip
 
 
-def _with_workers(network: Network, value: float | None) -> Network:
+def _with_workers(setting: Setting, value: float | None) -> Setting:
     if value and value % 1:
         raise InputError(f"{value:g} is no number of workers; give a whole number")
-    return replace(network, workers=int(value)) if value else network
+    return replace(setting, network=replace(setting.network, workers=int(value))) if value else setting
 
 
 def _exchanged(graph: Graph, setting: Setting, stages: Stages) -> Change:

@@ -61,18 +61,15 @@ MODELS: dict[str, tuple[Model, float | None]] = {
 
 
 _DAYDREAM = "errors of this rule in Daydream (ATC 2020): "
-_UNMEASURED = "Daydream (ATC 2020) models it without a measured error, so there is no interval"
 EVIDENCE: dict[str, tuple[float | None, str]] = {
     "amp": (0.153, _DAYDREAM + "BERT-base 5.5, BERT-large 3.9, Seq2Seq 15.3, ResNet-50 12.6 %"),
     "fused-adam": (0.125, _DAYDREAM + "BERT-base 1.9, BERT-large 12.5, Seq2Seq 4.5 %"),
     "batch-norm": (0.061, _DAYDREAM + "DenseNet-121 6.1 %"),
-    **dict.fromkeys(("vdnn", "gist", "dgc", "blueconnect"), (None, _UNMEASURED)),
-    **dict.fromkeys(("faster-kernels", "faster-host", "faster-network"), (None, "an assumption, so no interval")),
     "gpu": (None, "interval of predictions, and of eager PyTorch on other pairs of GPUs (KernelBench)"),
     "best-convolution": (None, "interval of the surrogate's predictions on shapes held out"),
 }
 """Name → the largest published error of the what-if's rule on whole iterations, and what is known of its error."""
-NO_EVIDENCE = (None, "no times before and after were published for this rule, so there is no interval")
+NO_EVIDENCE = (None, "no evidence of the rule's error (no times before and after were published), so no interval")
 BOUNDS = {
     "host work": "host", "call": "host", "kernel": "device", "memset": "device", "copy": "copies",
     "collective": "communication", "waiting": "waiting",

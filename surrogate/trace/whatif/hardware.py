@@ -15,7 +15,7 @@ from surrogate.network.call import UnsupportedError
 from surrogate.prediction.results import SPEC
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Floats, Ints, Trace
+from surrogate.trace.events.tables import Trace
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, KERNEL, LAUNCH, WORK, Graph, Mask
 from surrogate.trace.iteration.times import RATES, predicted_times
 from surrogate.trace.whatif.primitives import remove, scale, select
@@ -71,10 +71,12 @@ def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
     before = roofline_us(flops, moved, slow, device.dram_gbs)
     after = roofline_us(flops, moved / 2, peak, device.dram_gbs)
     elementwise = np.array(["elementwise" in name for name in graph.names])[graph.name[rows]]
-    factor = _ratios(graph, rows, known, after, before, np.where(elementwise & ~fp32, 0.5, 1.0))
+    factor = np.ones(len(graph))
+    factor[rows] = np.where(elementwise & ~fp32, 0.5, 1.0)
+    factor[rows[known]] = (after / before)[known]
     left = int((~known & ~elementwise).sum())
     notes = (f"{left:,} of {len(rows):,} kernels have unknown work and stay as they are",) if left else ()
-    return Change(scale(graph, select(graph, kind="kernel"), np.nan_to_num(factor, nan=1.0)), notes=notes)
+    return Change(scale(graph, select(graph, kind="kernel"), factor), notes=notes)
 
 
 def fused_adam(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -205,14 +207,6 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     samples = select(graph, kind=("kernel", "copy", "memset")) & ~weights
     loading = select(graph, kind="host work", layer="DataLoader")
     return Change(scale(graph, samples | loading, np.where(loading, ratio, factor)), samples=ratio)
-
-
-def _ratios(graph: Graph, rows: Ints, known: Mask, after: Any, before: Any, otherwise: Any) -> Floats:
-    """A factor per task: after / before for those of ``rows`` that are known, ``otherwise`` for the rest of them."""
-    factor = np.ones(len(graph))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        factor[rows] = np.where(known, after / before, otherwise)
-    return factor
 
 
 def _device_tasks(graph: Graph) -> np.ndarray:
