@@ -413,6 +413,7 @@ def iteration(
 
     The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace
     lacks are listed; those kernels keep their measured time and count against the coverage. --top limits the operators.
+    On another GPU a kernel takes its measured time, changed as predictions or the GPUs' rates do.
 
     Several FILES, or a folder of them, are the ranks of one run: a row each, where a collective ends when the last rank
     has reached it. Predicted collectives go by a law fitted on those of other sizes, or by that of --overheads.

@@ -25,8 +25,6 @@ from surrogate.trace.iteration.units import HostWork, Unit, host_work
 from surrogate.trace.profiling import gpu_of
 
 SOURCES = ("measured", "surrogate")
-SAME_MEMORY = 0.01
-"""Relative difference of bandwidths up to which two boards of one chip count as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +118,11 @@ class IterationTimes(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `overheads` by their sources alone."""
-        return {
-            "trace": self.trace,
-            "gpu": self.gpu,
-            "batch": self.batch,
-            "times": self.times,
-            "coverage": self.coverage,
-            "error_geomean_pct": self.error_geomean_pct,
-            "iterations": [asdict(part) for part in self],
-            "operators": [asdict(row) for row in self.operators],
-            "unknown": [asdict(entry) for entry in self.unknown],
-            "overheads": {"sources": list(self.overheads.sources)},
-            "notes": list(self.notes),
-        }
+        facts = ("trace", "gpu", "batch", "times", "coverage", "error_geomean_pct")
+        values = {name: getattr(self, name) for name in facts}
+        rows = {"iterations": self.iterations, "operators": self.operators, "unknown": self.unknown}
+        values |= {name: [asdict(row) for row in part] for name, part in rows.items()}
+        return values | {"overheads": {"sources": list(self.overheads.sources)}, "notes": list(self.notes)}
 
     def to_frame(self) -> Any:
         """One row per iteration as a pandas DataFrame."""
@@ -229,16 +219,15 @@ def predictors_for(trace: Trace, device: Gpu | None, bundle: str | Path | None) 
         raise InputError("the trace does not name a known GPU; say which one with --gpu")
     measured = {name for part in shipped() for name in part.gpus}
     alike = [board for board in gpus() if board.name in measured and _chip(board) == _chip(device)]
-    alike = [board for board in alike if abs(board.dram_gbs / device.dram_gbs - 1) <= SAME_MEMORY]
     device = device if device.name in measured or not alike else alike[0]
     if any("convolution" in name for name in trace.names) and (trace.ranges.shapes >= 0).any():
         return load_predictors(device.name, bundle)
     return Predictors(device, None, load_operators(device.name))
 
 
-def _chip(board: Gpu) -> tuple[str, int, float, float]:
-    """What tells a chip and its clock from others."""
-    return board.architecture, board.sms, board.boost_mhz, board.fp16_tensor_tflops
+def _chip(board: Gpu) -> tuple[str, int, float, float, float]:
+    """What tells a chip and its clock from others, and its bandwidth to 10 GB/s."""
+    return board.architecture, board.sms, board.boost_mhz, board.fp16_tensor_tflops, round(board.dram_gbs, -1)
 
 
 def _notes(walk: "Walk") -> tuple[str, ...]:
@@ -249,6 +238,8 @@ def _notes(walk: "Walk") -> tuple[str, ...]:
         notes.append(f"{len(work.unattached):,} device activities have no launch call and are left out")
     if not walk.comparable:
         notes.append("host overheads and input loading are those of the traced run")
+    if walk.times.parts:
+        notes.append("what could not be predicted follows kernels of its name, or copies, to the other GPU")
     apart = np.flatnonzero(kernel_times.collectives(trace))
     if not walk.latest_us and any(walk.times.source[row] != kernel_times.MEASURED for row in apart.tolist()):
         notes.append("predicted collectives hold no wait for other ranks; give the traces of all ranks together")

@@ -41,7 +41,7 @@ Group = tuple[tuple[Work, ...], tuple[Work, ...], list[int]]
 """What an operator computed, what it computes at the new batch, and the activities that it launched."""
 
 
-class Answer(NamedTuple):
+class PredictedWork(NamedTuple):
     """A predicted time in µs, its source, the half width of its 90 % interval in log time, its kind of problem."""
 
     time_us: float
@@ -70,7 +70,7 @@ class DeviceTimes:
     time_us: Floats
     source: tuple[str, ...]
     reasons: tuple[tuple[int, str], ...] = ()
-    parts: tuple[Answer, ...] = ()
+    parts: tuple[PredictedWork, ...] = ()
 
     @property
     def factor_90(self) -> float:
@@ -84,12 +84,12 @@ class DeviceTimes:
         return exp(sqrt(sum(error**2 for error in errors.values())) / (sum(part.time_us for part in self.parts) or 1.0))
 
 
-def answers_of(by: Predictors, wanted: set[Work]) -> "dict[Work, Answer | str]":
+def answers_of(by: Predictors, wanted: set[Work]) -> "dict[Work, PredictedWork | str]":
     """Problem → its predicted time, or what is lacking."""
     convs = sorted((problem for problem in wanted if isinstance(problem, Conv)), key=str)
     others = sorted((problem for problem in wanted if not isinstance(problem, Conv)), key=str)
-    answers: dict[Work, Answer | str] = {
-        problem: Answer(found.time_us, found.source, log(found.upper_us / found.time_us), problem.kind)
+    answers: dict[Work, PredictedWork | str] = {
+        problem: PredictedWork(found.time_us, found.source, log(found.upper_us / found.time_us), problem.kind)
         for problem, found in by.timed(others).items()
     }
     if by.convs is None:
@@ -97,7 +97,7 @@ def answers_of(by: Predictors, wanted: set[Work]) -> "dict[Work, Answer | str]":
     for conv, selection in by.ranked(convs).items():
         best = next(iter(selection.estimates), None)
         lacks = "an algorithm that runs it"
-        answers[conv] = Answer(best.time_us, best.source, best.half_width, conv.kind) if best else lacks
+        answers[conv] = PredictedWork(best.time_us, best.source, best.half_width, conv.kind) if best else lacks
     return answers
 
 
@@ -126,9 +126,9 @@ def predicted_times(
     least = there[shortest]
     for problem in there:
         if isinstance(problem, Collective) and (by_law := law_us(laws or {}, problem)) is not None:
-            there[problem] = Answer(by_law, LAW, 0.0, problem.kind)
+            there[problem] = PredictedWork(by_law, LAW, 0.0, problem.kind)
     activities, time_us = trace.activities, trace.activities.time_us.copy()
-    source, parts = np.full(len(time_us), MEASURED, dtype=object), list[Answer]()
+    source, parts = np.full(len(time_us), MEASURED, dtype=object), list[PredictedWork]()
     for before, after, rows in groups:
         own = [there[_as_run(problem, by.gpu)] for problem in after]
         known = [answer for answer in own if not isinstance(answer, str)]
@@ -151,14 +151,16 @@ def predicted_times(
         sums = [np.bincount(activities.name, column * ~lacking) for column in (activities.time_us, time_us)]
         copied = np.full(len(sums[0]), base.gpu.dram_share * base.gpu.dram_gbs / (by.gpu.dram_share * by.gpu.dram_gbs))
         time_us[lacking] *= np.divide(sums[1], sums[0], out=copied, where=sums[0] > 0)[activities.name[lacking]]
-        parts.append(Answer(float(time_us[lacking].sum()), RATES, _rates_half_width(base.gpu, by.gpu), "unknown"))
+        parts.append(
+            PredictedWork(float(time_us[lacking].sum()), RATES, _rates_half_width(base.gpu, by.gpu), "unknown")
+        )
     return DeviceTimes(time_us, tuple(source), tuple(reasons), tuple(parts))
 
 
 def _carried(
     measured_us: float, kernels: int, gpus: tuple[Gpu, Gpu], problems: tuple[Sequence[Work], Sequence[Work]],
-    answers: tuple["dict[Work, Answer | str]", "dict[Work, Answer | str]"],
-) -> Answer:  # fmt: skip
+    answers: tuple["dict[Work, PredictedWork | str]", "dict[Work, PredictedWork | str]"],
+) -> PredictedWork:  # fmt: skip
     """An operator's time on the target GPU by that on the trace's own; of each pair the trace's own GPU is the first.
 
     Where both GPUs were measured the time changes as predictions do. Else what kernels take at least (`SHORTEST_US`) is
@@ -177,12 +179,12 @@ def _carried(
     predicted = [sum(answer.time_us for answer in side) for side in known]
     if own and target:
         time_us = max(measured_us * predicted[1] / predicted[0], least[1])
-        return Answer(time_us, MODEL, hypot(*(side[0].half_width for side in known)), kind)
+        return PredictedWork(time_us, MODEL, hypot(*(side[0].half_width for side in known)), kind)
     rates = [sum(sustained_us(problem, gpu) for problem in side) for gpu, side in zip(gpus, work, strict=True)]
     ratio = rates[1] / rates[0]
     ratio = sqrt(ratio * predicted[1] / predicted[0]) if own else ratio
     time_us = least[1] * min(measured_us / least[0], 1.0) + ratio * max(measured_us - least[0], 0.0)
-    return Answer(time_us, RATES, _rates_half_width(*gpus), kind)
+    return PredictedWork(time_us, RATES, _rates_half_width(*gpus), kind)
 
 
 def _rates_half_width(own: Gpu, target: Gpu) -> float:

@@ -12,7 +12,7 @@ from surrogate.features.errors import InputError
 from surrogate.trace.events.tables import linked
 from surrogate.trace.graph.tasks import DEVICE_KINDS, Graph
 from surrogate.trace.whatif.primitives import NewTask, insert, schedule, select
-from surrogate.trace.whatif.setting import LINKS, NETWORK, OPTIMIZER, Change, Network, Parameter, Setting, parameters_of
+from surrogate.trace.whatif.setting import LINKS, NETWORK, OPTIMIZER, Change, Parameter, Setting, parameters_of
 
 ON_DEVICE = ""
 """In the place of a channel: the stream that computes the gradients."""

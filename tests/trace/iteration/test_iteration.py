@@ -19,7 +19,7 @@ from surrogate.prediction.shipped import load_operators
 from surrogate.trace.calls import batch_size
 from surrogate.trace.iteration.overheads import measure_overheads
 from surrogate.trace.iteration.predict import iteration_times
-from surrogate.trace.iteration.times import Answer, DeviceTimes, predicted_times
+from surrogate.trace.iteration.times import DeviceTimes, PredictedWork, predicted_times
 from surrogate.trace.iteration.units import host_work
 
 KERNEL = {
@@ -129,7 +129,11 @@ def test_times_on_another_gpu_by_hand(trace, fake):
 
 
 def test_kinds_of_kernels_err_each_for_itself():
-    parts = (Answer(20.0, "rates", 0.4, "a"), Answer(10.0, "rates", 0.1, "a"), Answer(10.0, "model", 1.2, "b"))
+    parts = (
+        PredictedWork(20.0, "rates", 0.4, "a"),
+        PredictedWork(10.0, "rates", 0.1, "a"),
+        PredictedWork(10.0, "model", 1.2, "b"),
+    )
     assert DeviceTimes(np.ones(3), (), (), parts).factor_90 == pytest.approx(np.exp(np.hypot(9, 12) / 40))
     assert DeviceTimes(np.ones(3), ()).factor_90 == 1
 
