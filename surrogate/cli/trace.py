@@ -32,7 +32,10 @@ _ITERATION_COLUMNS = (
     "label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us",
     "coverage",
 )  # fmt: skip
-_WHATIF_COLUMNS = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
+_WHATIF_COLUMNS = (
+    "name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us", "device_us_before", "device_us_after",
+    "device_low_us", "device_high_us", "samples_per_s_before", "samples_per_s_after", "bound_before", "bound_after",
+)  # fmt: skip
 
 _TRACES = (".json", ".json.gz", ".sqlite")
 
@@ -435,8 +438,9 @@ def whatif(
     data-parallel=N and blueconnect=N (workers), dgc=N (times smaller), parameter-server=N and p3=N (GB/s, in the place
     of --bandwidth). batch without a number doubles it.
 
-    Times are of the whole part of the trace, from the first start to the last end, over its iterations: with few
-    iterations the device's last work, behind the host's end, is a visible share. Leave a warm-up out with --iteration.
+    Times are per iteration, from one end to the next; what the device still does behind the host's last end counts as
+    far as the WHAT-IF adds to it. speedup compares the samples per second of one GPU. Leave a warm-up out with
+    --iteration.
 
     Examples:
       seer trace whatif trace.json.gz amp fused-adam cuda-graphs
@@ -462,10 +466,10 @@ def whatif(
 
         write_figures(answers, figures)
     rows = [answer.to_dict() for answer in answers]
-    narrow = _columns(rows, _WHATIF_COLUMNS)
+    narrow = _columns(rows, [name for name in _WHATIF_COLUMNS if as_csv or any(row[name] is not None for row in rows)])
     show(rows if as_json else narrow.records, as_json=as_json, as_csv=as_csv, table=narrow)
     for answer in answers if not (as_json or as_csv) else []:
-        for note in answer.notes:
+        for note in (*answer.notes, answer.evidence):
             click.echo(f"{answer.name}: {note}")
 
 
@@ -495,6 +499,7 @@ def iteration(
 
     The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace
     lacks are listed; those kernels keep their measured time and count against the coverage. --top limits the operators.
+    On another GPU a kernel takes its measured time, changed as predictions or the GPUs' rates do.
 
     Several FILES, a folder or a .tar.gz of them, are the ranks of one run: a row each, where a collective ends when the
     last rank has reached it. Predicted ones go by a law fitted on those of other sizes, or by that of --overheads.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from surrogate.trace.graph.tasks import Graph
 from surrogate.trace.profiling import Profile
 
 if TYPE_CHECKING:
-    from surrogate.prediction.predictor import Predictor
+    from surrogate.network.predict import Predictors
 
 OPTIMIZER = r"^(?:Optimizer|Optim)"
 """Layers that are the optimizer's, as a regular expression."""
@@ -120,12 +120,15 @@ class Setting:
         return self.profile.gpu
 
     @cached_property
-    def predictor(self) -> "Predictor":
-        """The surrogate for the trace's own GPU."""
-        from surrogate.prediction.shipped import load
+    def predictor(self) -> Any:
+        """The surrogate of convolutions on the trace's own GPU."""
+        return self.predictors(self.own_gpu).convs
 
-        name = self.own_gpu.name
-        return load(name) if self.bundle is None else load(Path(self.bundle), gpu=name)
+    def predictors(self, device: Gpu) -> "Predictors":
+        """What predicts the trace's kernels on a GPU."""
+        from surrogate.trace.iteration.predict import predictors_for
+
+        return predictors_for(self.profile.trace, device, self.bundle)
 
 
 def setting_of(
@@ -140,12 +143,17 @@ def setting_of(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A changed graph; ``low`` and ``high`` where a prediction's interval makes it uncertain; what it left aside."""
+    """A changed graph; ``low`` and ``high`` where a prediction's interval makes it uncertain; what it left aside.
+
+    ``samples``: a GPU's batch over that of the trace; ``gpus``: how many work at once.
+    """
 
     graph: Graph
     low: Graph | None = None
     high: Graph | None = None
     notes: tuple[str, ...] = ()
+    samples: float = 1.0
+    gpus: int = 1
 
 
 @dataclass(frozen=True, slots=True)
