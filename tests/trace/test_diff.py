@@ -75,11 +75,14 @@ def test_another_batch_and_another_library_match_by_order(make_trace, read):
 
 
 def test_what_matches_most_is_chosen(pair, make_trace, read):
-    """Layer types where they match; without operators kernels are all that is left."""
+    """Layer types where they match; without operators kernels are all that is left, by their family in the end."""
     assert trace_diff(*pair).by == "type"
     events = [event for event in make_trace()["traceEvents"] if event["cat"] != "cpu_op"]
-    found = trace_diff(pair[0], read({"traceEvents": events}, "kernels.json"))
+    text = json.dumps({"traceEvents": events})
+    found = trace_diff(pair[0], read(json.loads(text), "kernels.json"))
     assert found.by == "kernel" and found.matched_pct == (100, 100)
+    a, b = (read(json.loads(text.replace(BACKWARD, name)), name) for name in ("volta_sgemm_32x128_nt", "Cijk_Ailk"))
+    assert rows_of(trace_diff(a, b, "kernel"), "match")["volta_sgemm_32x128_nt → Cijk_Ailk"] == ("family",)
 
 
 def test_iterations_of_other_sizes_are_noted(pair, make_trace, read):
