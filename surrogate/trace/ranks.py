@@ -7,6 +7,7 @@ communication computation overlap, idle time breakdown); unlike there, the last 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -75,12 +76,12 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
     times_us = times_us[~differs]
     shortest_us = times_us.min(axis=1)  # the last rank to reach a collective waits for nobody
     waits_us = times_us.sub(shortest_us, axis=0)
-    apart = next(iter(launched.values())).drop(columns="us").reindex(times_us.index).assign(
+    apart: Any = next(iter(launched.values())).drop(columns="us").reindex(times_us.index).assign(
         shortest_us=shortest_us, longest_us=times_us.max(axis=1),
         waiting_us=waits_us.sum(axis=1) / max(len(by_rank) - 1, 1), last=times_us.idxmin(axis=1),
     )  # fmt: skip
     awaited_us = apart.groupby("last")["waiting_us"].sum().reindex(list(by_rank), fill_value=0.0)
-    straggler = int(awaited_us.idxmax()) if awaited_us.any() else None
+    straggler = max(by_rank, key=lambda rank: awaited_us[rank]) if awaited_us.any() else None
     rows: list[Row] = [
         {"rank": rank, **_row(trace), "waiting_us": float(waits_us[rank].sum()), "awaited_us": float(awaited_us[rank])}
         for rank, trace in by_rank.items()
