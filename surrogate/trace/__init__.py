@@ -21,7 +21,7 @@ _HOMES = {
         "layers": "find_layers",
         "levels": "leveled leveled_traces merge_levels",
         "profiling": "Profile profile",
-        "ranks": "rank_summary",
+        "iteration.ranks": "rank_summary",
         "result": "ResultTable",
         "spans": "LEVELS Spans trace_spans",
         "tables": "batch_sweep copy_table layer_table summary type_table",

@@ -59,7 +59,7 @@ def trace_diff(
 ) -> TraceDiff:
     """Device times of two traces side by side, the largest change first.
 
-    ``by``: one of `LEVELS`; without it that one of type, operator and kernel that matches most of the time, in tens of
+    ``by``: one of `LEVELS`; without it that one of operator, type and kernel that matches most of the time, in tens of
     percent, the first of equal ones. Operators are the outermost ones with their shapes. ``iterations`` are the indices
     of those that count in each trace, all where there are none; nothing outside of them counts.
 
@@ -67,7 +67,7 @@ def trace_diff(
     less than `LEAST_MATCHED_PCT` of the time of one matches.
     """
     sides = [_side(trace, wanted) for trace, wanted in zip((before, after), iterations, strict=True)]
-    answers = [_compared(sides, level) for level in ((by,) if by else ("type", "operator", "kernel"))]
+    answers = [_compared(sides, level) for level in ((by,) if by else ("operator", "type", "kernel"))]
     best = max(answers, key=lambda answer: round(min(answer.matched_pct), -1))
     if min(best.matched_pct) < LEAST_MATCHED_PCT:
         raise InputError(

@@ -74,8 +74,8 @@ def test_another_batch_and_another_library_match_by_order(make_trace, read):
 
 
 def test_what_matches_most_is_chosen(pair, make_trace, read):
-    """Layer types where they match; without operators kernels are all that is left, by their family in the end."""
-    assert trace_diff(pair[0], pair[1]).by == "type"
+    """Operators where they match; without operators kernels are all that is left, by their family in the end."""
+    assert trace_diff(pair[0], pair[1]).by == "operator"
     events = [event for event in make_trace()["traceEvents"] if event["cat"] != "cpu_op"]
     text = json.dumps({"traceEvents": events})
     found = trace_diff(pair[0], read(json.loads(text), "kernels.json"))

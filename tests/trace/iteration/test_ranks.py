@@ -23,8 +23,7 @@ from surrogate.trace.events.read import read_trace
 from surrogate.trace.iteration.collectives import fit_law, fit_laws, unseen_us
 from surrogate.trace.iteration.overheads import load_overheads
 from surrogate.trace.iteration.predict import iteration_times
-from surrogate.trace.iteration.ranks import rank_times
-from surrogate.trace.ranks import rank_summary
+from surrogate.trace.iteration.ranks import rank_summary, rank_times
 
 
 def messages(*sizes: int) -> list[AllReduce]:
