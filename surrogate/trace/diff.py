@@ -118,7 +118,7 @@ def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
 
 def _both(before: Any, after: Any) -> str:
     """One text for both sides, of which one may be missing."""
-    return " → ".join(dict.fromkeys(text for text in (before, after) if isinstance(text, str)))
+    return " → ".join(dict.fromkeys(text for text in (before, after) if isinstance(text, str) and text))
 
 
 def _change(before_us: float, after_us: float) -> Row:

@@ -91,7 +91,7 @@ def test_iterations_of_other_sizes_are_noted(pair, make_trace, read):
     trace["traceEvents"].remove(second)
     first["dur"] = 1990
     notes = trace_diff(pair[0], read(trace, "long.json")).notes
-    assert len(notes) == 2 and "4 times an iteration in A, 8 in B" in notes[1]
+    assert len(notes) == 2 and "6 times an iteration in A, 12 in B" in notes[1]
 
 
 def test_iterations_of_one_run(resnet):
@@ -110,7 +110,7 @@ def test_command(seer, make_trace, tmp_path):
     code, out, err = seer(*words, "--top", 1)
     lines = [line.split() for line in out.splitlines() if line]
     assert code == 0 and "matched by operator" in err
-    assert lines[-3][:4] == ["ConvolutionBackward0", "200", "50", "-150"] and lines[-1][2:5] == ["400", "235", "-165"]
+    assert lines[-1][:4] == ["ConvolutionBackward0", "200", "50", "-150"] and "-165" in lines[3]
     answer = json.loads(seer(*words, "--json")[1])
     assert len(answer["rows"]) == len(seer(*words, "--csv")[1].splitlines()) - 1 == 7
     code, out, _ = seer(*words, "--iteration", 0, "--iteration-b", 2, "--json")
