@@ -1,8 +1,11 @@
 """``seer trace``: what profiler traces say. Each command imports what it needs only when it runs."""
 
+import tarfile
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -102,15 +105,38 @@ def _write_page(profiled: "Profile", html: Path | None) -> None:
         write_text(html, trace_page(profiled))
 
 
-def _rank_files(paths: Sequence[Path]) -> list[Path]:
-    """The files, and in the place of a folder the traces in it, by name. Raises `InputError` where it holds none."""
+def _rank_files(paths: Sequence[Path], max_bytes: int | None = None) -> list[Path]:
+    """The files, and in the place of a folder or a .tar.gz the traces in it, by name.
+
+    Raises `InputError` where a folder holds none, and for an archive that is damaged or unpacks to too much.
+    """
     files = []
     for path in paths:
-        inside = sorted(file for file in path.iterdir() if file.name.endswith(_TRACES)) if path.is_dir() else [path]
+        folder = _unpacked(path, max_bytes) if path.name.endswith((".tar.gz", ".tgz")) else path
+        inside = sorted(file for file in folder.iterdir() if file.name.endswith(_TRACES)) if folder.is_dir() else [path]
         if not inside:
             raise InputError(f"{path}: holds no .json, .json.gz or .sqlite; give a folder of traces, one per rank")
         files += inside
     return files
+
+
+def _unpacked(archive: Path, max_bytes: int | None) -> Path:
+    """A folder, which is gone when the command ends, with the traces of an archive and nothing else of it."""
+    from surrogate.trace.events.read import DEFAULT_MAX_BYTES
+
+    folder, left = Path(click.get_current_context().with_resource(TemporaryDirectory())), max_bytes or DEFAULT_MAX_BYTES
+    try:
+        with tarfile.open(archive, "r:gz") as members:
+            for member in members:
+                left -= member.size
+                if left < 0:
+                    raise InputError(f"{archive}: unpacks to more than --max-bytes; unpack it and give the folder")
+                content = members.extractfile(member) if member.isfile() and member.name.endswith(_TRACES) else None
+                if content:
+                    (folder / Path(member.name).name).write_bytes(content.read())
+    except (tarfile.TarError, zlib.error, OSError, EOFError):
+        raise InputError(f"{archive}: is no archive, or a damaged one; give a folder of traces") from None
+    return folder
 
 
 def _columns(records: Sequence[dict[str, Any]], names: Sequence[str], **around: Any) -> Table:
@@ -153,7 +179,7 @@ def summary(
 ) -> None:  # fmt: skip
     """Iteration times, busy and idle time of the device, layers, layer types and copies of a trace.
 
-    Several FILES, or a folder of them, that name ranks of one run: a row per rank with what its device does,
+    Several FILES, a folder or a .tar.gz of them, that name ranks of one run: a row per rank with what its device does,
     how much communication is hidden behind compute, and the rank that the others wait for. Other FILES are one model at
     several batch sizes: a row each, with throughput and the best batch; so are those with --batch.
 
@@ -165,7 +191,7 @@ def summary(
     from surrogate.trace import tables
     from surrogate.trace.profiling import profile
 
-    files = tuple(_rank_files(files))
+    files = tuple(_rank_files(files, part["max_bytes"]))
     if len(files) > 1 and (by != "model" or html):
         raise InputError(f"{len(files)} files make a table of ranks or batch sizes; give one with --by {by} or --html")
     traces = [_load(file, **part) for file in files]
@@ -474,7 +500,7 @@ def iteration(
     The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace
     lacks are listed; those kernels keep their measured time and count against the coverage. --top limits the operators.
 
-    Several FILES, or a folder of them, are the ranks of one run: a row each, where a collective ends when the
+    Several FILES, a folder or a .tar.gz of them, are the ranks of one run: a row each, where a collective ends when the
     last rank has reached it. Predicted ones go by a law fitted on those of other sizes, or by that of --overheads.
 
     Examples:

@@ -165,6 +165,19 @@ def test_traces_of_one_rank_stay_a_sweep(seer, folder):
     assert "best" not in seer("summary", folder)[1]
 
 
+def test_an_archive_of_ranks(seer, folder):
+    """It stands where a folder does, unless it is damaged or unpacks to more than it may."""
+    with tarfile.open(folder / "ranks.tar.gz", "w:gz") as archive:
+        for name in ("0.json", "1.json"):
+            archive.add(folder / name, f"../{name}")
+    whole = seer("summary", folder, "--csv")
+    assert seer("summary", folder / "ranks.tar.gz", "--csv") == whole and whole[1].count("\n") == 3
+    (folder / "broken.tar.gz").write_bytes((folder / "ranks.tar.gz").read_bytes()[:200])
+    for words in ([folder / "ranks.tar.gz", "--max-bytes", 1200], [folder / "broken.tar.gz"]):
+        code, out, err = seer("summary", *words)
+        assert code == 2 and out == "" and err.count("\n") == 1
+
+
 def test_a_folder_without_traces(seer, tmp_path):
     assert seer("iteration", tmp_path)[0] == 2
 
