@@ -193,22 +193,14 @@ def summary(
     """
     from surrogate.trace import tables
     from surrogate.trace.profiling import profile
-    from surrogate.trace.ranks import are_ranks, rank_summary
 
     files = tuple(_rank_files(files, part["max_bytes"]))
     if len(files) > 1 and (by != "model" or html):
         raise InputError(f"{len(files)} files make a table of ranks or batch sizes; give one with --by {by} or --html")
     traces = [_load(file, **part) for file in files]
-    if len(files) > 1 and not batch and are_ranks(traces):
-        found = rank_summary(traces)
-        _echo_notes(found.notes)
-        rows = found.ranks[:top]
-        narrow = [name for name in rows[0] if not name.startswith(("trace", "non_", "kernel_", "other_"))]
-        table = _columns([*rows, *found.spread()], narrow, title=found.title, references=2)
-        show(rows, as_json=as_json, as_csv=as_csv, whole=asdict(found), table=table)
-        if found.collectives and not (as_json or as_csv):
-            click.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
-            show(found.collectives)
+    ranks = {trace.rank for trace in traces} - {None}
+    if len(ranks) == len(files) > 1 and not batch:
+        _show_ranks(traces, top, as_json, as_csv)
         return
     profiles = [profile(trace, gpu) for trace in traces]
     if len(files) > 1:
@@ -232,6 +224,20 @@ def summary(
         if len(table):
             click.echo(f"\n{table.title}")
             show(table.rows)
+
+
+def _show_ranks(traces: "Sequence[Trace]", top: int | None, as_json: bool, as_csv: bool) -> None:
+    from surrogate.trace.iteration.ranks import rank_summary
+
+    found = rank_summary(traces)
+    _echo_notes(found.notes)
+    rows = found.ranks[:top]
+    narrow = [name for name in rows[0] if not name.startswith(("trace", "non_", "kernel_", "other_"))]
+    table = _columns([*rows, *found.spread()], narrow, title=found.title, references=2)
+    show(rows, as_json=as_json, as_csv=as_csv, whole=asdict(found), table=table)
+    if found.collectives and not (as_json or as_csv):
+        click.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
+        show(found.collectives)
 
 
 @command.command(short_help="Kernels by name, layer or type, with occupancy, roofline and bound.")
@@ -295,7 +301,7 @@ def kernels(
 @_part_options
 @click.option("--iteration-b", type=click.IntRange(min=0), multiple=True, metavar="N",
               help="Only this one of B, in the place of --iteration; repeatable.")  # fmt: skip
-@choice_option("--by", ("layer", "type", "operator", "kernel"), "[type, operator or kernel, which matches most]")
+@choice_option("--by", ("layer", "type", "operator", "kernel"), "[operator, type or kernel: what matches most]")
 @_top
 @output_options
 def diff(
@@ -319,9 +325,7 @@ def diff(
     rows = found.rows[:top]
     if not (as_json or as_csv):
         click.echo(Table(found.totals, title="A before, B after, µs per iteration").text(terminal_width()) + "\n")
-    total = {**dict.fromkeys(rows[0]), found.by: "all", **found.totals[1]}
-    table = _columns([*rows, total], list(rows[0]), references=1)
-    show(rows, as_json=as_json, as_csv=as_csv, whole=asdict(found) | {"rows": rows}, table=table)
+    show(rows, as_json=as_json, as_csv=as_csv, whole=asdict(found) | {"rows": rows})
 
 
 @command.command(short_help="The across-stack profile: model, layers, operators, calls, kernels.")

@@ -24,14 +24,16 @@ from surrogate.trace.profiling import Profile, profile, union_us
 from surrogate.trace.result import Row
 
 _BY_SHAPE = {"name, shape": "name shape", "shape": "like shape of nth", "order": "like of nth", "name": "like"}
-_KERNEL = {"name": "name", "operator": "like", "family": "family"}
-LEVELS = {"layer": _BY_SHAPE, "type": {"name": "name"}, "operator": _BY_SHAPE, "kernel": _KERNEL}
+_TYPE, _KERNEL = {"name": "name", "alike": "like"}, {"name": "name", "operator": "like", "family": "family"}
+LEVELS = {"layer": _BY_SHAPE, "type": _TYPE, "operator": _BY_SHAPE, "kernel": _KERNEL}
 """What rows are → the stages that match them: how a stage is called, and the columns that must agree."""
 LEAST_MATCHED_PCT = 5.0
 """With less of the device time in rows that match the programs are not the same."""
 _OPERATOR = re.compile(r"(?!autograd::engine|Compiled).*(?:::|Backward\d*$)")
 _LIBRARY = re.compile(r"(?:cudnn|miopen|native)_?|\d+$", re.IGNORECASE)
 """What names of the same operator differ by on GPUs of two makers, and in two versions of PyTorch."""
+_SGEMM, _PRODUCTS = "volta_sgemm_128x64_nn", re.compile(r"cijk|nvjet", re.IGNORECASE)
+"""Kernels of AMD's library and of newer ones of NVIDIA's that do what the one of this name does."""
 
 _Side = tuple[Profile, int, float]
 """What counts of a trace, and how many iterations of which mean time in µs that is."""
@@ -57,7 +59,7 @@ def trace_diff(
 ) -> TraceDiff:
     """Device times of two traces side by side, the largest change first.
 
-    ``by``: one of `LEVELS`; without it that one of type, operator and kernel that matches most of the time, in tens of
+    ``by``: one of `LEVELS`; without it that one of operator, type and kernel that matches most of the time, in tens of
     percent, the first of equal ones. Operators are the outermost ones with their shapes. ``iterations`` are the indices
     of those that count in each trace, all where there are none; nothing outside of them counts.
 
@@ -65,7 +67,7 @@ def trace_diff(
     less than `LEAST_MATCHED_PCT` of the time of one matches.
     """
     sides = [_side(trace, wanted) for trace, wanted in zip((before, after), iterations, strict=True)]
-    answers = [_compared(sides, level) for level in ((by,) if by else ("type", "operator", "kernel"))]
+    answers = [_compared(sides, level) for level in ((by,) if by else ("operator", "type", "kernel"))]
     best = max(answers, key=lambda answer: round(min(answer.matched_pct), -1))
     if min(best.matched_pct) < LEAST_MATCHED_PCT:
         raise InputError(
@@ -116,7 +118,7 @@ def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
 
 def _both(before: Any, after: Any) -> str:
     """One text for both sides, of which one may be missing."""
-    return " → ".join(dict.fromkeys(text for text in (before, after) if isinstance(text, str)))
+    return " → ".join(dict.fromkeys(text for text in (before, after) if isinstance(text, str) and text))
 
 
 def _change(before_us: float, after_us: float) -> Row:
@@ -147,14 +149,18 @@ def _items(part: Profile, count: int, by: str) -> pd.DataFrame:
     around = linked(enclosing(ranges, is_operator, outermost=True), activities.range)
     operator = np.where(around >= 0, linked(names[ranges.name], around, ""), kernel)
     shapes = {row: _shapes(trace, row) for row in np.unique(around).tolist()}
-    table = pd.DataFrame({"name": operator, "shape": [shapes[row] for row in around.tolist()], "family": ""})
-    table["like"] = [_LIBRARY.sub("", name) for name in operator]
+    like = [_LIBRARY.sub("", name) if row >= 0 else _family(name) for name, row in zip(operator, around, strict=True)]
+    table = pd.DataFrame(
+        {"name": operator, "like": like, "shape": list(map(shapes.get, around.tolist())), "family": ""}
+    )
     if by == "kernel":
+        like = np.where(around >= 0, table["like"], kernel)
+        table = table.assign(name=kernel, like=like, shape="", family=list(map(_family, kernel)))
         around = np.arange(len(kernel))
-        table = table.assign(name=kernel, shape="", family=list(map(_family, kernel)))
     elif by != "operator":
         around = layers.of_activity
-        for column, texts in (("like", layers.type), ("name", layers.name if by == "layer" else layers.type)):
+        types = [text.lower().replace("_", "") for text in layers.type]
+        for column, texts in (("like", types), ("name", layers.name if by == "layer" else layers.type)):
             table[column] = np.where(around >= 0, np.array([*texts, ""], dtype=object)[around], table[column])
         table["shape"] = table.groupby("name")["shape"].transform("first") if by == "layer" else ""
     # What is launched outside of layers goes by its operator or kernel, and each counts for itself.
@@ -172,7 +178,7 @@ def _shapes(trace: Trace, row: int) -> str:
 
 def _family(kernel: str) -> str:
     """The kernel's family where its name tells it, else the name without arguments."""
-    known = identify(kernel)
+    known = identify(_SGEMM if _PRODUCTS.match(kernel) else kernel)
     return known.family if known else re.sub(r"[<(].*", "", kernel.replace("(anonymous namespace)::", ""))
 
 

@@ -6,9 +6,6 @@ from dataclasses import replace
 import numpy as np
 
 from surrogate.features.operators import Collective, CollectiveLaw
-from surrogate.network.call import UnsupportedError
-from surrogate.trace.calls import CallReader
-from surrogate.trace.events.tables import Trace
 
 Laws = Mapping[str, CollectiveLaw]
 """Kind of collective (``all_reduce``, ``all_to_all``, …) → its law."""
@@ -68,15 +65,3 @@ def unseen_us(problems: Sequence[Collective], time_us: Sequence[float]) -> list[
         laws = fit_laws([problems[row] for row in others], [time_us[row] for row in others])
         answers.append(law_us(laws, problem))
     return answers
-
-
-def messages(trace: Trace, rows: Sequence[int]) -> list[Collective | None]:
-    """The collectives in ``rows``; None where the trace does not hold the message."""
-    reader, known = CallReader(trace), []
-    for row in rows:
-        try:
-            problems = reader.problems(reader.owner(int(trace.activities.range[row])))
-        except UnsupportedError:
-            problems = ()
-        known.append(next((problem for problem in problems if isinstance(problem, Collective)), None))
-    return known

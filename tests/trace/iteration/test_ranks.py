@@ -23,8 +23,7 @@ from surrogate.trace.events.read import read_trace
 from surrogate.trace.iteration.collectives import fit_law, fit_laws, unseen_us
 from surrogate.trace.iteration.overheads import load_overheads
 from surrogate.trace.iteration.predict import iteration_times
-from surrogate.trace.iteration.ranks import rank_times
-from surrogate.trace.ranks import rank_summary
+from surrogate.trace.iteration.ranks import rank_summary, rank_times
 
 
 def messages(*sizes: int) -> list[AllReduce]:
@@ -173,11 +172,10 @@ def test_an_archive_of_ranks(seer, folder):
             archive.add(folder / name, f"../{name}")
     whole = seer("summary", folder, "--csv")
     assert seer("summary", folder / "ranks.tar.gz", "--csv") == whole and whole[1].count("\n") == 3
-    code, _, err = seer("summary", folder / "ranks.tar.gz", "--max-bytes", 1200)
-    assert code == 2 and "--max-bytes" in err and err.count("\n") == 1
-    (folder / "ranks.tar.gz").write_bytes((folder / "ranks.tar.gz").read_bytes()[:200])
-    code, _, err = seer("summary", folder / "ranks.tar.gz")
-    assert code == 2 and "damaged" in err and err.count("\n") == 1
+    (folder / "broken.tar.gz").write_bytes((folder / "ranks.tar.gz").read_bytes()[:200])
+    for words in ([folder / "ranks.tar.gz", "--max-bytes", 1200], [folder / "broken.tar.gz"]):
+        code, out, err = seer("summary", *words)
+        assert code == 2 and out == "" and err.count("\n") == 1
 
 
 def test_a_folder_without_traces(seer, tmp_path):
@@ -262,9 +260,8 @@ HTA = {
 """Rank → idle, compute, non-compute and kernel time in µs and the overlap in %, printed by HolisticTraceAnalysis 0.5.0:
 `get_temporal_breakdown` and `get_comm_comp_overlap`, with the definitions of its repository's commit 0c2146a."""
 HTA_STREAMS = {
-    (0, 7): (11448, 123), (0, 22): (145, 0), (0, 24): (5906, 18), (0, 84): (4740, 3), (2, 7): (9777, 105),
-    (2, 22): (142, 0), (2, 24): (4270, 23), (2, 84): (5423, 1), (7, 7): (9405, 98), (7, 22): (141, 0),
-    (7, 24): (3936, 12), (7, 84): (6658, 0), (1, 24): (11382, 12), (3, 24): (10146, 5),
+    (0, 7): (11448, 123), (0, 22): (145, 0), (0, 24): (5906, 18), (0, 84): (4740, 3), (7, 7): (9405, 98),
+    (7, 22): (141, 0), (7, 24): (3936, 12), (7, 84): (6658, 0), (1, 24): (11382, 12), (3, 24): (10146, 5),
 }  # fmt: skip
 """(Rank, stream) → host wait and kernel wait in µs by `get_idle_time_breakdown`; other wait is 0."""
 
