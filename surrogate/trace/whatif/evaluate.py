@@ -70,11 +70,8 @@ EVIDENCE: dict[str, tuple[float | None, str]] = {
 }
 """Name → the largest published error of the what-if's rule on whole iterations, and what is known of its error."""
 NO_EVIDENCE = (None, "no evidence of the rule's error (no times before and after were published), so no interval")
-BOUNDS = {
-    "host work": "host", "call": "host", "kernel": "device", "memset": "device", "copy": "copies",
-    "collective": "communication", "waiting": "waiting",
-}  # fmt: skip
-"""Part of a critical path → what bounds a step of which it is the most."""
+BOUNDS = {"host work": "host", "call": "host", "memset": "device", "kernel": "device", "collective": "communication"}
+"""Part of a critical path → what bounds a step of which it is the most, where that is no word of its own."""
 
 
 def what_if(text: str) -> WhatIf:
@@ -203,7 +200,7 @@ def _bound(path: dict[str, float]) -> str | None:
     """What the longest part of a critical path is, None for an empty one."""
     sums = defaultdict[str, float](float)
     for kind, time_us in path.items():
-        sums[BOUNDS[kind]] += time_us
+        sums[BOUNDS.get(kind, kind)] += time_us
     return max(sums, key=sums.__getitem__) if any(sums.values()) else None
 
 

@@ -163,7 +163,8 @@ def faster_network(graph: Graph, setting: Setting, value: float | None) -> Chang
 
 
 def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """The device's tasks on the target GPU, as `seer trace iteration --gpu` carries them over; the host as it is.
+    """The device's tasks on the target GPU, as `seer trace iteration --gpu` carries them over; the host as it is, and
+    collectives, which wait for other workers.
 
     Raises `InputError` without a target.
     """
@@ -176,12 +177,13 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     times = predicted_times(trace, setting.predictors(target), base=setting.predictors(own))
     before, factor = trace.activities.time_us[graph.row[rows]], np.ones(len(graph))
     factor[rows] = np.divide(times.time_us[graph.row[rows]], before, out=np.ones(len(rows)), where=before > 0)
-    on_device = np.isin(graph.kind, DEVICE_KINDS)
+    on_device = select(graph, kind=("kernel", "copy", "memset"))
     changed = scale(graph, on_device, factor)
     ends = (scale(changed, on_device, times.factor_90**side) for side in (-1, 1))
     unmeasured = sum(part.time_us for part in times.parts if part.source == RATES)
     share = unmeasured / (sum(part.time_us for part in times.parts) or 1.0)
-    note = f"{share:.0%} of the device time is of kernels that nobody measured on both GPUs: it follows their rates"
+    unseen = f"kernels that nobody measured on both {own.name} and {target.name}"
+    note = f"{share:.0%} of the device time is of {unseen}: it follows the rates of the two"
     return Change(changed, *ends, notes=(note,) if share >= 0.005 else ())
 
 
