@@ -172,8 +172,8 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     if target is None:
         raise InputError("gpu: name the GPU that is asked about with --gpu")
     rows = _device_tasks(graph)
-    if not len(rows):
-        return Change(graph, notes=("the trace holds no device task: nothing runs on a GPU",))
+    if not len(rows) or target == own:
+        return Change(graph, notes=("the trace holds no device task, or is of that GPU: nothing changes",))
     times = predicted_times(trace, setting.predictors(target), base=setting.predictors(own))
     before, factor = trace.activities.time_us[graph.row[rows]], np.ones(len(graph))
     factor[rows] = np.divide(times.time_us[graph.row[rows]], before, out=np.ones(len(rows)), where=before > 0)
