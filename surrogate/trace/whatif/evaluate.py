@@ -69,7 +69,7 @@ EVIDENCE: dict[str, tuple[float | None, str]] = {
     "best-convolution": (None, "interval of the surrogate's predictions on shapes held out"),
 }
 """Name → the largest published error of the what-if's rule on whole iterations, and what is known of its error."""
-NO_EVIDENCE = (None, "no evidence of the rule's error (no times before and after were published), so no interval")
+NO_EVIDENCE = (None, "no times before and after were found in public, so no interval")
 BOUNDS = {"host work": "host", "call": "host", "memset": "device", "kernel": "device", "collective": "communication"}
 """Part of a critical path → what bounds a step of which it is the most, where that is no word of its own."""
 
