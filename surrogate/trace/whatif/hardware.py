@@ -275,7 +275,7 @@ def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Ch
         raise InputError("best-convolution: no shape in this trace gives a convolution; record shapes")
     factors = np.ones((3, len(trace.activities)))  # the ratio, its lower and its upper end
     unknown = swapped = 0
-    ratio_of = cache(partial(_ratio, setting.predictor))
+    ratio_of = cache(partial(_ratio, setting.predictors(setting.own_gpu).convs))
     for run in runs:
         ratio = ratio_of(run.conv, run.algorithm)
         unknown += ratio is None
