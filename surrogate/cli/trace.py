@@ -32,10 +32,6 @@ _ITERATION_COLUMNS = (
     "label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us",
     "coverage",
 )  # fmt: skip
-_WHATIF_COLUMNS = (
-    "name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us", "device_us_before", "device_us_after",
-    "device_low_us", "device_high_us", "samples_per_s_before", "samples_per_s_after", "bound_before", "bound_after",
-)  # fmt: skip
 
 _TRACES = (".json", ".json.gz", ".sqlite")
 
@@ -470,7 +466,10 @@ def whatif(
 
         write_figures(answers, figures)
     rows = [answer.to_dict() for answer in answers]
-    narrow = _columns(rows, [name for name in _WHATIF_COLUMNS if as_csv or any(row[name] is not None for row in rows)])
+    flat = [name for name, value in rows[0].items() if not isinstance(value, dict | list)]
+    # People read the evidence below the table, and no column without a value.
+    shown = [name for name in flat if name != "evidence" and any(row[name] is not None for row in rows)]
+    narrow = _columns(rows, flat if as_csv else shown)
     show(rows if as_json else narrow.records, as_json=as_json, as_csv=as_csv, table=narrow)
     for answer in answers if not (as_json or as_csv) else []:
         for note in (*answer.notes, answer.evidence):

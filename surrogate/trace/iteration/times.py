@@ -118,7 +118,7 @@ def predicted_times(
 
     With ``base``, which predicts for the GPU of the trace, measured times are carried over (`_carried`), so that what
     predictions miss on both GPUs cancels; what cannot be predicted follows other kernels of its name, or copies.
-    """  # fmt: skip
+    """
     groups, reasons = _groups(trace, old_batch, new_batch)
     shortest = operator("fill", n=1)
     there = answers_of(by, {shortest, *(_as_run(problem, by.gpu) for _, after, _ in groups for problem in after)})
@@ -139,7 +139,7 @@ def predicted_times(
         whole, sources = float(time_us[rows].sum()), {answer.source for answer in known}
         predicted_us = sum(answer.time_us for answer in known)
         source[rows] = ROOFLINE if ROOFLINE in sources else LAW if LAW in sources else MODEL
-        if base and known and LAW not in sources:
+        if base and known and not isinstance(after[0], Collective):
             kernels = max(int((activities.kind[rows] == kinds.KERNEL).sum()), 1)
             parts.append(_carried(whole, kernels, (base.gpu, by.gpu), (before, after), (here, there)))
             predicted_us, source[rows] = parts[-1].time_us, parts[-1].source
@@ -170,8 +170,7 @@ def _carried(
     """
     work = [[_as_run(problem, gpu) for problem in side] for gpu, side in zip(gpus, problems, strict=True)]
     found = [[known[problem] for problem in side] for known, side in zip(answers, work, strict=True)]
-    known = [[answer for answer in side if not isinstance(answer, str)] for side in found]
-    kind = problems[1][0].kind
+    known, kind = [[one for one in side if not isinstance(one, str)] for side in found], problems[1][0].kind
     own, target = (
         len(side) == len(work[0]) and all(answer.source in (MODEL, MEASURED) for answer in side) for side in known
     )

@@ -69,12 +69,9 @@ EVIDENCE: dict[str, tuple[float | None, str]] = {
     "best-convolution": (None, "interval of the surrogate's predictions on shapes held out"),
 }
 """Name → the largest published error of the what-if's rule on whole iterations, and what is known of its error."""
-NO_EVIDENCE = (None, "no evidence of the rule's error (no times before and after were published), so no interval")
-BOUNDS = {
-    "host work": "host", "call": "host", "kernel": "device", "memset": "device", "copy": "copies",
-    "collective": "communication", "waiting": "waiting",
-}  # fmt: skip
-"""Part of a critical path → what bounds a step of which it is the most."""
+NO_EVIDENCE = (None, "no times before and after were found in public, so no interval")
+BOUNDS = {"host work": "host", "call": "host", "memset": "device", "kernel": "device", "collective": "communication"}
+"""Part of a critical path → what bounds a step of which it is the most, where that is no word of its own."""
 
 
 def what_if(text: str) -> WhatIf:
@@ -179,9 +176,9 @@ def evaluate(graph: Graph, what_ifs: Sequence[WhatIf], setting: Setting, *, toge
     Raises `InputError` where one does not apply to this trace.
     """
     baseline, batch = simulate(graph), batch_size(setting.profile.trace)
-    asked = [(what_if.label, (what_if,), EVIDENCE.get(what_if.name, NO_EVIDENCE)) for what_if in what_ifs]
+    asked = [(what_if.label, [what_if], EVIDENCE.get(what_if.name, NO_EVIDENCE)) for what_if in what_ifs]
     if together and len(what_ifs) > 1:
-        asked.append((" + ".join(what_if.label for what_if in what_ifs), tuple(what_ifs), NO_EVIDENCE))
+        asked.append((" + ".join(what_if.label for what_if in what_ifs), [*what_ifs], NO_EVIDENCE))
     answers = []
     for label, parts, (error, evidence) in asked:
         changes = [Change(graph)]
@@ -203,7 +200,7 @@ def _bound(path: dict[str, float]) -> str | None:
     """What the longest part of a critical path is, None for an empty one."""
     sums = defaultdict[str, float](float)
     for kind, time_us in path.items():
-        sums[BOUNDS[kind]] += time_us
+        sums[BOUNDS.get(kind, kind)] += time_us
     return max(sums, key=sums.__getitem__) if any(sums.values()) else None
 
 

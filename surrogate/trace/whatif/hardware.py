@@ -163,7 +163,8 @@ def faster_network(graph: Graph, setting: Setting, value: float | None) -> Chang
 
 
 def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """The device's tasks on the target GPU, as `seer trace iteration --gpu` carries them over; the host as it is.
+    """The device's tasks on the target GPU, as `seer trace iteration --gpu` carries them over; the host as it is, and
+    collectives, which wait for other workers.
 
     Raises `InputError` without a target.
     """
@@ -171,17 +172,18 @@ def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
     if target is None:
         raise InputError("gpu: name the GPU that is asked about with --gpu")
     rows = _device_tasks(graph)
-    if not len(rows):
-        return Change(graph, notes=("the trace holds no device task: nothing runs on a GPU",))
+    if not len(rows) or target == own:
+        return Change(graph, notes=("the trace holds no device task, or is of that GPU: nothing changes",))
     times = predicted_times(trace, setting.predictors(target), base=setting.predictors(own))
     before, factor = trace.activities.time_us[graph.row[rows]], np.ones(len(graph))
     factor[rows] = np.divide(times.time_us[graph.row[rows]], before, out=np.ones(len(rows)), where=before > 0)
-    on_device = np.isin(graph.kind, DEVICE_KINDS)
+    on_device = select(graph, kind=("kernel", "copy", "memset"))
     changed = scale(graph, on_device, factor)
     ends = (scale(changed, on_device, times.factor_90**side) for side in (-1, 1))
     unmeasured = sum(part.time_us for part in times.parts if part.source == RATES)
     share = unmeasured / (sum(part.time_us for part in times.parts) or 1.0)
-    note = f"{share:.0%} of the device time is of kernels that nobody measured on both GPUs: it follows their rates"
+    unseen = f"kernels that nobody measured on both {own.name} and {target.name}"
+    note = f"{share:.0%} of the device time is of {unseen}: it follows the rates of the two"
     return Change(changed, *ends, notes=(note,) if share >= 0.005 else ())
 
 
@@ -273,7 +275,7 @@ def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Ch
         raise InputError("best-convolution: no shape in this trace gives a convolution; record shapes")
     factors = np.ones((3, len(trace.activities)))  # the ratio, its lower and its upper end
     unknown = swapped = 0
-    ratio_of = cache(partial(_ratio, setting.predictor))
+    ratio_of = cache(partial(_ratio, setting.predictors(setting.own_gpu).convs))
     for run in runs:
         ratio = ratio_of(run.conv, run.algorithm)
         unknown += ratio is None

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -102,7 +101,7 @@ class Network:
 class Setting:
     """``profile`` of the same trace as the graph; ``target`` is the GPU asked about, where one is.
 
-    ``predictor`` is loaded when a what-if first needs it: from the folder ``bundle``, else the shipped one.
+    ``bundle``: a folder with a fitted model of convolutions, else the shipped one predicts.
     """
 
     profile: Profile
@@ -118,11 +117,6 @@ class Setting:
                 f"{self.profile.trace.source}: its GPU is not in the registry; name the one to count with by --own-gpu"
             )
         return self.profile.gpu
-
-    @cached_property
-    def predictor(self) -> Any:
-        """The surrogate of convolutions on the trace's own GPU."""
-        return self.predictors(self.own_gpu).convs
 
     def predictors(self, device: Gpu) -> "Predictors":
         """What predicts the trace's kernels on a GPU."""
