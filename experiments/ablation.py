@@ -8,20 +8,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
+from experiments import verdicts
 from experiments.drawing import dots
 from experiments.experiment import Effort, Experiment, Outcome, columns_first, run_script, seeded
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources
-from experiments.verdicts import (
-    counted_rows,
-    error_record,
-    interval,
-    judged_picks,
-    listing,
-    median_draws,
-    percent,
-    ratio,
-)
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import resample_weights, shape_interval
 from surrogate.evaluation.scorecard import DRAWS, is_heuristic
@@ -127,7 +118,7 @@ def variant_verdicts(predictions: Predictions) -> pd.DataFrame:
 
 
 def _choices(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
-    found = judged_picks(predictions, part)
+    found = verdicts.judged_picks(predictions, part)
     if found is None:
         return pd.DataFrame({"variant": pd.Series(dtype=str)})
     judged, picks, _ = found
@@ -160,7 +151,7 @@ def _choices(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
 
 
 def _times(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
-    rows, counted = predictions.rows, counted_rows(predictions, part)
+    rows, counted = predictions.rows, verdicts.counted_rows(predictions, part)
     measured, shape = rows.time_us[counted], rows.shape[counted]
     first = next(iter(predictions.time_us.values()))[counted]
     records = []
@@ -171,7 +162,7 @@ def _times(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
         records.append(
             {
                 "variant": label,
-                **error_record(mine[0], mine[2], mine[3]),
+                **verdicts.error_record(mine[0], mine[2], mine[3]),
                 "error_change_pct": 100 * change,
                 "error_change_low": 100 * low,
                 "error_change_high": 100 * high,
@@ -185,7 +176,7 @@ def median_change(
 ) -> tuple[float, float, float]:
     """Median error of ``predicted`` less that of ``other``, with its 95 % interval over shapes; arrays (rows,)."""
     errors = [np.abs(time / measured - 1) for time in (predicted, other)]
-    draws = [median_draws(error, shape) for error in errors]
+    draws = [verdicts.median_draws(error, shape) for error in errors]
     low, high = np.quantile(draws[0] - draws[1], [0.025, 0.975])
     return float(np.median(errors[0]) - np.median(errors[1])), float(low), float(high)
 
@@ -196,12 +187,12 @@ def answer(table: pd.DataFrame) -> str:
     for label, part in table.groupby("data", sort=False):
         part = part.set_index("variant")
         whole = part.loc[WHOLE]
-        told = f"{label}: {WHOLE} {percent(whole['median_error_pct'])}"
+        told = f"{label}: {WHOLE} {verdicts.percent(whole['median_error_pct'])}"
         if np.isfinite(whole["slowdown_macro"]):
-            within = interval(whole["ci_low"], whole["ci_high"])
-            told += f", picks at {ratio(whole['slowdown_macro'])} {within}"
+            within = verdicts.interval(whole["ci_low"], whole["ci_high"])
+            told += f", picks at {verdicts.ratio(whole['slowdown_macro'])} {within}"
         for kind in ("error", "slowdown"):
-            told += f"; {kind} changes beyond chance with {listing(_significant(part, kind))}"
+            told += f"; {kind} changes beyond chance with {verdicts.listing(_significant(part, kind))}"
         sentences.append(told)
     return ". ".join(sentences) + "."
 

@@ -25,7 +25,7 @@ from surrogate.models import MODELS, TimeModel
 
 
 def _silent(text: str) -> None:
-    del text
+    """Progress that nobody watches."""
 
 
 @dataclass(frozen=True, slots=True)

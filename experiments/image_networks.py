@@ -30,7 +30,7 @@ from surrogate.network.network import Network, Tally
 from surrogate.network.predict import load_predictors
 from surrogate.network.read import with_settings
 from surrogate.network.torch_module import recorded_calls
-from surrogate.prediction.specification import FILE, specification_of
+from surrogate.prediction.engine import FILE, specification_of
 
 PER_FAMILY = 3
 """Networks of a family, drawn by a hash of their names."""

@@ -7,7 +7,8 @@ publishes takes, for each predictor, the run that suits it best.
 
 Two constants of the product come from these runs: a FLOP's energy at a board's power limit, from prefills, and the gap
 between kernels, from decoded tokens (`tensor_pj_per_flop` of `surrogate.features.gpu`, `GAP_US` of
-`surrogate.network.language`). Here each GPU is predicted with those of the others. Nothing else was fitted on any run.
+`surrogate.network.language`). Here each GPU is predicted with those of the others,
+the energy with that of others of its architecture. Nothing else was fitted on any run.
 """
 
 import json
@@ -36,15 +37,17 @@ def language_networks(folder: Path = DEFAULT_FOLDER) -> pd.DataFrame:
     Beside them a column in ms for each published predictor, as in ``pipeweave_ms``.
     """
     steps, rows = list(_steps(folder)), []
-    energies: dict[str, list[float]] = {}
+    energies: dict[tuple[str, str], list[float]] = {}
     for row, board, network in steps:
         if board.tensor_pj_per_flop and row["phase"] == "prefill" and row["tensor_parallel"] == 1:
             flops = sum(layer.work.flops for layer in network.layers)
-            energies.setdefault(row["gpu"], []).append(1e9 * board.board_watts * row["measured_ms"] / flops)
+            picojoules = 1e9 * board.board_watts * row["measured_ms"] / flops
+            energies.setdefault((board.architecture, row["gpu"]), []).append(picojoules)
     for row, board, network in steps:
-        others = [fmean(values) for name, values in energies.items() if name != row["gpu"]]
+        own = (board.architecture, row["gpu"])
+        others = [fmean(values) for key, values in energies.items() if key[0] == own[0] and key != own]
         by = load_predictors(board.name, library="sglang")
-        if board.tensor_pj_per_flop:
+        if board.tensor_pj_per_flop and others:
             by = replace(by, gpu=replace(board, tensor_pj_per_flop=fmean(others)))
         time = by.time(network)
         ends = (time.total_us / 1e3, time.lower_us / 1e3, time.upper_us / 1e3)

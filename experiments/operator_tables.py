@@ -9,6 +9,7 @@ The columns of a file tell which of these it is.
 """
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +25,9 @@ from surrogate.features.problem import DTYPES
 from surrogate.features.shape import output_size
 from surrogate.formats.imported import Imported, family_rows, plural
 
+_NAMES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+KINDS = {(op, variant): kind for op, kinds in _NAMES["operations"].items() for variant, kind in kinds.items()}
+"""(op, variant) of a file → operator and variant of a dataset."""
 Parts = list[pd.DataFrame]
 Reader = Callable[[pd.DataFrame, Counter[str]], Parts]
 """(a raw frame, what was dropped by reason, to add to) → frames of what `family_rows` takes."""
@@ -90,13 +94,6 @@ def _is_amd(names: pd.Series) -> np.ndarray:
 # The others work on B × H. A trailing u means that a number takes the place of the second tensor. Times are those of
 # isolated calls and hold the framework's launch overhead, 15 to 100 µs. PyTorch keeps TF32 off; AMD's fp32 matrix cores
 # need no permission, and MI100's times beat its vector peak.
-_DENSE_KINDS = {
-    "bmm": "bmm", "linear": "linear", "softmax": "softmax", "ln": "layer_norm", "relu": "relu", "gelu": "gelu",
-    "tanh": "tanh", "add": "add", "mul": "mul", "div": "div", "pow": "pow",
-    "addu": "add_scalar", "mulu": "mul_scalar", "divu": "div_scalar", "powu": "pow_scalar",
-}  # fmt: skip
-
-
 # On the P4 the linear layers of the table's training part ran at a fifth of the peak, those of its test part, by other
 # kernels, at three quarters: the first are left out, since models would carry them to other GPUs.
 
@@ -108,7 +105,7 @@ def _dense(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
         dropped["a P4's linear layers by slow kernels"] += int(slow.sum())
         frame = frame[~slow]
     for op, part in frame.groupby(frame["op"].astype(str)):
-        kind = _DENSE_KINDS.get(str(op))
+        kind = _NAMES["dense"].get(str(op))
         if kind is None:
             dropped[f"operator {op} unknown"] += len(part)
             continue
@@ -124,78 +121,22 @@ def _dense(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
 
 
 # deepbench_gemm: C (M × N) = A·B over K; the transposes `ta tb` are the variant, NN the plain one.
-_PRECISIONS = {
-    "Float": ("fp32", "fma"),
-    "16 bit inputs, 16 bit multiplication, 32 bit addition": ("fp16", "default"),
-    "16 bit inputs, 32 bit multiplication, 32 bit addition": ("fp16", "fma"),
-    "GEMM, Conv: Int8 multiplication, 32 bit accumulation": ("int8", "default"),
-}
-
-
 def _deepbench(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
+    known = _NAMES["precisions"]
     for name, count in frame["precision"].value_counts().items():
-        if name not in _PRECISIONS:
+        if name not in known:
             dropped[f"precision {name!r} unknown"] += count
-    part = frame[frame["precision"].isin(_PRECISIONS)]
+    part = frame[frame["precision"].isin(known)]
     rows = {
         "operator": "gemm", "gpu": part["device"],
         "library": np.where(_is_amd(part["device"]), "rocblas", "cublas"), "library_version": part.get("cuda"),
         "variant": (part["ta"].astype(str) + part["tb"].astype(str)).replace("NN", ""),
-        "dtype": part["precision"].map({name: dtype for name, (dtype, _) in _PRECISIONS.items()}),
-        "math": part["precision"].map({name: math for name, (_, math) in _PRECISIONS.items()}),
+        "dtype": part["precision"].map({name: dtype for name, (dtype, _) in known.items()}),
+        "math": part["precision"].map({name: math for name, (_, math) in known.items()}),
         "batch": 1, "m": part["M"], "n": part["N"], "k": part["K"], "time_us": part["time_ms"] * 1e3,
     }  # fmt: skip
     return [pd.DataFrame(rows, index=part.index)]
 
-
-# Both tables of cuDNN calls name them alike.
-_BATCH_NORMS = {"PER_ACTIVATION": "PER_ACTIVATION", "SPATIAL": "", "SPATIAL_PERSISTENT": "SPATIAL_PERSISTENT"}
-_POOLS = {
-    "MAX": ("max_pool", ""),
-    "MAX_DETERMINISTIC": ("max_pool", "DETERMINISTIC"),
-    "AVERAGE_COUNT_INCLUDE_PADDING": ("avg_pool", ""),
-    "AVERAGE_COUNT_EXCLUDE_PADDING": ("avg_pool", "EXCLUDE_PADDING"),
-}
-_SOFTMAX = {"ACCURATE": "", "FAST": "FAST", "LOG": "LOG"}
-_INSTANCE = "SOFTMAX_MODE_INSTANCE"
-_PASSES = {"FWD": "", "BWD": "_backward"}
-KINDS: dict[tuple[str, str], tuple[str, str]] = {
-    **{
-        (f"CUDNN_ACTIVATION_{way}", f"ACTIVATION_{name.upper()}"): (f"{name}{ending}", "")
-        for way, ending in _PASSES.items()
-        for name in ("relu", "clipped_relu", "elu", "sigmoid", "tanh")
-    },
-    **{
-        (f"CUDNN_POOLING_{way}", f"POOLING_{raw}"): (f"{kind}{ending}", mode)
-        for way, ending in _PASSES.items()
-        for raw, (kind, mode) in _POOLS.items()
-    },
-    **{
-        (f"CUDNN_SOFTMAX_{way}", f"SOFTMAX_{raw}, {over}"): (f"softmax{ending}", mode)
-        for way, ending in _PASSES.items()
-        for raw, mode in _SOFTMAX.items()
-        for over in ("SOFTMAX_MODE_CHANNEL", _INSTANCE)
-    },
-    **{
-        (op, f"BATCHNORM_{raw}{flag}"): (kind, mode)
-        for op, flag, kind in (
-            ("CUDNN_BATCHNORM_FWD_TRAINING", "", "batch_norm"),
-            ("CUDNN_BATCHNORM_FWD", ", true", "batch_norm"),
-            ("CUDNN_BATCHNORM_FWD_INFERENCE", "", "batch_norm_inference"),
-            ("CUDNN_BATCHNORM_FWD", ", false", "batch_norm_inference"),
-            ("CUDNN_BATCHNORM_BWD", "", "batch_norm_backward"),
-        )
-        for raw, mode in _BATCH_NORMS.items()
-    },
-    ("CUDNN_CONV_BWD_BIAS", ""): ("bias_backward", ""),
-    ("CUDNN_DROPOUT_FWD", ""): ("dropout", ""),
-    ("CUDNN_DROPOUT_BWD", ""): ("dropout_backward", ""),
-    ("CUDNN_ADD_TENSOR", ""): ("bias", ""),
-    ("CUDNN_OP_TENSOR_ADD_FWD", ""): ("add", ""),
-    ("CUBLAS_GEMM_FWD", ""): ("gemm", "NT"),
-    ("CUBLAS_GEMV_FWD", ""): ("gemm", "GEMV"),
-}
-"""(op, variant) of a file → operator and variant of a dataset."""
 
 SEQUENCE_POOL = {
     "window": "r", "window_w": "s", "pad": "pad_h", "pad_w": "pad_w", "stride": "stride_h", "stride_w": "stride_w",
@@ -309,7 +250,7 @@ def _of_convolutions(frame: pd.DataFrame, dropped: Counter[str]) -> Parts:
         c = part["k"]
         h = output_size(part["h"], part["r"], part["pad_h"], part["stride_h"], 1)
         w = output_size(part["w"], part["s"], part["pad_w"], part["stride_w"], 1)
-        if variant.endswith(_INSTANCE):
+        if variant.endswith("SOFTMAX_MODE_INSTANCE"):
             c, h, w = c * h * w, 1, 1
         named = {"operator": kind, "variant": mode, "library": "cudnn", "library_version": _SCOPE_VERSION}
         rows = part[["gpu", "dtype", "time_us"]].assign(**named, n=part["n"], c=c, h=h, w=w)

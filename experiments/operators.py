@@ -20,7 +20,7 @@ from experiments.verdicts import error_record, listing, percent
 from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import rows_by_family, rows_of
 from surrogate.models import DEFAULT_MODEL, TimeModel
-from surrogate.models.interpolation import GemmInterpolation
+from surrogate.models.baselines import GemmInterpolation
 
 NEEDS = ("other_ops", "scope_ops", "dense")
 FOLDS = 5

@@ -1,5 +1,6 @@
 """Where the measurements lie: a folder of parquet files that are read, never copied."""
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,31 +15,7 @@ from surrogate.features.errors import InputError, nearest
 DEFAULT_FOLDER = Path(__file__).resolve().parent / "data"
 """The public measurements that ship with the sources; ``data/README.md`` describes them."""
 
-FILES: dict[str, tuple[str, str]] = {
-    "cudnn": ("cudnn_conv_per_algorithm.parquet", "all"),
-    "partial": ("cudnn_conv_partial_networks.parquet", "all"),
-    "mi210": ("miopen_conv_mi210.parquet", "listed"),
-    "mi100": ("miopen_conv_mi100.parquet", "listed"),
-    "mi300x": ("miopen_conv_mi300x.parquet", "listed"),
-    "navi21": ("miopen_conv_navi21.parquet", "listed"),
-    "mi300x_2024": ("miopen_conv_mi300x_2024.parquet", "listed"),
-    "winners": ("conv_best_algorithm_3x3.parquet", "listed"),
-    "other_ops": ("cudnn_other_ops.parquet", "all"),
-    "scope_ops": ("cudnn_other_ops_p100_v100.parquet", "all"),
-    "dense": ("dense_ops.parquet", "all"),
-    "deepbench": ("deepbench_gemm.parquet", "listed"),
-    "sequences": ("network_layer_sequences.parquet", "listed"),
-    "end_to_end": ("cnn_benchmarks_end_to_end.csv", "listed"),
-    "transformers": ("networks_transformers.parquet", "listed"),
-    "configs": ("transformer_configs", "listed"),
-    "trace_resnet50": ("traces/resnet50_b32_training_v100.json.gz", "all"),
-    "trace_vgg13": ("traces/vgg13_b128_training_h100.json.gz", "all"),
-    "trace_dlrm": ("traces/dlrm_8_workers_v100.tar.gz", "all"),
-    "trace_resnet": ("traces/resnet_training_2080ti_no_dims.json.gz", "all"),
-    "trace_power_iteration": ("traces/nsys_power_iteration.sqlite", "all"),
-    "layer_counts": ("raw/dlperf_v100_layer_metrics", "listed"),
-    "kernel_counts": ("raw/dlperf_v100_profile", "all"),
-}
+FILES: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 """Source → file name or folder, and how the file lists candidates where it does not say."""
 
 LABELS = {

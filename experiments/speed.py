@@ -17,7 +17,7 @@ import pandas as pd
 from experiments.experiment import Effort, Experiment, Outcome, run_script
 from experiments.held_out import candidate_rows
 from experiments.sources import Sources
-from surrogate.collect.networks import networks
+from surrogate.collect.plan_source import networks
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset
 from surrogate.features.algorithms import algorithms

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from .errors import InputError, nearest, require_known
 from .problem import DIRECTIONS
@@ -17,6 +17,8 @@ Mechanism = Literal[
     "direct", "implicit_gemm", "precomp_gemm", "gemm", "fft", "fft_tiling", "winograd", "winograd_nonfused"
 ]
 MECHANISMS: tuple[Mechanism, ...] = get_args(Mechanism)
+MECHANISM_ROWS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("mechanisms.toml").read_text(encoding="utf-8"))
+"""Mechanism → the algorithm whose kernels stand for it, and its tiles."""
 MECHANISM_CODE: dict[str, int] = {name: code for code, name in enumerate(MECHANISMS)}
 
 

@@ -1,46 +1,23 @@
 """What the formulas need of a GPU, as numbers for one problem or as columns for a table."""
 
+from collections import namedtuple
 from functools import cache
-from typing import NamedTuple
 
-from .algorithms import Mechanism
+from .algorithms import MECHANISM_ROWS, Mechanism
 from .elementwise import Number, log2
 from .gpu import Gpu
 from .kernels import resident_blocks
 from .roofline import peak_tflops
 from .terms import TILES
 
-MECHANISM_KERNEL: dict[Mechanism, str] = {
-    "direct": "IMPLICIT_GEMM",
-    "implicit_gemm": "IMPLICIT_GEMM",
-    "precomp_gemm": "IMPLICIT_PRECOMP_GEMM",
-    "gemm": "GEMM",
-    "fft": "GEMM",
-    "fft_tiling": "GEMM",
-    "winograd": "WINOGRAD",
-    "winograd_nonfused": "WINOGRAD_NONFUSED",
-}
-"""Mechanism → the algorithm whose kernels' resources stand for it (FFT's main stage is a batched GEMM)."""
+Machine = namedtuple("Machine", (
+    "sms", "peak_tflops", "fp32_tflops", "dram_gbs", "l2_bytes", "shared_per_sm_bytes", "compute_capability",
+    "cores_per_sm", "boost_mhz", "is_amd",
+))  # fmt: skip
+"""A GPU as the formulas see it: numbers for one, arrays over rows for many.
 
-
-class Machine(NamedTuple):
-    """A GPU as the formulas see it: numbers for one, arrays over rows for many.
-
-    ``peak_tflops`` is that of the problem's element type and math; the rest does not depend on the problem.
-    """
-
-    sms: Number
-    peak_tflops: Number
-    fp32_tflops: Number
-    dram_gbs: Number
-    l2_bytes: Number
-    shared_per_sm_bytes: Number
-    compute_capability: Number
-    cores_per_sm: Number
-    boost_mhz: Number
-    is_amd: Number
-
-
+``peak_tflops`` is that of the problem's element type and math; the rest does not depend on the problem.
+"""
 MACHINE_NAMES = (
     "sms", "log2_peak_tflops", "log2_fp32_tflops", "log2_dram_gbs", "log2_l2_bytes", "shared_per_sm_bytes",
     "compute_capability", "cores_per_sm", "boost_mhz", "is_amd",
@@ -77,7 +54,7 @@ def machine(gpu: Gpu, dtype: str = "fp32", tensor_cores: bool = False) -> Machin
 def b_max(gpu: Gpu, mechanism: Mechanism) -> tuple[float, float, float]:
     """B_max, blocks resident on the whole GPU, of the mechanism's small, middle and large tile."""
     small, middle, large = (
-        max(resident_blocks(gpu, MECHANISM_KERNEL[mechanism], tile_m, tile_n), 1.0) * gpu.sms
+        max(resident_blocks(gpu, MECHANISM_ROWS[mechanism]["kernel"], tile_m, tile_n), 1.0) * gpu.sms
         for tile_m, tile_n in TILES[mechanism]
     )
     return small, middle, large

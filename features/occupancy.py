@@ -4,8 +4,11 @@ Source of the formula and of `LIMITS`: NVIDIA's occupancy calculator (cuda_occup
 CUDA programming guide's technical specifications per compute capability.
 """
 
+import tomllib
+from collections import namedtuple
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,36 +26,15 @@ NO_LIMIT = -1
 MAX_REGISTERS_PER_THREAD = 255
 
 
-class SmLimits(NamedTuple):
-    """What one SM holds: warps, blocks, shared memory and its allocation rules, register-file partitions."""
-
-    warps: Number
-    blocks: Number
-    shared_bytes: Number
-    optin_bytes: Number
-    reserved_bytes: Number
-    shared_unit_bytes: Number
-    partitions: Number
-    header_partitions: Number
-
-
-def _limits(warps: int, blocks: int, sm_kib: int, optin_kib: int, reserved: int, unit: int, parts: int) -> SmLimits:
-    return SmLimits(warps, blocks, sm_kib * 1024, optin_kib * 1024, reserved, unit, parts, parts)
-
-
+SmLimits = namedtuple("SmLimits", (
+    "warps", "blocks", "shared_bytes", "optin_bytes", "reserved_bytes", "shared_unit_bytes", "partitions",
+    "header_partitions",
+))  # fmt: skip
+"""What one SM holds: warps, blocks, shared memory and its allocation rules, register-file partitions."""
+_ROWS = tomllib.loads(Path(__file__).with_name("occupancy.toml").read_text(encoding="utf-8"))["limits"]
 LIMITS = {
-    5.2: _limits(64, 32, 96, 48, 0, 256, 4),
-    # The header's register check takes four partitions on all of Pascal, though 6.0 has two.
-    6.0: _limits(64, 32, 64, 48, 0, 256, 2)._replace(header_partitions=4),
-    6.1: _limits(64, 32, 96, 48, 0, 256, 4),
-    7.0: _limits(64, 32, 96, 96, 0, 256, 4),
-    7.5: _limits(32, 16, 64, 64, 0, 256, 4),
-    8.0: _limits(64, 32, 164, 163, 1024, 128, 4),
-    8.6: _limits(48, 16, 100, 99, 1024, 128, 4),
-    8.9: _limits(48, 24, 100, 99, 1024, 128, 4),
-    9.0: _limits(64, 32, 228, 227, 1024, 128, 4),
-    10.0: _limits(64, 32, 228, 227, 1024, 128, 4),
-    12.0: _limits(48, 24, 100, 99, 1024, 128, 4),
+    float(capability): SmLimits(warps, blocks, 1024 * kib, 1024 * optin_kib, *rest)
+    for capability, (warps, blocks, kib, optin_kib, *rest) in _ROWS.items()
 }
 """Compute capability → limits of one SM."""
 

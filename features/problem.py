@@ -1,7 +1,7 @@
 """What a formula may ask of a convolution problem: one `Conv`, or columns of many (`ConvColumns`)."""
 
+from collections import namedtuple
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,8 @@ SIZE_COLUMNS = (
 )  # fmt: skip
 """The problem columns of a dataset, in order: input n, c, h, w; output channels k; filter r × s; and so on."""
 
+FLAGS = ("itemsize", "is_bwd_data", "is_bwd_filter", "is_nhwc", "uses_tensor_cores")
+"""What else of a problem the formulas read: bytes of an element, and booleans."""
 DIRECTIONS = ("fwd", "bwd_data", "bwd_filter")
 DTYPES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
 """Element type whose values all take the same bytes → bytes per element."""
@@ -74,32 +76,13 @@ Problem = Any
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ConvColumns:
+class ConvColumns(namedtuple("ConvColumns", (*SIZE_COLUMNS, *FLAGS))):
     """Columns of many problems: int64 sizes of one length, and flags derived from the text columns.
 
     Sizes are widened to int64 before any product, so narrow integer columns cannot overflow.
     """
 
-    n: np.ndarray
-    c: np.ndarray
-    h: np.ndarray
-    w: np.ndarray
-    k: np.ndarray
-    r: np.ndarray
-    s: np.ndarray
-    pad_h: np.ndarray
-    pad_w: np.ndarray
-    stride_h: np.ndarray
-    stride_w: np.ndarray
-    dilation_h: np.ndarray
-    dilation_w: np.ndarray
-    groups: np.ndarray
-    itemsize: np.ndarray
-    is_bwd_data: np.ndarray
-    is_bwd_filter: np.ndarray
-    is_nhwc: np.ndarray
-    uses_tensor_cores: np.ndarray
+    __slots__ = ()
 
     @classmethod
     def of(
@@ -126,14 +109,5 @@ class ConvColumns:
         itemsize = np.full(length, 4, dtype=np.int64)
         for name, size in DTYPES.items():
             itemsize[dtypes == name] = size
-        return cls(
-            *columns,
-            itemsize=itemsize,
-            is_bwd_data=directions == "bwd_data",
-            is_bwd_filter=directions == "bwd_filter",
-            is_nhwc=layouts == "NHWC",
-            uses_tensor_cores=tensor_cores,
-        )
-
-    def __len__(self) -> int:
-        return len(self.n)
+        flags = itemsize, directions == "bwd_data", directions == "bwd_filter", layouts == "NHWC", tensor_cores
+        return cls(*columns, *flags)

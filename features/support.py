@@ -8,8 +8,6 @@ statuses of cuDNN 7.5 to 7.6.4. Where a release or a device differs, statuses in
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from .algorithms import algorithm
 from .elementwise import Number
 from .gpu import gpu
@@ -78,22 +76,8 @@ def unsupported_reason(
     Raises `InputError` for an unknown algorithm.
     """
     algorithm(name, library, direction)
-    capability = _capability(library, gpu_name)
+    capability = gpu(gpu_name).compute_capability if gpu_name and library == "cudnn" else 0.0
     for rule in RULES.get((library, direction, name), ()):
         if not rule.holds(problem, capability):
             return rule.reason
     return None
-
-
-def supported(name: str, problem: Problem, *, library: str, direction: str, gpu_name: str = "") -> np.ndarray:
-    """(rows,) True where every rule holds, for `ConvColumns`."""
-    capability = _capability(library, gpu_name)
-    result = np.ones(len(problem.n), dtype=bool)
-    for rule in RULES.get((library, direction, name), ()):
-        result &= rule.holds(problem, capability)
-    return result
-
-
-def _capability(library: str, gpu_name: str) -> float:
-    """Only cuDNN's rules ask for it."""
-    return gpu(gpu_name).compute_capability if gpu_name and library == "cudnn" else 0.0

@@ -16,8 +16,8 @@ from ..conv import FOLLOWS, Conv
 from ..elementwise import Number, ceil_div, log2_for, maximum, where
 from ..errors import InputError
 from ..gpu import Gpu, gpu
-from ..machine import MACHINE_NAMES, Machine, b_max
-from ..problem import DIRECTIONS, DTYPES, LAYOUTS, MATHS, SIZE_COLUMNS, ConvColumns, Problem
+from ..machine import MACHINE_NAMES, Machine, b_max, machine, machine_features
+from ..problem import DIRECTIONS, DTYPES, FLAGS, LAYOUTS, MATHS, SIZE_COLUMNS, ConvColumns, Problem
 from ..roofline import roofline_us
 from ..shape import fits, is_depthwise
 from ..terms import MECHANISM_TERMS, KernelTerms, Sized, sized
@@ -27,7 +27,6 @@ SIZE_NAMES = (
     "log2_n", "log2_c", "log2_h", "log2_w", "log2_k", "log2_r", "log2_s", "pad_h", "pad_w", "stride_h", "stride_w",
     "dilation_h", "dilation_w", "log2_groups",
 )  # fmt: skip
-SETTING_NAMES = ("itemsize", "is_bwd_data", "is_bwd_filter", "is_nhwc", "uses_tensor_cores")
 TERM_NAMES = (
     "log2_channels_in", "log2_channels_out", "log2_out_h", "log2_out_w", "log2_gemm_m", "log2_gemm_n", "log2_gemm_k",
     "log2_flops", "log2_tensor_bytes", "log2_intensity", "log2_roofline_us", "is_depthwise", "log2_footprint_per_l2",
@@ -130,8 +129,8 @@ class ConvFamily(Family):
     candidate_key = ("direction", "algorithm")
     problem_names = (*SIZE_NAMES, *TERM_NAMES)
     candidate_names = ALGORITHM_NAMES
-    setting_columns = SETTING_NAMES
-    dimension_names = (*SIZE_NAMES, *SETTING_NAMES, *MACHINE_NAMES)
+    setting_columns = FLAGS
+    dimension_names = (*SIZE_NAMES, *FLAGS, *MACHINE_NAMES)
     distance_units: Mapping[str, float] = {
         "log2_flops": 4.0, "log2_intensity": 2.0, "log2_algorithm_roofline_ratio": 1.5, "log2_blocks": 4.0,
         "log2_kernels": 1.0, "log2_r": 1.0, "log2_n": 3.0, "log2_channels_in": 3.0, "log2_channels_out": 3.0,
@@ -161,7 +160,7 @@ class ConvFamily(Family):
         """The terms of every mechanism, with B_max looked up once."""
         direction, dtype, math, layout = setting
         flags = Conv(n=1, c=1, h=1, k=1, r=1, dtype=dtype, math=math, layout=layout, direction=direction)
-        m, machine_columns = self._machine(gpu, dtype, flags.uses_tensor_cores)
+        m = machine(gpu, dtype, flags.uses_tensor_cores)
         own = (flags.itemsize, flags.is_bwd_data, flags.is_bwd_filter, flags.is_nhwc, flags.uses_tensor_cores)
         slots = {mechanism: b_max(gpu, mechanism) for mechanism in MECHANISM_CODE}
 
@@ -175,7 +174,7 @@ class ConvFamily(Family):
             code = MECHANISM_CODE[mechanism]
             return (algorithm_features(terms.sized, m, terms.roofline_us, code, kernel), kernel.workspace_bytes)
 
-        return Formula((*map(float, own), *machine_columns), problem, candidate)
+        return Formula((*map(float, (*own, *machine_features(m))),), problem, candidate)
 
     def stratum(self, problem: Any) -> np.ndarray:
         """Filter and stride; grouped (depthwise too) before all, dilated and the rest under ``other``."""

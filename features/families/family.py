@@ -14,7 +14,7 @@ import numpy as np
 
 from ..elementwise import Number
 from ..gpu import Gpu
-from ..machine import MACHINE_NAMES, Machine, machine, machine_features
+from ..machine import MACHINE_NAMES
 
 DEFAULT_ALGORITHM = "default"
 """The algorithm of a kernel among which nothing can be chosen."""
@@ -168,7 +168,6 @@ class Family(ABC):
 
     def is_streaming(self, setting: tuple[str, ...]) -> bool:
         """True where a kernel is one pass over memory: its times tell a call's fixed cost from the kernel's own."""
-        del setting
         return False
 
     @abstractmethod
@@ -185,12 +184,10 @@ class Family(ABC):
 
     def candidates(self, library: str, setting: tuple[str, ...]) -> tuple[Candidate, ...]:
         """What the registry knows of a library, in its order; empty where only measurements tell."""
-        del library, setting
         return ()
 
     def mechanism(self, library: str, setting: tuple[str, ...], algorithm: str) -> str:
         """How a candidate works, as far as `Formula.candidate` distinguishes."""
-        del library, setting, algorithm
         return ""
 
     def default_math(self, dtype: str, gpu: Gpu) -> str:
@@ -200,27 +197,18 @@ class Family(ABC):
 
     def has_tensor_kernels(self, mechanism: str) -> bool:
         """False for a mechanism whose kernels use no tensor cores whatever the math type allows."""
-        del mechanism
         return True
 
     def traits(self, problem: Any) -> tuple[Number, ...]:
         """What of the sizes decides whether a candidate runs a problem; numbers, or arrays as the problem is."""
-        del problem
         return ()
 
     def refusal(
         self, library: str, setting: tuple[str, ...], algorithm: str, problem: Any, gpu_name: str
     ) -> str | None:
         """Why the library's documentation rules a candidate out for one problem, None where it does not."""
-        del library, setting, algorithm, problem, gpu_name
         return None
 
     def geometry(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
         """(column, rows that break the rule, the rule): sizes that do not fit one another. Rows (rows,) in range."""
-        del sizes, library
         return []
-
-    def _machine(self, gpu: Gpu, dtype: str, tensor_cores: bool) -> tuple[Machine, tuple[float, ...]]:
-        """The GPU as the formulas see it, and its columns."""
-        m = machine(gpu, dtype, tensor_cores)
-        return m, tuple(float(value) for value in machine_features(m))

@@ -52,7 +52,6 @@ def gemm_columns(op: Any, m: Machine) -> tuple[Number, ...]:
 
 def memory_columns(op: Any, m: Machine) -> tuple[Number, ...]:
     """`MEMORY_NAMES` of any other operator; a size that the operator lacks counts as 1, a padding as 0."""
-    del m
     get = lambda name, default=1: getattr(op, name, default)  # noqa: E731
     elements = get("elements", None)
     if elements is None:
@@ -119,7 +118,6 @@ class OperatorFamily(Family):
 
     def geometry(self, sizes: Mapping[str, np.ndarray], library: np.ndarray) -> list[tuple[str, np.ndarray, str]]:
         """What the operator says, where the family has one."""
-        del library
         return next(iter(self.kinds.values())).misfits(sizes) if len(self.kinds) == 1 else []
 
     def problem(self, sizes: Mapping[str, Any], setting: Mapping[str, str]) -> Any:
@@ -158,7 +156,6 @@ class OperatorFamily(Family):
             return ProblemTerms(self._columns(op, m) + common, base_us, op)
 
         def candidate(terms: ProblemTerms, mechanism: str) -> tuple[tuple[Number, ...], Number]:
-            del mechanism
             return (), where(terms.roofline_us >= 0, 0, 0)
 
         return Formula((float(ELEMENTS[dtype].weight_bytes), float(tensor_cores), *machine_columns), problem, candidate)

@@ -55,7 +55,6 @@ class EmbeddingBag(Operator):
 
     def bound(self, gpu: Gpu) -> str:
         """Memory-bound on every GPU: one addition per 4 bytes read."""
-        del gpu
         return "memory-bound"
 
 

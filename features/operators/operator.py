@@ -75,7 +75,6 @@ class Operator(ABC):
     @classmethod
     def misfits(cls, sizes: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
         """(size, where it breaks the rule, the rule): sizes in range that do not fit one another."""
-        del sizes
         return []
 
     @property
@@ -101,7 +100,6 @@ class Operator(ABC):
     @classmethod
     def tensor_cores(cls, dtype: str, math: str) -> bool:
         """True where matrix units may run it under that element type and math."""
-        del dtype, math
         return False
 
     @property

@@ -80,7 +80,6 @@ class Memcpy(Operator):
 
     def bound(self, gpu: Gpu) -> Literal["pcie-bound"]:
         """By the link."""
-        del gpu
         return "pcie-bound"
 
 

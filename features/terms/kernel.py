@@ -4,25 +4,19 @@ Tile variants of each mechanism's main kernel are SEER's (§2: GEMM-I, GEMM-P, G
 is a batched complex GEMM, for which cuBLAS' common tiles stand.
 """
 
+from collections import namedtuple
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..algorithms import Mechanism
+from ..algorithms import MECHANISM_ROWS
 from ..elementwise import Number, where
-from ..problem import Problem
+from ..problem import ConvColumns, Problem
 from ..shape import flops, gemm_k, gemm_m, gemm_n, out_h, out_w, tensor_bytes
 
 Tile = tuple[int, int]
 
-TILES: dict[Mechanism, tuple[Tile, Tile, Tile]] = {
-    "direct": ((8, 8), (16, 16), (32, 32)),
-    "implicit_gemm": ((32, 32), (64, 128), (128, 128)),
-    "precomp_gemm": ((128, 32), (128, 64), (128, 128)),
-    "gemm": ((32, 32), (64, 128), (128, 128)),
-    "fft": ((32, 32), (64, 64), (128, 128)),
-    "fft_tiling": ((32, 32), (64, 64), (128, 128)),
-    "winograd": ((32, 32), (32, 32), (32, 32)),
-    "winograd_nonfused": ((32, 128), (128, 64), (128, 128)),
+TILES: dict[str, Any] = {
+    name: tuple((tile_m, tile_n) for tile_m, tile_n in row["tiles"]) for name, row in MECHANISM_ROWS.items()
 }
 """Mechanism → (tile_m, tile_n) = (pixels, channels) of its small, middle and large tile."""
 
@@ -30,48 +24,16 @@ WINOGRAD_BLOCKS = ((1, 4, 8), (2, 2, 8), (4, 1, 8))
 """Images × tile rows × tile columns of one block of the fused Winograd kernel (SEER §2, launched blocks)."""
 
 
-class Sized(NamedTuple):
-    """A `Problem` of numbers or of arrays, and the sizes derived from it.
+Sized = namedtuple("Sized", (
+    *ConvColumns._fields, "out_h", "out_w", "flops", "tensor_bytes", "gemm_m", "gemm_n", "gemm_k", "c_per_group",
+    "k_per_group", "channels_in", "channels_out", "result_h", "result_w",
+))  # fmt: skip
+"""A `Problem` of numbers or of arrays, and the sizes derived from it.
 
-    ``channels_in`` and ``channels_out`` are *per group* as the direction sees them (forward and filter gradient read c
-    and produce k, the data gradient swaps), ``result_h`` and ``result_w`` the extents of what it produces; the other
-    derived sizes are those of `surrogate.features.shape`.
-    """
-
-    n: Number
-    c: Number
-    h: Number
-    w: Number
-    k: Number
-    r: Number
-    s: Number
-    pad_h: Number
-    pad_w: Number
-    stride_h: Number
-    stride_w: Number
-    dilation_h: Number
-    dilation_w: Number
-    groups: Number
-    itemsize: Number
-    is_bwd_data: Number
-    is_bwd_filter: Number
-    is_nhwc: Number
-    uses_tensor_cores: Number
-    out_h: Number
-    out_w: Number
-    flops: Number
-    tensor_bytes: Number
-    gemm_m: Number
-    gemm_n: Number
-    gemm_k: Number
-    c_per_group: Number
-    k_per_group: Number
-    channels_in: Number
-    channels_out: Number
-    result_h: Number
-    result_w: Number
-
-
+``channels_in`` and ``channels_out`` are *per group* as the direction sees them (forward and filter gradient read c and
+produce k, the data gradient swaps), ``result_h`` and ``result_w`` the extents of what it produces; the other derived
+sizes are those of `surrogate.features.shape`.
+"""
 _sized = partial(tuple.__new__, Sized)
 """`Sized` of its values in order, in half the time."""
 
@@ -124,21 +86,6 @@ class KernelTerms(NamedTuple):
     workspace_bytes: Number
     kernels: Number
     launches: tuple[Launch, Launch, Launch]
-
-
-class Roles(NamedTuple):
-    """Who is reduced and who is produced: forward and filter gradient read c and produce k, the data gradient swaps."""
-
-    channels_in: Number
-    channels_out: Number
-    out_h: Number
-    out_w: Number
-
-
-def roles(p: Problem) -> Roles:
-    """Channels *per group* and output extents as the direction sees them, in elements."""
-    z = sized(p)
-    return Roles(z.channels_in, z.channels_out, z.result_h, z.result_w)
 
 
 def launch(blocks: Number, b_max: Number, tile_utilisation: Number) -> Launch:

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from surrogate.bundle.bundle import Bundle, Part
-from surrogate.bundle.evaluate import held_out_card
 from surrogate.dataset.problems import device_names, groups, judged_rows
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, Dataset, as_dataset
+from surrogate.evaluation.coverage import held_out_card
 from surrogate.evaluation.tune import search
 from surrogate.features.errors import InputError
 from surrogate.models import DEFAULT_MODEL, MODELS, Support, TimeModel, model_class, model_frame

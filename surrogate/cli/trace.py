@@ -1,8 +1,11 @@
 """``seer trace``: what profiler traces say. Each command imports what it needs only when it runs."""
 
-from collections.abc import Callable, Sequence
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +13,7 @@ import click
 from surrogate.cli.groups import CommandGroup
 from surrogate.cli.options import GPU, PATH, choice_option, output_options, show
 from surrogate.features.errors import InputError
-from surrogate.report.tables import Table
+from surrogate.report.tables import Table, terminal_width
 
 if TYPE_CHECKING:
     from surrogate.trace.events.tables import Trace
@@ -29,7 +32,8 @@ _ITERATION_COLUMNS = (
     "label", "measured_us", "predicted_us", "error_pct", "unprofiled_us", "alone_us", "host_us", "device_us",
     "coverage",
 )  # fmt: skip
-_WHATIF_COLUMNS = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
+
+_TRACES = (".json", ".json.gz", ".sqlite")
 
 _file = click.argument("file", type=PATH)
 _top = click.option("--top", type=click.IntRange(min=1), metavar="K", help="Only the first K rows.")
@@ -76,10 +80,8 @@ def _load(
         trace = read_trace(path, max_bytes=max_bytes or DEFAULT_MAX_BYTES, progress=step)
     if execution_trace is not None:
         trace = with_execution_trace(trace, execution_trace)
-    for note in trace.notes:
-        click.echo(f"seer: {path}: {note}", err=True)
-    for category, count in sorted(trace.ignored.items()):
-        click.echo(f"seer: {path}: {count:,} events of {category} are not used", err=True)
+    ignored = (f"{count:,} events of {category} are not used" for category, count in sorted(trace.ignored.items()))
+    _echo_notes(f"{path}: {note}" for note in (*trace.notes, *ignored))
     return trim(
         trace,
         iterations_kept=iteration or None,
@@ -87,6 +89,11 @@ def _load(
         to_us=None if to_ms is None else to_ms * 1e3,
         gpu=device,
     )
+
+
+def _echo_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        click.echo(f"seer: {note}", err=True)
 
 
 def _write_page(profiled: "Profile", html: Path | None) -> None:
@@ -97,12 +104,38 @@ def _write_page(profiled: "Profile", html: Path | None) -> None:
         write_text(html, trace_page(profiled))
 
 
-def _traces_in(folder: Path) -> list[Path]:
-    """The traces in a folder, by name. Raises `InputError` where there is none."""
-    files = sorted(file for file in folder.iterdir() if file.name.endswith((".json", ".json.gz", ".sqlite")))
-    if not files:
-        raise InputError(f"{folder}: holds no .json, .json.gz or .sqlite; give a folder of traces, one per rank")
+def _rank_files(paths: Sequence[Path], max_bytes: int | None = None) -> list[Path]:
+    """The files, and in the place of a folder or a .tar.gz the traces in it, by name.
+
+    Raises `InputError` where a folder holds none, and for an archive that is damaged or unpacks to too much.
+    """
+    files = []
+    for path in paths:
+        folder = _unpacked(path, max_bytes) if path.name.endswith((".tar.gz", ".tgz")) else path
+        inside = sorted(file for file in folder.iterdir() if file.name.endswith(_TRACES)) if folder.is_dir() else [path]
+        if not inside:
+            raise InputError(f"{path}: holds no .json, .json.gz or .sqlite; give a folder of traces, one per rank")
+        files += inside
     return files
+
+
+def _unpacked(archive: Path, max_bytes: int | None) -> Path:
+    """A folder, which is gone when the command ends, with the traces of an archive and nothing else of it."""
+    from surrogate.trace.events.read import DEFAULT_MAX_BYTES
+
+    folder, left = Path(click.get_current_context().with_resource(TemporaryDirectory())), max_bytes or DEFAULT_MAX_BYTES
+    try:
+        with tarfile.open(archive, "r:gz") as members:
+            for member in members:
+                left -= member.size
+                if left < 0:
+                    raise InputError(f"{archive}: unpacks to more than --max-bytes; unpack it and give the folder")
+                content = members.extractfile(member) if member.isfile() and member.name.endswith(_TRACES) else None
+                if content:
+                    (folder / Path(member.name).name).write_bytes(content.read())
+    except (tarfile.TarError, zlib.error, OSError, EOFError):
+        raise InputError(f"{archive}: is no archive, or a damaged one; give a folder of traces") from None
+    return folder
 
 
 def _columns(records: Sequence[dict[str, Any]], names: Sequence[str], **around: Any) -> Table:
@@ -124,7 +157,7 @@ def command() -> None:
     """
 
 
-@command.command(short_help="The whole model: iterations, busy and idle time, layer types, copies; batch sweeps.")
+@command.command(short_help="The whole model: iterations, busy and idle time, layer types, copies; ranks; batches.")
 @click.argument("files", nargs=-1, required=True, type=PATH)
 @_part_options
 @choice_option(
@@ -145,18 +178,27 @@ def summary(
 ) -> None:  # fmt: skip
     """Iteration times, busy and idle time of the device, layers, layer types and copies of a trace.
 
-    Several FILES are one model at several batch sizes: a row each, with throughput and the best batch.
+    Several FILES, a folder or a .tar.gz of them, that name ranks of one run: a row per rank with what its device does,
+    how much communication is hidden behind compute, and the rank that the others wait for. Other FILES are one model at
+    several batch sizes: a row each, with throughput and the best batch; so are those with --batch.
 
     Examples:
       seer trace summary trace.json.gz --html profile.html
+      seer trace summary ranks/
       seer trace summary b8.json b16.json b32.json
     """
     from surrogate.trace import tables
     from surrogate.trace.profiling import profile
 
+    files = tuple(_rank_files(files, part["max_bytes"]))
     if len(files) > 1 and (by != "model" or html):
-        raise InputError(f"{len(files)} files make a table of batch sizes; give one with --by {by} or --html")
-    profiles = [profile(_load(file, **part), gpu) for file in files]
+        raise InputError(f"{len(files)} files make a table of ranks or batch sizes; give one with --by {by} or --html")
+    traces = [_load(file, **part) for file in files]
+    ranks = {trace.rank for trace in traces} - {None}
+    if len(ranks) == len(files) > 1 and not batch:
+        _show_ranks(traces, top, as_json, as_csv)
+        return
+    profiles = [profile(trace, gpu) for trace in traces]
     if len(files) > 1:
         sweep = tables.batch_sweep(profiles, batch).top(top)
         show(sweep.rows, as_json=as_json, as_csv=as_csv, table=_columns(sweep.rows, _SWEEP_COLUMNS))
@@ -178,6 +220,20 @@ def summary(
         if len(table):
             click.echo(f"\n{table.title}")
             show(table.rows)
+
+
+def _show_ranks(traces: "Sequence[Trace]", top: int | None, as_json: bool, as_csv: bool) -> None:
+    from surrogate.trace.iteration.ranks import rank_summary
+
+    found = rank_summary(traces)
+    _echo_notes(found.notes)
+    rows = found.ranks[:top]
+    narrow = [name for name in rows[0] if not name.startswith(("trace", "non_", "kernel_", "other_"))]
+    table = _columns([*rows, *found.spread()], narrow, title=found.title, references=2)
+    show(rows, as_json=as_json, as_csv=as_csv, whole=asdict(found), table=table)
+    if found.collectives and not (as_json or as_csv):
+        click.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
+        show(found.collectives)
 
 
 @command.command(short_help="Kernels by name, layer or type, with occupancy, roofline and bound.")
@@ -233,6 +289,39 @@ def kernels(
     names = _COUNTER_COLUMNS if counters else _KERNEL_COLUMNS
     table = _columns(result.rows, names, title=result.title, notes=result.notes)
     show(result.rows, as_json=as_json, as_csv=as_csv, table=table)
+
+
+@command.command(short_help="Two traces of one program compared: what became slower or faster, and by how much.")
+@click.argument("a", type=PATH)
+@click.argument("b", type=PATH)
+@_part_options
+@click.option("--iteration-b", type=click.IntRange(min=0), multiple=True, metavar="N",
+              help="Only this one of B, in the place of --iteration; repeatable.")  # fmt: skip
+@choice_option("--by", ("layer", "type", "operator", "kernel"), "[operator, type or kernel: what matches most]")
+@_top
+@output_options
+def diff(
+    a: Path, b: Path, iteration: tuple[int, ...], iteration_b: tuple[int, ...], by: str | None, top: int | None,
+    as_json: bool, as_csv: bool, **part: Any,
+) -> None:  # fmt: skip
+    """Device time per iteration in A and in B, the same program on another GPU, in another version or setting.
+
+    Totals first, then a row for all that matches, by name and shape, else by shape, by order or by the operator's name
+    alone (kernels: by name, by operator, by family), and for what stands only in A or only in B, the largest change
+    first. The changes of all rows add up to that of the device time. --execution-trace counts for both.
+
+    Examples:
+      seer trace diff v100.json.gz h100.json.gz --by operator --top 20
+      seer trace diff trace.json.gz trace.json.gz --iteration 1 --iteration-b 3
+    """
+    from surrogate.trace.diff import trace_diff
+
+    found = trace_diff(_load(a, **part), _load(b, **part), by, (iteration, iteration_b or iteration))
+    _echo_notes(found.notes)
+    rows = found.rows[:top]
+    if not (as_json or as_csv):
+        click.echo(Table(found.totals, title="A before, B after, µs per iteration").text(terminal_width()) + "\n")
+    show(rows, as_json=as_json, as_csv=as_csv, whole=asdict(found) | {"rows": rows})
 
 
 @command.command(short_help="The across-stack profile: model, layers, operators, calls, kernels.")
@@ -349,8 +438,9 @@ def whatif(
     data-parallel=N and blueconnect=N (workers), dgc=N (times smaller), parameter-server=N and p3=N (GB/s, in the place
     of --bandwidth). batch without a number doubles it.
 
-    Times are of the whole part of the trace, from the first start to the last end, over its iterations: with few
-    iterations the device's last work, behind the host's end, is a visible share. Leave a warm-up out with --iteration.
+    Times are per iteration, from one end to the next; what the device still does behind the host's last end counts as
+    far as the WHAT-IF adds to it. speedup compares the samples per second of one GPU. Leave a warm-up out with
+    --iteration.
 
     Examples:
       seer trace whatif trace.json.gz amp fused-adam cuda-graphs
@@ -376,10 +466,13 @@ def whatif(
 
         write_figures(answers, figures)
     rows = [answer.to_dict() for answer in answers]
-    narrow = _columns(rows, _WHATIF_COLUMNS)
+    flat = [name for name, value in rows[0].items() if not isinstance(value, dict | list)]
+    # People read the evidence below the table, and no column without a value.
+    shown = [name for name in flat if name != "evidence" and any(row[name] is not None for row in rows)]
+    narrow = _columns(rows, flat if as_csv else shown)
     show(rows if as_json else narrow.records, as_json=as_json, as_csv=as_csv, table=narrow)
     for answer in answers if not (as_json or as_csv) else []:
-        for note in answer.notes:
+        for note in (*answer.notes, answer.evidence):
             click.echo(f"{answer.name}: {note}")
 
 
@@ -409,9 +502,10 @@ def iteration(
 
     The host walks its operators with overheads T1 to T5 (Lin et al.), the device their kernels. Sizes that the trace
     lacks are listed; those kernels keep their measured time and count against the coverage. --top limits the operators.
+    On another GPU a kernel takes its measured time, changed as predictions or the GPUs' rates do.
 
-    Several FILES, or a folder of them, are the ranks of one run: a row each, where a collective ends when the last rank
-    has reached it. Predicted collectives go by a law fitted on those of other sizes, or by that of --overheads.
+    Several FILES, a folder or a .tar.gz of them, are the ranks of one run: a row each, where a collective ends when the
+    last rank has reached it. Predicted ones go by a law fitted on those of other sizes, or by that of --overheads.
 
     Examples:
       seer trace iteration trace.json.gz --leave-one-out
@@ -422,7 +516,7 @@ def iteration(
     from surrogate.trace.iteration.predict import iteration_times
     from surrogate.trace.iteration.ranks import rank_times
 
-    files = tuple(inner for file in files for inner in (_traces_in(file) if file.is_dir() else [file]))
+    files = tuple(_rank_files(files))
     settings["overheads"] = load_overheads(overheads_file) if overheads_file else None
     if len(files) > 1:
         if execution_trace or iteration is not None:

@@ -1,18 +1,78 @@
-"""What a measuring device is: the `Device` protocol and the frozen records that pass through it.
+"""What a measuring device is: the `Device` protocol, how a time is taken, and the frozen records that pass through.
 
 The loop (`surrogate.collect.run`), the log and the merge know devices only by this file, so that a recorded
-run (`surrogate.collect.replay`) or a CPU stands in wherever no GPU is at hand.
+run (`surrogate.collect.replay`) or a CPU stands in wherever no GPU is at hand. A call is warmed once, then repeated 5
+times; 3 where it takes over 20 ms, 1 over 100 ms. The time is the median of the repeats; all are kept in the log.
 """
 
 import ctypes
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from math import isfinite
 from typing import Any, Protocol, Self
 
-from surrogate.collect.protocol import RepeatPolicy
 from surrogate.dataset.columns import STATUSES
 from surrogate.features.conv import Conv
+
+UNSTABLE_MAD = 0.05
+"""A row whose MAD exceeds this share of its median is called unstable (pyperf warns at a like share of the mean)."""
+UNSTABLE_SPREAD = 1.5
+"""… and one whose slowest repeat exceeds its median this many times."""
+SLOW_CLOCK = 0.95
+"""A row taken below this share of the run's median SM clock is flagged."""
+THROTTLES = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+"""Bits of nvmlClocksEventReasons… (nvml.h) that slowed the clock: power cap, hardware slowdown, software and hardware
+thermal slowdown, power brake. Idle and user settings are no throttling.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatPolicy:
+    """How many repeats a call of a given length gets."""
+
+    repeats: int = 5
+    slow_repeats: int = 3
+    slow_us: float = 20_000.0
+    slowest_repeats: int = 1
+    slowest_us: float = 100_000.0
+
+    def repeats_for(self, warm_us: float) -> int:
+        """Repeats for a call whose warm-up took ``warm_us`` µs."""
+        if warm_us > self.slowest_us:
+            return self.slowest_repeats
+        return self.slow_repeats if warm_us > self.slow_us else self.repeats
+
+
+POLICY = RepeatPolicy()
+"""The protocol's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the repeats of one measurement say, in µs."""
+
+    median_us: float
+    min_us: float
+    max_us: float
+    mad_us: float
+    repeats: int
+    stable: bool
+    """False where the repeats scatter, or where a single repeat leaves nothing to judge by."""
+
+
+def summarise(times_us: Sequence[float]) -> Summary:
+    """Median, extremes, median absolute deviation (unscaled) and the verdict; at least one time is needed."""
+    median = statistics.median(times_us)
+    mad = statistics.median(abs(time - median) for time in times_us)
+    stable = len(times_us) > 1 and mad <= UNSTABLE_MAD * median and max(times_us) <= UNSTABLE_SPREAD * median
+    return Summary(median, min(times_us), max(times_us), mad, len(times_us), stable)
+
+
+def throttled(reasons: float | None) -> bool:
+    """True where NVML's bit mask says that something slowed the clock; False for none or unknown."""
+    return bool(reasons and isfinite(reasons) and int(reasons) & THROTTLES)
 
 
 class DeviceLostError(RuntimeError):
@@ -37,6 +97,11 @@ class Record:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`; keys of a newer writer are ignored."""
         return cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
+
+    @classmethod
+    def all_from(cls, entries: Iterable[Mapping[str, Any]]) -> tuple[Self, ...]:
+        """Such records read from a list."""
+        return tuple(map(cls.from_dict, entries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +167,7 @@ class Measurement(Record):
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`, with tuples in the place of JSON's lists."""
         lists = {name: tuple(values.get(name, ())) for name in ("times_us", "spans_us", "kernels")}
-        lists["kernels"] = tuple(map(Kernel.from_dict, lists["kernels"]))
+        lists["kernels"] = Kernel.all_from(lists["kernels"])
         return super(Measurement, cls).from_dict({**values, **lists})
 
 
@@ -122,7 +187,7 @@ class Choice(Record):
 
 @lru_cache(maxsize=4096)
 def demangled(kernel_name: str) -> str:
-    """A kernel's C++ name as people and `surrogate.features.kernel_names` read it; any other name as it is.
+    """A kernel's C++ name as people and `surrogate.features.kernels` read it; any other name as it is.
 
     CUPTI and the profilers are asked for mangled names, which alone are the same everywhere.
     """
@@ -174,8 +239,3 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Give the device back. Called once."""
-
-
-def choices(entries: Sequence[Mapping[str, Any]]) -> tuple[Choice, ...]:
-    """Choices from their JSON form."""
-    return tuple(Choice.from_dict(entry) for entry in entries)

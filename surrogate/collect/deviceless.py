@@ -16,10 +16,9 @@ from surrogate.collect.cudnn.convolution import COMPUTE_DTYPES, CROSS_CORRELATIO
 from surrogate.collect.cudnn.library import CudnnError, Handle, Library
 from surrogate.collect.device import Choice, DeviceInfo, DeviceLostError
 from surrogate.collect.log import Header, RunLog, problem_record
-from surrogate.collect.open_device import command_for
+from surrogate.collect.open_device import WorkerDevice, command_for
 from surrogate.collect.plan import Plan, tensor_shapes
 from surrogate.collect.run import Progress
-from surrogate.collect.worker import WorkerDevice
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
@@ -41,7 +40,7 @@ NUMERICAL_NOTES = (
 """cudnnBackendNumericalNote_t in the order of its numbers."""
 UNIQUE_IDS: Mapping[str, int] = {"w": 2, "x": 1, "y": 3}
 """Role of a tensor → its id in the graph, in the order of an operation's attributes."""
-OPERATIONS: Mapping[str, tuple[Descriptor, int]] = {
+OPERATIONS: Mapping[str, tuple[int, int]] = {
     "fwd": (Descriptor.OPERATION_FORWARD, 700),
     "bwd_data": (Descriptor.OPERATION_BACKWARD_DATA, 706),
     "bwd_filter": (Descriptor.OPERATION_BACKWARD_FILTER, 712),

@@ -20,8 +20,15 @@ from surrogate.collect.counters.profilers import PERMISSION_REMEDY, count, find_
 from surrogate.collect.cudnn.activity import Activity
 from surrogate.collect.cudnn.instruments import FIRST_WITHOUT_VOLTA, OLDER_CUDNN
 from surrogate.collect.cudnn.library import Library
-from surrogate.collect.device import Device, DeviceInfo, DeviceLostError, Measurement, demangled
-from surrogate.collect.protocol import RepeatPolicy, throttled
+from surrogate.collect.device import (
+    Device,
+    DeviceInfo,
+    DeviceLostError,
+    Measurement,
+    RepeatPolicy,
+    demangled,
+    throttled,
+)
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu

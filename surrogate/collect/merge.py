@@ -15,10 +15,9 @@ from typing import Any
 import pandas as pd
 
 from surrogate.collect import log
-from surrogate.collect.device import Measurement, choices, demangled
+from surrogate.collect.device import SLOW_CLOCK, Choice, Measurement, demangled, summarise, throttled
 from surrogate.collect.log import Header, conv_of, key_without_visit
 from surrogate.collect.operators.operator import parse
-from surrogate.collect.protocol import SLOW_CLOCK, summarise, throttled
 from surrogate.dataset.columns import columns
 from surrogate.dataset.store import Dataset
 from surrogate.features.errors import InputError
@@ -68,7 +67,7 @@ class Gathered:
             math_type = conv_of(key).math
             problem = self.notes.setdefault((*device, key), ProblemNotes())
             if kind == "problem":
-                ranking = [choice.algorithm for choice in choices(record["heuristic"]) if choice.status == "ok"]
+                ranking = [entry["algorithm"] for entry in record["heuristic"] if entry["status"] == "ok"]
                 problem.origin = problem.origin or record["origin"]
                 problem.networks.update(dict.fromkeys(record["networks"]))
                 problem.heuristic = problem.heuristic or next(iter(ranking), None)
@@ -80,7 +79,7 @@ class Gathered:
                 self.counters[*device, key, record["algorithm"]] = record["kernels"]
             elif (run, visit) not in self.conditions:
                 self.conditions[run, visit] = record["conditions"]
-                for choice in choices(record["find"]):
+                for choice in Choice.all_from(record["find"]):
                     if choice.time_us is not None and choice.math in (None, math_type):
                         problem.find_us.setdefault(choice.algorithm, []).append(choice.time_us)
 

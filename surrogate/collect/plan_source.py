@@ -1,5 +1,14 @@
-"""From the ways a plan can be named (file, grid, networks, sample, recording) to the plan; SEER's grids."""
+"""From the ways a plan can be named (file, grid, networks, sample, recording) to the plan; SEER's grids (`grids.toml`).
 
+``networks.json`` holds every convolution of well-known networks at batch 1, in the order of their published tables
+(224 × 224 RGB images): Krizhevsky 2014 (AlexNet, the one-tower form), Simonyan and Zisserman 2015 (VGG), Szegedy et al.
+2015 (Inception, without the auxiliary classifiers), Iandola et al. 2016 (SqueezeNet), He et al. 2016 (ResNet, the
+stride on the 3×3), Xie et al. 2017 (ResNeXt), Huang et al. 2017 (DenseNet), Sandler et al. 2018 (MobileNet, width 1.0),
+Tan and Le 2019 (EfficientNet, with squeeze-and-excitation).
+"""
+
+import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -7,37 +16,33 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from surrogate.collect.networks import network_problems
-from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build
+from surrogate.collect.plan import Caps, Plan, PlannedProblem, Settings, build, unique
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, require_known
+from surrogate.features.text import parse
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Batches at which every layer is planned."""
+
+
+@cache
+def networks() -> dict[str, tuple[Conv, ...]]:
+    """Name → every convolution of the network in the order of its table, at batch 1, fp32 NCHW forward."""
+    lines = json.loads(Path(__file__).with_name("networks.json").read_text(encoding="utf-8"))
+    return {name: tuple(map(parse, " ".join(layers).split())) for name, layers in lines.items()}
+
+
+def network_problems() -> list[PlannedProblem]:
+    """Every distinct layer at every batch, with the names of the networks it occurs in."""
+    layers = unique(PlannedProblem(conv, "network", (name,)) for name, convs in networks().items() for conv in convs)
+    return [PlannedProblem(layer.conv.with_batch(n), "network", layer.networks) for layer in layers for n in BATCHES]
+
 
 BATCH = 128
-GEMM_CHANNELS = (3, 16, 64, 128, 512, 1024)
-FFT_CHANNELS = (3, 16, 32, 64, 128, 256, 512, 1024)
-FFT_FILTERS = (1, 3, 5, 7, 9, 11)
-WINOGRAD_CHANNELS = (3, 16, 32, 64, 100, 128, 256, 400, 512, 600, 800, 1024)
-NONFUSED_CHANNELS = (3, 16, 32, 64, 128, 256, 400, 512, 800, 1024)
-WINOGRAD_SIZES = (4, 10, 16, 20, 32, 64, 80, 100, 128, 224, 256, 400, 512)
-NONFUSED_SIZES = (4, 10, 16, 32, 64, 100, 128, 224, 256, 400, 512)
-PICK_CHANNELS = (10, 20, 50, 100, 200, 400, 800, 1000)
-
-
-Figures = tuple[int, ...]
-GRIDS: Mapping[str, tuple[Figures, Figures, Figures, Figures, int]] = {
-    "seer-gemm": (GEMM_CHANNELS, (10, 40, 80, 160, 224, 320), (1, 3, 5, 7, 9), (1, 2, 3, 4), 0),
-    "seer-fft": (FFT_CHANNELS, (16, 32, 48, 64, 96, 128, 224, 256), FFT_FILTERS, (1,), 0),
-    "seer-fft-tiling": (FFT_CHANNELS, (32, 64, 128, 224, 256, 320), FFT_FILTERS, (1,), 0),
-    "seer-fft-tiling-classes": (FFT_CHANNELS, (32,), FFT_FILTERS, (1,), 0),
-    "seer-winograd": (WINOGRAD_CHANNELS, WINOGRAD_SIZES, (3,), (1,), 1),
-    "seer-winograd-nonfused": (NONFUSED_CHANNELS, NONFUSED_SIZES, (3, 5), (1,), 1),
-    "seer-pick": (PICK_CHANNELS, (20, 40, 80, 100, 200, 300, 400, 500), FFT_FILTERS, (1, 2, 3), 0),
-}
-"""Name → channels (of input and output alike), sizes, filters, strides and the padding.
-
-Problems before any cap: 4,320, 3,072, 2,304, 384, 1,872, 2,200 and 9,216. ``seer-fft-tiling-classes`` is the part of
-FFT_TILING's grid on which the original trains its class tree (its workbook ``algo5-ctree``), measured with counters.
-"""
+GRIDS: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("grids.toml").read_text(encoding="utf-8")
+)
+"""Name → ``channels``, ``sizes``, ``filters``, ``strides`` and ``pad``."""
 ALL = "seer"
 """All of them together; a problem that several grids hold counts once."""
 
@@ -49,9 +54,10 @@ def grid_problems(name: str) -> tuple[PlannedProblem, ...]:
     names = tuple(GRIDS) if name == ALL else (name,)
     problems: list[PlannedProblem] = []
     for member in names:
-        channels, sizes, filters, strides, pad = GRIDS[member]
-        for c, k, h, r, stride in product(channels, channels, sizes, filters, strides):
-            conv = Conv(n=BATCH, c=c, h=h, k=k, r=r, pad_h=pad, stride_h=stride)
+        grid = GRIDS[member]
+        axes = (grid[name] for name in ("channels", "channels", "sizes", "filters", "strides"))
+        for c, k, h, r, stride in product(*axes):
+            conv = Conv(n=BATCH, c=c, h=h, k=k, r=r, pad_h=grid["pad"], stride_h=stride)
             problems.append(PlannedProblem(conv, f"grid {member}"))
     return tuple(problems)
 

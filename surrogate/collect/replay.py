@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.collect import log
-from surrogate.collect.device import Choice, Device, DeviceInfo, Measurement, choices
+from surrogate.collect.device import Choice, Device, DeviceInfo, Measurement, RepeatPolicy
 from surrogate.collect.log import conv_of, key_without_visit
 from surrogate.collect.plan import PlannedProblem, problem_key
-from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, nearest
 
@@ -61,11 +60,11 @@ class ReplayDevice(Device):
 
     def heuristic(self, conv: Conv) -> tuple[Choice, ...]:
         """The recorded ranking."""
-        return choices(self._recorded(conv).get("heuristic", ()))
+        return Choice.all_from(self._recorded(conv).get("heuristic", ()))
 
     def find(self, conv: Conv) -> tuple[Choice, ...]:
         """Find's recorded result; empty where the recorded run was cut before it."""
-        return choices(self._finds.get(problem_key(conv), {}).get("find", ()))
+        return Choice.all_from(self._finds.get(problem_key(conv), {}).get("find", ()))
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """The recorded measurement; the policy was the recorded run's."""

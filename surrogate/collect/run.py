@@ -1,15 +1,20 @@
-"""The loop: plan × device × log. It goes on where the log ends, keeps to its own time, and outlives any one failure."""
+"""The loop: plan × device × log. It goes on where the log ends, keeps to its own time, and outlives any one failure.
 
+Other operators have a loop of their own, whose ``operator`` records `surrogate.collect.merge` makes a table of.
+"""
+
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
-from surrogate.collect.device import Device, DeviceLostError, Measurement
+from surrogate.collect.device import POLICY, Device, DeviceLostError, Measurement, RepeatPolicy
 from surrogate.collect.log import Header, RunLog, problem_record
+from surrogate.collect.operators.operator import Operator
 from surrogate.collect.plan import Plan, PlannedProblem
-from surrogate.collect.protocol import POLICY, RepeatPolicy
 
 T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
@@ -215,3 +220,49 @@ def _replayed(records: Sequence[Mapping[str, Any]]) -> _State:
             state.measured.setdefault(key, set()).add(record["algorithm"])
             state.timers[record["result"].get("timer", "")] += 1
     return state
+
+
+def collect_operators(
+    operators: Sequence[Operator],
+    device: Any,
+    path: str | Path,
+    *,
+    minutes: float | None = None,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """Measure what the log at ``path`` does not hold yet, within ``minutes``; the same call goes on later.
+
+    ``device`` (as `WorkerOperators`) has ``describe``, ``measure(operator, policy)`` and ``conditions``.
+    A device that is lost costs one problem, which is noted as failed: the worker starts a new process. Too many
+    losses in a row end the call.
+    """
+    budget = Budget(None if minutes is None else clock() + 60.0 * minutes, clock)
+    lost_in_a_row, statuses = 0, Counter[str]()
+    digest = hashlib.sha256("\n".join(sorted(one.key for one in operators)).encode()).hexdigest()
+    device_info, created_s = device.describe(), round(time.time(), 3)
+    with RunLog(path, Header(device_info, digest, (1, 1), "operators", 0, asdict(POLICY), created_s)) as run:
+        done = {record["problem"] for record in run.records if record["kind"] == "operator"}
+        for operator in operators:
+            if operator.key in done:
+                continue
+            if budget.spent():
+                return Outcome(len(done), len(operators), statuses, TIME_UP)
+            began_s, conditions = clock(), {}
+            try:
+                result = device.measure(operator, POLICY)
+                conditions = dict(device.conditions())
+                lost_in_a_row = 0
+                budget.note(began_s)
+            except DeviceLostError as error:
+                lost_in_a_row += 1
+                result = Measurement("failed", f"the device was lost: {error}")
+            run.append({"kind": "operator", "problem": operator.key, "result": result, "conditions": conditions})
+            done.add(operator.key)
+            statuses[result.status] += 1
+            if progress:
+                pace = budget.pace(statuses.total(), statuses.total(), len(operators) - len(done))
+                progress(len(done), len(operators), pace)
+            if lost_in_a_row >= MAX_LOST_IN_A_ROW:
+                return Outcome(len(done), len(operators), statuses, result.reason)
+    return Outcome(len(done), len(operators), statuses)

@@ -12,9 +12,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from surrogate.collect.networks import network_problems
 from surrogate.collect.plan import Caps, PlannedProblem, in_hash_order, unique, within
-from surrogate.collect.plan_source import ALL, grid_problems
+from surrogate.collect.plan_source import ALL, grid_problems, network_problems
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 

@@ -11,11 +11,10 @@ import pandas as pd
 from surrogate.dataset.columns import (
     FAMILY_COLUMN,
     LAYOUT_ALIASES,
-    OPTIONAL_NUMBERS,
-    OPTIONAL_TEXTS,
-    SETTING_COLUMNS,
+    NUMBER_COLUMNS,
     SIZE_COLUMNS,
     STATUSES,
+    TEXT_COLUMNS,
 )
 from surrogate.features.conv import MAX_SIZE
 from surrogate.features.errors import InputError, nearest
@@ -24,7 +23,6 @@ from surrogate.features.gpu import Gpu
 
 MAX_WORK = 2.0**58
 """Products of sizes beyond this would not fit the int64 columns that features are computed in."""
-TEXT_COLUMNS = (*SETTING_COLUMNS, "algorithm", "status")
 LAUNCH_US = 5.0
 """What a call takes however small its problem: 3 to 10 µs on every GPU measured."""
 LEAST_RATIO, GREATEST_RATIO = 0.1, 250.0
@@ -86,10 +84,10 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
                 having = [kind.name for kind in kinds if column in kind.size_names]
                 out.loc[~out[FAMILY_COLUMN].isin(having), column] = 0
             out[column] = _whole(out[column], column, name)
-    for column in ("time_us", *OPTIONAL_NUMBERS):
+    for column in NUMBER_COLUMNS:
         if column in out:
             out[column] = _number(out[column], column, name)
-    for column in (*TEXT_COLUMNS, *OPTIONAL_TEXTS):
+    for column in TEXT_COLUMNS:
         if column in out:
             out[column] = _each(out[column], str, None)
     if "layout" in out:

@@ -97,5 +97,6 @@ COLUMNS = (
 _KERNELS = list(_CONTENT["kernels"]["optional"])
 KERNEL_NUMBERS = tuple(_KERNELS[: _KERNELS.index("l2_read_sectors")])
 """The numbers of a kernel table, after its key, ``kernel_index`` and ``kernel_name``; other counters may join them."""
-OPTIONAL_NUMBERS = (*(c.name for c in _DATASET if not c.required and c.kind == "float64"), "repeats")
-OPTIONAL_TEXTS = tuple(c.name for c in _DATASET if not c.required and c.kind == "text")
+NUMBER_COLUMNS = (*(c.name for c in _DATASET if c.kind == "float64"), "repeats")
+TEXT_COLUMNS = tuple(c.name for c in _DATASET if c.kind == "text")
+"""Columns of a dataset that are normalised to float64 and to plain texts."""

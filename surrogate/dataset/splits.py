@@ -107,7 +107,7 @@ def _by_network(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int
 
 
 def _by_gpu(kind: Family, main: pd.DataFrame, also: pd.DataFrame, count: int, seed: int) -> list[Fold]:
-    del kind, count, seed  # one round per GPU, nothing is drawn
+    """One fold a GPU; nothing is drawn."""
     here, everywhere = device_names(main), device_names(pd.concat([main, also]))
     spelt = main["gpu"].astype(str).to_numpy()
     shown = dict(zip(here[::-1], spelt[::-1], strict=True))  # as the table first spells it

@@ -21,16 +21,9 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import Fold, folds
 from surrogate.dataset.store import Data, Dataset, as_dataset
 from surrogate.evaluation import scorecard
-from surrogate.evaluation.comparison import (
-    RESULTS_SCHEMA,
-    Comparison,
-    choice_table,
-    fold_table,
-    plain,
-    prediction_table,
-)
+from surrogate.evaluation.comparison import RESULTS_SCHEMA, Comparison, choice_table, fold_table, prediction_table
 from surrogate.evaluation.judge import Choice
-from surrogate.evaluation.scorecard import Judged
+from surrogate.evaluation.scorecard import Judged, plain
 from surrogate.evaluation.tune import TUNE_TRIALS, fingerprint, tuned
 from surrogate.features.errors import InputError, require_known
 from surrogate.features.families import Family
@@ -130,7 +123,7 @@ def compare(
 
 
 def _silent(done: int, total: int, text: str) -> None:
-    del done, total, text
+    """Progress that nobody watches."""
 
 
 def _judged_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
@@ -271,8 +264,8 @@ def _judged(
         "seeds": list(range(len(first.rounds))),
         "folds": len(first.rounds[0]),
         "settings": {name: each[0] if each else {} for name, each in first.settings.items()},
-        "time_rows": [plain(row) for row in time_rows],
-        "choice_rows": [plain(row) for row in choice_rows],
+        "time_rows": plain(time_rows),
+        "choice_rows": plain(choice_rows),
     }
     return Comparison(
         results,

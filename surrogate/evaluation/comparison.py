@@ -137,16 +137,3 @@ def fold_table(part: "FamilyRuns", by: str) -> pd.DataFrame:
 def _present(frame: pd.DataFrame, *further: str) -> list[str]:
     """Those of the key's columns and the ``further`` ones that the table has."""
     return [column for column in (*SETTING_COLUMNS, *SIZE_COLUMNS, *further) if column in frame]
-
-
-def plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON values: NumPy numbers as Python's, NaN and infinity as null."""
-
-    def convert(value: Any) -> Any:
-        if isinstance(value, list):
-            return [convert(v) for v in value]
-        if isinstance(value, np.generic):
-            value = value.item()
-        return None if isinstance(value, float) and not np.isfinite(value) else value
-
-    return {key: convert(value) for key, value in row.items()}

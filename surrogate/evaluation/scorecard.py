@@ -7,16 +7,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.dataset.rows import Rows
-from surrogate.evaluation.judge import (
-    WITHIN,
-    Candidates,
-    Choice,
-    choose,
-    choose_rows,
-    resample_weights,
-    shape_interval,
-    time_errors,
-)
+from surrogate.evaluation import judge
 
 WITHIN_FACTOR = {"all": np.inf, "within-2x": 2.0, "best": 1.0}
 """Populations of time errors: rows whose time is at most this factor of their problem's best."""
@@ -52,7 +43,7 @@ class Judged:
     """
 
     rows: Rows
-    candidates: Candidates
+    candidates: judge.Candidates
     heuristic: str
     problem_row: np.ndarray
     shape: np.ndarray
@@ -63,19 +54,19 @@ class Judged:
         first, code = np.unique(rows.problem, return_index=True, return_inverse=True)[1:]
         return cls(
             rows,
-            Candidates(code, np.where(rows.ok, rows.time_us, np.nan), rows.ok, rows.order, noise),
+            judge.Candidates(code, np.where(rows.ok, rows.time_us, np.nan), rows.ok, rows.order, noise),
             heuristic_name(rows.frame["library"]),
             first,
             np.unique(rows.shape[first], return_inverse=True)[1],
         )
 
 
-def pick_by_times(judged: Judged, score: np.ndarray, allowed: np.ndarray) -> Choice:
+def pick_by_times(judged: Judged, score: np.ndarray, allowed: np.ndarray) -> judge.Choice:
     """The picks of a model: the least predicted time among what it holds feasible."""
-    return choose(judged.candidates, score, allowed)
+    return judge.choose(judged.candidates, score, allowed)
 
 
-def pick_by_heuristic(judged: Judged) -> Choice:
+def pick_by_heuristic(judged: Judged) -> judge.Choice:
     """The picks of the library's own heuristic: column ``heuristic_algorithm``, or ``heuristic_solver`` among solvers.
 
     No pick where the column is empty or missing.
@@ -88,15 +79,17 @@ def pick_by_heuristic(judged: Judged) -> Choice:
         made[c.problem[named]] = True
         hit = np.flatnonzero(named & (frame[f"heuristic_{chosen}"] == frame[chosen]).to_numpy())
         row[c.problem[hit]] = hit
-    return choose_rows(c, row, made)
+    return judge.choose_rows(c, row, made)
 
 
-def pick_oracle(judged: Judged) -> Choice:
+def pick_oracle(judged: Judged) -> judge.Choice:
     """The best candidate of each problem."""
-    return choose(judged.candidates, judged.candidates.time_us, judged.candidates.ok)
+    return judge.choose(judged.candidates, judged.candidates.time_us, judged.candidates.ok)
 
 
-def choice_rows(judged: Judged, picks: Mapping[str, list[Choice]], reasons: Mapping[str, str]) -> list[dict[str, Any]]:
+def choice_rows(
+    judged: Judged, picks: Mapping[str, list[judge.Choice]], reasons: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """One row per model × GPU × grouping. A model's choices (one per seed) are averaged problem by problem, in logs.
 
     ``picks`` holds the library's own picker under ``judged.heuristic``, which the others are paired with.
@@ -119,8 +112,8 @@ def choice_rows(judged: Judged, picks: Mapping[str, list[Choice]], reasons: Mapp
 
 def _choice_row(
     judged: Judged,
-    choices: list[Choice],
-    picks: Mapping[str, list[Choice]],
+    choices: list[judge.Choice],
+    picks: Mapping[str, list[judge.Choice]],
     part: np.ndarray,
     weights: dict[int, np.ndarray],
     reason: str,
@@ -151,7 +144,7 @@ def _choice_row(
         "slowdown_p95": np.quantile(slowdown, 0.95),
         "slowdown_max": slowdown.max(),
         "top1": np.mean(slowdown <= 1.0),
-        "within_10pct": np.mean(slowdown <= WITHIN),
+        "within_10pct": np.mean(slowdown <= judge.WITHIN),
         "top2_slowdown": np.exp(top2.mean()),
         "infeasible_picks": round(float(np.mean([choice.infeasible[made].sum() for choice in choices]))),
         "paired_vs_heuristic": macro_difference,
@@ -168,9 +161,9 @@ def _intervals(
     """
     names, code = np.unique(shape, return_inverse=True)
     if len(names) not in weights:
-        weights[len(names)] = resample_weights(len(names), DRAWS, seed=len(names))
-    macro = shape_interval(values, code, weights[len(names)], macro=True)
-    pooled = shape_interval(values, code, weights[len(names)], macro=False)
+        weights[len(names)] = judge.resample_weights(len(names), DRAWS, seed=len(names))
+    macro = judge.shape_interval(values, code, weights[len(names)], macro=True)
+    pooled = judge.shape_interval(values, code, weights[len(names)], macro=False)
     return ([macro.low, macro.mid, macro.high], [pooled.low, pooled.mid, pooled.high]), len(names)
 
 
@@ -207,7 +200,7 @@ def time_rows(
 
 
 def _mean_errors(runs: list[np.ndarray], measured: np.ndarray) -> dict[str, Any]:
-    each = [asdict(time_errors(run, measured)) for run in runs]
+    each = [asdict(judge.time_errors(run, measured)) for run in runs]
     return {key: each[0]["n"] if key == "n" else float(np.mean([e[key] for e in each])) for key in each[0]}
 
 
@@ -215,3 +208,16 @@ def _with_all(values: np.ndarray) -> list[str]:
     """``all`` and, where there are several, each distinct value."""
     distinct = sorted(set(values))
     return [ALL, *distinct] if len(distinct) > 1 else [ALL]
+
+
+def plain(value: Any, digits: int | None = None) -> Any:
+    """JSON values: NumPy numbers as Python's, NaN and infinity as null, floats to so many significant digits."""
+    if isinstance(value, dict):
+        return {key: plain(each, digits) for key, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each, digits) for each in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(value, float):
+        return value
+    value = value if digits is None else float(f"{value:.{digits}g}")
+    return value if np.isfinite(value) else None

@@ -173,7 +173,6 @@ def _optimise(
     states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
 
     def show(study: "Study", trial: Any = None) -> None:
-        del trial
         finished = study.get_trials(deepcopy=False, states=states)
         values = [each.value for each in finished if each.state == states[0] and each.value is not None]
         if progress is not None:

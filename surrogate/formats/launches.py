@@ -9,17 +9,8 @@ import pandas as pd
 from surrogate.dataset.columns import KERNEL_NUMBERS, names
 from surrogate.dataset.problem_list import numbered_problems
 from surrogate.features.errors import InputError
+from surrogate.formats import imported
 from surrogate.formats.foreign_file import read_lines
-from surrogate.formats.imported import (
-    KEY_COLUMNS,
-    UNKNOWN_VERSION,
-    Imported,
-    algorithm_names,
-    conv_sizes,
-    cudnn_settings,
-    no_rows,
-    plural,
-)
 
 Record = dict[str, Any]
 _IDENTITY = ("kernel_name", "device", "run", "kernel_index")
@@ -32,11 +23,11 @@ def imported_launches(
     notes: list[str],
     *,
     gpu: str | None = None,
-    library_version: str = UNKNOWN_VERSION,
+    library_version: str = imported.UNKNOWN_VERSION,
     problems: str | Path | None = None,
     kernel: str | None = None,
     numbering: str = "enum",
-) -> Imported:
+) -> imported.Imported:
     """The kernel table of profiler runs, or with ``problems`` their dataset rows (see `attach`).
 
     Each run, and each run that counted metrics, is a list of records in launch order with ``kernel_name``, ``device``
@@ -47,9 +38,9 @@ def imported_launches(
     launches = launch_table(records, gpu)
     notes = [*notes, *not_joined]
     if problems is None:
-        return Imported(no_rows(), launches, notes=tuple(notes))
+        return imported.Imported(imported.no_rows(), launches, notes=tuple(notes))
     rows, kernels, left_out = attach(launches, problems, kernel, library_version, numbering)
-    return Imported(rows, kernels, notes=(*notes, *left_out))
+    return imported.Imported(rows, kernels, notes=(*notes, *left_out))
 
 
 def join(
@@ -72,8 +63,8 @@ def join(
                     _add_values(record, values)
             else:
                 notes.append(
-                    f"metrics of {plural(len(counted), 'launch')} not joined to run {number + 1}"
-                    f" of {plural(len(run), 'launch')}: the kernels differ"
+                    f"metrics of {imported.plural(len(counted), 'launch')} not joined to run {number + 1}"
+                    f" of {imported.plural(len(run), 'launch')}: the kernels differ"
                 )
         records += joined
     by_name = {record["kernel_name"]: record for record in averages}
@@ -81,7 +72,7 @@ def join(
         _add_values(record, by_name.get(record["kernel_name"], {}))
     unused = len(set(by_name) - {record["kernel_name"] for record in records})
     if unused:
-        notes.append(f"average metrics of {plural(unused, 'kernel')} not joined: no launch of that name")
+        notes.append(f"average metrics of {imported.plural(unused, 'kernel')} not joined: no launch of that name")
     return records, notes
 
 
@@ -132,15 +123,15 @@ def attach(
     counts = main.groupby("run").size().reindex(sorted(launches["run"].unique()), fill_value=0)
     for run, count in counts[counts != len(keys)].items():
         raise InputError(
-            f"{problems}: {plural(len(keys), 'problem')}, but run {int(str(run)) + 1} has"
-            f" {plural(int(count), 'matching launch')}; pick each problem's main kernel with --kernel PATTERN"
+            f"{problems}: {imported.plural(len(keys), 'problem')}, but run {int(str(run)) + 1} has"
+            f" {imported.plural(int(count), 'matching launch')}; pick each problem's main kernel with --kernel PATTERN"
         )
     if main["time_us"].isna().any():
         raise InputError(f"{problems}: launches with metrics, but no times; add the log of a run without metrics")
     gpu = str(main["gpu"].iloc[0])
     if not gpu:
         raise InputError("the launches name no GPU; name it with --gpu")
-    keys = keys.assign(**cudnn_settings(gpu, library_version))[list(KEY_COLUMNS)]
+    keys = keys.assign(**imported.cudnn_settings(gpu, library_version))[list(imported.KEY_COLUMNS)]
     times = pd.DataFrame(main["time_us"].to_numpy().reshape(-1, len(keys)))  # (runs, problems)
     rows = keys.assign(
         status="ok",
@@ -153,23 +144,23 @@ def attach(
     first = main[main["run"] == main["run"].min()].reset_index(drop=True).assign(kernel_index=0)
     numbers = [name for name in names("kernels", required=False) if name in first]
     kernels = pd.concat([keys, first[["kernel_index", "kernel_name", *numbers]]], axis=1)
-    repeated = rows.duplicated(list(KEY_COLUMNS))
+    repeated = rows.duplicated(list(imported.KEY_COLUMNS))
     notes = []
     if len(launches) > len(main):
-        notes.append(f"{plural(len(launches) - len(main), 'launch')} of other kernels left out")
+        notes.append(f"{imported.plural(len(launches) - len(main), 'launch')} of other kernels left out")
     if repeated.any():
-        notes.append(f"{plural(int(repeated.sum()), 'repeated problem')} left out: the first counts")
+        notes.append(f"{imported.plural(int(repeated.sum()), 'repeated problem')} left out: the first counts")
     return rows[~repeated].reset_index(drop=True), kernels[~repeated].reset_index(drop=True), notes
 
 
 def _keys(problems: str | Path, numbering: str) -> pd.DataFrame:
     """Sizes and algorithm of each listed problem."""
-    algorithms = algorithm_names(numbering)
+    algorithms = imported.algorithm_names(numbering)
     records = []
     for conv, algorithm in numbered_problems(read_lines(problems), problems):
         if algorithm is None:
             raise InputError(f"{problems}: a line names no algorithm; give a ninth number (0–7) on every line")
-        records.append({**conv_sizes(conv), "algorithm": algorithms[algorithm]})
+        records.append({**imported.conv_sizes(conv), "algorithm": algorithms[algorithm]})
     return pd.DataFrame(records)
 
 

@@ -20,18 +20,8 @@ from surrogate.dataset.columns import KERNEL_NUMBERS
 from surrogate.dataset.problem_list import square_conv
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.formats import imported
 from surrogate.formats.foreign_file import Limits, Paths
-from surrogate.formats.imported import (
-    KEY_COLUMNS,
-    UNKNOWN_VERSION,
-    Imported,
-    algorithm_names,
-    conv_sizes,
-    cudnn_settings,
-    family_rows,
-    no_rows,
-    plural,
-)
 from surrogate.formats.seer_other_ops import is_other_ops, other_ops_rows
 from surrogate.formats.workbook import Sheet, read_sheets
 
@@ -41,13 +31,13 @@ _ORIGIN = "seer_xls"
 
 def read(
     paths: Paths, *, gpu: str, numbering: str = "enum", library_version: str = "7.x", **limits: Unpack[Limits]
-) -> Imported:
+) -> imported.Imported:
     """All workbooks of one GPU as dataset rows and a kernel table; ``Other-ops-*`` as rows of their families.
 
     ``numbering``: how the files number algorithms 4 … 7, see `algorithm_names`. Raises `InputError` naming the file,
     sheet and row.
     """
-    names = algorithm_names(numbering)
+    names = imported.algorithm_names(numbering)
     content = _Content()
     for path in map(Path, paths):
         sheets = read_sheets(path, **limits)
@@ -69,7 +59,7 @@ def read(
         if content.picks or content.kernel_rows:
             raise InputError("Other-ops workbooks share no table with algorithms; import them apart")
         return _other_ops(content.other_ops, gpu, library_version)
-    return _assemble(content, cudnn_settings(gpu, library_version))
+    return _assemble(content, imported.cudnn_settings(gpu, library_version))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,34 +90,34 @@ class _Content:
         return [(0, row) for row in self.variants] + [(1, row) for row in (*self.classes, *self.pre)]
 
 
-def _other_ops(rows: list[dict[str, Any]], gpu: str, library_version: str) -> Imported:
+def _other_ops(rows: list[dict[str, Any]], gpu: str, library_version: str) -> imported.Imported:
     """TensorFlow runs cuDNN for convolutions, and kernels of its own choice for the rest."""
     frame = pd.DataFrame(rows).assign(gpu=gpu, origin=_ORIGIN)
     is_conv = frame["operator"] == "conv"
     frame["library"] = is_conv.map({True: "cudnn", False: "tensorflow"})
-    frame["library_version"] = is_conv.map({True: library_version, False: UNKNOWN_VERSION})
-    return Imported(family_rows(frame), candidates="listed")
+    frame["library_version"] = is_conv.map({True: library_version, False: imported.UNKNOWN_VERSION})
+    return imported.Imported(imported.family_rows(frame), candidates="listed")
 
 
-def _assemble(content: _Content, settings: dict[str, Any]) -> Imported:
+def _assemble(content: _Content, settings: dict[str, Any]) -> imported.Imported:
     """Variants and picks as rows, everything about kernels as kernels."""
     notes = content.notes
     kernels = _kernels(content, settings)
     rows = pd.concat([_variant_frame(content), pd.DataFrame(content.picks)], ignore_index=True)
     if rows.empty:
         notes.append("no main kernel's workbook among the files: a kernel table only")
-        return Imported(no_rows(), kernels, notes=tuple(notes))
-    kept = rows.assign(**settings, origin=_ORIGIN).drop_duplicates(list(KEY_COLUMNS), ignore_index=True)
+        return imported.Imported(imported.no_rows(), kernels, notes=tuple(notes))
+    kept = rows.assign(**settings, origin=_ORIGIN).drop_duplicates(list(imported.KEY_COLUMNS), ignore_index=True)
     if len(kept) < len(rows):
-        repeated = plural(len(rows) - len(kept), "repeated measurement")
+        repeated = imported.plural(len(rows) - len(kept), "repeated measurement")
         notes.append(f"{repeated} left out: the first of a key counts")
     variants, pre = ({row.algorithm for row in rows} for rows in (content.variants, content.pre))
     without_pre = variants & set(_WITH_PRE) - pre
     notes += [
         f"{name}: no pre/post workbook given, so its times are the main kernel's alone" for name in sorted(without_pre)
     ]
-    first = [*KEY_COLUMNS, "status", "time_us"]
-    return Imported(kept[[*first, *(c for c in kept if c not in first)]], kernels, notes=tuple(notes))
+    first = [*imported.KEY_COLUMNS, "status", "time_us"]
+    return imported.Imported(kept[[*first, *(c for c in kept if c not in first)]], kernels, notes=tuple(notes))
 
 
 def _variant_frame(content: _Content) -> pd.DataFrame:
@@ -135,7 +125,7 @@ def _variant_frame(content: _Content) -> pd.DataFrame:
     pre_us = {(row.conv, row.algorithm): row.time_us for row in content.pre}
     records = [
         {
-            **conv_sizes(row.conv),
+            **imported.conv_sizes(row.conv),
             "algorithm": row.algorithm,
             "status": "ok" if row.time_us > 0 else "failed",
             "time_us": row.time_us + pre_us.get((row.conv, row.algorithm), 0.0) if row.time_us > 0 else nan,
@@ -148,12 +138,12 @@ def _variant_frame(content: _Content) -> pd.DataFrame:
 
 def _kernels(content: _Content, settings: dict[str, Any]) -> pd.DataFrame | None:
     records = [
-        {**conv_sizes(row.conv), "algorithm": row.algorithm, "kernel_index": index, **row.kernel}
+        {**imported.conv_sizes(row.conv), "algorithm": row.algorithm, "kernel_index": index, **row.kernel}
         for index, row in content.kernel_rows
     ]
     if not records:
         return None
-    key = [*KEY_COLUMNS, "kernel_index"]
+    key = [*imported.KEY_COLUMNS, "kernel_index"]
     frame = pd.DataFrame(records).assign(**settings).drop_duplicates(key, ignore_index=True)
     columns = [*key, "kernel_name", *KERNEL_NUMBERS]
     frame = frame.reindex(columns=[*columns, *(c for c in frame if c not in columns)])
@@ -264,7 +254,7 @@ def _pick_rows(sheet: Sheet, names: tuple[str, ...]) -> tuple[list[dict[str, Any
                 _check_possible(conv, name, where)
             rows.append(
                 {
-                    **conv_sizes(conv),
+                    **imported.conv_sizes(conv),
                     "algorithm": name,
                     "status": "ok" if time_ms > 0 else "failed",
                     "time_us": time_ms * 1000 if time_ms > 0 else nan,
@@ -275,7 +265,7 @@ def _pick_rows(sheet: Sheet, names: tuple[str, ...]) -> tuple[list[dict[str, Any
         raise InputError(f"{sheet.path}: no rows under its header; a row per problem is needed")
     notes = [f"{sheet.path.name}: times have a resolution of 0.01 ms"]
     if disagreeing:
-        problems = plural(disagreeing, "problem")
+        problems = imported.plural(disagreeing, "problem")
         notes.append(f"{sheet.path.name}: in {problems} the stated best is not the least time; times count")
     return rows, notes
 

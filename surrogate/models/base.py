@@ -1,8 +1,9 @@
 """`TimeModel`: a scikit-learn regressor of kernel times, which every model here is, and how a fitted one is stored."""
 
 import hashlib
+import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -15,6 +16,9 @@ from surrogate.dataset.rows import CONTEXT_NAMES, Rows, fingerprint, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.trees import BoostedTimes
+
+SPACES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("space.toml").read_text(encoding="utf-8"))
+"""Models' names → setting → its span."""
 
 
 class TimeModel(RegressorMixin, BaseEstimator, ABC):
@@ -72,11 +76,17 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
         """The fitted model as arrays that answer single problems, None where it is not one ensemble of trees."""
         return None
 
-    @staticmethod
-    def space(trial: Any) -> dict[str, Any]:
-        """Hyperparameters drawn from an Optuna trial; empty where there is nothing to tune."""
-        del trial
-        return {}
+    @classmethod
+    def space(cls, trial: Any) -> dict[str, Any]:
+        """Hyperparameters drawn from an Optuna trial (`space.toml`); empty where there is nothing to tune."""
+        spans = next((spans for names, spans in SPACES.items() if cls.name in names.split()), {})
+        return {name: _suggest(trial, span)(name, **span) for name, span in spans.items()}
+
+
+def _suggest(trial: Any, span: Mapping[str, Any]) -> Callable[..., Any]:
+    if "choices" in span:
+        return trial.suggest_categorical
+    return trial.suggest_int if isinstance(span["low"], int) else trial.suggest_float
 
 
 def duplicate(model: TimeModel) -> TimeModel:

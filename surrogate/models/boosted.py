@@ -184,20 +184,6 @@ class _Boosted(TimeModel):
         model.candidates_, model.call_us_, model.trend_ = dict(times.codes), dict(times.call_us), times.trend
         return model
 
-    @staticmethod
-    def space(trial: Any) -> dict[str, Any]:
-        """Size and number of trees, rate, sampling, penalties, and how much the best times count."""
-        return {
-            "rounds": trial.suggest_int("rounds", 100, 1000, log=True),
-            "learning_rate": trial.suggest_float("learning_rate", 0.02, 0.2, log=True),
-            "max_leaves": trial.suggest_int("max_leaves", 16, 256, log=True),
-            "min_child_weight": trial.suggest_float("min_child_weight", 0.5, 20.0, log=True),
-            "subsample": trial.suggest_float("subsample", 0.5, 1.0),
-            "colsample_bynode": trial.suggest_float("colsample_bynode", 0.1, 1.0),
-            "reg_lambda": trial.suggest_float("reg_lambda", 0.1, 20.0, log=True),
-            "best_weight": trial.suggest_float("best_weight", 0.0, 1.0),
-        }
-
 
 def _gpus_and_libraries(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """(rows,) names of GPUs, as the registry has them, and of libraries."""

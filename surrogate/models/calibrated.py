@@ -230,7 +230,6 @@ class Calibrated(TimeModel):
         """What `to_files` wrote."""
         from surrogate.models import model_class
 
-        del params
         content = json.loads(files["corrections.json"])
         inner = {name.removeprefix(_BASE): data for name, data in files.items() if name.startswith(_BASE)}
         corrections = from_plain(Mapping[str, Correction], content["corrections"])

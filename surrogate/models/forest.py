@@ -5,7 +5,7 @@ Devices" (MobiSys 2021): input size, channels, filter size, stride, FLOPs, param
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -52,13 +52,3 @@ class Forest(TimeModel):
                 mine = rows.candidate == name
                 time_us[mine] = np.exp(forest.predict(x[mine]))
         return time_us
-
-    @staticmethod
-    def space(trial: Any) -> dict[str, Any]:
-        """Trees, leaf size, share of features per split and depth."""
-        return {
-            "trees": trial.suggest_int("trees", 20, 120, log=True),
-            "min_samples_leaf": trial.suggest_int("min_samples_leaf", 1, 12, log=True),
-            "max_features": trial.suggest_float("max_features", 0.15, 1.0),
-            "max_depth": trial.suggest_int("max_depth", 10, 30),
-        }

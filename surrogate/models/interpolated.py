@@ -140,16 +140,6 @@ class InterpolatedTerms(TimeModel):
             model.booster_ = ReadyTrees(lambda: near.trees, range(columns))
         return model
 
-    @staticmethod
-    def space(trial: Any) -> dict[str, Any]:
-        """Size and number of trees, rate and sampling."""
-        return {
-            "rounds": trial.suggest_int("rounds", 100, 600, log=True),
-            "learning_rate": trial.suggest_float("learning_rate", 0.04, 0.15, log=True),
-            "max_leaves": trial.suggest_int("max_leaves", 64, 512, log=True),
-            "colsample_bynode": trial.suggest_float("colsample_bynode", 0.2, 0.8),
-        }
-
 
 def _fitted_grid(rows: Rows, values: np.ndarray) -> Grid:
     """Of log(time / base) (rows,)."""

@@ -65,11 +65,6 @@ class _Linear(TimeModel):
             fit["weights"], fit["intercept"] = [float(w) for w in fit["weights"]], float(fit["intercept"])
         return model
 
-    @staticmethod
-    def space(trial: Any) -> dict[str, Any]:
-        """The penalty, log-uniform."""
-        return {"alpha": trial.suggest_float("alpha", 1e-3, 1e3, log=True)}
-
 
 class LinearDims(_Linear):
     """Ridge on the logarithms of the raw sizes."""

@@ -5,7 +5,7 @@ Source: Yu et al., "Habitat: A Runtime-Based Computational Performance Predictor
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -67,14 +67,3 @@ class Mlp(TimeModel):
         x = (rows.columns(configuration(rows.family)) - self.mean_) / self.deviation_
         one_hot = rows.candidate.astype(str)[:, None] == self.candidates_
         return np.hstack([x.clip(-LIMIT, LIMIT), one_hot]).astype(np.float32)
-
-    @staticmethod
-    def space(trial: Any) -> dict[str, Any]:
-        """Size, epochs, rate and decay."""
-        return {
-            "width": trial.suggest_categorical("width", [64, 128, 256]),
-            "depth": trial.suggest_int("depth", 2, 5),
-            "epochs": trial.suggest_int("epochs", 20, 80, log=True),
-            "learning_rate": trial.suggest_float("learning_rate", 3e-4, 5e-3, log=True),
-            "weight_decay": trial.suggest_float("weight_decay", 1e-6, 1e-1, log=True),
-        }

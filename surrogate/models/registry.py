@@ -6,12 +6,11 @@ from surrogate.dataset.problems import candidate_frame
 from surrogate.dataset.store import Dataset
 from surrogate.features.errors import require_known
 from surrogate.models.base import TimeModel
-from surrogate.models.baselines import AlwaysBestSingle, LiEtAl, Roofline
+from surrogate.models.baselines import AlwaysBestSingle, GemmInterpolation, LiEtAl, Roofline
 from surrogate.models.boosted import BoostedDims, BoostedTerms
 from surrogate.models.calibrated import Calibrated
 from surrogate.models.forest import Forest
 from surrogate.models.interpolated import InterpolatedTerms
-from surrogate.models.interpolation import GemmInterpolation
 from surrogate.models.linear import LinearDims, LinearTerms
 from surrogate.models.mlp import Mlp
 from surrogate.models.seer import SeerPaper, SeerTimeOnly

@@ -10,19 +10,8 @@ from math import prod
 
 import numpy as np
 
+from surrogate.features import operators
 from surrogate.features.conv import Conv
-from surrogate.features.operators import (
-    POINTWISE_CLASSES,
-    Attention,
-    BatchNormBackward,
-    BiasBackward,
-    Concat,
-    EmbeddingBag,
-    EmbeddingBagBackward,
-    LayerNorm,
-    SoftmaxBackward,
-    operator,
-)
 from surrogate.features.operators.embedding import USUAL_ROWS_PER_BLOCK
 from surrogate.features.problem import HALF
 from surrogate.network import work as make
@@ -152,7 +141,7 @@ def conv_backward(call: Call) -> Layers:
             yield call.layer(replace(problem, direction=direction), part=direction)
     if len(mask) > 2 and mask[2]:
         n, c, h, w = make.image(call.shape("grad_output"))
-        yield call.layer(BiasBackward(n=n, c=c, h=h, w=w, dtype=call.dtype), part="bias")
+        yield call.layer(operators.BiasBackward(n=n, c=c, h=h, w=w, dtype=call.dtype), part="bias")
 
 
 def conv_half(call: Call) -> Layers:
@@ -191,7 +180,7 @@ def attention(call: Call) -> Layers:
     trained = any(tensor.trained for tensor in call.tensors())
     if call.dtype in HALF and not trained and len(query) == 4 and rows <= columns:
         yield call.layer(
-            Attention(
+            operators.Attention(
                 phase="context" if call.arguments.get("is_causal") else "encoder", batch=query[0], heads=query[1],
                 kv_heads=key[1], head_dim=query[-1], query_length=rows, context_length=columns, dtype=call.dtype,
             )
@@ -221,7 +210,7 @@ def attention_backward(call: Call) -> Layers:
     }
     for part, (m, n, k) in sizes.items():
         yield call.layer(make.gemm(m, n, k, batch=batch, dtype=call.dtype), part=part)
-    yield call.layer(SoftmaxBackward(n=batch * rows, c=columns, dtype=call.dtype), part="softmax")
+    yield call.layer(operators.SoftmaxBackward(n=batch * rows, c=columns, dtype=call.dtype), part="softmax")
 
 
 def batch_norm(call: Call) -> Layers:
@@ -234,7 +223,7 @@ def batch_norm(call: Call) -> Layers:
 def batch_norm_backward(call: Call) -> Layers:
     """native_batch_norm_backward and its like."""
     n, c, h, w = make.image(call.shape())
-    yield call.layer(BatchNormBackward(n=n, c=c, h=h, w=w, dtype=call.dtype))
+    yield call.layer(operators.BatchNormBackward(n=n, c=c, h=h, w=w, dtype=call.dtype))
 
 
 def norm(call: Call) -> Layers:
@@ -256,7 +245,7 @@ def norm(call: Call) -> Layers:
     else:
         call.value("normalized_shape")
         rows = prod(size[: call.number("dim", -1) % len(size)])
-    work = LayerNorm(n=rows, c=prod(size) // max(rows, 1), dtype=call.dtype)
+    work = operators.LayerNorm(n=rows, c=prod(size) // max(rows, 1), dtype=call.dtype)
     yield call.layer(work, weights=("weight", "bias"))
 
 
@@ -324,7 +313,7 @@ def embedding(call: Call) -> Layers:
             raise UnsupportedError("size of a bag")
         bag = max(1, lookups // max(1, bags))
     batch, (rows, dim) = max(1, lookups // bag), table
-    work = EmbeddingBag(batch=batch, rows=rows, bag=bag, dim=dim, dtype=call.dtype)
+    work = operators.EmbeddingBag(batch=batch, rows=rows, bag=bag, dim=dim, dtype=call.dtype)
     yield call.layer(work, weights=("weight",))
 
 
@@ -334,7 +323,9 @@ def embedding_backward(call: Call) -> Layers:
     dim = (grad or (1,))[-1]
     bag = max(1, lookups * dim // max(1, prod(grad)))
     rows = call.number("num_weights", 1)
-    yield call.layer(EmbeddingBagBackward(batch=max(1, lookups // bag), rows=rows, bag=bag, dim=dim, dtype=call.dtype))
+    yield call.layer(
+        operators.EmbeddingBagBackward(batch=max(1, lookups // bag), rows=rows, bag=bag, dim=dim, dtype=call.dtype)
+    )
 
 
 def lookup(call: Call, kind: str) -> Layers:
@@ -354,7 +345,7 @@ def lookup(call: Call, kind: str) -> Layers:
     elements = sum(prod(call.shape(name)) for name in ("weights", "uvm_weights") if name in call.arguments)
     rows_per_block = call.number("rows_per_block", USUAL_ROWS_PER_BLOCK)
     yield call.layer(
-        operator(
+        operators.operator(
             kind, batch=batch, tables=tables, rows=max(1, elements // width),
             bag=max(1, round(lookups / (batch * tables))),
             dim=width // tables, rows_per_block=rows_per_block, dtype=call.dtype,
@@ -372,7 +363,7 @@ def collective(call: Call, kind: str) -> Layers:
     """A collective among ``ranks`` devices. An all-gather is given a device's share, the others the whole message."""
     ranks = call.number("ranks", 0)
     elements = prod(call.shape()) * (ranks if kind == "all_gather" else 1)
-    yield call.layer(operator(kind, elements=elements, ranks=ranks, dtype=call.dtype))
+    yield call.layer(operators.operator(kind, elements=elements, ranks=ranks, dtype=call.dtype))
 
 
 def gather(call: Call) -> Layers:
@@ -409,7 +400,7 @@ def concat(call: Call) -> Layers:
     if call.output is None and (not parts or None in parts):
         raise UnsupportedError("shapes of its tensors")
     shape = (sum(prod(part or ()) for part in parts),) if call.output is None else call.output
-    yield call.layer(Concat(elements=prod(shape), dtype=call.dtype))
+    yield call.layer(operators.Concat(elements=prod(shape), dtype=call.dtype))
 
 
 def moved(call: Call) -> Layers:
@@ -445,8 +436,8 @@ def elementwise(call: Call, kind: str) -> Layers:
     reads = [tensor.shape for tensor in tensors if tensor.shape is not None]
     if len(reads) != len(tensors) or not reads:
         raise UnsupportedError("shape unknown" if tensors else "shapes of its tensors")
-    if kind in POINTWISE_CLASSES and call.op != "Sum":
-        reads = reads[: POINTWISE_CLASSES[kind].ACCESSES - 1]  # without masks, bounds and what an out= names
+    if kind in operators.POINTWISE_CLASSES and call.op != "Sum":
+        reads = reads[: operators.POINTWISE_CLASSES[kind].ACCESSES - 1]  # without masks, bounds and what an out= names
     try:
         shape = np.broadcast_shapes(*reads) if call.output is None else call.output
     except ValueError:

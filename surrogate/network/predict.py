@@ -17,11 +17,12 @@ from surrogate.features.gpu import gpu as gpu_named
 from surrogate.features.machine import b_max
 from surrogate.features.operators import Gemm, Operator
 from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
-from surrogate.features.roofline import compute_us, memory_us, peak_tflops
+from surrogate.features.roofline import compute_us, memory_us, peak_tflops, roofline_us
 from surrogate.features.terms import MECHANISM_TERMS
 from surrogate.network.memory import memory
 from surrogate.network.network import FRAMEWORKS, Layer, Network, Work
 from surrogate.network.result import BOUNDS, COMPUTE, MEMORY, UNDER_UTILISED, LayerTime, NetworkTime
+from surrogate.network.work import compulsory_bytes
 from surrogate.prediction.results import ROOFLINE, SPEC
 
 MAX_BATCH = 2**24
@@ -59,10 +60,8 @@ class Predictors:
         """The answer, where it goes by a specification no shorter than `SUSTAINED` of the peak and the power allow."""
         if answer.source != SPEC or not problem.uses_tensor_cores:
             return answer
-        peak = peak_tflops(self.gpu, problem.dtype, True)
-        at_peak = self.gpu.tensor_pj_per_flop * self.gpu.bf16_tensor_tflops  # watts
-        powered = self.gpu.board_watts / at_peak if at_peak else 1.0
-        longer = max(compute_us(problem.flops, peak) / min(SUSTAINED, powered) / answer.time_us, 1.0)
+        peak = peak_tflops(self.gpu, problem.dtype, True) * sustained_share(self.gpu)
+        longer = max(compute_us(problem.flops, peak) / answer.time_us, 1.0)
         ends = {name: longer * getattr(answer, name) for name in ("time_us", "lower_us", "upper_us")}
         return replace(answer, **ends)
 
@@ -130,6 +129,21 @@ class Predictors:
         if work.kind not in FAMILY_OF_KIND:
             return work
         return replace(work, math=family_of(work).default_math(work.dtype, self.gpu))
+
+
+def sustained_share(gpu: Gpu) -> float:
+    """What long products reach of a tensor peak: no more than `SUSTAINED`, nor than the board's power allows."""
+    at_peak = gpu.tensor_pj_per_flop * gpu.bf16_tensor_tflops  # watts
+    return min(SUSTAINED, gpu.board_watts / at_peak) if at_peak else SUSTAINED
+
+
+def sustained_us(work: Work, gpu: Gpu) -> float:
+    """The roofline time of a problem at the rates that long kernels reach on the GPU, in µs."""
+    if isinstance(work, Operator) and not work.uses_tensor_cores:
+        return float(work.roofline_us(gpu))
+    peak = peak_tflops(gpu, work.dtype, work.uses_tensor_cores)
+    peak = peak * sustained_share(gpu) if work.uses_tensor_cores else gpu.sustained_tflops(peak)
+    return float(roofline_us(work.flops, compulsory_bytes(work), peak, gpu.dram_share * gpu.dram_gbs))
 
 
 def load_predictors(gpu: str, bundle: str | Path | None = None, library: str | None = None) -> Predictors:

@@ -7,19 +7,8 @@ their gradient formulas need. A gradient that several layers give to one tensor 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from surrogate.features import operators
 from surrogate.features.conv import Conv
-from surrogate.features.operators import (
-    BatchNorm,
-    BatchNormInference,
-    BiasBackward,
-    Bmm,
-    Concat,
-    EmbeddingBag,
-    Gemm,
-    LayerNorm,
-    Operator,
-    Pointwise,
-)
 from surrogate.network.call_rules import GRADIENT
 from surrogate.network.memory import OPTIMIZER_STATES
 from surrogate.network.network import INPUT, Layer, Network, Tally, Work
@@ -39,7 +28,7 @@ def iteration(network: Network) -> Network:
     for layer in reversed(forward):
         tally.add(backward(layer))
     # An embedding's gradient updates the rows it touches; a dense step over the whole table does not happen.
-    parameters = sum(layer.parameters for layer in forward if not isinstance(layer.work, EmbeddingBag))
+    parameters = sum(layer.parameters for layer in forward if not isinstance(layer.work, operators.EmbeddingBag))
     tally.add(optimizer_step(parameters))
     state = OPTIMIZER_STATES * (network.weights_bytes or 0)
     return replace(network, layers=tuple(tally.layers), training=True, state_bytes=state)
@@ -61,13 +50,13 @@ def backward(layer: Layer) -> Iterator[Layer]:
         if isinstance(work, Conv):
             direction = GRADIENT[work.direction] if wanted == INPUT else "bwd_filter"
             yield _named(layer, direction, replace(work, direction=direction))
-        elif isinstance(work, Gemm):
+        elif isinstance(work, operators.Gemm):
             yield _named(layer, f"grad_{wanted}", _product(work, wanted))
-        elif wanted == INPUT or isinstance(work, EmbeddingBag):
+        elif wanted == INPUT or isinstance(work, operators.EmbeddingBag):
             for part in _gradient(work):
                 yield _named(layer, "backward", part)
-    if isinstance(work, Pointwise) and work.kind == "bias" and layer.parameters:
-        total = BiasBackward(n=work.n, c=work.c, h=work.h, w=work.w, dtype=work.dtype)
+    if isinstance(work, operators.Pointwise) and work.kind == "bias" and layer.parameters:
+        total = operators.BiasBackward(n=work.n, c=work.c, h=work.h, w=work.w, dtype=work.dtype)
         yield _named(layer, "grad_bias", total)
 
 
@@ -77,20 +66,20 @@ def _named(layer: Layer, part: str, work: Work) -> Layer:
 
 def _in_training(work: Work) -> Work:
     """Batch norm by the batch's own statistics; everything else as it is."""
-    if isinstance(work, BatchNormInference):
-        return BatchNorm(n=work.n, c=work.c, h=work.h, w=work.w, dtype=work.dtype)
+    if isinstance(work, operators.BatchNormInference):
+        return operators.BatchNorm(n=work.n, c=work.c, h=work.h, w=work.w, dtype=work.dtype)
     return work
 
 
-def _product(work: Gemm, wanted: str) -> Operator:
+def _product(work: operators.Gemm, wanted: str) -> operators.Operator:
     """dA (m × k) = dC · Bᵀ, or dB (k × n) = Aᵀ · dC."""
     m, n, k = (work.m, work.k, work.n) if wanted == INPUT else (work.k, work.n, work.m)
     if work.batch > 1:
-        return Bmm(batch=work.batch, m=m, n=n, k=k, dtype=work.dtype, math=work.math)
-    return Gemm(m=m, n=n, k=k, dtype=work.dtype, math=work.math)
+        return operators.Bmm(batch=work.batch, m=m, n=n, k=k, dtype=work.dtype, math=work.math)
+    return operators.Gemm(m=m, n=n, k=k, dtype=work.dtype, math=work.math)
 
 
-def _gradient(work: Operator) -> Iterator[Operator]:
+def _gradient(work: operators.Operator) -> Iterator[operators.Operator]:
     """The input's gradient of an operator that is no product: the kind's own, else dy and x in, dx out.
 
     A sum passes its gradient on, which is added where the other branch's arrives; a bias or an added number passes it
@@ -100,7 +89,7 @@ def _gradient(work: Operator) -> Iterator[Operator]:
         return
     if own := gradient(work):
         yield own
-    elif isinstance(work, Concat):
+    elif isinstance(work, operators.Concat):
         yield elementwise("copy", (work.elements,), work.dtype)
     elif isinstance(work, Streamed):
         yield _streamed_gradient(work)
@@ -108,7 +97,7 @@ def _gradient(work: Operator) -> Iterator[Operator]:
         yield work
     elif work.kind in ("mul", "div"):
         yield from (work, work)
-    elif isinstance(work, LayerNorm | Pointwise):
+    elif isinstance(work, operators.LayerNorm | operators.Pointwise):
         reads, writes = 2 * work.elements, work.elements
         yield Streamed(reads=reads, writes=writes, dtype=work.dtype, variant=f"{work.kind}_backward")
 

@@ -9,24 +9,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+from surrogate.features import operators
 from surrogate.features.conv import Conv
 from surrogate.features.elementwise import Number, ceil_div
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
-from surrogate.features.operators import (
-    OPERATORS,
-    POINTWISE_CLASSES,
-    AvgPool,
-    BatchNorm,
-    BatchNormInference,
-    Bmm,
-    Gemm,
-    Linear,
-    MaxPool,
-    Operator,
-    Pointwise,
-    Softmax,
-)
 from surrogate.features.operators.pointwise import ELEMENTS_PER_BLOCK
 from surrogate.features.problem import DTYPES
 from surrogate.features.roofline import memory_us
@@ -37,7 +24,7 @@ REDUCE, CAST = "reduce", "cast"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Streamed(Operator):
+class Streamed(operators.Operator):
     """Any operator that memory bounds: ``reads`` elements in, ``writes`` elements out, ``variant`` names it.
 
     ``work`` is its operations per element written.
@@ -71,7 +58,7 @@ class Streamed(Operator):
         return memory_us(self.dram_bytes, gpu.dram_share * gpu.dram_gbs)
 
 
-def compulsory_bytes(work: Conv | Operator) -> int:
+def compulsory_bytes(work: Conv | operators.Operator) -> int:
     """Bytes of its tensors, each moved once."""
     return int(work.tensor_bytes if isinstance(work, Conv) else work.dram_bytes)
 
@@ -88,18 +75,18 @@ def cast(elements: int, source: str, target: str) -> Streamed:
     return Streamed(reads=reads, writes=writes, dtype=narrow, variant=CAST)
 
 
-def gradient(work: Operator) -> Operator | None:
+def gradient(work: operators.Operator) -> operators.Operator | None:
     """The operator that computes the gradient of ``work``'s input, of the same sizes; None where the kind has none."""
-    known = OPERATORS.get(f"{work.kind.removesuffix('_inference')}_backward")
+    known = operators.OPERATORS.get(f"{work.kind.removesuffix('_inference')}_backward")
     return known and known(**work.sizes, dtype=work.dtype)
 
 
-def gemm(m: int, n: int, k: int, *, batch: int = 1, dtype: str = "fp32", bias: bool = False) -> Operator:
+def gemm(m: int, n: int, k: int, *, batch: int = 1, dtype: str = "fp32", bias: bool = False) -> operators.Operator:
     """C (batch, m, n) = A (batch, m, k) · B (batch, k, n), plus a bias of n values."""
     math = default_math(dtype)
     if batch > 1:
-        return Bmm(batch=batch, m=m, n=n, k=k, dtype=dtype, math=math)
-    return (Linear if bias else Gemm)(m=m, n=n, k=k, dtype=dtype, math=math)
+        return operators.Bmm(batch=batch, m=m, n=n, k=k, dtype=dtype, math=math)
+    return (operators.Linear if bias else operators.Gemm)(m=m, n=n, k=k, dtype=dtype, math=math)
 
 
 def default_math(dtype: str) -> str:
@@ -107,7 +94,7 @@ def default_math(dtype: str) -> str:
     return "tensor_op" if dtype in ("fp16", "bf16") else "fma"
 
 
-def pointwise(kind: str, reads: Sequence[Shape], result: Shape, dtype: str) -> Operator:
+def pointwise(kind: str, reads: Sequence[Shape], result: Shape, dtype: str) -> operators.Operator:
     """One result per element; operands that are broadcast are read at their own size.
 
     A second operand of one element makes the kind's ``…_scalar``, one value per channel added a ``bias``.
@@ -115,11 +102,11 @@ def pointwise(kind: str, reads: Sequence[Shape], result: Shape, dtype: str) -> O
     whole = [shape for shape in reads if prod(shape) == prod(result)]
     small = [shape for shape in reads if prod(shape) != prod(result)]
     if len(small) == 1 and len(whole) == 1:
-        if prod(small[0]) == 1 and f"{kind}_scalar" in POINTWISE_CLASSES:
+        if prod(small[0]) == 1 and f"{kind}_scalar" in operators.POINTWISE_CLASSES:
             kind, small = f"{kind}_scalar", []
         elif kind == "add" and len(result) > 1 and prod(small[0]) in (result[1], result[-1]):
             kind, small = "bias", []
-    known = POINTWISE_CLASSES.get(kind)
+    known = operators.POINTWISE_CLASSES.get(kind)
     if known and not small and len(whole) + 1 == known.ACCESSES:
         return elementwise(kind, result, dtype)
     return streamed(kind, reads, [result], dtype, work=known.FLOPS if known else 1)
@@ -131,13 +118,15 @@ def image(shape: Shape) -> tuple[int, int, int, int]:
     return filled[0], filled[1], filled[2], prod(filled[3:])
 
 
-def elementwise(kind: str, shape: Shape, dtype: str) -> Pointwise:
+def elementwise(kind: str, shape: Shape, dtype: str) -> operators.Pointwise:
     """One of `POINTWISE_CLASSES` over a whole tensor, such as a ``copy`` within device memory."""
     n, c, h, w = image(shape)
-    return POINTWISE_CLASSES[kind](n=n, c=c, h=h, w=w, dtype=dtype)
+    return operators.POINTWISE_CLASSES[kind](n=n, c=c, h=h, w=w, dtype=dtype)
 
 
-def pool(kind: str, size: Shape, result: Shape | None, window: Shape, stride: Shape, pad: Shape, dtype: str) -> MaxPool:
+def pool(
+    kind: str, size: Shape, result: Shape | None, window: Shape, stride: Shape, pad: Shape, dtype: str
+) -> operators.MaxPool:
     """Pooling (``max`` or ``average``) of an (n, c, h, w) or (n, c, w) image.
 
     Where the result is larger than the windows that fit (ceil mode), the image counts as large as they reach.
@@ -149,22 +138,22 @@ def pool(kind: str, size: Shape, result: Shape | None, window: Shape, stride: Sh
     for axis, outputs in enumerate(result[2:] if result is not None else ()):
         if (size[2 + axis] + 2 * pad[axis] - window[axis]) // stride[axis] + 1 != outputs:
             extents[axis] = (outputs - 1) * stride[axis] + window[axis] - 2 * pad[axis]
-    return (MaxPool if kind == "max" else AvgPool)(
+    return (operators.MaxPool if kind == "max" else operators.AvgPool)(
         n=size[0], c=size[1], h=extents[0], w=extents[1], window=window[0], window_w=window[1],
         stride=stride[0], stride_w=stride[1], pad=pad[0], pad_w=pad[1], dtype=dtype,
     )  # fmt: skip
 
 
-def batch_norm(shape: Shape, dtype: str, *, training: bool = False) -> BatchNorm:
+def batch_norm(shape: Shape, dtype: str, *, training: bool = False) -> operators.BatchNorm:
     """Batch norm of an (n, c, …) tensor: by stored statistics, or by the batch's own."""
     n, c, h, w = image(shape)
-    return (BatchNorm if training else BatchNormInference)(n=n, c=c, h=h, w=w, dtype=dtype)
+    return (operators.BatchNorm if training else operators.BatchNormInference)(n=n, c=c, h=h, w=w, dtype=dtype)
 
 
-def softmax(shape: Shape, axis: int, dtype: str) -> Softmax:
+def softmax(shape: Shape, axis: int, dtype: str) -> operators.Softmax:
     """Softmax along ``axis``."""
     axis %= len(shape)
-    return Softmax(n=prod(shape[:axis]), c=shape[axis], h=prod(shape[axis + 1 :]), dtype=dtype)
+    return operators.Softmax(n=prod(shape[:axis]), c=shape[axis], h=prod(shape[axis + 1 :]), dtype=dtype)
 
 
 def convolution(

@@ -154,8 +154,7 @@ def _search(
 
     A lost device costs one algorithm, for a worker process starts afresh; twice in a row it is gone.
     """
-    from surrogate.collect.device import DeviceLostError
-    from surrogate.collect.protocol import RepeatPolicy
+    from surrogate.collect.device import DeviceLostError, RepeatPolicy
 
     known, offered = cache.get(info, problem), set(device.candidates(problem))
     tried: list[Attempt] = []

@@ -43,7 +43,7 @@ class Tuning:
     @classmethod
     def of(cls, measured: "Measurement") -> Self:
         """The part of a measurement that is kept."""
-        from surrogate.collect.protocol import summarise
+        from surrogate.collect.device import summarise
 
         time_us = summarise(measured.times_us).median_us if measured.times_us else None
         return cls(measured.status, time_us, measured.workspace_bytes, measured.deterministic, measured.reason)

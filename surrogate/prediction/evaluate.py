@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 
 from surrogate.bundle.calibrate import check_libraries
-from surrogate.bundle.evaluate import choice_figures, rounded
 from surrogate.dataset.problems import judged_rows
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, as_dataset
-from surrogate.evaluation.coverage import coverage_rows, picks
+from surrogate.evaluation.coverage import DIGITS, choice_figures, coverage_rows, picks
 from surrogate.evaluation.judge import time_errors
+from surrogate.evaluation.scorecard import plain
 from surrogate.models import model_frame
 from surrogate.prediction.prepared import SettingCache
 from surrogate.prediction.shipped import as_bundle
@@ -72,7 +72,7 @@ def _evaluate_part(
             **{key: value for key, value in choice.items() if key != "n"},
             **_pick_figures(rows, predicted, judged_mask & counted & supported, own_share),
         }
-        records.append(rounded(record))
+        records.append(plain(record, DIGITS))
     return records
 
 
@@ -83,7 +83,7 @@ def _interval_figures(rows: Rows, predicted: pd.DataFrame, counted: np.ndarray) 
     records = coverage_rows(rows.take(counted), log_error, np.log(upper / times))
     if not records:
         return {"interval_coverage": None}
-    whole, *per_gpu = [rounded(record) for record in records]
+    whole, *per_gpu = records
     return {
         "interval_coverage": whole["coverage"],
         "interval_coverage_ci": [whole["coverage_low"], whole["coverage_high"]],

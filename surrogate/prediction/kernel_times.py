@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, Family, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.operators import Operator, stand_ins
+from surrogate.prediction.engine import specification_of
 from surrogate.prediction.prepared import PreparedSetting, Ranking, SettingCache
 from surrogate.prediction.results import ROOFLINE, SPEC, KernelTime
-from surrogate.prediction.specification import specification_of
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle

@@ -16,9 +16,17 @@ from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import Family
 from surrogate.features.gpu import Gpu, canonical, gpu, gpus
 from surrogate.features.text import version_number
-from surrogate.prediction.engine import BoosterEngine, Candidate, Engine, Setting, TableEngine, Tf32Engine
+from surrogate.prediction.engine import (
+    BoosterEngine,
+    Candidate,
+    Engine,
+    Setting,
+    TableEngine,
+    TensorCoreEngine,
+    Tf32Engine,
+    specification_of,
+)
 from surrogate.prediction.results import MODEL, ROOFLINE, SPEC, Estimate, Excluded
-from surrogate.prediction.specification import TensorCoreEngine, specification_of
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle, Part

@@ -241,7 +241,7 @@ def _found(name: str) -> Gpu:
 
 @lru_cache(maxsize=16)
 def _loaded(name: str, library: str | None, user_gpus: str) -> Predictor:
-    del user_gpus  # part of the key: the user's file adds GPUs
+    """``user_gpus`` is part of the key: the user's file adds GPUs."""
     return load(name, library=library)
 
 

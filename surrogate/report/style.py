@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surrogate.evaluation.scorecard import is_heuristic
@@ -49,17 +50,7 @@ _REFERENCE_LOOKS = {
     "always-best-single": Look("#8a8d93", "v", (0, (4, 1, 1, 1, 1, 1)), "----"),
     "oracle": Look("#8a8d93", "+", "-", "++++"),
 }
-_SETTINGS: dict[str, Any] = {
-    "svg.hashsalt": "seer-surrogate", "svg.fonttype": "none", "text.parse_math": False, "text.usetex": False,
-    "font.family": ["sans-serif"], "font.sans-serif": ["DejaVu Sans"], "font.size": 8.5,
-    "axes.titlesize": 8.5, "axes.titlelocation": "left", "axes.labelsize": 8.5, "legend.fontsize": 8,
-    "xtick.labelsize": 8, "ytick.labelsize": 8, "axes.spines.top": False, "axes.spines.right": False,
-    "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
-    "figure.facecolor": PAPER, "axes.facecolor": PAPER, "legend.frameon": False,
-    "legend.handlelength": 3.2, "axes.grid": True, "grid.color": RULE, "grid.linewidth": 0.6,
-    "axes.axisbelow": True, "hatch.linewidth": 0.6,
-    "lines.linewidth": 1.5, "lines.markersize": 4, "xtick.minor.visible": False, "ytick.minor.visible": False,
-}  # fmt: skip
+STYLE = Path(__file__).with_name("figures.mplstyle")
 
 
 def looks(names: list[str]) -> dict[str, Look]:
@@ -73,10 +64,10 @@ def looks(names: list[str]) -> dict[str, Look]:
 
 @contextmanager
 def theme() -> Iterator[None]:
-    """Draw inside this: matplotlib's defaults and the settings above, whatever the user's own file says."""
+    """Draw inside this: matplotlib's defaults and those of `figures.mplstyle`, whatever the user's own file says."""
     import matplotlib.style
 
-    with matplotlib.style.context(["default", _SETTINGS]), warnings.catch_warnings():
+    with matplotlib.style.context(["default", STYLE]), warnings.catch_warnings():
         # A name may hold letters that the measuring font lacks; the SVG keeps them as text.
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from surrogate.collect.device import Choice, DeviceInfo, Kernel, Measurement
+from surrogate.collect.device import Choice, DeviceInfo, Kernel, Measurement, RepeatPolicy
 from surrogate.collect.log import RunLog
 from surrogate.collect.plan import Plan, PlannedProblem, build
-from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.run import header_for, run
 from surrogate.features.conv import Conv
 

@@ -11,7 +11,7 @@ import pytest
 
 from surrogate.collect import log
 from surrogate.collect.merge import merge_runs
-from surrogate.collect.networks import networks
+from surrogate.collect.plan_source import networks
 
 
 @pytest.fixture

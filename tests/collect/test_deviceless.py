@@ -11,9 +11,8 @@ from surrogate.collect.cudnn.library import CudnnError
 from surrogate.collect.device import Choice, DeviceLostError
 from surrogate.collect.deviceless import KEPT, Deviceless, collect_heuristic, operation_graph, properties_json
 from surrogate.collect.doctor import driver
-from surrogate.collect.open_device import command_for
+from surrogate.collect.open_device import WorkerDevice, command_for
 from surrogate.collect.plan import PlannedProblem, build
-from surrogate.collect.worker import WorkerDevice
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu, gpus

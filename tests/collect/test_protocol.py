@@ -3,7 +3,7 @@
 import pytest
 
 from surrogate.collect.cudnn.instruments import Clocks
-from surrogate.collect.protocol import RepeatPolicy, summarise, throttled
+from surrogate.collect.device import RepeatPolicy, summarise, throttled
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ import pandas as pd
 import pytest
 
 from surrogate.collect import log
-from surrogate.collect.device import DeviceLostError
+from surrogate.collect.device import DeviceLostError, RepeatPolicy
 from surrogate.collect.log import RunLog
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.plan import Caps
 from surrogate.collect.plan_source import PlanSource
-from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.replay import ReplayDevice
 from surrogate.collect.run import MAX_LOST_IN_A_ROW, Budget, header_for, run
 from surrogate.features.conv import Conv

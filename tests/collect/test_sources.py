@@ -6,9 +6,16 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from surrogate.collect.networks import BATCHES, network_problems, networks
 from surrogate.collect.plan import CPU_CAPS, GPU_CAPS
-from surrogate.collect.plan_source import GRIDS, PlanSource, grid_problems, parse_shard
+from surrogate.collect.plan_source import (
+    BATCHES,
+    GRIDS,
+    PlanSource,
+    grid_problems,
+    network_problems,
+    networks,
+    parse_shard,
+)
 from surrogate.collect.sample import mixture, sampled
 from surrogate.features.errors import InputError
 

@@ -4,11 +4,9 @@ import sys
 
 import pytest
 
-from surrogate.collect.device import DeviceLostError
-from surrogate.collect.open_device import caps_for, open_device
+from surrogate.collect.device import DeviceLostError, RepeatPolicy
+from surrogate.collect.open_device import WorkerDevice, WorkerOperators, caps_for, open_device
 from surrogate.collect.operators.operator import Operator
-from surrogate.collect.protocol import RepeatPolicy
-from surrogate.collect.worker import WorkerDevice, WorkerOperators
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 
@@ -17,7 +15,7 @@ POLICY = RepeatPolicy()
 CHILD = """
 import os, sys, time
 from surrogate.collect.device import Choice, DeviceInfo, DeviceLostError, Kernel, Measurement
-from surrogate.collect.worker import serve
+from surrogate.collect.open_device import serve
 from surrogate.features.errors import InputError
 
 class Device:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from surrogate.features.algorithms import MECHANISMS
+from surrogate.features.algorithms import MECHANISM_ROWS, MECHANISMS
 from surrogate.features.gpu import gpu, gpus
-from surrogate.features.machine import MECHANISM_KERNEL, b_max, machine
+from surrogate.features.machine import b_max, machine
 
 
 def test_titan_xp_holds_what_seer_lists() -> None:
@@ -29,7 +29,7 @@ def test_numbers_of_one_gpu() -> None:
 
 
 def test_every_gpu_and_family_has_positive_numbers() -> None:
-    assert set(MECHANISM_KERNEL) == set(MECHANISMS)
+    assert set(MECHANISM_ROWS) == set(MECHANISMS)
     for one in gpus():
         for mechanism in MECHANISMS:
             slots = b_max(one, mechanism)

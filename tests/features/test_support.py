@@ -13,11 +13,19 @@ from hypothesis import strategies as st
 from surrogate.features.algorithms import ALGORITHMS
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
-from surrogate.features.support import RULES, supported, unsupported_reason
+from surrogate.features.support import RULES, unsupported_reason
 
 CONVS = st.from_type(Conv)
 BASE: dict[str, Any] = {"n": 2, "c": 16, "h": 30, "k": 16, "r": 3, "pad_h": 1}
+
+
+def supported(name: str, columns: ConvColumns, *, library: str, direction: str, gpu_name: str) -> np.ndarray:
+    """(rows,) True where every rule holds."""
+    capability = gpu(gpu_name).compute_capability if library == "cudnn" else 0.0
+    held = [rule.holds(columns, capability) for rule in RULES.get((library, direction, name), ())]
+    return np.logical_and.reduce([np.ones(len(columns.n), dtype=bool), *held])
 
 
 @pytest.mark.parametrize(
@@ -79,11 +87,11 @@ def agreement(measurements: Path) -> pd.DataFrame:
     frame = pd.read_parquet(measurements / "cudnn_conv_per_algorithm.parquet")
     frame["actual"] = frame["status"] == "ok"
     parts = []
-    for (direction, name, gpu), part in frame.groupby(["direction", "algorithm", "gpu"]):
+    for (direction, name, board), part in frame.groupby(["direction", "algorithm", "gpu"]):
         p = ConvColumns.of(
             [part[c] for c in SIZE_COLUMNS], **{c: part[c] for c in ("dtype", "math", "layout", "direction")}
         )
-        yes = supported(str(name), p, library="cudnn", direction=str(direction), gpu_name=str(gpu))
+        yes = supported(str(name), p, library="cudnn", direction=str(direction), gpu_name=str(board))
         parts.append(part.assign(expected=yes))
     return pd.concat(parts)
 

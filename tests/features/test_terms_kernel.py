@@ -11,7 +11,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.shape import flops, tensor_bytes
 from surrogate.features.terms import MECHANISM_TERMS
-from surrogate.features.terms.kernel import KernelTerms, gemm_launch, launch, roles
+from surrogate.features.terms.kernel import KernelTerms, gemm_launch, launch, sized
 
 CONVS = st.from_type(Conv)
 SLOTS = (240.0, 120.0, 60.0)
@@ -41,9 +41,9 @@ def test_gemm_launch_by_hand() -> None:
 
 def test_roles_swap_for_the_data_gradient() -> None:
     sizes: dict[str, Any] = {"n": 1, "c": 4, "h": 9, "k": 8, "r": 3, "stride_h": 2, "groups": 2}
-    assert roles(Conv(**sizes)) == (2, 4, 4, 4)
-    assert roles(Conv(**sizes, direction="bwd_filter")) == (2, 4, 4, 4)
-    assert roles(Conv(**sizes, direction="bwd_data")) == (4, 2, 9, 9)
+    for direction, roles in (("fwd", (2, 4, 4, 4)), ("bwd_filter", (2, 4, 4, 4)), ("bwd_data", (4, 2, 9, 9))):
+        z = sized(Conv(**sizes, direction=direction))
+        assert (z.channels_in, z.channels_out, z.result_h, z.result_w) == roles
 
 
 @pytest.mark.parametrize("mechanism", MECHANISM_TERMS)

@@ -9,7 +9,7 @@ from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.errors import InputError
 from surrogate.models import model_class
-from surrogate.models.interpolation import GemmInterpolation, interpolated, levels
+from surrogate.models.baselines import GemmInterpolation, interpolated, levels
 
 POOL = {"window": 3, "window_w": 3, "stride": 2, "stride_w": 2, "pad": 0, "pad_w": 0}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surrogate.collect.networks import networks
+from surrogate.collect.plan_source import networks
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.network.onnx_reader import read_onnx

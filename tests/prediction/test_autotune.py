@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
+from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement, RepeatPolicy
 from surrogate.collect.log import RunLog
 from surrogate.collect.plan import Caps, PlannedProblem, build
-from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.replay import ReplayDevice
 from surrogate.collect.run import header_for, run
 from surrogate.features.conv import Conv

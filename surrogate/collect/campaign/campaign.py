@@ -14,15 +14,14 @@ from pathlib import Path
 
 from surrogate.collect.campaign.report import page, publishing_command, untrustworthy, verdict
 from surrogate.collect.campaign.slices import SLICES, Slice, plan_of
-from surrogate.collect.counters.collect import collect_counters
+from surrogate.collect.counters.profilers import collect_counters
 from surrogate.collect.device import Device, DeviceLostError, one_line
 from surrogate.collect.doctor import Check
 from surrogate.collect.log import RunLog
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.open_device import caps_for, open_operators
-from surrogate.collect.operators.collect import collect_operators
 from surrogate.collect.operators.operator import sampled
-from surrogate.collect.run import Outcome, Progress, header_for, run
+from surrogate.collect.run import Outcome, Progress, collect_operators, header_for, run
 from surrogate.dataset.files import write_text
 from surrogate.dataset.store import Dataset, write_dataset
 from surrogate.features.errors import InputError

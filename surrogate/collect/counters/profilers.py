@@ -12,54 +12,33 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pandas as pd
 
-from surrogate.collect.counters.pairs import Pair, attribute, join_passes, write_pairs
+from surrogate.collect.counters.pairs import KEY, Pair, attribute, join_passes, measured_pairs, stratified, write_pairs
 from surrogate.collect.device import demangled
+from surrogate.collect.log import RunLog, read
+from surrogate.collect.plan import problem_key
+from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.formats import ncu, nvprof
 from surrogate.formats.imported import Imported
 
-LAUNCH = tuple(f"launch__{what}_dim_{axis}" for what in ("grid", "block") for axis in "xyz")
-"""The launch's shape: known without a pass, and needed in every group (markers carry their number in it)."""
-RESOURCES = (
-    "launch__registers_per_thread",
-    "launch__shared_mem_per_block_static",
-    "launch__shared_mem_per_block_dynamic",
-    *(f"launch__occupancy_limit_{limit}" for limit in ("blocks", "registers", "shared_mem", "warps")),
-    "device__attribute_multiprocessor_count",
-)
-"""What B_max follows from; no pass either."""
+_TABLE = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8"))
+LAUNCH, GROUPS = tuple(_TABLE["launch"]), {name: tuple(metrics) for name, metrics in _TABLE["groups"].items()}
+"""The launch's shape, and group → Nsight Compute's metrics that every chip has."""
 
 DRAM_SHARE = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 WITHOUT_DRAM_COUNTERS = (8.7, 10.1, 11.0, 12.1)
 """Compute capabilities whose memory is the CPU's: GA10B, GB10B, GB20B."""
-GROUPS: dict[str, tuple[str, ...]] = {
-    "A": (
-        "gpu__time_duration.sum",
-        "lts__t_sectors_op_read.sum",
-        *(f"sm__inst_executed_pipe_{pipe}.sum" for pipe in ("fma", "tensor")),
-        "sm__warps_active.avg.pct_of_peak_sustained_active",
-        "sm__cycles_elapsed.max",
-        *RESOURCES,
-    ),
-    "B": tuple(
-        f"smsp__sass_thread_inst_executed_op_{kind}_pred_on.sum"
-        for kind in ("ffma", "fadd", "fmul", "fp32", "fp16", "integer")
-    ),
-    "C": (
-        "smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",
-        "lts__t_sectors_op_write.sum",  # not in one pass with the reads on GV100
-        "sm__warps_active.avg.pct_of_peak_sustained_active",
-    ),
-}
-"""Group → Nsight Compute's metrics that every chip has; one run of the program each."""
 
 
 def groups(compute_capability: float) -> dict[str, tuple[str, ...]]:
@@ -73,15 +52,6 @@ def groups(compute_capability: float) -> dict[str, tuple[str, ...]]:
     return {**GROUPS, "A": (*GROUPS["A"], *dram, DRAM_SHARE)}
 
 
-NVPROF = (
-    "inst_fp_32",
-    "dram_read_transactions",
-    "dram_write_transactions",
-    "single_precision_fu_utilization",
-    "dram_utilization",
-    "achieved_occupancy",
-)
-"""nvprof's metrics: SEER's five, and the occupancy."""
 NCU, NVPROF_NAME = "ncu", "nvprof"
 NVPROF_BELOW = 7.5
 """nvprof counts up to compute capability 7.2 (and traces below 8.0) …"""
@@ -126,7 +96,7 @@ class Tool:
         if self.name == NVPROF_NAME:
             return tuple(
                 self._nvprof(name, extra, program, folder)
-                for name, extra in (("trace", ()), ("metrics", ("--metrics", ",".join(NVPROF))))
+                for name, extra in (("trace", ()), ("metrics", ("--metrics", ",".join(_TABLE["nvprof"]))))
             )
         return tuple(self._ncu(group, program, folder) for group in groups(self.compute_capability))
 
@@ -291,3 +261,44 @@ def _read_report(profiled: Pass) -> Imported:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"{profiled.output.name} could not be exported ({error})") from None
     return ncu.read([exported])
+
+
+PAIRS_PER_SECOND = 4.0
+"""Pairs that a second of counting is given; the profiled child stops by itself where they are too many."""
+
+
+def collect_counters(run: RunLog, seconds: float | None = None, seed: int = 0) -> Counted:
+    """Count a stratified part of the log's pairs, as many as ``seconds`` allow (None: all), and log their kernels.
+
+    The device must be closed: the profiled program needs the GPU's memory. Raises `InputError` where the device is no
+    GPU or its profiler is missing.
+    """
+    properties = run.header.device.properties
+    if "compute_capability" not in properties:
+        raise InputError(f"{run.header.device.gpu} is no GPU, there is nothing to count; give --device cudnn")
+    tool = find_tool(float(properties["compute_capability"]))
+    records = read(run.path).records
+    held = {(record["problem"], record["algorithm"]) for record in records if record["kind"] == "counters"}
+    pairs = [pair for pair in measured_pairs(records) if (problem_key(pair.conv), pair.algorithm) not in held]
+    if not pairs:
+        return Counted()
+    seconds = seconds or max(60.0, len(pairs) / PAIRS_PER_SECOND)
+    pairs = stratified(pairs, max(1, int(PAIRS_PER_SECOND * seconds)), seed)
+    with TemporaryDirectory(dir=run.path.parent, prefix=".counters-") as folder:
+        counted = count(pairs, tool, Path(folder), seconds=seconds)
+    if len(counted.kernels):
+        _append(run, counted)
+    return counted
+
+
+def _append(run: RunLog, counted: Counted) -> None:
+    """A record per pair: its kernels in launch order, each with its name and its numbers."""
+    problem = list(KEY[:-2])
+    groups: Any = counted.kernels.groupby([*problem, "algorithm"], sort=False)
+    for (*values, algorithm), kernels in groups:
+        conv = Conv(**dict(zip(problem, values, strict=True)))
+        numbers = kernels.sort_values("kernel_index").drop(columns=[*problem, "algorithm", "kernel_index"])
+        rows = [row[row.notna()].to_dict() for _, row in numbers.astype(object).iterrows()]
+        record = {"kind": "counters", "problem": problem_key(conv), "algorithm": algorithm, "kernels": rows}
+        run.append(record)
+    run.sync()

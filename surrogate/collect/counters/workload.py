@@ -16,9 +16,8 @@ from surrogate.collect.counters.pairs import MARKER, Pair, read_pairs
 from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.gpu import Gpu
 from surrogate.collect.cudnn.instruments import Stopwatch
-from surrogate.collect.device import Measurement
+from surrogate.collect.device import Measurement, RepeatPolicy
 from surrogate.collect.plan import GPU_CAPS
-from surrogate.collect.protocol import RepeatPolicy
 
 _SOURCE = 'extern "C" __global__ void seer_marker() {}'
 

@@ -4,9 +4,11 @@ They prove the path from plan to model on any machine. Each takes x (n, c, h, w)
 y (n, k, p, q). Which problems an algorithm takes is said by `surrogate.features.support`.
 """
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -172,27 +174,12 @@ def _fft_workspace(conv: Conv, tile: int | None = None) -> int:
 
 
 WINOGRAD: Mapping[int, tuple[np.ndarray, ...]] = {
-    outputs: tuple(np.array(matrix, np.float32) for matrix in matrices)
-    for outputs, matrices in {
-        2: (
-            [[1, 1, 1, 0], [0, 1, -1, -1]],
-            [[1, 0, 0], [1 / 2, 1 / 2, 1 / 2], [1 / 2, -1 / 2, 1 / 2], [0, 0, 1]],
-            [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]],
-        ),
-        4: (
-            [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]],
-            [
-                [1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6],
-                [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6], [0, 0, 1],
-            ],
-            [
-                [4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0],
-                [0, -2, -1, 2, 1, 0], [0, 2, -1, -2, 1, 0], [0, 4, 0, -5, 0, 1],
-            ],
-        ),
-    }.items()
-}  # fmt: skip
-"""m → (Aᵀ, G, Bᵀ) of F(m×m, 3×3): Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015, §4."""
+    int(m): tuple(
+        (np.array(rows[name]) / (rows["over"] if name == "g" else 1)).astype(np.float32) for name in ("at", "g", "bt")
+    )
+    for m, rows in tomllib.loads(Path(__file__).with_name("winograd.toml").read_text(encoding="utf-8")).items()
+}
+"""m → (Aᵀ, G, Bᵀ) of F(m×m, 3×3)."""
 
 
 def winograd(x: np.ndarray, w: np.ndarray, conv: Conv, m: int, fused: bool) -> np.ndarray:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from surrogate.collect.cpu.algorithms import ALGORITHMS, LIBRARY
-from surrogate.collect.device import Device, DeviceInfo, Measurement
+from surrogate.collect.device import Device, DeviceInfo, Measurement, RepeatPolicy
 from surrogate.collect.plan import CPU_CAPS, tensor_shapes
-from surrogate.collect.protocol import RepeatPolicy
 from surrogate.features.conv import Conv
 from surrogate.features.errors import require_known
 

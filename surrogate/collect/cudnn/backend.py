@@ -1,73 +1,22 @@
 """cuDNN's graph API ("backend" functions, cudnn_graph.h of 9.x): making, setting, finalising and asking descriptors."""
 
 import ctypes
+import tomllib
 from contextlib import ExitStack
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, Self
 
 from surrogate.collect.cudnn.library import INT, Handle, Library
 
-
-class Descriptor(IntEnum):
-    """cudnnBackendDescriptorType_t."""
-
-    CONVOLUTION = 1
-    ENGINE = 2
-    ENGINE_CONFIG = 3
-    HEURISTIC = 4
-    PLAN = 5
-    OPERATION_FORWARD = 10
-    OPERATION_BACKWARD_FILTER = 11
-    OPERATION_BACKWARD_DATA = 12
-    GRAPH = 15
-    TENSOR = 17
-    DEVICE_PROPERTIES = 38  # since 9.8
-
-
-class Kind(IntEnum):
-    """cudnnBackendAttributeType_t."""
-
-    DATA_TYPE = 1
-    INT64 = 3
-    FLOAT = 4
-    DOUBLE = 5
-    CONVOLUTION_MODE = 7
-    HEURISTIC_MODE = 8
-    NUMERICAL_NOTE = 11
-    DESCRIPTOR = 15
-    CHAR = 24
-
-
-class Attribute(IntEnum):
-    """cudnnBackendAttributeName_t. Those of the three operations are in `surrogate.collect.deviceless`."""
-
-    CONVOLUTION_COMPUTE_TYPE = 100
-    CONVOLUTION_MODE = 101
-    CONVOLUTION_DILATIONS = 102
-    CONVOLUTION_STRIDES = 103
-    CONVOLUTION_POST_PADDINGS = 104
-    CONVOLUTION_PRE_PADDINGS = 105
-    CONVOLUTION_SPATIAL_DIMS = 106
-    HEURISTIC_MODE = 200
-    HEURISTIC_GRAPH = 201
-    HEURISTIC_RESULTS = 202
-    HEURISTIC_DEVICE = 204
-    CONFIG_ENGINE = 300
-    PLAN_CONFIG = 401
-    PLAN_WORKSPACE_BYTES = 402
-    PLAN_DEVICE = 407
-    GRAPH_OPERATIONS = 801
-    TENSOR_ALIGNMENT = 900
-    TENSOR_DATA_TYPE = 901
-    TENSOR_DIMENSIONS = 902
-    TENSOR_STRIDES = 903
-    TENSOR_UNIQUE_ID = 906
-    ENGINE_INDEX = 1301
-    ENGINE_NUMERICAL_NOTES = 1303
-    DEVICE_JSON = 2702
-
-
-_C_TYPES: dict[Kind, Any] = {
+_NUMBERS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+Descriptor: Any = IntEnum("Descriptor", _NUMBERS["Descriptor"])
+"""cudnnBackendDescriptorType_t."""
+Kind: Any = IntEnum("Kind", _NUMBERS["Kind"])
+"""cudnnBackendAttributeType_t."""
+Attribute: Any = IntEnum("Attribute", _NUMBERS["Attribute"])
+"""cudnnBackendAttributeName_t. Those of the three operations are in `surrogate.collect.deviceless`."""
+_C_TYPES: dict[int, Any] = {
     Kind.INT64: ctypes.c_int64,
     Kind.FLOAT: ctypes.c_float,
     Kind.DOUBLE: ctypes.c_double,
@@ -104,14 +53,14 @@ class Scope:
         """Destroy everything made; for a scope that outlives a block."""
         self._made.close()
 
-    def make(self, kind: Descriptor) -> Handle:
+    def make(self, kind: int) -> Handle:
         """A new descriptor."""
         descriptor = Handle()
         self._library.check("cudnnBackendCreateDescriptor", int(kind), ctypes.byref(descriptor))
         self._made.callback(self._library.call, "cudnnBackendDestroyDescriptor", descriptor)
         return descriptor
 
-    def set(self, descriptor: Handle, attribute: int, kind: Kind, *values: Any) -> None:
+    def set(self, descriptor: Handle, attribute: int, kind: int, *values: Any) -> None:
         """Set an attribute to one or more values; descriptors are given as their handles."""
         plain = [value.value if isinstance(value, Handle) else value for value in values]
         array = (_C_TYPES.get(kind, INT) * len(plain))(*plain)
@@ -130,7 +79,7 @@ class Scope:
         self._library.check("cudnnBackendFinalize", descriptor)
         return descriptor
 
-    def get(self, descriptor: Handle, attribute: int, kind: Kind, room: int = 1) -> list[Any]:
+    def get(self, descriptor: Handle, attribute: int, kind: int, room: int = 1) -> list[Any]:
         """Up to ``room`` values of an attribute."""
         array = (_C_TYPES.get(kind, INT) * room)()
         return list(array[: min(self._ask(descriptor, attribute, kind, room, array), room)])
@@ -144,7 +93,7 @@ class Scope:
         array = (Handle * len(into))(*(handle.value for handle in into))
         return into[: self._ask(descriptor, attribute, Kind.DESCRIPTOR, len(into), array)]
 
-    def _ask(self, descriptor: Handle, attribute: int, kind: Kind, room: int, array: Any) -> int:
+    def _ask(self, descriptor: Handle, attribute: int, kind: int, room: int, array: Any) -> int:
         count = ctypes.c_int64()
         arguments = descriptor, int(attribute), int(kind), room, ctypes.byref(count), array
         self._library.check("cudnnBackendGetAttribute", *arguments)

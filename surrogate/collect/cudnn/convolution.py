@@ -10,23 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from surrogate.collect.cudnn.library import AlgoPerf, Library
+from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from surrogate.features.problem import DIRECTIONS
 
 ALGORITHMS: Mapping[str, tuple[str, ...]] = {
-    "fwd": (
-        "IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT", "FFT", "FFT_TILING", "WINOGRAD",
-        "WINOGRAD_NONFUSED",
-    ),
-    "bwd_data": ("ALGO_0", "ALGO_1", "FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"),
-    "bwd_filter": ("ALGO_0", "ALGO_1", "FFT", "ALGO_3", "WINOGRAD", "WINOGRAD_NONFUSED", "FFT_TILING"),
-}  # fmt: skip
-"""cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t in the order of its numbers.
-
-DIRECT and the filter gradient's WINOGRAD were never implemented.
-"""
-NON_DETERMINISTIC = {("bwd_data", "ALGO_0"), ("bwd_filter", "ALGO_0"), ("bwd_filter", "ALGO_3")}
-"""Algorithms that the header marks non-deterministic (they add by atomics)."""
+    direction: tuple(known.name for known in algorithms("cudnn", direction)) for direction in DIRECTIONS
+}
+"""cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t in the order of its numbers."""
 MATHS = {"default": 0, "tensor_op": 1, "tensor_op_allow_conversion": 2, "fma": 3}
 """cudnnMathType_t."""
 DTYPES = {"fp32": 0, "fp64": 1, "fp16": 2, "bf16": 9}
@@ -66,7 +58,7 @@ class Direction:
     """First operand, second operand, result."""
 
 
-DIRECTIONS: Mapping[str, Direction] = {
+CALLS: Mapping[str, Direction] = {
     "fwd": Direction("Forward", ("x", "w", "y")),
     "bwd_data": Direction("BackwardData", ("w", "y", "x")),
     "bwd_filter": Direction("BackwardFilter", ("x", "y", "w")),
@@ -83,7 +75,7 @@ class Convolutions:
 
     def __init__(self, library: Library, handle: Any) -> None:
         self._library, self._handle = library, handle
-        self._direction = DIRECTIONS["fwd"]
+        self._direction = CALLS["fwd"]
         self._scales: tuple[Any, Any] = (None, None)
         kinds = {"x": "Tensor", "w": "Filter", "y": "Tensor", "conv": "Convolution"}
         with ExitStack() as owned:
@@ -108,7 +100,7 @@ class Convolutions:
         # alpha = 1 and beta = 0: double for fp64, float for everything else
         number = ctypes.c_double if conv.dtype == "fp64" else ctypes.c_float
         self._scales = ctypes.byref(number(1.0)), ctypes.byref(number(0.0))
-        self._direction = DIRECTIONS[conv.direction]
+        self._direction = CALLS[conv.direction]
         return self._direction
 
     def workspace_bytes(self, algorithm: int) -> int:

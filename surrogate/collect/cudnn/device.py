@@ -13,11 +13,10 @@ from surrogate.collect.cudnn.convolution import ALGORITHMS, Convolutions
 from surrogate.collect.cudnn.gpu import GpuFaultError, settle
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import SUCCESS, AlgoPerf, CudnnError, status_of
-from surrogate.collect.device import Choice, DeviceInfo, Measurement
+from surrogate.collect.device import Choice, DeviceInfo, Measurement, RepeatPolicy
 from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
-from surrogate.collect.protocol import RepeatPolicy
+from surrogate.features.algorithms import algorithm as registered
 from surrogate.features.conv import Conv
-from surrogate.features.errors import require_known
 
 SELF_CHECK = {math: Conv(n=2, c=64, h=14, k=32, r=3, pad_h=1, math=math) for math in ("fma", "default")}
 """Problems whose errors stand in every run's header; forward, fp32, small enough for a CPU's float64."""
@@ -122,9 +121,7 @@ class CudnnDevice(Instruments):
 
     def measure(self, conv: Conv, algorithm: str, policy: RepeatPolicy) -> Measurement:
         """Workspace, warm-up, repeats. Raises `DeviceLostError` after a sticky CUDA error, nothing else."""
-        known = ALGORITHMS[conv.direction]
-        require_known("algorithm", algorithm, known)
-        deterministic = (conv.direction, algorithm) not in convolution.NON_DETERMINISTIC
+        deterministic = registered(algorithm, "cudnn", conv.direction).deterministic
         workspace_bytes: int | None = None
         try:
             current = self._set(conv)

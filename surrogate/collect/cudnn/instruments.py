@@ -8,8 +8,7 @@ from typing import Any, Self
 from surrogate.collect.cudnn.activity import Activity, Traced, traced
 from surrogate.collect.cudnn.gpu import FLUSH_BYTES, Gpu
 from surrogate.collect.cudnn.library import CudnnError, Handle, Library
-from surrogate.collect.device import DeviceInfo, Measurement
-from surrogate.collect.protocol import RepeatPolicy
+from surrogate.collect.device import DeviceInfo, Measurement, RepeatPolicy
 from surrogate.features.errors import InputError
 
 FIRST_WITHOUT_VOLTA = [9, 11]

@@ -16,9 +16,8 @@ from surrogate.collect.cudnn.convolution import DTYPES, LAYOUTS
 from surrogate.collect.cudnn.gpu import settle
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import CudnnError, Handle, Library
-from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement, one_line
+from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement, RepeatPolicy, one_line
 from surrogate.collect.operators.operator import Operator
-from surrogate.collect.protocol import RepeatPolicy
 
 ARENA_BYTES = 1 << 20
 """`Gpu` lends its stream, events and flush here; the operands are CuPy's own, from its pool."""

@@ -18,9 +18,8 @@ from surrogate.features.gpu import gpu
 from surrogate.features.machine import b_max
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
 from surrogate.features.roofline import compute_us, memory_us
-from surrogate.features.shape import gemm_k, out_h, out_w
-from surrogate.features.terms import MECHANISM_TERMS, TILES
-from surrogate.features.terms.kernel import KernelTerms, roles
+from surrogate.features.terms import MECHANISM_TERMS, TILES, Sized, sized
+from surrogate.features.terms.kernel import KernelTerms
 from surrogate.models.least_squares import relative_fit, relative_loss
 from surrogate.models.seer import physics
 from surrogate.models.seer.fits import BUCKETS
@@ -64,28 +63,29 @@ def analytical(rows: Rows, mechanism_code: int) -> Analytical:
     """The terms of rows that all belong to one mechanism (by `Rows.column("mechanism")`)."""
     mechanism = MECHANISMS[mechanism_code]
     frame = rows.frame
-    p = ConvColumns.of(
+    columns = ConvColumns.of(
         [frame[name] for name in SIZE_COLUMNS],
         **{name: frame[name] for name in ("dtype", "math", "layout", "direction")},
     )
+    p = sized(columns)
     peak, bandwidth = (np.exp2(rows.column(f"log2_{n}").astype(np.float64)) for n in ("peak_tflops", "dram_gbs"))
     names, index = np.unique(frame["gpu"].astype(str).to_numpy(), return_inverse=True)
     # (3, rows) blocks that each row's GPU holds of the small, the middle and the large tile.
     slots = np.array([b_max(rows.devices.get(name) or gpu(name), mechanism) for name in map(str, names)])[index].T
     kernel = MECHANISM_TERMS[mechanism](p, slots)
-    span = np.searchsorted(OUTPUT_EDGES, roles(p).channels_out)
+    span = np.searchsorted(OUTPUT_EDGES, p.channels_out)
     if mechanism in FFT_MECHANISMS:
         terms = ((_fft_terms(p, mechanism, peak, bandwidth),),)
         return Analytical(mechanism, _fft_bucket(p, mechanism), 0 * span, 0 * span, terms)
     own = compute_us(kernel.arithmetic_flops, peak), memory_us(kernel.dram_bytes, bandwidth)
     bound = roofline_class(*own, kernel.launches[1].waves)
-    tile = gemm_p_tile(roles(p).channels_out) if mechanism == "precomp_gemm" else np.full(len(rows), -1)
+    tile = gemm_p_tile(p.channels_out) if mechanism == "precomp_gemm" else np.full(len(rows), -1)
     terms = tuple(_forms(p, mechanism, kernel, t, slots[t], peak, bandwidth) for t in range(len(TILES[mechanism])))
     return Analytical(mechanism, bound, span, tile, terms)
 
 
 def _forms(
-    p: ConvColumns,
+    p: Sized,
     mechanism: Mechanism,
     kernel: KernelTerms,
     tile: int,
@@ -96,9 +96,9 @@ def _forms(
     """The compute-bound, memory-bound and under-utilised form with one tile, pre and post kernels' terms joined."""
     tile_m, tile_n = TILES[mechanism][tile]
     sector = p.itemsize / SECTOR_BYTES
-    depth = roles(p).channels_in if mechanism.startswith("winograd") else gemm_k(p)
+    depth = p.channels_in if mechanism.startswith("winograd") else p.gemm_k
     if mechanism.startswith("winograd"):
-        instructions = 1.0 * ceil_div(roles(p).channels_in, 8)
+        instructions = 1.0 * ceil_div(p.channels_in, 8)
     else:
         instructions = 1.0 * depth * tile_m * tile_n / LANES
     reads, writes = (tile_m + tile_n) * depth * sector, tile_m * tile_n * sector
@@ -107,7 +107,7 @@ def _forms(
     arithmetic, traffic = instructions / (1e6 * peak), 1 / (1e3 * bandwidth)
     extra = _extra_terms(p, mechanism, bandwidth)
     return tuple(
-        physics.term_matrix((*form, *extra), len(p))
+        physics.term_matrix((*form, *extra), len(p.n))
         for form in (
             physics.compute_terms(w, b_max, arithmetic),
             physics.memory_terms(w, b_max, reads * traffic, writes * traffic),
@@ -116,9 +116,9 @@ def _forms(
     )
 
 
-def _extra_terms(p: ConvColumns, mechanism: Mechanism, bandwidth: np.ndarray) -> physics.Terms:
+def _extra_terms(p: Sized, mechanism: Mechanism, bandwidth: np.ndarray) -> physics.Terms:
     """im2col of GEMM, the transforms of non-fused Winograd; for the rest a launch per group of grouped problems."""
-    area, taps, channels = out_h(p) * out_w(p), p.r * p.s, p.c // p.groups
+    area, taps, channels = p.out_h * p.out_w, p.r * p.s, p.c // p.groups
     traffic = 1e3 * bandwidth
     if mechanism == "gemm":
         return p.n * area * taps * p.c / traffic, p.k * taps * channels / traffic, p.groups
@@ -128,27 +128,26 @@ def _extra_terms(p: ConvColumns, mechanism: Mechanism, bandwidth: np.ndarray) ->
     return (p.groups * (p.groups > 1),)
 
 
-def _fft_bucket(p: ConvColumns, mechanism: Mechanism) -> np.ndarray:
+def _fft_bucket(p: Sized, mechanism: Mechanism) -> np.ndarray:
     """FFT's width bucket. FFT_TILING: 0 for 1×1 filters at stride 1, 1 for larger ones, 2 for strides."""
     if mechanism == "fft":
         return np.searchsorted(BUCKETS, np.maximum(p.h, p.w)).clip(max=len(BUCKETS) - 1)
     return np.where(np.maximum(p.stride_h, p.stride_w) > 1, 2, np.maximum(p.r, p.s) > 1)
 
 
-def _fft_terms(p: ConvColumns, mechanism: Mechanism, peak: np.ndarray, bandwidth: np.ndarray) -> np.ndarray:
+def _fft_terms(p: Sized, mechanism: Mechanism, peak: np.ndarray, bandwidth: np.ndarray) -> np.ndarray:
     """SEER's four terms times N/128 (and groups, tiles); the filters' transform and the launches, which know no N."""
-    r = roles(p)
-    c, k = r.channels_in, r.channels_out
+    c, k = p.channels_in, p.channels_out
     images = p.n / 128 * p.groups
     if mechanism == "fft_tiling":
         down, across = (
-            ceil_div(o, np.maximum(physics.FFT_TILE + 1 - f, 1)) for o, f in ((r.out_h, p.r), (r.out_w, p.s))
+            ceil_div(o, np.maximum(physics.FFT_TILE + 1 - f, 1)) for o, f in ((p.result_h, p.r), (p.result_w, p.s))
         )
         images = images * down * across
     traffic = 1e3 * bandwidth
     filters = c * k * p.groups / traffic
     terms = (c * images / traffic, c * k * images / (1e6 * peak), k * images / traffic, images, filters, p.groups)
-    return physics.term_matrix(terms, len(p))
+    return physics.term_matrix(terms, len(p.n))
 
 
 SPANS = len(OUTPUT_EDGES) + 1

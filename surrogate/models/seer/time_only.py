@@ -67,11 +67,6 @@ class SeerTimeOnly(TimeModel):
         model.fits_ = from_plain(Mapping[str, TileFit], json.loads(files["fits.json"]))
         return model
 
-    @staticmethod
-    def space(trial: Any) -> dict[str, Any]:
-        """Rows from which a group gets a fit of its own."""
-        return {"least_rows": trial.suggest_int("least_rows", 6, 40, log=True)}
-
 
 _LEVELS = (
     ("gpu", "version", "candidate", "grouping", "bound"),

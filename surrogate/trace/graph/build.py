@@ -63,6 +63,11 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
     edge_kind = np.concatenate([np.full(len(part.src), part.kind) for part in edges])
     counts = np.bincount(edge_kind, minlength=len(t.EDGE_KINDS)).tolist()
     without_call, unexplained_us = int((activities.call < 0).sum()), delays.unexplained_us
+    own = layers.iteration_of_activity
+    behind_ns = [
+        int(activities.end_ns[own == i].max(initial=part.end_ns)) - part.end_ns
+        for i, part in enumerate(layers.iterations)
+    ]
     coverage = {
         "attached_pct": 100.0 * (1 - without_call / count) if count else 100.0,
         "host_tasks": len(host), "device_tasks": count, "activities_without_call": without_call,
@@ -70,6 +75,7 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
         "syncs": syncs, "syncs_without_target": lost_syncs, "waits": waits, "waits_without_target": lost_waits,
         "unexplained_tasks": int((unexplained_us > 0).sum()), "unexplained_us": float(unexplained_us.sum()),
         "launch_latency_us": delays.latency_us, "dispatch_gap_us": delays.typical_gap_us,
+        "device_behind_us": [time_ns / 1e3 for time_ns in behind_ns],
     }  # fmt: skip
     return in_order(assembly.with_marks_in_place(assembly.graph(lanes, delays, edges, edge_kind, coverage)))
 

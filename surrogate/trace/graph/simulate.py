@@ -32,8 +32,21 @@ class Timeline:
 
     @property
     def per_iteration_us(self) -> float:
-        """`total_us` shared among the iterations."""
-        return self.total_us / max(len(self.graph.iterations), 1)
+        """Mean of the times between successive ends of iterations, the first one's from its own start.
+
+        An iteration ends with its end mark, or later where the device (or the network) falls further behind that mark
+        than it was recorded to: work that the host does not wait for counts only as far as a change adds to it. Without
+        marks `total_us` is shared among the iterations.
+        """
+        marks, count = self.marks_us(), max(len(self.graph.iterations), 1)
+        if not len(marks):
+            return self.total_us / count
+        graph, behind_us = self.graph, np.full(count, -np.inf)
+        is_thread = np.array([resource.kind == t.THREAD for resource in graph.resources])
+        rows = np.flatnonzero(~is_thread[graph.resource] & ~graph.removed & (graph.iteration >= 0))
+        np.maximum.at(behind_us, graph.iteration[rows], self.end_us[rows] - marks[graph.iteration[rows], 1])
+        ends_us = marks[:, 1] + np.maximum(behind_us - graph.coverage.get("device_behind_us", 0.0), 0.0)
+        return float(ends_us.max() - marks[0, 0]) / count
 
     def marks_us(self) -> Floats:
         """Start and end of every iteration by its marks on the main thread, shape (iterations, 2); none without one."""

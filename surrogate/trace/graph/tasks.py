@@ -53,7 +53,7 @@ class Graph:
     their place on their stream but follow no launch, ``graph_kernels`` follow the launch of their CUDA graph together;
     ``attached_pct`` is the share of device tasks that follow a launch. ``unexplained_us`` is the time that device tasks
     waited for something that the trace does not show (over 20 µs each, ``unexplained_tasks`` of them): a replay keeps
-    it as it is.
+    it as it is. ``device_behind_us`` is, for every iteration, how long its device tasks ran on behind its end mark.
     """
 
     names: tuple[str, ...]

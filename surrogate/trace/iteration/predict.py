@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -118,19 +118,11 @@ class IterationTimes(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `overheads` by their sources alone."""
-        return {
-            "trace": self.trace,
-            "gpu": self.gpu,
-            "batch": self.batch,
-            "times": self.times,
-            "coverage": self.coverage,
-            "error_geomean_pct": self.error_geomean_pct,
-            "iterations": [asdict(part) for part in self],
-            "operators": [asdict(row) for row in self.operators],
-            "unknown": [asdict(entry) for entry in self.unknown],
-            "overheads": {"sources": list(self.overheads.sources)},
-            "notes": list(self.notes),
-        }
+        facts = ("trace", "gpu", "batch", "times", "coverage", "error_geomean_pct")
+        values = {name: getattr(self, name) for name in facts}
+        rows = {"iterations": self.iterations, "operators": self.operators, "unknown": self.unknown}
+        values |= {name: [asdict(row) for row in part] for name, part in rows.items()}
+        return values | {"overheads": {"sources": list(self.overheads.sources)}, "notes": list(self.notes)}
 
     def to_frame(self) -> Any:
         """One row per iteration as a pandas DataFrame."""
@@ -190,8 +182,10 @@ def walk_of(
         )
     device_times = kernel_times.measured_times(trace)
     if source == "surrogate":
-        by = surrogates or _predictors(trace, there, bundle)
-        device_times = kernel_times.predicted_times(trace, by, old or 1, (batch if rescaled else old) or 1, shown.laws)
+        by = surrogates or predictors_for(trace, there, bundle)
+        base = predictors_for(trace, here, bundle) if elsewhere and here and not surrogates else None
+        new = (batch if rescaled else old) or 1
+        device_times = kernel_times.predicted_times(trace, by, old or 1, new, shown.laws, base)
     named = there.name if there else trace.device_name(device) or None
     facts = {"gpu": named, "batch": batch if batch is not None else old, "times": source, "overheads": shown}
     return Walk(trace, work, device_times, overheads_of, not changed, facts)
@@ -216,10 +210,10 @@ def _overheads(
     return others, own
 
 
-def _predictors(trace: Trace, device: Gpu | None, bundle: str | Path | None) -> Predictors:
+def predictors_for(trace: Trace, device: Gpu | None, bundle: str | Path | None) -> Predictors:
     """The predictors of a GPU; those of convolutions only where the trace has some with shapes.
 
-    Where a board was measured that differs from it in nothing but the size of its memory, that one stands for it.
+    Where the chip was measured on another board, with memory as fast, that one stands for it.
     """
     if device is None:
         raise InputError("the trace does not name a known GPU; say which one with --gpu")
@@ -231,9 +225,9 @@ def _predictors(trace: Trace, device: Gpu | None, bundle: str | Path | None) -> 
     return Predictors(device, None, load_operators(device.name))
 
 
-def _chip(board: Gpu) -> Gpu:
-    """The board without its name, where its figures come from, and the size of its memory."""
-    return replace(board, name="", aliases=(), source="", checked=True, measured_figures=(), memory_bytes=0)
+def _chip(board: Gpu) -> tuple[str, int, float, float, float]:
+    """What tells a chip and its clock from others, and its bandwidth to 10 GB/s."""
+    return board.architecture, board.sms, board.boost_mhz, board.fp16_tensor_tflops, round(board.dram_gbs, -1)
 
 
 def _notes(walk: "Walk") -> tuple[str, ...]:
@@ -244,6 +238,8 @@ def _notes(walk: "Walk") -> tuple[str, ...]:
         notes.append(f"{len(work.unattached):,} device activities have no launch call and are left out")
     if not walk.comparable:
         notes.append("host overheads and input loading are those of the traced run")
+    if walk.times.parts:
+        notes.append("what could not be predicted follows kernels of its name, or copies, to the other GPU")
     apart = np.flatnonzero(kernel_times.collectives(trace))
     if not walk.latest_us and any(walk.times.source[row] != kernel_times.MEASURED for row in apart.tolist()):
         notes.append("predicted collectives hold no wait for other ranks; give the traces of all ranks together")

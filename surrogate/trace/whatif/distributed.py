@@ -12,7 +12,7 @@ from surrogate.features.errors import InputError
 from surrogate.trace.events.tables import linked
 from surrogate.trace.graph.tasks import DEVICE_KINDS, Graph
 from surrogate.trace.whatif.primitives import NewTask, insert, schedule, select
-from surrogate.trace.whatif.setting import LINKS, NETWORK, OPTIMIZER, Change, Network, Parameter, Setting, parameters_of
+from surrogate.trace.whatif.setting import LINKS, NETWORK, OPTIMIZER, Change, Parameter, Setting, parameters_of
 
 ON_DEVICE = ""
 """In the place of a channel: the stream that computes the gradients."""
@@ -33,17 +33,19 @@ def data_parallel(graph: Graph, setting: Setting, value: float | None) -> Change
     Buckets fill in the order in which gradients are ready, as PyTorch's do (25 MB). ``value``: workers. Raises
     `InputError` where the trace shows no parameters.
     """
-    network = _with_workers(setting.network, value)
-    return _exchanged(graph, setting, lambda size: [("all-reduce", NETWORK, network.all_reduce_us(size))])
+    setting = _with_workers(setting, value)
+    return _exchanged(graph, setting, lambda size: [("all-reduce", NETWORK, setting.network.all_reduce_us(size))])
 
 
 def blueconnect(graph: Graph, setting: Setting, value: float | None) -> Change:
     """As `data_parallel`, but each all-reduce in stages over the hierarchy, on a channel each, so that the stages of
     several buckets overlap (Cho et al., MLSys 2019; in Daydream without a measured error). ``value``: workers."""
-    changed = _exchanged(graph, setting, _with_workers(setting.network, value).stages).graph
+    setting = _with_workers(setting, value)
+    change = _exchanged(graph, setting, setting.network.stages)
+    changed = change.graph
     for channel in {resource.label for resource in changed.resources} & {LINKS, NETWORK}:
         changed = schedule(changed, channel, "arrival")
-    return Change(changed)
+    return replace(change, graph=changed)
 
 
 def compressed_gradients(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -59,10 +61,10 @@ def compressed_gradients(graph: Graph, setting: Setting, value: float | None) ->
     ])  # fmt: skip
 
 
-def _with_workers(network: Network, value: float | None) -> Network:
+def _with_workers(setting: Setting, value: float | None) -> Setting:
     if value and value % 1:
         raise InputError(f"{value:g} is no number of workers; give a whole number")
-    return replace(network, workers=int(value)) if value else network
+    return replace(setting, network=replace(setting.network, workers=int(value))) if value else setting
 
 
 def _exchanged(graph: Graph, setting: Setting, stages: Stages) -> Change:
@@ -84,7 +86,7 @@ def _exchanged(graph: Graph, setting: Setting, stages: Stages) -> Change:
                 to.append(NewTask(name, kind, place, time_us, after, () if left else before, iteration=iteration))
                 after = (len(graph) + len(tasks) - 1,)
         tasks += last
-    return Change(insert(graph, tasks))
+    return Change(insert(graph, tasks), gpus=setting.network.workers)
 
 
 def parameter_server(graph: Graph, setting: Setting, value: float | None, *, prioritised: bool = False) -> Change:

@@ -3,11 +3,13 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from surrogate.features.errors import InputError, require_known
+from surrogate.trace.calls import batch_size
 from surrogate.trace.graph import Graph, Timeline, critical_path, simulate
 from surrogate.trace.graph.tasks import STREAM
 from surrogate.trace.layers import OUTSIDE
@@ -58,6 +60,20 @@ MODELS: dict[str, tuple[Model, float | None]] = {
 """Name → (model, the least number that it takes, None where it takes none; the number itself is above 0)."""
 
 
+_DAYDREAM = "errors of this rule in Daydream (ATC 2020): "
+EVIDENCE: dict[str, tuple[float | None, str]] = {
+    "amp": (0.153, _DAYDREAM + "BERT-base 5.5, BERT-large 3.9, Seq2Seq 15.3, ResNet-50 12.6 %"),
+    "fused-adam": (0.125, _DAYDREAM + "BERT-base 1.9, BERT-large 12.5, Seq2Seq 4.5 %"),
+    "batch-norm": (0.061, _DAYDREAM + "DenseNet-121 6.1 %"),
+    "gpu": (None, "interval of predictions, and of eager PyTorch on other pairs of GPUs (KernelBench)"),
+    "best-convolution": (None, "interval of the surrogate's predictions on shapes held out"),
+}
+"""Name → the largest published error of the what-if's rule on whole iterations, and what is known of its error."""
+NO_EVIDENCE = (None, "no times before and after were found in public, so no interval")
+BOUNDS = {"host work": "host", "call": "host", "memset": "device", "kernel": "device", "collective": "communication"}
+"""Part of a critical path → what bounds a step of which it is the most, where that is no word of its own."""
+
+
 def what_if(text: str) -> WhatIf:
     """``amp`` or ``faster-kernels=4``. Raises `InputError` for an unknown name or a value that is no number."""
     name, equals, number = text.partition("=")
@@ -98,9 +114,11 @@ def user_function(text: str) -> WhatIf:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Answer:
-    """One what-if's answer, times in µs per iteration: the whole span from first start to last end, shared out.
+    """One what-if's answer, times in µs per iteration (`Timeline.per_iteration_us`).
 
-    ``low_us`` and ``high_us`` bound the prediction where the surrogate's interval enters, else they are None.
+    ``low_us`` and ``high_us`` bound the prediction where there is evidence of its error, else they are None;
+    ``evidence`` says which. ``device_low_us`` and ``device_high_us`` do so for the device's time where kernels were
+    predicted. ``samples`` and ``gpus`` are those of `Change`, ``batch`` the trace's, None where unknown.
     """
 
     name: str
@@ -109,6 +127,12 @@ class Answer:
     low_us: float | None
     high_us: float | None
     notes: tuple[str, ...]
+    evidence: str = ""
+    batch: int | None = None
+    samples: float = 1.0
+    gpus: int = 1
+    device_low_us: float | None = None
+    device_high_us: float | None = None
 
     @property
     def baseline_us(self) -> float:
@@ -122,17 +146,24 @@ class Answer:
 
     @property
     def speedup(self) -> float:
-        """Baseline / prediction; infinite where nothing takes any time."""
-        return self.baseline_us / self.predicted_us if self.predicted_us else float("inf")
+        """A GPU's samples per second, after over before; infinite where nothing takes any time."""
+        return self.samples * self.baseline_us / self.predicted_us if self.predicted_us else float("inf")
 
     def to_dict(self) -> dict[str, Any]:
-        """Name, times, speedup, interval, critical path and layers before and after, notes, as plain JSON values."""
+        """Name, times, speedup, interval, samples per second of all GPUs, what bounds an iteration, critical path and
+        layers before and after, evidence and notes, as plain JSON values."""
+        paths = [path_us(self.baseline), path_us(self.predicted)]
+        per_s = 1e6 * self.batch / self.baseline_us if self.batch and self.baseline_us else None
         return {
             "name": self.name, "baseline_us": self.baseline_us, "predicted_us": self.predicted_us,
             "speedup": self.speedup, "low_us": self.low_us, "high_us": self.high_us,
             "device_us_before": device_us(self.baseline), "device_us_after": device_us(self.predicted),
-            "critical_path_before": path_us(self.baseline), "critical_path_after": path_us(self.predicted),
-            "layers": layer_changes(self.baseline, self.predicted), "notes": list(self.notes),
+            "device_low_us": self.device_low_us, "device_high_us": self.device_high_us,
+            "samples_per_s_before": per_s, "samples_per_s_after": per_s and per_s * self.speedup * self.gpus,
+            "bound_before": _bound(paths[0]), "bound_after": _bound(paths[1]),
+            "critical_path_before": paths[0], "critical_path_after": paths[1],
+            "layers": layer_changes(self.baseline, self.predicted), "evidence": self.evidence,
+            "notes": list(self.notes),
         }  # fmt: skip
 
     def __repr__(self) -> str:
@@ -144,23 +175,33 @@ def evaluate(graph: Graph, what_ifs: Sequence[WhatIf], setting: Setting, *, toge
 
     Raises `InputError` where one does not apply to this trace.
     """
-    baseline = simulate(graph)
-    answers = [_answer(what_if.label, baseline, what_if(graph, setting)) for what_if in what_ifs]
+    baseline, batch = simulate(graph), batch_size(setting.profile.trace)
+    asked = [(what_if.label, [what_if], EVIDENCE.get(what_if.name, NO_EVIDENCE)) for what_if in what_ifs]
     if together and len(what_ifs) > 1:
-        changed, notes = graph, []
-        for what_if in what_ifs:
-            change = what_if(changed, setting)
-            changed = change.graph
-            notes += change.notes
-        label = " + ".join(what_if.label for what_if in what_ifs)
-        answers.append(_answer(label, baseline, Change(changed, notes=tuple(notes))))
+        asked.append((" + ".join(what_if.label for what_if in what_ifs), [*what_ifs], NO_EVIDENCE))
+    answers = []
+    for label, parts, (error, evidence) in asked:
+        changes = [Change(graph)]
+        for part in parts:
+            changes.append(part(changes[-1].graph, setting))
+        last, notes = changes[-1], tuple(note for change in changes for note in change.notes)
+        predicted = simulate(last.graph)
+        timelines = [simulate(end) for end in (last.low, last.high) if end and len(parts) == 1]
+        ends, device_ends = [end.per_iteration_us for end in timelines], [device_us(end) for end in timelines]
+        if error is not None:
+            ends = [predicted.per_iteration_us / (1 + error), predicted.per_iteration_us / (1 - error)]
+        samples, gpus = prod(change.samples for change in changes), prod(change.gpus for change in changes)
+        (low, high), on_device = ends or (None, None), device_ends or (None, None)
+        answers.append(Answer(label, baseline, predicted, low, high, notes, evidence, batch, samples, gpus, *on_device))
     return answers
 
 
-def _answer(name: str, baseline: Timeline, change: Change) -> Answer:
-    ends = (change.low, change.high)
-    low, high = (None if graph is None else simulate(graph).per_iteration_us for graph in ends)
-    return Answer(name, baseline, simulate(change.graph), low, high, change.notes)
+def _bound(path: dict[str, float]) -> str | None:
+    """What the longest part of a critical path is, None for an empty one."""
+    sums = defaultdict[str, float](float)
+    for kind, time_us in path.items():
+        sums[BOUNDS.get(kind, kind)] += time_us
+    return max(sums, key=sums.__getitem__) if any(sums.values()) else None
 
 
 def device_us(timeline: Timeline) -> float:
@@ -175,9 +216,10 @@ def _on_streams(graph: Graph) -> np.ndarray:
 
 
 def path_us(timeline: Timeline) -> dict[str, float]:
-    """The critical path by kind of task, and what it waits, per iteration."""
-    path, count = critical_path(timeline), max(len(timeline.graph.iterations), 1)
-    return {kind: time / count for kind, time in {**path.by_kind_us, "waiting": path.waiting_us}.items()}
+    """The critical path by kind of task, and what it waits, as shares of `Timeline.per_iteration_us`."""
+    path = critical_path(timeline)
+    share = timeline.per_iteration_us / (timeline.total_us or 1.0)
+    return {kind: share * time_us for kind, time_us in {**path.by_kind_us, "waiting": path.waiting_us}.items()}
 
 
 def layer_changes(before: Timeline, after: Timeline) -> list[dict[str, Any]]:

@@ -12,10 +12,12 @@ from surrogate.features.errors import InputError
 from surrogate.features.kernels import identify, identify_call
 from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.network.call import UnsupportedError
+from surrogate.prediction.results import SPEC
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
 from surrogate.trace.events import kinds
-from surrogate.trace.events.tables import Floats, Ints, Trace
+from surrogate.trace.events.tables import Trace
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, KERNEL, LAUNCH, WORK, Graph, Mask
+from surrogate.trace.iteration.times import RATES, predicted_times
 from surrogate.trace.whatif.primitives import remove, scale, select
 from surrogate.trace.whatif.setting import OPTIMIZER, Change, Setting, parameters_of
 
@@ -69,10 +71,12 @@ def amp_roofline(graph: Graph, setting: Setting, value: float | None) -> Change:
     before = roofline_us(flops, moved, slow, device.dram_gbs)
     after = roofline_us(flops, moved / 2, peak, device.dram_gbs)
     elementwise = np.array(["elementwise" in name for name in graph.names])[graph.name[rows]]
-    factor = _ratios(graph, rows, known, after, before, np.where(elementwise & ~fp32, 0.5, 1.0))
+    factor = np.ones(len(graph))
+    factor[rows] = np.where(elementwise & ~fp32, 0.5, 1.0)
+    factor[rows[known]] = (after / before)[known]
     left = int((~known & ~elementwise).sum())
     notes = (f"{left:,} of {len(rows):,} kernels have unknown work and stay as they are",) if left else ()
-    return Change(scale(graph, select(graph, kind="kernel"), np.nan_to_num(factor, nan=1.0)), notes=notes)
+    return Change(scale(graph, select(graph, kind="kernel"), factor), notes=notes)
 
 
 def fused_adam(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -159,29 +163,28 @@ def faster_network(graph: Graph, setting: Setting, value: float | None) -> Chang
 
 
 def other_gpu(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """The kernels on the target GPU: by the ratio of their rooflines, where work is unknown by memory bandwidth.
+    """The device's tasks on the target GPU, as `seer trace iteration --gpu` carries them over; the host as it is, and
+    collectives, which wait for other workers.
 
-    Copies to and from the host by the PCIe rates, the host as it is. Raises `InputError` without a target.
+    Raises `InputError` without a target.
     """
-    target, own, profile = setting.target, setting.own_gpu, setting.profile
+    target, own, trace = setting.target, setting.own_gpu, setting.profile.trace
     if target is None:
         raise InputError("gpu: name the GPU that is asked about with --gpu")
     rows = _device_tasks(graph)
-    if not len(rows):
-        return Change(graph, notes=("the trace holds no device task: nothing runs on a GPU",))
-    activity = graph.row[rows]
-    flops, moved = profile.flops[activity], profile.dram_bytes[activity]
-    dtype = [profile.dtype[row] or "fp32" for row in activity.tolist()]
-    before, after = (
-        roofline_us(flops, moved, np.array([peak_tflops(gpu, d) for d in dtype]), gpu.dram_gbs) for gpu in (own, target)
-    )
-    known = moved > 0
-    factor = _ratios(graph, rows, known, after, before, own.dram_gbs / target.dram_gbs)
-    if own.pcie_gbs and target.pcie_gbs:
-        factor[select(graph, kind="copy", name=r"(?i)HtoD|DtoH|host")] = own.pcie_gbs / target.pcie_gbs
-    changed = select(graph, kind=("kernel", "copy", "memset"))
-    notes = (f"{(~known).mean():.0%} of the device tasks have unknown work and follow memory bandwidth",)
-    return Change(scale(graph, changed, factor), notes=notes if not known.all() else ())
+    if not len(rows) or target == own:
+        return Change(graph, notes=("the trace holds no device task, or is of that GPU: nothing changes",))
+    times = predicted_times(trace, setting.predictors(target), base=setting.predictors(own))
+    before, factor = trace.activities.time_us[graph.row[rows]], np.ones(len(graph))
+    factor[rows] = np.divide(times.time_us[graph.row[rows]], before, out=np.ones(len(rows)), where=before > 0)
+    on_device = select(graph, kind=("kernel", "copy", "memset"))
+    changed = scale(graph, on_device, factor)
+    ends = (scale(changed, on_device, times.factor_90**side) for side in (-1, 1))
+    unmeasured = sum(part.time_us for part in times.parts if part.source == RATES)
+    share = unmeasured / (sum(part.time_us for part in times.parts) or 1.0)
+    unseen = f"kernels that nobody measured on both {own.name} and {target.name}"
+    note = f"{share:.0%} of the device time is of {unseen}: it follows the rates of the two"
+    return Change(changed, *ends, notes=(note,) if share >= 0.005 else ())
 
 
 def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
@@ -205,15 +208,7 @@ def batch(graph: Graph, setting: Setting, value: float | None) -> Change:
     weights = select(graph, layer=rf"{OPTIMIZER}|AccumulateGrad")
     samples = select(graph, kind=("kernel", "copy", "memset")) & ~weights
     loading = select(graph, kind="host work", layer="DataLoader")
-    return Change(scale(graph, samples | loading, np.where(loading, ratio, factor)))
-
-
-def _ratios(graph: Graph, rows: Ints, known: Mask, after: Any, before: Any, otherwise: Any) -> Floats:
-    """A factor per task: after / before for those of ``rows`` that are known, ``otherwise`` for the rest of them."""
-    factor = np.ones(len(graph))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        factor[rows] = np.where(known, after / before, otherwise)
-    return factor
+    return Change(scale(graph, samples | loading, np.where(loading, ratio, factor)), samples=ratio)
 
 
 def _device_tasks(graph: Graph) -> np.ndarray:
@@ -268,10 +263,11 @@ def convolutions_of(trace: Trace) -> tuple[list[ConvRun], int]:
 
 
 def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Change:
-    """Every convolution with the algorithm that the surrogate predicts to be the fastest.
+    """Every convolution with the algorithm that the surrogate predicts to be the fastest, where some were measured.
 
     A convolution's kernels take predicted best / predicted own of their measured time, so that an error common to both
-    cancels; the interval is that of the ratio where both err alone. One whose own algorithm is unknown stays.
+    cancels; the interval is that of the ratio where both err alone. One whose own algorithm is unknown stays. Raises
+    `InputError` where nobody measured the algorithms on the trace's GPU.
     """
     trace = setting.profile.trace
     runs, lost = convolutions_of(trace)
@@ -279,7 +275,7 @@ def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Ch
         raise InputError("best-convolution: no shape in this trace gives a convolution; record shapes")
     factors = np.ones((3, len(trace.activities)))  # the ratio, its lower and its upper end
     unknown = swapped = 0
-    ratio_of = cache(partial(_ratio, setting.predictor))
+    ratio_of = cache(partial(_ratio, setting.predictors(setting.own_gpu).convs))
     for run in runs:
         ratio = ratio_of(run.conv, run.algorithm)
         unknown += ratio is None
@@ -299,9 +295,15 @@ def best_convolutions(graph: Graph, setting: Setting, value: float | None) -> Ch
 def _ratio(predictor: Any, conv: Conv, algorithm: str | None) -> tuple[float, float, float] | None:
     """Best / own predicted time and its interval, in [0, 1]: nobody would swap for a slower one."""
     try:
-        candidates = predictor.select(conv).candidates
+        selection = predictor.select(conv)
     except InputError:
         return None
+    if selection.source == SPEC:
+        raise InputError(
+            f"best-convolution: no algorithms of convolutions were measured on {selection.gpu} (`seer gpus` lists where"
+            " some were); measure them with `seer collect`, fit with `seer train`, and name the bundle by --bundle"
+        )
+    candidates = selection.candidates
     own = next((candidate for candidate in candidates if candidate.algorithm == algorithm), None)
     if own is None:
         return None

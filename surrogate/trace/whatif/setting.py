@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from surrogate.trace.graph.tasks import Graph
 from surrogate.trace.profiling import Profile
 
 if TYPE_CHECKING:
-    from surrogate.prediction.predictor import Predictor
+    from surrogate.network.predict import Predictors
 
 OPTIMIZER = r"^(?:Optimizer|Optim)"
 """Layers that are the optimizer's, as a regular expression."""
@@ -102,7 +101,7 @@ class Network:
 class Setting:
     """``profile`` of the same trace as the graph; ``target`` is the GPU asked about, where one is.
 
-    ``predictor`` is loaded when a what-if first needs it: from the folder ``bundle``, else the shipped one.
+    ``bundle``: a folder with a fitted model of convolutions, else the shipped one predicts.
     """
 
     profile: Profile
@@ -119,13 +118,11 @@ class Setting:
             )
         return self.profile.gpu
 
-    @cached_property
-    def predictor(self) -> "Predictor":
-        """The surrogate for the trace's own GPU."""
-        from surrogate.prediction.shipped import load
+    def predictors(self, device: Gpu) -> "Predictors":
+        """What predicts the trace's kernels on a GPU."""
+        from surrogate.trace.iteration.predict import predictors_for
 
-        name = self.own_gpu.name
-        return load(name) if self.bundle is None else load(Path(self.bundle), gpu=name)
+        return predictors_for(self.profile.trace, device, self.bundle)
 
 
 def setting_of(
@@ -140,12 +137,17 @@ def setting_of(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A changed graph; ``low`` and ``high`` where a prediction's interval makes it uncertain; what it left aside."""
+    """A changed graph; ``low`` and ``high`` where a prediction's interval makes it uncertain; what it left aside.
+
+    ``samples``: a GPU's batch over that of the trace; ``gpus``: how many work at once.
+    """
 
     graph: Graph
     low: Graph | None = None
     high: Graph | None = None
     notes: tuple[str, ...] = ()
+    samples: float = 1.0
+    gpus: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.collect.counters import collect, profilers
+from surrogate.collect.counters import profilers
 from surrogate.collect.counters.pairs import KEY, Pair, measured_pairs, read_pairs, stratified, write_pairs
 from surrogate.collect.counters.profilers import DRAM_SHARE, LAUNCH, Tool, count, find_tool, groups, ncu_metrics
 from surrogate.collect.counters.workload import ProfiledStopwatch, run_pairs
+from surrogate.collect.device import RepeatPolicy
 from surrogate.collect.log import RunLog
 from surrogate.collect.merge import merge_runs
-from surrogate.collect.protocol import RepeatPolicy
 from surrogate.collect.run import header_for
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
@@ -93,8 +93,8 @@ def test_nvprof_joins_metrics_to_its_trace(profiler, pairs, tmp_path):
 def ncu(profiler, monkeypatch):
     """Nsight Compute in place of the machine's own."""
     tool = Tool("ncu", profiler("ncu"))
-    monkeypatch.setattr(collect, "find_tool", lambda capability: tool)
-    monkeypatch.setattr(collect, "count", partial(count, program=program))
+    monkeypatch.setattr(profilers, "find_tool", lambda capability: tool)
+    monkeypatch.setattr(profilers, "count", partial(count, program=program))
 
 
 def test_a_runs_kernels_get_their_counters(ncu, make_plan, fake_device, record):
@@ -115,8 +115,8 @@ def test_a_runs_kernels_get_their_counters(ncu, make_plan, fake_device, record):
     device.measure = launches_two
     path = record(plan, device)
     with RunLog(path, header_for(plan, device, RepeatPolicy())) as log:
-        assert len(collect.collect_counters(log, 60.0).kernels) > 0
-        assert collect.collect_counters(log, 60.0).kernels.empty  # each pair once
+        assert len(profilers.collect_counters(log, 60.0).kernels) > 0
+        assert profilers.collect_counters(log, 60.0).kernels.empty  # each pair once
     merged = merge_runs([path])
     gemms = int((merged.frame["algorithm"] == "GEMM").sum())
     counted = merged.metadata["counted_kernels"]
@@ -132,7 +132,7 @@ def test_a_cpu_has_nothing_to_count(make_plan, fake_device, tmp_path):
         RunLog(tmp_path / "run.jsonl", header_for(make_plan(1), fake_device(), RepeatPolicy())) as log,
         pytest.raises(InputError, match="nothing to count"),
     ):
-        collect.collect_counters(log)
+        profilers.collect_counters(log)
 
 
 @pytest.mark.parametrize("capability", [7.0, 7.5, 8.0, 8.7, 9.0, 10.0, 12.0, 12.1])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from surrogate.collect.cpu.device import CpuDevice
+from surrogate.collect.device import RepeatPolicy
 from surrogate.collect.merge import merge_runs
-from surrogate.collect.protocol import RepeatPolicy
 from surrogate.dataset.store import read_dataset, write_dataset
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError

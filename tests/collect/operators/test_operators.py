@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement
 from surrogate.collect.merge import merge_runs
-from surrogate.collect.operators.collect import collect_operators
 from surrogate.collect.operators.operator import KINDS, MIN_BYTES, Operator, parse, sampled
-from surrogate.collect.run import MAX_LOST_IN_A_ROW
+from surrogate.collect.run import MAX_LOST_IN_A_ROW, collect_operators
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILY_OF_KIND
 

@@ -185,6 +185,26 @@ def test_a_launch_that_waits_for_room_in_the_queue(graph):
     replays(one)
 
 
+def test_time_per_iteration_charges_what_a_change_adds_to_the_tail(read):
+    """Two steps of 1000 µs, in each a kernel of 400 µs that runs 300 µs past it. At twice the time the last one ends
+    400 µs later than recorded, 200 an iteration; faster kernels leave the host's pace."""
+    events = [
+        event
+        for step in (0, 1)
+        for event in (
+            {**host(f"ProfilerStep#{step}", 1000 * step, 1000), "cat": "user_annotation"},
+            host("op", 1000 * step + 850, 100), call("cudaLaunchKernel", 1000 * step + 880, 10, step + 1),
+            device("k", 1000 * step + 900, 400, step + 1),
+        )
+    ]  # fmt: skip
+    one = graph_of(read({"traceEvents": events}))
+    kernels = one.kind == TASK_KINDS.index("kernel")
+    assert one.coverage["device_behind_us"] == [300, 300]
+    for factor, expected in ((1, 1000), (0.5, 1000), (2, 1200)):
+        changed = replace(one, duration_us=np.where(kernels, factor * one.duration_us, one.duration_us))
+        assert simulate(changed).per_iteration_us == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("events", [[host("op", 0, 10)], [device("k", 5, 5, 1)]])
 def test_next_to_nothing(read, events):
     one = graph_of(read({"traceEvents": events}))
@@ -197,6 +217,7 @@ def test_real_traces_replay(real, name):
     timeline = simulate(one)
     measured = [iteration.time_us for iteration in one.iterations]
     np.testing.assert_allclose(timeline.iteration_us(), measured, rtol=1e-3)
+    assert timeline.per_iteration_us == pytest.approx(np.mean(measured), rel=2e-3)
     tasks = one.kind != TASK_KINDS.index("mark")
     np.testing.assert_allclose(timeline.start_us[tasks], one.measured_us[tasks], atol=1e-2)
     assert (one.src < one.dst).all()

@@ -19,7 +19,7 @@ from surrogate.prediction.shipped import load_operators
 from surrogate.trace.calls import batch_size
 from surrogate.trace.iteration.overheads import measure_overheads
 from surrogate.trace.iteration.predict import iteration_times
-from surrogate.trace.iteration.times import predicted_times
+from surrogate.trace.iteration.times import DeviceTimes, PredictedWork, predicted_times
 from surrogate.trace.iteration.units import host_work
 
 KERNEL = {
@@ -30,21 +30,26 @@ KERNEL = {
 
 @dataclass
 class FixedConvs:
-    """Every convolution takes 77 µs per sample of its batch / 8; none runs where ``none`` is set."""
+    """Every convolution takes ``time_us`` for a batch of 8; none runs where ``none`` is set."""
 
     none: bool = False
+    time_us: float = 77.0
 
     def select_many(self, problems: Any, **_: Any) -> Any:
         assert all(isinstance(one, Conv) for one in problems)
-        times = [SimpleNamespace(time_us=77.0 * one.n / 8) for one in problems]
+        times = [SimpleNamespace(time_us=self.time_us * one.n / 8, source="model", half_width=0.1) for one in problems]
         return [SimpleNamespace(estimates=() if self.none else (time,)) for time in times]
 
 
+@dataclass
 class FixedOperators:
-    """Every other operator takes 1 µs per 100,000 bytes, by a roofline."""
+    """Every other operator takes 1 µs per 100,000 bytes, by a roofline unless said otherwise."""
+
+    source: str = "roofline"
 
     def kernel_times(self, ops: Any) -> Any:
-        return [SimpleNamespace(time_us=float(op.dram_bytes) / 1e5, source="roofline") for op in ops]
+        times = [float(op.dram_bytes) / 1e5 for op in ops]
+        return [SimpleNamespace(time_us=time, upper_us=2 * time, source=self.source) for time in times]
 
 
 @pytest.fixture
@@ -98,6 +103,39 @@ def test_surrogate_times_are_those_of_the_operators(trace, fake):
     lacking = {(trace.name_of(trace.activities, row), reason) for row, reason in times.reasons}
     assert lacking == {("relu_backward_kernel", "a rule for this operator")}
     assert of["relu_backward_kernel"] == 30.0
+
+
+def carried(trace, base, by):
+    """First iteration's kernels and copy on the other GPU, µs by name."""
+    times = predicted_times(trace, by, base=base).time_us[:6]
+    return {trace.name_of(trace.activities, row): float(time) for row, time in enumerate(times)}
+
+
+def test_times_on_another_gpu_by_hand(trace, fake):
+    """Convolutions, measured on both GPUs, take half the time: so do their 100 and 200 µs. The other kernels' least
+    time goes from 1.6 to 3.9 µs, and the rest by what copies reach, 0.92·900 and 0.772·5325 GB/s; the copy to the host
+    by PCIe, 15.75 and 63 GB/s; what has no rule as a copy. Where the V100 alone was measured the root of that ratio
+    counts, as predictions are equal."""
+    by = Predictors(gpu("mi300x"), FixedConvs(time_us=38.5), FixedOperators())
+    ratio = 0.92 * 900 / (0.772 * 5325)
+    found = carried(trace, fake, by)
+    assert found == pytest.approx({
+        "volta_scudnn_128x64_relu_interior_nn_v1": 50, "relu_kernel": 3.9 + 18.4 * ratio,
+        "relu_backward_kernel": 30 * ratio, "cudnn_wgrad_kernel": 100, "add_kernel": 3.9 + 8.4 * ratio,
+        "Memcpy DtoH (Device -> Pageable)": 3.9 + 38.4 / 4,
+    })  # fmt: skip
+    half = carried(trace, Predictors(fake.gpu, FixedConvs(), FixedOperators("model")), by)
+    assert half["relu_kernel"] == pytest.approx(3.9 + 18.4 * ratio**0.5)
+
+
+def test_kinds_of_kernels_err_each_for_itself():
+    parts = (
+        PredictedWork(20.0, "rates", 0.4, "a"),
+        PredictedWork(10.0, "rates", 0.1, "a"),
+        PredictedWork(10.0, "model", 1.2, "b"),
+    )
+    assert DeviceTimes(np.ones(3), (), (), parts).factor_90 == pytest.approx(np.exp(np.hypot(9, 12) / 40))
+    assert DeviceTimes(np.ones(3), ()).factor_90 == 1
 
 
 def test_what_is_lacking_is_listed_and_counted(trace, fake):

@@ -23,7 +23,7 @@ from surrogate.trace.events.read import read_trace
 from surrogate.trace.iteration.collectives import fit_law, fit_laws, unseen_us
 from surrogate.trace.iteration.overheads import load_overheads
 from surrogate.trace.iteration.predict import iteration_times
-from surrogate.trace.iteration.ranks import rank_times
+from surrogate.trace.iteration.ranks import rank_summary, rank_times
 
 
 def messages(*sizes: int) -> list[AllReduce]:
@@ -124,6 +124,60 @@ def test_users_errors_of_ranks(seer, folder, words):
     assert code == 2 and out == "" and err.count("\n") == 1
 
 
+def test_what_ranks_do_and_whom_they_wait_for(seer, folder):
+    """Rank 0 spends 140 µs in the collective that rank 1 reaches 100 µs later; a kernel of 50 µs hides 20 µs of it."""
+    first = json.loads((folder / "0.json").read_text())
+    kernel = first["traceEvents"][-1]
+    args = {"device": 0, "stream": 7}
+    first["traceEvents"].append(kernel | {"name": "sgemm", "ts": kernel["ts"] + 120, "dur": 50, "args": args})
+    (folder / "0.json").write_text(json.dumps(first))
+    code, out, _ = seer("summary", folder, "--json")
+    answer = json.loads(out)
+    zero, one = answer["ranks"]
+    assert code == 0 and answer["straggler"] == 1
+    assert (zero["time_us"], zero["compute_us"], zero["communication_us"], zero["idle_us"]) == (170, 50, 140, 0)
+    assert zero["overlap_pct"] == pytest.approx(100 * 20 / 140) and one["overlap_pct"] == 0
+    assert [(row["waiting_us"], row["awaited_us"]) for row in (zero, one)] == [(100, 0), (0, 100)]
+    (only,) = answer["collectives"]
+    assert (only["message_bytes"], only["shortest_us"], only["waiting_us"], only["last"]) == (4000, 40, 100, 1)
+    assert "2 of 8 ranks" in answer["notes"][0] and "best" not in zero
+    code, out, err = seer("summary", folder)
+    assert code == 0 and "wait longest for rank 1: 100 µs" in out and "all_reduce" in out and "2 of 8 ranks" in err
+    lines = [line.split()[:2] for line in out.splitlines()]
+    assert ["mean", "105"] in lines and ["spread", "130"] in lines
+
+
+def test_collectives_that_differ_between_ranks_name_no_straggler(folder, read):
+    first = json.loads((folder / "0.json").read_text())
+    other = rank(1, 40)
+    other["traceEvents"][-1]["name"] = "ncclKernel_Broadcast_RING_LL_Sum_int8_t"
+    found = rank_summary([read(first, "0.json"), read(other, "1.json")])
+    assert found.straggler is None and not found.collectives and found.ranks[0]["waiting_us"] == 0
+    assert any(note.startswith("2 collectives") for note in found.notes)
+
+
+def test_traces_of_one_rank_stay_a_sweep(seer, folder):
+    """Two traces that both name rank 0 are no ranks of one run; nor are those with --batch."""
+    (folder / "1.json").write_text(json.dumps(rank(0, 40)))
+    assert "best" in seer("summary", folder)[1]
+    (folder / "1.json").write_text(json.dumps(rank(1, 40)))
+    assert "best" in seer("summary", folder, "--batch", 8, "--batch", 16)[1]
+    assert "best" not in seer("summary", folder)[1]
+
+
+def test_an_archive_of_ranks(seer, folder):
+    """It stands where a folder does, unless it is damaged or unpacks to more than it may."""
+    with tarfile.open(folder / "ranks.tar.gz", "w:gz") as archive:
+        for name in ("0.json", "1.json"):
+            archive.add(folder / name, f"../{name}")
+    whole = seer("summary", folder, "--csv")
+    assert seer("summary", folder / "ranks.tar.gz", "--csv") == whole and whole[1].count("\n") == 3
+    (folder / "broken.tar.gz").write_bytes((folder / "ranks.tar.gz").read_bytes()[:200])
+    for words in ([folder / "ranks.tar.gz", "--max-bytes", 1200], [folder / "broken.tar.gz"]):
+        code, out, err = seer("summary", *words)
+        assert code == 2 and out == "" and err.count("\n") == 1
+
+
 def test_a_folder_without_traces(seer, tmp_path):
     assert seer("iteration", tmp_path)[0] == 2
 
@@ -196,3 +250,35 @@ def test_eight_ranks_together(dlrm):
     assert all(abs(row["error_pct"]) <= 4 and row["coverage"] >= 0.95 for row in rows)
     assert max(rows, key=lambda row: row["start_us"] + row["measured_us"])["slowest"]
     assert [row["last"] for row in found.collectives][:5] == [7] * 5
+
+
+HTA = {
+    0: (6419, 1034, 5556, 13009, 4.50), 1: (6428, 1246, 11075, 18749, 2.47), 2: (7046, 1068, 3236, 11350, 7.88),
+    3: (8145, 1240, 9468, 18853, 3.31), 4: (8887, 1126, 6576, 16589, 0.56), 5: (9121, 1041, 6230, 16392, 0.64),
+    6: (7051, 1051, 3308, 11410, 7.56), 7: (8308, 1059, 1600, 10967, 9.51),
+}  # fmt: skip
+"""Rank → idle, compute, non-compute and kernel time in µs and the overlap in %, printed by HolisticTraceAnalysis 0.5.0:
+`get_temporal_breakdown` and `get_comm_comp_overlap`, with the definitions of its repository's commit 0c2146a."""
+HTA_STREAMS = {
+    (0, 7): (11448, 123), (0, 22): (145, 0), (0, 24): (5906, 18), (0, 84): (4740, 3), (7, 7): (9405, 98),
+    (7, 22): (141, 0), (7, 24): (3936, 12), (7, 84): (6658, 0), (1, 24): (11382, 12), (3, 24): (10146, 5),
+}  # fmt: skip
+"""(Rank, stream) → host wait and kernel wait in µs by `get_idle_time_breakdown`; other wait is 0."""
+
+
+def test_ranks_as_hta_has_them(dlrm):
+    found = rank_summary([read_trace(path) for path in dlrm])
+    names = ("idle_us", "compute_us", "non_compute_us", "time_us")
+    assert {row["rank"]: tuple(row[name] for name in names) for row in found.ranks} == {
+        rank: figures[:4] for rank, figures in HTA.items()
+    }
+    for row in found.ranks:
+        assert row["overlap_pct"] == pytest.approx(HTA[row["rank"]][4], abs=0.005)
+        assert row["host_wait_us"] + row["kernel_wait_us"] + row["other_wait_us"] == row["idle_us"]
+    streams = {(row["rank"], row["stream"]): (row["host_wait_us"], row["kernel_wait_us"]) for row in found.streams}
+    assert {key: streams[key] for key in HTA_STREAMS} == HTA_STREAMS
+    # 64 kernels of rank 1 were launched before its trace begins. HTA joins them to the first event of the file, which
+    # moves 93 µs to the host; the sum is the same.
+    assert streams[1, 7] == (17449 - 93, 115 + 93)
+    # Of two candidates HTA names ranks 2 and 7; the times in collectives tell which.
+    assert found.straggler == 7 and [row["last"] for row in found.collectives] == [7] * 5 + [5, 5, 4]

@@ -1,0 +1,200 @@
+"""Two traces of one program compared: device time by layer, layer type, operator or kernel, before and after.
+
+All figures are per iteration, so that traces of different lengths compare. Rows are matched in stages, from the same
+name and shape to what only resembles it. What one trace alone has makes rows, too, so that the changes of all rows add
+up to the change of the device time.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from surrogate.features.errors import InputError, require_known
+from surrogate.features.kernels import identify
+from surrogate.trace.calls import is_shape
+from surrogate.trace.events import kinds
+from surrogate.trace.events.iterations import iterations as find_iterations
+from surrogate.trace.events.iterations import trim
+from surrogate.trace.events.tables import Trace, enclosing, linked, take
+from surrogate.trace.profiling import Profile, profile, union_us
+from surrogate.trace.result import Row
+
+_BY_SHAPE = {"name, shape": "name shape", "shape": "like shape of nth", "order": "like of nth", "name": "like"}
+_TYPE, _KERNEL = {"name": "name", "alike": "like"}, {"name": "name", "operator": "like", "family": "family"}
+LEVELS = {"layer": _BY_SHAPE, "type": _TYPE, "operator": _BY_SHAPE, "kernel": _KERNEL}
+"""What rows are → the stages that match them: how a stage is called, and the columns that must agree."""
+LEAST_MATCHED_PCT = 5.0
+"""With less of the device time in rows that match the programs are not the same."""
+_OPERATOR = re.compile(r"(?!autograd::engine|Compiled).*(?:::|Backward\d*$)")
+_LIBRARY = re.compile(r"(?:cudnn|miopen|native)_?|\d+$", re.IGNORECASE)
+"""What names of the same operator differ by on GPUs of two makers, and in two versions of PyTorch."""
+_SGEMM, _PRODUCTS = "volta_sgemm_128x64_nn", re.compile(r"cijk|nvjet", re.IGNORECASE)
+"""Kernels of AMD's library and of newer ones of NVIDIA's that do what the one of this name does."""
+
+_Side = tuple[Profile, int, float]
+"""What counts of a trace, and how many iterations of which mean time in µs that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceDiff:
+    """``totals``: iteration, device and host times; ``rows``: device time ``by`` something; A is before, B after.
+
+    Times in µs per iteration, ``ratio`` after over before, ``calls`` how many per iteration launched device work,
+    ``match`` the stage of `LEVELS` that matched a row. ``matched_pct``: of A's and of B's device time.
+    """
+
+    by: str
+    matched_pct: tuple[float, ...]
+    totals: tuple[Row, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+
+def trace_diff(
+    before: Trace, after: Trace, by: str | None = None, iterations: Sequence[Sequence[int]] = ((), ())
+) -> TraceDiff:
+    """Device times of two traces side by side, the largest change first.
+
+    ``by``: one of `LEVELS`; without it that one of operator, type and kernel that matches most of the time, in tens of
+    percent, the first of equal ones. Operators are the outermost ones with their shapes. ``iterations`` are the indices
+    of those that count in each trace, all where there are none; nothing outside of them counts.
+
+    Raises `InputError` for another level, an iteration that is not there, a trace without device activity, and where
+    less than `LEAST_MATCHED_PCT` of the time of one matches.
+    """
+    sides = [_side(trace, wanted) for trace, wanted in zip((before, after), iterations, strict=True)]
+    answers = [_compared(sides, level) for level in ((by,) if by else ("operator", "type", "kernel"))]
+    best = max(answers, key=lambda answer: round(min(answer.matched_pct), -1))
+    if min(best.matched_pct) < LEAST_MATCHED_PCT:
+        raise InputError(
+            f"{before.source} and {after.source}: {best.notes[0]}; give two traces of one program, or match otherwise"
+        )
+    return best
+
+
+def _side(trace: Trace, wanted: Sequence[int]) -> _Side:
+    every = find_iterations(trace)
+    kept = tuple(dict.fromkeys(wanted)) or tuple(range(len(every)))
+    part = profile(trim(trace, iterations_kept=kept))
+    if not len(part.trace.activities):
+        raise InputError(f"{trace.source}: has no device activity in its iterations; give a trace of a GPU")
+    return part, len(kept), sum(every[index].time_us for index in kept) / len(kept)
+
+
+def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
+    require_known("level", by, tuple(LEVELS))
+    left, parts = [_items(part, count, by) for part, count, _ in sides], []
+    for match, columns in {**LEVELS[by], "": "name shape"}.items():
+        sums = [_summed(items, columns.split()) for items in left]
+        both = sums[0].add_suffix("_before").join(sums[1].add_suffix("_after"), how="inner" if match else "outer")
+        parts.append(both.assign(match=match))
+        left = [items[~items["key"].isin(both.index)].copy() for items in left]
+    table = pd.concat(parts)
+    matched, us, calls = table[table["match"] != ""], ["us_before", "us_after"], ["calls_before", "calls_after"]
+    names = {by: "name", "shape": "shape"} if "shape" in LEVELS[by] else {by: "name"}
+    rows: list[Row] = [
+        {
+            **{name: _both(row[f"{column}_before"], row[f"{column}_after"]) for name, column in names.items()},
+            **_change(*(row[name] for name in us)),
+            **{name: row[name] for name in calls},
+            "match": row["match"] or ("only A" if row["calls_before"] else "only B"),
+        }
+        for row in table.fillna(dict.fromkeys([*us, *calls], 0.0)).to_dict("records")
+    ]
+    rows.sort(key=lambda row: (-abs(row["change_us"]), -row["before_us"]))
+    matched_pct = tuple((100 * matched[us].sum() / table[us].sum()).fillna(0.0).tolist())
+    notes = ["{:.3g} % of A's device time and {:.3g} % of B's are matched by {}".format(*matched_pct, by)]
+    called = matched[calls].sum().tolist()
+    if max(called) > 1.5 * min(called):
+        notes.append("what matches is called {:,.4g} times an iteration in A, {:,.4g} in B".format(*called))
+    before, after = map(_totals, sides)
+    totals = tuple({"total": name, **_change(time_us, after[name])} for name, time_us in before.items())
+    return TraceDiff(by, matched_pct, totals, tuple(rows), tuple(notes))
+
+
+def _both(before: Any, after: Any) -> str:
+    """One text for both sides, of which one may be missing."""
+    return " → ".join(dict.fromkeys(text for text in (before, after) if isinstance(text, str) and text))
+
+
+def _change(before_us: float, after_us: float) -> Row:
+    ratio = after_us / before_us if before_us else None
+    change = {"change_us": after_us - before_us, "change_pct": None if ratio is None else 100 * (ratio - 1)}
+    return {"before_us": before_us, "after_us": after_us, **change, "ratio": ratio}
+
+
+def _summed(items: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """The sums of the items by ``columns``, which become their ``key``; ``nth`` counts the ``of`` alike ones."""
+
+    def several(texts: pd.Series) -> str:
+        different = texts.unique()
+        return different[0] if len(different) < 2 else f"{different[0]} and {len(different) - 1} more"
+
+    alike = items.groupby([column for column in columns if column not in ("of", "nth")])
+    items["nth"], items["of"] = alike.cumcount(), alike["us"].transform("size")
+    items["key"] = list(items[columns].itertuples(index=False, name=None))
+    return items.groupby("key", sort=False).agg({"name": several, "shape": several, "us": "sum", "calls": "sum"})
+
+
+def _items(part: Profile, count: int, by: str) -> pd.DataFrame:
+    """Device time in µs and calls per iteration of everything with a name and shape, in the order of first use."""
+    trace, layers, activities, ranges = part.trace, part.layers, part.trace.activities, part.trace.ranges
+    names = np.array(trace.names, dtype=object)
+    kernel = names[activities.name]
+    is_operator = (ranges.kind == kinds.OPERATOR) & trace.named(ranges, _OPERATOR.match)
+    around = linked(enclosing(ranges, is_operator, outermost=True), activities.range)
+    operator = np.where(around >= 0, linked(names[ranges.name], around, ""), kernel)
+    shapes = {row: _shapes(trace, row) for row in np.unique(around).tolist()}
+    like = [_LIBRARY.sub("", name) if row >= 0 else _family(name) for name, row in zip(operator, around, strict=True)]
+    table = pd.DataFrame(
+        {"name": operator, "like": like, "shape": list(map(shapes.get, around.tolist())), "family": ""}
+    )
+    if by == "kernel":
+        like = np.where(around >= 0, table["like"], kernel)
+        table = table.assign(name=kernel, like=like, shape="", family=list(map(_family, kernel)))
+        around = np.arange(len(kernel))
+    elif by != "operator":
+        around = layers.of_activity
+        types = [text.lower().replace("_", "") for text in layers.type]
+        for column, texts in (("like", types), ("name", layers.name if by == "layer" else layers.type)):
+            table[column] = np.where(around >= 0, np.array([*texts, ""], dtype=object)[around], table[column])
+        table["shape"] = table.groupby("name")["shape"].transform("first") if by == "layer" else ""
+    # What is launched outside of layers goes by its operator or kernel, and each counts for itself.
+    table["calls"] = np.where(around >= 0, around, -1 - np.arange(len(around)))
+    groups = table.assign(us=activities.time_us).groupby(["name", "shape"], sort=False)
+    items = groups.agg({"like": "first", "family": "first", "us": "sum", "calls": "nunique"}).reset_index()
+    return items.assign(us=items["us"] / count, calls=items["calls"] / count)
+
+
+def _shapes(trace: Trace, row: int) -> str:
+    """The shapes of an operator's tensors: ``8x3x32x32, 16x3x3x3``."""
+    shapes = trace.shapes_of(row) if row >= 0 else None
+    return ", ".join("x".join(map(str, shape)) for shape in shapes or () if shape and is_shape(shape))
+
+
+def _family(kernel: str) -> str:
+    """The kernel's family where its name tells it, else the name without arguments."""
+    known = identify(_SGEMM if _PRODUCTS.match(kernel) else kernel)
+    return known.family if known else re.sub(r"[<(].*", "", kernel.replace("(anonymous namespace)::", ""))
+
+
+def _totals(side: _Side) -> dict[str, float]:
+    """Times per iteration in µs; ``host`` has operators and API calls, ``host waiting`` the synchronising ones.
+
+    Idle is what is left of the iteration, where device and host end apart at least what lies between activities.
+    """
+    part, count, iteration_us = side
+    trace, activities, calls = part.trace, part.trace.activities, part.trace.calls
+    operators = take(trace.ranges, trace.ranges.kind == kinds.OPERATOR)
+    host = (np.append(getattr(operators, name), getattr(calls, name)) for name in ("start_ns", "end_ns"))
+    busy_us = union_us(activities.start_ns, activities.end_ns) / count
+    return {
+        "iteration": iteration_us, "device": part.total_us / count, "device busy": busy_us,
+        "device idle": max(iteration_us - busy_us, float(part.idle_us.sum()) / count),
+        "host": union_us(*host) / count,
+        "host waiting": float(calls.time_us[calls.kind == kinds.SYNC_CALL].sum()) / count,
+    }  # fmt: skip

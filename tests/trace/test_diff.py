@@ -1,0 +1,130 @@
+"""Two traces of one program compared: an invented pair by hand, and the iterations of a real training run."""
+
+import json
+
+import pytest
+
+from surrogate.trace.diff import LEVELS, trace_diff
+
+BACKWARD = "cudnn_wgrad_kernel"
+
+
+def on_another_gpu(trace: dict) -> dict:
+    """The weights' gradient takes 50 µs, not 200, and its kernel has another name; relu is gone; a memset is new."""
+    for event in [*trace["traceEvents"]]:
+        if event["name"] == BACKWARD:
+            event |= {"name": "Cijk_Ailk_Bljk", "dur": 50}
+        elif event["name"] == "relu_kernel":
+            memset = event | {"cat": "gpu_memset", "name": "Memset (Device)", "dur": 5}
+            trace["traceEvents"].append(memset | {"args": {"device": 0, "stream": 7, "correlation": -1}})
+            trace["traceEvents"].remove(event)
+    return trace
+
+
+@pytest.fixture
+def pair(make_trace, read):
+    """Two steps of the invented program, 400 µs each on the device, and three on another GPU, 235 µs each."""
+    return read(make_trace(steps=2), "a.json"), read(on_another_gpu(make_trace(steps=3)), "b.json")
+
+
+def rows_of(found, *columns):
+    key = found.by
+    return {row[key]: tuple(row[column] for column in columns) for row in found.rows}
+
+
+@pytest.mark.parametrize("by", LEVELS)
+def test_a_trace_against_itself_changes_nothing(pair, by):
+    found = trace_diff(pair[0], pair[0], by)
+    assert found.by == by and found.matched_pct == (100, 100)
+    assert all(row["change_us"] == 0 and row["ratio"] == 1 for row in found.rows)
+    assert {row["change_us"] for row in found.totals} == {0}
+
+
+@pytest.mark.parametrize("by", LEVELS)
+def test_changes_add_up_to_that_of_the_device_time(pair, by):
+    """Whatever the number of steps: all is per iteration."""
+    found = trace_diff(pair[0], pair[1], by)
+    totals = {row["total"]: (row["before_us"], row["after_us"]) for row in found.totals}
+    assert totals["device"] == totals["device busy"] == (400, 235)
+    assert totals["iteration"] == (990, 990) and totals["device idle"] == (590, 755)
+    assert sum(row["change_us"] for row in found.rows) == pytest.approx(-165)
+    assert sorted(found.rows, key=lambda row: -abs(row["change_us"])) == list(found.rows)
+
+
+def test_operators_by_hand(pair):
+    found = rows_of(trace_diff(pair[0], pair[1], "operator"), "before_us", "after_us", "ratio", "calls_after", "match")
+    assert found["ConvolutionBackward0"] == (200, 50, 0.25, 1, "name, shape")
+    assert found["aten::relu"] == (20, 0, 0, 0, "only A")
+    assert found["Memset (Device)"] == (0, 5, None, 1, "only B")
+
+
+def test_kernels_of_other_names_match_by_their_operator(pair):
+    found = rows_of(trace_diff(pair[0], pair[1], "kernel"), "before_us", "after_us", "match")
+    assert found[f"{BACKWARD} → Cijk_Ailk_Bljk"] == (200, 50, "operator")
+    assert found["add_kernel"] == (10, 10, "name")
+
+
+def test_another_batch_and_another_library_match_by_order(make_trace, read):
+    """Twice the batch: shapes differ, so that operators of a kind go by their order; so do renamed ones."""
+    text = json.dumps(make_trace()).replace("[8, 3, 32, 32]", "[16, 3, 32, 32]").replace("::relu", "::native_relu")
+    other = read(json.loads(text.replace("ConvolutionBackward0", "MiopenConvolutionBackward1")), "b.json")
+    found = rows_of(trace_diff(read(make_trace()), other, "operator"), "match")
+    assert found["aten::conv2d"] == ("order",) and found["aten::relu → aten::native_relu"] == ("shape",)
+    assert found["ConvolutionBackward0 → MiopenConvolutionBackward1"] == ("shape",)
+
+
+def test_what_matches_most_is_chosen(pair, make_trace, read):
+    """Operators where they match; without operators kernels are all that is left, by their family in the end."""
+    assert trace_diff(pair[0], pair[1]).by == "operator"
+    events = [event for event in make_trace()["traceEvents"] if event["cat"] != "cpu_op"]
+    text = json.dumps({"traceEvents": events})
+    found = trace_diff(pair[0], read(json.loads(text), "kernels.json"))
+    assert found.by == "kernel" and found.matched_pct == (100, 100)
+    a, b = (read(json.loads(text.replace(BACKWARD, name)), name) for name in ("volta_sgemm_32x128_nt", "Cijk_Ailk"))
+    assert rows_of(trace_diff(a, b, "kernel"), "match")["volta_sgemm_32x128_nt → Cijk_Ailk"] == ("family",)
+
+
+def test_iterations_of_other_sizes_are_noted(pair, make_trace, read):
+    """One step of B holds what two steps of A do."""
+    trace = make_trace(steps=2)
+    first, second = (event for event in trace["traceEvents"] if event["name"].startswith("ProfilerStep"))
+    trace["traceEvents"].remove(second)
+    first["dur"] = 1990
+    notes = trace_diff(pair[0], read(trace, "long.json")).notes
+    assert len(notes) == 2 and "6 times an iteration in A, 12 in B" in notes[1]
+
+
+def test_iterations_of_one_run(resnet):
+    """The sums of each step's activities; nothing of another step counts."""
+    found = trace_diff(resnet, resnet, "operator", ((1,), (3,)))
+    totals = {row["total"]: (row["before_us"], row["after_us"]) for row in found.totals}
+    assert totals["device"] == pytest.approx((100_606, 100_650)) and totals["iteration"] == (173_992, 181_259)
+    assert found.matched_pct == (100, 100)
+    assert sum(row["change_us"] for row in found.rows) == pytest.approx(44)
+
+
+def test_command(seer, make_trace, tmp_path):
+    for name, trace in (("a", make_trace(steps=2)), ("b", on_another_gpu(make_trace(steps=3)))):
+        (tmp_path / f"{name}.json").write_text(json.dumps(trace))
+    words = "diff", tmp_path / "a.json", tmp_path / "b.json", "--by", "operator"
+    code, out, err = seer(*words, "--top", 1)
+    lines = [line.split() for line in out.splitlines() if line]
+    assert code == 0 and "matched by operator" in err
+    assert lines[-1][:4] == ["ConvolutionBackward0", "200", "50", "-150"] and "-165" in lines[3]
+    answer = json.loads(seer(*words, "--json")[1])
+    assert len(answer["rows"]) == len(seer(*words, "--csv")[1].splitlines()) - 1 == 7
+    code, out, _ = seer(*words, "--iteration", 0, "--iteration-b", 2, "--json")
+    assert code == 0 and json.loads(out)["totals"] == answer["totals"]
+
+
+def test_mistakes_are_one_line(seer, file, make_trace, tmp_path):
+    other = make_trace()
+    for event in other["traceEvents"]:
+        event["name"] = event["name"][::-1]
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    host = [event for event in other["traceEvents"] if event["cat"] == "cpu_op"]
+    (tmp_path / "host.json").write_text(json.dumps({"traceEvents": host}))
+    for words in ([tmp_path / "other.json"], [tmp_path / "host.json"], [file, "--iteration", 9]):
+        code, out, err = seer("diff", file, *words)
+        assert code == 2 and out == "" and err.count("\n") == 1
+    assert "0 % of A's device time" in seer("diff", file, tmp_path / "other.json")[2]
