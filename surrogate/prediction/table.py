@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from surrogate.dataset.columns import LAYOUT_ALIASES
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import DEFAULT_FAMILY, FAMILY_OF_KIND, AnyProblem, Family, family
 from surrogate.features.gpu import canonical
@@ -14,7 +15,6 @@ from surrogate.prediction.results import Predictions
 
 CHUNK_ROWS = 65_536
 MAX_SIZE = 2**53
-LAYOUTS = {"NCHW-NCHW-NCHW": "NCHW", "NHWC-NHWC-NHWC": "NHWC"}
 PLACE = ("gpu", "library", "library_version")
 NOTHING: dict[str, Any] = {
     **dict.fromkeys(("library", "algorithm"), ""),
@@ -222,4 +222,4 @@ def _text(columns: Mapping[str, Any], name: str, default: str, rows: int) -> Col
     if name not in columns:
         return [default], np.zeros(rows, dtype=np.int64)
     place, values = pd.factorize(np.asarray(columns[name], dtype=object), use_na_sentinel=False)
-    return [default if pd.isna(value) else LAYOUTS.get(str(value), str(value)) for value in values], place
+    return [default if pd.isna(value) else LAYOUT_ALIASES.get(str(value), str(value)) for value in values], place
