@@ -1,6 +1,7 @@
 """Datasets to a bundle: for each family a model fitted on everything, its errors known from held-out folds."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,13 +43,15 @@ def train(
     candidate: str = "algorithm",
     seed: int = 0,
     progress: Progress | None = None,
+    keep: Path | None = None,
 ) -> Bundle:
     """Fit ``model`` on all ok rows of ``data``, for each of its families, with ``params`` over its stored settings.
 
     ``trials`` settings are searched first (0: none), which leaves ``params`` aside. Interval widths and the card's
     errors come from folds by shape (`fold_count`); with three GPUs or more, the factor on the widths for GPUs never
-    seen comes from fits without one. A family with one shape alone is left out, if there is another. Raises
-    `InputError` where the data cannot carry the model.
+    seen comes from fits without one. ``keep`` is a folder of finished fits, with which the same call goes on after an
+    interruption. A family with one shape alone is left out, if there is another. Raises `InputError` where the data
+    cannot carry the model.
     """
     data = as_dataset(data)
     step = progress or (lambda done, total, text: None)
@@ -71,7 +74,7 @@ def train(
         def inner(share: float, text: str, done: int = done, name: str = kind.name) -> None:
             step(done * 100 + int(100 * share), total, f"{name}: {text}" if len(kept) > 1 else text)
 
-        parts[kind.name], cards[kind.name] = _train_family(rows, unfitted, data, trials, seed, inner)
+        parts[kind.name], cards[kind.name] = _train_family(rows, unfitted, data, trials, seed, inner, keep)
     step(total, total, "done")
     card = {
         "data": data_card(data, list(kept.values())),
@@ -102,7 +105,13 @@ def fold_count(rows: Rows) -> int:
 
 
 def _train_family(
-    rows: Rows, model: TimeModel, data: Dataset, trials: int, seed: int, step: Callable[[float, str], None]
+    rows: Rows,
+    model: TimeModel,
+    data: Dataset,
+    trials: int,
+    seed: int,
+    step: Callable[[float, str], None],
+    keep: Path | None,
 ) -> tuple[Part, dict[str, Any]]:
     """The fitted part of one family, and what the card says of its held-out rows."""
     if trials:
@@ -121,6 +130,7 @@ def _train_family(
         lambda fold: step(0.7 * fold / fits, f"held-out fold {fold + 1} of {fits}"),
         fits,
         HELD_OUT_ROWS // fits,
+        keep,
     )
     step(0.7, "all rows")
     fitted = duplicate(model).fit(rows)
@@ -128,7 +138,7 @@ def _train_family(
     judged = judged_rows(rows.frame, rows.family, data.candidates)
     widths = fit_widths(rows, held, measured, distance, judged)
     step(0.8, "GPUs left out")
-    unseen = fit_unseen_gpu(rows, widths, model, judged, seed=seed)
+    unseen = fit_unseen_gpu(rows, widths, model, judged, seed=seed, keep=keep)
     support = Support.fit(rows)
     part = Part(
         rows.family,

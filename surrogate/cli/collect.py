@@ -1,4 +1,6 @@
-"""``seer collect``: measure a plan of problems on a device, into a log that any interruption leaves good."""
+"""``seer collect``: measure a plan of problems on a device, into a log that any interruption leaves good; and
+``seer doctor``, which says beforehand what of the measuring chain works.
+"""
 
 import sys
 import time
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import COUNT, GPU, MINUTES, choice_option, option
+from surrogate.cli.options import COUNT, GPU, MINUTES, choice_option, option, output_options, show
 from surrogate.cli.problem import CHOICES
 
 if TYPE_CHECKING:
@@ -191,6 +193,7 @@ def _device_name(options: dict[str, Any]) -> str:
     timing = [name for name in ("recording", "minutes") if options[name]]
     table = str(options["output"]).endswith(".parquet")
     rules = (
+        (options["output"] == "-", "-o is a log that the same command goes on with; name a file"),
         (campaign and given, f"--campaign has its own plan, settings and counters; leave --{option} out"),
         (campaign and device == "replay", "--campaign measures; give --device cudnn, or --device cpu to rehearse"),
         (options["counters"] and (ranks or device != "cudnn"), "--counters counts on a GPU; give --device cudnn"),
@@ -251,3 +254,36 @@ def _exit_status(outcome: "Outcome") -> int:
 
 def _nothing_ran(outcome: "Outcome") -> bool:
     return bool(outcome.statuses) and not outcome.statuses.get("ok")
+
+
+@click.command(name="doctor")
+@choice_option("--device", ("cudnn",), "What would measure.", "cudnn")
+@output_options
+def doctor(device: str, as_json: bool, as_csv: bool) -> None:
+    """Say what of the measuring chain works on this machine: driver, cuDNN, CUPTI, clocks, counters and the rest.
+
+    A line for each part: ok, note (measuring works all the same) or failed, what was found, and what mends it. Exit
+    status 1 where measurements could not be trusted.
+
+    Examples:
+      seer doctor
+      seer doctor --json
+    """
+    from dataclasses import asdict
+
+    from surrogate.collect.doctor import FAILED, examine
+    from surrogate.collect.open_device import open_device
+
+    opened = open_device(device)
+    try:
+        checks = examine(opened, Path.cwd())
+    finally:
+        opened.close()
+    if as_json or as_csv:
+        show([asdict(check) for check in checks], as_json=as_json, as_csv=as_csv)
+    else:
+        for check in checks:
+            click.echo(f"{check.status:6} {check.name:11} {check.value}")
+            if check.remedy:
+                click.echo(f"{'':18} {check.remedy}")
+    sys.exit(int(any(check.status == FAILED for check in checks)))

@@ -43,26 +43,24 @@ def command(
       seer compare all.parquet --where dtype=fp32 --where direction=fwd
     """
     from surrogate.bundled import DATASET
-    from surrogate.cli.datasets import load, progress_bar
+    from surrogate.cli.datasets import going_on, load, progress_bar
     from surrogate.dataset.files import staged
     from surrogate.evaluation.compare import compare
     from surrogate.report.page import FIGURE_FILES, write_report
 
     table = load(data or DATASET, candidates, where)
     more = [load(path, candidates, where) for path in also_train]
+    settings |= {"models": ",".join(models) or None, "keep": output / FITS}
+    note = f"the same command goes on, the results in {output} are unchanged"
     # The folder first: whoever cannot write it is told before the work, not after.
-    try:
-        with staged(output, FIGURE_FILES) as folder, progress_bar("compare", "fit") as step:
-            result = compare(table, more, models=",".join(models) or None, progress=step, keep=output / FITS, **settings)
-            try:
-                result.write(folder)
-                page = output / write_report(folder).name
-            except InputError:  # a full disk does not cost the answer
-                _show(result.results, as_json, as_csv)
-                raise
-    except KeyboardInterrupt as stop:
-        stop.add_note(f"the same command goes on, the results in {output} are unchanged")
-        raise
+    with going_on(note), staged(output, FIGURE_FILES) as folder, progress_bar("compare", "fit") as step:
+        result = compare(table, more, progress=step, **settings)
+        try:
+            result.write(folder)
+            page = output / write_report(folder).name
+        except InputError:  # a full disk does not cost the answer
+            _show(result.results, as_json, as_csv)
+            raise
     shutil.rmtree(output / FITS, ignore_errors=True)
     _show(result.results, as_json, as_csv, page)
 

@@ -69,6 +69,16 @@ def _as_text(value: Any) -> str:
 
 
 @contextmanager
+def going_on(note: str) -> Iterator[None]:
+    """Say ``note`` behind what an interrupted command says."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        stop.add_note(note)
+        raise
+
+
+@contextmanager
 def progress_bar(label: str, unit: str = "step", **settings: Any) -> Iterator[Callable[..., None]]:
     """A callback (done, total, text) that moves a bar on standard error, drawn only on a terminal.
 
@@ -89,6 +99,6 @@ def progress_bar(label: str, unit: str = "step", **settings: Any) -> Iterator[Ca
 
         try:
             yield step
-        except KeyboardInterrupt as stop:
+        except KeyboardInterrupt as stop:  # how far it came is known now alone
             stop.add_note(position)
             raise

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import GPU, PATH, choice_option, limit_options, option, output_options, show
+from surrogate.cli.options import FOLDER, GPU, PATH, choice_option, limit_options, option, output_options, show
 from surrogate.features.problem import ELEMENTS, LAYOUTS, MATHS
 from surrogate.network.network import FRAMEWORKS
 from surrogate.network.read import MAX_SIZE
@@ -74,7 +74,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option("--tensor-parallel", "Language model: on one of N GPUs.", SIZE)
 @choice_option("--library", FRAMEWORKS, "Whose kernels  [default: the fastest's]")
 @option("--by-type", "A row per operator in the place of a row per layer.", is_flag=True)
-@option("--figures", "Folder for SVG figures.", PATH)
+@option("--figures", "Folder for SVG figures.", FOLDER)
 @output_options
 def command(
     source: str, gpu: str, bundle: Path | None, batch: int | None, sweep_batch: tuple[int, ...], max_batch: bool,

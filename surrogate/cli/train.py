@@ -1,5 +1,6 @@
 """``seer train``: datasets to a bundle."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def command(
     """
     from surrogate.bundle.bundle import save
     from surrogate.bundle.train import train
-    from surrogate.cli.datasets import load_all, progress_bar
+    from surrogate.cli.datasets import going_on, load_all, progress_bar
 
     name, params = _settings(model, params_file, trials)
     if device != "cpu":
@@ -45,15 +46,18 @@ def command(
     settings |= {"model": name, "params": params}
     if cluster is not None and (trials or where):
         raise InputError("--dask trains on whole tables with given settings; leave --tune and --where out")
-    with progress_bar("train") as step:
+    keep = output.with_name(f".{output.name}.fits")
+    note = f"the same command goes on, finished fits are kept in {keep}" if cluster is None else "begin again"
+    with going_on(note), progress_bar("train") as step:
         if cluster is not None:
             from surrogate.bundle.dask_train import train_on_dask
 
             settings |= {"candidates": candidates or "all", "progress": step}
             bundle = train_on_dask(data, cluster or None, **settings)
         else:
-            bundle = train(load_all(data, candidates, where), trials=trials, progress=step, **settings)
+            bundle = train(load_all(data, candidates, where), trials=trials, progress=step, keep=keep, **settings)
     save(bundle, output)
+    shutil.rmtree(keep, ignore_errors=True)
     for family, held in bundle.card["held_out"].items():
         rows = bundle.card["data"]["families"][family]["ok_rows"]
         figures = held_out_record(family, held)

@@ -16,7 +16,7 @@ from surrogate.cli.options import (
     output_options,
     seed_option,
     show,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from surrogate.evaluation.tune import Tuned
@@ -52,19 +52,16 @@ def command(
       seer tune run.parquet --trials 50 -o best.json
       seer tune run.parquet --storage sqlite:///study.db --trials 50
     """
-    from surrogate.cli.datasets import load_all, progress_bar
+    from surrogate.cli.datasets import going_on, load_all, progress_bar
     from surrogate.evaluation.settings import write_settings
     from surrogate.evaluation.storage import shown
     from surrogate.evaluation.tune import tune
     from surrogate.models import model_class
 
     dataset = load_all(data, candidates, where)
-    try:
-        with progress_bar("tune", "trial") as step:
-            result = tune(dataset, storage=storage, progress=step, **settings)
-    except KeyboardInterrupt as stop:
-        stop.add_note(f"finished trials are kept in {shown(storage)}; the same command goes on")
-        raise
+    note = f"finished trials are kept in {shown(storage)}; the same command goes on"
+    with going_on(note), progress_bar("tune", "trial") as step:
+        result = tune(dataset, storage=storage, progress=step, **settings)
     if output is not None:
         write_settings(result.settings(), output)
     stored = model_class(result.model)().get_params()

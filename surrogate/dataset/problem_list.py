@@ -63,9 +63,11 @@ def read_list(path: str | Path) -> list[Listed]:
 
 
 def read_convs(path: str | Path) -> list[Conv]:
-    """The distinct convolutions of a file, in its order. Raises `InputError` like `read_list`."""
-    problems = (listed.problem for listed in read_list(path))
-    return list(dict.fromkeys(problem for problem in problems if isinstance(problem, Conv)))
+    """The distinct convolutions of a file, in order. Raises `InputError` like `read_list`, and where there is none."""
+    problems = dict.fromkeys(listed.problem for listed in read_list(path))
+    if not (convs := [problem for problem in problems if isinstance(problem, Conv)]):
+        raise InputError(f"{path}: none of {len(problems)} problems is a convolution; give some, as {EXAMPLE}")
+    return convs
 
 
 def _listed(path: Path) -> Iterator[Listed]:

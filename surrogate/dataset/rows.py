@@ -1,5 +1,6 @@
 """`Rows`: a checked table of one family with its columns for a model. Built once, sliced often."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -170,3 +171,10 @@ def _order(frame: pd.DataFrame, kind: Family) -> np.ndarray:
         known = [candidate.algorithm for candidate in kind.candidates(library, tuple(setting))]
         order[positions] = known.index(algorithm) if algorithm in known else len(known)
     return order
+
+
+def fingerprint(rows: Rows) -> str:
+    """16 hex digits of what was measured: keys, statuses and times of all rows, whatever their order."""
+    columns = [*rows.family.row_key, *(["solver"] if "solver" in rows.frame else []), "status", "time_us"]
+    hashes = pd.util.hash_pandas_object(rows.frame[columns], index=False).to_numpy()
+    return hashlib.sha256(np.sort(hashes).tobytes()).hexdigest()[:16]

@@ -5,7 +5,6 @@ is then valued on `INNER_FOLDS` folds of those rows by shape. `search` works in 
 that processes and machines share.
 """
 
-import hashlib
 import signal
 import threading
 import warnings
@@ -16,9 +15,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.rows import Rows, fingerprint, rows_of
 from surrogate.dataset.store import Data, as_dataset
 from surrogate.evaluation.inner_folds import INNER_FOLDS, InnerFolds
 from surrogate.evaluation.settings import Settings
@@ -304,13 +302,6 @@ def _join(
     if stored not in [trial.system_attrs.get("fixed_params", trial.params) for trial in kept]:
         study.enqueue_trial(stored)  # an interrupted trial of theirs is no trial
     return study
-
-
-def fingerprint(rows: Rows) -> str:
-    """16 hex digits of what was measured: keys, statuses and times of all rows, whatever their order."""
-    columns = [*rows.family.row_key, *(["solver"] if "solver" in rows.frame else []), "status", "time_us"]
-    hashes = pd.util.hash_pandas_object(rows.frame[columns], index=False).to_numpy()
-    return hashlib.sha256(np.sort(hashes).tobytes()).hexdigest()[:16]
 
 
 def _outcome(study: "Study", model: str, objective: str, where: str, stored: dict[str, Any]) -> Tuned:

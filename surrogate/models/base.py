@@ -1,5 +1,6 @@
 """`TimeModel`: a scikit-learn regressor of kernel times, which every model here is, and how a fitted one is stored."""
 
+import hashlib
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -10,7 +11,8 @@ import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from surrogate.dataset.rows import CONTEXT_NAMES, Rows, rows_of
+from surrogate.dataset.files import atomic_path
+from surrogate.dataset.rows import CONTEXT_NAMES, Rows, fingerprint, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.trees import BoostedTimes
@@ -90,6 +92,19 @@ def _suggest(trial: Any, span: Mapping[str, Any]) -> Callable[..., Any]:
 def duplicate(model: TimeModel) -> TimeModel:
     """An unfitted model of the same settings: scikit-learn's `clone`, typed."""
     return type(model)(**model.get_params(deep=False))
+
+
+def times_of(model: TimeModel, train: Rows, held: Rows, keep: Path | None = None) -> np.ndarray:
+    """(rows,) times of ``held`` by ``model`` fitted on ``train``; ``keep``: a folder of what interrupted runs found."""
+    if keep is None:
+        return model.fit(train).predict(held)
+    words = (model.name, model.get_params(), train.family.version, fingerprint(train), fingerprint(held))
+    file = keep / f"{hashlib.sha256(repr(words).encode()).hexdigest()[:24]}.npy"
+    if not file.is_file():
+        keep.mkdir(parents=True, exist_ok=True)
+        with atomic_path(file) as temporary, temporary.open("wb") as stream:
+            np.save(stream, model.fit(train).predict(held), allow_pickle=False)
+    return np.load(file, allow_pickle=False)
 
 
 def dims(family: Family) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ count shapes, and every shape is scored by widths that were fitted on other shap
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +18,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
-from surrogate.models.base import TimeModel, duplicate
+from surrogate.models.base import TimeModel, duplicate, times_of
 from surrogate.uncertainty.domain import distances_to, references_of
 from surrogate.uncertainty.intervals import ALL, COVERAGE, StepFunction, UnseenGpu, Widths, probability_best
 
@@ -245,12 +246,14 @@ def held_out_by_shape(
     step: Callable[[int], None] = lambda fold: None,
     fits: int | None = None,
     most_rows: int | None = None,
+    keep: Path | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rows,) predictions by clones of ``model`` that never saw the row's shape, and distances to what those saw.
 
     ``count`` folds by shape, of which the first ``fits`` are run (None: all); ``step`` is called with the number of
-    each before its fit. Each fit sees ``most_rows`` rows at most (None: all), drawn at random. NaN in other folds and
-    where a fold had nothing to learn from. Raises `InputError` where no row gets a prediction.
+    each before its fit. Each fit sees ``most_rows`` rows at most (None: all), drawn at random. ``keep`` is a folder of
+    finished fits (`times_of`). NaN in other folds and where a fold had nothing to learn from. Raises `InputError` where
+    no row gets a prediction.
     """
     label = fold_labels(shape_names(rows.frame, rows.family), count, seed)
     predicted, distance = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
@@ -262,22 +265,24 @@ def held_out_by_shape(
         inside = rows.take(kept)
         if inside.ok.any() and len(outside):
             held = rows.take(outside)
-            predicted[outside] = duplicate(model).fit(inside).predict(held)
+            predicted[outside] = times_of(duplicate(model), inside, held, keep)
             distance[outside] = distances_to(references_of(inside), held)
     if not np.isfinite(predicted[rows.ok]).any():
         raise InputError("all rows have one shape; held-out errors and intervals need at least two shapes")
     return predicted, distance
 
 
-def fit_unseen_gpu(rows: Rows, widths: Widths, model: "TimeModel", judged: np.ndarray, *, seed: int = 0) -> UnseenGpu:
+def fit_unseen_gpu(
+    rows: Rows, widths: Widths, model: "TimeModel", judged: np.ndarray, *, seed: int = 0, keep: Path | None = None
+) -> UnseenGpu:
     """How far off times are on a GPU that was never measured, and what ``widths`` are multiplied by there.
 
     Each of up to `MOST_GPUS` GPUs is left out, with all others of its architecture and with a part of the shapes, and
     predicted by a clone of ``model`` fitted on the rest. Its errors are divided by the half widths that hold for any
     GPU (candidate, distance, time); a factor is the `COVERAGE` quantile of these ratios, at least 1, every GPU with
     equal weight: over all rows, and of each math type that two GPUs were left out with. The own share is that of
-    ``judged`` (rows,) problems. Costs one fit a GPU. The defaults for fewer than `LEAST_GPUS` architectures, or for one
-    shape.
+    ``judged`` (rows,) problems. Costs one fit a GPU; ``keep`` is a folder of finished ones. The defaults for fewer than
+    `LEAST_GPUS` architectures, or for one shape.
     """
     judged, rows = judged[rows.ok], rows.take(rows.ok)
     device, names = device_names(rows.frame).astype(str), shape_names(rows.frame, rows.family)
@@ -300,7 +305,7 @@ def fit_unseen_gpu(rows: Rows, widths: Widths, model: "TimeModel", judged: np.nd
         try:
             kept = np.random.default_rng(seed).permutation(np.flatnonzero(inside))[:LARGE_ROWS]
             rest, held = rows.take(np.sort(kept)), rows.take(outside)
-            predicted[outside] = model.elsewhere().fit(rest).predict(held)
+            predicted[outside] = times_of(model.elsewhere(), rest, held, keep)
         except InputError:  # nothing to learn from
             continue
         distance, no_gpu = distances_to(references_of(rest), held), np.full(len(held), "", dtype=object)

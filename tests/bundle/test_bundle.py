@@ -48,6 +48,19 @@ def bundle(mixed: pd.DataFrame) -> Bundle:
     return train(mixed, model="linear-terms")
 
 
+def test_an_interrupted_training_goes_on(table: Table, tmp_path: Path) -> None:
+    def stop(done: int, total: int, text: str) -> None:
+        if "fold 3" in text:
+            raise KeyboardInterrupt
+
+    rows, how = table(12, noise=0.02), {"model": "linear-terms", "keep": tmp_path / "fits"}
+    with pytest.raises(KeyboardInterrupt):
+        train(rows, progress=stop, **how)
+    kept = {path: path.stat().st_mtime_ns for path in how["keep"].iterdir()}
+    assert train(rows, **how).card == train(rows, model="linear-terms").card
+    assert len(kept) == 2 and kept.items() <= {path: path.stat().st_mtime_ns for path in how["keep"].iterdir()}.items()
+
+
 def test_one_bundle_holds_several_families(mixed: pd.DataFrame, bundle: Bundle) -> None:
     assert list(bundle.parts) == ["conv", "gemm", "rowwise"]
     assert set(bundle.card["held_out"]) == set(bundle.parts)

@@ -11,13 +11,8 @@ import pytest
 def _offered(line: str, **extra: str) -> list[str]:
     words = line.split(" ")
     asked = {"_SEER_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    found = subprocess.run(
-        [sys.executable, "-m", "surrogate"],
-        env={**environ, **asked, **extra},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {**environ, **asked, **extra}
+    found = subprocess.run([sys.executable, "-m", "surrogate"], env=env, capture_output=True, text=True, check=False)
     assert found.stderr == ""
     return [word.split(",", 1)[1] for word in found.stdout.split()]
 

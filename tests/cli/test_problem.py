@@ -46,9 +46,8 @@ def test_wrong_problems_are_one_line(seer, words, said) -> None:
 
 def test_capitals_do_not_matter(seer, trained) -> None:
     ask = ("select", "--bundle", trained, "--gpu", "T4", PROBLEM, "--json")
-    assert (
-        seer(*ask, "--layout", "nhwc", "--dtype", "FP16").json == seer(*ask, "--layout", "NHWC", "--dtype", "fp16").json
-    )
+    lower = seer(*ask, "--layout", "nhwc", "--dtype", "FP16").json
+    assert lower == seer(*ask, "--layout", "NHWC", "--dtype", "fp16").json
 
 
 def test_a_gpu_s_name_stands_for_the_bundle_that_ships(seer, tmp_path) -> None:

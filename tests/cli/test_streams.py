@@ -18,6 +18,12 @@ FULL = Path("/dev/full")
 TOLD = "seer: standard output or a file: No space left on device\n"
 
 
+def noted(error: BaseException, note: str) -> BaseException:
+    """The error with a command's note."""
+    error.add_note(note)
+    return error
+
+
 def _seer(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how}
     return subprocess.run([sys.executable, "-m", "surrogate", *words], text=True, timeout=120, **how)
@@ -77,11 +83,6 @@ main()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_module_is_the_command() -> None:
-    assert _seer("--version").stdout.startswith("seer, version ")
-    assert "Usage: seer [OPTIONS]" in _seer("--help").stdout
-
-
 @pytest.mark.parametrize(
     ("error", "line", "status"),
     [
@@ -90,14 +91,9 @@ def test_the_module_is_the_command() -> None:
         (FileNotFoundError(2, "No such file or directory", "a.txt"), "a.txt: No such file or directory", 2),
         (MemoryError(), "out of memory; give fewer rows, or use a larger machine", 2),
         (KeyboardInterrupt(), "interrupted", 130),
+        (noted(KeyboardInterrupt(), "the same command goes on"), "interrupted; the same command goes on", 130),
         (Stopped(15), "stopped by SIGTERM", 143),
     ],
 )
 def test_one_line_and_the_status(error: BaseException, line: str, status: int) -> None:
     assert line_and_status(error) == (line, status)
-
-
-def test_an_interruption_tells_what_the_command_noted() -> None:
-    stop = KeyboardInterrupt()
-    stop.add_note("the same command goes on")
-    assert line_and_status(stop) == ("interrupted; the same command goes on", 130)

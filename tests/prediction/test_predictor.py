@@ -111,6 +111,15 @@ def test_many_are_one_by_one(bundle: Bundle, convs: list[Conv]) -> None:
             assert ours == pytest.approx(theirs, rel=1e-6)
 
 
+def test_rows_and_a_path_are_tables(bundle: Bundle, tmp_path: Path) -> None:
+    served, rows = Predictor(bundle, gpu="v100"), [{"n": n, "c": 16, "h": 14, "k": 16, "r": 3} for n in (1, 8)]
+    pd.DataFrame(rows).to_csv(tmp_path / "rows.csv")
+    times = list(served.predict(rows).time_us)
+    for each in (rows, pd.DataFrame(rows), tmp_path / "rows.csv"):
+        assert list(served.predict(each).time_us) == [pick.time_us for pick in served.select(each)] == times
+    assert len(served.predict(rows[0])) == 1
+
+
 def test_libraries_compete_unless_one_is_named(many_families: Bundle) -> None:
     served, problem = Predictor(many_families, gpu="v100"), "gemm:m512n512k256"
     both = served.select(problem)
